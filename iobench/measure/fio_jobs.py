@@ -23,6 +23,9 @@ _MAX_READS = 65536  # lines of the iologs: some megabytes
 _MAX_OPEN = 512  # files that stay open, below the usual limit of 1024
 _REPLAY_BYTES_PER_S = 8e9
 """Sets the length of an iolog: faster than any storage reads small files. The run time ends it."""
+MAX_REPLAYED, MAX_REPLAYED_FILES = 1 << 18, _MAX_SMALL_FILES
+"""Reads that ``replay_job`` should get at most, and files of one of its jobs."""
+
 _UNSAFE = re.compile(r"\s|\$\{|^[;#\[]|\\")  # names that a job file or an iolog can't contain
 
 Files = Sequence[tuple[Path, int]]
@@ -152,6 +155,62 @@ def small_read_job(
     )
 
 
+def replay_job(
+    reads: Sequence[tuple[Path, int, int]],
+    *,
+    engine: str,
+    jobs: int,
+    iodepth: int,
+    once: bool,
+    direct: bool,
+    seconds: float,
+    window_s: float,
+) -> FioJob:
+    """Jobs that read exactly these (path, offset, bytes), each once, in this order.
+
+    ``once``: a file is opened before its read and closed after it; else all files stay open. The
+    bandwidth of each window of ``window_s`` goes to the log ``NAME.windows_bw.log`` beside the job
+    file. Raises StorageError if fio can't read files with these names.
+    """
+    paths = list(dict.fromkeys(path for path, _, _ in reads))
+    # In the place of the sizes, the files' numbers: names that fio can't read are left out.
+    cwd, named = _relative([(path, number) for number, path in enumerate(paths)])
+    names = {paths[number]: name for name, number in named}
+    usable = [read for read in reads if read[0] in names]
+    jobs = min(jobs, len(usable))
+    iologs: dict[str, str] = {}
+    for job in range(jobs):
+        mine = usable[job::jobs]
+        own = list(dict.fromkeys(names[path] for path, _, _ in mine))
+        lines = ["fio version 2 iolog", *(f"{name} add" for name in own)]
+        lines += [] if once else [f"{name} open" for name in own]
+        for path, offset, length in mine:
+            read = f"{names[path]} read {offset} {length}"
+            name = names[path]
+            lines += [f"{name} open", read, f"{name} close"] if once else [read]
+        lines += [] if once else [f"{name} close" for name in own]
+        iologs[f"{job}.iolog"] = "\n".join(lines) + "\n"
+    head = [
+        *_read_head(engine, direct, seconds),
+        "rw=read",
+        "replay_no_stall=1",
+        "fadvise_hint=0",
+        f"iodepth={iodepth}",
+        "write_bw_log={iologs}/windows",
+        "per_job_logs=0",
+        f"log_avg_msec={max(round(window_s * 1000), 1)}",
+    ]
+    return FioJob(
+        text=_text(head, [[f"read_iolog={{iologs}}/{name}"] for name in iologs]),
+        cwd=cwd,
+        jobs=jobs,
+        iodepth=iodepth,
+        files=len(named),
+        readonly=True,
+        iologs=iologs,
+    )
+
+
 def write_job(directory: Path, *, jobs: int, each: int, block: int, direct: bool) -> FioJob:
     """Each job writes one new file of ``each`` bytes and flushes it at the end."""
     lines = [
@@ -174,7 +233,7 @@ def _common(engine: str, direct: bool) -> list[str]:
         f"direct={int(direct)}",
         "thread=1",
         "group_reporting=1",
-        "percentile_list=50:99",
+        "percentile_list=50:99:99.9",
     ]
     # With the tunable that run_fio sets, glibc puts such buffers on huge pages.
     return [*head, "iomem=malloc", "iomem_align=2M"]

@@ -33,6 +33,9 @@ class Figures(NamedTuple):
     cpu_s: float
     command: str = ""
     job_file: str = ""
+    latency_p999_s: float | None = None
+    latency_mean_s: float | None = None
+    ios: int = 0  # reads or writes
 
     @property
     def bytes_per_s(self) -> float:
@@ -126,6 +129,8 @@ def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> F
         )
         percentiles = busiest.get("clat_ns", {}).get("percentile", {})
         p50, p99 = _nanoseconds(percentiles, 50), _nanoseconds(percentiles, 99)
+        p999, mean = _nanoseconds(percentiles, 99.9), busiest.get("clat_ns", {}).get("mean")
+        mean_s = None if mean is None else float(mean) / 1e9
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise StorageError(
             f"fio's JSON lacks a required value ({type(error).__name__}: {error})",
@@ -135,7 +140,17 @@ def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> F
         raise StorageError(
             "fio transferred no data in a measurable time", remedy="use more data, or a longer time"
         )
-    return Figures(moved, seconds, count / seconds, p50, p99, cpu)
+    return Figures(
+        bytes=moved,
+        seconds=seconds,
+        iops=count / seconds,
+        latency_p50_s=p50,
+        latency_p99_s=p99,
+        cpu_s=cpu,
+        latency_p999_s=p999,
+        latency_mean_s=mean_s,
+        ios=count,
+    )
 
 
 def _document(out: str) -> dict[str, Any] | None:
@@ -165,8 +180,8 @@ def _message(*texts: str) -> str:
     return lines[0] if lines else ""
 
 
-def _nanoseconds(percentiles: dict[str, Any], which: int) -> float | None:
-    value = percentiles.get(f"{which}.000000")
+def _nanoseconds(percentiles: dict[str, Any], which: float) -> float | None:
+    value = percentiles.get(f"{which:.6f}")
     return None if value is None else float(value) / 1e9
 
 

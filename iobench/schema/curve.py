@@ -16,11 +16,13 @@ Order = Literal["random", "sequential"]
 MeasuredWith = Literal["fio", "engine"]
 """fio on local files; the engine (threads of this process that call the storage) elsewhere."""
 
-Bound = Literal["latency", "operations", "bandwidth", "operations or bandwidth", "client"]
+Bound = Literal[
+    "latency", "operations", "bandwidth", "operations or bandwidth", "client", "unknown"
+]
 """What limits the rate at a number of reads in flight.
 
 ``client``: the CPU of this host, and not the storage. ``operations or bandwidth``: one of the two,
-but the evidence does not tell which one.
+but the evidence does not tell which one. ``unknown``: more reads in flight were not measured.
 """
 
 Spent = Literal["operations", "bandwidth", "unknown"]

@@ -123,15 +123,20 @@ def expected_rate(points: Sequence[CurvePoint], in_flight: float) -> Rate | None
 def bound_at(curve: StorageCurve, in_flight: float, large: StorageCurve | None) -> Bound | None:
     """What limits the rate at this number of reads in flight; None if the curve does not tell.
 
-    Below the knee it is latency, and so it is everywhere on a curve that has not flattened. From
-    the knee on ``large``, the curve of large sequential requests, tells operations from bytes.
+    Below the knee it is latency. On a curve that has not flattened it is latency where more reads
+    in flight brought more, and unknown at its end. From the knee on ``large``, the curve of large
+    sequential requests, tells operations from bytes.
     """
     if not curve.points or not in_flight > 0:
         return None
     nearest = min(curve.points, key=lambda point: abs(math.log(point.in_flight / in_flight)))
     if nearest.client:
         return "client"
-    if curve.knee_in_flight is None or in_flight < curve.knee_in_flight:
+    if curve.knee_in_flight is None:
+        more = (1 + NEAR) * nearest.reads_per_s.value
+        later = (p for p in curve.points if p.in_flight > max(in_flight, nearest.in_flight))
+        return "latency" if any(p.reads_per_s.value >= more > 0 for p in later) else "unknown"
+    if in_flight < curve.knee_in_flight:
         return "latency"
     found = spent(curve, large)
     return "operations or bandwidth" if found == "unknown" else found

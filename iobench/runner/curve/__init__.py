@@ -1,0 +1,1 @@
+"""The storage curve: throughput and latency over the number of reads in flight."""

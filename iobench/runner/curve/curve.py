@@ -1,0 +1,212 @@
+"""One storage curve: point after point, until more reads in flight bring nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ... import memory
+from ...analyse.verdict.curve import FLATTENED, has_flattened, rate_of
+from ...errors import NoMemoryError, StorageError
+from ...measure import fio
+from ...measure.depth import Depth
+from ...schema.curve import CurvePoint, StorageCurve
+from ...storage.base import Files, Storage
+from ...units import counted, format_bytes, format_percent
+from ..agent import CacheState, HostAgent
+from .fio import FioReader
+from .places import Place, Places
+from .threads import ThreadReader
+
+log = logging.getLogger(__name__)
+
+FIRST_READS_PER_S, MAX_BYTES_PER_S = 50_000, 16e9
+"""What one read in flight may reach, and any number of them; places are handed out by it."""
+
+MARGIN = 2.5
+"""Twice as many reads in flight bring at most twice the rate, with some room."""
+
+ENOUGH = 8
+"""Reads of each reader that a point needs; with fewer left, places are read again."""
+
+CLIENT_SPENT = 0.85
+"""Above this share of its CPU the measuring program may be what limits the rate."""
+
+CACHED = 0.01
+"""A larger share of a point's bytes in the page cache is said."""
+
+MEMORY_SHARE = 4
+"""Buffers take at most the free memory over this."""
+
+
+class Reader(Protocol):
+    def read(self, places: list[Place], *, in_flight: int, seconds: float, most: int) -> Depth: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """``point_s``: time of one point; ``deadline_s``: on time.monotonic, after which none begins.
+
+    ``per_point_s``: the time that a point really takes.
+    """
+
+    max_in_flight: int
+    point_s: float
+    per_point_s: float
+    deadline_s: float
+
+
+class CurveMeasurement:
+    """Measures the curve of some places of one storage.
+
+    ``direct``: the storage is open for O_DIRECT. Reads through the page cache are preceded by its
+    eviction, and each point reads a byte at most once; others may read a byte again if there are
+    too few bytes. ``tell`` is called with the number in flight before each point.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        places: Places,
+        limits: Limits,
+        *,
+        run_dir: Path,
+        tell: Callable[[int], None] = lambda in_flight: None,
+    ) -> None:
+        self.storage, self.places, self.limits = storage, places, limits
+        self.run_dir, self.tell = run_dir, tell
+        self.agent = HostAgent(storage)
+        self.uncached = storage.traits.uncached
+        self.points: list[CurvePoint] = []
+        self.notes: list[str] = [places.note] if places.note else []
+        self.fio: FioReader | None = None
+        if isinstance(storage, Files) and fio.available():
+            self.fio = FioReader(
+                storage, direct=storage.traits.direct, once=places.once, run_dir=run_dir
+            )
+        elif isinstance(storage, Files):
+            self.notes.append(f"measured without fio: {self.agent.why_no_fio()}")
+        self.threads = ThreadReader(storage, max_bytes=places.max_bytes, once=places.once)
+
+    def run(self) -> StorageCurve:
+        """Measure the points. A failure ends the curve there.
+
+        If not even one read at a time was possible, ``not_measured`` has the error.
+        """
+        stopped = self._points()
+        again = sum(not point.disjoint for point in self.points)
+        if again:
+            self.notes.append(
+                f"the data is too small: {counted(again, 'point')} of {len(self.points)} read "
+                "bytes that had been read before, so that a cache of the storage may have helped"
+            )
+        kind = "O_DIRECT" if self.storage.traits.direct else "without a page cache"
+        if not self.uncached:
+            kind = "buffered, evicted from the page cache before"
+        how = f"fio {self.fio.engine}" if self.fio else "threads of this process"
+        return StorageCurve(
+            request_bytes=self.places.median_bytes,
+            request_bytes_min=self.places.min_bytes,
+            request_bytes_max=self.places.max_bytes,
+            order=self.places.order,
+            by="fio" if self.fio else "engine",
+            how=f"{how}, {kind}",
+            direct=self.storage.traits.direct,
+            points=self.points,
+            stopped=stopped,
+            not_measured="" if self.points else stopped,
+            notes=self.notes,
+        )
+
+    def _points(self) -> str:
+        """Measure point after point; return why there are no more."""
+        limits, in_flight = self.limits, 1
+        while True:
+            took = self.points[-1].seconds if self.points else 0.0
+            needed = max(took, limits.per_point_s)
+            if self.points and time.monotonic() + needed > limits.deadline_s:
+                return "the time was used up; a longer --time allows more points"
+            if why := self._no_room(in_flight):
+                return why
+            self.tell(in_flight)
+            try:
+                point = self._point(in_flight)
+            except (StorageError, NoMemoryError) as error:
+                return f"{counted(in_flight, 'read')} in flight failed: {error.what}"
+            self.points.append(point)
+            if point.throttled:
+                return (
+                    f"with {counted(in_flight, 'read')} in flight the server asked to slow down "
+                    f"({counted(point.throttled, 'request')} sent again)"
+                )
+            if has_flattened(self.points):
+                return FLATTENED
+            if in_flight >= limits.max_in_flight:
+                return f"{limits.max_in_flight} reads in flight were the limit (--max-in-flight)"
+            in_flight = min(2 * in_flight, limits.max_in_flight)
+
+    def _no_room(self, in_flight: int) -> str:
+        free, needed = memory.available_bytes(), in_flight * self.places.max_bytes
+        if in_flight == 1 or free is None or needed <= free / MEMORY_SHARE:
+            return ""
+        return (
+            f"{counted(in_flight, 'read')} in flight need {format_bytes(needed)} of memory, more "
+            f"than a quarter of the {format_bytes(free)} that are free"
+        )
+
+    def _point(self, in_flight: int) -> CurvePoint:
+        limits = self.limits
+        before = self.points[-1].reads_per_s.value * MARGIN if self.points else FIRST_READS_PER_S
+        rate = min(before, MAX_BYTES_PER_S / self.places.median_bytes)
+        wanted = max(int(rate * limits.point_s), ENOUGH * in_flight)
+        taken = self.places.take(wanted, enough=max(int(wanted / MARGIN), ENOUGH * in_flight))
+        given = len(taken.places)
+        state: CacheState | None = None
+        if not self.uncached:
+            state = self.agent.empty_cache(list({place.key for place in taken.places}))
+            self._say_cached(in_flight, state)
+        found = self._read(taken.places, in_flight, wanted if self.uncached else given)
+        self.places.give_back(given - found.used)
+        share = found.client_cpu_share
+        return CurvePoint(
+            in_flight=in_flight,
+            reads_per_s=rate_of(found.reads_per_s, found.window_reads_per_s),
+            bytes_per_s=rate_of(found.bytes_per_s, found.window_bytes_per_s),
+            latency_mean_s=found.latency_mean_s,
+            latency_p50_s=found.latency_p50_s,
+            latency_p99_s=found.latency_p99_s,
+            latency_p999_s=found.latency_p999_s,
+            reads=found.reads,
+            seconds=found.seconds,
+            disjoint=taken.fresh and found.reads <= given,
+            cached_before=state.ratio if state else None,
+            client_cpu_share=share,
+            client=share is not None and share >= CLIENT_SPENT,
+            throttled=found.throttled,
+        )
+
+    def _read(self, places: list[Place], in_flight: int, most: int) -> Depth:
+        """By fio, or by threads where fio can't read what it was given first."""
+        reader: Reader = self.fio or self.threads
+        seconds = self.limits.point_s
+        try:
+            return reader.read(places, in_flight=in_flight, seconds=seconds, most=most)
+        except StorageError as error:
+            if self.fio is None or self.points:
+                raise
+            self.notes.append(f"measured without fio: {error.what}")
+            self.fio = None
+        if not self.uncached:  # fio may have read some of the bytes
+            self.agent.empty_cache(list({place.key for place in places}))
+        return self.threads.read(places, in_flight=in_flight, seconds=seconds, most=most)
+
+    def _say_cached(self, in_flight: int, state: CacheState) -> None:
+        if state.ratio is not None and state.ratio > CACHED:
+            self.notes.append(
+                f"{format_percent(state.ratio)} of the bytes for {in_flight} in flight were in the "
+                "page cache and could not be evicted"
+            )

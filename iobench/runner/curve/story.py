@@ -1,0 +1,219 @@
+"""The story of ``iobench probe``: a curve for each kind of request, and one of large requests."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ... import __version__
+from ...analyse.verdict.curve import conclude_curve, spent
+from ...errors import StorageError, UsageError
+from ...measure import fio
+from ...measure.fio_depth import OVERHEAD_S
+from ...schema.curve import StorageCurve, StorageProbe
+from ...storage.base import Files
+from ...units import counted, format_bytes, format_duration, parse_size
+from .curve import CurveMeasurement, Limits
+from .places import Places, blocks, samples
+from .target import Target
+
+DEFAULT_REQUEST = 128 << 10
+MIN_REQUEST, MAX_REQUEST = 512, 64 << 20
+MAX_REQUESTS = 8
+MAX_IN_FLIGHT = 256
+MAX_TIME_S = 3600
+SAMPLE_BLOCK = 4 << 20
+"""Bytes of the largest request for a part of a sample, as ``reader.block_size`` has it."""
+
+_LARGE_BYTES = (4 << 20, 1 << 20)
+_LARGE_PLACES = 16
+"""Sizes of large requests, the first for which the data has that many places."""
+
+MIN_POINT_S, MAX_POINT_S = 0.1, 1.0
+_MIN_POINTS = 3
+_SEED = 42
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbePlan:
+    """A probe with all decisions made. ``requests``: bytes; None stands for a dataset's samples."""
+
+    target: Target
+    requests: Sequence[int | None]
+    large: int | None
+    max_in_flight: int
+    budget_s: float
+    point_s: float
+    overhead_s: float  # of one point
+
+    @property
+    def curves(self) -> int:
+        return len(self.requests) + (self.large is not None)
+
+    @property
+    def most_points(self) -> int:
+        """Points of one curve, if no two doublings end it earlier."""
+        return math.ceil(math.log2(self.max_in_flight)) + 1
+
+    def announcement(self) -> str:
+        """What will be done and how long it takes at most, in one line."""
+        usual = self.curves * self.most_points * (self.point_s + self.overhead_s)
+        most = f"at most {format_duration(self.budget_s)}"
+        takes = f"about {format_duration(usual)}, {most}" if usual < 0.9 * self.budget_s else most
+        return (
+            f"probe of {self.target.url}: {counted(self.curves, 'curve')} of at most "
+            f"{counted(self.most_points, 'point')}, {format_duration(self.point_s)} each, takes "
+            f"{takes}"
+        )
+
+
+def plan_probe(
+    target: Target, requests: Sequence[int], *, max_in_flight: int, budget_s: float
+) -> ProbePlan:
+    """Decide what is measured, and how long. ``requests``: bytes; none: what suits the data.
+
+    Raises UsageError for a request that the data can't serve, and for too short a time.
+    """
+    storage, objects = target.storage, target.objects
+    largest = max(entry.size for entry in objects)
+    for size in requests:
+        if size % storage.alignment:
+            raise UsageError(
+                f"--request {format_bytes(size)}: reads with O_DIRECT need a multiple of "
+                f"{storage.alignment} bytes"
+            )
+        if size > largest:
+            raise UsageError(
+                f"--request {format_bytes(size)}: the largest object at {target.url} has "
+                f"{format_bytes(largest)}",
+                remedy="use a smaller --request, or name a place with larger files",
+            )
+    chosen: list[int | None] = list(requests)
+    if not chosen:
+        chosen = [None] if target.manifest else [DEFAULT_REQUEST]
+    large = next(
+        (
+            size
+            for size in _LARGE_BYTES
+            if sum(entry.size // size for entry in objects) >= _LARGE_PLACES
+        ),
+        None,
+    )
+    by_fio = isinstance(storage, Files) and fio.available()
+    overhead = OVERHEAD_S if by_fio else 0.1
+    plan = ProbePlan(
+        target=target,
+        requests=chosen,
+        large=large,
+        max_in_flight=max_in_flight,
+        budget_s=budget_s,
+        point_s=0.0,
+        overhead_s=overhead,
+    )
+    least = plan.curves * min(_MIN_POINTS, plan.most_points) * (MIN_POINT_S + overhead)
+    if budget_s < least:
+        raise UsageError(
+            f"--time {format_duration(budget_s)} is too short for {counted(plan.curves, 'curve')}",
+            remedy=f"give at least {format_duration(math.ceil(least))}",
+        )
+    each = budget_s / (plan.curves * plan.most_points) - overhead
+    return replace(plan, point_s=min(MAX_POINT_S, max(MIN_POINT_S, each)))
+
+
+def run_probe(plan: ProbePlan, *, tell: Callable[[str], None] = lambda title: None) -> StorageProbe:
+    """Measure all curves. ``tell`` is called with what is measured next.
+
+    Raises StorageError if even one read at a time fails for all requests.
+    """
+    target, began = plan.target, time.monotonic()
+    deadline = began + plan.budget_s
+    left = plan.curves
+    curves: list[StorageCurve] = []
+    large: StorageCurve | None = None
+    notes = list(target.notes)
+
+    with tempfile.TemporaryDirectory(prefix="iobench-probe-") as folder:
+
+        def measure(places: Places) -> StorageCurve:
+            nonlocal left
+            what = f"{places.order} reads of {format_bytes(places.median_bytes)}"
+            now = time.monotonic()
+            limits = Limits(
+                max_in_flight=plan.max_in_flight,
+                point_s=plan.point_s,
+                per_point_s=plan.point_s + plan.overhead_s,
+                deadline_s=now + max(0.0, deadline - now) / left,
+            )
+            left -= 1
+            measurement = CurveMeasurement(
+                target.storage,
+                places,
+                limits,
+                run_dir=Path(folder) / str(left),
+                tell=lambda in_flight: tell(f"{what}, {in_flight} in flight"),
+            )
+            return measurement.run()
+
+        try:
+            for size in plan.requests:
+                curves.append(measure(_places(target, size)))
+            failed = [curve for curve in curves if not curve.points]
+            if len(failed) == len(curves):
+                raise StorageError(failed[0].not_measured)
+            if plan.large is not None:
+                large = measure(blocks(target.objects, plan.large, order="sequential", seed=_SEED))
+            else:
+                notes.append(
+                    "large sequential requests were not measured, since the objects have too few "
+                    f"pieces of {format_bytes(_LARGE_BYTES[-1])}; so operations and bytes can't be "
+                    "told apart"
+                )
+        finally:
+            target.storage.close()
+    large = conclude_curve(large) if large else None
+    curves = [conclude_curve(curve, large) for curve in curves]
+    return StorageProbe(
+        iobench_version=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        url=target.storage.url,
+        dataset=target.manifest.spec.name if target.manifest else None,
+        objects=len(target.objects),
+        bytes=sum(entry.size for entry in target.objects),
+        budget_s=plan.budget_s,
+        took_s=time.monotonic() - began,
+        curves=curves,
+        large=large,
+        spent=[spent(curve, large) for curve in curves],
+        notes=notes,
+    )
+
+
+def _places(target: Target, size: int | None) -> Places:
+    if size is not None or target.manifest is None:
+        chosen = DEFAULT_REQUEST if size is None else size
+        return blocks(target.objects, chosen, order="random", seed=_SEED)
+    return samples(
+        target.manifest,
+        max_bytes=SAMPLE_BLOCK,
+        alignment=target.storage.alignment,
+        seed=_SEED,
+    )
+
+
+def parse_requests(text: str) -> list[int]:
+    """The sizes in ``4KiB,128KiB``, in bytes. Raises UsageError."""
+    sizes = [parse_size(part) for part in text.split(",")]
+    if len(sizes) > MAX_REQUESTS or len(set(sizes)) < len(sizes):
+        raise UsageError(f"--request takes up to {MAX_REQUESTS} different sizes, but is '{text}'")
+    for size in sizes:
+        if not MIN_REQUEST <= size <= MAX_REQUEST:
+            raise UsageError(
+                f"--request must be {format_bytes(MIN_REQUEST)} to {format_bytes(MAX_REQUEST)}, "
+                f"but is {format_bytes(size)}"
+            )
+    return sizes

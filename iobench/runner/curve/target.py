@@ -1,0 +1,92 @@
+"""What ``iobench probe`` reads: a dataset, or the files or objects of any other place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+
+from ...dataset import find_dataset
+from ...errors import UsageError
+from ...schema.manifest import MANIFEST, MARKER, Manifest
+from ...storage import is_local, open_storage
+from ...storage.base import Entry, MaybeDirect, Storage
+from ...storage.catalog import exists, innermost, local_root
+from ...storage.locks.reading import reading
+from ...units import format_bytes
+from ..others import Others
+
+MAX_LISTED = 200_000
+"""Objects that are looked at in a place without a dataset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """``storage``: open for O_DIRECT where its files allow that. ``manifest``: of a dataset."""
+
+    url: str
+    storage: Storage
+    objects: list[Entry]
+    manifest: Manifest | None
+    notes: list[str]
+
+
+@contextmanager
+def open_target(url: str, *, origin: str | None, least_bytes: int) -> Iterator[Target]:
+    """What lies at a path or URL, held against writers if it is a dataset.
+
+    ``least_bytes``: of an object to be read, where there is no dataset. Nothing is written, but for
+    the readers' lock of a dataset. Raises UsageError if there is nothing to read; DatasetError for
+    a dataset that is half generated or in use; StorageError.
+    """
+    home = open_storage(url)
+    root = local_root(innermost(home))
+    if root is not None and not root.is_dir():
+        raise UsageError(
+            f"{root} is not a directory" if root.exists() else f"no such directory: {root}",
+            remedy="name the directory or URL that holds a dataset, or files to read",
+        )
+    if any(exists(innermost(home), key) for key in (MANIFEST, MARKER)):
+        manifest, place = find_dataset(url, origin=origin)
+        with reading(home, manifest, verb="probe") as lease:
+            sizes = manifest.shards["size"].tolist()
+            objects = [Entry(key, size) for key, size in zip(manifest.keys(), sizes, strict=True)]
+            notes = [finding.evidence for finding in Others(lease).findings()]
+            yield _opened(url, place, objects, manifest, notes)
+        return
+    if origin is not None:
+        raise UsageError(
+            f"--origin is for a scanned dataset, but {url} has no {MANIFEST}",
+            remedy="leave --origin out",
+        )
+    listed = list(islice(home.list(), MAX_LISTED + 1))
+    notes = []
+    if len(listed) > MAX_LISTED:
+        listed.pop()
+        notes.append(f"only the first {MAX_LISTED:,} objects of this place were considered")
+    objects = [entry for entry in listed if entry.size >= least_bytes]
+    if not objects:
+        if listed:
+            raise UsageError(
+                f"{url} has no file of {format_bytes(least_bytes)} or more",
+                remedy="use a smaller --request, or name a place with larger files",
+            )
+        raise UsageError(
+            f"there are no files at {url}",
+            remedy=f"generate data to read: iobench generate demo --to {url.rstrip('/')}/probe"
+            if is_local(url) and "+" not in url
+            else "generate data to read there: iobench generate demo --to URL",
+        )
+    yield _opened(url, url, objects, None, notes)
+
+
+def _opened(
+    url: str, place: str, objects: list[Entry], manifest: Manifest | None, notes: list[str]
+) -> Target:
+    storage = open_storage(place)
+    inner = innermost(storage)
+    largest = max(objects, key=lambda entry: entry.size)
+    if isinstance(inner, MaybeDirect) and inner.supports_direct(largest.key):
+        storage = open_storage(place, direct=True)
+    return Target(url=url, storage=storage, objects=objects, manifest=manifest, notes=notes)

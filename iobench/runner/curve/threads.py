@@ -1,0 +1,205 @@
+"""Reads with a number of threads, each of which has one read in flight.
+
+It is for storages that fio can't read. A read releases the interpreter's lock, so that threads wait
+at the same time. In the loop nothing is allocated but the view of the memory to read into.
+"""
+
+from __future__ import annotations
+
+import mmap
+import resource
+import threading
+import time
+from array import array
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+
+from ... import buffers
+from ...buffers import Buffer
+from ...errors import ShortObjectError, StorageError
+from ...measure.depth import MIN_P99, MIN_P999, Depth, of_cycles, percentile
+from ...measure.host import effective_cores
+from ...storage.base import Retrying, Storage
+from .places import Place
+
+_END_S = 5.0
+
+
+class ThreadReader:
+    """Reads places of one storage. Its memory is kept between calls, and touched before a clock."""
+
+    def __init__(self, storage: Storage, *, max_bytes: int, once: bool) -> None:
+        """``max_bytes``: of the longest place. ``once``: no object is read twice in a row."""
+        self.storage = storage
+        self.once = once
+        self.max_bytes = max_bytes
+        self._memory: list[Buffer] = []
+
+    def read(self, places: Sequence[Place], *, in_flight: int, seconds: float, most: int) -> Depth:
+        """Read the places in their order for ``seconds``, again from the first one up to ``most``.
+
+        Each thread reads one place at least. Its first read opens connections and files, so it is
+        left out of rates and latencies where the threads have done enough others.
+        Raises StorageError, NoMemoryError.
+        """
+        self._reserve(in_flight)
+        work = _Work(self.storage, places, seconds=seconds, most=most, once=self.once)
+        retried = _throttled(self.storage)
+        cpu = _cpu_s(resource.RUSAGE_SELF)
+        work.run(self._memory[:in_flight])
+        cpu = _cpu_s(resource.RUSAGE_SELF) - cpu
+        return work.result(in_flight, cpu, _throttled(self.storage) - retried)
+
+    def _reserve(self, count: int) -> None:
+        """Have ``count`` buffers. New ones share a region, as huge pages are larger than most."""
+        missing = count - len(self._memory)
+        if missing <= 0:
+            return
+        step = -(-self.max_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        region = buffers.private(missing * step).array.data
+        self._memory += [region[at * step : at * step + self.max_bytes] for at in range(missing)]
+
+
+class _Work:
+    """The state that the threads of one point share. Slot i of each array is of read i."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        places: Sequence[Place],
+        *,
+        seconds: float,
+        most: int,
+        once: bool,
+    ) -> None:
+        self.storage, self.places, self.seconds, self.once = storage, places, seconds, once
+        room = max(len(places), most)
+        self.room = room
+        self.numbers = count()  # next() is atomic
+        self.began, self.ended = array("d", bytes(8 * room)), array("d", bytes(8 * room))
+        self.reader = array("i", bytes(4 * room))
+        self.stop = threading.Event()
+        self.failure: BaseException | None = None
+        self.user_s: list[float] = []  # CPU time of each thread outside the kernel
+        self.start_s = 0.0
+
+    def run(self, memory: Sequence[Buffer]) -> None:
+        """Start a thread for each buffer and wait for all. Raises what the first failure was."""
+        gate = threading.Barrier(len(memory) + 1)
+        threads = [
+            threading.Thread(
+                target=self._read, args=(number, block, gate), daemon=True, name="iobench-curve"
+            )
+            for number, block in enumerate(memory)
+        ]
+        started: list[threading.Thread] = []
+        try:
+            for thread in threads:
+                thread.start()
+                started.append(thread)
+            self.start_s = time.perf_counter()
+            gate.wait()
+            for thread in started:
+                thread.join()
+        except RuntimeError as error:  # can't start new thread
+            self._end(gate, started)
+            raise StorageError(
+                f"this host did not start thread {len(started) + 1} of {len(threads)}: {error}",
+                remedy="use a smaller --max-in-flight, or raise the limit (ulimit -u)",
+            ) from error
+        except BaseException:
+            self._end(gate, started)
+            raise
+        if self.failure is not None:
+            raise self.failure
+
+    def _end(self, gate: threading.Barrier, started: Sequence[threading.Thread]) -> None:
+        """Tell the threads to end and wait a little, since a read may take long."""
+        self.stop.set()
+        gate.abort()
+        until = time.monotonic() + _END_S
+        for thread in started:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _read(self, number: int, memory: Buffer, gate: threading.Barrier) -> None:
+        places, read_into, once = self.places, self.storage.read_into, self.once
+        began, ended, reader, clock = self.began, self.ended, self.reader, time.perf_counter
+        room, stopped, total = self.room, self.stop.is_set, len(self.places)
+        try:
+            gate.wait()
+        except threading.BrokenBarrierError:
+            return
+        user = resource.getrusage(resource.RUSAGE_THREAD).ru_utime
+        deadline = self.start_s + self.seconds
+        try:
+            for at in self.numbers:
+                if at >= room or stopped():
+                    break
+                key, offset, length, needed = places[at % total]
+                start = clock()
+                done = read_into(key, offset, memory[:length], once=once)
+                end = clock()
+                ended[at] = end
+                began[at] = start
+                reader[at] = number
+                if done < needed:
+                    raise ShortObjectError(
+                        f"{key} ends at byte {offset + done}, but {offset + needed} were expected",
+                        remedy="check that nothing writes to the data, and try again",
+                    )
+                if end >= deadline:
+                    break
+        except BaseException as error:
+            self.failure = self.failure or error
+            self.stop.set()
+        finally:
+            self.user_s.append(resource.getrusage(resource.RUSAGE_THREAD).ru_utime - user)
+
+    def result(self, in_flight: int, cpu_s: float, throttled: int) -> Depth:
+        ended, began = np.frombuffer(self.ended), np.frombuffer(self.began)
+        reader = np.frombuffer(self.reader, dtype=np.int32)
+        done = np.flatnonzero(ended > 0)
+        if not len(done):
+            raise StorageError("no read was completed", remedy="use a longer --time")
+        lengths = np.array([self.places[at % len(self.places)].length for at in done.tolist()])
+        order = np.lexsort((ended[done], reader[done]))
+        done, lengths = done[order], lengths[order].astype(np.float64)
+        first = np.ones(len(done), dtype=bool)
+        first[1:] = reader[done][1:] != reader[done][:-1]
+        cycles = ended[done] - np.where(first, self.start_s, np.roll(ended[done], 1))
+        counted = ~first if (~first).sum() >= in_flight else np.ones(len(done), dtype=bool)
+        took = (ended - began)[done][counted]
+        readers = len(np.unique(reader[done][counted]))
+        reads_per_s, bytes_per_s, windows, there = of_cycles(
+            ended[done][counted], cycles[counted], lengths[counted], readers
+        )
+        seconds = float(ended[done].max() - self.start_s)
+        return Depth(
+            in_flight=in_flight,
+            reads=len(done),
+            bytes=int(lengths.sum()),
+            seconds=seconds,
+            reads_per_s=reads_per_s,
+            bytes_per_s=bytes_per_s,
+            window_reads_per_s=windows,
+            window_bytes_per_s=there,
+            latency_mean_s=float(took.mean()),
+            latency_p50_s=percentile(took, 0.5),
+            latency_p99_s=percentile(took, 0.99, MIN_P99),
+            latency_p999_s=percentile(took, 0.999, MIN_P999),
+            # One thread at a time runs Python; all cores can run what releases the lock.
+            client_cpu_share=max(sum(self.user_s), cpu_s / effective_cores()) / max(seconds, 1e-9),
+            used=min(int(done.max()) + 1, len(self.places)),
+            throttled=throttled,
+        )
+
+
+def _cpu_s(who: int) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _throttled(storage: Storage) -> int:
+    return storage.retried().throttled if isinstance(storage, Retrying) else 0

@@ -1,0 +1,368 @@
+"""How a curve is measured: which bytes, each how often, and what the times become."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.errors import IobenchError, StorageError
+from iobench.measure import fio
+from iobench.measure.depth import WINDOWS, of_cycles
+from iobench.measure.fio_depth import jobs_of, read_at_depth, window_rates
+from iobench.runner.curve.curve import CurveMeasurement, Limits
+from iobench.runner.curve.places import Place, Places, blocks, samples
+from iobench.runner.curve.threads import ThreadReader
+from iobench.schema.curve import StorageCurve
+from iobench.storage.base import Buffer, Entry, Retries, StorageTraits
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import MemoryStorage
+from tests.conftest import MakeDataset
+
+needs_fio = pytest.mark.skipif(not fio.available(), reason="fio is not installed")
+
+
+class Watched(MemoryStorage):
+    """Objects in memory that remember what was read. ``most``: reads in flight that it allows."""
+
+    def __init__(self, objects: Mapping[str, bytes], *, most: int = 1000) -> None:
+        super().__init__(objects={key: memoryview(data) for key, data in objects.items()})
+        self.reads: list[tuple[str, int, int]] = []
+        self.most, self.now, self.peak = most, 0, 0
+        self.cached = False
+        self._lock = threading.Lock()
+
+    @property
+    def traits(self) -> StorageTraits:  # type: ignore[override]
+        return StorageTraits(page_cache=self.cached)
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        with self._lock:
+            self.now += 1
+            self.peak = max(self.peak, self.now)
+            self.reads.append((key, offset, len(buffer)))
+            full = self.now > self.most
+        try:
+            if full:
+                raise StorageError("too many open connections")
+            time.sleep(0.001)
+            return super().read_into(key, offset, buffer, once=once)
+        finally:
+            with self._lock:
+                self.now -= 1
+
+
+OBJECTS = {f"{name}": bytes(40_000) for name in range(8)}
+ENTRIES = [Entry(key, len(data)) for key, data in OBJECTS.items()]
+
+
+def measured(
+    storage: Watched, places: Places, folder: Path, *, most: int = 8, point_s: float = 0.02
+) -> StorageCurve:
+    limits = Limits(
+        max_in_flight=most,
+        point_s=point_s,
+        per_point_s=0,
+        deadline_s=time.monotonic() + 600,
+    )
+    return CurveMeasurement(storage, places, limits, run_dir=folder).run()
+
+
+# places
+
+
+@given(
+    st.lists(st.integers(0, 50_000), min_size=1, max_size=20),
+    st.sampled_from([512, 4096, 10_000]),
+    st.sampled_from(["random", "sequential"]),
+)
+def test_blocks_are_disjoint_and_inside(sizes: list[int], size: int, order: str) -> None:
+    entries = [Entry(str(number), each) for number, each in enumerate(sizes)]
+    if max(sizes) < size:
+        return
+    found = blocks(entries, size, order=order, seed=1)  # type: ignore[arg-type]
+    taken = found.take(10**6, enough=1)
+    assert taken.fresh
+    assert len(taken.places) == len(found) == sum(each // size for each in sizes)
+    assert len(set(taken.places)) == len(found)
+    for key, offset, length, needed in taken.places:
+        assert (length, needed, offset % size) == (size, size, 0)
+        assert offset + length <= sizes[int(key)]
+    again = found.take(1, enough=1)
+    assert not again.fresh
+    if order == "sequential":
+        for one, two in zip(taken.places, taken.places[1:], strict=False):
+            assert two.offset == (one.offset + size if one.key == two.key else 0)
+
+
+def test_places_are_new_until_none_is_left() -> None:
+    found = blocks(ENTRIES, 1000, order="random", seed=1)
+    assert len(found) == 320
+    parts = [found.take(100, enough=20) for _ in range(4)]
+    assert [len(part.places) for part in parts] == [100, 100, 100, 20]
+    assert all(part.fresh for part in parts)
+    assert len({place for part in parts for place in part.places}) == 320
+    assert not found.take(100, enough=20).fresh
+
+
+def test_what_was_not_read_is_handed_out_again() -> None:
+    found = blocks(ENTRIES, 1000, order="random", seed=1)
+    first = found.take(100, enough=1).places
+    found.give_back(60)
+    assert found.take(10, enough=1).places == first[40:50]
+
+
+@pytest.mark.parametrize("form", ["files", "tar"])
+@pytest.mark.parametrize("alignment", [1, 4096])
+def test_samples_are_read_as_they_lie(make_dataset: MakeDataset, form: str, alignment: int) -> None:
+    manifest, _ = make_dataset(format=form)
+    found = samples(manifest, max_bytes=8192, alignment=alignment, seed=1)
+    places = found.take(10**6, enough=1).places
+    assert found.once is (form == "files" and found.max_bytes > 20_000)
+    covered: dict[str, list[tuple[int, int]]] = {}
+    for key, offset, length, needed in places:
+        assert offset % alignment == length % alignment == 0
+        assert 0 < needed <= length <= 8192
+        covered.setdefault(key, []).append((offset, offset + needed))
+    columns = manifest.samples
+    for shard, offset, stored in zip(
+        columns["shard"].tolist(),
+        columns["offset"].tolist(),
+        columns["stored"].tolist(),
+        strict=True,
+    ):
+        parts = covered[manifest.key(shard)]
+        for byte in (offset, offset + stored // 2, offset + stored - 1):
+            assert any(low <= byte < high for low, high in parts)
+
+
+# rates
+
+
+@given(st.integers(1, 64), st.integers(2, 50), st.floats(1e-5, 1.0))
+def test_equal_latencies_give_an_exact_rate(readers: int, each: int, latency_s: float) -> None:
+    """All readers end together: counting the reads of a window would err by their number."""
+    ended = np.repeat(np.arange(1, each + 1) * latency_s, readers)
+    cycles, lengths = np.full(len(ended), latency_s), np.full(len(ended), 100.0)
+    reads, there, windows, bytes_per_s = of_cycles(ended, cycles, lengths, readers)
+    assert reads == pytest.approx(readers / latency_s)
+    assert there == pytest.approx(100 * readers / latency_s)
+    assert 1 <= len(windows) == len(bytes_per_s) <= WINDOWS
+    assert windows == pytest.approx([reads] * len(windows))
+
+
+def test_a_stall_is_not_lost() -> None:
+    cycles = np.array([0.01] * 50 + [1.0] + [0.01] * 50)
+    reads, _, windows, _ = of_cycles(np.cumsum(cycles), cycles, np.ones(101), 1)
+    assert reads == pytest.approx(101 / 2.0)
+    assert min(windows) < 11 < 90 < max(windows)
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        ("200, 100, 0, 0, 0\n400, 300, 0, 0, 0\n", [50.0, 150.0]),
+        # two jobs, of which one has a missing window
+        ("200, 100, 0\n400, 100, 0\n600, 100, 0\n203, 100, 0\n601, 100, 0\n", [100.0] * 3),
+        ("", []),
+        ("200, 0, 0\n", []),
+    ],
+)
+def test_windows_of_fios_log(log: str, found: list[float]) -> None:
+    assert window_rates(log, 1.0, 0.2, 100.0) == pytest.approx(found)
+
+
+def test_a_log_of_another_form_is_one_error() -> None:
+    with pytest.raises(StorageError, match=r"fio 3\.0"):
+        window_rates("time=200 bw=3\n", 1.0, 0.2, 100.0)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 31, 32, 64, 100, 256])
+def test_fios_threads_share_the_reads_in_flight(in_flight: int) -> None:
+    assert in_flight % jobs_of("io_uring", in_flight) == 0
+    assert jobs_of("psync", in_flight) == in_flight
+
+
+# threads
+
+
+def test_threads_keep_that_many_in_flight_and_read_each_place_once() -> None:
+    storage = Watched(OBJECTS)
+    places = blocks(ENTRIES, 1000, order="random", seed=1).take(200, enough=1).places
+    reader = ThreadReader(storage, max_bytes=1000, once=False)
+    found = reader.read(places, in_flight=8, seconds=600, most=0)
+    assert (found.reads, found.bytes, found.used) == (200, 200_000, 200)
+    assert storage.peak == 8
+    assert Counter(storage.reads) == Counter(place[:3] for place in places)
+    assert found.latency_p50_s is not None
+    assert found.latency_p50_s >= 0.001
+    assert found.latency_p99_s is not None
+    assert found.latency_p999_s is None  # too few reads
+    assert found.reads_per_s <= 8 / 0.001
+    assert found.bytes_per_s == pytest.approx(1000 * found.reads_per_s)
+
+
+def test_threads_read_again_up_to_a_number() -> None:
+    storage = Watched(OBJECTS)
+    places = blocks(ENTRIES, 1000, order="random", seed=1).take(10, enough=1).places
+    reader = ThreadReader(storage, max_bytes=1000, once=False)
+    found = reader.read(places, in_flight=4, seconds=600, most=35)
+    assert (found.reads, found.used) == (35, 10)
+    assert set(Counter(storage.reads).values()) == {3, 4}
+
+
+def test_the_time_ends_the_reads() -> None:
+    storage = Watched(OBJECTS)
+    places = blocks(ENTRIES, 100, order="random", seed=1).take(3000, enough=1).places
+    found = ThreadReader(storage, max_bytes=100, once=False).read(
+        places, in_flight=1, seconds=0.01, most=0
+    )
+    assert 1 <= found.reads <= 10
+    assert found.used < 3000
+
+
+@pytest.mark.parametrize(
+    "place", [Place("0", 39_000, 2000, 2000), Place("none", 0, 10, 10)], ids=["short", "missing"]
+)
+def test_a_failing_read_is_one_error(place: Place) -> None:
+    good = [Place("1", 0, 2000, 2000)] * 5
+    with pytest.raises(IobenchError):
+        ThreadReader(Watched(OBJECTS), max_bytes=2000, once=False).read(
+            [*good, place, *good], in_flight=3, seconds=600, most=0
+        )
+
+
+# whole curves
+
+
+def test_points_are_disjoint_as_far_as_the_data_goes(tmp_path: Path) -> None:
+    storage = Watched(OBJECTS)
+    found = measured(storage, blocks(ENTRIES, 1000, order="random", seed=1), tmp_path, most=64)
+    at = 0
+    for point in found.points:
+        part = storage.reads[at : at + point.reads]
+        if point.disjoint:
+            assert len({*part}) == len(part)
+            assert not {*part} & {*storage.reads[:at]}
+        at += point.reads
+    assert at == len(storage.reads)
+    assert found.points[0].disjoint
+    assert bool(found.notes) is not all(point.disjoint for point in found.points)
+    assert found.by == "engine"
+    assert [point.in_flight for point in found.points] == [
+        2**number for number in range(len(found.points))
+    ]
+
+
+def test_reads_through_the_page_cache_repeat_no_byte_within_a_point(tmp_path: Path) -> None:
+    storage = Watched(OBJECTS)
+    storage.cached = True
+    found = measured(
+        storage, blocks(ENTRIES, 20_000, order="random", seed=1), tmp_path, point_s=600
+    )
+    assert {point.reads for point in found.points} == {16}
+    at = 0
+    for point in found.points:
+        part = storage.reads[at : at + point.reads]
+        assert len(set(part)) == len(part)
+        at += point.reads
+
+
+def test_a_storage_that_fails_under_depth_ends_the_curve_there(tmp_path: Path) -> None:
+    storage = Watched(OBJECTS, most=4)
+    found = measured(
+        storage, blocks(ENTRIES, 1000, order="random", seed=1), tmp_path, most=256, point_s=0.2
+    )
+    assert [point.in_flight for point in found.points] == [1, 2, 4]
+    assert "8 reads in flight" in found.stopped
+    assert "too many open connections" in found.stopped
+
+
+class SlowedDown(Watched):
+    """A server that asks to slow down from two reads in flight on; the client sends them again."""
+
+    def retried(self) -> Retries:
+        return Retries(5, 3) if self.peak > 1 else Retries(0, 0)
+
+
+def test_a_server_that_asks_to_slow_down_ends_the_curve_there(tmp_path: Path) -> None:
+    places = blocks(ENTRIES, 1000, order="random", seed=1)
+    found = measured(SlowedDown(OBJECTS), places, tmp_path, point_s=0.2)
+    assert [point.throttled for point in found.points] == [0, 3]
+    assert "slow down" in found.stopped
+
+
+def test_not_even_one_read_is_no_point(tmp_path: Path) -> None:
+    places = blocks(ENTRIES, 1000, order="random", seed=1)
+    found = measured(Watched(OBJECTS, most=0), places, tmp_path)
+    assert found.points == []
+    assert "too many open connections" in found.not_measured
+
+
+def test_the_largest_number_in_flight_need_not_be_a_power_of_two(tmp_path: Path) -> None:
+    places = blocks(ENTRIES, 500, order="random", seed=1)
+    found = measured(Watched(OBJECTS), places, tmp_path, most=3)
+    assert [point.in_flight for point in found.points] == [1, 2, 3]
+
+
+# fio
+
+
+@needs_fio
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_fio_reads_each_place_once(tmp_path: Path, once: bool, in_flight: int) -> None:
+    folder = tmp_path / "a b"  # a name of the parent folder that fio's lists can't have
+    folder.mkdir()
+    for number in range(8):
+        (folder / f"{number}").write_bytes(bytes(1 << 16))
+    reads = [(folder / str(n % 8), (n // 8) * 8192, 8192) for n in range(64)]
+    found = read_at_depth(
+        reads,
+        engine="psync",
+        in_flight=in_flight,
+        once=once,
+        direct=False,
+        seconds=20,
+        run_dir=tmp_path / "run",
+    )
+    assert (found.reads, found.bytes) == (64, 64 * 8192)
+    assert found.used == 64
+    assert found.latency_p50_s is not None
+    assert found.latency_p99_s is None
+
+
+@needs_fio
+def test_a_curve_of_files_is_measured_by_fio(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(4):
+        (tmp_path / "data" / f"{number}").write_bytes(bytes(1 << 20))
+    storage = LocalStorage(tmp_path / "data")
+    limits = Limits(
+        max_in_flight=2, point_s=0.05, per_point_s=0.1, deadline_s=time.monotonic() + 600
+    )
+    places = blocks(list(storage.list()), 4096, order="random", seed=1)
+    found = CurveMeasurement(storage, places, limits, run_dir=tmp_path / "run").run()
+    assert found.by == "fio"
+    assert [point.in_flight for point in found.points] == [1, 2]
+    assert all(0 < point.reads <= len(places) for point in found.points)
+
+
+@needs_fio
+def test_files_with_names_that_fio_cannot_read_are_read_by_threads(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a b").write_bytes(bytes(1 << 20))
+    storage = LocalStorage(tmp_path / "data")
+    limits = Limits(max_in_flight=1, point_s=0.05, per_point_s=0, deadline_s=time.monotonic() + 600)
+    places = blocks(list(storage.list()), 4096, order="random", seed=1)
+    found = CurveMeasurement(storage, places, limits, run_dir=tmp_path / "run").run()
+    assert found.by == "engine"
+    assert found.points[0].reads > 0
+    assert any("without fio" in note for note in found.notes)
