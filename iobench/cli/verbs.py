@@ -16,6 +16,7 @@ VERBS = (
     "list",
     "plan",
     "size",
+    "probe",
     "generate",
     "scan",
     "run",

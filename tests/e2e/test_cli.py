@@ -151,6 +151,8 @@ def _small(words: list[str], home: Path) -> list[str]:
     scaled = {"20GiB": "6MB", "10000": "60"}
     if verb == "demo":
         words += ["--samples", "100", "--repeat", "1", "--calibration", "0.1"]
+    if verb == "probe":
+        words += ["--max-in-flight", "2", "--time", "6s"]
     if verb == "generate":
         words = [scaled.get(word, word) for word in words]
         if "--memory-multiple" in words:
@@ -263,6 +265,7 @@ def test_every_example_runs(
         "generate",
         "scan",
         "plan",
+        "probe",
         "run",
         "sweep",
         "checkpoint",

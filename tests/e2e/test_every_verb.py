@@ -75,6 +75,8 @@ def test_every_verb(
     assert (made["samples"], made["written_samples"]) == (SAMPLES, SAMPLES)
     checked = story.document("verify", data)
     assert (checked["ok"], checked["samples"]) == (True, SAMPLES)
+    probed = story.document("probe", data, "--max-in-flight", 2, "--time", "3s")
+    assert probed["objects"] == made["shards"]
     found = story.document("scan", data, "--save", "mine.yaml")
     assert found["samples"] == SAMPLES
 

@@ -49,6 +49,7 @@ def test_the_readmes_story_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     data = tmp_path / "resnet50"
     small = {
         "generate": ["--samples", "200"],
+        "probe": ["--max-in-flight", "2", "--time", "5s"],
         "run": [
             "--set",
             "batch_size=20",

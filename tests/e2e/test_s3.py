@@ -75,9 +75,15 @@ def test_the_examples_on_s3(
     monkeypatch.chdir(tmp_path)
     examples = sorted(
         _examples(),
-        key=lambda words: ("generate", "scan", "checkpoint", "run", "verify", "clean").index(
-            words[0]
-        ),
+        key=lambda words: (
+            "generate",
+            "probe",
+            "scan",
+            "checkpoint",
+            "run",
+            "verify",
+            "clean",
+        ).index(words[0]),
     )
     assert {words[0] for words in examples} >= {"generate", "clean", "checkpoint"}
     for words in examples:
@@ -93,8 +99,10 @@ def test_the_examples_on_s3(
                 "--results",
                 str(tmp_path / "results"),
             ]
-        if words[0] == "scan":
+        if words[0] in ("scan", "probe"):
             small += ["--quiet"]
+        if words[0] == "probe":
+            small += ["--max-in-flight", "2", "--time", "2s"]
         if words[0] in ("clean", "scan") and not _there(rclone_s3, words[1]):
             main(
                 [

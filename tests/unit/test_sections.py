@@ -27,6 +27,7 @@ from iobench.analyse.compare.runs import compare as compare_runs
 from iobench.analyse.tuning.confirmation import Confirmation
 from iobench.analyse.tuning.recommend import Target, recommend
 from iobench.analyse.tuning.sweepfolder import read_sweep
+from iobench.analyse.verdict.curve import conclude_curve, spent
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.cli.main import main
 from iobench.documents import json_text
@@ -36,6 +37,7 @@ from iobench.report import (
     compare,
     confirmation,
     cost,
+    curve,
     history,
     plan,
     record,
@@ -62,6 +64,7 @@ from iobench.report.sections import (
 from iobench.runner.checkpoint_plan import describe_checkpoint
 from iobench.runner.plan import describe_plan
 from iobench.schema.checkpoint import CheckpointSpec
+from iobench.schema.curve import StorageProbe
 from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.instances import find_instance, priced_at
 from iobench.schema.record import TrainingRecord
@@ -135,6 +138,57 @@ def _whatif() -> list[Section]:
     return whatif.sections(what_if(starved, change))
 
 
+def _rate(value: float, share: float = 0.02) -> dict[str, float]:
+    return {"value": value, "low": value * (1 - share), "high": value * (1 + share), "windows": 5}
+
+
+def _curve(size: int, rates: list[float], order: str, **changes: object) -> dict[str, object]:
+    points = [
+        {
+            "in_flight": 2**number,
+            "reads_per_s": _rate(rate),
+            "bytes_per_s": _rate(rate * size),
+            "latency_p50_s": 2**number / rate,
+            "latency_p99_s": 3 * 2**number / rate if rate > 100 else None,
+            "reads": int(rate),
+            "seconds": 1.0,
+            "disjoint": number < 2,
+            "client": number == 3,
+        }
+        for number, rate in enumerate(rates)
+    ]
+    about = {"request_bytes": size, "request_bytes_min": size // 2, "request_bytes_max": size}
+    asked = {**about, "order": order, "by": "engine", "how": "threads", "direct": False}
+    return {**asked, "points": points, "stopped": "the time was used up", **changes}
+
+
+def _probe(*, large: bool) -> list[Section]:
+    found = StorageProbe.model_validate(
+        {
+            "iobench_version": "0",
+            "created": "",
+            "url": "/data",
+            "dataset": "demo" if large else None,
+            "objects": 3,
+            "bytes": 1 << 30,
+            "budget_s": 30,
+            "took_s": 12.5,
+            "curves": [
+                _curve(4096, [100, 200, 300, 310, 305], "random"),
+                _curve(8192, [50, 100], "random"),
+                _curve(512, [], "random", not_measured="1 read in flight failed: no route"),
+            ],
+            "large": _curve(1 << 22, [80, 90, 91, 70], "sequential") if large else None,
+            "notes": ["other processes read"],
+        }
+    )
+    last = conclude_curve(found.large) if found.large else None
+    curves = [conclude_curve(each, last) for each in found.curves]
+    answers = [spent(each, last) for each in curves]
+    update = {"curves": curves, "large": last, "spent": answers}
+    return curve.sections(found.model_copy(update=update))
+
+
 def _recorded(name: str) -> list[Section]:
     return record.sections(conclude(load(GOLDEN / "runs" / name)))
 
@@ -166,6 +220,8 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
     "whatif": _whatif,
     "advise": lambda: advise.sections(recommend(read_sweep(GOLDEN / "sweep"), Target())),
     "sweep": _sweep,
+    "curve": lambda: _probe(large=True),
+    "curve of small files": lambda: _probe(large=False),
     "confirmation": _confirmation,
 }
 

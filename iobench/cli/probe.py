@@ -1,0 +1,95 @@
+"""``iobench probe``: what a storage delivers with 1, 2, 4, ... reads in flight."""
+
+from __future__ import annotations
+
+import argparse
+
+from .common import add_origin, duration, whole_number
+from .verbs import DOCUMENTS, Verb
+
+EXAMPLES = """examples:
+  iobench probe /mnt/fast/resnet50
+  iobench probe /mnt/fast --request 4KiB,128KiB,1MiB --time 60s
+  iobench probe s3://bucket/resnet50 --max-in-flight 64
+  iobench probe /mnt/fast/resnet50 --format csv > curve.csv
+"""
+
+_TIME = "30s"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "url",
+        metavar="DIR",
+        help="directory or URL of a dataset, or of any files or objects to read",
+    )
+    add_origin(parser)
+    parser.add_argument(
+        "--request",
+        metavar="SIZE,...",
+        help="sizes of the requests, e.g. 4KiB,128KiB,1MiB (default: the samples of a dataset, "
+        "else 128KiB)",
+    )
+    parser.add_argument(
+        "--max-in-flight",
+        type=whole_number,
+        default=256,
+        metavar="N",
+        help="largest number of reads in flight (default: 256)",
+    )
+    parser.add_argument(
+        "--time",
+        type=duration,
+        dest="time_s",
+        default=duration(_TIME),
+        metavar="TIME",
+        help=f"how long to measure at most, all curves together (default: {_TIME})",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..errors import UsageError
+    from ..report.curve import sections
+    from ..runner.curve.story import (
+        DEFAULT_REQUEST,
+        MAX_IN_FLIGHT,
+        MAX_TIME_S,
+        parse_requests,
+        plan_probe,
+        run_probe,
+    )
+    from ..runner.curve.target import open_target
+    from .printing import print_report
+    from .terminal import Live, note
+
+    if not 1 <= args.max_in_flight <= MAX_IN_FLIGHT:
+        raise UsageError(
+            f"--max-in-flight must be 1 to {MAX_IN_FLIGHT}, but is {args.max_in_flight}"
+        )
+    if args.time_s > MAX_TIME_S:
+        raise UsageError(f"--time must be at most {MAX_TIME_S} s, but is {args.time_s:g} s")
+    requests = parse_requests(args.request) if args.request is not None else []
+    least = min(requests, default=DEFAULT_REQUEST)
+    with open_target(args.url, origin=args.origin, least_bytes=least) as target:
+        plan = plan_probe(target, requests, max_in_flight=args.max_in_flight, budget_s=args.time_s)
+        note(plan.announcement(), quiet=args.quiet)
+        live = Live(quiet=args.quiet)
+        try:
+            probe = run_probe(plan, tell=live.phase)
+        finally:
+            live.close()
+    print_report(args.format, probe, sections(probe))
+    return 0
+
+
+VERB = Verb(
+    help="throughput and latency of a storage over the number of reads in flight",
+    description="Read with 1, 2, 4, ... requests in flight until more of them bring nothing, and "
+    "show the plateau (the most that the storage delivers), the knee (the fewest reads in flight "
+    "that reach it) and the latencies. Large sequential requests are measured as well, which tells "
+    "whether operations/s or bytes/s are spent. No workload is needed. Existing data is only read.",
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+    formats=DOCUMENTS,
+)

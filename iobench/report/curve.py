@@ -1,0 +1,182 @@
+"""``iobench probe``: the storage curve of each kind of request, its knee and its plateau."""
+
+from __future__ import annotations
+
+from ..analyse.verdict.curve import FLATTENED, is_near
+from ..schema.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
+from ..units import counted, format_bytes, format_count, format_duration, format_rate
+from .figures import Format, figure, raw, word
+from .sections import Bars, Cell, Column, Headline, Item, Items, Row, Section, Table
+
+_TOO_FEW = "-"
+"""For a percentile that would be the slowest read of all: fewer than 100 or 1,000 reads."""
+
+
+def sections(probe: StorageProbe) -> list[Section]:
+    """What was found, a table for each curve, and a table of all points for data."""
+    what = f"dataset {probe.dataset}" if probe.dataset else counted(probe.objects, "object")
+    told = [_sentence(curve, spent) for curve, spent in zip(probe.curves, probe.spent, strict=True)]
+    if probe.large is not None:
+        told.append(_sentence(probe.large, "unknown"))
+    found: list[Section] = [
+        Headline(
+            id="storage-curve",
+            title=f"Storage curve of {probe.url} ({what}, {format_bytes(probe.bytes)})",
+            sentences=tuple(told),
+        )
+    ]
+    for number, curve in enumerate(probe.curves, start=1):
+        found += [_table(curve, f"curve-{number}")] if curve.points else []
+    if probe.large is not None and probe.large.points:
+        found.append(_table(probe.large, "curve-large"))
+    everything = [*probe.curves, *([probe.large] if probe.large else [])]
+    found.append(_data(everything))
+    notes = list(probe.notes)
+    for curve in everything:
+        about = _requests(curve)
+        told_above = curve.plateau_reads_per_s is None or curve.stopped == FLATTENED
+        ends = [] if told_above else [f"ended, since {curve.stopped}"]
+        notes += [f"{about}: {note}" for note in [*ends, *curve.notes]]
+    if any(point.latency_p999_s is None for curve in everything for point in curve.points):
+        notes.append("p99 needs 100 reads, and p99.9 needs 1,000")
+    found.append(Items(id="notes", title="Notes", items=tuple(Item(text=note) for note in notes)))
+    return found
+
+
+def _requests(curve: StorageCurve) -> str:
+    """What is read: ``random reads of 128 KiB``."""
+    size = format_bytes(curve.request_bytes)
+    if curve.request_bytes_min < curve.request_bytes_max:
+        low, high = format_bytes(curve.request_bytes_min), format_bytes(curve.request_bytes_max)
+        size = f"{low} to {high} (median {size})"
+    return f"{curve.order} reads of {size}"
+
+
+def _sentence(curve: StorageCurve, spent: Spent) -> str:
+    """The plateau, the knee, and what is spent there; or why there is no plateau."""
+    requests = _requests(curve)
+    requests = requests[0].upper() + requests[1:]
+    reads, there, knee = (
+        curve.plateau_reads_per_s,
+        curve.plateau_bytes_per_s,
+        curve.knee_in_flight,
+    )
+    if reads is None or there is None or knee is None:
+        best = max(curve.points, key=lambda p: p.reads_per_s.value, default=None)
+        if best is None:
+            return f"{requests}: no plateau was reached, since {curve.not_measured}."
+        return (
+            f"{requests}: at least {_spread(best.reads_per_s, format_count)} reads/s and "
+            f"{_spread(best.bytes_per_s, format_rate)} with {best.in_flight} in flight; no plateau "
+            f"was reached, since {curve.not_measured}."
+        )
+    text = (
+        f"{requests}: {_spread(reads, format_count)} reads/s and {_spread(there, format_rate)} "
+        f"with {knee} or more in flight."
+    )
+    if any(point.client for point in curve.points if point.in_flight >= knee):
+        return f"{text} The CPU of this host is spent there, so the storage may be faster."
+    if spent == "operations":
+        return (
+            f"{text} Its operations/s are spent and its bandwidth is not: larger requests get more "
+            "bytes/s, for example samples packed into shards."
+        )
+    return f"{text} Its bandwidth is spent there." if spent == "bandwidth" else text
+
+
+def _spread(rate: Rate, show: Format) -> str:
+    if rate.low is None or rate.high is None:
+        return show(rate.value)
+    return f"{show(rate.value)} [{show(rate.low)}, {show(rate.high)}]"
+
+
+def _mark(curve: StorageCurve, point: CurvePoint) -> str:
+    knee = curve.knee_in_flight
+    marks = ["knee"] if point.in_flight == knee else []
+    on_plateau = knee is not None and point.in_flight > knee and is_near(point, curve.points)
+    marks += ["plateau"] if on_plateau else []
+    return ", ".join([*marks, *(["client"] if point.client else [])])
+
+
+def _interval(rate: Rate) -> Cell:
+    if rate.low is None or rate.high is None:
+        return Cell(value=None, text=_TOO_FEW)
+    return word(f"[{format_count(rate.low)}, {format_count(rate.high)}]")
+
+
+def _table(curve: StorageCurve, name: str) -> Table:
+    right: tuple[Column, ...] = (
+        Column(name="in_flight", label="in flight", unit="count", align="right"),
+        Column(name="reads_per_s", label="reads/s", unit="count", align="right"),
+        Column(name="interval", label="95 % interval", align="right"),
+        Column(name="bytes_per_s", label="bytes/s", unit="bytes/s", align="right"),
+        Column(name="latency_p50_s", label="p50", unit="s", align="right"),
+        Column(name="latency_p99_s", label="p99", unit="s", align="right"),
+        Column(name="latency_p999_s", label="p99.9", unit="s", align="right"),
+        Column(name="bound", label="bound by", where="pages"),
+    )
+    rows = tuple(
+        Row(
+            cells=(
+                figure(point.in_flight, format_count),
+                figure(point.reads_per_s.value, format_count),
+                _interval(point.reads_per_s),
+                figure(point.bytes_per_s.value, format_rate),
+                figure(point.latency_p50_s, format_duration, missing=_TOO_FEW),
+                figure(point.latency_p99_s, format_duration, missing=_TOO_FEW),
+                figure(point.latency_p999_s, format_duration, missing=_TOO_FEW),
+                word(bound),
+            ),
+            mark=_mark(curve, point),
+        )
+        for point, bound in zip(curve.points, curve.bound, strict=True)
+    )
+    full = max((point.reads_per_s.value for point in curve.points), default=0.0)
+    requests = _requests(curve)
+    return Table(
+        id=name,
+        title=f"{requests[0].upper()}{requests[1:]}, by {curve.how}",
+        columns=right,
+        rows=rows,
+        bars=Bars(column="reads_per_s", full=full),
+    )
+
+
+def _data(curves: list[StorageCurve]) -> Table:
+    """Every point of every curve, for CSV."""
+    columns = (
+        ("request_bytes", "bytes"),
+        ("order", ""),
+        ("by", ""),
+        ("direct", ""),
+        ("in_flight", "count"),
+        *((f"reads_per_s{part}", "count") for part in ("", "_low", "_high")),
+        *((f"bytes_per_s{part}", "bytes/s") for part in ("", "_low", "_high")),
+        *((f"latency_{part}_s", "s") for part in ("mean", "p50", "p99", "p999")),
+        ("reads", "count"),
+        ("seconds", "s"),
+        ("disjoint", ""),
+        ("client_cpu_share", "share"),
+        ("throttled", "count"),
+        ("bound", ""),
+        ("mark", ""),
+    )
+    rows = []
+    for curve in curves:
+        for point, bound in zip(curve.points, curve.bound, strict=True):
+            reads, there = point.reads_per_s, point.bytes_per_s
+            values = (
+                *(curve.request_bytes, curve.order, curve.by, curve.direct, point.in_flight),
+                *(reads.value, reads.low, reads.high, there.value, there.low, there.high),
+                *(point.latency_mean_s, point.latency_p50_s),
+                *(point.latency_p99_s, point.latency_p999_s),
+                *(point.reads, point.seconds, point.disjoint, point.client_cpu_share),
+                *(point.throttled, bound, _mark(curve, point)),
+            )
+            rows.append(Row(cells=tuple(raw(value) for value in values)))
+    return Table(
+        id="points",
+        columns=tuple(Column(name=name, unit=unit) for name, unit in columns),
+        rows=tuple(rows),
+        where="data",
+    )

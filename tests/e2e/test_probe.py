@@ -1,0 +1,189 @@
+"""``iobench probe`` as a user calls it: any place with data, every format, bad input."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.measure import fio
+from iobench.schema.curve import StorageProbe
+from tests.conftest import Call, MakeDataset
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+
+__all__ = ["rclone_s3", "s3_environment"]
+
+QUICK = ("--max-in-flight", 2, "--time", "3s", "--quiet")
+
+
+def document(call: Call, *words: object) -> dict[str, Any]:
+    code, out, err = call("probe", *words, *QUICK, "--json")
+    assert (code, err) == (0, ""), (out, err)
+    found = json.loads(out)
+    StorageProbe.model_validate(found)
+    assert isinstance(found, dict)
+    return found
+
+
+def check_points(curve: dict[str, Any]) -> None:
+    """On a busy machine the time may be used up after the first point."""
+    there = [point["in_flight"] for point in curve["points"]]
+    assert there == [1, 2][: len(there)] != []
+
+
+def files(folder: Path, count: int, size: int) -> Path:
+    folder.mkdir(exist_ok=True)
+    for number in range(count):
+        (folder / f"{number}.bin").write_bytes(bytes([number % 251]) * size)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("form", ["files", "tar"])
+def test_a_dataset_is_read_as_its_samples_lie(
+    call: Call, make_dataset: MakeDataset, form: str
+) -> None:
+    manifest, folder = make_dataset(format=form)
+    before = contents(folder)
+    found = document(call, folder)
+    (curve,) = found["curves"]
+    assert found["dataset"] == "demo"
+    assert found["objects"] == manifest.shard_count
+    assert (curve["order"], curve["by"]) == ("random", "fio" if fio.available() else "engine")
+    assert 0 < curve["request_bytes"] - 20_000 < 8192  # aligned
+    check_points(curve)
+    assert found["large"] is None  # 1.2 MB
+    assert contents(folder) == before
+
+
+def test_files_of_a_directory_are_read_in_requests_of_each_size(call: Call, tmp_path: Path) -> None:
+    data = files(tmp_path / "data", 4, 4 << 20)
+    files(tmp_path / "data", 0, 0)
+    (data / "small").write_bytes(b"too small")
+    before = contents(data)
+    found = document(call, f"throttled+{data}?latency=1ms", "--request", "4KiB,128KiB")
+    assert [curve["request_bytes"] for curve in found["curves"]] == [4096, 131072]
+    assert found["large"]["request_bytes"] == 1 << 20
+    assert found["large"]["order"] == "sequential"
+    assert found["objects"] == 4
+    for curve in (*found["curves"], found["large"]):
+        assert curve["by"] == "engine"
+        for point in curve["points"]:
+            assert point["latency_p50_s"] >= 0.001
+            rate = point["reads_per_s"]["value"]
+            assert 0 < rate <= point["in_flight"] / 0.001
+            assert point["bytes_per_s"]["value"] == pytest.approx(rate * curve["request_bytes"])
+    assert len(found["spent"]) == 2
+    assert contents(data) == before
+
+
+def test_every_format_shows_every_point(call: Call, tmp_path: Path) -> None:
+    url = f"throttled+{files(tmp_path / 'data', 4, 1 << 20)}?latency=1ms"
+    quick = ("--max-in-flight", 2, "--time", "1s", "--quiet")
+    shown = {}
+    for kind in ("text", "csv", "markdown"):
+        code, shown[kind], _ = call("probe", url, *quick, "--format", kind)
+        assert code == 0
+    rows = list(csv.DictReader(io.StringIO(shown["csv"])))
+    assert {row["request_bytes"] for row in rows} == {"131072"}
+    assert [row["in_flight"] for row in rows] == ["1", "2"][: len(rows)] != []
+    assert all(float(row["reads_per_s"]) > 0 for row in rows)
+    assert "128 KiB" in shown["text"]
+    assert "128 KiB" in shown["markdown"]
+
+
+def test_it_says_before_how_long_it_takes(call: Call, tmp_path: Path) -> None:
+    url = f"throttled+{files(tmp_path / 'data', 2, 1 << 20)}?latency=1ms"
+    code, _, err = call("probe", url, "--max-in-flight", 1, "--time", "2s")
+    assert code == 0
+    assert err.count("\n") == 1
+    assert "1 curve " in err
+
+
+def test_a_failing_storage_is_one_line(call: Call, tmp_path: Path) -> None:
+    url = f"faulty+{files(tmp_path / 'data', 2, 1 << 20)}?fail_at=1"
+    code, out, err = call("probe", url, *QUICK)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+
+
+def test_a_failure_of_one_curve_leaves_the_others(call: Call, tmp_path: Path) -> None:
+    url = f"faulty+{files(tmp_path / 'data', 2, 1 << 20)}?fail_at=1"
+    found = document(call, url, "--request", "4KiB,8KiB")
+    first, second = found["curves"]
+    assert (first["points"], bool(first["not_measured"])) == ([], True)
+    check_points(second)
+    assert "simulated" in first["not_measured"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("{}/nowhere",), "nowhere"),
+        (("{}/data/0.bin",), "not a directory"),
+        (("{}/empty",), "iobench generate"),
+        (("{}/data", "--request", "128MiB"), "--request"),
+        (("{}/data", "--request", "2MiB"), "2.00 MiB"),
+        (("{}/data", "--request", "1"), "--request"),
+        (("{}/data", "--request", "4KiB,4KiB"), "--request"),
+        (("{}/data", "--request", "4KiB,many"), "many"),
+        (("{}/data", "--request", ""), "size"),
+        (("{}/data", "--max-in-flight", "0"), "--max-in-flight"),
+        (("{}/data", "--max-in-flight", "1000"), "--max-in-flight"),
+        (("{}/data", "--time", "10ms"), "--time"),
+        (("{}/data", "--time", "2h"), "--time"),
+        (("{}/data", "--origin", "elsewhere"), "--origin"),
+        (("s3://bucket/data?client=none",), "client"),
+    ],
+)
+def test_bad_input_is_one_line(
+    call: Call, tmp_path: Path, words: tuple[str, ...], says: str
+) -> None:
+    files(tmp_path / "data", 2, 1 << 20)
+    (tmp_path / "empty").mkdir()
+    code, out, err = call("probe", *(word.format(tmp_path) for word in words))
+    assert (code, out) == (2, ""), err
+    assert err.count("\n") == 1
+    assert says in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "empty"]
+
+
+def test_half_a_dataset_is_refused(call: Call, make_dataset: MakeDataset, tmp_path: Path) -> None:
+    import shutil
+
+    _, folder = make_dataset(format="tar")
+    half = tmp_path / "half"
+    shutil.copytree(folder, half)
+    (half / "manifest.json").unlink()
+    code, out, err = call("probe", half, *QUICK)
+    assert (code, out) == (1, "")
+    assert "half generated" in err
+
+
+def test_objects_on_s3(
+    call: Call,
+    rclone_s3: S3Server,
+    s3_environment: Mapping[str, str],
+    tmp_path: Path,
+) -> None:
+    url = rclone_s3.url(tmp_path.name)
+    client = rclone_s3.client()
+    for number in range(3):
+        key = f"{tmp_path.name}/{number}.bin"
+        client.put_object(Bucket="iobench-tests", Key=key, Body=bytes(1 << 20))
+    found = document(call, url, "--request", "64KiB")
+    (curve,) = found["curves"]
+    assert (found["objects"], found["bytes"]) == (3, 3 << 20)
+    assert (curve["by"], curve["direct"]) == ("engine", False)
+    check_points(curve)
+    assert all(point["reads"] > 0 for point in curve["points"])
+    assert curve["points"][0]["latency_p50_s"] > 0
+    code, out, err = call("probe", rclone_s3.url("nothing-here"), *QUICK)
+    assert (code, out, err.count("\n")) == (2, "", 1)
