@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if "://" in args.path:
         raise UsageError(
             f"'{args.path}' is a URL, but doctor examines directories",
-            remedy="to measure the latency of reads from a URL: iobench plan --probe",
+            remedy="to measure reads from a URL: iobench probe URL",
         )
     if not os.path.exists(args.path):
         raise UsageError(

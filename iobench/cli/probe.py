@@ -87,8 +87,7 @@ VERB = Verb(
     description="Read with 1, 2, 4, ... requests in flight until more of them bring nothing, and "
     "show the plateau (the most that the storage delivers), the knee (the fewest reads in flight "
     "that reach it) and the latencies. Large sequential requests are measured as well, which tells "
-    "whether operations/s or bytes/s are spent. No workload is needed. Only existing data is read, "
-    "and nothing is written to it.",
+    "whether operations/s or bytes/s are spent. No workload is needed. Existing data is only read.",
     examples=EXAMPLES,
     arguments=arguments,
     run=run,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..analyse.verdict.curve import FLATTENED, is_near
 from ..schema.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
-from ..units import format_bytes, format_count, format_duration, format_rate
-from .figures import Format, counted, figure, raw, word
+from ..units import counted, format_bytes, format_count, format_duration, format_rate
+from .figures import Format, figure, raw, word
 from .sections import Bars, Cell, Column, Headline, Item, Items, Row, Section, Table
 
 _TOO_FEW = "-"

@@ -1,4 +1,4 @@
-"""``iobench probe`` as a user calls it: any place with data, every format, one clear line for bad input."""
+"""``iobench probe`` as a user calls it: any place with data, every format, bad input."""
 
 from __future__ import annotations
 

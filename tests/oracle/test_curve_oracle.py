@@ -1,4 +1,4 @@
-"""Storage of known speed: the curve's plateau is the planted limit, its first latency the planted one."""
+"""Storage of known speed: a curve's plateau and its first latency are the planted ones."""
 
 from __future__ import annotations
 

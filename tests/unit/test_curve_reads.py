@@ -1,4 +1,4 @@
-"""How a curve is measured: which bytes, each how often, and what becomes of the times of the reads."""
+"""How a curve is measured: which bytes, each how often, and what the times become."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_samples_are_read_as_they_lie(make_dataset: MakeDataset, form: str, alig
 
 @given(st.integers(1, 64), st.integers(2, 50), st.floats(1e-5, 1.0))
 def test_equal_latencies_give_an_exact_rate(readers: int, each: int, latency_s: float) -> None:
-    """All readers end together, so counting the reads of a window would be wrong by their number."""
+    """All readers end together: counting the reads of a window would err by their number."""
     ended = np.repeat(np.arange(1, each + 1) * latency_s, readers)
     cycles, lengths = np.full(len(ended), latency_s), np.full(len(ended), 100.0)
     reads, there, windows, bytes_per_s = of_cycles(ended, cycles, lengths, readers)

@@ -6,6 +6,7 @@ at the same time. In the loop nothing is allocated but the view of the memory to
 
 from __future__ import annotations
 
+import mmap
 import resource
 import threading
 import time
@@ -43,14 +44,22 @@ class ThreadReader:
         left out of rates and latencies where the threads have done enough others.
         Raises StorageError, NoMemoryError.
         """
-        while len(self._memory) < in_flight:
-            self._memory.append(buffers.private(self.max_bytes).array.data)
+        self._reserve(in_flight)
         work = _Work(self.storage, places, seconds=seconds, most=most, once=self.once)
         retried = _throttled(self.storage)
         cpu = _cpu_s(resource.RUSAGE_SELF)
         work.run(self._memory[:in_flight])
         cpu = _cpu_s(resource.RUSAGE_SELF) - cpu
         return work.result(in_flight, cpu, _throttled(self.storage) - retried)
+
+    def _reserve(self, count: int) -> None:
+        """Have ``count`` buffers. New ones share a region, as huge pages are larger than most."""
+        missing = count - len(self._memory)
+        if missing <= 0:
+            return
+        step = -(-self.max_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        region = buffers.private(missing * step).array.data
+        self._memory += [region[at * step : at * step + self.max_bytes] for at in range(missing)]
 
 
 class _Work:
