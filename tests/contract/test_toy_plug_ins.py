@@ -5,6 +5,7 @@ An installed package is a module and a dist-info folder on the path, so that is 
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,20 +23,32 @@ from iobench.dataset import (
 from iobench.errors import UsageError
 from iobench.generator import generate
 from iobench.load import make_loader
-from iobench.registry import CODECS, CONTENTS, FORMATS, STORAGE
+from iobench.registry import (
+    ACCELERATORS,
+    CODECS,
+    CONTENTS,
+    FORMATS,
+    LOADERS,
+    STORAGE,
+    WRITERS,
+)
 from iobench.schema.dataset import expected_samples_per_shard
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 
 MODULE = '''
-"""A codec, a content and two formats, as small as they can be; and what is no plug-in."""
+"""One plug-in of each kind, as small as it can be; and classes that are none."""
 
 import struct
 
+from iobench.accelerate.base import StepTime
+from iobench.checkpoint.torch_save import TorchSave
 from iobench.codecs.base import Codec
 from iobench.contents.base import Content
 from iobench.formats.base import Frame, Framed
+from iobench.load.libraries.base import Library
+from iobench.load.libraries.building_blocks import ByIndex, Collate
 
 
 class Inverted(Codec):
@@ -105,6 +118,41 @@ class Alone(Framed):
         yield shard
 
 
+class OneByOne(Library):
+    """A loader without workers."""
+
+    package = "toy-plug-ins"
+
+    def __init__(self, source):
+        super().__init__(source)
+        self.samples, self.collate = ByIndex(source), Collate(source)
+
+    def epoch(self, epoch):
+        for batch in self.source.batches(epoch):
+            yield self.collate([self.samples[index] for index in batch])
+
+
+class Counting:
+    """An accelerator that needs no time, and sees each sample."""
+
+    seen = 0
+
+    def __init__(self, spec):
+        self.name = spec.name
+
+    def start(self): ...
+
+    def step(self, batch, ready_ns, share=1.0):
+        Counting.seen += sum(len(sample) for sample in batch)
+        return StepTime(0, 0)
+
+
+class Saving(TorchSave):
+    """A checkpoint writer."""
+
+    name = "saving"
+
+
 class Old:
     """What a plug-in was for iobench 0.1: static methods, and no base class."""
 
@@ -159,6 +207,15 @@ oldplace = toy_plug_ins:OldStorage
 [iobench.contents]
 counted = toy_plug_ins:Counted
 
+[iobench.loaders]
+onebyone = toy_plug_ins:OneByOne
+
+[iobench.accelerators]
+counting = toy_plug_ins:Counting
+
+[iobench.writers]
+saving = toy_plug_ins:Saving
+
 [iobench.formats]
 lengths = toy_plug_ins:Lengths
 alone = toy_plug_ins:Alone
@@ -176,7 +233,7 @@ def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-plug-ins\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
     monkeypatch.syspath_prepend(str(site))
-    for registry in (CODECS, CONTENTS, FORMATS, STORAGE):
+    for registry in (ACCELERATORS, CODECS, CONTENTS, FORMATS, LOADERS, STORAGE, WRITERS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
         monkeypatch.setattr(registry, "_discovered", False)
     yield
@@ -246,6 +303,31 @@ class TestToys:
         assert expected_samples_per_shard(with_shards_stated(found.spec)) == 1
         assert main(["clean", str(root), "--quiet"]) == 0
         assert not root.exists() or not list(root.iterdir())
+
+    def test_a_run_with_a_loader_and_an_accelerator_of_others(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        root = made(tmp_path, format="lengths", content="raw", samples_per_shard=5)
+        workload = tmp_path / "w.yaml"
+        workload.write_text(
+            "{name: w, description: w, source: w, dataset: toy, batch_size: 5,"
+            " accelerator: {kind: counting}, loader: {kind: onebyone, workers: 0}}"
+        )
+        settings = ("--calibration", "0s", "--repeat", "1", "--results", str(tmp_path / "r"))
+        assert main(["run", str(workload), "--data", str(root), *settings, "--json"]) == 0
+        job = json.loads(capsys.readouterr().out)["job"]
+        assert job["repetitions"][0]["samples"] == 12
+        assert (job["loader"]["kind"], job["loader"]["delivery"]["missing"]) == ("onebyone", 0)
+        assert job["workload"]["accelerator"]["kind"] == "counting"
+
+    def test_a_study_with_a_writer_of_others(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = ["checkpoint", "llama3-8b", "--to", str(tmp_path / "c"), "--scale", "1/500000"]
+        words += ["--writer", "saving", "--repeat", "1", "--results", str(tmp_path / "r")]
+        assert main([*words, "--json"]) == 0
+        job = json.loads(capsys.readouterr().out)["job"]
+        assert (job["writer"], [each["verified"] for each in job["restores"]]) == ("saving", [True])
 
     def test_advice_knows_what_it_costs_to_undo(self, tmp_path: Path) -> None:
         root = made(tmp_path, format="lengths", content="raw", codec="zstd", samples_per_shard=5)
