@@ -240,10 +240,14 @@ def _workplace() -> Iterator[Path]:
 
 
 @contextmanager
-def _missing(package: str) -> Iterator[None]:
-    """Let every import of ``package`` fail, as where it is not installed."""
+def _missing(package: str, plug_in: str) -> Iterator[None]:
+    """Let imports of ``package`` by the module ``plug_in`` fail, as if it were not installed.
+
+    Another test may have imported the plug-in before.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, package, None)
+        patch.delitem(sys.modules, plug_in, raising=False)
         yield
 
 
@@ -263,7 +267,7 @@ def helps() -> str:
 
 def errors() -> str:
     """The one-line errors of MISTAKES."""
-    with _workplace() as here, _missing("webdataset"):
+    with _workplace() as here, _missing("webdataset", "iobench.load.libraries.wds"):
         return "\n".join(_shown(command, here) for command in MISTAKES)
 
 

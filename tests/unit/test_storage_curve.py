@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iobench.analyse.verdict.curve import (
@@ -148,6 +148,8 @@ POINTS = st.lists(st.builds(point, st.integers(1, 300), RATES, client=st.boolean
 
 
 @given(POINTS, POINTS, st.sampled_from([0.5, 1, 3, 17, 256, 1e6]))
+@example([point(1, Rate(value=5e-324))], [], 0.5)
+@example([point(1, Rate(value=5e-324)), point(4, Rate(value=1.0))], [], 3)
 def test_odd_points_are_no_error(
     points: list[CurvePoint], others: list[CurvePoint], in_flight: float
 ) -> None:

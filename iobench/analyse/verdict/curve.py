@@ -109,7 +109,8 @@ def expected_rate(points: Sequence[CurvePoint], in_flight: float) -> Rate | None
         if a <= 0 or b <= 0:
             return 0.0
         first, second = below.in_flight / a, above.in_flight / b
-        return in_flight / (first + share * (second - first))
+        between = (1 - share) * first + share * second if share else first
+        return in_flight / between if math.isfinite(between) else 0.0
 
     a, b = below.reads_per_s, above.reads_per_s
     return Rate(
