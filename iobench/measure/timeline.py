@@ -102,7 +102,7 @@ class Recorder:
 
     def _hold(self, rows: Array) -> None:
         self._rows, self._capacity = rows, len(rows)
-        self._memory = memoryview(rows).cast("B")
+        self._memory = rows.data.cast("B")
 
     def _joined(self, row: tuple[int, ...]) -> bool:
         """Add a step to the last row, if that is of the same epoch and not full."""
