@@ -76,7 +76,7 @@ def _figures(study: Study) -> list[Section]:
     slower = slowdown(study)
     if slower is not None:
         cell = Cell(value=slower, text=f"{slower:.3f} x as long as without one")
-        rows.append(_single("steps beside a save", "slowdown", cell))
+        rows.append(_single("steps during a save", "slowdown", cell))
     return [
         Table(
             id="metrics",

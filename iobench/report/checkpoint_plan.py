@@ -55,7 +55,7 @@ def sections(plan: CheckpointPlanFigures) -> list[Section]:
                 f"{format_rate(budget.write_bytes_per_s)} of durable writes: a save of "
                 f"{format_duration(budget.longest_save_s)} "
                 f"every {format_duration(budget.interval_s)}; {format_share(budget.waste)} lost "
-                "with interruptions, restarts aside",
+                "with interruptions, without restarts",
             )
         )
     facts = tuple(Fact(label=name, text=text) for name, text in rows)

@@ -20,7 +20,7 @@ def sections(found: Confirmation) -> list[Section]:
     promised = f"{advice.gain:.2f} x" if advice.gain is not None else "an unknown gain"
     if advice.gain_low is not None and advice.gain_high is not None:
         promised += f" [{advice.gain_low:.2f}, {advice.gain_high:.2f}]"
-    measured = f"{judged.ratio:.2f} x" if judged.ratio is not None else "nothing that can be told"
+    measured = f"{judged.ratio:.2f} x" if judged.ratio is not None else "an unknown gain"
     if judged.low is not None and judged.high is not None:
         measured += f" [{judged.low:.2f}, {judged.high:.2f}]"
     answer = (

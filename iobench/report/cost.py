@@ -24,7 +24,7 @@ _LABELS = {
     "samples_per_usd": "samples per USD",
     "usd_per_million_samples": "USD per million",
 }
-"""The columns that people see; details of the others are told below the table."""
+"""The columns that people see; the details of the others are below the table."""
 
 _PAGES = ("workload", "instance", "hosts", "samples_per_s")
 _WORDS = ("workload", "instance", "kind", "priced")

@@ -37,7 +37,7 @@ def _delivered(proof: Delivery) -> str:
     part = (
         ""
         if proof.whole_epoch
-        else f" (a part: there are {format_count(proof.of)}; which are missing can't be told)"
+        else f" (a part: there are {format_count(proof.of)}; which ones are missing is not known)"
     )
     return f"{format_count(proof.delivered)} samples of an epoch{part}, " + (
         ", ".join(wrong) if wrong else "each once, with the contents that the manifest says"

@@ -71,7 +71,7 @@ def sections(plan: PlanFigures) -> list[Section]:
             "as fast as storage allows"
             if plan.busy_s is None
             else (
-                f"{format_duration(plan.busy_s)} if the accelerators never wait, calibration aside"
+                f"{format_duration(plan.busy_s)} if accelerators never wait, without calibration"
             ),
         ),
         ("MLPerf size", _minimum(plan)),

@@ -191,7 +191,7 @@ def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
 
 
 class StudyJob:
-    """What the ranks of a study are told, and what becomes of their reports.
+    """The commands for the ranks of a study, and the records of their reports.
 
     ``save``, ``drain`` and ``restore`` are parts of a script for ``run``. Saves that become durable
     while something else is going on are recorded, too.

@@ -92,7 +92,7 @@ def last_messages(crew: Crew, kind: type[L]) -> list[L]:
 
 
 Script = Generator[Callable[[], Command], list[Point], None]
-"""A task told from the parent's side, see ``Scripted``."""
+"""A task as the parent's commands, one after the other; see ``Scripted``."""
 
 
 class Scripted(Handler):

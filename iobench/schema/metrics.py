@@ -109,7 +109,7 @@ METRICS: tuple[Metric, ...] = (
     _repetition("throttled", "count", "  of them, asked to slow down", "less", median=False),
     _save("blocked_s", "s", "training stands still", short="save blocks"),
     _save("waited_s", "s", "  of it, for the previous save"),
-    _save("staged_s", "s", "copied aside"),
+    _save("staged_s", "s", "copied to a buffer"),
     _save("accepted_s", "s", "accepted by the storage"),
     _save("durable_s", "s", "durable", short="save durable"),
     _save("committed_s", "s", "found by a restore"),

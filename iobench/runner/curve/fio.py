@@ -68,7 +68,7 @@ class FioReader:
         raise failure or StorageError("fio has no engine to read with")
 
     def _reads(self, places: Sequence[Place], in_flight: int) -> list[tuple[Path, int, int]]:
-        """What fio is told to read, within its limits of reads and of files."""
+        """What fio has to read, within its limits of reads and of files."""
         files = MAX_REPLAYED_FILES * (in_flight if self.once else 1)
         known: set[str] = set()
         reads: list[tuple[Path, int, int]] = []
