@@ -126,7 +126,7 @@ if TYPE_CHECKING:
     from .schema.dataset import DatasetSpec
     from .schema.manifest import Manifest
     from .schema.record import Finding, RunRecord, Summary, load_run
-    from .schema.training import Verdict
+    from .schema.verdict import Verdict
     from .schema.workload import LoaderSpec, ReaderSpec, Workload, load_workload
     from .storage import open_storage
     from .storage.base import Sink, Storage

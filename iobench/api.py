@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .schema.dataset import DatasetSpec
     from .schema.manifest import Manifest
     from .schema.record import Finding, RunRecord, Summary
-    from .schema.training import Verdict
+    from .schema.verdict import Verdict
     from .schema.workload import LoaderSpec, ReaderSpec, Workload
     from .storage.base import Storage
 

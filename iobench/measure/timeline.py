@@ -56,6 +56,7 @@ class StepEvent(NamedTuple):
     retries: int = 0
     throttled: int = 0
     checkpoint_ns: int = 0
+    sync_ns: int = 0
 
 
 if StepEvent._fields != _RECORDED:

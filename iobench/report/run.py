@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
-from ..schema.training import Verdict
+from ..schema.verdict import Verdict
 from ..units import counted, format_bytes, format_count, format_percent, format_rate
 from .cache import cold_reads
 from .ceilings import ceiling_sections

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..analyse.capacity.whatif import Prediction
 from ..analyse.verdict.evidence import Evidence, gather
 from ..schema.record import TrainingRecord
-from ..schema.training import Verdict
+from ..schema.verdict import Verdict
 from ..units import format_count, format_percent
 from .ceilings import LABELS
 from .figures import BLANK, figure, word

@@ -16,10 +16,11 @@ from .checkpoint import Study
 from .job import DatasetFacts, LoaderFacts, WorkloadFacts
 from .numbers import Duration, Few, Figure, Ranks
 from .resources import NfsTraffic, Resources
+from .verdict import Estimate, KnockOut, RankTime, RunCurve, Verdict, WorkerTime
 
 EVENT_COLUMNS = {
     "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, "
-    "measure, quiet, find-max.<N>",
+    "measure, quiet, find-max.<N>, without-<stage> (a knock-out; its repetition is the round)",
     "repetition": "uint16, from 0",
     "rank": "uint16, the accelerator's number, from 0",
     "epoch": "uint16, from 0 within the repetition",
@@ -41,8 +42,10 @@ EVENT_COLUMNS = {
     "throttled": "uint32, of these: because the server asked to slow down",
     "checkpoint_ns": "int64, after this step: how long the rank stood still for a checkpoint, "
     "waiting for the other ranks included",
+    "sync_ns": "int64, after the accelerator's step: how long the rank waited for the other ranks "
+    "at the step's barrier (0 without one)",
 }
-LATER_COLUMNS = ("retries", "throttled", "checkpoint_ns")
+LATER_COLUMNS = ("retries", "throttled", "checkpoint_ns", "sync_ns")
 """Columns of EVENT_COLUMNS that files of older versions may lack."""
 
 
@@ -93,6 +96,9 @@ class Ceiling(Record):
     how: str = ""  # what was measured, in one sentence
     not_measured: str = ""  # why the figures are None
     details: CeilingDetails = CeilingDetails()
+    # Each window's samples/s, spread over the run; the median is samples_per_s. None in records of
+    # older versions, which had one window.
+    windows: Estimate | None = None
     cold: Epoch | None = None  # if measured over cold storage: its bytes, over all its epochs
 
 
@@ -164,27 +170,10 @@ class Repetition(Record):
     wait_p99_s: float | None = None
     late_p99_s: float | None = None  # how late the emulated steps ended; the next step makes up
     late_left_s: float | None = None  # lateness after the last step of each epoch, sum over epochs
+    sync_s: float | None = None  # waiting for other ranks, mean over ranks
+    ranks: list[RankTime] = []  # empty in older versions
+    worker_time: WorkerTime | None = None
     rates: Rates | None = None  # how the rate changed over time; None in older versions
-    not_measured: dict[str, str] = {}
-
-
-class Advice(Record):
-    change: str
-    predicted_gain: float | None = None  # factor of samples/s: 1.3 is 30 % more
-    basis: str
-
-
-class Verdict(Record):
-    binds: Literal["storage", "prep", "harness", "accelerator", "undecided"]
-    sentence: str
-    starved: bool | None = None  # accelerator utilization below what the workload requires
-    headroom: float | None = None  # what the storage delivers over what the accelerators demand
-    accelerators_fed: int | None = None  # at the required utilization, by the storage alone
-    predicted_samples_per_s: float | None = None
-    measured_samples_per_s: float | None = None
-    fetch_stall: float | None = None  # share of the time, 0 to 1
-    prep_stall: float | None = None
-    advice: list[Advice] = []
     not_measured: dict[str, str] = {}
 
 
@@ -196,6 +185,8 @@ class FindMaxPoint(Record):
     read_bytes_per_s: float | None
     passed: bool
     startup_s: float | None = None  # from the common start to the first read, as in Epoch
+    trial: Annotated[int, Field(ge=0)] = 0  # numbers near the edge are tried several times
+    steps: int | None = None  # of each rank, in the steady window
     not_measured: dict[str, str] = {}
 
 
@@ -207,6 +198,8 @@ class FindMax(Record):
 
     required_accelerator_utilization: float
     accelerators: int | None  # None: not even one (or, if ``bound`` is set, none of those tried)
+    low: int | None = None  # the interval of ``accelerators``; None in older versions
+    high: int | None = None
     points: list[FindMaxPoint]
     bound: str = ""  # why the search stopped, if the storage was not the reason
 
@@ -221,6 +214,9 @@ class TrainingRun(Record):
     loader: LoaderFacts = LoaderFacts()
     ceilings: dict[str, Ceiling] = {}  # storage_raw, fetch, prep, harness, accelerator
     repetitions: list[Repetition] = []
+    curve: RunCurve | None = None  # of the storage; None in older versions, or if not measured
+    knock_outs: list[KnockOut] = []
+    no_knock_outs: str = ""  # why there are none: the verdict is then inferred
     verdict: Verdict | None = None
     find_max: FindMax | None = None
     saves: Study | None = None  # the checkpoints that were saved while loading, if there were any

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from .workload import OWN_LOADER
 
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "2.1"
 
 Json = Mapping[str, object]
 

@@ -22,7 +22,8 @@ from iobench.report.figures import format_of
 from iobench.schema.checkpoint import Study
 from iobench.schema.metrics import BY_NAME, COMPARED, METRICS, Metric, metrics_of
 from iobench.schema.record import CheckpointRecord, RunRecord, TrainingRecord, load_run
-from iobench.schema.training import Repetition, Verdict
+from iobench.schema.training import Repetition
+from iobench.schema.verdict import Verdict
 from tests.reports import run_csv, run_text
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"

@@ -35,7 +35,7 @@ from iobench.schema.checkpoint import CheckpointSpec, Training
 from iobench.schema.instances import Instance
 from iobench.schema.job import Delivery, LoaderFacts
 from iobench.schema.record import CheckpointRecord, TrainingRecord, load_run, load_training
-from iobench.schema.training import Verdict
+from iobench.schema.verdict import Verdict
 from iobench.schema.workload import OWN_LOADER
 
 from .conftest import build_run

@@ -84,7 +84,7 @@ def test_below_the_bound_each_step_keeps_its_row() -> None:
 
 def test_columns_have_the_types_of_the_schema() -> None:
     recorder = Recorder(4)
-    recorder.record(event(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
+    recorder.record(event(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16))
     columns = recorder.columns()
     assert {name: str(array.dtype) for name, array in columns.items()} == {
         name: text.split(",")[0]
@@ -108,6 +108,7 @@ def test_columns_have_the_types_of_the_schema() -> None:
         13,
         14,
         15,
+        16,
     ]
 
 

@@ -56,11 +56,11 @@ def test_what_is_of_no_known_form_stays() -> None:
     assert ceilings({"prep": {"how": "loader 'x' over files"}}) == {
         "prep": {"how": "loader 'x' over files", "by": "loader"}
     }
-    for run in ({}, {"schema_version": "2.0", "ceilings": {"prep": {"how": "loader"}}}):
+    for run in ({}, {"schema_version": "2.1", "ceilings": {"prep": {"how": "loader"}}}):
         assert upgraded(run) == run
     study = upgraded({"schema_version": "1.1", "host": {}, "checkpoint": {"model": "m"}})
     assert study == {
-        "schema_version": "2.0",
+        "schema_version": "2.1",
         "hosts": [{}],
         "job": {"kind": "checkpoint", "model": "m"},
     }

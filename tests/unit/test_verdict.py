@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iobench.analyse.verdict.bind import verdict
-from iobench.schema.training import Verdict
+from iobench.schema.verdict import Verdict
 
 Build = Callable[..., Any]
 

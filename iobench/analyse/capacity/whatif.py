@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import UsageError
 from ...schema.record import Summary, TrainingRecord
-from ...schema.training import Verdict
+from ...schema.verdict import Verdict
 from ..verdict.bind import bind, verdict
 from ..verdict.evidence import gather
 from ..verdict.rebuild import conclude

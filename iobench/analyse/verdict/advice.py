@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...schema.training import Advice
+from ...schema.verdict import Advice
 from ...schema.workload import OWN_LOADER
 from ...units import counted, format_count, format_rate
 from ..compare.statistics import NOISE

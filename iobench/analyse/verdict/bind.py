@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ...schema.record import TrainingRecord
-from ...schema.training import Verdict
+from ...schema.verdict import Verdict
 from ...schema.workload import OWN_LOADER
 from ..compare.statistics import NOISE
 from .advice import advise

@@ -1,0 +1,179 @@
+"""What a run found out: where the time went, what each stage costs, and what would help.
+
+A value that was not measured is None, never 0. Rates are in samples/s over all ranks, times in
+seconds, shares and gains are factors: a gain of 1.3 is 30 % more samples/s.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .base import Record
+from .curve import Bound, StorageCurve
+from .numbers import Count, Few, Figure, Ranks, Share
+
+KnockedOut = Literal["storage", "prep", "accelerator", "sync", "saves", "fill"]
+"""A stage that can be left out of the pipeline.
+
+``storage``: the bytes come from memory. ``prep``: ready bytes are handed over instead of decoded
+ones. ``accelerator``: steps take no time. ``sync``: no rank waits for another one. ``saves``: no
+checkpoints. ``fill``: the first batches of each epoch are left out of the rate.
+"""
+
+Stage = Literal["storage", "prep", "harness", "accelerator", "cpu", "sync", "saves", "fill"]
+"""What can limit a run. ``harness``: worker processes and batch transport; ``cpu``: this host's
+cores, which several stages share."""
+
+
+class Estimate(Record):
+    """A figure with its 95 % interval. Low and high are None where one value alone is known."""
+
+    value: Figure
+    low: Figure | None = None
+    high: Figure | None = None
+    n: Count = 1  # independent values: rounds, windows or repetitions
+
+
+class RankTime(Record):
+    """How a rank spent a repetition. All parts together are ``wall_s``.
+
+    ``fetch_s`` and ``prep_s`` divide the wait for batches by what the workers did for the batch;
+    where a loader library does not tell, both are None and the wait is in ``wait_s``.
+    """
+
+    rank: Annotated[int, Field(strict=True, ge=0)]
+    wall_s: Figure
+    busy_s: Figure  # nominal busy time of the accelerator
+    fill_s: Figure  # until the first batch of each epoch was there
+    fetch_s: Figure | None = None
+    prep_s: Figure | None = None
+    wait_s: Figure = 0.0  # wait for batches that can't be divided
+    copy_s: Figure = 0.0  # to the device
+    sync_s: Figure = 0.0  # wait for other ranks, at step barriers and at an epoch's end
+    saves_s: Figure = 0.0
+    rest_s: Figure = 0.0  # delays of the emulation, and of the loop itself
+    accelerator_utilization: Share | None = None  # busy_s over the wall without start-up and saves
+
+
+class WorkerTime(Record):
+    """How the workers of all ranks spent a repetition, as shares of their wall time."""
+
+    read: Share | None = None
+    prep: Share | None = None
+    idle: Share | None = None  # waiting for a free slot or a request
+    not_measured: str = ""
+
+
+class KnockOutRound(Record):
+    """One turn: the repetition as it is, and the same pipeline without a stage."""
+
+    repetition: Count
+    samples_per_s: Figure | None  # without the stage; steady: the fill is left out
+    base_samples_per_s: Figure | None  # the repetition of the same round, in the same way
+    seconds: Figure
+    complete: bool = True
+
+
+class KnockOut(Record):
+    """A stage that was replaced by a double that costs nothing, in turns with the repetitions."""
+
+    stage: KnockedOut
+    how: str = ""  # by what it was replaced, in one sentence
+    rounds: list[KnockOutRound] = []
+    gain: Estimate | None = None  # rate without the stage over rate with it
+    not_measured: str = ""
+
+
+class RunCurve(Record):
+    """The storage's curve for the requests that the run's reader issues."""
+
+    curve: StorageCurve
+    large: StorageCurve | None = None  # large sequential requests
+    in_flight: Figure | None = None  # reads in flight of the run: "your job works here"
+    not_measured: str = ""
+
+
+class FedAt(Record):
+    """A job of ``ranks`` accelerators at this storage, with a barrier at each step."""
+
+    ranks: Ranks
+    accelerator_utilization: Estimate | None
+    fed: bool | None  # at the required utilization; None: not told
+    how: Literal["measured", "extrapolated"]
+    # The fewest times one job's demand that the storage must deliver to feed these ranks.
+    supply: Estimate | None = None
+
+
+class Fed(Record):
+    """How many accelerators the storage can keep at the required utilization."""
+
+    accelerators: Few | None
+    low: Few | None = None
+    high: Few | None = None
+    reads_in_flight: Figure | None = None  # that it takes
+    today: Few | None = None  # with the run's own reads in flight
+    basis: Literal["find-max", "plateau", "fetch", ""] = ""
+    at: list[FedAt] = []
+    not_measured: str = ""
+
+
+AdviceId = Literal[
+    "",  # in records of older versions
+    "none",
+    "concurrency",
+    "workers",
+    "pack",
+    "codec",
+    "compress",
+    "faster-storage",
+    "cores",
+    "direct",
+    "loader",
+    "transport",
+    "decoding",
+    "no-barrier",
+    "longer-epochs",
+    "faster-saves",
+    "longer-run",
+    "larger-batches",
+]
+
+
+class Advice(Record):
+    """A change, and what it promises: the factor on samples/s with its interval."""
+
+    id: AdviceId = ""
+    change: str
+    predicted_gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    basis: str
+    settings: list[str] = []  # for --set, where settings alone can apply the change
+    found: Estimate | None = None  # by --confirm: the gain that was measured, in turns
+
+
+class Verdict(Record):
+    """What binds, whether the accelerators starve, and what would help."""
+
+    binds: Stage | Literal["undecided"]
+    also: list[Stage] = []  # stages whose gains can't be told from that of ``binds``
+    # tested: by leaving stages out. inferred: from the ceilings alone.
+    basis: Literal["tested", "inferred"] = "inferred"
+    sentence: str  # for everyone
+    explanation: str = ""  # for an engineer
+    starved: bool | None = None  # accelerator utilization below what the workload requires
+    headroom: float | None = None  # what the storage delivers over what the accelerators demand
+    accelerators_fed: int | None = None  # ``fed.accelerators``
+    fed: Fed | None = None
+    storage_bound: Bound | None = None  # what limits the storage at the run's reads in flight
+    slowest_rank: Annotated[int, Field(strict=True, ge=0)] | None = None
+    gains: dict[str, Estimate] = {}  # by stage: of the measured rate, if the stage cost nothing
+    predicted_samples_per_s: float | None = None
+    measured_samples_per_s: float | None = None
+    fetch_stall: float | None = None  # share of the time, 0 to 1
+    prep_stall: float | None = None
+    too_short: str = ""  # why the run can't tell, and the command that would
+    advice: list[Advice] = []
+    not_measured: dict[str, str] = {}
