@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..analyse.capacity import sizing
+from ..analyse.verdict.in_flight import asked_reads_in_flight
 from ..dataset import find_dataset, load_dataset_spec, manifest_options
 from ..errors import DatasetError, UsageError
 from ..load import check_library, is_sequential, use_direct
@@ -60,6 +61,18 @@ class Plan:
         Then reading a byte twice measures the storage twice.
         """
         return self.direct or self.storage.traits.uncached
+
+    @property
+    def reads_in_flight(self) -> int:
+        """The most reads that the readers of all ranks keep in flight."""
+        manifest = self.manifest
+        return asked_reads_in_flight(
+            self.workload,
+            ranks=self.accelerators,
+            sample_bytes=manifest.mean_stored_bytes
+            * share_of_columns(manifest.spec, self.workload.reader.columns),
+            samples_per_shard=manifest.sample_count / manifest.shard_count,
+        )
 
     @property
     def passes(self) -> int:
@@ -297,9 +310,9 @@ def describe_plan(
         mlperf_minimum_samples=minimum,
         mlperf_minimum_bytes=round(minimum * per_sample) if minimum else None,
         workers=workload.loader.workers * accelerators,
-        reads_in_flight=max(1, workload.loader.workers)
-        * accelerators
-        * workload.reader.concurrency,
+        reads_in_flight=asked_reads_in_flight(
+            workload, ranks=accelerators, sample_bytes=read, samples_per_shard=samples / shards
+        ),
     )
 
 

@@ -135,6 +135,10 @@ class LoaderFacts(OpenRecord):
     access: str | None = None
     direct: bool | None = None
     prefetched_samples: Few | None = None
+    # Requests that the reader has for one batch, on average; None: unknown.
+    requests_per_batch: Figure | None = None
+    # The reader issues requests of later batches while a batch has fewer than reader.concurrency.
+    reads_ahead: bool | None = None
     in_flight_batches: Few | None = None
     slot_bytes: Count | None = None
     slots: Few | None = None

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.analyse.capacity.change import Change, Quantity
-from iobench.analyse.capacity.measured import known_latency, run_reads_per_sample
+from iobench.analyse.capacity.measured import known_latency
 from iobench.analyse.capacity.models import READS, Fetch, fetch_parts
 from iobench.analyse.capacity.whatif import what_if
 from iobench.analyse.checkpoint.interval import waste
@@ -28,6 +28,7 @@ from iobench.analyse.compare.runs import Comparison, Group, Row, values_of, work
 from iobench.analyse.compare.statistics import judge
 from iobench.analyse.tuning.shardsize import Bounds, fit
 from iobench.analyse.verdict.evidence import gather
+from iobench.analyse.verdict.in_flight import run_reads_per_sample
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.errors import IobenchError, SpecError, UsageError
 from iobench.schema.base import build

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from iobench.analyse.capacity import sizing
+from iobench.analyse.verdict.in_flight import reads_per_sample
 from iobench.load.reader import BatchReader
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
@@ -139,7 +140,7 @@ def test_reads_per_sample_are_those_of_the_reader(
     for start in range(0, 240, 20):
         reader.read(order[start : start + 20], None)
     reader.close()
-    formula = sizing.reads_per_sample(
+    formula = reads_per_sample(
         sample_bytes=size,
         block_size=block,
         batch_size=20,

@@ -10,9 +10,10 @@ from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling, CeilingDetails
 from ...units import format_bytes, format_count, format_duration, format_percent, format_rate
 from ..verdict.evidence import AT_LIMIT, Evidence, step_time_s
+from ..verdict.in_flight import run_reads_in_flight, run_reads_per_sample
 from . import models
 from .change import Change, Explanation, Settings
-from .measured import known_latency, run_reads_in_flight, run_reads_per_sample
+from .measured import known_latency
 
 NETWORK = "the network (its baseline, without bursts)"
 
@@ -209,7 +210,8 @@ def _raw_at_limit(doc: TrainingRecord, before: Evidence) -> bool:
     more = doc.job.ceilings.get("storage_raw", Ceiling()).details.concurrency
     if not more or not before.raw or not before.fetch:
         return True
-    return before.raw < AT_LIMIT * before.fetch * more / before.concurrency
+    rise = run_reads_in_flight(doc, concurrency=more) / run_reads_in_flight(doc)
+    return before.raw < AT_LIMIT * before.fetch * rise
 
 
 def _why_fetch(parts: Mapping[str, float]) -> str:

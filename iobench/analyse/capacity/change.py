@@ -9,6 +9,7 @@ from ...schema.job import LoaderFacts, WorkloadFacts
 from ...schema.record import TrainingRecord
 from ...units import counted, format_duration
 from ..verdict.evidence import gather, is_null_accelerator, step_time_s
+from ..verdict.in_flight import run_reads_in_flight
 
 MAX_COUNT = 10**6 - 1
 """Largest number of workers, accelerators or reads in flight."""
@@ -68,7 +69,7 @@ class Settings:
 
     ranks: int
     workers: int  # of each rank
-    concurrency: int
+    reads: int  # in flight at most, over all ranks
     workload: WorkloadFacts
     loader: LoaderFacts
 
@@ -76,10 +77,6 @@ class Settings:
     def busy(self) -> int:
         """Processes that prepare samples: workers, or the ranks themselves."""
         return self.ranks * max(1, self.workers)
-
-    @property
-    def reads(self) -> int:
-        return self.busy * self.concurrency
 
 
 def changed_settings(doc: TrainingRecord, change: Change, why: Explanation) -> Settings:
@@ -132,7 +129,7 @@ def changed_settings(doc: TrainingRecord, change: Change, why: Explanation) -> S
     return Settings(
         ranks=ranks,
         workers=workers,
-        concurrency=concurrency,
+        reads=run_reads_in_flight(doc, concurrency=concurrency, workers=workers, ranks=ranks),
         workload=workload,
         loader=doc.job.loader.model_copy(update={"workers": workers}),
     )

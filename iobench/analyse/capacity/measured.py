@@ -13,7 +13,7 @@ from ...schema.dataset import DatasetSpec
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
 from ..verdict.evidence import accelerators_fed, gather
-from . import sizing
+from ..verdict.in_flight import run_reads_in_flight, run_reads_per_sample
 
 SIMILAR = 2.0
 """Samples whose sizes differ by at most this factor are assumed to be read at the same rate."""
@@ -116,33 +116,6 @@ def cpu_s_per_gb(doc: TrainingRecord) -> float | None:
     ]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if len(known) == len(costs) else None
-
-
-def run_reads_per_sample(doc: TrainingRecord) -> float | None:
-    """Read requests per sample of a recorded run, computed with ``sizing.reads_per_sample``."""
-    size, samples, shards = (
-        gather(doc).bytes_per_sample,
-        doc.job.dataset.samples,
-        doc.job.dataset.shards,
-    )
-    reader, batch = doc.job.workload.reader, doc.job.workload.batch_size
-    if not (size and samples and batch):
-        return None
-    per_shard = samples / (shards or samples)
-    access = doc.job.loader.access or reader.access
-    return sizing.reads_per_sample(
-        sample_bytes=size,
-        block_size=reader.block_size,
-        batch_size=batch,
-        samples_per_shard=per_shard,
-        sequential=access == "sequential" or (access == "auto" and per_shard > 1),
-    )
-
-
-def run_reads_in_flight(doc: TrainingRecord) -> int:
-    """The most reads in flight that the readers of all ranks and workers keep."""
-    evidence = gather(doc)
-    return max(evidence.workers, evidence.accelerators) * evidence.concurrency
 
 
 def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:

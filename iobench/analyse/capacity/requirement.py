@@ -19,6 +19,7 @@ from ...schema.dataset import (
 )
 from ...schema.record import TrainingRecord
 from ...schema.workload import Workload
+from ..verdict.in_flight import asked_reads_in_flight, reads_per_sample, reads_sequentially
 from . import sizing
 from .measured import Job, Measured, measured_storage
 
@@ -118,10 +119,8 @@ def requirement(
     )
     samples_per_s = required * appetite
     read = samples_per_s * size
-    sequential = workload.reader.access == "sequential" or (
-        workload.reader.access == "auto" and per_shard > 1
-    )
-    requests = sizing.reads_per_sample(
+    sequential = reads_sequentially(workload.reader.access, per_shard)
+    requests = reads_per_sample(
         sample_bytes=size,
         block_size=workload.reader.block_size,
         batch_size=workload.batch_size,
@@ -179,9 +178,12 @@ def requirement(
         reads_in_flight=None
         if latency is None
         else sizing.reads_in_flight(reads_per_s=samples_per_s * requests, latency_s=latency),
-        reads_in_flight_asked=demand.accelerators
-        * max(1, workload.loader.workers)
-        * workload.reader.concurrency,
+        reads_in_flight_asked=asked_reads_in_flight(
+            workload,
+            ranks=demand.accelerators,
+            sample_bytes=size,
+            samples_per_shard=per_shard,
+        ),
         read_bytes_per_s_per_host=read / demand.hosts,
         network_bits_per_s_per_host=8 * read / demand.hosts,
         cache=_cache(demand, touched, read),

@@ -101,29 +101,6 @@ def pinned_hit_rate(cached: float, *, hosts: int = 1) -> float:
     return min(1.0, max(0.0, cached * hosts))
 
 
-def reads_per_sample(
-    *,
-    sample_bytes: float,
-    block_size: int,
-    batch_size: int,
-    samples_per_shard: float,
-    sequential: bool,
-) -> float:
-    """Mean number of read requests for one sample, in blocks of at most ``block_size`` bytes.
-
-    With sequential access a batch is one contiguous range of its shard, cut into blocks, plus one
-    more range at each shard's end. With random access each sample is a range of its own. All
-    samples have the same size; framing and the alignment of O_DIRECT (up to 8 KiB a range) are
-    ignored.
-    """
-    if not sequential or samples_per_shard <= 1:
-        return float(max(1, math.ceil(sample_bytes / block_size - 1e-9)))
-    stretch = min(batch_size, samples_per_shard)
-    pieces = max(1, math.ceil(stretch * sample_bytes / block_size - 1e-9))
-    border = 1 / samples_per_shard if samples_per_shard > batch_size else 0.0
-    return pieces / stretch + border
-
-
 def reads_in_flight(*, reads_per_s: float, latency_s: float) -> int:
     """Reads in flight, over all workers, that sustain a rate at a latency (Little's law).
 

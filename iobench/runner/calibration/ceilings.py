@@ -41,7 +41,7 @@ class Entry:
 
 
 def raw_by_fio(bench: Bench) -> Ceiling:
-    """fio on the dataset's own files, with the reader's block size and concurrency.
+    """fio on the dataset's own files, with the reader's block size and reads in flight.
 
     fio uses O_DIRECT if the reader does.
     """
@@ -51,12 +51,11 @@ def raw_by_fio(bench: Bench) -> Ceiling:
     if not plan.direct:
         prepare_cache(plan, bench.agent, 0)
     sizes = plan.manifest.shards["size"].tolist()
-    workers = max(1, plan.workload.loader.workers) * plan.accelerators
     try:
         result = bench.agent.raw_read(
             list(zip(plan.keys, sizes, strict=True)),
             block_size=plan.workload.reader.block_size,
-            concurrency=workers * plan.workload.reader.concurrency,
+            concurrency=plan.reads_in_flight,
             direct=plan.direct,
             sequential=plan.sequential,
             seconds=bench.seconds,
