@@ -12,6 +12,7 @@ import pytest
 from iobench.formats.parquet import group_bounds
 from iobench.generator.plan import plan_shards
 from iobench.registry import CONTENTS, FORMATS
+from iobench.runner.plan import describe_plan
 from iobench.schema.base import known_specs
 from iobench.schema.dataset import DatasetSpec, load_dataset_spec
 from iobench.schema.workload import load_workload
@@ -19,6 +20,9 @@ from iobench.schema.workload import load_workload
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = sorted(path.stem for path in (ROOT / "workloads").glob("*.yaml"))
 DATASETS = sorted(path.stem for path in (ROOT / "datasets").glob("*.yaml"))
+
+REPETITIONS = 6
+"""What ``iobench run`` does without ``--repeat``."""
 
 PUBLISHED = {
     # workload: (bytes/s that one accelerator demands, samples/s, required AU), from the MLPerf
@@ -175,6 +179,30 @@ def test_the_demo_is_small() -> None:
     assert 200e6 <= dataset.nominal_bytes <= 300e6
     assert workload.samples_per_s_per_accelerator is not None
     assert workload.epochs * dataset.samples / workload.samples_per_s_per_accelerator < 10
+
+
+MAX_FIRST_RUN_S = 300
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_first_run_takes_minutes(name: str) -> None:
+    """With the repetitions that ``iobench run`` has by default, over the whole dataset."""
+    plan = describe_plan(load_workload(name), None, accelerators=1, repetitions=REPETITIONS)
+    if load_workload(name).accelerator.step_time is None:
+        assert plan.busy_s is None
+        return
+    assert plan.busy_s is not None
+    assert 0 < plan.busy_s <= MAX_FIRST_RUN_S
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_whole_epochs_stay_possible(name: str) -> None:
+    workload = load_workload(name, ["max_steps=null"])
+    assert workload.max_steps is None
+    spec = load_dataset_spec(workload.dataset)
+    plan = describe_plan(workload, None, accelerators=1, repetitions=1)
+    epoch = -(-spec.samples // workload.batch_size)
+    assert plan.steps_per_repetition == epoch * workload.epochs
 
 
 @pytest.mark.parametrize("name", DATASETS)

@@ -96,10 +96,10 @@ def settings(doc: TrainingRecord) -> Outcome | None:
     changed = list(_changed(doc, reference))
     if not changed:
         return None
-    return Outcome(
-        f"settings that CLOSED does not allow: {'; '.join(changed)}",
-        "leave these settings as the workload and its dataset have them",
-    )
+    remedy = "leave these settings as the workload and its dataset have them"
+    if doc.job.workload.max_steps is not None:
+        remedy = f"run whole epochs (--set max_steps=null), and {remedy}"
+    return Outcome(f"settings that CLOSED does not allow: {'; '.join(changed)}", remedy)
 
 
 def _changed(doc: TrainingRecord, reference: Reference) -> Iterator[str]:
