@@ -14,6 +14,9 @@ from .yamlfile import read_yaml
 OWN_LOADER = "iobench"
 """The kind of iobench's own loader; every other kind is a library that is measured."""
 
+MAX_CONCURRENCY = 256
+"""Largest ``reader.concurrency``: each read in flight is a thread of the worker."""
+
 
 def _null_is_a_name(value: object) -> object:
     """Turn YAML's null into the text "null", the name of an accelerator and of a transport."""
@@ -59,7 +62,7 @@ class ReaderSpec(Strict):
     access: Literal["auto", "random", "sequential"] = "auto"
     shuffle: bool = True
     direct: Literal["auto"] | bool = "auto"
-    concurrency: int = Field(default=4, ge=1, le=256)
+    concurrency: int = Field(default=4, ge=1, le=MAX_CONCURRENCY)
     block_size: Bytes = Field(default=4 << 20, ge=4096, le=1 << 30)
     decode: bool = True
     crop: Bytes | None = Field(default=None, ge=1)

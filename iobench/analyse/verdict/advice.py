@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...schema.verdict import Advice
-from ...schema.workload import OWN_LOADER
+from ...schema.verdict import Advice, AdviceId
+from ...schema.workload import MAX_CONCURRENCY, OWN_LOADER
 from ...units import counted, format_count, format_rate
 from ..compare.statistics import NOISE
 from .evidence import AT_LIMIT, Evidence
@@ -92,6 +92,10 @@ def _gain(evidence: Evidence, **moved: float | None) -> float | None:
     return min(left) / now if left and now else None
 
 
+def _workers_of_a_rank(evidence: Evidence) -> int:
+    return evidence.workers // evidence.accelerators
+
+
 def _rate(evidence: Evidence, samples_per_s: float) -> str:
     moved = evidence.bytes_per_s(samples_per_s)
     return f"{format_count(samples_per_s)} samples/s" if moved is None else format_rate(moved)
@@ -111,10 +115,16 @@ def _reader(evidence: Evidence) -> Advice | None:
         return None
     needed = math.ceil(evidence.concurrency * evidence.raw / evidence.fetch)
     how = f"raise reader.concurrency from {evidence.concurrency} to about {needed}, or add workers"
+    own = evidence.kind == OWN_LOADER
+    more_workers = math.ceil(max(1, _workers_of_a_rank(evidence)) * evidence.raw / evidence.fetch)
     return Advice(
-        change=(
-            f"keep more reads in flight: {how if evidence.kind == OWN_LOADER else 'add workers'}"
-        ),
+        id="concurrency" if own else "workers",
+        change=f"keep more reads in flight: {how if own else 'add workers'}",
+        settings=[
+            f"reader.concurrency={min(needed, MAX_CONCURRENCY)}"
+            if own
+            else f"loader.workers={more_workers}"
+        ],
         predicted_gain=_gain(evidence, storage=evidence.raw),
         basis=f"{evidence.raw_source} reads {_rate(evidence, evidence.raw)} from the same files, "
         f"the reader {_rate(evidence, evidence.fetch)} "
@@ -144,7 +154,7 @@ def _faster_storage(evidence: Evidence) -> Advice | None:
         enough = _rate(evidence, evidence.required * evidence.accelerator)
         basis += f"; {enough} are enough for {counted(evidence.accelerators, 'accelerator')}"
         basis += f" at {evidence.required * 100:.4g} % utilization"
-    return Advice(change=change, predicted_gain=gain, basis=basis)
+    return Advice(id="faster-storage", change=change, predicted_gain=gain, basis=basis)
 
 
 def _compress(evidence: Evidence) -> Advice | None:
@@ -167,6 +177,7 @@ def _compress(evidence: Evidence) -> Advice | None:
     rate = decode / evidence.bytes_per_sample
     prep = rate if evidence.prep is None else 1 / (1 / rate + 1 / evidence.prep)
     return Advice(
+        id="compress",
         change="store the samples compressed (codec zstd:1)",
         predicted_gain=_gain(
             evidence, storage=evidence.storage * evidence.compress_ratio, prep=prep
@@ -188,7 +199,9 @@ def _client(evidence: Evidence) -> Advice | None:
         else "provide more CPU for reading: more cores, or a second host"
     )
     return Advice(
+        id="direct" if can else "cores",
         change=change,
+        settings=["reader.direct=true"] if can else [],
         predicted_gain=_gain(evidence, storage=evidence.raw),
         basis=f"reading alone keeps {evidence.fetch_cores:.1f} of {evidence.cores:g} cores busy; "
         + _raw_bound(evidence),
@@ -209,6 +222,10 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     if busy < evidence.cores:
         spread = evidence.prep * evidence.cores / busy
         return Advice(
+            id="workers",
+            settings=[f"loader.workers={math.floor(evidence.cores / evidence.accelerators)}"]
+            if evidence.cores >= evidence.accelerators
+            else [],
             change=(
                 f"use more workers: {math.floor(evidence.cores)} in total instead of {busy}, one "
                 "for each core"
@@ -222,6 +239,7 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     if gain is None:
         return None
     return Advice(
+        id="cores",
         change=(
             f"provide more cores for data preparation: {math.ceil(evidence.cores * gain)} instead "
             f"of {evidence.cores:g}"
@@ -242,6 +260,8 @@ def _another_loader(evidence: Evidence) -> Advice | None:
     ):
         return None
     return Advice(
+        id="loader",
+        settings=[f"loader.kind={OWN_LOADER}"],
         change=(
             f"use a loader that takes less CPU time than {evidence.kind}: iobench's own "
             f"(loader.kind={OWN_LOADER}) shows the rate that is possible"
@@ -258,6 +278,7 @@ def _cheaper_samples(evidence: Evidence) -> Advice | None:
         return None
     if evidence.cheaper_codecs and evidence.storage is not None:
         return Advice(
+            id="codec",
             change=(
                 f"use a codec that takes less CPU time to decompress than {evidence.codec}: "
                 f"{' or '.join(evidence.cheaper_codecs)}"
@@ -272,6 +293,7 @@ def _cheaper_samples(evidence: Evidence) -> Advice | None:
     if not evidence.decode:
         return None
     return Advice(
+        id="decoding",
         change=(
             "use samples that need less decoding: smaller images, or images that are decoded once "
             "and stored as arrays"
@@ -295,6 +317,8 @@ def _ring(evidence: Evidence) -> Advice | None:
         # Prep used the same transport, so its ceiling would rise too; those of storage and of the
         # accelerators would not.
         return Advice(
+            id="transport",
+            settings=["loader.transport=ring"],
             change=(
                 "use loader.transport=ring: batches stay in shared memory, and only the number of "
                 "a slot is sent through the pipe"
@@ -306,16 +330,19 @@ def _ring(evidence: Evidence) -> Advice | None:
             ),
         )
     if evidence.cores and evidence.workers >= evidence.cores:
+        name: AdviceId = "cores"
         change, basis = (
             "provide more cores, or run this job on more hosts",
             f"{counted(evidence.workers, 'worker')} share {evidence.cores:g} cores",
         )
     else:
+        name = "workers"
         change, basis = (
             "use more workers, or larger batches",
             "the loader's cost per batch is the limit, and cores are idle",
         )
     return Advice(
+        id=name,
         change=change,
         predicted_gain=_gain(evidence, harness=None),
         basis=f"{basis}; {NEXT_CEILING}",
@@ -337,6 +364,7 @@ def _nothing(evidence: Evidence) -> Advice:
             "demand"
         )
     return Advice(
+        id="none",
         change="no change is needed: faster storage would not speed up this job",
         predicted_gain=1.0,
         basis=basis,
