@@ -14,10 +14,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Literal
 
 import numpy as np
+
+from ...schema.verdict import Estimate
 
 SIGNIFICANT = 0.05
 NOISE = 0.05
@@ -46,7 +48,19 @@ would even be wrong for a side of one value: it would leave out more than half o
 each end.
 """
 
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Student's t, two-sided 95 %, for 1 to 10 degrees of freedom; beyond: at most 2.23."""
+
+_MAX_LOG = math.log(1e30)
+
 Difference = Literal["better", "worse", "same", "too few"]
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval [low, high] of the mean of at least two values (Student's t)."""
+    half = _T[min(len(values) - 1, len(_T)) - 1] * stdev(values) / math.sqrt(len(values))
+    middle = fmean(values)
+    return middle - half, middle + half
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +185,24 @@ def _orders(n: int, m: int) -> list[int]:
         for position in range(factor, n * m + 1):  # divide by (1 - q^factor)
             counts[position] += counts[position - factor]
     return counts
+
+
+def ratio_estimate(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
+    """The factor between the two rates of each pair (changed, base), which were measured in turns.
+
+    It is the geometric mean of the ratios, with Student's t interval of their logarithms: what
+    changes from one turn to the next affects both rates of a pair and cancels. One pair has no
+    interval. Pairs with a rate of 0 tell no ratio and are left out; None if no pair is left.
+    """
+    logs = [math.log(changed / base) for changed, base in pairs if changed > 0 and base > 0]
+    if not logs:
+        return None
+    if len(logs) == 1:
+        return Estimate(value=_factor(logs[0]))
+    low, high = mean_interval(logs)
+    return Estimate(value=_factor(fmean(logs)), low=_factor(low), high=_factor(high), n=len(logs))
+
+
+def _factor(log: float) -> float:
+    """The factor of a logarithm, cut at 1e30: a record of somebody else may hold any rates."""
+    return math.exp(max(-_MAX_LOG, min(log, _MAX_LOG)))

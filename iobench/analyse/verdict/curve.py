@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 
 from ...schema.curve import Bound, CurvePoint, Rate, Spent, StorageCurve
+from ..compare.statistics import mean_interval
 
 NEAR = 0.05
 """Rates that differ by less are the same plateau, and two doublings that bring less end a curve."""
@@ -24,9 +25,6 @@ FLATTENED = "two doublings brought less than 5 %"
 ALIKE = 0.8
 """Requests that reach this share of the bandwidth of large ones have spent the bandwidth."""
 
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Student's t, two-sided 95 %, for 1 to 10 degrees of freedom; beyond: at most 2.23."""
-
 
 def rate_of(value: float, windows: Sequence[float]) -> Rate:
     """A rate with the 95 % interval of the mean of its windows (Student's t).
@@ -36,12 +34,11 @@ def rate_of(value: float, windows: Sequence[float]) -> Rate:
     """
     if len(windows) < 2:
         return Rate(value=value, windows=len(windows))
-    half = _T[min(len(windows) - 1, len(_T)) - 1] * stdev(windows) / math.sqrt(len(windows))
-    middle = fmean(windows)
+    low, high = mean_interval(windows)
     return Rate(
         value=value,
-        low=max(0.0, min(value, middle - half)),
-        high=max(value, middle + half),
+        low=max(0.0, min(value, low)),
+        high=max(value, high),
         windows=len(windows),
     )
 
