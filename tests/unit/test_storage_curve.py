@@ -196,6 +196,24 @@ def test_two_curves_tell_operations_from_bytes(iops: float, bytes_per_s: float, 
     assert bound_at(small, knee, None) == "operations or bandwidth"
 
 
+@pytest.mark.parametrize(
+    ("iops", "bytes_per_s", "bound"), [(400, 1e9, "operations"), (1e5, 20e6, "bandwidth")]
+)
+def test_smaller_requests_tell_it_where_the_objects_are_small(
+    iops: float, bytes_per_s: float, bound: str
+) -> None:
+    """Files of 112 KiB hold no large requests, but their first 4 KiB are a smaller one."""
+    whole = _limited(112 << 10, iops, bytes_per_s)
+    smaller = _limited(4096, iops, bytes_per_s)
+    assert spent(whole, smaller) == bound
+    assert bound_at(whole, 10 * (whole.knee_in_flight or 0), smaller) == bound
+    client = smaller.model_copy(
+        update={"points": [each.model_copy(update={"client": True}) for each in smaller.points]}
+    )
+    # Then the storage could do more small reads, so only that it can do more is certain.
+    assert spent(whole, client) == ("unknown" if bound == "operations" else bound)
+
+
 def test_a_client_without_cpu_is_not_the_storage() -> None:
     points = [
         point(each.in_flight, each.reads_per_s, client=each.in_flight > 1)

@@ -23,7 +23,7 @@ FLATTENED = "two doublings brought less than 5 %"
 """Why a curve ends that has reached its plateau."""
 
 ALIKE = 0.8
-"""Requests that reach this share of the bandwidth of large ones have spent the bandwidth."""
+"""Rates that reach this share of another one count as the same limit, see ``spent``."""
 
 
 def rate_of(value: float, windows: Sequence[float]) -> Rate:
@@ -122,8 +122,8 @@ def bound_at(curve: StorageCurve, in_flight: float, large: StorageCurve | None) 
     """What limits the rate at this number of reads in flight; None if the curve does not tell.
 
     Below the knee it is latency. On a curve that has not flattened it is latency where more reads
-    in flight brought more, and unknown at its end. From the knee on ``large``, the curve of large
-    sequential requests, tells operations from bytes.
+    in flight brought more, and unknown at its end. From the knee on ``large``, the curve of
+    requests of another size, tells operations from bytes, see ``spent``.
     """
     if not curve.points or not in_flight > 0:
         return None
@@ -140,28 +140,59 @@ def bound_at(curve: StorageCurve, in_flight: float, large: StorageCurve | None) 
     return "operations or bandwidth" if found == "unknown" else found
 
 
-def spent(curve: StorageCurve, large: StorageCurve | None) -> Spent:
+def spent(curve: StorageCurve, other: StorageCurve | None) -> Spent:
     """Whether this curve's plateau is one of operations/s or of bytes/s.
 
-    ``bandwidth``: it reaches ``ALIKE`` of what large requests reach. ``operations``: even the upper
-    end of its interval does not, so the same storage delivers more bytes/s in larger requests.
-    Unknown where the intervals do not part, one of the two has no plateau, or a client's CPU was
-    spent at it.
+    ``other`` is the same storage's curve of requests of another size: large sequential ones, or,
+    where the objects are too small for these, smaller ones than this curve's. Of the two sizes the
+    smaller one has spent the bandwidth if it reaches ``ALIKE`` of the bytes/s of the larger one,
+    and the larger one has spent the operations if it reaches ``ALIKE`` of the reads/s of the
+    smaller one. Unknown where the intervals do not part, one of the two has no plateau, or a
+    client's CPU was spent at it.
     """
-    mine = curve.plateau_bytes_per_s
-    if mine is None or large is None or _client_at_plateau(curve):
+    if other is None or _client_at_plateau(curve):
         return "unknown"
-    theirs = large.plateau_bytes_per_s
-    reached = theirs or max(
-        (point.bytes_per_s for point in large.points), key=lambda rate: rate.value, default=None
+    if other.request_bytes < curve.request_bytes:
+        return _against(
+            curve.plateau_reads_per_s,
+            other.plateau_reads_per_s,
+            [point.reads_per_s for point in other.points],
+            client=_client_at_plateau(other),
+            far="bandwidth",
+            near="operations",
+        )
+    return _against(
+        curve.plateau_bytes_per_s,
+        other.plateau_bytes_per_s,
+        [point.bytes_per_s for point in other.points],
+        client=_client_at_plateau(other),
+        far="operations",
+        near="bandwidth",
     )
-    if reached is None:
+
+
+def _against(
+    mine: Rate | None,
+    theirs: Rate | None,
+    rates: Sequence[Rate],
+    *,
+    client: bool,
+    far: Spent,
+    near: Spent,
+) -> Spent:
+    """``near`` if my plateau reaches ``ALIKE`` of theirs, ``far`` if it certainly does not.
+
+    ``rates`` are those of their points, for a curve without a plateau. ``client``: their plateau
+    is one of the client's CPU.
+    """
+    reached = theirs or max(rates, key=lambda rate: rate.value, default=None)
+    if mine is None or reached is None:
         return "unknown"
     if _high(mine) < ALIKE * _low(reached):
-        return "operations"  # also where the large requests could get even more
-    if theirs is None or _client_at_plateau(large):
+        return far  # also where the other requests could get even more
+    if theirs is None or client:
         return "unknown"
-    return "bandwidth" if _low(mine) >= ALIKE * theirs.value else "unknown"
+    return near if _low(mine) >= ALIKE * theirs.value else "unknown"
 
 
 def _client_at_plateau(curve: StorageCurve) -> bool:
