@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..errors import StorageError
 from ..measure import fio, host, nfs, resources
@@ -103,39 +102,12 @@ class HostAgent:
         return Used(resources.diff(before, now), nfs.diff(before.nfs, now.nfs))
 
     def why_no_fio(self) -> str:
-        """Why ``raw_read`` is not possible here; empty if it is."""
+        """Why fio can't read this storage here; empty if it can."""
         if not isinstance(self.storage, Files):
             return "fio reads local files only"
         if not fio.available():
             return f"fio is not installed; install it with: {fio.install_hint()}"
         return ""
-
-    def raw_read(
-        self,
-        objects: Sequence[tuple[str, int]],
-        *,
-        block_size: int,
-        concurrency: int,
-        direct: bool,
-        sequential: bool,
-        seconds: float,
-        run_dir: Path,
-    ) -> fio.FioResult:
-        """Measure with fio what the storage delivers of these objects (key, bytes).
-
-        See ``measure.fio.raw_read``. Raises StorageError with the reason if it can't be measured.
-        """
-        if not isinstance(self.storage, Files):
-            raise StorageError(self.why_no_fio())
-        return fio.raw_read(
-            [(self.storage.local_path(key), size) for key, size in objects],
-            block_size=block_size,
-            concurrency=concurrency,
-            direct=direct,
-            seconds=seconds,
-            run_dir=run_dir,
-            sequential=sequential,
-        )
 
 
 def _read_all(storage: Storage, keys: Sequence[str]) -> None:

@@ -145,6 +145,7 @@ def _measure(
         doc.error = str(error)
         failure = error
     doc.job.ceilings = bench.ceilings
+    doc.job.curve = bench.curve
     add_loader_facts(doc, bench.loader)
     doc.findings += others.findings()
     with defer_interrupts(discard=failure is not None):

@@ -204,9 +204,12 @@ def _fetch(
 def _raw_at_limit(doc: TrainingRecord, before: Evidence) -> bool:
     """Whether the recorded raw rate is the limit of the storage.
 
-    It is not if the reader measured it with more reads in flight, and the rate grew nearly in
+    The storage's curve tells: it has reached a plateau or not. In records of older versions the
+    rate is no limit if the reader measured it with more reads in flight, and it grew nearly in
     proportion.
     """
+    if doc.job.curve is not None:
+        return doc.job.curve.curve.plateau_bytes_per_s is not None
     more = doc.job.ceilings.get("storage_raw", Ceiling()).details.concurrency
     if not more or not before.raw or not before.fetch:
         return True

@@ -121,13 +121,18 @@ def cpu_s_per_gb(doc: TrainingRecord) -> float | None:
 def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
     """(seconds of one read, its source), from the best evidence.
 
-    That is, in this order: the latency that a simulated storage states; fio's median, which
-    includes queueing under its own load; Little's law on the fetch ceiling. The last one is reads
+    That is, in this order: the latency that a simulated storage states; the median of the storage's
+    curve with one read in flight; fio's median in records of older versions, which includes
+    queueing under its own load; Little's law on the fetch ceiling. The last one is reads
     in flight over reads/s, an upper bound that includes queueing and the pauses of the reader.
     """
     stated = doc.storage.latency_s
     if stated:
         return stated, "as the storage states"
+    if doc.job.curve is not None and (points := doc.job.curve.curve.points):
+        first = points[0]
+        if first.in_flight == 1 and first.latency_p50_s:
+            return first.latency_p50_s, "the median with one read in flight"
     median = doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p50_s
     if median:
         return median, "fio's median under its own load"

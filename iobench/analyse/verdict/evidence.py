@@ -22,7 +22,7 @@ _BY_DECODING_COST = ("none", "lz4", "zstd:1", "gzip")
 
 _SOURCES: dict[MeasuredBy | None, str] = {
     "fio": "fio",
-    "reader": "the reader with more reads in flight",
+    "reader": "reads with more in flight",
 }
 
 

@@ -11,10 +11,13 @@ import numpy as np
 
 from ...schema.record import RunRecord, TrainingRecord
 from ...schema.training import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition
+from ...schema.verdict import RunCurve
 from ...schema.workload import OWN_LOADER
 from ..checkpoint.meaning import with_meaning
 from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
+from .curve import conclude_curve
+from .in_flight import run_reads_in_flight
 from .metrics import Events, rank_epochs, repetition_metrics, select, summarise, uncounted_reads
 from .validity import LEVELS, evaluate, validity
 
@@ -90,7 +93,7 @@ def conclude(doc: T) -> T:
     metrics = summaries_of(study) if study else {}
     if isinstance(doc, TrainingRecord):
         metrics = summarise(doc.job.repetitions) | metrics
-        doc = doc.model_copy(update={"metrics": metrics}).with_job(saves=study)
+        doc = doc.model_copy(update={"metrics": metrics}).with_job(saves=study, curve=_curve(doc))
         doc = doc.with_job(verdict=verdict(doc))
     else:
         doc = doc.model_copy(update={"metrics": metrics, "job": study})
@@ -98,6 +101,21 @@ def conclude(doc: T) -> T:
         doc, doc.rules
     )
     return doc.model_copy(update={"findings": findings, "validity": validity(findings, doc.rules)})
+
+
+def _curve(doc: TrainingRecord) -> RunCurve | None:
+    """The run's curve, concluded from its points, and how many reads the run keeps in flight."""
+    found = doc.job.curve
+    if found is None:
+        return None
+    large = conclude_curve(found.large) if found.large else None
+    return found.model_copy(
+        update={
+            "curve": conclude_curve(found.curve, large),
+            "large": large,
+            "in_flight": float(run_reads_in_flight(doc)),
+        }
+    )
 
 
 def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:

@@ -17,6 +17,7 @@ from ...load.order import Indices
 from ...measure.timeline import Columns
 from ...schema.job import LoaderFacts
 from ...schema.training import Ceiling, CeilingDetails, Epoch, MeasuredBy, Repetition
+from ...schema.verdict import RunCurve
 from ...schema.workload import AcceleratorSpec, LoaderSpec
 from ...units import format_percent
 from ..agent import HostAgent
@@ -66,6 +67,7 @@ class Bench:
     seconds: float
     tick: Tick | None = None
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
+    curve: RunCurve | None = None
     loader: LoaderFacts = field(default_factory=LoaderFacts)
     parts: Parts = field(default_factory=list)
 

@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...errors import StorageError, UsageError
+from ...errors import UsageError
 from ...load import make_reader
 from ...load.null import NullReader, delivered_bytes
 from ...load.order import Indices
-from ...schema.training import Ceiling, CeilingDetails
+from ...schema.training import Ceiling
 from ...schema.workload import OWN_LOADER, LoaderSpec
-from ...storage.base import Files
 from ...units import counted
-from ..cache import prepare_cache
 from ..phase import Outcome
 from ..plan import Plan
 from ..third_party import enough_shards, in_memory, is_library
 from .bench import Bench, Window
 from .copies import bytes_to_copy, choose_shards, copy_to_memory
-
-_MORE_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 256
+from .curve import rate_samples, storage_curve
 
 _ACCELERATOR_S, _ACCELERATOR_STEPS = 2.0, 200
 """Limits of the accelerator's window: its steps need no storage to settle."""
@@ -38,44 +35,6 @@ class Entry:
     title: str
     measure: Callable[[Bench], Ceiling]
     applies: Callable[[Plan], bool] = lambda plan: True
-
-
-def raw_by_fio(bench: Bench) -> Ceiling:
-    """fio on the dataset's own files, with the reader's block size and reads in flight.
-
-    fio uses O_DIRECT if the reader does.
-    """
-    plan = bench.plan
-    if why := bench.agent.why_no_fio():
-        return Ceiling(not_measured=why)
-    if not plan.direct:
-        prepare_cache(plan, bench.agent, 0)
-    sizes = plan.manifest.shards["size"].tolist()
-    try:
-        result = bench.agent.raw_read(
-            list(zip(plan.keys, sizes, strict=True)),
-            block_size=plan.workload.reader.block_size,
-            concurrency=plan.reads_in_flight,
-            direct=plan.direct,
-            sequential=plan.sequential,
-            seconds=bench.seconds,
-            run_dir=bench.directory,
-        )
-    except StorageError as error:
-        return Ceiling(not_measured=str(error))
-    return Ceiling(
-        samples_per_s=result.bytes_per_s / plan.manifest.mean_stored_bytes,
-        bytes_per_s=result.bytes_per_s,
-        cpu_s_per_gb=result.cpu_s_per_gb,
-        how=result.how,
-        by="fio",
-        details=CeilingDetails(
-            latency_p50_s=result.latency_p50_s,
-            latency_p99_s=result.latency_p99_s,
-            alternatives=result.alternatives,
-            command=result.command,
-        ),
-    )
 
 
 def fetch(bench: Bench) -> Ceiling:
@@ -97,36 +56,14 @@ def fetch(bench: Bench) -> Ceiling:
 
 
 def _rate_raw(raw: Ceiling, outcome: Outcome) -> None:
-    """Turn fio's bytes/s into samples/s, by the bytes that this reader fetches for a sample.
+    """Turn the curve's bytes/s into samples/s, by the bytes that this reader fetches for a sample.
 
     It may fetch whole row groups, or only a few columns.
     """
     events = outcome.events()
     read, samples = int(events["bytes_read"].sum()), int(events["samples"].sum())
-    if raw.bytes_per_s and read and samples:
-        raw.samples_per_s = raw.bytes_per_s * samples / read
-        raw.details.read_bytes_per_sample = read / samples
-
-
-def raw_by_reader(bench: Bench) -> Ceiling:
-    """The raw ceiling of a storage that fio can't read.
-
-    The same reader is used, with several times as many requests in flight.
-    """
-    plan = bench.plan
-    more = min(_MAX_IN_FLIGHT, plan.workload.reader.concurrency * _MORE_IN_FLIGHT)
-    reading = plan.workload.reader.model_copy(update={"concurrency": more})
-    reader = make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
-    ceiling = bench.window(
-        Window(
-            phase=bench.phase("storage_raw", reader, _own(plan), epochs=plan.passes),
-            how=f"the reader with {more} reads in flight in each worker",
-            by="reader",
-            stored=True,
-        )
-    ).ceiling
-    ceiling.details.concurrency = more
-    return ceiling
+    if read and samples:
+        rate_samples(raw, read / samples)
 
 
 def prep(bench: Bench) -> Ceiling:
@@ -248,10 +185,6 @@ def _workers(plan: Plan) -> str:
     return f"{plan.accelerators} x {workers} x {concurrency} reads in flight"
 
 
-def _fio_cannot(plan: Plan) -> bool:
-    return not isinstance(plan.storage, Files)
-
-
 def _own_loader(plan: Plan) -> bool:
     return not is_library(plan)
 
@@ -262,14 +195,8 @@ def _ring(plan: Plan) -> bool:
 
 
 ENTRIES = (
-    Entry(name="storage_raw", title="raw storage (fio)", measure=raw_by_fio),
+    Entry(name="storage_raw", title="the storage's curve", measure=storage_curve),
     Entry(name="fetch", title="fetch", measure=fetch),
-    Entry(
-        name="storage_raw",
-        title="raw storage (more reads in flight)",
-        measure=raw_by_reader,
-        applies=_fio_cannot,
-    ),
     Entry(name="prep", title="prep", measure=prep, applies=_own_loader),
     Entry(
         name="prep",

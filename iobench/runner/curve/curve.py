@@ -51,13 +51,16 @@ class Reader(Protocol):
 class Limits:
     """``point_s``: time of one point; ``deadline_s``: on time.monotonic, after which none begins.
 
-    ``per_point_s``: the time that a point really takes.
+    ``per_point_s``: the time that a point really takes. ``first``: reads in flight of the first
+    point. ``time_option``: the command-line option that allows more time.
     """
 
     max_in_flight: int
     point_s: float
     per_point_s: float
     deadline_s: float
+    first: int = 1
+    time_option: str = "--time"
 
 
 class CurveMeasurement:
@@ -124,12 +127,12 @@ class CurveMeasurement:
 
     def _points(self) -> str:
         """Measure point after point; return why there are no more."""
-        limits, in_flight = self.limits, 1
+        limits, in_flight = self.limits, self.limits.first
         while True:
             took = self.points[-1].seconds if self.points else 0.0
             needed = max(took, limits.per_point_s)
             if self.points and time.monotonic() + needed > limits.deadline_s:
-                return "the time was used up; a longer --time allows more points"
+                return f"the time was used up; a longer {limits.time_option} allows more points"
             if why := self._no_room(in_flight):
                 return why
             self.tell(in_flight)
@@ -146,7 +149,7 @@ class CurveMeasurement:
             if has_flattened(self.points):
                 return FLATTENED
             if in_flight >= limits.max_in_flight:
-                return f"{limits.max_in_flight} reads in flight were the limit (--max-in-flight)"
+                return f"{limits.max_in_flight} reads in flight were the limit"
             in_flight = min(2 * in_flight, limits.max_in_flight)
 
     def _no_room(self, in_flight: int) -> str:

@@ -142,11 +142,14 @@ def _some(total: int, chance: np.random.Generator) -> Integers:
     return chance.permutation(np.unique(chance.integers(total, size=MAX_PLACES)))
 
 
-def samples(manifest: Manifest, *, max_bytes: int, alignment: int, seed: int) -> Places:
+def samples(
+    manifest: Manifest, *, max_bytes: int, alignment: int, seed: int, share: float = 1.0
+) -> Places:
     """The samples of a dataset in random order, as a reader requests them one by one.
 
     A sample of more than ``max_bytes`` is several places. Samples that lie in the same bytes (rows
     of one row group) are one place. Offsets and lengths are multiples of ``alignment`` bytes.
+    ``share``: of each sample's bytes, from the first one on, that is read (above 0, at most 1).
     """
     chance = np.random.default_rng(seed)
     single = manifest.sample_count <= manifest.shard_count
@@ -160,7 +163,8 @@ def samples(manifest: Manifest, *, max_bytes: int, alignment: int, seed: int) ->
     where = np.searchsorted(behind, picked, side="right")
     chosen = manifest.shards["first"][known[where]] + picked - (behind - counts)[where]
     offsets = np.asarray(manifest.samples["offset"][chosen], dtype=np.int64)
-    ends = offsets + np.asarray(manifest.samples["stored"][chosen], dtype=np.int64)
+    stored = np.asarray(manifest.samples["stored"][chosen], dtype=np.int64)
+    ends = offsets + (stored if share >= 1 else np.ceil(stored * share).astype(np.int64))
     rows = np.stack([known[where], offsets // alignment * alignment, ends], axis=1)
     rows = rows[np.sort(np.unique(rows[:, :2], axis=0, return_index=True)[1])]
     which, first, end = rows[rows[:, 2] > rows[:, 1]].T

@@ -16,7 +16,7 @@ from ...errors import StorageError, UsageError
 from ...measure import fio
 from ...measure.fio_depth import OVERHEAD_S
 from ...schema.curve import StorageCurve, StorageProbe
-from ...storage.base import Files
+from ...storage.base import Entry, Files, Storage
 from ...units import counted, format_bytes, format_duration, parse_size
 from .curve import CurveMeasurement, Limits
 from .places import Places, blocks, samples
@@ -30,7 +30,7 @@ MAX_TIME_S = 3600
 SAMPLE_BLOCK = 4 << 20
 """Bytes of the largest request for a part of a sample, as ``reader.block_size`` has it."""
 
-_LARGE_BYTES = (4 << 20, 1 << 20)
+LARGE_BYTES = (4 << 20, 1 << 20)
 _LARGE_PLACES = 16
 """Sizes of large requests, the first for which the data has that many places."""
 
@@ -96,16 +96,8 @@ def plan_probe(
     chosen: list[int | None] = list(requests)
     if not chosen:
         chosen = [None] if target.manifest else [DEFAULT_REQUEST]
-    large = next(
-        (
-            size
-            for size in _LARGE_BYTES
-            if sum(entry.size // size for entry in objects) >= _LARGE_PLACES
-        ),
-        None,
-    )
-    by_fio = isinstance(storage, Files) and fio.available()
-    overhead = OVERHEAD_S if by_fio else 0.1
+    large = large_request(objects)
+    overhead = overhead_s(storage)
     plan = ProbePlan(
         target=target,
         requests=chosen,
@@ -170,7 +162,7 @@ def run_probe(plan: ProbePlan, *, tell: Callable[[str], None] = lambda title: No
             else:
                 notes.append(
                     "large sequential requests were not measured, since the objects have too few "
-                    f"pieces of {format_bytes(_LARGE_BYTES[-1])}; so operations and bytes can't be "
+                    f"pieces of {format_bytes(LARGE_BYTES[-1])}; so operations and bytes can't be "
                     "told apart"
                 )
         finally:
@@ -191,6 +183,19 @@ def run_probe(plan: ProbePlan, *, tell: Callable[[str], None] = lambda title: No
         spent=[spent(curve, large) for curve in curves],
         notes=notes,
     )
+
+
+def large_request(objects: Sequence[Entry]) -> int | None:
+    """Bytes of the large requests for these objects; None if they have too few such pieces."""
+    for size in LARGE_BYTES:
+        if sum(entry.size // size for entry in objects) >= _LARGE_PLACES:
+            return size
+    return None
+
+
+def overhead_s(storage: Storage) -> float:
+    """The time that one point takes beside its reads."""
+    return OVERHEAD_S if isinstance(storage, Files) and fio.available() else 0.1
 
 
 def _places(target: Target, size: int | None) -> Places:

@@ -1,0 +1,238 @@
+"""The storage's curve for the requests that a run's own reader issues, and the ceiling it gives.
+
+``iobench probe`` measures a curve in the same way, without a workload.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ...analyse.verdict.curve import conclude_curve
+from ...errors import StorageError, UsageError
+from ...formats.base import Blocks
+from ...load.layouts import layout_keys
+from ...registry import FORMATS
+from ...schema.curve import CurvePoint, Rate, StorageCurve
+from ...schema.dataset import share_of_columns
+from ...schema.training import Ceiling, CeilingDetails
+from ...schema.verdict import Estimate, RunCurve
+from ...storage.base import Entry
+from ...units import counted, format_bytes
+from ..curve.curve import CurveMeasurement, Limits
+from ..curve.places import Places, blocks, samples
+from ..curve.story import MAX_IN_FLIGHT, MAX_POINT_S, MIN_POINT_S, large_request, overhead_s
+from ..plan import Plan
+from ..third_party import is_library
+from .bench import Bench
+
+_POINTS = 10
+"""Points of one curve that have the time of a calibration window together, beside their start."""
+
+_START_S = 2.0
+"""The starts of the measuring program (``overhead_s``) for the first points of both curves."""
+
+_FIRST_OTHER = 4
+"""Reads in flight with which the second curve begins: only its plateau is of interest."""
+
+_OTHER_SHARE = 0.25
+"""Share of the time that the second curve has."""
+
+_SMALL_BYTES = 4 << 10
+_SMALLER = 4
+"""Where the objects are too small for large requests: the second curve's requests, and by how much
+they must be smaller than the first one's."""
+
+
+def budget_s(seconds: float) -> float:
+    """The most that both curves take, for calibration windows of ``seconds``; 0 without them."""
+    return 3 * seconds + _START_S if seconds > 0 else 0.0
+
+
+def storage_curve(bench: Bench) -> Ceiling:
+    """Measure the curves into ``bench.curve``; return raw storage's ceiling, which they give.
+
+    Where the page cache may serve the run's own reads, nothing is measured, since a curve empties
+    that cache.
+    """
+    plan = bench.plan
+    if plan.workload.cache != "cold" and not plan.uncached:
+        return Ceiling(
+            not_measured=f"with cache={plan.workload.cache} this host's memory may serve the reads"
+        )
+    try:
+        bench.curve = measure(bench)
+    except (StorageError, UsageError) as error:
+        return Ceiling(not_measured=error.what)
+    finally:
+        plan.storage.close()  # workers that are forked later inherit no open file
+    ceiling = _ceiling(bench.curve.curve)
+    rate_samples(ceiling, plan.manifest.mean_stored_bytes)
+    return ceiling
+
+
+def measure(bench: Bench) -> RunCurve:
+    """The curve of the plan's own requests, and one of large sequential requests.
+
+    Where the objects are too small for large requests, the second curve is one of small requests.
+    fio's job files and figures stay in the run's directory, in ``fio``. Raises StorageError, and
+    UsageError if there is nothing to read.
+    """
+    plan, objects = bench.plan, _objects(bench.plan)
+    places, note = requests(plan, objects)
+    second = _second(objects, places, seed=plan.seed)
+    whole = budget_s(bench.seconds)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="iobench-curve-") as folder:
+        run_dir = Path(folder)
+
+        def curve(places: Places, *, first: int, until_s: float) -> StorageCurve:
+            point_s = min(MAX_POINT_S, max(MIN_POINT_S, bench.seconds / _POINTS))
+            limits = Limits(
+                max_in_flight=MAX_IN_FLIGHT,
+                point_s=point_s,
+                per_point_s=point_s + overhead_s(plan.storage),
+                deadline_s=began + until_s,
+                first=first,
+                time_option="--calibration",
+            )
+            return CurveMeasurement(plan.storage, places, limits, run_dir=run_dir).run()
+
+        try:
+            share = 1.0 if second is None else 1 - _OTHER_SHARE
+            own = curve(places, first=1, until_s=share * whole)
+            other = None
+            if second is not None and own.points:
+                other = conclude_curve(curve(second, first=_FIRST_OTHER, until_s=whole))
+        finally:
+            _keep_jobs(run_dir, bench.directory / "fio")
+    own = conclude_curve(own, other)
+    if note:
+        own = own.model_copy(update={"notes": [*own.notes, note]})
+    return RunCurve(
+        curve=own,
+        large=other,
+        not_measured=""
+        if other is not None
+        else "requests of another size were not measured, so operations and bytes can't be told "
+        "apart",
+    )
+
+
+def _second(objects: Sequence[Entry], own: Places, *, seed: int) -> Places | None:
+    """The requests of the second curve; None if the objects have none of another size."""
+    if (large := large_request(objects)) is not None:
+        return blocks(objects, large, order="sequential", seed=seed)
+    if own.median_bytes >= _SMALLER * _SMALL_BYTES:
+        return blocks(objects, _SMALL_BYTES, order="random", seed=seed)
+    return None
+
+
+def requests(plan: Plan, objects: Sequence[Entry]) -> tuple[Places, str]:
+    """The requests that the plan's reader issues, and a note if they are not exactly known.
+
+    Random access: the samples, one by one. Sequential access: blocks of at most
+    ``reader.block_size``, or what a batch needs of one shard if that is less. Files of one sample
+    are read whole. What a loader library requests is not known: blocks of its files are read.
+    Raises UsageError if no object has a byte to read.
+    """
+    manifest, reading, step = plan.manifest, plan.workload.reader, plan.storage.alignment
+    largest = max((entry.size for entry in objects), default=0)
+    if largest < step:
+        raise UsageError("the dataset has nothing to read")
+    grouped = isinstance(FORMATS.open(manifest.spec.format), Blocks)
+    share = share_of_columns(manifest.spec, reading.columns)
+    library = is_library(plan)
+    single = manifest.sample_count <= manifest.shard_count
+    converted = library and bool(layout_keys(plan.storage, plan.workload.loader.kind))
+    apart = single or (not library and (not plan.sequential or share < 1))
+    if apart and not converted:
+        places = samples(
+            manifest,
+            max_bytes=reading.block_size,
+            alignment=step,
+            seed=plan.seed,
+            share=share,
+        )
+        return places, ""
+    together = float(reading.block_size)
+    if grouped and not library:
+        together = float(np.median(manifest.samples["stored"]))
+    elif not library:
+        per_shard = manifest.sample_count / manifest.shard_count
+        together = min(plan.workload.batch_size, per_shard) * manifest.mean_stored_bytes
+    usual = float(np.median([entry.size for entry in objects]))
+    size = int(min(reading.block_size, together, usual)) // step * step
+    size = min(max(step, size), largest // step * step)
+    places = blocks(objects, size, order="sequential", seed=plan.seed)
+    if not library:
+        return places, ""
+    return places, (
+        f"what loader '{plan.workload.loader.kind}' requests is not known: blocks of "
+        f"{format_bytes(size)} of the files that it reads were requested"
+    )
+
+
+def rate_samples(raw: Ceiling, read_bytes_per_sample: float) -> None:
+    """Set the samples/s of a ceiling that is known in bytes/s, with their interval."""
+    if not raw.bytes_per_s or not read_bytes_per_sample > 0:
+        return
+    rate, before = raw.bytes_per_s / read_bytes_per_sample, raw.windows
+    raw.samples_per_s = rate
+    raw.details.read_bytes_per_sample = read_bytes_per_sample
+    if before is not None and before.value > 0:
+        factor = rate / before.value
+        raw.windows = Estimate(
+            value=rate,
+            low=None if before.low is None else before.low * factor,
+            high=None if before.high is None else before.high * factor,
+            n=before.n,
+        )
+
+
+def _objects(plan: Plan) -> list[Entry]:
+    """The objects that the plan's loader reads, without empty ones."""
+    keys = layout_keys(plan.storage, plan.workload.loader.kind) if is_library(plan) else []
+    if keys:
+        found = [Entry(key, plan.storage.size(key)) for key in keys]
+    else:
+        sizes = plan.manifest.shards["size"].tolist()
+        found = [Entry(key, size) for key, size in zip(plan.keys, sizes, strict=True)]
+    return [entry for entry in found if entry.size > 0]
+
+
+def _ceiling(curve: StorageCurve) -> Ceiling:
+    """The plateau of a curve, or its highest point, in bytes/s."""
+    best = max(curve.points, key=lambda point: point.reads_per_s.value, default=None)
+    if best is None or best.reads_per_s.value <= 0:
+        return Ceiling(not_measured=curve.not_measured or "no read was completed")
+    first: CurvePoint = curve.points[0]
+    rate: Rate = curve.plateau_bytes_per_s or best.bytes_per_s
+    where = "plateau of the curve"
+    if curve.plateau_bytes_per_s is None:
+        where = f"the highest point of the curve, with {counted(best.in_flight, 'read')} in flight"
+    how = f"{where}, {curve.order} reads of {format_bytes(curve.request_bytes)}, {curve.how}"
+    if curve.plateau_bytes_per_s is None:
+        how += f"; no plateau: {curve.not_measured}"
+    return Ceiling(
+        bytes_per_s=rate.value,
+        how=how,
+        by="fio" if curve.by == "fio" else "reader",
+        windows=Estimate(value=rate.value, low=rate.low, high=rate.high, n=rate.windows),
+        details=CeilingDetails(
+            latency_p50_s=first.latency_p50_s, latency_p99_s=first.latency_p99_s
+        ),
+    )
+
+
+def _keep_jobs(done: Path, kept: Path) -> None:
+    """Keep fio's job files and figures, but not the long lists of places that it was given."""
+    for path in sorted(done.rglob("*")):
+        if path.suffix in (".fio", ".json"):
+            kept.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, kept / path.name)
