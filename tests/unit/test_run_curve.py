@@ -54,7 +54,8 @@ def test_sequential_requests_are_what_a_batch_needs_of_a_shard(
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
     plan = plan_of(path, "reader.direct=false", *settings)
     places, note = requests(plan, objects_of(plan))
-    assert places.order == "sequential" and not note
+    assert places.order == "sequential"
+    assert not note
     assert places.max_bytes == pytest.approx(samples * manifest.mean_stored_bytes, abs=1)
     blocks, _ = requests(plan_of(path, "reader.block_size=16KiB"), objects_of(plan))
     assert blocks.min_bytes == blocks.max_bytes == 16 << 10
@@ -80,7 +81,8 @@ def test_small_files_are_read_whole(make_dataset: MakeDataset) -> None:
     manifest, path = make_dataset(format="files")
     plan = plan_of(path, "reader.direct=false")
     places, _ = requests(plan, objects_of(plan))
-    assert places.once and len(places) == manifest.shard_count
+    assert places.once
+    assert len(places) == manifest.shard_count
     assert places.min_bytes == places.max_bytes == 20_000
 
 
@@ -102,8 +104,10 @@ def test_a_librarys_requests_are_blocks_of_its_files_and_said_to_be_unknown(
     _, path = make_dataset(format="tar", samples_per_shard=20)
     plan = plan_of(path, "loader.kind=webdataset", "reader.block_size=64KiB")
     places, note = requests(plan, objects_of(plan))
-    assert places.order == "sequential" and places.max_bytes == 65_536
-    assert "webdataset" in note and format_bytes(65_536) in note
+    assert places.order == "sequential"
+    assert places.max_bytes == 65_536
+    assert "webdataset" in note
+    assert format_bytes(65_536) in note
 
 
 def test_the_curve_gives_the_ceiling_of_raw_storage(
@@ -112,13 +116,16 @@ def test_the_curve_gives_the_ceiling_of_raw_storage(
     _, path = make_dataset(format="tar", samples_per_shard=20)
     bench = bench_of(plan_of(path), tmp_path)
     ceiling = storage_curve(bench)
-    assert bench.curve is not None and bench.curve.curve.points
+    assert bench.curve is not None
+    assert bench.curve.curve.points
     curve = bench.curve.curve
     best = max(point.bytes_per_s.value for point in curve.points)
-    assert ceiling.bytes_per_s is not None and ceiling.samples_per_s is not None
+    assert ceiling.bytes_per_s is not None
+    assert ceiling.samples_per_s is not None
     assert ceiling.bytes_per_s <= best
     assert ceiling.bytes_per_s == pytest.approx(best, rel=0.06)
-    assert ceiling.windows is not None and ceiling.windows.value == ceiling.samples_per_s
+    assert ceiling.windows is not None
+    assert ceiling.windows.value == ceiling.samples_per_s
     assert ceiling.by == ("fio" if fio.available() else "reader")
     assert bool(list(tmp_path.glob("fio/*.fio"))) == fio.available()
     # 60 samples of 20 kB have no 16 pieces of 1 MiB, so small requests tell operations from bytes.
@@ -134,7 +141,8 @@ def test_what_the_page_cache_may_serve_has_no_curve(
     bench = bench_of(plan_of(path, "cache=warm"), tmp_path)
     ceiling = storage_curve(bench)
     assert bench.curve is None
-    assert ceiling.samples_per_s is None and "warm" in ceiling.not_measured
+    assert ceiling.samples_per_s is None
+    assert "warm" in ceiling.not_measured
 
 
 def test_a_storage_that_fails_under_depth_keeps_the_points_before(
@@ -148,9 +156,11 @@ def test_a_storage_that_fails_under_depth_keeps_the_points_before(
     assert bench.curve is not None
     assert [point.in_flight for point in bench.curve.curve.points] == [1, 2]
     assert "too many open connections" in bench.curve.curve.stopped
-    assert ceiling.by == "reader" and ceiling.bytes_per_s
+    assert ceiling.by == "reader"
+    assert ceiling.bytes_per_s
     # More reads in flight were not possible, so this is no plateau, and the ceiling says so.
-    assert bench.curve.curve.plateau_bytes_per_s is None and "no plateau" in ceiling.how
+    assert bench.curve.curve.plateau_bytes_per_s is None
+    assert "no plateau" in ceiling.how
 
 
 def test_samples_per_second_move_with_the_bytes_of_a_sample() -> None:
