@@ -22,6 +22,7 @@ class AcceleratorFacts(OpenRecord):
     name: str | None = None
     step_time: Duration | None = None  # seconds
     device: str | None = None
+    sync: str | None = None  # None: a record of an older version, which had no barrier
 
 
 class ReaderFacts(OpenRecord):

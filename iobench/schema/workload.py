@@ -18,6 +18,10 @@ MAX_CONCURRENCY = 256
 """Largest ``reader.concurrency``: each read in flight is a thread of the worker."""
 
 
+Sync = Literal["step", "epoch", "none"]
+"""When the ranks of a job wait for each other."""
+
+
 def _null_is_a_name(value: object) -> object:
     """Turn YAML's null into the text "null", the name of an accelerator and of a transport."""
     return "null" if value is None else value
@@ -28,13 +32,16 @@ class AcceleratorSpec(Strict):
 
     ``step_time`` is its busy time for one batch of the workload's ``batch_size``. Each batch is
     copied to ``device`` (``cuda``, ``cuda:N``, ``cpu``) before its step. With ``cuda``, the ranks
-    take the host's devices in turn.
+    take the host's devices in turn. ``sync``: ``step`` makes all ranks wait for each other after
+    each step, as the all-reduce of data-parallel training does; ``epoch`` only at the end of an
+    epoch; ``none`` never: each rank is a job of its own.
     """
 
     kind: Annotated[str, BeforeValidator(_null_is_a_name)] = "emulated"
     name: str = "emulated"
     step_time: Seconds | None = Field(default=None, gt=0)
     device: str | None = Field(default=None, pattern=r"^(cpu|cuda(:\d+)?)$")
+    sync: Sync = "step"
 
     @model_validator(mode="after")
     def _emulation_needs_a_step_time(self) -> AcceleratorSpec:

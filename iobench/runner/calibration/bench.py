@@ -26,7 +26,7 @@ from ..loading import Tick, run_phase
 from ..phase import Outcome, Phase
 from ..plan import Plan
 
-NO_ACCELERATOR = AcceleratorSpec(kind="null", name="null")
+NO_ACCELERATOR = AcceleratorSpec(kind="null", name="null", sync="none")
 
 _SEED_STEP = 104_729
 """Distance of a window's seed from the run's, so that no repetition uses the same order."""

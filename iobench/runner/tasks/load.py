@@ -12,12 +12,13 @@ from contextlib import contextmanager
 
 from ...load import LibraryLoader, build_loader
 from ...load.device import DeviceFeed, device_of_rank
-from ...load.loader import BatchLoader
+from ...load.loader import Batch, BatchLoader
 from ...measure.fetched import fetched_by_family
 from ...measure.timeline import Recorder, StepEvent
 from ...registry import ACCELERATORS
 from ...schema.base import fitting
 from ...schema.job import LoaderFacts
+from ..barrier import StepBarrier
 from ..messages import ReadyForEpoch, ReadyToSave, Recorded, Start
 from ..phase import Phase
 from ..task import HURRY, Link
@@ -39,6 +40,8 @@ class Load:
         fork = multiprocessing.get_context("fork")
         self.phase = phase
         self.steps = fork.RawArray(ctypes.c_int64, phase.accelerators)
+        in_step = phase.reader is not None and phase.accelerator.sync == "step"
+        self.barrier = StepBarrier() if in_step and phase.accelerators > 1 else None
 
     def run(self, link: Link) -> None:
         _Stepper(self, link).run()
@@ -54,6 +57,7 @@ class _Stepper:
     def __init__(self, task: Load, link: Link) -> None:
         self.phase, self.rank, self.link = task.phase, link.rank, link
         self.steps, self.stopped = task.steps, link.stopped
+        self.barrier = task.barrier
         phase = self.phase
         self.may_hang = False
         self.pid = os.getpid()
@@ -63,7 +67,10 @@ class _Stepper:
         self.loader = self._build() if phase.reader is not None else None
         self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
         self.saver = phase.saving.saver(link) if phase.saving else None
+        # An emulated step makes up for the delay of the step before it.
+        self.makes_up = phase.accelerator.kind == "emulated"
         self.done = 0
+        self.common = 0  # steps so far, counted alike by all ranks that are in step
         self.spent_ns = 0
         self.complete = True
         self.startups: dict[int, float | None] = {}
@@ -99,6 +106,8 @@ class _Stepper:
             if epoch and self.loader is not None and self.phase.evicts:
                 self.loader.release_maps()
             counted = fetched_by_family() if self.phase.counts_fetched else None
+            if self.barrier is not None:
+                self.barrier.join(epoch, self.stopped)
             self.link.send(ReadyForEpoch(epoch))
             command = self.link.receive()
             if not isinstance(command, Start):
@@ -188,12 +197,14 @@ class _Stepper:
     def _checkpoint(self) -> int:
         """Save together with all ranks, if the number of steps so far is a multiple of ``every``.
 
+        Ranks in step count the openings of their barrier: one that waits for its parent before a
+        save must not be awaited by another one at the barrier. Others count their own steps.
         Returns the nanoseconds for which this rank was blocked.
         """
         assert self.saver is not None
         assert self.phase.saving is not None
         self.saver.poll()
-        number, rest = divmod(self.done + 1, self.phase.saving.every)
+        number, rest = divmod(self.common, self.phase.saving.every)
         if rest:
             return 0
         began = time.monotonic_ns()
@@ -231,44 +242,63 @@ class _Stepper:
         return (rounds >= _MIN_ROUNDS and not rest) or now > end + patience
 
     def _epoch(self, epoch: int, start: int) -> None:
-        phase, record, accelerator = self.phase, self.recorder.record, self.accelerator
-        now, last_step, stop = time.monotonic_ns, phase.max_steps, self.stopped
         end: int | None = None
-        if phase.limit_s is not None:
-            end = start + round(phase.limit_s * 1e9) - self.spent_ns
-        first_read: int | None = None
-        accelerator.start()
-        asked = start
-        step = 0
+        if self.phase.limit_s is not None:
+            end = start + round(self.phase.limit_s * 1e9) - self.spent_ns
+        self.accelerator.start()
         if self.loader is None:
-            while (
-                not stop.value
-                and (end is None or asked < end)
-                and (last_step is None or self.done < last_step)
-            ):
-                ready = now()
-                busy, late = accelerator.step(None, ready)
-                record(
-                    StepEvent(
-                        epoch=epoch,
-                        step=step,
-                        start_ns=asked - start,
-                        wait_ns=ready - asked,
-                        busy_ns=busy,
-                        late_ns=late,
-                        samples=phase.batch_size,
-                    )
-                )
-                asked = now()
-                step += 1
-                self.done += 1
+            self._steps_alone(epoch, start, end)
             return
         self.loader.set_epoch(epoch)
         batches = iter(self.loader)
+        try:
+            self._steps(batches, epoch, start, end)
+        finally:
+            if self.barrier is not None:
+                self.barrier.leave(epoch, self.stopped)
+            close = getattr(batches, "close", None)
+            if close:
+                with self._in_storage():  # closing waits for batches that are being read
+                    close()
+
+    def _steps_alone(self, epoch: int, start: int, end: int | None) -> None:
+        """Steps without batches: what the accelerator takes alone."""
+        now, last_step = time.monotonic_ns, self.phase.max_steps
+        asked = start
+        step = 0
+        while (
+            not self.stopped.value
+            and (end is None or asked < end)
+            and (last_step is None or self.done < last_step)
+        ):
+            ready = now()
+            busy, late = self.accelerator.step(None, ready)
+            self.recorder.record(
+                StepEvent(
+                    epoch=epoch,
+                    step=step,
+                    start_ns=asked - start,
+                    wait_ns=ready - asked,
+                    busy_ns=busy,
+                    late_ns=late,
+                    samples=self.phase.batch_size,
+                )
+            )
+            asked = now()
+            step += 1
+            self.done += 1
+
+    def _steps(self, batches: Iterator[Batch], epoch: int, start: int, end: int | None) -> None:
+        """Step through an epoch. Between two batches, none is held."""
+        phase, record, accelerator = self.phase, self.recorder.record, self.accelerator
+        now, last_step = time.monotonic_ns, phase.max_steps
+        first_read: int | None = None
         batch = samples = None
+        asked = start
+        step = behind = 0
         try:
             while True:
-                if stop.value or (end is not None and self._may_stop(asked, end)):
+                if self.stopped.value or (end is not None and self._may_stop(asked, end)):
                     self.complete = self.complete and end is not None
                     break
                 if last_step is not None and self.done >= last_step:
@@ -281,8 +311,14 @@ class _Stepper:
                 samples, copied = (batch, 0) if self.feed is None else self.feed.copy(batch)
                 stats = batch.stats
                 busy, late = accelerator.step(
-                    samples, ready + copied, stats.samples / phase.batch_size
+                    samples, ready + copied - behind, stats.samples / phase.batch_size
                 )
+                synced = 0
+                if self.barrier is None:
+                    self.common += 1
+                else:
+                    synced, behind = self._sync(epoch, late)
+                    late += behind
                 saved = self._checkpoint() if self.saver is not None else 0
                 record(
                     StepEvent(
@@ -301,6 +337,7 @@ class _Stepper:
                         retries=stats.retries,
                         throttled=stats.throttled,
                         checkpoint_ns=saved,
+                        sync_ns=synced,
                     )
                 )
                 if first_read is None or stats.started_ns < first_read:
@@ -311,8 +348,24 @@ class _Stepper:
                 self.steps[self.rank] = self.done
         finally:
             del batch, samples
-            close = getattr(batches, "close", None)
-            if close:
-                with self._in_storage():  # closing waits for batches that are being read
-                    close()
         self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None
+
+    def _sync(self, epoch: int, late_ns: int) -> tuple[int, int]:
+        """Wait at the barrier after a step that ended late by ``late_ns``.
+
+        Returns the nominal wait for the other ranks, and by how much more than ``late_ns`` this
+        rank is now behind the barrier's nominal opening (less, if negative), in nanoseconds. Each
+        wake-up is late by a random time, and a barrier would take the latest of all ranks. So the
+        ranks agree on the nominal time, and the next emulated step makes up for the rest. Steps
+        that are not emulated make up for nothing: all of their time at the barrier is a wait.
+        """
+        assert self.barrier is not None
+        now = time.monotonic_ns
+        ended = now() - late_ns
+        opening = self.barrier.wait(epoch, ended, self.stopped)
+        if opening is None:
+            return now() - late_ns - ended, 0
+        self.common = opening.number
+        if not self.makes_up:
+            return now() - late_ns - ended, 0
+        return opening.at_ns - ended, now() - opening.at_ns - late_ns

@@ -1,0 +1,106 @@
+"""The barrier at which the forked ranks of a phase wait for each other after each step.
+
+It stands for the all-reduce of data-parallel training. Each rank brings the nominal end of its
+step, and the barrier opens nominally at the latest of these, whatever the machine's own delays.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from .task import Flag
+
+_LOOK_S = 0.2
+"""How often a rank that waits looks whether it is to stop: another rank may have died."""
+
+_ARRIVED, _OPENED, _END, _MEMBERS = 0, 1, 2, 4
+"""Places in the shared memory. The latest end has one for even and one for odd steps, and the
+number of members one for even and one for odd epochs."""
+
+
+class Opening(NamedTuple):
+    """When the barrier opened nominally, in nanoseconds; and how often it has opened by then."""
+
+    at_ns: int
+    number: int
+
+
+class StepBarrier:
+    """Made before the ranks are forked, which share its memory.
+
+    A rank joins an epoch before it tells its parent that it is ready for it. So all ranks of an
+    epoch have joined before the first of them makes a step. A rank that has no more batches leaves
+    the epoch, and the others do not wait for it. It may join the next epoch while others are still
+    in this one. No rank waits longer than ``_LOOK_S`` after ``stopped`` has become true, even if
+    another rank was killed in here.
+    """
+
+    def __init__(self) -> None:
+        fork = multiprocessing.get_context("fork")
+        self._state = memoryview(fork.RawArray("q", 6)).cast("B").cast("q")
+        self._lock = fork.Lock()
+        # Ranks that wait at an even and at an odd step. A fast rank may already wait at the next
+        # step while a slow one has not yet seen that this one is over.
+        self._turnstiles = (fork.Semaphore(0), fork.Semaphore(0))
+
+    def join(self, epoch: int, stopped: Flag) -> None:
+        """Take part in the steps of this epoch."""
+        with self._held(stopped) as held:
+            if held:
+                self._state[_MEMBERS + epoch % 2] += 1
+
+    def leave(self, epoch: int, stopped: Flag) -> None:
+        """Take no more part in this epoch: the others do not wait for this rank."""
+        with self._held(stopped) as held:
+            if held:
+                self._state[_MEMBERS + epoch % 2] -= 1
+                waiting = self._state[_ARRIVED]
+                if waiting and waiting >= self._state[_MEMBERS + epoch % 2]:
+                    self._open(waiting)
+
+    def wait(self, epoch: int, end_ns: int, stopped: Flag) -> Opening | None:
+        """Wait until all ranks of the epoch are here; ``end_ns`` is the nominal end of this step.
+
+        Returns None if the rank is to stop.
+        """
+        state = self._state
+        with self._held(stopped) as held:
+            if not held:
+                return None
+            number = state[_OPENED]
+            place = _END + number % 2
+            state[place] = max(state[place], end_ns)
+            state[_ARRIVED] += 1
+            last = state[_ARRIVED] >= state[_MEMBERS + epoch % 2]
+            if last:
+                self._open(state[_ARRIVED] - 1)
+        turnstile = self._turnstiles[number % 2]
+        while not last and not turnstile.acquire(timeout=_LOOK_S):
+            if stopped.value:
+                return None
+        # Nobody writes here before this rank has come to the next step, or has left.
+        return Opening(state[place], number + 1)
+
+    def _open(self, waiting: int) -> None:
+        """Let ``waiting`` ranks go on, and prepare the next step. The lock must be held."""
+        number = self._state[_OPENED]
+        self._state[_ARRIVED] = 0
+        self._state[_END + (number + 1) % 2] = 0
+        self._state[_OPENED] = number + 1
+        for _ in range(waiting):
+            self._turnstiles[number % 2].release()
+
+    @contextmanager
+    def _held(self, stopped: Flag) -> Iterator[bool]:
+        """Hold the lock; yields False, without it, if the rank is to stop before it gets it."""
+        while not self._lock.acquire(timeout=_LOOK_S):
+            if stopped.value:
+                yield False
+                return
+        try:
+            yield True
+        finally:
+            self._lock.release()

@@ -1,0 +1,167 @@
+"""The barrier of ranks in step: it opens when all are there, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import pytest
+
+from iobench.runner.barrier import StepBarrier
+
+fork = multiprocessing.get_context("fork")
+PATIENCE_S = 60.0
+
+Run = Callable[[int, Callable[[int], None]], list[Any]]
+
+
+class Stopped:
+    """A flag as that of a link."""
+
+    def __init__(self) -> None:
+        self._flag = fork.RawValue(ctypes.c_bool, False)
+
+    @property
+    def value(self) -> bool:
+        return bool(self._flag.value)
+
+    @value.setter
+    def value(self, value: bool) -> None:
+        self._flag.value = value
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., BaseProcess]]:
+    """Start a process that is ended with the test."""
+    started: list[BaseProcess] = []
+
+    def go(target: Callable[..., None], *args: object) -> BaseProcess:
+        process = fork.Process(target=target, args=args, daemon=True)
+        process.start()
+        started.append(process)
+        return process
+
+    yield go
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def ended_well(processes: list[BaseProcess]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        assert process.exitcode == 0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_it_opens_at_the_latest_end_for_all(start: Any) -> None:
+    """Four ranks, 200 steps: all of them get the same opening, which is the latest end."""
+    barrier, stopped, ranks, steps = StepBarrier(), Stopped(), 4, 200
+    ends = [[random.Random(rank).randrange(10**9) for _ in range(steps)] for rank in range(ranks)]
+    found = fork.RawArray("q", ranks * steps)
+    numbers = fork.RawArray("q", ranks * steps)
+    for _ in range(ranks):
+        barrier.join(0, stopped)
+
+    def rank(number: int) -> None:
+        for step in range(steps):
+            opening = barrier.wait(0, ends[number][step], stopped)
+            assert opening is not None
+            found[number * steps + step], numbers[number * steps + step] = opening
+        barrier.leave(0, stopped)
+
+    ended_well([start(rank, number) for number in range(ranks)])
+    latest = [max(end[step] for end in ends) for step in range(steps)]
+    assert list(found) == latest * ranks
+    assert list(numbers) == list(range(1, steps + 1)) * ranks
+
+
+def test_nobody_waits_for_a_rank_that_has_left(start: Any) -> None:
+    """Shares of 5, 6 and 6 steps in each of three epochs. A rank joins the next epoch at once."""
+    barrier, stopped, shares, epochs = StepBarrier(), Stopped(), (5, 6, 6), 3
+    meet = fork.Barrier(len(shares))
+
+    def rank(share: int) -> None:
+        for epoch in range(epochs):
+            barrier.join(epoch, stopped)
+            meet.wait(PATIENCE_S)  # as the parent has it: all have joined before anybody steps
+            for step in range(share):
+                opening = barrier.wait(epoch, step, stopped)
+                assert opening is not None
+                assert opening.at_ns == step
+                assert opening.number == epoch * max(shares) + step + 1
+            barrier.leave(epoch, stopped)
+
+    ended_well([start(rank, share) for share in shares])
+
+
+def test_a_rank_that_leaves_releases_those_that_wait(start: Any) -> None:
+    barrier, stopped = StepBarrier(), Stopped()
+    for _ in range(3):
+        barrier.join(0, stopped)
+    arrived = fork.Semaphore(0)
+
+    def rank() -> None:
+        arrived.release()
+        assert barrier.wait(0, 7, stopped) == (7, 1)
+
+    waiting = [start(rank), start(rank)]
+    for _ in waiting:
+        assert arrived.acquire(timeout=PATIENCE_S)
+    barrier.leave(0, stopped)
+    ended_well(waiting)
+
+
+def test_a_stop_ends_the_wait(start: Any) -> None:
+    barrier, stopped = StepBarrier(), Stopped()
+    barrier.join(0, stopped)
+    barrier.join(0, stopped)
+
+    def rank() -> None:
+        assert barrier.wait(0, 1, stopped) is None
+
+    waiting = start(rank)
+    stopped.value = True
+    ended_well([waiting])
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_rank_that_was_killed_holds_up_nobody_after_the_stop(start: Any, held: bool) -> None:
+    """Also if it was killed while it held the lock."""
+    barrier, stopped = StepBarrier(), Stopped()
+    ready = fork.Semaphore(0)
+
+    def killed() -> None:
+        barrier.join(0, stopped)
+        if held:
+            barrier._lock.acquire()
+        ready.release()
+        signal.pause()
+
+    def rank() -> None:
+        barrier.join(0, stopped)
+        barrier.wait(0, 1, stopped)
+        barrier.leave(0, stopped)
+
+    victim = start(killed)
+    assert ready.acquire(timeout=PATIENCE_S)
+    others = [start(rank), start(rank)]
+    assert victim.pid is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.join(PATIENCE_S)
+    stopped.value = True
+    ended_well(others)
