@@ -227,6 +227,7 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetit
     context = Repetition(
         seed=phase.seed,
         accelerators=phase.accelerators,
+        sync=phase.accelerator.sync,
         epochs=outcome.epochs,
         complete=outcome.complete,
         cpu_s=outcome.cpu_s,

@@ -97,6 +97,9 @@ class Outcome:
         self.add_fetched(recorded.fetched)
         for context in self.epochs:
             startup = recorded.startups.get(context.epoch)
+            missing = rank + 1 - len(context.startups_s)
+            context.startups_s += [None] * missing
+            context.startups_s[rank] = startup
             known = [value for value in (startup, context.startup_s) if value is not None]
             context.startup_s = min(known, default=None)
 

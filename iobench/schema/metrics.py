@@ -97,7 +97,7 @@ METRICS: tuple[Metric, ...] = (
     _repetition("checkpoint_s", "s", "  of it, saving checkpoints", "less"),
     _repetition("busy_s", "s", "busy time, mean of ranks"),
     _repetition("wait_s", "s", "wait time, mean of ranks", "less"),
-    _repetition("sync_s", "s", "waiting for other ranks", "less", median=False),
+    _repetition("sync_s", "s", "waiting for other ranks", "less"),
     _repetition("time_to_first_batch_s", "s", "time to first batch", "less", short="first batch"),
     _repetition("wait_p50_s", "s", "wait for a batch, p50", "less"),
     _repetition("wait_p99_s", "s", "wait for a batch, p99", "less", short="wait, p99"),

@@ -17,6 +17,7 @@ from .job import DatasetFacts, LoaderFacts, WorkloadFacts
 from .numbers import Duration, Few, Figure, Ranks
 from .resources import NfsTraffic, Resources
 from .verdict import Estimate, KnockOut, RankTime, RunCurve, Verdict, WorkerTime
+from .workload import Sync
 
 EVENT_COLUMNS = {
     "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, "
@@ -62,6 +63,7 @@ class Epoch(Record):
     fetched_how: str = ""  # which counter, and what it misses; or why it was not measured
     # From the common start to the first read of any worker: process creation, not storage.
     startup_s: float | None = None
+    startups_s: list[float | None] = []  # the same of each rank; empty in older versions
 
 
 MeasuredBy = Literal["fio", "reader", "loader", "accelerator"]
@@ -135,6 +137,8 @@ class Repetition(Record):
 
     seed: int
     accelerators: Ranks
+    # When its ranks waited for each other. None in older versions: at an epoch's end.
+    sync: Sync | None = None
     epochs: list[Epoch] = []
     complete: bool = True  # False: interrupted, or stopped before all steps
     cpu_s: float | None = None  # of ranks and workers

@@ -45,8 +45,9 @@ class RankTime(Record):
 
     rank: Annotated[int, Field(strict=True, ge=0)]
     wall_s: Figure
+    startup_s: Figure = 0.0  # until the rank's first read of each epoch: process creation
     busy_s: Figure  # nominal busy time of the accelerator
-    fill_s: Figure  # until the first batch of each epoch was there
+    fill_s: Figure  # from then on until the first batch of each epoch was there
     fetch_s: Figure | None = None
     prep_s: Figure | None = None
     wait_s: Figure = 0.0  # wait for batches that can't be divided
