@@ -26,6 +26,7 @@ from .sections import (
     Section,
     Table,
 )
+from .time import time_sections
 
 OF_STORED = "of the samples' stored bytes"
 
@@ -38,6 +39,7 @@ def sections(doc: TrainingRecord) -> list[Section]:
     found: list[Section] = [_verdict(doc)]
     found += ceiling_sections(doc)
     found += _metrics(doc)
+    found += time_sections(doc)
     found += _find_max(doc)
     found += library_sections(doc)
     found += saves_sections(doc)

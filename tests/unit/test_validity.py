@@ -53,6 +53,13 @@ PROOF = {
     "unknown": 0,
 }
 
+UNEVEN = [
+    {"rank": rank, "wall_s": 65.0, "busy_s": 50.0, "fill_s": 1.0, "wait_s": 4.0 + own}
+    | {"sync_s": 10.0 - own}
+    for rank, own in enumerate((0.0, 10.0, 0.5))
+]
+"""The times of ranks of which number 1 holds up the others."""
+
 ENOUGH: dict[str, Any] = {
     "repetitions": 6,  # the first one is MLPerf's warm-up
     "accelerators": 1,  # so that no barrier is missing
@@ -164,6 +171,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     ),
     "au.threshold": ({"au": 0.89}, {"au": None}),
     "au.barrier": ({"accelerators": 2}, None),
+    "ranks.uneven": ({"repetition": {"ranks": UNEVEN}}, None),
     "cpu.throttled": (
         {**STARVED, "repetition": {"throttled_s": 6.5}},
         {"repetition": {"throttled_s": None}},

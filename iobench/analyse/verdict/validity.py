@@ -22,6 +22,7 @@ from . import rules_data as data
 from . import rules_device as device
 from . import rules_host as host
 from . import rules_mlperf as mlperf
+from . import rules_ranks as ranks
 from . import rules_speed as speed
 from . import rules_time as time
 
@@ -107,6 +108,7 @@ RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("raw.low", speed.raw_low, NOTED),
     Rule("read.amplification", speed.read_amplification, WARNED),
     Rule("loader.tax", speed.loader_tax, NOTED),
+    Rule("ranks.uneven", ranks.uneven, WARNED),
     Rule("rate.falls", time.rate_falls, WARNED),
     Rule("cache.first-touch", time.first_touch, WARNED),
     Rule("device.other-load", device.other_load, WARNED),

@@ -1,0 +1,114 @@
+"""Where the time of each rank went, and that of the workers."""
+
+from __future__ import annotations
+
+from ..analyse.verdict.ranktime import own_s, slow_rank
+from ..schema.record import TrainingRecord
+from ..schema.training import Repetition
+from ..schema.verdict import RankTime, WorkerTime
+from ..units import format_percent
+from .figures import figure, raw
+from .sections import Cell, Column, Row, Section, Table
+
+MAX_ROWS = 8
+
+PARTS = {
+    "startup_s": "start-up",
+    "fill_s": "fill",
+    "fetch_s": "fetch",
+    "prep_s": "prep",
+    "wait_s": "wait",
+    "copy_s": "copy",
+    "busy_s": "busy",
+    "sync_s": "sync",
+    "saves_s": "saves",
+    "rest_s": "rest",
+}
+"""The parts of a rank's time, in the order in which they follow each other in a step."""
+
+
+def time_sections(doc: TrainingRecord) -> list[Section]:
+    """A table with a row for each rank of the repetition with the median rate.
+
+    Of more than MAX_ROWS ranks it has the slowest, the fastest and the median one, and the first
+    ones of the others.
+    """
+    chosen = _middle(doc)
+    if chosen is None:
+        return []
+    number, repetition = chosen
+    slow = slow_rank(repetition)
+    times = [each for each in repetition.ranks if each.wall_s > 0]
+    shown = _choose(times)
+    columns = {
+        key: label
+        for key, label in PARTS.items()
+        if key == "busy_s" or any(getattr(each, key) for each in times)
+    }
+    rows = tuple(
+        Row(
+            cells=(
+                Cell(value=each.rank, text=str(each.rank)),
+                *(_share(getattr(each, key), each.wall_s) for key in columns),
+                raw(each.wall_s),
+            ),
+            mark="slow" if slow is not None and slow.rank == each.rank else "",
+        )
+        for each in shown
+    )
+    of = f", repetition {number + 1}" if len(doc.job.repetitions) > 1 else ""
+    return [
+        Table(
+            id="time",
+            title=f"Where the time went: shares of the wall time of each rank{of}",
+            columns=(
+                Column(name="rank", label="rank", align="right"),
+                *(
+                    Column(name=key.removesuffix("_s"), label=label, unit="share", align="right")
+                    for key, label in columns.items()
+                ),
+                Column(name="wall_s", unit="s", where="data"),
+            ),
+            rows=rows,
+            notes=_notes(repetition.worker_time),
+            more=len(times) - len(shown),
+        )
+    ]
+
+
+def _middle(doc: TrainingRecord) -> tuple[int, Repetition] | None:
+    """Number and figures of the repetition with the median rate; None if none is known."""
+    known = [
+        (number, each)
+        for number, each in enumerate(doc.job.repetitions)
+        if each.complete and any(rank.wall_s > 0 for rank in each.ranks)
+    ]
+    known.sort(key=lambda pair: pair[1].samples_per_s or 0.0)
+    return known[(len(known) - 1) // 2] if known else None
+
+
+def _choose(times: list[RankTime]) -> list[RankTime]:
+    if len(times) <= MAX_ROWS:
+        return times
+    ordered = sorted(times, key=own_s)
+    first = [ordered[-1], ordered[0], ordered[len(ordered) // 2]]
+    wanted = {each.rank for each in first}
+    for each in times:
+        if len(wanted) < MAX_ROWS:
+            wanted.add(each.rank)
+    return [each for each in times if each.rank in wanted]
+
+
+def _share(part_s: float | None, wall_s: float) -> Cell:
+    return figure(None if part_s is None else part_s / wall_s, format_percent)
+
+
+def _notes(workers: WorkerTime | None) -> tuple[str, ...]:
+    if workers is None:
+        return ()
+    if workers.read is None or workers.prep is None or workers.idle is None:
+        return (f"workers: not measured: {workers.not_measured}",)
+    return (
+        f"workers: {format_percent(workers.read)} reading, {format_percent(workers.prep)} "
+        f"preparing, {format_percent(workers.idle)} idle",
+    )
