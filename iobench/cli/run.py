@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
     from ..runner.plan import make_plan
-    from .terminal import Live
+    from .telling import RunTold
 
     for expression in args.fail_on:
         parse(expression)  # report a wrong condition before anything runs
@@ -140,7 +140,6 @@ def run(args: argparse.Namespace) -> int:
     )
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, what was measured is saved.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    live = Live(quiet=args.quiet or args.json)
     options = Options(
         results=args.results,
         rules=args.rules,
@@ -150,6 +149,8 @@ def run(args: argparse.Namespace) -> int:
         mixed=mixed,
         break_lock=args.break_lock,
     )
+    live = RunTold(plan, options, quiet=args.quiet)
+    live.announce()
     try:
         doc, directory = run_plan(plan, options, live)
     finally:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 VERBS = (
+    "check",
     "demo",
     "list",
     "plan",

@@ -5,7 +5,7 @@
 them; ``cleaner`` removes a dataset.
 """
 
-from .cleaner import CleanReport, clean
+from .cleaner import CleanReport, clean, discard
 from .engine import GenerateReport, Progress, generate
 from .plan import ShardPlan, plan_shards, sample_sizes
 
@@ -15,6 +15,7 @@ __all__ = [
     "Progress",
     "ShardPlan",
     "clean",
+    "discard",
     "generate",
     "plan_shards",
     "sample_sizes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +71,20 @@ def clean(root: str | Path, *, dry_run: bool = False, break_lock: bool = False) 
             return _clean(root, storage, path, dry_run=False)
     except MissingObjectError:  # another clean was faster
         raise _not_ours(root) from None
+
+
+def discard(data: str, *, break_lock: bool = False) -> CleanReport:
+    """``clean`` a dataset in a folder that has a name of iobench's own, and remove that folder.
+
+    A process that was killed, or could not remove the folder, has left it, so the next one did not
+    create it. Raises as ``clean`` does.
+    """
+    report = clean(data, break_lock=break_lock)
+    root = local_root(innermost(open_storage(data)))
+    if root is not None and not root.is_symlink():
+        with suppress(OSError):  # it does not exist, or is not empty
+            root.rmdir()
+    return report
 
 
 def _clean(root: str | Path, storage: Storage, path: Path | None, *, dry_run: bool) -> CleanReport:

@@ -32,7 +32,7 @@ from .mixed import Mixed, Saver, saving_to
 from .others import Others
 from .phase import Outcome, Phase, PhaseInterrupted, Saving
 from .plan import Plan
-from .progress import Progress, Silent
+from .progress import Informed, Progress, Silent
 from .third_party import is_library, prepare_library
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,7 @@ def _measure(
                 add_loader_facts(doc, prepare_library(plan, held, proof=options.prove))
         if options.calibration_s > 0:
             _calibrate(bench, doc, progress)
+            _tell_rate(bench, progress)
         if saver:
             with _timed(doc, "checkpoint", progress, "checkpoints alone"):
                 saver.alone(progress)
@@ -166,6 +167,13 @@ def _calibrate(bench: Bench, doc: TrainingRecord, progress: Progress) -> None:
         if entry.applies(bench.plan):
             with _timed(doc, "calibrate", progress, f"ceiling: {entry.title}"):
                 bench.ceilings[entry.name] = entry.measure(bench)
+
+
+def _tell_rate(bench: Bench, progress: Progress) -> None:
+    """Tell the lowest ceiling, by which the time of the repetitions can be estimated."""
+    known = [ceiling.samples_per_s for ceiling in bench.ceilings.values()]
+    if isinstance(progress, Informed) and (rates := [rate for rate in known if rate]):
+        progress.rate(min(rates))
 
 
 def _repeat(
@@ -251,4 +259,6 @@ def _timed(doc: TrainingRecord, name: str, progress: Progress, title: str) -> It
     finally:
         took = time.monotonic() - started
         doc.timings[name] = doc.timings.get(name, 0.0) + took
+        if isinstance(progress, Informed):
+            progress.finished(name, took)
         log.info("%s: %s took %.3f s", name, title, took)

@@ -254,10 +254,7 @@ def describe_plan(
     per_sample = stored / samples
     read = per_sample * share_of_columns(spec, workload.reader.columns)
     memory = total_bytes()
-    batches = -(-samples // accelerators // workload.batch_size) if samples >= accelerators else 1
-    steps = max(1, batches) * workload.epochs
-    if workload.max_steps is not None:
-        steps = min(steps, workload.max_steps)
+    steps = steps_per_repetition(workload, samples=samples, accelerators=accelerators)
     step_time = workload.accelerator.step_time
     shards, free = _shards(spec, manifest), _free_bytes(lies)
     minimum = None
@@ -314,6 +311,13 @@ def describe_plan(
             workload, ranks=accelerators, sample_bytes=read, samples_per_shard=samples / shards
         ),
     )
+
+
+def steps_per_repetition(workload: Workload, *, samples: int, accelerators: int) -> int:
+    """Steps of each accelerator in a repetition, over all its epochs."""
+    batches = -(-samples // accelerators // workload.batch_size) if samples >= accelerators else 1
+    steps = max(1, batches) * workload.epochs
+    return steps if workload.max_steps is None else min(steps, workload.max_steps)
 
 
 def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:

@@ -20,6 +20,16 @@ class ProbeFigures(Record):
     concurrency: int | None  # the same per worker
 
 
+class PartTime(Record):
+    """How long a part of a run should take. ``part``: its key in the record's ``timings``."""
+
+    part: str
+    what: str  # in words, for a table
+    seconds: float | None  # None: not known
+    at_least: bool = False  # it takes longer if the accelerators have to wait
+    not_known: str = ""  # why ``seconds`` is None
+
+
 class PlanFigures(Record):
     """A run before it is run. None: the figure is not known."""
 

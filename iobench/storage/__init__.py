@@ -107,6 +107,13 @@ def rewrapped(url: str, place: str) -> str:
     return f"{name}+{within}" + (f"{mark}{_query(own)}" if own else "")
 
 
+def below(url: str, name: str) -> str:
+    """The path or URL of the folder ``name`` below ``url``, with the same options."""
+    has_options = "://" in url or wrapper_of(url)
+    place, mark, query = url.partition("?") if has_options else (url, "", "")
+    return f"{place.rstrip('/')}/{name}{mark}{query}"
+
+
 def is_local(url: str) -> bool:
     """Whether a URL, without its wrappers, is a directory of this host."""
     while name := wrapper_of(url):

@@ -23,7 +23,7 @@ from ...schema.sweep import (
     setting_text,
 )
 from ...schema.workload import Workload, load_workload
-from ...storage import wrapper_of
+from ...storage import below
 from ...units import format_bytes
 from ..directory import new_directory
 from ..plan import check_asked
@@ -207,13 +207,7 @@ def _refuse_unknown(sweep: Sweep, key: str, workload: Workload, spec: DatasetSpe
 
 def place_of_data(sweep: Sweep, spec: DatasetSpec) -> str:
     """Location of a point's dataset, which is generated and removed again, below ``data_root``."""
-    return _join(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
-
-
-def _join(root: str, name: str) -> str:
-    has_options = "://" in root or wrapper_of(root)
-    place, mark, query = root.partition("?") if has_options else (root, "", "")
-    return f"{place.rstrip('/')}/{name}{mark}{query}"
+    return below(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
 
 
 def new_sweep(results: Path, command: Sequence[str], asked: Sweep) -> tuple[Sweep, Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ...errors import (
     TargetHeldError,
     TargetRefusedError,
 )
-from ...generator import clean, generate
+from ...generator import discard, generate
 from ...schema.sweep import (
     SWEEP_FILE,
     Sweep,
@@ -29,7 +29,6 @@ from ...schema.sweep import (
     save_sweep,
 )
 from ...storage import open_storage
-from ...storage.catalog import innermost, local_root
 from ...storage.local.storage import LocalStorage
 from ...storage.locks.lock import Lease, exclusive
 from ...storage.locks.reading import reading
@@ -216,22 +215,9 @@ class _Visits:
             if self.budget.keep_data:
                 continue
             try:
-                clean(data, break_lock=self.budget.break_lock)
-                _remove_empty(data)
+                discard(data, break_lock=self.budget.break_lock)
             except (TargetRefusedError, DatasetError) as error:
                 self.tell(f"not removed: {error}")  # another sweep reads it, or removed it first
-
-
-def _remove_empty(data: str) -> None:
-    """Remove a dataset's empty folder, whichever sweep made it.
-
-    A sweep that was killed, or could not remove it, has left the folder, so the next sweep did not
-    create it. Its name is one that only sweeps use.
-    """
-    root = local_root(innermost(open_storage(data)))
-    if root is not None and not root.is_symlink():
-        with suppress(OSError):  # it does not exist, or is not empty
-            root.rmdir()
 
 
 def _visit(

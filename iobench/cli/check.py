@@ -1,0 +1,180 @@
+"""``iobench check``: the first answer about a storage, within a given time."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .common import add_overrides, duration, whole_number
+from .terminal import Live, note
+from .verbs import DOCUMENTS, Verb
+
+if TYPE_CHECKING:
+    from ..runner.checking.data import Place
+
+EXAMPLES = """examples:
+  iobench check /mnt/fast
+  iobench check /mnt/fast --workload unet3d-h100 --accelerators 4 --budget 15m
+  iobench check s3://bucket/prefix --budget 10m --keep-data
+  iobench check /mnt/fast/resnet50                      # a dataset: it is read, and stays
+"""
+_BUDGET = "5min"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "url",
+        metavar="DIR",
+        help="directory or URL: either of a dataset, or one below which data may be generated",
+    )
+    parser.add_argument(
+        "--workload",
+        metavar="WORKLOAD",
+        help="name of a workload (iobench list workloads) or YAML file. Default: one that trains "
+        "on the dataset that lies there, otherwise resnet50-h100, which reads many small images "
+        "and is the best known",
+    )
+    parser.add_argument(
+        "--accelerators",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="number of ranks, each with its own loader (default: 1)",
+    )
+    parser.add_argument(
+        "--budget",
+        type=duration,
+        dest="budget_s",
+        default=duration(_BUDGET),
+        metavar="TIME",
+        help="time for everything: generating data, measuring, and removing the data "
+        f"(default: {_BUDGET})",
+    )
+    parser.add_argument(
+        "--keep-data",
+        action="store_true",
+        help="keep the generated data, and print where it is",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="directory for the run directory (default: results)",
+    )
+    add_overrides(parser, "loader.workers=8")
+
+
+class _Told(Live):
+    """What happens before the run, as ``runner.checking.data.Tell`` wants it."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet, lines=True)
+        self._quiet = quiet
+
+    def note(self, line: str) -> None:
+        self.close()
+        note(line, quiet=self._quiet)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..errors import UsageError
+    from ..runner.checking.data import GENERATE_SHARE, MIN_BUDGET_S, find_place, provided
+    from ..runner.plan import check_asked
+    from .terminal import say
+
+    began = time.monotonic()
+    if args.budget_s < MIN_BUDGET_S:
+        raise UsageError(
+            f"--budget {args.budget_s:g}s is too short", remedy=f"give at least {MIN_BUDGET_S:g}s"
+        )
+    place = find_place(args.url, args.workload, args.overrides)
+    check_asked(place.workload, accelerators=args.accelerators, repetitions=1)
+    # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, the data is removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    told = _Told(quiet=args.quiet)
+    generating_s = GENERATE_SHARE * args.budget_s
+    told.note(_announcement(args, place, generating_s))
+    try:
+        with provided(
+            place,
+            accelerators=args.accelerators,
+            seconds=generating_s,
+            keep=args.keep_data,
+            tell=told,
+        ) as url:
+            removal_s = 0.0 if place.found or args.keep_data else _REMOVAL_SHARE * args.budget_s
+            left = args.budget_s - (time.monotonic() - began) - removal_s
+            code = _measure(args, place, url, left, told)
+            if args.keep_data and not place.found and args.format == "text":
+                say(f"data:    {url}")
+    finally:
+        told.close()
+    return code
+
+
+_REMOVAL_SHARE = 0.03
+
+
+def _announcement(args: argparse.Namespace, place: Place, generating_s: float) -> str:
+    from ..runner.checking.data import SPACE_SHARE
+    from ..units import counted, format_duration
+
+    what = f"{place.workload.name} with {counted(args.accelerators, 'accelerator')}"
+    budget = format_duration(args.budget_s)
+    if place.found:
+        return f"check of the dataset at {place.url} by {what}: {budget} to measure"
+    rest = format_duration(args.budget_s - generating_s)
+    return (
+        f"check of {place.url} by {what} within {budget}: at most {format_duration(generating_s)} "
+        f"to generate data (at most {SPACE_SHARE:.0%} of the free space), the other {rest} to "
+        f"measure{'' if args.keep_data else ' and to remove the data'}"
+    )
+
+
+def _measure(args: argparse.Namespace, place: Place, url: str, seconds: float, told: _Told) -> int:
+    """Run the workload on the dataset at ``url`` for about ``seconds``, and print the report."""
+    from ..runner.checking.fit import fit
+    from ..runner.experiment import Options
+    from ..runner.experiment import run as run_plan
+    from ..runner.plan import make_plan
+    from .outcome import finish
+    from .telling import RunTold
+
+    plan = make_plan(place.workload, url, accelerators=args.accelerators, repetitions=1, seed=_SEED)
+    told.phase("a pilot: how many steps fit")
+    fitted = fit(plan, seconds)
+    told.close()
+    options = Options(
+        results=args.results,
+        command=tuple(args.command_line),
+        calibration_s=fitted.calibration_s,
+    )
+    live = RunTold(fitted.plan, options, quiet=args.quiet)
+    live.announce(warns=False)
+    try:
+        doc, directory = run_plan(fitted.plan, options, live)
+    finally:
+        live.close()
+    return finish(doc, directory, kind=args.format, fail_on=())
+
+
+_SEED = 42
+
+VERB = Verb(
+    help="the first answer about a storage: generate data, measure, remove the data",
+    description=(
+        "Generate a dataset below DIR that fits the time and the space, measure the storage and "
+        "run the workload on it, print the verdict, and remove the data. A dataset that lies in "
+        "DIR already is read as it is, and never removed. Nothing else in DIR is touched. The "
+        "size is found by generating a little first. At most 20 % of the free space is used. "
+        "Ctrl-C removes what was generated, and keeps what was measured."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+    formats=DOCUMENTS,
+)

@@ -1,0 +1,70 @@
+"""What ``run`` and ``check`` say on stderr: how long the run should take, and how far it is."""
+
+from __future__ import annotations
+
+from ..runner.estimate import LONG_S, TimeLeft, shorter, total
+from ..runner.experiment import Options
+from ..runner.plan import Plan
+from ..schema.plan import PartTime
+from .terminal import Live, note, warn, whole_seconds
+
+
+class RunTold(Live):
+    """The progress of a run: the parts with their times before it, and then how far it is."""
+
+    def __init__(self, plan: Plan, options: Options, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet, lines=True)
+        self._quiet = quiet
+        self._time = TimeLeft(plan, options)
+        self._warned = False
+
+    def announce(self, *, warns: bool = True) -> None:
+        """Tell what the run will do and how long it should take, part by part.
+
+        ``warns``: of a run that takes long, with what makes it shorter.
+        """
+        self._warned = not warns
+        plan, parts = self._time.plan, self._time.parts()
+        note(f"run of {plan.workload.name} on {plan.data}:", quiet=self._quiet)
+        width = max(len(part.what) for part in parts)
+        for part in parts:
+            note(f"  {part.what:<{width}}  {_time_of(part)}", quiet=self._quiet)
+        if len(parts) > 1:
+            seconds, more = total(parts)
+            note(f"  {'in all':<{width}}  {_about(seconds, more=more)}", quiet=self._quiet)
+        self._warn(parts)
+
+    def rate(self, samples_per_s: float) -> None:
+        """The ceilings are measured, so the time of the repetitions is known better."""
+        self._time.samples_per_s = samples_per_s
+        self.close()
+        seconds, more = self._time.seconds()
+        line = f"the stages are measured: {_about(seconds, more=more)} left"
+        note(line, quiet=self._quiet)
+        self._warn(self._time.parts())
+
+    def finished(self, part: str, seconds: float) -> None:
+        self._time.finished(part, seconds)
+
+    def left(self) -> str:
+        seconds, more = self._time.seconds()
+        return f"{_about(seconds, more=more)} left" if seconds else ""
+
+    def _warn(self, parts: list[PartTime]) -> None:
+        seconds, more = total(parts)
+        if self._quiet or self._warned or seconds <= LONG_S:
+            return
+        self._warned = True
+        how = shorter(self._time.plan, parts)
+        remedy = f"; to make it shorter, add {' or '.join(how)}" if how else ""
+        warn(f"this run takes {_about(seconds, more=more)}{remedy}")
+
+
+def _time_of(part: PartTime) -> str:
+    if part.seconds is None:
+        return f"not known: {part.not_known}"
+    return _about(part.seconds, more=part.at_least)
+
+
+def _about(seconds: float, *, more: bool) -> str:
+    return f"{'at least' if more else 'about'} {whole_seconds(seconds)}"

@@ -1,0 +1,1 @@
+"""``iobench check``: data that a budget allows, and a run that fits into the rest of it."""

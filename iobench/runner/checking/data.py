@@ -1,0 +1,279 @@
+"""The data of a check: a dataset that is there already, or one of the size that the time allows."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from ... import memory
+from ...dataset import load_dataset_spec, read_manifest
+from ...errors import (
+    DatasetError,
+    InterruptedRun,
+    StorageError,
+    TargetHeldError,
+    TargetRefusedError,
+    UsageError,
+    WorkerError,
+)
+from ...generator import GenerateReport, Progress, discard, generate
+from ...interrupts import defer_interrupts
+from ...measure.filesystem import describe_path
+from ...schema.base import known_specs
+from ...schema.dataset import DatasetSpec, resized
+from ...schema.manifest import MANIFEST, MARKER
+from ...schema.workload import Workload, load_workload
+from ...storage import below, open_storage
+from ...storage.catalog import exists, innermost, local_root
+from ...units import counted, format_bytes, format_duration, format_rate
+
+DEFAULT_WORKLOAD = "resnet50-h100"
+
+MIN_BUDGET_S = 10.0
+
+GENERATE_SHARE = 0.3
+"""Share of the budget for generating data, with its removal."""
+
+SPACE_SHARE = 0.2
+"""The most that a check writes: this share of the free space, and of the free inodes."""
+
+MEMORY_MULTIPLE = 5
+"""A dataset of this multiple of the memory is large enough: MLPerf Storage demands no more."""
+
+MIN_BATCHES = 2
+"""Batches of each accelerator that the smallest dataset has."""
+
+_FIRST_BYTES = 8 << 20
+_GROWTH = 8
+_SHORT_S = 0.5
+"""The size is found by generating: first little, then up to _GROWTH times as much, until the next
+size would take longer than there is time. A try of less than _SHORT_S tells little of the pace."""
+
+_USED = 0.7
+"""Share of the time that is left that the next try may take by the pace of the last one."""
+
+_PATIENCE = 2.0
+"""A try is given up when it takes this multiple of the time for generating."""
+
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+class Tell(Protocol):
+    """Hears what is done: ``note`` a line that stays, ``detail`` how far the work is."""
+
+    def note(self, line: str) -> None: ...
+
+    def phase(self, title: str) -> None: ...
+
+    def detail(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a check reads. ``found``: a dataset lies there, which is used and never removed."""
+
+    url: str
+    workload: Workload
+    found: bool
+
+
+def find_place(url: str, workload: str | None, overrides: list[str]) -> Place:
+    """Look at what lies at a path or URL, and choose the workload if none is named.
+
+    Raises UsageError if there is no such directory, or if the dataset that lies there is of no
+    workload that iobench knows; DatasetError for a half generated dataset; StorageError.
+    """
+    home = innermost(open_storage(url))
+    root = local_root(home)
+    if root is not None and not root.is_dir():
+        raise UsageError(
+            f"{root} is not a directory" if root.exists() else f"no such directory: {root}",
+            remedy="name a directory of the storage to check, or a URL",
+        )
+    found = exists(home, MANIFEST) or exists(home, MARKER)
+    if workload is None and found:
+        workload, more = _workload_of(url)
+        overrides = [*more, *overrides]
+    return Place(
+        url=url, workload=load_workload(workload or DEFAULT_WORKLOAD, overrides), found=found
+    )
+
+
+def _workload_of(url: str) -> tuple[str, list[str]]:
+    """The workload that trains on the dataset at ``url``, and what must be set for it."""
+    manifest = read_manifest(open_storage(url))
+    if manifest.header.origin:  # scanned: any workload may read it, but samples may be small
+        return DEFAULT_WORKLOAD, ["reader.crop=null"]
+    name = manifest.spec.name
+    known = sorted(known_specs("workload"), key=lambda each: (not each.endswith("-h100"), each))
+    for each in known:
+        if load_workload(each).dataset == name:
+            return each, []
+    raise UsageError(
+        f"{url} holds the dataset '{name}', on which no known workload trains",
+        remedy="name yours with --workload FILE",
+    )
+
+
+@contextmanager
+def provided(
+    place: Place, *, accelerators: int, seconds: float, keep: bool, tell: Tell
+) -> Iterator[str]:
+    """The URL of the dataset to read: that of ``place``, or one that is generated below it.
+
+    Generating takes about ``seconds``, with the removal at the end. However this ends, what was
+    generated is removed, unless ``keep``. Raises UsageError if the time or the space is too small
+    for the smallest dataset of the workload; InterruptedRun; and what ``generate`` raises.
+    """
+    if place.found:
+        yield place.url
+        return
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    url = below(place.url, f"iobench-check-{stamp}-{secrets.token_hex(2)}")
+    spec = load_dataset_spec(place.workload.dataset)
+    try:
+        _Filling(place, spec, url, accelerators, seconds, keep, tell).run()
+        yield url
+    finally:
+        if not keep:
+            with defer_interrupts():
+                remove(url, tell)
+
+
+def remove(url: str, tell: Tell) -> None:
+    """Remove what was generated at ``url``, if anything was. Raises StorageError."""
+    tell.phase(f"removing {url}")
+    try:
+        discard(url)
+    except TargetHeldError:
+        tell.note(f"not removed, because another process uses it: {url}")
+    except (TargetRefusedError, DatasetError):
+        pass  # nothing was written yet
+
+
+class _Filling:
+    """Generates datasets of growing size into one place, and keeps the last one."""
+
+    def __init__(
+        self,
+        place: Place,
+        spec: DatasetSpec,
+        url: str,
+        accelerators: int,
+        seconds: float,
+        keep: bool,
+        tell: Tell,
+    ) -> None:
+        self.spec, self.url, self.tell = spec, url, tell
+        self.seconds, self.keep = seconds, keep
+        self.deadline = time.monotonic() + seconds
+        self.sample_bytes = spec.sample_size.mean_bytes
+        least = place.workload.batch_size * accelerators * MIN_BATCHES
+        self.least = min(least, spec.samples)
+        self.most = min(spec.samples, self._room(place.url))
+        self.removal_s = 0.0  # for each sample
+
+    def run(self) -> GenerateReport:
+        """Generate. Raises UsageError where not even the smallest dataset is possible."""
+        size = min(self.most, max(1, int(_FIRST_BYTES // self.sample_bytes)))
+        while True:
+            report = self._try(size)
+            more = self._next(size, report.wall_s)
+            if more <= size:
+                return report
+            began = time.monotonic()
+            discard(self.url)
+            self.removal_s = (time.monotonic() - began) / size
+            size = more
+
+    def _next(self, size: int, took_s: float) -> int:
+        """Samples of the next try, after one of ``size`` that took so long; ``size``: no further.
+
+        Raises UsageError if the smallest dataset takes too long.
+        """
+        pace = took_s / size
+        left = self.deadline - time.monotonic()
+        for_all = pace + (0.0 if self.keep else 2 * self.removal_s)
+        wanted = min(self.most, size * _GROWTH, int(_USED * left / for_all))
+        if took_s < _SHORT_S and left > _GROWTH * took_s:
+            wanted = min(self.most, max(wanted, size * _GROWTH // 2))
+        if size >= self.least:
+            return wanted if wanted >= 2 * size else size
+        if wanted >= self.least or (wanted >= 2 * size and took_s < _SHORT_S):
+            return wanted
+        rate = format_rate(self.sample_bytes / pace)
+        needed = pace * self.least / _USED
+        raise UsageError(
+            f"the smallest dataset of '{self.spec.name}' for this check has "
+            f"{format_bytes(self.least * self.sample_bytes)}, and {rate} can be generated here: "
+            f"that takes about {format_duration(needed)}, and there are "
+            f"{format_duration(self.seconds)}",
+            remedy="give a larger --budget: at least "
+            f"{needed / GENERATE_SHARE + MIN_BUDGET_S:.0f}s",
+        )
+
+    def _try(self, samples: int) -> GenerateReport:
+        what = f"{format_bytes(samples * self.sample_bytes)} of '{self.spec.name}'"
+        self.tell.phase(f"generating {what} ({counted(samples, 'sample')})")
+        gives_up = time.monotonic() + _PATIENCE * self.seconds
+
+        def told(progress: Progress) -> None:
+            done, total = format_bytes(progress.done_bytes), format_bytes(progress.total_bytes)
+            self.tell.detail(f"{done} of {total}")
+            if time.monotonic() > gives_up and progress.done_bytes < progress.total_bytes:
+                raise StorageError(
+                    f"generating {total} takes too long: {done} after "
+                    f"{format_duration(_PATIENCE * self.seconds)}",
+                    remedy="give a larger --budget",
+                )
+
+        try:
+            report = generate(
+                resized(self.spec, samples=samples), open_storage(self.url), progress=told
+            )
+        except InterruptedRun:
+            raise InterruptedRun(
+                "interrupted while data was generated, before the run had begun"
+            ) from None
+        except (StorageError, WorkerError) as error:
+            # ``generate`` names flags that a check has not, and a continuation that it is not.
+            if "--size" in error.remedy or "same command" in error.remedy:
+                error.remedy = "" if self.keep else "what was generated is removed"
+            raise
+        rate = format_rate(report.written_bytes / report.wall_s)
+        self.tell.note(f"generated {what} in {format_duration(report.wall_s)}, {rate}: {self.url}")
+        return report
+
+    def _room(self, url: str) -> int:
+        """Samples that the space allows, without limit where it is not known.
+
+        Raises StorageError if the smallest dataset has no room.
+        """
+        most = self.spec.samples
+        if total := memory.total_bytes():
+            most = int(MEMORY_MULTIPLE * total / self.sample_bytes)
+        root = local_root(innermost(open_storage(url)))
+        if root is None:
+            return max(most, self.least)
+        space = os.statvfs(root)
+        free = space.f_bavail * space.f_frsize
+        if describe_path(root, write_probe=False).get("fs_type") in _IN_MEMORY:
+            free = min(free, memory.available_bytes() or free)
+        room = int(SPACE_SHARE * free / self.sample_bytes)
+        if space.f_files:
+            room = min(room, int(SPACE_SHARE * space.f_favail))
+        if room < self.least:
+            raise StorageError(
+                f"{root} has {format_bytes(free)} free, of which a check uses at most "
+                f"{SPACE_SHARE:.0%}; the smallest dataset of '{self.spec.name}' for it has "
+                f"{format_bytes(self.least * self.sample_bytes)}",
+                remedy="free some space, name another directory, or a --workload with smaller "
+                "batches",
+            )
+        return min(max(most, self.least), room)

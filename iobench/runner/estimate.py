@@ -1,0 +1,186 @@
+"""How long a run should take, part by part, before the time is spent and while it is."""
+
+from __future__ import annotations
+
+import time
+
+from ..schema.plan import PartTime
+from ..units import counted
+from .calibration.ceilings import ENTRIES
+from .experiment import Options
+from .mixed import ALONE
+from .plan import Plan, steps_per_repetition
+from .third_party import is_library
+
+START_S = 0.5
+"""Start and end of a phase: ranks and workers begin, the page cache is emptied."""
+
+_ACCELERATOR_S = 2.0
+"""Longest window of the accelerator, which needs no storage to settle."""
+
+_SEARCH_POINTS, _SEARCH_POINT_S = 6, 10.0
+"""What ``--find-max`` usually tries, and the time of each try where the accelerators are fed."""
+
+LONG_S = 300.0
+"""A run that takes longer is worth a warning."""
+
+
+def estimate(
+    plan: Plan,
+    options: Options,
+    *,
+    samples_per_s: float | None = None,
+    repetition_s: float | None = None,
+) -> list[PartTime]:
+    """The parts of a run in their order, each with its time as far as it is known.
+
+    ``samples_per_s``: what all stages may reach together, once the ceilings are measured.
+    ``repetition_s``: how long a repetition takes, once there was one.
+    """
+    found: list[PartTime] = []
+    if is_library(plan):
+        what = f"check of what loader '{plan.workload.loader.kind}' delivers"
+        found.append(
+            PartTime(
+                part="prepare", what=what, seconds=None, not_known="it reads an epoch of the data"
+            )
+        )
+    if options.calibration_s > 0:
+        found.append(_calibration(plan, options.calibration_s))
+    each = _repetition_s(plan, samples_per_s) if repetition_s is None else repetition_s
+    at_least = samples_per_s is None and repetition_s is None
+    if options.mixed is not None:
+        why = "the storage's write bandwidth is not known"
+        what = f"{counted(ALONE, 'checkpoint')} alone, and those during the repetitions"
+        found.append(PartTime(part="checkpoint", what=what, seconds=None, not_known=why))
+    number = plan.repetitions + (options.mixed is not None)
+    steps = _steps(plan)
+    found.append(
+        PartTime(
+            part="measure",
+            what=f"{counted(number, 'repetition')} of {counted(steps, 'step')}",
+            seconds=None if each is None else number * each,
+            at_least=at_least,
+            not_known="" if each is not None else "the accelerator has no step time",
+        )
+    )
+    if options.find_max:
+        found.append(
+            PartTime(
+                part="find_max",
+                what="search for the largest number of accelerators",
+                seconds=_SEARCH_POINTS * (_SEARCH_POINT_S + START_S),
+                at_least=True,
+            )
+        )
+    return found
+
+
+def _steps(plan: Plan) -> int:
+    return steps_per_repetition(
+        plan.workload, samples=plan.manifest.sample_count, accelerators=plan.accelerators
+    )
+
+
+def _calibration(plan: Plan, seconds: float) -> PartTime:
+    entries = [entry for entry in ENTRIES if entry.applies(plan)]
+    windows = [
+        min(seconds, _ACCELERATOR_S) if entry.name == "accelerator" else seconds
+        for entry in entries
+    ]
+    return PartTime(
+        part="calibrate",
+        what="each stage alone",
+        seconds=sum(windows) + START_S * len(windows),
+    )
+
+
+def _repetition_s(plan: Plan, samples_per_s: float | None) -> float | None:
+    """Seconds of a repetition: the accelerators' steps, or what the stages need for the samples.
+
+    None if neither is known.
+    """
+    workload, steps = plan.workload, _steps(plan)
+    step_time = workload.accelerator.step_time
+    known = [steps * step_time] if step_time else []
+    if samples_per_s:
+        samples = min(
+            steps * workload.batch_size * plan.accelerators,
+            plan.manifest.sample_count * workload.epochs,
+        )
+        known.append(samples / samples_per_s)
+    return max(known) + START_S * (1 + _epochs(plan, steps)) if known else None
+
+
+def _epochs(plan: Plan, steps: int) -> int:
+    """Epochs that a repetition begins."""
+    whole = _steps_of_an_epoch(plan)
+    return min(plan.workload.epochs, -(-steps // whole))
+
+
+def _steps_of_an_epoch(plan: Plan) -> int:
+    once = plan.workload.model_copy(update={"epochs": 1, "max_steps": None})
+    return steps_per_repetition(
+        once, samples=plan.manifest.sample_count, accelerators=plan.accelerators
+    )
+
+
+def total(parts: list[PartTime]) -> tuple[float, bool]:
+    """(seconds of all parts that are known, whether it may be more than that)."""
+    known = [part.seconds for part in parts if part.seconds is not None]
+    return sum(known), len(known) < len(parts) or any(part.at_least for part in parts)
+
+
+def shorter(plan: Plan, parts: list[PartTime]) -> list[str]:
+    """Flags that bring a long run near LONG_S, each alone: fewer steps, epochs or repetitions."""
+    spent, _ = total(parts)
+    measure = next((part.seconds for part in parts if part.part == "measure"), None)
+    if measure is None or not spent > LONG_S:
+        return []
+    share = max(0.0, LONG_S - (spent - measure)) / measure
+    steps = _steps(plan)
+    found = [f"--set max_steps={max(1, int(steps * share))}"] if steps > 1 else []
+    if _epochs(plan, steps) > 1:
+        found.append("--set epochs=1")
+    fewer = max(3, int(plan.repetitions * share))
+    if fewer < plan.repetitions:
+        found.append(f"--repeat {fewer}")
+    return found
+
+
+class TimeLeft:
+    """The time that is left of a run, as far as it is known."""
+
+    def __init__(self, plan: Plan, options: Options) -> None:
+        self.plan, self.options = plan, options
+        self.samples_per_s: float | None = None
+        self._spent: dict[str, float] = {}
+        self._turns: dict[str, int] = {}
+        self._turn_began = time.monotonic()
+
+    def parts(self) -> list[PartTime]:
+        """The parts as they are expected by what has been measured so far."""
+        turns = self._turns.get("measure")
+        return estimate(
+            self.plan,
+            self.options,
+            samples_per_s=self.samples_per_s,
+            repetition_s=self._spent["measure"] / turns if turns else None,
+        )
+
+    def finished(self, part: str, seconds: float) -> None:
+        """A turn of a part has ended."""
+        self._spent[part] = self._spent.get(part, 0.0) + seconds
+        self._turns[part] = self._turns.get(part, 0) + 1
+        self._turn_began = time.monotonic()
+
+    def seconds(self) -> tuple[float, bool]:
+        """(seconds that are left, whether it may be more than that)."""
+        parts = self.parts()
+        _, more = total(parts)
+        left = sum(
+            max(0.0, part.seconds - self._spent.get(part.part, 0.0))
+            for part in parts
+            if part.seconds is not None
+        )
+        return max(0.0, left - (time.monotonic() - self._turn_began)), more
