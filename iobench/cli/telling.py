@@ -9,6 +9,10 @@ from ..schema.plan import PartTime
 from .terminal import Live, note, warn, whole_seconds
 
 
+MIN_TOLD_S = 10.0
+"""A run that should end sooner says nothing."""
+
+
 class RunTold(Live):
     """The progress of a run: the parts with their times before it, and then how far it is."""
 
@@ -25,6 +29,8 @@ class RunTold(Live):
         """
         self._warned = not warns
         plan, parts = self._time.plan, self._time.parts()
+        if total(parts)[0] < MIN_TOLD_S:
+            return
         note(f"run of {plan.workload.name} on {plan.data}:", quiet=self._quiet)
         width = max(len(part.what) for part in parts)
         for part in parts:
@@ -39,6 +45,8 @@ class RunTold(Live):
         self._time.samples_per_s = samples_per_s
         self.close()
         seconds, more = self._time.seconds()
+        if seconds < MIN_TOLD_S:
+            return
         line = f"the stages are measured: {_about(seconds, more=more)} left"
         note(line, quiet=self._quiet)
         self._warn(self._time.parts())

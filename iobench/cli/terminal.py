@@ -164,8 +164,9 @@ def whole_seconds(seconds: float) -> str:
     return f"{whole} s" if whole < 100 else format_duration(float(whole))
 
 
-FIRST_LINES_S, LINE_S, LATER_LINE_S = 60.0, 5.0, 30.0
-"""Without a terminal: a line each LINE_S in the first FIRST_LINES_S, then each LATER_LINE_S."""
+QUIET_S, FIRST_LINES_S, LINE_S, LATER_LINE_S = 10.0, 60.0, 5.0, 30.0
+"""Without a terminal: nothing for QUIET_S, a line each LINE_S until FIRST_LINES_S have passed, and
+then each LATER_LINE_S."""
 
 
 class Live:
@@ -220,7 +221,7 @@ class Live:
         now = time.monotonic()
         passed = now - self._started
         pause = LINE_S if passed < FIRST_LINES_S else LATER_LINE_S
-        if not self._lines or now - self._told < pause:
+        if not self._lines or passed < QUIET_S or now - self._told < pause:
             return
         self._told = now
         shown = [self._detail, f"{whole_seconds(passed)} passed", self.left()]

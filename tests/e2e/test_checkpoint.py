@@ -350,7 +350,7 @@ def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -
         "--set", "batch_size=10", "--set", "epochs=1",
         "--set", "loader.workers=1", "--set", "reader.decode=false",
         "--checkpoint", "llama3-8b", "--checkpoint-scale", "1/4096", "--checkpoint-every", "8",
-        "--checkpoint-to", tmp_path / "ckpt", "--json",
+        "--checkpoint-to", tmp_path / "ckpt", "--json", "--quiet",
     )  # fmt: skip
     assert (found.returncode, found.stderr) == (0, ""), found
     doc = json.loads(found.stdout)

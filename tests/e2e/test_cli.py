@@ -55,7 +55,7 @@ def started(*arguments: str | Path, **environment: str) -> Found:
 
 
 def ok(*arguments: str | Path, cwd: Path | None = None) -> str:
-    found = completed(*arguments, cwd=cwd)
+    found = completed(*arguments, "--quiet", cwd=cwd)
     assert (found.returncode, found.stderr) == (0, ""), found
     return found.stdout
 
@@ -93,7 +93,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory, data: Path) -> tuple[Found, Pa
         "IOBENCH_CANARY": CANARY,
         "FSSPEC_S3_SECRET": CANARY,
     }
-    found = started("run", "demo", "--data", data, *QUICK, "--results", root / "results", **secrets)
+    words = ("run", "demo", "--data", data, *QUICK, "--results", root / "results", "--quiet")
+    found = started(*words, **secrets)
     assert found.returncode == 0, found
     (directory,) = (root / "results").iterdir()
     return found, directory
@@ -433,6 +434,7 @@ def test_fail_on_names_what_failed(tmp_path: Path, data: Path) -> None:
         "accelerator_utilization<90%",
         "--fail-on",
         "samples_per_s<0",
+        "--quiet",
     )
     assert found.returncode == 4
     assert found.stdout.startswith("Verdict")

@@ -17,7 +17,7 @@ Found = subprocess.CompletedProcess[str]
 
 
 def ok(*arguments: str | Path) -> str:
-    found = completed(*arguments)
+    found = completed(*arguments, "--quiet")
     assert (found.returncode, found.stderr) == (0, ""), found
     return found.stdout
 

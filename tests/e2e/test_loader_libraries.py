@@ -33,7 +33,7 @@ def iobench(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
 
     def call(*arguments: str | Path) -> tuple[int, str, str]:
         where = ("--results", tmp_path / "results") if arguments[0] == "run" else ()
-        code = main([str(argument) for argument in (*arguments, *where)])
+        code = main([str(argument) for argument in (*arguments, *where, "--quiet")])
         out, err = capfd.readouterr()
         return code, out, err
 

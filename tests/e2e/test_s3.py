@@ -42,7 +42,7 @@ def settings(*pairs: str) -> list[str]:
 @pytest.fixture
 def iobench(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     def call(*words: str, code: int = 0) -> str:
-        found = main(list(words))
+        found = main([*words, "--quiet"])
         shown = capsys.readouterr()
         assert (found, shown.err) == (code, ""), (words, shown)
         return shown.out

@@ -388,6 +388,7 @@ def start(make_dataset: Any, tmp_path: Path) -> Iterator[Callable[..., subproces
             str(tmp_path),
             "--calibration",
             "0",
+            "--quiet",
         ]
         command += [
             "--set",

@@ -395,6 +395,7 @@ def running(make_dataset: Any, tmp_path: Path) -> Iterator[tuple[subprocess.Pope
         "0",
     ]
     arguments += [
+        "--quiet",
         "--repeat",
         "1",
         "--set",

@@ -87,6 +87,7 @@ def _run(group: Path, *arguments: str | Path) -> dict[str, Any]:
         "run",
         *map(str, arguments),
         "--json",
+        "--quiet",
     ]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (found.returncode, found.stderr) == (0, "")

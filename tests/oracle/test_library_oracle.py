@@ -42,6 +42,7 @@ def test_storage_of_known_speed_binds_through_a_library(
             "--results",
             str(tmp_path),
             "--json",
+            "--quiet",
         ]
     )
     out, err = capfd.readouterr()
