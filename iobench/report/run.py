@@ -86,7 +86,15 @@ def _verdict(doc: TrainingRecord) -> Headline:
     return Headline(
         id="verdict",
         title=f"Verdict: {binds_text(doc.job.verdict)} ({state_text(doc)})",
-        sentences=(doc.job.verdict.sentence, *([f"error: {doc.error}"] if doc.error else [])),
+        sentences=tuple(
+            text
+            for text in (
+                doc.job.verdict.sentence,
+                doc.job.verdict.explanation,
+                f"error: {doc.error}" if doc.error else "",
+            )
+            if text
+        ),
         tone="good" if doc.job.verdict.starved is False else "plain",
     )
 

@@ -87,6 +87,8 @@ def _error(found: Prediction, before: Evidence) -> str:
             " If it errs as much here, the rate will be "
             f"{format_count(found.corrected_samples_per_s)} samples/s."
         )
+    else:
+        told += " Another stage is the limit after the change, so this error says nothing about it."
     if abs(found.error) > TRUSTED:
         told += " That is too much to be trusted: see the run's findings (verdict.gap)."
     return told

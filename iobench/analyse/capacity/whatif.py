@@ -6,15 +6,15 @@ recorded run itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...errors import UsageError
 from ...schema.record import Summary, TrainingRecord
 from ...schema.verdict import Verdict
-from ..verdict.bind import bind, verdict
-from ..verdict.evidence import gather
+from ..verdict.bind import verdict
+from ..verdict.evidence import Evidence, gather
+from ..verdict.model import limit_of
 from ..verdict.rebuild import conclude
-from ..verdict.sentence import sentence
 from .ceilings import moved_ceilings
 from .change import Change, Explanation, changed_settings
 
@@ -28,7 +28,8 @@ class Prediction:
     changes: tuple[str, ...]
     bases: tuple[str, ...]  # the models that were used, and the limits of their validity
     error: float | None  # (predicted - measured) / measured of the recorded run
-    corrected_samples_per_s: float | None  # prediction if the model has the same error here
+    # Prediction if the model has the same error here; None if another stage is the limit then.
+    corrected_samples_per_s: float | None
 
 
 def what_if(doc: TrainingRecord, change: Change) -> Prediction:
@@ -57,10 +58,16 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
         ceilings=moved_ceilings(doc, before, change, settings, why),
         repetitions=[],
         find_max=None,
+        knock_outs=[],
+        no_knock_outs="the figures are predicted",
+        curve=None,
     )
-    changed = changed.model_copy(update={"metrics": _metrics(changed)})
-    error = before.predicted / before.measured - 1 if before.predicted and before.measured else None
-    predicted = gather(changed).predicted
+    turns = before.in_turns
+    now = limit_of(before, {}, in_turns=turns)
+    then = limit_of(gather(changed), {}, in_turns=turns)
+    changed = changed.model_copy(update={"metrics": _metrics(gather(changed), then)})
+    error = now[1] / before.measured - 1 if now and before.measured else None
+    same = now is not None and then is not None and now[0] == then[0]
     return Prediction(
         recorded=doc,
         document=changed.with_job(verdict=_verdict(changed)),
@@ -68,39 +75,28 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
         bases=tuple(why.models),
         error=error,
         corrected_samples_per_s=None
-        if error is None or error <= -1 or predicted is None
-        else predicted / (1 + error),
+        if error is None or error <= -1 or then is None or not same
+        else then[1] / (1 + error),
     )
 
 
-def _metrics(doc: TrainingRecord) -> dict[str, Summary]:
-    """Metrics that the roofline model predicts, in the form of measured ones, with n = 0."""
-    evidence = gather(doc)
-    if evidence.predicted is None:
+def _metrics(evidence: Evidence, limit: tuple[str, float] | None) -> dict[str, Summary]:
+    """Metrics that the model predicts, in the form of measured ones, with n = 0."""
+    if limit is None:
         return {}
-    figures = {"samples_per_s": evidence.predicted}
+    figures = {"samples_per_s": limit[1]}
     if evidence.accelerator:
-        figures["accelerator_utilization_sustained"] = min(
-            1.0, evidence.predicted / evidence.accelerator
-        )
+        figures["accelerator_utilization_sustained"] = min(1.0, limit[1] / evidence.accelerator)
     return {
         name: Summary(median=value, min=value, max=value, n=0) for name, value in figures.items()
     }
 
 
 def _verdict(doc: TrainingRecord) -> Verdict:
-    """The verdict on the predicted document.
-
-    Its sentence does not mention raw storage, because only a measurement can give that rate.
-    """
-    found, evidence = verdict(doc), gather(doc)
-    binds, reason = bind(evidence)
-    without_raw = replace(evidence, raw=None) if evidence.fetch is not None else evidence
-    text = sentence(without_raw, binds, reason, found.headroom, found.accelerators_fed)
+    """The verdict on the predicted document."""
+    found = verdict(doc)
     advice = [
         each.model_copy(update={"basis": f"by the modelled ceilings: {each.basis}"})
         for each in found.advice
     ]
-    return found.model_copy(
-        update={"sentence": text, "advice": advice, "measured_samples_per_s": None}
-    )
+    return found.model_copy(update={"advice": advice, "storage_bound": None})

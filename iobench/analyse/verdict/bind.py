@@ -1,183 +1,158 @@
-"""Find the stage that limits a run, by how much, and what that means for the accelerators.
+"""The verdict on a run: what binds, whether the accelerators starve, and what would help.
 
-Model: a data-loading roofline. The stages (fetch, prep, harness, accelerator) overlap, so the
-predicted rate is the lowest ceiling. Fetch and prep run in the same workers, which also hand the
-batches over. If the workers do not read ahead, the true rate lies between the prediction and the
-serial rate 1 / (1/fetch + 1/prep + 1/harness); the rule ``verdict.gap`` reports when the measured
-rate differs by more than 20 %.
-
-Stalls are defined as in DS-Analyzer (Mohan et al., VLDB 2021). Let T1, T3 and T2 be the time per
-sample of the accelerator alone, with everything but fetch, and of the real run. Then
-``prep_stall = (T3 - T1) / T2`` and ``fetch_stall = (T2 - T3) / T2``.
+Two questions have two answers. Starved? compares the accelerators' utilization with what the
+workload requires. What binds? is answered whether they starve or not (``decide``).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ...schema.record import TrainingRecord
-from ...schema.verdict import Verdict
-from ...schema.workload import OWN_LOADER
-from ..compare.statistics import NOISE
+from ...schema.training import Repetition
+from ...schema.verdict import Fed, Verdict
 from .advice import advise
+from .decide import decide, served_by_cache
+from .decision import Decision
 from .evidence import Evidence, accelerators_fed, gather, is_null_accelerator
+from .limits import storage_bound
 from .metrics import NULL_ACCELERATOR
-from .sentence import sentence
+from .sentence import explanation, sentence
+from .stalls import stalls
 
-Binds = Literal["storage", "prep", "harness", "accelerator", "undecided"]
+UNEVEN = 0.05
+"""The slowest rank is named if the others wait for it for more than this share of the time."""
 
-MIN_EXPLAINED = 0.8
-"""A ceiling explains the measured rate if the rate is at least this share of the ceiling."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """The evidence of a record, what binds, and the rest of the verdict, which follows from it."""
+
+    evidence: Evidence
+    decision: Decision
+
+
+def judged(doc: TrainingRecord) -> Judged:
+    """What binds, from the evidence in ``doc``."""
+    evidence = replace(gather(doc), cached=served_by_cache(doc))
+    return Judged(evidence=evidence, decision=decide(evidence))
 
 
 def verdict(doc: TrainingRecord) -> Verdict:
-    """The verdict on ``doc``, from its ceilings and metrics.
+    """The verdict on ``doc``, from its ceilings, metrics and knock-outs.
 
     A figure that cannot be computed is None, and ``not_measured`` gives the reason.
     """
-    evidence = gather(doc)
-    binds, reason = bind(evidence)
+    found = judged(doc)
+    evidence, decision = found.evidence, found.decision
     missing: dict[str, str] = {}
-    prep_stall, fetch_stall = _stalls(evidence, missing)
-    demand, storage = evidence.accelerator, evidence.storage
-    no_demand = (
-        NULL_ACCELERATOR if is_null_accelerator(doc) else "the accelerators' demand is not known"
+    prep_stall, fetch_stall = stalls(evidence, missing)
+    bound = storage_bound(evidence)
+    fed = fed_by_storage(doc, evidence, decision)
+    answer = Verdict(
+        binds=decision.binds,
+        also=list(decision.also),
+        basis=decision.basis,
+        sentence="",
+        starved=None if evidence.utilization is None else not evidence.fed,
+        headroom=_headroom(doc, evidence, missing),
+        accelerators_fed=fed.accelerators,
+        fed=fed,
+        storage_bound=bound,
+        slowest_rank=_slowest_rank(doc.job.repetitions),
+        gains=dict(evidence.gains),
+        predicted_samples_per_s=evidence.predicted,
+        measured_samples_per_s=None if evidence.modelled else evidence.measured,
+        fetch_stall=fetch_stall,
+        prep_stall=prep_stall,
+        too_short=str(decision.too_short) if decision.too_short else "",
+        advice=advise(evidence, decision, bound),
+        not_measured=missing,
     )
-    headroom = storage / demand if storage is not None and demand else None
-    fed = accelerators_fed(storage, evidence.per_accelerator, evidence.required)
-    if headroom is None:
-        missing["headroom"] = missing["accelerators_fed"] = (
-            "neither fetch nor raw storage was measured" if demand else no_demand
-        )
+    if fed.accelerators is None:
+        missing["accelerators_fed"] = fed.not_measured
     if evidence.utilization is None:
-        reasons = [
-            repetition.not_measured.get("accelerator_utilization_sustained", "")
-            for repetition in doc.job.repetitions
-        ]
-        missing["starved"] = next(
-            (text for text in reasons if text),
-            "accelerator utilization is in no complete repetition",
-        )
+        missing["starved"] = _no_utilization(doc)
     if evidence.predicted is None:
         missing["predicted_samples_per_s"] = "no ceiling was measured"
     if evidence.measured is None:
         missing["measured_samples_per_s"] = "no repetition was completed"
-    return Verdict(
-        binds=binds,
-        sentence=sentence(evidence, binds, reason, headroom, fed),
-        starved=None if evidence.utilization is None else not evidence.fed,
-        headroom=headroom,
-        accelerators_fed=fed,
-        predicted_samples_per_s=evidence.predicted,
-        measured_samples_per_s=evidence.measured,
-        fetch_stall=fetch_stall,
-        prep_stall=prep_stall,
-        advice=advise(evidence, binds),
-        not_measured=missing,
+    return answer.model_copy(
+        update={
+            "sentence": sentence(evidence, decision, answer),
+            "explanation": explanation(evidence, decision, answer),
+        }
     )
 
 
-def bind(evidence: Evidence) -> tuple[Binds, str]:
-    """The stage that limits the run, and the reason if it is not simply the lowest ceiling."""
-    if evidence.fed:
-        return "accelerator", ""
-    # For a library, the hand-over of batches is part of its prep.
-    stages: dict[Binds, float | None] = {
-        "storage": evidence.storage,
-        "prep": evidence.prep,
-        "harness": evidence.harness,
-    }
-    known = {stage: rate for stage, rate in stages.items() if rate is not None}
-    missing = [
-        stage
-        for stage, rate in stages.items()
-        if rate is None and not (stage == "harness" and evidence.kind != OWN_LOADER)
+def _headroom(doc: TrainingRecord, evidence: Evidence, missing: dict[str, str]) -> float | None:
+    demand, storage = evidence.accelerator, evidence.storage
+    if evidence.cached:
+        missing["headroom"] = f"{evidence.cached}: what the storage delivers was not measured"
+    elif storage is not None and demand:
+        return storage / demand
+    else:
+        missing["headroom"] = (
+            "neither fetch nor raw storage was measured" if demand else _no_demand(doc)
+        )
+    return None
+
+
+def _no_demand(doc: TrainingRecord) -> str:
+    if is_null_accelerator(doc):
+        return NULL_ACCELERATOR
+    return "the accelerators' demand is not known"
+
+
+def _no_utilization(doc: TrainingRecord) -> str:
+    reasons = [
+        repetition.not_measured.get("accelerator_utilization_sustained", "")
+        for repetition in doc.job.repetitions
     ]
-    if evidence.measured is None:
-        return "undecided", "no repetition was completed"
-    if not known:
-        return "undecided", "no ceiling of storage, prep or harness was measured"
-    lowest = min(known, key=lambda stage: known[stage])
-    if evidence.accelerator is not None and evidence.accelerator * (1 + NOISE) < known[lowest]:
-        return _every_stage_above_demand(evidence, lowest, missing)
-    rivals = [
-        stage for stage in known if stage != lowest and known[stage] <= known[lowest] * (1 + NOISE)
-    ]
-    if rivals:
-        return (
-            "undecided",
-            f"{lowest} and {' and '.join(rivals)} are within {NOISE:.0%} of each other",
-        )
-    if missing and evidence.measured < MIN_EXPLAINED * known[lowest]:
-        share = evidence.measured / known[lowest]
-        return (
-            "undecided",
-            (
-                f"{' and '.join(missing)} was not measured, and {lowest} alone does not explain "
-                f"why the run reached only {share:.0%} of its ceiling"
-            ),
-        )
-    if lowest == "storage" and evidence.client_bound:
-        return (
-            "harness",
-            f"reading alone takes {evidence.fetch_cores:.1f} of {evidence.cores:g} cores",
-        )
-    return lowest, ""
+    known = [text for text in reasons if text]
+    return known[0] if known else "accelerator utilization is in no complete repetition"
 
 
-def _every_stage_above_demand(
-    evidence: Evidence, lowest: Binds, missing: list[Binds]
-) -> tuple[Binds, str]:
-    """For waiting accelerators whose demand is below every ceiling.
+def fed_by_storage(doc: TrainingRecord, evidence: Evidence, decision: Decision) -> Fed:
+    """How many accelerators the storage can feed; what was measured overrides the ceilings."""
+    search = doc.job.find_max
+    if search is not None and (search.accelerators is not None or not search.bound):
+        return Fed(
+            accelerators=search.accelerators or 0,
+            low=search.low,
+            high=search.high,
+            basis="find-max",
+        )
+    if evidence.cached:
+        return Fed(accelerators=None, not_measured=f"{evidence.cached}: storage was not measured")
+    rate, each = evidence.storage, evidence.per_accelerator
+    number = accelerators_fed(rate, each, evidence.required)
+    if number is None:
+        why = _no_demand(doc) if not each else "neither fetch nor raw storage was measured"
+        return Fed(accelerators=None, not_measured=why)
+    blamed = decision.binds in ("storage", "undecided") or "storage" in decision.also
+    if evidence.utilization is not None:
+        if evidence.fed:
+            number = max(number, evidence.accelerators)
+        elif blamed:
+            number = min(number, evidence.accelerators - 1)
+    return Fed(accelerators=number, basis="fetch" if evidence.fetch is not None else "plateau")
 
-    Fetch and prep may still be too slow if a worker does them one after the other.
+
+def _slowest_rank(repetitions: Sequence[Repetition]) -> int | None:
+    """The rank for which the others waited longest, in most repetitions; None without such a one.
+
+    It waits least itself.
     """
-    assert evidence.accelerator is not None
-    if evidence.utilization is None:
-        if missing:
-            return (
-                "undecided",
-                f"{' and '.join(missing)} was not measured, nor was the accelerators' utilization",
-            )
-        return "accelerator", ""
-    if (
-        evidence.serial is not None
-        and evidence.serial < evidence.required * evidence.accelerator
-        and lowest in ("storage", "prep")
-    ):
-        return (
-            lowest,
-            "each worker fetches samples and prepares them one after the other",
-        )
-    if missing:
-        return (
-            "undecided",
-            (
-                "the accelerators wait although the measured ceilings are above their demand, "
-                f"and {' and '.join(missing)} was not measured"
-            ),
-        )
-    return "undecided", "the accelerators wait although every ceiling alone is above their demand"
-
-
-def _stalls(evidence: Evidence, missing: dict[str, str]) -> tuple[float | None, float | None]:
-    """(prep stall, fetch stall) as shares of the time, 0 to 1.
-
-    The prep stall includes the harness, which DS-Analyzer does not separate.
-    """
-    reason = ""
-    if evidence.accelerator is None:
-        reason = NULL_ACCELERATOR
-    elif evidence.prep is None:
-        reason = "the prep ceiling was not measured"
-    elif evidence.measured is None:
-        reason = "no repetition was completed"
-    if reason or evidence.accelerator is None or evidence.prep is None or evidence.measured is None:
-        missing["prep_stall"] = missing["fetch_stall"] = reason
-        return None, None
-    without_fetch = min(
-        rate for rate in (evidence.accelerator, evidence.prep, evidence.harness) if rate is not None
-    )
-    prep = evidence.measured / without_fetch - evidence.measured / evidence.accelerator
-    fetch = 1 - evidence.measured / without_fetch
-    return min(1.0, max(0.0, prep)), min(1.0, max(0.0, fetch))
+    votes: list[int | None] = []
+    for repetition in repetitions:
+        ranks = [rank for rank in repetition.ranks if rank.wall_s > 0]
+        if not repetition.complete or len(ranks) < 2:
+            continue
+        least = min(ranks, key=lambda rank: rank.sync_s)
+        others = [rank for rank in ranks if rank is not least]
+        uneven = min(rank.sync_s / rank.wall_s for rank in others) - least.sync_s / least.wall_s
+        votes.append(least.rank if uneven > UNEVEN else None)
+    named = max(set(votes), key=votes.count) if votes else None
+    return named if named is not None and 2 * votes.count(named) > len(votes) else None

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from ...schema.host import Host
 from ...schema.record import TrainingRecord
-from ...schema.training import Ceiling, MeasuredBy
+from ...schema.training import Ceiling, MeasuredBy, Repetition
+from ...schema.verdict import Estimate, RunCurve
 from ...schema.workload import OWN_LOADER
+from ...units import format_count, format_rate
+from .shares import Shares, shares_of
 
 AT_LIMIT = 0.8
 """A reader that reaches this share of the rate of raw storage is limited by the storage.
 
 Below it, the latency of its reads or their number in flight is the limit.
 """
+
+IN_TURNS = 0.1
+"""A run within this share of the serial rate has workers that fetch and prepare in turns."""
+
+CPU_NEAR = 0.15
+"""A run within this share of the CPU ceiling may be limited by the CPU."""
+
+CPU_BUSY = 0.9
+"""The CPU is spent if at least this share of it was busy during the repetitions."""
 
 _BY_DECODING_COST = ("none", "lz4", "zstd:1", "gzip")
 """Codecs for records that do not name the cheaper ones, the cheapest first."""
@@ -37,6 +51,10 @@ class Evidence:
     # for a library: the rate of iobench's own loader in the same measurement
     own_prep: float | None
     harness: float | None
+    cpu: float | None  # all stages together on this host's cores
+    cpu_busy: float | None  # share of the usable cores during the repetitions
+    # CPU seconds per sample of fetch and of prep, each measured alone
+    cpu_costs: dict[str, float]
     accelerator: float | None  # what the accelerators demand
     measured: float | None
     saves: bool  # checkpoints were saved during loading; utilization leaves their time out
@@ -57,10 +75,26 @@ class Evidence:
     cheaper_codecs: tuple[str, ...]  # with a lower decoding cost, the most expensive first
     decode: bool
     compress_ratio: float
+    shares: Shares  # where the time of the repetitions went
+    gains: dict[str, Estimate]  # of the stages that were left out
+    curve: RunCurve | None  # of the storage; None: not measured
+    samples: int | None  # in the dataset
+    packed: bool | None  # several samples in a shard; None: not known
+    access: str  # random, sequential or auto
+    batch_size: int | None
+    rank_steps: float | None  # of one rank in a repetition
+    workload: str
+    url: str
+    epochs: int
+    data: str  # name of the dataset
+    cached: str = ""  # why the reads say nothing about the storage: a cache served them
+    modelled: bool = False  # the figures are those of a what-if
 
     @property
     def raw_source(self) -> str:
         """What measured raw storage, as a noun phrase that can begin a clause."""
+        if self.modelled:
+            return "raw storage, as predicted"
         return _SOURCES.get(self.raw_by, "the raw measurement")
 
     @property
@@ -74,10 +108,15 @@ class Evidence:
 
     @property
     def predicted(self) -> float | None:
-        """Rate of the roofline model: overlapping stages run at the speed of the slowest one."""
+        """Rate of the roofline model: overlapping stages run at the speed of the slowest one.
+
+        In a what-if, the rate that was predicted there.
+        """
+        if self.modelled:
+            return self.measured
         known = [
             rate
-            for rate in (self.storage, self.prep, self.harness, self.accelerator)
+            for rate in (self.storage, self.prep, self.harness, self.cpu, self.accelerator)
             if rate is not None
         ]
         return min(known, default=None)
@@ -94,6 +133,44 @@ class Evidence:
             1 / rate for rate in (self.fetch, self.prep, self.harness) if rate is not None
         )
         return turns if self.accelerator is None else min(turns, self.accelerator)
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether the workers did fetch and prep one after the other.
+
+        The run was then within ``IN_TURNS`` of the serial rate, and far from the lowest ceiling.
+        """
+        return (
+            not self.modelled
+            and self.serial is not None
+            and self.measured is not None
+            and self.predicted is not None
+            and abs(self.measured / self.serial - 1) <= IN_TURNS
+            and self.measured < (1 - IN_TURNS) * self.predicted
+        )
+
+    @property
+    def streams(self) -> int:
+        """Processes that read: the workers of all ranks, or the ranks themselves."""
+        return max(self.workers, self.accelerators)
+
+    @property
+    def in_flight(self) -> float:
+        """Reads in flight of the run, as far as it is known: at most as many as were asked for."""
+        if self.curve is not None and self.curve.in_flight:
+            return self.curve.in_flight
+        return float(self.streams * self.concurrency)
+
+    @property
+    def cpu_spent(self) -> bool:
+        """Whether the CPU was busy, and the run as fast as all of its cores allow."""
+        return (
+            self.cpu is not None
+            and self.measured is not None
+            and self.measured >= (1 - CPU_NEAR) * self.cpu
+            and self.cpu_busy is not None
+            and self.cpu_busy >= CPU_BUSY
+        )
 
     @property
     def fed(self) -> bool:
@@ -122,6 +199,14 @@ class Evidence:
             else samples_per_s * self.bytes_per_sample
         )
 
+    def told(self, samples_per_s: float | None) -> str:
+        """A rate in words: bytes/s, and samples/s where the bytes are known."""
+        if samples_per_s is None:
+            return "an unknown rate"
+        moved = self.bytes_per_s(samples_per_s)
+        samples = f"{format_count(samples_per_s)} samples/s"
+        return samples if moved is None else f"{format_rate(moved)} ({samples})"
+
 
 def gather(doc: TrainingRecord) -> Evidence:
     """Collect the evidence in ``doc``. Missing keys become None, or the workload's own setting."""
@@ -139,6 +224,9 @@ def gather(doc: TrainingRecord) -> Evidence:
         doc.metrics.get("samples_per_s"),
     )
     cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
+    costs, cores = _cpu_costs(doc, size), effective_cores(doc)
+    done = [repetition for repetition in doc.job.repetitions if repetition.complete]
+    data, curve = doc.job.dataset, doc.job.curve
     return Evidence(
         raw=_rate(doc, "storage_raw", size),
         raw_by=doc.job.ceilings.get("storage_raw", Ceiling()).by,
@@ -146,6 +234,9 @@ def gather(doc: TrainingRecord) -> Evidence:
         prep=_rate(doc, "prep", size),
         own_prep=doc.job.ceilings.get("prep", Ceiling()).details.own_samples_per_s,
         harness=_rate(doc, "harness", size),
+        cpu=_cpu(doc, costs, cores, size),
+        cpu_busy=_cpu_busy(done, cores),
+        cpu_costs=costs,
         accelerator=demand,
         measured=measured.median if measured else None,
         saves=doc.job.saves is not None,
@@ -153,7 +244,7 @@ def gather(doc: TrainingRecord) -> Evidence:
         required=workload.required_accelerator_utilization,
         accelerators=doc.job.accelerators,
         bytes_per_sample=size,
-        cores=effective_cores(doc),
+        cores=cores,
         fetch_cores=cpu * rate / 1e9 if cpu is not None and rate is not None else None,
         cold=workload.cache == "cold",
         workers=doc.job.workers * doc.job.accelerators,
@@ -167,7 +258,61 @@ def gather(doc: TrainingRecord) -> Evidence:
         cheaper_codecs=_cheaper_codecs(doc, spec.codec),
         decode=reader.decode and spec.content != "raw",
         compress_ratio=spec.compress_ratio,
+        shares=shares_of(doc.job.repetitions),
+        gains={
+            each.stage: each.gain
+            for each in doc.job.knock_outs
+            if each.gain is not None and each.gain.value > 0
+        },
+        curve=curve if curve is not None and curve.curve.points else None,
+        samples=data.samples,
+        packed=data.samples > data.shards if data.samples and data.shards else None,
+        access=loader.access or reader.access,
+        batch_size=workload.batch_size,
+        rank_steps=median(each.steps for each in done) / doc.job.accelerators if done else None,
+        workload=workload.name,
+        url=doc.storage.url or "",
+        epochs=workload.epochs,
+        data=spec.name,
+        modelled=measured is not None and measured.n == 0,
     )
+
+
+def _cpu_costs(doc: TrainingRecord, size: float | None) -> dict[str, float]:
+    """CPU seconds per sample of ``storage`` (fetch) and ``prep``, where both are known."""
+    per_gb = {
+        stage: doc.job.ceilings.get(name, Ceiling()).cpu_s_per_gb
+        for stage, name in (("storage", "fetch"), ("prep", "prep"))
+    }
+    known = {stage: cost * size / 1e9 for stage, cost in per_gb.items() if cost and size}
+    return known if len(known) == len(per_gb) else {}
+
+
+def _cpu(
+    doc: TrainingRecord, costs: dict[str, float], cores: float | None, size: float | None
+) -> float | None:
+    """The CPU ceiling in samples/s; from the costs of fetch and prep if it is not recorded.
+
+    What prep costs includes the hand-over of its batches.
+    """
+    recorded = _rate(doc, "cpu", size)
+    if recorded is not None or "cpu" in doc.job.ceilings:
+        return recorded
+    return cores / sum(costs.values()) if costs and cores else None
+
+
+def _cpu_busy(done: Sequence[Repetition], cores: float | None) -> float | None:
+    """Share of the usable cores that was busy, 0 to 1: by this run, or by all of the host."""
+    own = [
+        each.cpu_s / (each.wall_s * cores) for each in done if each.cpu_s and each.wall_s and cores
+    ]
+    host = [
+        each.resources.cpu_busy
+        for each in done
+        if each.resources is not None and each.resources.cpu_busy is not None
+    ]
+    known = [median(shares) for shares in (own, host) if shares]
+    return min(1.0, max(known)) if known else None
 
 
 def _cheaper_codecs(doc: TrainingRecord, codec: str) -> tuple[str, ...]:

@@ -1,22 +1,23 @@
-"""Express the verdict in one or two sentences: which stage limits the accelerators, and figures."""
+"""Express the verdict in words: one sentence for everyone, and an explanation for an engineer."""
 
 from __future__ import annotations
 
+from ...schema.verdict import Estimate, Fed, Verdict
 from ...schema.workload import OWN_LOADER
-from ...units import counted, format_count, format_percent, format_rate
-from ..compare.statistics import NOISE
-from .evidence import AT_LIMIT, Evidence
+from ...units import counted, format_count, format_percent
+from .decision import Decision
+from .evidence import Evidence
+from .explain import explained, gain_text
 
 SUBJECTS = {
-    "storage": "Storage",
-    "prep": "Data preparation on this host",
-    "harness": "The loader itself (worker processes and batch transport)",
-}
-LIMITS = {
     "storage": "storage",
     "prep": "data preparation on this host",
-    "harness": "the loader itself",
+    "harness": "the loader itself (worker processes and batch transport)",
     "accelerator": "the accelerator",
+    "cpu": "this host's CPU",
+    "sync": "waiting for the slowest rank at each step",
+    "saves": "saving checkpoints",
+    "fill": "the start of each epoch, until the first batch is there,",
 }
 
 MILD, SEVERE = 0.05, 0.20
@@ -32,183 +33,130 @@ def degree(utilization: float) -> str:
     return "fed" if wait < MILD else "mildly starved" if wait < SEVERE else "starved"
 
 
-def sentence(
-    evidence: Evidence, binds: str, reason: str, headroom: float | None, fed: int | None
-) -> str:
-    """The verdict in words.
+def sentence(evidence: Evidence, decision: Decision, found: Verdict) -> str:
+    """The verdict in one sentence: starved or not, what binds, what to do, how many can be fed."""
+    parts = [_state(evidence, decision), *_feeds(evidence, decision, found.fed), *_todo(found)]
+    untested = (
+        " (inferred, not tested)"
+        if decision.basis == "inferred" and decision.binds != "undecided"
+        else ""
+    )
+    return f"{_capital('; '.join(parts))}{untested}."
 
-    ``binds`` and ``reason`` come from ``bind.bind``; ``headroom`` and ``fed`` are about storage.
-    """
-    if evidence.accelerator is None:
-        return _without_accelerator(evidence, binds, reason)
+
+def explanation(evidence: Evidence, decision: Decision, found: Verdict) -> str:
+    """What an engineer wants to know: the rates, the reads in flight, what was left out."""
+    return " ".join(explained(evidence, decision, found))
+
+
+def _state(evidence: Evidence, decision: Decision) -> str:
+    """Whether the accelerators starve, and what binds."""
     accelerators = counted(evidence.accelerators, "accelerator")
-    they_demand = "it demands" if evidence.accelerators == 1 else "they demand"
-    demand = f"{they_demand} {_rate(evidence, evidence.accelerator)}"
-    storage = _storage(evidence, headroom)
-    feeds = _feeds(evidence, fed)
-    if binds == "accelerator":
-        return f"{_keeps_busy(evidence, accelerators)}: {demand}, and {storage}{feeds}."
-    if binds == "undecided":
-        return (
-            f"What limits {accelerators} is undecided: {reason}. {_capital(demand)}, "
-            f"and {storage}{_measured(evidence)}."
-        )
-    opening = (
-        f"{_subject(evidence, binds, reason)} {_starves(evidence)} {accelerators}"
-        f"{_busy(evidence)}: {demand}"
-    )
-    if binds == "storage":
-        return f"{opening}, and {storage}{feeds}.{_why_storage(evidence, reason)}"
-    if reason:
-        yields = _rate(evidence, evidence.serial if binds == "prep" else evidence.fetch)
-        return f"{opening}, but {reason}, which yields {yields}."
-    rate = evidence.prep if binds == "prep" else evidence.harness
-    although = f", although {storage}" if (headroom or 0) >= 1 else f", and {storage}"
-    if (
-        rate is not None
-        and evidence.measured is not None
-        and evidence.measured > rate * (1 + NOISE)
-    ):  # the run was faster than the ceiling, so the ceiling was measured too low
-        own = (
-            f"alone yielded {_rate(evidence, rate)}, less than the "
-            f"{_rate(evidence, evidence.measured)} of the whole run"
-        )
-        return f"{opening}, but {_what(evidence, binds)} {own}{although}."
-    return (
-        f"{opening}, but {_what(evidence, binds)} yields at most {_rate(evidence, rate)}{although}."
-    )
-
-
-def _without_accelerator(evidence: Evidence, binds: str, reason: str) -> str:
-    sustained = (
-        "an unknown rate" if evidence.measured is None else _rate(evidence, evidence.measured)
-    )
-    temperature = " cold" if evidence.cold and evidence.measured is not None else ""
-    limit = (
-        f"what limits it is undecided: {reason}"
-        if binds == "undecided"
-        else f"the limit is {LIMITS[binds]}"
-    )
-    if binds == "harness" and reason:
-        limit = f"the limit is this host's CPU: {reason}"
-    why = _why_storage(evidence, "") if binds == "storage" else ""
-    rate = f"the loader sustains {sustained}{temperature}"
-    return f"The accelerators set no demand: {rate}; {limit}.{why}"
-
-
-def _keeps_busy(evidence: Evidence, accelerators: str) -> str:
+    undecided = decision.binds == "undecided"
     if evidence.utilization is None:
-        return f"The data pipeline is expected to keep up with {accelerators}"
-    grade = degree(evidence.utilization)
-    waiting = (
-        ""
-        if grade == "fed"
-        else f", waiting {format_percent(1 - evidence.utilization)} of the time"
-    )
-    between = " between saves" if evidence.saves else ""
-    busy = (
-        f"{format_percent(evidence.utilization)} busy{between} ({_percent(evidence.required)} "
-        f"required{waiting})"
-    )
-    return f"The data pipeline keeps {accelerators} {busy}"
+        return _without_utilization(evidence, decision, accelerators)
+    busy = _busy(evidence)
+    if evidence.fed:
+        is_are = "is" if evidence.accelerators == 1 else "are"
+        fed = f"{accelerators} {is_are} fed {busy}"
+        if decision.binds == "accelerator":
+            return fed
+        if undecided:
+            return f"{fed}; what takes the rest of the time is undecided: {decision.reason}"
+        return f"{fed}, but {_subject(evidence, decision)} {_binds(decision)}"
+    if undecided:
+        starve = "starves" if evidence.accelerators == 1 else "starve"
+        return f"{accelerators} {starve} {busy}, and why is undecided: {decision.reason}"
+    if decision.binds == "accelerator":
+        return f"{accelerators} {busy} bind, and no other stage gains anything"
+    return f"{_subject(evidence, decision)} {_starves(evidence, decision)} {accelerators} {busy}"
 
 
-def _subject(evidence: Evidence, binds: str, reason: str) -> str:
-    if binds == "prep" and evidence.kind != OWN_LOADER:
-        return f"The loader '{evidence.kind}' (decoding, collating and delivering batches)"
-    return "This host's CPU" if binds == "harness" and reason else SUBJECTS[binds]
-
-
-def _what(evidence: Evidence, binds: str) -> str:
-    return "preparation" if binds == "prep" and evidence.kind == OWN_LOADER else "the loader"
-
-
-def _starves(evidence: Evidence) -> str:
-    if evidence.utilization is None:
-        return "limits"
-    return {"fed": "slows", "mildly starved": "mildly starves", "starved": "starves"}[
-        degree(evidence.utilization)
-    ]
+def _without_utilization(evidence: Evidence, decision: Decision, accelerators: str) -> str:
+    if evidence.accelerator is None:
+        cold = " cold" if evidence.cold and evidence.measured is not None else ""
+        rate = (
+            f"the accelerators set no demand: the loader sustains "
+            f"{evidence.told(evidence.measured)}{cold}"
+        )
+    elif decision.binds == "accelerator":
+        return f"the data pipeline is expected to keep up with {accelerators}"
+    else:
+        rate = f"how busy {accelerators} were was not measured"
+    if decision.binds == "undecided":
+        return f"{rate}; what limits it is undecided: {decision.reason}"
+    return f"{rate}, and {_subject(evidence, decision)} {_binds(decision)}"
 
 
 def _busy(evidence: Evidence) -> str:
-    if evidence.utilization is None:
-        return ""
     between = " between saves" if evidence.saves else ""
     return (
-        f" ({format_percent(evidence.utilization)} busy{between}, {_percent(evidence.required)} "
-        "required)"
+        f"({format_percent(evidence.utilization or 0.0)} busy{between}, "
+        f"{evidence.required * 100:.4g} % required)"
     )
 
 
-def _storage(evidence: Evidence, headroom: float | None) -> str:
-    if evidence.storage is None or headroom is None:
-        return "what storage can deliver was not measured"
-    storage, cold = "storage", " cold" if evidence.cold else ""
-    if evidence.fetch is None:
-        storage, cold = "raw storage", ""
-    rate = _rate(evidence, evidence.storage)
-    return f"{storage} delivers {rate}{cold}, {headroom:.2f} x the demand"
+def _subject(evidence: Evidence, decision: Decision) -> str:
+    """What binds, with what can't be told from it."""
+    names = [_name(evidence, stage) for stage in (decision.binds, *decision.also)]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} together"
 
 
-def _feeds(evidence: Evidence, fed: int | None) -> str:
-    if fed is None:
-        return ""
-    at = f"at {_percent(evidence.required)} utilization"
-    if fed >= evidence.accelerators:
-        return f"; it can feed {counted(fed, 'accelerator')} {at}"
-    if evidence.accelerators == 1:
-        return f"; it cannot feed even one {at}"
-    if fed == 0:
-        return f"; it cannot feed any of them {at}"
-    return f"; it can feed {format_count(fed)} of them {at}"
+def _name(evidence: Evidence, stage: str) -> str:
+    if stage == "prep" and evidence.kind != OWN_LOADER:
+        return f"the loader '{evidence.kind}' (decoding, collating and delivering batches)"
+    return SUBJECTS[stage]
 
 
-def _why_storage(evidence: Evidence, reason: str) -> str:
-    """A sentence on whether the device is at its limit, or the reader requests too little."""
-    if reason:
-        return f" {_capital(reason)}, which yields {_rate(evidence, evidence.serial)}."
-    if evidence.raw is None or evidence.fetch is None:
-        return ""
-    share = evidence.fetch / evidence.raw
-    raw = _rate(evidence, evidence.raw)
-    fio = evidence.raw_by == "fio"
-    if share < AT_LIMIT:
-        whose = (
-            "that fio reads from the same files"
-            if fio
-            else "that it gets with more reads in flight"
-        )
-        return (
-            f" The reader gets {share:.0%} of the {raw} {whose}: the limit is its latency or "
-            "concurrency, not the device."
-        )
-    how = (
-        f"fio reads {raw} from the same files"
-        if fio
-        else f"with more reads in flight it delivers {raw}"
-    )
-    return f" The storage itself is at its limit: {how}."
+def _binds(decision: Decision) -> str:
+    return "bind" if decision.also else "binds"
 
 
-def _measured(evidence: Evidence) -> str:
-    return (
-        ""
-        if evidence.measured is None
-        else f"; the run sustained {_rate(evidence, evidence.measured)}"
-    )
+def _starves(evidence: Evidence, decision: Decision) -> str:
+    verb = {"fed": "slow", "mildly starved": "mildly starve", "starved": "starve"}[
+        degree(evidence.utilization or 0.0)
+    ]
+    return verb if decision.also else f"{verb}s"
 
 
-def _rate(evidence: Evidence, samples_per_s: float | None) -> str:
-    if samples_per_s is None:
-        return "an unknown rate"
-    moved = evidence.bytes_per_s(samples_per_s)
-    samples = f"{format_count(samples_per_s)} samples/s"
-    return samples if moved is None else f"{format_rate(moved)} ({samples})"
+def _feeds(evidence: Evidence, decision: Decision, fed: Fed | None) -> list[str]:
+    """How many accelerators the storage can feed; nothing where that was not measured."""
+    if evidence.cached and decision.binds != "undecided":
+        return [f"{evidence.cached}, so this says nothing about the storage"]
+    if fed is None or fed.accelerators is None or evidence.utilization is None:
+        return []
+    at = f"at {evidence.required * 100:.4g} %"
+    number = format_count(fed.accelerators)
+    if fed.low is not None and fed.high is not None:
+        number += f" [{fed.low}, {fed.high}]"
+    if fed.basis == "find-max":
+        number += " (measured)"
+    blamed = "storage" in (decision.binds, *decision.also)
+    if blamed and not evidence.fed and fed.accelerators == 0 and not fed.high:
+        return [
+            f"it can't feed even one {at}"
+            if evidence.accelerators == 1
+            else f"it can't feed any of them {at}"
+        ]
+    if blamed and not evidence.fed:
+        return [f"it can feed {number} of them {at}"]
+    alone = "storage" if evidence.fed else "storage alone"
+    return [f"{alone} could feed {number} {at}"]
 
 
-def _percent(ratio: float) -> str:
-    return f"{ratio * 100:.4g} %"
+def _todo(found: Verdict) -> list[str]:
+    """The first advice, with what it promises or, if it was tried, what it brought."""
+    if not found.advice:
+        return []
+    first = found.advice[0]
+    if first.id == "none":
+        return ["no change is needed"]
+    if first.found is not None:
+        return [f"{first.change}: tried, {gain_text(first.found)}"]
+    if first.predicted_gain is None:
+        return [first.change]
+    promised = Estimate(value=first.predicted_gain, low=first.low, high=first.high)
+    return [f"{first.change}: {gain_text(promised)} the samples/s"]
 
 
 def _capital(text: str) -> str:

@@ -1,0 +1,178 @@
+"""Advice on a storage that binds: more reads in flight, larger ones, fewer bytes, or faster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...schema.curve import Bound
+from ...schema.verdict import Advice, AdviceId, Estimate
+from ...schema.workload import MAX_CONCURRENCY, OWN_LOADER
+from ...units import counted, format_count, format_rate
+from .advice_host import direct_advice, more_cores
+from .evidence import AT_LIMIT, Evidence
+from .limits import enough_in_flight, gain_of_large_reads, gain_of_more_reads
+from .model import WORTH, model_gain
+
+ZSTD_DECODE_BYTES_PER_S = 1.3e9
+"""Decompressed bytes per CPU second, for zstd level 1 on float volumes and weights.
+
+1.34 to 1.37 GB/s were measured on one core.
+"""
+
+
+def storage_advice(evidence: Evidence, bound: Bound | None) -> Sequence[Advice | None]:
+    """Advice by what limits the storage at the run's reads in flight."""
+    if bound == "latency":
+        return [_more_reads(evidence) or _faster(evidence)]
+    if bound == "client":
+        return [direct_advice(evidence), more_cores(evidence)]
+    if bound == "operations":
+        return [_pack(evidence), _faster(evidence)]
+    return [_compress(evidence), _faster(evidence, untried=bound == "unknown")]
+
+
+def _more_reads(evidence: Evidence) -> Advice | None:
+    """More reads in flight, up to the knee of the curve."""
+    more, storage = gain_of_more_reads(evidence), evidence.storage
+    if more is None or storage is None or more.value < WORTH:
+        return None
+    target = enough_in_flight(evidence) or evidence.in_flight * more.value
+    name, how, settings = _how(evidence, target)
+    gain = _moved(evidence, more)
+    if gain is None:
+        return None
+    if evidence.curve is not None:
+        basis = (
+            f"with {format_count(target)} reads in flight instead of "
+            f"{format_count(evidence.in_flight)} the storage delivers {more.value:.2f} x as much"
+        )
+    else:
+        share = 1 / more.value
+        basis = (
+            f"{evidence.raw_source} reads {evidence.told(evidence.raw)} from the same files, the "
+            f"reader {share:.0%} of it"
+        )
+    return Advice(
+        id=name,
+        change=f"keep more reads in flight: {how}",
+        settings=settings,
+        predicted_gain=gain.value,
+        low=gain.low,
+        high=gain.high,
+        basis=f"{basis}; reads in flight = rate x latency (Little's law)",
+    )
+
+
+def _how(evidence: Evidence, target: float) -> tuple[AdviceId, str, list[str]]:
+    """(id of the advice, the change, settings) that keep ``target`` reads in flight."""
+    per_worker = math.ceil(target / evidence.streams)
+    asked = evidence.streams * evidence.concurrency
+    offered = evidence.curve is None or evidence.in_flight >= 0.99 * asked
+    own = evidence.kind == OWN_LOADER
+    if own and offered and per_worker <= MAX_CONCURRENCY:
+        change = f"reader.concurrency={per_worker} instead of {evidence.concurrency}"
+        return "concurrency", change, [f"reader.concurrency={per_worker}"]
+    today = max(1, evidence.workers // evidence.accelerators)
+    workers = max(today + 1, math.ceil(today * target / evidence.in_flight))
+    why = "" if not own or per_worker > MAX_CONCURRENCY else ", since a batch has few requests"
+    change = f"{workers} workers for each accelerator instead of {today}{why}"
+    return "workers", change, [f"loader.workers={workers}"]
+
+
+def _pack(evidence: Evidence) -> Advice | None:
+    """Larger requests, where operations are spent and bytes are not."""
+    larger = gain_of_large_reads(evidence)
+    if larger is None or evidence.packed is None or larger.value < WORTH:
+        return None
+    if evidence.packed and evidence.access != "random":
+        return None
+    gain = _moved(evidence, larger)
+    if gain is None:
+        return None
+    change, settings = (
+        ("read whole shards in order: reader.access=sequential", ["reader.access=sequential"])
+        if evidence.packed
+        else ("pack the samples into shards: generate the dataset with format=tar", [])
+    )
+    return Advice(
+        id="pack",
+        change=change,
+        settings=settings,
+        predicted_gain=gain.value,
+        low=gain.low,
+        high=gain.high,
+        basis="its operations/s are spent, its bandwidth is not: large requests get "
+        f"{larger.value:.2f} x the bytes/s",
+    )
+
+
+def _moved(evidence: Evidence, factor: Estimate) -> Estimate | None:
+    """Gain on the measured rate if the storage delivers ``factor`` times as much."""
+    if evidence.storage is None:
+        return None
+    storage = evidence.storage
+    gains = [
+        None if each is None else model_gain(evidence, storage=storage * each)
+        for each in (factor.value, factor.low, factor.high)
+    ]
+    if gains[0] is None:
+        return None
+    return Estimate(value=gains[0], low=gains[1], high=gains[2], n=factor.n)
+
+
+def _faster(evidence: Evidence, *, untried: bool = False) -> Advice | None:
+    """``untried``: it is not known whether more reads in flight would get more from it."""
+    if evidence.storage is None:
+        return None
+    gain = model_gain(evidence, storage=None)
+    tested = evidence.gains.get("storage")
+    if gain is None and tested is None:
+        return None
+    first = "if iobench probe shows no gain from more reads in flight: " if untried else ""
+    if tested is not None:
+        basis = "the storage was left out: the bytes came from memory"
+        gain = tested.value
+    else:
+        basis = "the next lowest ceiling is then the limit"
+    if evidence.accelerator is not None:
+        enough = evidence.told(evidence.required * evidence.accelerator)
+        basis += f"; {enough} are enough for {counted(evidence.accelerators, 'accelerator')}"
+        basis += f" at {evidence.required * 100:.4g} % utilization"
+    return Advice(
+        id="faster-storage",
+        change=f"{first}use faster storage, or spread the data over more devices",
+        predicted_gain=gain,
+        basis=basis,
+    )
+
+
+def _compress(evidence: Evidence) -> Advice | None:
+    """Only if decompression is faster than storage (cores x decode rate > bandwidth).
+
+    The data must be compressible, too.
+    """
+    stored = evidence.bytes_per_s(evidence.storage)
+    if (
+        evidence.codec != "none"
+        or evidence.compress_ratio <= WORTH
+        or not evidence.cores
+        or stored is None
+        or (evidence.raw and evidence.fetch and evidence.fetch < AT_LIMIT * evidence.raw)
+    ):
+        return None
+    decode = evidence.cores * ZSTD_DECODE_BYTES_PER_S
+    if decode <= stored or evidence.storage is None or evidence.bytes_per_sample is None:
+        return None
+    rate = decode / evidence.bytes_per_sample
+    prep = rate if evidence.prep is None else 1 / (1 / rate + 1 / evidence.prep)
+    return Advice(
+        id="compress",
+        change="store the samples compressed (codec zstd:1)",
+        predicted_gain=model_gain(
+            evidence, storage=evidence.storage * evidence.compress_ratio, prep=prep
+        ),
+        basis=f"the data compresses {evidence.compress_ratio:.2f} x, and {evidence.cores:g} cores "
+        f"decompress {format_rate(decode)}, "
+        f"more than the {format_rate(stored)} of storage",
+    )

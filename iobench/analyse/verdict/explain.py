@@ -1,0 +1,120 @@
+"""The explanation of a verdict for an engineer: rates, reads in flight, what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...schema.verdict import Estimate, Verdict
+from ...units import counted, format_count, format_percent
+from ..compare.statistics import NOISE
+from .decision import Decision
+from .evidence import Evidence
+from .limits import enough_in_flight
+
+SPENT = {
+    "operations": "its operations/s are spent, its bandwidth is not",
+    "bandwidth": "its bandwidth is spent",
+    "operations or bandwidth": "it delivers no more",
+    "latency": "the limit is the latency of its reads, and how many are in flight",
+    "client": "the limit is the CPU of this host, and not the storage",
+    "unknown": "more reads in flight were not measured",
+}
+
+NAMES = {
+    "accelerator": "the accelerator",
+    "sync": "the barrier",
+    "fill": "the start of epochs",
+}
+
+
+def gain_text(gain: Estimate) -> str:
+    """``1.37 x [1.30, 1.44]``."""
+    if gain.low is None or gain.high is None:
+        return f"{gain.value:.2f} x"
+    return f"{gain.value:.2f} x [{gain.low:.2f}, {gain.high:.2f}]"
+
+
+def explained(evidence: Evidence, decision: Decision, found: Verdict) -> Iterator[str]:
+    """The sentences of the explanation."""
+    yield _rates(evidence, found)
+    if decision.reason and decision.binds != "undecided":
+        yield f"{decision.reason[:1].upper()}{decision.reason[1:]}."
+    if evidence.cached:
+        yield f"The reads came from a cache ({evidence.cached}), not from the storage."
+    elif "storage" in (decision.binds, *decision.also) or found.storage_bound == "client":
+        yield from _storage(evidence, found)
+    elif refuted := _refuted(evidence, decision):
+        yield refuted
+    if found.slowest_rank is not None:
+        yield f"The others wait for rank {found.slowest_rank}."
+    if evidence.gains:
+        yield _gains(evidence)
+
+
+def _rates(evidence: Evidence, found: Verdict) -> str:
+    """Demand, what the run sustained, and what the stages deliver alone."""
+    parts = []
+    if evidence.accelerator is not None:
+        parts.append(f"the accelerators demand {evidence.told(evidence.accelerator)}")
+    if evidence.measured is not None and not evidence.modelled:
+        parts.append(f"the run sustained {evidence.told(evidence.measured)}")
+    if evidence.storage is not None and not evidence.cached:
+        name = "storage alone" if evidence.fetch is not None else "raw storage"
+        cold = " cold" if evidence.cold and evidence.fetch is not None else ""
+        times = "" if found.headroom is None else f", {found.headroom:.2f} x the demand"
+        parts.append(f"{name} delivers {evidence.told(evidence.storage)}{cold}{times}")
+    rate = {"prep": evidence.prep, "harness": evidence.harness, "cpu": evidence.cpu}.get(
+        found.binds
+    )
+    if rate is not None:
+        what = {"prep": "preparation", "harness": "the loader", "cpu": "this host's CPU"}
+        parts.append(f"{what[found.binds]} alone yields {evidence.told(rate)}")
+    text = "; ".join(parts) or "nothing was measured"
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _storage(evidence: Evidence, found: Verdict) -> Iterator[str]:
+    """What limits the storage at the run's reads in flight."""
+    if found.storage_bound is None or evidence.modelled:
+        return  # only a measurement tells what limits a storage
+    spent = SPENT[found.storage_bound]
+    enough = enough_in_flight(evidence)
+    if evidence.curve is not None and enough is not None:
+        plateau = evidence.curve.curve.plateau_reads_per_s
+        most = "" if plateau is None else f" ({format_count(plateau.value)} reads/s)"
+        flat = "its plateau" if plateau is not None else "the most that was tried"
+        here = format_count(evidence.in_flight)
+        yield (
+            f"This job keeps {here} reads in flight, and the storage reaches {flat}{most} with "
+            f"{format_count(enough)}: {spent}."
+        )
+    elif evidence.raw is not None and evidence.fetch is not None:
+        share = evidence.fetch / evidence.raw
+        yield (
+            f"The reader gets {share:.0%} of the {evidence.told(evidence.raw)} of "
+            f"{evidence.raw_source}: {spent}."
+        )
+
+
+def _refuted(evidence: Evidence, decision: Decision) -> str:
+    """A ceiling that the run exceeded was measured too low, and says so."""
+    rate = {"prep": evidence.prep, "harness": evidence.harness}.get(decision.binds)
+    if rate is None or evidence.measured is None or evidence.measured <= rate * (1 + NOISE):
+        return ""
+    return "The run was faster than that ceiling, which was measured on a busier host."
+
+
+def _gains(evidence: Evidence) -> str:
+    """What the run gains without each stage."""
+    rounds = max(gain.n for gain in evidence.gains.values())
+    told = [
+        f"{NAMES.get(stage, stage)} {gain_text(gain)}"
+        for stage, gain in sorted(evidence.gains.items(), key=lambda item: -item[1].value)
+    ]
+    how = "one round" if rounds == 1 else counted(rounds, "round")
+    busy = (
+        ""
+        if evidence.cpu_busy is None
+        else f" The CPU was {format_percent(evidence.cpu_busy)} busy."
+    )
+    return f"Without each stage ({how}): {', '.join(told)}.{busy}"

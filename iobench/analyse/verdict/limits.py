@@ -1,0 +1,78 @@
+"""What limits the storage at the run's reads in flight, and what more or larger reads bring."""
+
+from __future__ import annotations
+
+from ...schema.curve import Bound, Rate, StorageCurve
+from ...schema.verdict import Estimate
+from .curve import bound_at, expected_rate
+from .evidence import AT_LIMIT, Evidence
+
+
+def storage_bound(evidence: Evidence) -> Bound | None:
+    """What limits the storage; None if it was not measured, or a cache served the reads.
+
+    Records without a curve have the rate of raw storage instead. It is a limit only if it was
+    measured with more reads in flight than the run had.
+    """
+    if evidence.cached:
+        return None
+    if evidence.curve is not None:
+        return bound_at(evidence.curve.curve, evidence.in_flight, evidence.curve.large)
+    if evidence.client_bound:
+        return "client"
+    if evidence.raw is None or evidence.fetch is None:
+        return None
+    if evidence.fetch < AT_LIMIT * evidence.raw:
+        return "latency"
+    return "operations or bandwidth" if evidence.raw_by == "reader" else "unknown"
+
+
+def enough_in_flight(evidence: Evidence) -> float | None:
+    """The reads in flight from which on the storage delivers no more; None without a curve.
+
+    On a curve that has no knee, the most that were tried.
+    """
+    if evidence.curve is None:
+        return None
+    curve = evidence.curve.curve
+    return float(curve.knee_in_flight or max(point.in_flight for point in curve.points))
+
+
+def gain_of_more_reads(evidence: Evidence) -> Estimate | None:
+    """Factor on the rate of the storage with enough reads in flight; None if nothing tells."""
+    target = enough_in_flight(evidence)
+    if target is None or evidence.curve is None:
+        if not evidence.raw or not evidence.fetch:
+            return None
+        return Estimate(value=evidence.raw / evidence.fetch)
+    points = evidence.curve.curve.points
+    return ratio(expected_rate(points, target), expected_rate(points, evidence.in_flight))
+
+
+def gain_of_large_reads(evidence: Evidence) -> Estimate | None:
+    """Bytes/s of large sequential requests over those of the run's own; None without a curve."""
+    if evidence.curve is None or evidence.curve.large is None:
+        return None
+    return ratio(_most_bytes(evidence.curve.large), _most_bytes(evidence.curve.curve))
+
+
+def _most_bytes(curve: StorageCurve) -> Rate | None:
+    if curve.plateau_bytes_per_s is not None:
+        return curve.plateau_bytes_per_s
+    rates = [point.bytes_per_s for point in curve.points]
+    return max(rates, key=lambda rate: rate.value, default=None)
+
+
+def ratio(one: Rate | None, other: Rate | None) -> Estimate | None:
+    """The factor between two rates, with the interval that their intervals allow."""
+    if one is None or other is None or other.value <= 0:
+        return None
+    value = one.value / other.value
+    if one.low is None or one.high is None or not other.low or other.high is None:
+        return Estimate(value=value)
+    return Estimate(
+        value=value,
+        low=min(value, one.low / other.high),
+        high=max(value, one.high / other.low),
+        n=max(1, min(one.windows, other.windows)),
+    )

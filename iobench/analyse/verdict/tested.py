@@ -1,0 +1,130 @@
+"""What binds, by the stages that were left out in turns with the repetitions.
+
+``gain(stage)`` is the rate without the stage over the rate with it. The stage with the largest
+gain binds, if its interval excludes 1 by the noise threshold. The accelerator is what the others
+are to feed, so it binds only where none of them does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ...schema.verdict import Estimate, Stage
+from ..compare.statistics import NOISE
+from . import inferred
+from .decision import Decision
+from .evidence import Evidence
+
+ONE_ROUND = 0.15
+"""A gain of a single round, which has no interval, has to be larger than this."""
+
+MIN_SHARED = 0.2
+"""Fetch and prep share the CPU if each of them needs at least this part of its time."""
+
+UNEVEN = 0.5
+"""Leaving out the barrier has to bring this part of what another stage brings (in logarithms)."""
+
+
+def interval(gain: Estimate) -> tuple[float, float]:
+    """The interval of a gain; a gain of one round is known to within ``ONE_ROUND``."""
+    if gain.low is None or gain.high is None:
+        return gain.value / (1 + ONE_ROUND), gain.value * (1 + ONE_ROUND)
+    return gain.low, gain.high
+
+
+def convinces(gain: Estimate | None) -> bool:
+    """Whether a gain excludes 1 by the noise threshold."""
+    if gain is None:
+        return False
+    if gain.low is None or gain.high is None:
+        return gain.value > 1 + ONE_ROUND
+    return gain.low > 1 + NOISE
+
+
+def by_test(evidence: Evidence) -> Decision:
+    """What binds, from the gains of the stages that were left out."""
+    found: dict[Stage, Estimate] = {
+        stage: gain
+        for stage, gain in stage_gains(evidence.gains).items()
+        if stage != "accelerator" and convinces(gain)
+    }
+    if evidence.cached:
+        found.pop("storage", None)  # what was left out was a cache
+    if not found:
+        return _by_elimination(evidence)
+    top = max(found, key=lambda stage: found[stage].value)
+    if _is_uneven(found, top):
+        return Decision(binds="sync", basis="tested")
+    if top in ("storage", "prep") and _shares_cpu(evidence, found):
+        return Decision(
+            binds="cpu",
+            basis="tested",
+            reason="the stages share the cores, so each of them slows the others",
+        )
+    low, _ = interval(found[top])
+    also = [stage for stage in found if stage != top and interval(found[stage])[1] >= low]
+    also.sort(key=lambda stage: -found[stage].value)
+    return Decision(binds=top, also=tuple(also), basis="tested")
+
+
+def stage_gains(gains: Mapping[str, Estimate]) -> dict[Stage, Estimate]:
+    """The gains of the stages that can be left out."""
+    stages: tuple[Stage, ...] = ("storage", "prep", "accelerator", "sync", "saves", "fill")
+    return {stage: gains[stage] for stage in stages if stage in gains}
+
+
+def _is_uneven(found: Mapping[Stage, Estimate], top: Stage) -> bool:
+    """Whether ranks wait for each other, and not all of them for the slow stage.
+
+    Without its stage a slow rank is as fast as the others, so that stage gains, too.
+    """
+    if "sync" not in found or top not in ("storage", "prep"):
+        return False
+    return math.log(found["sync"].value) >= UNEVEN * math.log(found[top].value)
+
+
+def _shares_cpu(evidence: Evidence, found: Mapping[Stage, Estimate]) -> bool:
+    """Whether the CPU is spent, and not by preparation alone."""
+    if not evidence.cpu_spent:
+        return False
+    costs = evidence.cpu_costs
+    if costs:
+        return costs["storage"] >= MIN_SHARED * sum(costs.values())
+    return "storage" in found
+
+
+def _by_elimination(evidence: Evidence) -> Decision:
+    """No stage but the accelerator gains anything that could be told from noise."""
+    busy, accelerator = evidence.utilization, evidence.gains.get("accelerator")
+    if busy is None:
+        if convinces(accelerator):
+            return Decision(binds="accelerator", basis="tested")
+        return _left(evidence)
+    if busy >= inferred.FED:
+        return Decision(binds="accelerator", basis="tested")
+    # All waiting together would bring 1 / busy: the accelerator has to bring more.
+    if accelerator is not None and convinces(accelerator):
+        low, _ = interval(accelerator)
+        if low * busy > 1:
+            return Decision(binds="accelerator", basis="tested")
+    return _left(evidence)
+
+
+def _left(evidence: Evidence) -> Decision:
+    """What the ceilings say of the stages that were not left out."""
+    if evidence.cpu_spent:
+        return Decision(binds="cpu", reason="no stage alone gains, and all cores are busy")
+    if evidence.harness and (evidence.measured or 0) >= inferred.MIN_EXPLAINED * evidence.harness:
+        return Decision(binds="harness", reason="no other stage gains anything if it is left out")
+    guess = inferred.by_inference(evidence)
+    known = guess.binds == "undecided" or guess.binds in evidence.gains
+    if known or guess.binds == "accelerator":
+        tried = ", ".join(stage for stage in evidence.gains if stage != "accelerator")
+        return Decision(
+            binds="undecided",
+            basis="tested",
+            reason=f"leaving out a stage ({tried or 'the accelerator'}) brought no gain that "
+            "could be told from noise",
+        )
+    return guess
