@@ -16,8 +16,15 @@ from . import inferred
 from .decision import Decision
 from .evidence import Evidence
 
-ONE_ROUND = 0.15
-"""A gain of a single round, which has no interval, has to be larger than this."""
+FEW_ROUNDS = 0.15
+"""A gain of one or two rounds has to be larger than this.
+
+One round has no interval, and that of two rounds (Student's t, one degree of freedom) is seven times
+as wide as that of three.
+"""
+
+MIN_ROUNDS = 3
+"""Rounds from which on the interval of a gain decides."""
 
 MIN_SHARED = 0.2
 """Fetch and prep share the CPU if each of them needs at least this part of its time."""
@@ -27,9 +34,12 @@ UNEVEN = 0.5
 
 
 def interval(gain: Estimate) -> tuple[float, float]:
-    """The interval of a gain; a gain of one round is known to within ``ONE_ROUND``."""
+    """The interval of a gain; one of a few rounds is taken as known to within ``FEW_ROUNDS``."""
+    low, high = gain.value / (1 + FEW_ROUNDS), gain.value * (1 + FEW_ROUNDS)
     if gain.low is None or gain.high is None:
-        return gain.value / (1 + ONE_ROUND), gain.value * (1 + ONE_ROUND)
+        return low, high
+    if gain.n < MIN_ROUNDS:
+        return max(low, gain.low), min(high, gain.high)
     return gain.low, gain.high
 
 
@@ -37,9 +47,9 @@ def convinces(gain: Estimate | None) -> bool:
     """Whether a gain excludes 1 by the noise threshold."""
     if gain is None:
         return False
-    if gain.low is None or gain.high is None:
-        return gain.value > 1 + ONE_ROUND
-    return gain.low > 1 + NOISE
+    if gain.low is not None and gain.low > 1 + NOISE:
+        return True
+    return (gain.low is None or gain.n < MIN_ROUNDS) and gain.value > 1 + FEW_ROUNDS
 
 
 def by_test(evidence: Evidence) -> Decision:
