@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --find-max
   iobench run unet3d-h100 --data /mnt/fast/unet3d --set reader.concurrency=16 \
 --fail-on 'samples_per_s<20'
+  iobench run cosmoflow-h100 --data /mnt/fast/cosmoflow --confirm
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --checkpoint llama3-8b \
 --checkpoint-scale 1/64 --checkpoint-to /mnt/ckpt
   iobench run resnet50-h100 --data 'throttled+/mnt/fast/resnet50?bandwidth=2GB&latency=5ms'
@@ -54,6 +55,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--find-max",
         action="store_true",
         help="find the largest number of accelerators that this storage can feed",
+    )
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="try the advice of this run: run the first changes that settings can apply in turns "
+        "with today's settings, and print the promised and the found gain",
     )
     parser.add_argument(
         "--rules",
@@ -121,7 +128,16 @@ def run(args: argparse.Namespace) -> int:
 
     workload = load_workload(args.workload, args.overrides)
     check_measuring(args)
+    if args.confirm and args.calibration_s == 0:
+        from ..errors import UsageError
+
+        raise UsageError(
+            "--confirm tries the advice, which comes from the ceilings, but --calibration 0s skips "
+            "them",
+            remedy="leave --calibration out, or --confirm",
+        )
     from ..analyse.verdict.thresholds import parse
+    from ..runner.confirm import Confirm
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
     from ..runner.plan import make_plan
@@ -146,6 +162,7 @@ def run(args: argparse.Namespace) -> int:
         command=tuple(args.command_line),
         calibration_s=args.calibration_s,
         find_max=args.find_max,
+        confirm=Confirm() if args.confirm else None,
         mixed=mixed,
         break_lock=args.break_lock,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from ..analyse.verdict.confirmed import gain_of
 from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict
 from ..units import counted, format_bytes, format_count, format_percent, format_rate
+from . import tried
 from .cache import cold_reads
 from .ceilings import ceiling_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
@@ -45,6 +47,7 @@ def sections(doc: TrainingRecord) -> list[Section]:
     found += saves_sections(doc)
     found.append(Findings(findings=tuple(doc.findings)))
     found += _advice(doc)
+    found += tried.sections(doc)
     found += [_about(doc), _repetitions(doc)]
     return found
 
@@ -215,12 +218,13 @@ def _advice(doc: TrainingRecord) -> list[Section]:
     items = tuple(
         Item(
             text=advice.change,
-            lead="" if advice.predicted_gain is None else f"{advice.predicted_gain:.2f} x",
+            lead="" if (gain := gain_of(advice)) is None else f"{gain.value:.2f} x",
             basis=advice.basis,
         )
         for advice in doc.job.verdict.advice
     )
-    title = "What would help, with the predicted samples/s"
+    measured = any(advice.found for advice in doc.job.verdict.advice)
+    title = f"What would help, with the {'found or ' if measured else ''}predicted samples/s"
     return [Items(id="advice", title=title, items=items)]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,13 @@ from ..load import make_reader
 from ..measure import timeline
 from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
+from ..schema.verdict import Advice
 from ..storage.locks.reading import reading
 from .agent import HostAgent, Used
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES
 from .calibration.findmax import begin_search, find_max
+from .confirm import NOTHING, Confirm, Turns, applicable
 from .directory import new_directory, write_document
 from .facts import add_changes, add_loader_facts, begin_record, shard_versions
 from .mixed import Mixed, Saver, saving_to
@@ -49,6 +51,7 @@ class Options:
     command: tuple[str, ...] = ()
     calibration_s: float = 3.0  # for each ceiling; 0 leaves calibration out
     find_max: bool = False
+    confirm: Confirm | None = None  # try advice in turns with today's settings
     mixed: Mixed | None = None  # save checkpoints while loading
     prove: bool = True  # for a library's loader: check what it delivers before it is measured
     break_lock: bool = False  # take over locks whose holders are on other hosts and dead
@@ -137,6 +140,9 @@ def _measure(
                 doc.job.find_max = begin_search(bench)
                 find_max(bench, doc.job.find_max, progress)
             others.look()
+        if options.confirm is not None:
+            with _timed(doc, "confirm", progress, "trying the advice"):
+                _confirm(bench, options.confirm, doc, others, progress, saver)
         add_changes(doc, plan, before)
     except KeyboardInterrupt:
         doc.status = "interrupted"
@@ -247,6 +253,36 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetit
     )
     bench.keep(phase, outcome)
     return repetition_metrics(outcome.events(), context, round_steps=max(1, phase.loading.workers))
+
+
+def _confirm(
+    bench: Bench,
+    asked: Confirm,
+    doc: TrainingRecord,
+    others: Others,
+    progress: Progress,
+    saver: Saver | None,
+) -> None:
+    """Try the advice that was asked for, or this run's own, and add the turns to ``doc``."""
+    advice: Sequence[Advice] | None = asked.advice
+    if advice is None:
+        concluded = conclude(doc.with_job(ceilings=bench.ceilings)).job.verdict
+        advice = concluded.advice if concluded is not None else ()
+    chosen = applicable(advice)
+    if not chosen:
+        doc.job.no_confirmations = NOTHING
+        return
+    measured_s = doc.timings.get("measure", 0.0)
+    Turns(
+        bench=bench,
+        into=doc.job.confirmations,
+        repetition_s=measured_s / max(1, len(doc.job.repetitions)),
+        budget_s=measured_s if asked.budget_s is None else asked.budget_s,
+        strict=asked.budget_s is not None,
+        look=others.look,
+        progress=progress,
+        saving=saver.uncounted if saver else lambda number: nullcontext(),
+    ).run(chosen, asked.by)
 
 
 @contextmanager

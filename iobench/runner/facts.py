@@ -10,6 +10,7 @@ from ..dataset import ResolvedSpec, cheaper_codecs
 from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
 from ..schema.record import Finding, TrainingRecord
 from ..schema.training import TrainingRun
+from ..storage import is_local, rewrapped
 from ..storage.base import Versioned
 from ..storage.catalog import innermost
 from .agent import HostAgent
@@ -71,6 +72,8 @@ def begin_record(
             workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
             dataset=DatasetFacts(
                 spec=DatasetSpecFacts.model_validate(manifest.spec.model_dump(mode="json")),
+                location=_location(plan),
+                origin=plan.origin,
                 id=manifest.header.id,
                 samples=manifest.sample_count,
                 shards=manifest.shard_count,
@@ -102,6 +105,11 @@ def shard_versions(plan: Plan) -> dict[str, str] | str:
         return f"more than {MAX_VERSIONS} objects"
     found = storage.versions(plan.manifest.folder())
     return {key: found.get(key, "") for key in plan.keys}
+
+
+def _location(plan: Plan) -> str:
+    """Location of the manifest, which does not depend on the current directory."""
+    return rewrapped(plan.data, plan.home.url) if is_local(plan.data) else plan.data
 
 
 def add_changes(doc: TrainingRecord, plan: Plan, before: dict[str, str] | str) -> None:

@@ -49,6 +49,7 @@ class Plan:
     repetitions: int
     seed: int
     data: str = ""  # location of the manifest, as the user wrote it
+    origin: str | None = None  # location of the data of a scanned dataset, if the user named it
 
     @property
     def keys(self) -> list[str]:
@@ -142,6 +143,7 @@ def make_plan(
         repetitions=repetitions,
         seed=seed,
         data=data,
+        origin=origin,
     )
 
 

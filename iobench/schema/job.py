@@ -74,6 +74,10 @@ class DatasetFacts(OpenRecord):
     """The dataset's specification and facts of its manifest; empty for a checkpoint study."""
 
     spec: DatasetSpecFacts = DatasetSpecFacts()
+    # Location of the manifest with its wrappers, absolute for a local path, and that of the data
+    # of a scanned dataset, if the user named it. None in older versions.
+    location: str | None = None
+    origin: str | None = None
     id: str | None = None
     samples: Number | None = None
     shards: Number | None = None

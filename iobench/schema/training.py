@@ -16,12 +16,13 @@ from .checkpoint import Study
 from .job import DatasetFacts, LoaderFacts, WorkloadFacts
 from .numbers import Duration, Few, Figure, Ranks
 from .resources import NfsTraffic, Resources
-from .verdict import Estimate, KnockOut, RankTime, RunCurve, Verdict, WorkerTime
+from .verdict import Confirmation, Estimate, KnockOut, RankTime, RunCurve, Verdict, WorkerTime
 from .workload import Sync
 
 EVENT_COLUMNS = {
     "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, "
-    "measure, quiet, find-max.<N>, without-<stage> (a knock-out; its repetition is the round)",
+    "measure, quiet, find-max.<N>, without-<stage> (a knock-out; its repetition is the round), "
+    "confirm.<n> (the n-th of confirmations, 0: today's settings; its repetition is the turn)",
     "repetition": "uint16, from 0",
     "rank": "uint16, the accelerator's number, from 0",
     "epoch": "uint16, from 0 within the repetition",
@@ -222,6 +223,8 @@ class TrainingRun(Record):
     knock_outs: list[KnockOut] = []
     no_knock_outs: str = ""  # why there are none: the verdict is then inferred
     verdict: Verdict | None = None
+    confirmations: list[Confirmation] = []  # advice that was tried
+    no_confirmations: str = ""  # why none was tried, although that was asked for
     find_max: FindMax | None = None
     saves: Study | None = None  # the checkpoints that were saved while loading, if there were any
     quiet: Repetition | None = None  # then: a repetition without saves

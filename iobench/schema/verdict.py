@@ -155,6 +155,33 @@ class Advice(Record):
     found: Estimate | None = None  # by --confirm: the gain that was measured, in turns
 
 
+Answer = Literal["kept", "not kept", "not told"]
+"""Whether a promised gain was found: ``not told`` if the turns allow for both."""
+
+
+class Turn(Record):
+    """A repetition with the advised settings and one with today's, both with the same seed."""
+
+    turn: Count
+    samples_per_s: Figure  # with the advised settings
+    base_samples_per_s: Figure  # with today's
+    seconds: Figure  # that both took
+
+
+class Confirmation(Record):
+    """Advice that was tried: its settings in turns with today's."""
+
+    id: AdviceId = ""
+    change: str
+    settings: list[str]
+    promised: Estimate
+    promised_by: str = ""  # id of the run that gave the advice; empty: this run
+    turns: list[Turn] = []  # the complete ones
+    found: Estimate | None = None
+    answer: Answer = "not told"
+    not_measured: str = ""  # why there are no turns, or no more of them
+
+
 class Verdict(Record):
     """What binds, whether the accelerators starve, and what would help."""
 

@@ -16,6 +16,7 @@ from ...schema.workload import OWN_LOADER
 from ..checkpoint.meaning import with_meaning
 from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
+from .confirmed import told_again, with_found
 from .curve import conclude_curve
 from .in_flight import run_reads_in_flight
 from .metrics import Events, rank_epochs, repetition_metrics, select, summarise, uncounted_reads
@@ -94,7 +95,9 @@ def conclude(doc: T) -> T:
     if isinstance(doc, TrainingRecord):
         metrics = summarise(doc.job.repetitions) | metrics
         doc = doc.model_copy(update={"metrics": metrics}).with_job(saves=study, curve=_curve(doc))
-        doc = doc.with_job(verdict=verdict(doc))
+        confirmations = [told_again(each) for each in doc.job.confirmations]
+        doc = doc.with_job(verdict=with_found(verdict(doc), confirmations))
+        doc = doc.with_job(confirmations=confirmations)
     else:
         doc = doc.model_copy(update={"metrics": metrics, "job": study})
     findings = [finding for finding in doc.findings if finding.rule not in LEVELS] + evaluate(

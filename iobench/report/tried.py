@@ -1,0 +1,102 @@
+"""Advice that was tried: the promised and the found gain, side by side."""
+
+from __future__ import annotations
+
+from ..schema.record import TrainingRecord
+from ..schema.verdict import Confirmation, Estimate
+from .figures import raw, word
+from .sections import Cell, Column, Item, Items, Row, Section, Table
+
+_ANSWERS = {
+    "kept": "the promise was kept",
+    "not kept": "the promise was not kept",
+    "not told": "not told",
+}
+
+_OTHER_DATA = {"pack": "format=tar", "compress": "codec=zstd:1"}
+"""Advice that needs another dataset, and the setting with which ``generate`` makes it."""
+
+
+def sections(doc: TrainingRecord) -> list[Section]:
+    """Nothing, unless the run was asked to try its advice."""
+    tried, none = doc.job.confirmations, doc.job.no_confirmations
+    if not tried and not none:
+        return []
+    found: list[Section] = [_table(tried)] if tried else []
+    notes = [Item(text=none)] if none else []
+    notes += _by_hand(doc)
+    if notes:
+        title = "Advice that settings can't apply" if tried else "No advice was tried"
+        found.append(Items(id="not-tried", title=title, items=tuple(notes)))
+    return found
+
+
+def interval(gain: Estimate | None) -> str:
+    """``3.20 x [3.15, 3.26]``; without an interval ``3.20 x``."""
+    if gain is None:
+        return "-"
+    if gain.low is None or gain.high is None:
+        return f"{gain.value:.2f} x"
+    return f"{gain.value:.2f} x [{gain.low:.2f}, {gain.high:.2f}]"
+
+
+def _estimate(gain: Estimate | None) -> tuple[Cell, Cell, Cell]:
+    if gain is None:
+        return (word("-", None), raw(None), raw(None))
+    return (Cell(value=gain.value, text=interval(gain)), raw(gain.low), raw(gain.high))
+
+
+def _table(tried: list[Confirmation]) -> Table:
+    rows = tuple(
+        Row(
+            cells=(
+                word(", ".join(each.settings)),
+                *_estimate(each.promised),
+                *_estimate(each.found),
+                Cell(value=len(each.turns), text=str(len(each.turns))),
+                word(_ANSWERS[each.answer], each.answer),
+                raw(each.promised_by or None),
+            )
+        )
+        for each in tried
+    )
+    notes = [
+        f"{', '.join(each.settings)}: {each.not_measured}" for each in tried if each.not_measured
+    ]
+    if any(each.answer == "not told" and len(each.turns) > 1 for each in tried):
+        notes.append("not told: the interval has room for the promised gain and for none")
+    return Table(
+        id="confirmations",
+        title="Advice that was tried, in turns with today's settings: gain in samples/s",
+        columns=(
+            Column(name="settings", label="settings"),
+            Column(name="promised", label="promised", unit="ratio", align="right"),
+            Column(name="promised_low", unit="ratio", where="data"),
+            Column(name="promised_high", unit="ratio", where="data"),
+            Column(name="found", label="found", unit="ratio", align="right"),
+            Column(name="found_low", unit="ratio", where="data"),
+            Column(name="found_high", unit="ratio", where="data"),
+            Column(name="turns", label="turns", unit="count", align="right"),
+            Column(name="answer", label="answer"),
+            Column(name="promised_by", where="data"),
+        ),
+        rows=rows,
+        notes=tuple(notes),
+    )
+
+
+def _by_hand(doc: TrainingRecord) -> list[Item]:
+    """The commands for advice that needs another dataset."""
+    job, spec, verdict = doc.job, doc.job.dataset.spec, doc.job.verdict
+    if verdict is None:
+        return []
+    samples = f" --samples {job.dataset.samples}" if job.dataset.samples else ""
+    return [
+        Item(
+            text=advice.change,
+            basis=f"try it with: iobench generate {spec.name} --to NEW{samples} "
+            f"--set {_OTHER_DATA[advice.id]}; iobench run {job.workload.name} --data NEW",
+        )
+        for advice in verdict.advice
+        if advice.id in _OTHER_DATA
+    ]
