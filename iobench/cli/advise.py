@@ -1,9 +1,11 @@
-"""``iobench advise``: recommend settings from a folder of runs."""
+"""``iobench advise``: recommend settings from a folder of runs, or try the advice of one run."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from .common import add_break_lock, add_origin, add_overrides
 from .verbs import DOCUMENTS, Verb
 
 EXAMPLES = """examples:
@@ -11,6 +13,8 @@ EXAMPLES = """examples:
   iobench advise results/<sweep> --default loader.workers=2 --dataset-size 20TiB
   iobench advise results/<sweep> --workload resnet50-h100 --first-batch 1s --shuffle-window 256MiB \
 --json
+  iobench advise results/<run> --confirm
+  iobench advise results/<run> --confirm --data s3://bucket/resnet50
 """
 
 
@@ -18,7 +22,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory",
         metavar="DIR",
-        help="directory of a sweep, with one directory below it for each run",
+        help="directory of a sweep, with one directory below it for each run; with --confirm, of "
+        "one run",
     )
     parser.add_argument("--workload", metavar="NAME", help="use only the runs of this workload")
     parser.add_argument(
@@ -45,11 +50,43 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="bytes among which each worker shuffles, e.g. 256MiB",
     )
+    tried = parser.add_argument_group("advice of one run")
+    tried.add_argument(
+        "--confirm",
+        action="store_true",
+        help="try the advice of a run: repeat it with the first changes that settings can apply, "
+        "in turns with its own settings, in a new run directory; exit with status 4 unless every "
+        "promise was kept",
+    )
+    tried.add_argument(
+        "--data", metavar="DIR", help="directory or URL of the run's dataset, if it has moved"
+    )
+    add_origin(parser)
+    tried.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="time for the turns (default: as long as the run's repetitions took, and at least "
+        "three turns)",
+    )
+    tried.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="directory for the new run directory (default: results)",
+    )
+    add_break_lock(parser)
+    add_overrides(parser, "storage.endpoint=http://127.0.0.1:9000, for data at a URL")
 
 
 def run(args: argparse.Namespace) -> int:
-    from pathlib import Path
+    if args.confirm:
+        return _confirm(args)
+    return _recommend(args)
 
+
+def _recommend(args: argparse.Namespace) -> int:
+    """Print what a folder of runs recommends."""
     from ..analyse.tuning.recommend import Target, recommend
     from ..analyse.tuning.sweepfolder import read_sweep
     from ..errors import UsageError
@@ -58,6 +95,16 @@ def run(args: argparse.Namespace) -> int:
     from .printing import print_report
     from .terminal import say
 
+    for flag, given in (
+        ("--data", args.data),
+        ("--origin", args.origin),
+        ("--budget", args.budget),
+        ("--set", args.overrides),
+    ):
+        if given:
+            raise UsageError(
+                f"{flag} can only be used with --confirm", remedy="add --confirm, or leave it out"
+            )
     target = Target(
         dataset_bytes=None if args.dataset_size is None else float(parse_size(args.dataset_size)),
         first_batch_s=parse_duration(args.first_batch),
@@ -99,6 +146,80 @@ def _settings(texts: list[str]) -> dict[str, str]:
                 remedy="write it like --default loader.workers=2",
             )
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _confirm(args: argparse.Namespace) -> int:
+    """Try the advice of one run, and print what was promised and found."""
+    import signal
+
+    from ..analyse.verdict.rebuild import conclude
+    from ..errors import UsageError
+    from ..report.tried import confirmed_sections
+    from ..runner.confirm import NOTHING, Confirm, applicable
+    from ..runner.earlier import plan_again
+    from ..runner.experiment import Options
+    from ..runner.experiment import run as run_plan
+    from ..schema.base import apply_overrides
+    from ..schema.record import load_training
+    from ..schema.sweep import SWEEP_FILE
+    from .common import parse_time
+    from .printing import print_report
+    from .terminal import Live, say
+
+    directory = Path(args.directory)
+    if (directory / SWEEP_FILE).is_file():
+        raise UsageError(
+            f"{directory} is a sweep, not one run",
+            remedy=f"confirm its advice with: iobench sweep --confirm {directory}",
+        )
+    budget_s = parse_time("--budget", args.budget)
+    earlier = conclude(load_training(directory))
+    advice = earlier.job.verdict.advice if earlier.job.verdict is not None else []
+    if not applicable(advice):
+        raise UsageError(
+            f"there is nothing to confirm: {NOTHING}",
+            remedy=f"its advice is in: iobench report {directory}",
+        )
+    given = apply_overrides({}, args.overrides)
+    if other := [key for key in given if key != "storage"]:
+        raise UsageError(
+            f"'{other[0]}' can't be changed when advice is confirmed: only keys of 'storage' can "
+            "be given again",
+            remedy="leave it out, or run the workload with that setting and --confirm",
+        )
+    storage = given.get("storage")
+    plan = plan_again(
+        earlier,
+        data=args.data,
+        origin=args.origin,
+        storage=storage if isinstance(storage, dict) else None,
+        repetitions=1,
+    )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    live = Live(quiet=args.quiet or args.json)
+    repeated_s = earlier.timings.get("measure", 0.0)
+    options = Options(
+        results=args.results,
+        command=tuple(args.command_line),
+        calibration_s=0.0,
+        prove=False,
+        confirm=Confirm(
+            advice=tuple(advice),
+            by=earlier.run_id,
+            usual_s=repeated_s,
+            budget_s=budget_s,
+        ),
+        break_lock=args.break_lock,
+    )
+    try:
+        doc, new = run_plan(plan, options, live)
+    finally:
+        live.close()
+    print_report(args.format, doc, confirmed_sections(doc))
+    if args.format == "text":
+        say()
+        say(f"results: {new}")
+    return 0 if all(each.answer == "kept" for each in doc.job.confirmations) else 4
 
 
 VERB = Verb(

@@ -7,7 +7,6 @@ from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict
 from ..units import counted, format_bytes, format_count, format_percent, format_rate
-from . import tried
 from .cache import cold_reads
 from .ceilings import ceiling_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
@@ -29,6 +28,7 @@ from .sections import (
     Table,
 )
 from .time import time_sections
+from .tried import tried_sections
 
 OF_STORED = "of the samples' stored bytes"
 
@@ -47,7 +47,7 @@ def sections(doc: TrainingRecord) -> list[Section]:
     found += saves_sections(doc)
     found.append(Findings(findings=tuple(doc.findings)))
     found += _advice(doc)
-    found += tried.sections(doc)
+    found += tried_sections(doc)
     found += [_about(doc), _repetitions(doc)]
     return found
 

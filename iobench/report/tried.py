@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..schema.record import TrainingRecord
 from ..schema.verdict import Confirmation, Estimate
+from ..units import counted
 from .figures import raw, word
-from .sections import Cell, Column, Item, Items, Row, Section, Table
+from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
 
 _ANSWERS = {
     "kept": "the promise was kept",
@@ -17,7 +18,7 @@ _OTHER_DATA = {"pack": "format=tar", "compress": "codec=zstd:1"}
 """Advice that needs another dataset, and the setting with which ``generate`` makes it."""
 
 
-def sections(doc: TrainingRecord) -> list[Section]:
+def tried_sections(doc: TrainingRecord) -> list[Section]:
     """Nothing, unless the run was asked to try its advice."""
     tried, none = doc.job.confirmations, doc.job.no_confirmations
     if not tried and not none:
@@ -29,6 +30,20 @@ def sections(doc: TrainingRecord) -> list[Section]:
         title = "Advice that settings can't apply" if tried else "No advice was tried"
         found.append(Items(id="not-tried", title=title, items=tuple(notes)))
     return found
+
+
+def confirmed_sections(doc: TrainingRecord) -> list[Section]:
+    """The report of a run that only tried the advice of another one."""
+    tried = doc.job.confirmations
+    kept = sum(each.answer == "kept" for each in tried)
+    return [
+        Headline(
+            id="confirmation",
+            title=f"{kept} of {counted(len(tried), 'promise')} kept",
+            tone="good" if kept == len(tried) else "plain",
+        ),
+        *tried_sections(doc),
+    ]
 
 
 def interval(gain: Estimate | None) -> str:

@@ -53,11 +53,13 @@ class Confirm:
     """What to try, and for how long.
 
     ``advice``: of an earlier run, whose id is ``by``; None: this run's own. ``budget_s``: no turn
-    begins that would end later; None: as long as the repetitions took, and at least ``MIN_TURNS``.
+    begins that would end later; None: ``usual_s`` (None: as long as the repetitions took), and at
+    least ``MIN_TURNS``.
     """
 
     advice: tuple[Advice, ...] | None = None
     by: str = ""
+    usual_s: float | None = None
     budget_s: float | None = None
 
 

@@ -273,11 +273,12 @@ def _confirm(
         doc.job.no_confirmations = NOTHING
         return
     measured_s = doc.timings.get("measure", 0.0)
+    usual_s = measured_s if asked.usual_s is None else asked.usual_s
     Turns(
         bench=bench,
         into=doc.job.confirmations,
         repetition_s=measured_s / max(1, len(doc.job.repetitions)),
-        budget_s=measured_s if asked.budget_s is None else asked.budget_s,
+        budget_s=usual_s if asked.budget_s is None else asked.budget_s,
         strict=asked.budget_s is not None,
         look=others.look,
         progress=progress,

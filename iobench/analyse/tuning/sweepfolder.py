@@ -50,7 +50,8 @@ def read_sweep(
     if (folder / RUN_FILE).is_file():
         raise UsageError(
             f"{folder} is one run, but advice needs several",
-            remedy="name the directory of a sweep",
+            remedy="name the directory of a sweep; see the advice of this run with: "
+            f"iobench report {folder}, and try it with: iobench advise {folder} --confirm",
         )
     left_out: list[str] = []
     documents = _runs(folder, workload, left_out)
