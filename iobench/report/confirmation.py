@@ -8,33 +8,24 @@ from dataclasses import dataclass
 from ..analyse.compare.runs import Row
 from ..analyse.tuning.confirmation import Confirmation
 from ..analyse.tuning.recommend import Recommendation
+from ..schema.verdict import Answer, Estimate
 from . import compare
 from .sections import Fact, Facts, Headline, Section
+from .tried import ANSWERS, interval
 
 
 def sections(found: Confirmation) -> list[Section]:
     """Whether the advice is confirmed, and the comparison of fresh runs behind it."""
     advice = found.advice
     row = next(row for row in found.comparison.rows if row.metric == "samples_per_s")
-    judged = row.judgement
-    promised = f"{advice.gain:.2f} x" if advice.gain is not None else "an unknown gain"
-    if advice.gain_low is not None and advice.gain_high is not None:
-        promised += f" [{advice.gain_low:.2f}, {advice.gain_high:.2f}]"
-    measured = f"{judged.ratio:.2f} x" if judged.ratio is not None else "an unknown gain"
-    if judged.low is not None and judged.high is not None:
-        measured += f" [{judged.low:.2f}, {judged.high:.2f}]"
-    answer = (
-        "NOT confirmed"
-        if not found.confirmed
-        else "confirmed"
-        if found.better
-        else "confirmed as no slower"
-    )
-    p = "" if judged.p is None else f", p = {judged.p:.2g}"
+    promised = "an unknown gain" if found.promised is None else interval(found.promised)
+    measured = "an unknown gain" if found.found is None else interval(found.found)
+    p = "" if row.judgement.p is None else f", p = {row.judgement.p:.2g}"
     changes = ", ".join(f"{key}={value}" for key, value in advice.changes.items())
     title = (
-        f"{answer}: with {changes} fresh runs with other seeds do {measured} today's "
-        f"samples/s{p}; the sweep promised {promised}"
+        f"{'confirmed' if found.confirmed else 'NOT confirmed'}: {ANSWERS[found.answer]}: with "
+        f"{changes} fresh runs with other seeds do {measured} today's samples/s{p}; the sweep "
+        f"promised {promised}"
     )
     return [
         Headline(id="confirmation", title=title, tone="good" if found.confirmed else "plain"),
@@ -52,6 +43,9 @@ class Document:
     """The JSON document of ``iobench sweep --confirm``."""
 
     confirmed: bool
+    answer: Answer
+    promised: Estimate | None
+    found: Estimate | None
     advice: Recommendation
     comparison: Sequence[Row]
     directory: str
@@ -62,6 +56,9 @@ def document(found: Confirmation) -> Document:
     """The advice, and the comparison by which it is confirmed or not."""
     return Document(
         confirmed=found.confirmed,
+        answer=found.answer,
+        promised=found.promised,
+        found=found.found,
         advice=found.advice,
         comparison=found.comparison.rows,
         directory=found.directory,

@@ -8,10 +8,10 @@ from ..units import counted
 from .figures import raw, word
 from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
 
-_ANSWERS = {
+ANSWERS = {
     "kept": "the promise was kept",
     "not kept": "the promise was not kept",
-    "not told": "not told",
+    "not told": "it is not told whether the promise was kept",
 }
 
 _OTHER_DATA = {"pack": "format=tar", "compress": "codec=zstd:1"}
@@ -69,7 +69,7 @@ def _table(tried: list[Confirmation]) -> Table:
                 *_estimate(each.promised),
                 *_estimate(each.found),
                 Cell(value=len(each.turns), text=str(len(each.turns))),
-                word(_ANSWERS[each.answer], each.answer),
+                word(ANSWERS[each.answer], each.answer),
                 raw(each.promised_by or None),
             )
         )

@@ -51,6 +51,7 @@ def test_visits_that_are_invalid_or_too_few_tell_nothing(tmp_path: Path) -> None
 class Advised:
     def __init__(self, gain: float) -> None:
         self.gain = gain
+        self.gain_low, self.gain_high = gain * 0.98, gain * 1.02
 
 
 def compared(candidate: list[float]) -> Comparison:
@@ -66,7 +67,9 @@ def compared(candidate: list[float]) -> Comparison:
         (1.2, FAST, True),
         (1.2, BASE, False),
         (2.0, [rate * 1.1 for rate in BASE], False),  # better, but far from twice as fast
-        (2.0, [rate * 1.6 for rate in BASE], True),
+        (2.0, [rate * 1.6 for rate in BASE], False),
+        (2.0, [rate * 1.9 for rate in BASE], True),  # within 5 % of the promise
+        (2.0, [rate * 2.5 for rate in BASE], True),  # more than was promised
         (1.01, BASE, True),
         (1.01, FAST, True),
         (1.01, [80.0, 81, 82, 79, 78], False),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...schema.verdict import Answer, Estimate
 from ..compare.runs import Comparison
-from ..compare.statistics import NOISE
+from ..verdict.confirmed import answer
 from .recommend import Recommendation
-
-MIN_SHARE_OF_GAIN = 0.5
-"""Share of a promised gain that fresh runs must show: a promise of 2 x needs at least 1.5 x."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,31 +24,31 @@ class Confirmation:
     notes: tuple[str, ...] = ()
 
     @property
-    def confirmed(self) -> bool:
-        """Whether fresh runs show what was promised.
+    def promised(self) -> Estimate | None:
+        """The gain that the sweep promised; None if it had no runs with today's settings."""
+        advice = self.advice
+        if advice.gain is None:
+            return None
+        return Estimate(value=advice.gain, low=advice.gain_low, high=advice.gain_high)
 
-        A promised gain is confirmed if the rate improves by at least half of that gain. Advice
-        without a gain above noise (smaller settings that are as good) is also confirmed if the
-        comparison finds no difference, and the rate is within noise of today's.
+    @property
+    def found(self) -> Estimate | None:
+        """The gain of the fresh runs, with its interval."""
+        row = next(row for row in self.comparison.rows if row.metric == "samples_per_s")
+        judged = row.judgement
+        if judged.ratio is None:
+            return None
+        count = min(len(row.baseline), len(row.candidate))
+        return Estimate(value=judged.ratio, low=judged.low, high=judged.high, n=count)
+
+    @property
+    def answer(self) -> Answer:
+        """Whether fresh runs show what was promised, by the same rule as for the advice of a run.
+
+        Without a promise, nothing tells whether it was kept.
         """
-        gain = self.advice.gain
-        ratio = self._ratio
-        if self.better:
-            promised = max(0.0, (gain or 1.0) - 1)
-            return ratio - 1 >= MIN_SHARE_OF_GAIN * promised
-        return (
-            gain is not None
-            and gain <= 1 + NOISE
-            and self.comparison.difference == "same"
-            and ratio >= 1 - NOISE
-        )
+        return "not told" if self.promised is None else answer(self.promised, self.found)
 
     @property
-    def better(self) -> bool:
-        """Whether the advised settings are faster than today's, by any amount."""
-        return self.comparison.difference == "better"
-
-    @property
-    def _ratio(self) -> float:
-        rows = self.comparison.rows
-        return next(row for row in rows if row.metric == "samples_per_s").judgement.ratio or 0.0
+    def confirmed(self) -> bool:
+        return self.answer == "kept"
