@@ -1,0 +1,367 @@
+"""Advice that was tried: which is chosen, whether the promise was kept, and what stays recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.analyse.verdict.confirmed import answer, gain_of, told_again, with_found
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.cli.main import main
+from iobench.errors import InterruptedRun, IobenchError
+from iobench.generator import generate
+from iobench.report.record import sections
+from iobench.report.sections import Items, Table
+from iobench.runner import confirm, experiment
+from iobench.runner.confirm import Confirm, applicable
+from iobench.runner.experiment import Options
+from iobench.runner.plan import Plan, make_plan
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.record import TrainingRecord, load_training
+from iobench.schema.verdict import Advice, Confirmation, Estimate, Turn
+from iobench.schema.workload import Workload
+from iobench.storage.local.storage import LocalStorage
+from tests.unit.conftest import build_run
+
+
+def estimate(value: float, low: float | None = None, high: float | None = None) -> Estimate:
+    return Estimate(value=value, low=low, high=high, n=3)
+
+
+@pytest.mark.parametrize(
+    ("promised", "found", "told"),
+    [
+        (estimate(2.0, 1.9, 2.1), estimate(1.85, 1.8, 1.92), "kept"),  # the intervals overlap
+        (estimate(2.0), estimate(1.95, 1.94, 1.96), "kept"),  # within the noise threshold
+        (estimate(2.0, 1.9, 2.1), estimate(3.0, 2.9, 3.1), "kept"),  # more than was promised
+        (estimate(2.0, 1.9, 2.1), estimate(1.5, 1.4, 1.6), "not kept"),
+        (estimate(2.0, 1.9, 2.1), estimate(0.8, 0.7, 0.9), "not kept"),
+        (estimate(2.0, 1.9, 2.1), estimate(1.5, 0.8, 2.2), "not told"),
+        (estimate(2.0, 1.9, 2.1), estimate(2.0), "not told"),  # one turn has no interval
+        (estimate(2.0), None, "not told"),
+        (estimate(1.2, 1.0, 1.4), estimate(1.0, 0.99, 1.01), "not kept"),  # no gain at all
+        (estimate(1.0), estimate(1.0, 0.97, 1.03), "kept"),  # smaller settings, no slower
+        (estimate(1.0), estimate(0.8, 0.75, 0.85), "not kept"),
+        (estimate(1.0), estimate(1.0, 0.7, 1.4), "not told"),
+    ],
+)
+def test_a_promise_is_kept_where_the_intervals_overlap(
+    promised: Estimate, found: Estimate | None, told: str
+) -> None:
+    assert answer(promised, found) == told
+
+
+@given(value=st.floats(1.06, 20), low=st.floats(0.5, 1), high=st.floats(1, 2))
+def test_finding_exactly_what_was_promised_never_breaks_a_promise(
+    value: float, low: float, high: float
+) -> None:
+    promise = estimate(value, value * low, value * high)
+    assert answer(promise, promise) in ("kept", "not told")
+    assert answer(promise, estimate(value, value, value)) == "kept"
+
+
+def line(id: Any, gain: float | None, *settings: str) -> Advice:
+    return Advice(id=id, change=id, predicted_gain=gain, basis="", settings=list(settings))
+
+
+def test_the_first_changes_that_settings_can_apply_are_tried() -> None:
+    chosen = applicable(
+        [
+            line("pack", 9.0),
+            line("workers", 1.5, "loader.workers=4"),
+            line("concurrency", 3.0, "reader.concurrency=8"),
+            line("direct", 1.2, "reader.direct=true"),
+            line("transport", 1.04, "loader.transport=ring"),
+            line("loader", None, "loader.kind=iobench"),
+        ]
+    )
+    assert [each.id for each in chosen] == ["concurrency", "workers"]
+    assert applicable([line("transport", 1.04, "loader.transport=ring")]) == []
+
+
+def tried(*rates: tuple[float, float], settings: str = "reader.concurrency=8") -> Confirmation:
+    turns = [
+        Turn(turn=number, samples_per_s=rate, base_samples_per_s=base, seconds=1.0)
+        for number, (rate, base) in enumerate(rates)
+    ]
+    return Confirmation(change="c", settings=[settings], promised=estimate(2.0), turns=turns)
+
+
+def test_what_was_found_comes_before_what_is_predicted() -> None:
+    doc = build_run(rates={"storage_raw": 5000, "fetch": 600, "prep": 700}, measured=580, au=0.29)
+    assert doc.job.verdict is not None
+    first = doc.job.verdict.advice[0]
+    assert first.settings
+    other = line("direct", 1.1, "reader.direct=true")
+    verdict = doc.job.verdict.model_copy(update={"advice": [first, other]})
+    useless = told_again(
+        tried((101, 100), (100, 101), (100, 100)).model_copy(update={"settings": first.settings})
+    )
+    again = with_found(verdict, [useless])
+    assert [each.id for each in again.advice] == ["direct", first.id]
+    assert again.advice[1].found == useless.found
+    assert again.advice[1].predicted_gain == first.predicted_gain
+    assert gain_of(again.advice[1]) == useless.found
+    assert gain_of(again.advice[0]) == Estimate(value=1.1)
+    assert gain_of(line("pack", None)) is None
+    assert with_found(verdict, []) == verdict
+
+
+def test_a_report_computes_what_was_found_again_and_shows_it() -> None:
+    wrong = tried((200, 100), (220, 110), (180, 90)).model_copy(update={"found": estimate(9.0)})
+    doc = conclude(build_run().with_job(confirmations=[wrong]))
+    [told] = doc.job.confirmations
+    assert told.found is not None
+    assert told.found.value == pytest.approx(2)
+    assert told.answer == "kept"
+    [table] = [part for part in sections(doc) if part.id == "confirmations"]
+    assert isinstance(table, Table)
+    [row] = table.rows
+    figures = dict(zip([column.name for column in table.columns], row.cells, strict=True))
+    assert figures["promised"].value == 2.0
+    assert figures["found"].value == pytest.approx(2)
+    assert (figures["turns"].value, figures["answer"].value) == (3, "kept")
+
+
+def test_advice_for_other_data_comes_with_its_commands() -> None:
+    doc = build_run(dataset={"samples": 600})
+    assert doc.job.verdict is not None
+    advised = doc.job.verdict.model_copy(update={"advice": [line("pack", 3.0)]})
+    doc = doc.with_job(verdict=advised, no_confirmations="nothing to try")
+    [items] = [part for part in sections(doc) if part.id == "not-tried"]
+    assert isinstance(items, Items)
+    assert [item.text for item in items.items] == ["nothing to try", "pack"]
+    assert "--samples 600 --set format=tar" in items.items[1].basis
+
+
+# Real runs: small files, each read delayed.
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("tried") / "data"
+    spec = {"name": "demo", "samples": 24, "sample_size": {"mean": 20_000}, "format": "files"}
+    generate(build(DatasetSpec, spec, where="here"), LocalStorage(place), workers=0)
+    return place
+
+
+def plan_for(data: Path, **settings: Any) -> Plan:
+    spec: dict[str, Any] = {
+        "name": "tried",
+        "dataset": "demo",
+        "batch_size": 4,
+        "accelerator": {"kind": "null"},
+        "reader": {"concurrency": 1},
+        "loader": {"workers": 1},
+        **settings,
+    }
+    url = f"throttled+{data}?latency=5ms"
+    workload = build(Workload, spec, where="here")
+    return make_plan(workload, url, accelerators=1, repetitions=1, seed=3)
+
+
+ADVICE = (line("concurrency", 2.0, "reader.concurrency=4"),)
+
+
+def options(results: Path, *advice: Advice, budget_s: float | None = None) -> Options:
+    return Options(
+        results=results,
+        calibration_s=0.0,
+        confirm=Confirm(advice=advice, by="earlier", budget_s=budget_s),
+    )
+
+
+def test_turns_are_recorded_with_their_events(data: Path, tmp_path: Path) -> None:
+    doc, directory = experiment.run(plan_for(data), options(tmp_path, *ADVICE))
+    [found] = doc.job.confirmations
+    assert found.promised_by == "earlier"
+    assert len(found.turns) >= confirm.MIN_TURNS
+    assert found.found is not None
+    assert len(doc.job.repetitions) == 1  # the turns are none
+    from iobench.measure.timeline import read_events
+
+    events = read_events(directory / "events.parquet")
+    for turn in found.turns:
+        for phase in ("confirm.0", "confirm.1"):
+            rows = (events["phase"] == phase) & (events["repetition"] == turn.turn)
+            assert int(np.asarray(events["samples"])[rows].sum()) == 24
+    assert load_training(directory).job.confirmations == doc.job.confirmations
+
+
+def test_what_cannot_be_tried_says_why_and_the_rest_is_tried(data: Path, tmp_path: Path) -> None:
+    doc, _ = experiment.run(
+        plan_for(data),
+        options(
+            tmp_path,
+            line("direct", 9.0, "reader.direct=perhaps"),
+            line("concurrency", 8.0, "reader.concurrency=1"),
+            *ADVICE,
+        ),
+    )
+    wrong, same = doc.job.confirmations
+    assert (wrong.turns, same.turns) == ([], [])
+    assert wrong.not_measured
+    assert same.not_measured
+    assert (wrong.answer, same.answer) == ("not told", "not told")
+
+
+def test_a_budget_that_is_too_small_is_told(data: Path, tmp_path: Path) -> None:
+    doc, _ = experiment.run(plan_for(data), options(tmp_path, *ADVICE, budget_s=0.001))
+    [found] = doc.job.confirmations
+    assert found.turns == []
+    assert found.found is None
+    assert found.not_measured
+
+
+def test_a_run_without_anything_to_try_says_so(data: Path, tmp_path: Path) -> None:
+    doc, _ = experiment.run(plan_for(data), options(tmp_path, line("pack", 5.0)))
+    assert doc.status == "ok"
+    assert doc.job.confirmations == []
+    assert doc.job.no_confirmations
+
+
+def interrupting(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
+    """Raise ``error`` where the phase of the ``at``-th repetition in turns begins."""
+    begun = []
+    original = confirm.Bench.run
+
+    def run(self: Any, phase: Any, **more: Any) -> Any:
+        if phase.name.startswith("confirm."):
+            begun.append(phase.name)
+            if len(begun) == at:
+                raise error
+        return original(self, phase, **more)
+
+    monkeypatch.setattr(confirm.Bench, "run", run)
+
+
+def test_complete_turns_count_after_an_interrupt(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupting(monkeypatch, 6, KeyboardInterrupt())
+    with pytest.raises(InterruptedRun):
+        experiment.run(plan_for(data), options(tmp_path, *ADVICE))
+    [directory] = tmp_path.iterdir()
+    doc = load_training(directory)
+    assert doc.status == "interrupted"
+    [found] = doc.job.confirmations
+    assert len(found.turns) == 2
+    assert found.found is not None
+    assert found.found.n == 2
+
+
+def test_a_change_that_fails_is_left_out(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupting(monkeypatch, 3, IobenchError("no memory"))  # the second turn begins with it
+    doc, _ = experiment.run(plan_for(data), options(tmp_path, *ADVICE))
+    [found] = doc.job.confirmations
+    assert len(found.turns) == 1
+    assert found.not_measured == "no memory"
+    assert found.answer == "not told"
+
+
+def test_a_run_without_ceilings_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "demo", "--data", str(data), "--confirm", "--calibration", "0s"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+# The advice of an earlier run
+
+
+@pytest.fixture
+def earlier(data: Path, tmp_path: Path) -> Path:
+    """A recorded run whose advice is to keep more reads in flight."""
+    doc, directory = experiment.run(plan_for(data), options(tmp_path / "first"))
+    path = directory / "run.json"
+    record = json.loads(path.read_text())
+    rate = doc.job.repetitions[0].samples_per_s
+    assert rate is not None
+    record["job"]["ceilings"] = {
+        "storage_raw": {"by": "fio", "samples_per_s": rate * 3, "bytes_per_s": rate * 60_000},
+        "fetch": {"by": "reader", "samples_per_s": rate, "bytes_per_s": rate * 20_000},
+        "prep": {"by": "reader", "samples_per_s": rate * 50},
+        "harness": {"by": "loader", "samples_per_s": rate * 90},
+    }
+    record["job"]["no_confirmations"] = ""
+    path.write_text(json.dumps(record))
+    return directory
+
+
+def test_an_earlier_run_is_repeated_with_its_advice(
+    earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in earlier.iterdir()}
+    new = tmp_path / "new"
+    code = main(["advise", str(earlier), "--confirm", "--results", str(new), "--json"])
+    assert {path.name: path.read_bytes() for path in earlier.iterdir()} == before
+    doc = TrainingRecord.model_validate(json.loads(capsys.readouterr().out))
+    [found] = doc.job.confirmations
+    assert (found.id, found.promised_by) == ("concurrency", earlier.name)
+    assert found.promised.value == pytest.approx(3, rel=0.01)
+    assert code == (0 if found.answer == "kept" else 4)
+    [directory] = new.iterdir()
+    assert load_training(directory).job.confirmations == doc.job.confirmations
+
+
+def test_a_dataset_that_is_gone_or_another_one_is_refused(
+    earlier: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["advise", str(earlier), "--confirm", "--results", str(tmp_path / "new")]
+    other = tmp_path / "other"
+    spec = {"name": "demo", "samples": 12, "sample_size": {"mean": 20_000}, "format": "files"}
+    generate(build(DatasetSpec, spec, where="here"), LocalStorage(other), workers=0)
+    assert main([*words, "--data", str(other)]) == 1
+    assert main([*words, "--data", str(tmp_path / "gone")]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_address_in_a_record_is_not_contacted(
+    earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = earlier / "run.json"
+    record = json.loads(path.read_text())
+    record["job"]["dataset"]["location"] = "s3://bucket/data?endpoint=http://127.0.0.1:1"
+    record["job"]["workload"]["storage"] = {"endpoint": "http://127.0.0.1:1"}
+    path.write_text(json.dumps(record))
+    words = ["advise", str(earlier), "--confirm", "--results", str(tmp_path / "new")]
+    assert main(words) == 2
+    # The user names the data, and the record alone names the endpoint.
+    assert main([*words, "--data", "s3://bucket/data"]) == 2
+    record["job"]["dataset"]["location"] = None
+    path.write_text(json.dumps(record))
+    assert main(words) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--set", "reader.concurrency=9", "--confirm"],
+        ["--budget", "0s", "--confirm"],
+        ["--budget", "1m"],
+        ["--data", "x"],
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(
+    words: list[str], earlier: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["advise", str(earlier), *words]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_run_without_applicable_advice_has_nothing_to_confirm(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, directory = experiment.run(plan_for(data), options(tmp_path))
+    assert main(["advise", str(directory), "--confirm"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
