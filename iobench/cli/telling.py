@@ -8,7 +8,6 @@ from ..runner.plan import Plan
 from ..schema.plan import PartTime
 from .terminal import Live, note, warn, whole_seconds
 
-
 MIN_TOLD_S = 10.0
 """A run that should end sooner says nothing."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from ..analyse.verdict.advice import WORTH
+from ..analyse.verdict.model import WORTH
 from ..analyse.verdict.confirmed import told_again
 from ..analyse.verdict.metrics import repetition_metrics
 from ..errors import IobenchError, TargetLostError
