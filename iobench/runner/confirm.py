@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from ..analyse.verdict.model import WORTH
 from ..analyse.verdict.confirmed import told_again
 from ..analyse.verdict.metrics import repetition_metrics
+from ..analyse.verdict.model import WORTH
 from ..errors import IobenchError, TargetLostError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
