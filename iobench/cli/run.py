@@ -13,6 +13,7 @@ from .common import (
     add_origin,
     add_overrides,
     check_measuring,
+    duration,
     whole_number,
 )
 from .verbs import DOCUMENTS, Verb
@@ -91,6 +92,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="seed of the first repetition; each has its own (default: 42)",
     )
     add_calibration(parser, "3s", "time to measure each ceiling; 0s skips all ceilings")
+    parser.add_argument(
+        "--budget",
+        type=duration,
+        metavar="TIME",
+        help="time for all knock-outs together, which measure what each stage costs by leaving it "
+        "out (default: as long as the repetitions together)",
+    )
+    parser.add_argument(
+        "--no-knockouts",
+        action="store_true",
+        help="leave no stage out; the verdict is then inferred from the ceilings, not tested",
+    )
     saves = parser.add_argument_group("checkpoints during the run")
     saves.add_argument(
         "--checkpoint",
@@ -163,6 +176,8 @@ def run(args: argparse.Namespace) -> int:
         calibration_s=args.calibration_s,
         find_max=args.find_max,
         confirm=Confirm() if args.confirm else None,
+        knock_outs=not args.no_knockouts,
+        budget_s=args.budget,
         mixed=mixed,
         break_lock=args.break_lock,
     )

@@ -1,6 +1,7 @@
-"""A reader that reads nothing, to measure the most that the harness itself can do.
+"""Readers that leave a part of their work out, to measure what the rest can do.
 
-Also: how many bytes each sample has in storage and when it reaches the training process.
+One reads nothing, another one reads but prepares nothing. Also: how many bytes each sample has in
+storage and when it reaches the training process.
 """
 
 from __future__ import annotations
@@ -63,7 +64,44 @@ class NullReader:
         return Delivered(ends - lengths, lengths, stats)
 
 
-AnyReader = BatchReader | NullReader
+class ReadyReader:
+    """Really reads the stored bytes, and hands over ready samples instead of preparing them.
+
+    ``fetching`` reads them (see ``BatchReader``, ``bytes_only``). What is handed over has the right
+    sizes, but is whatever the slot holds. ``delivered`` is that of NullReader.
+    """
+
+    def __init__(self, fetching: BatchReader, delivered: Indices) -> None:
+        self.manifest = fetching.manifest
+        self.in_place = False
+        self.mapped: Mapped | None = fetching.mapped
+        self._fetching, self._delivered = fetching, delivered
+
+    def clone(self) -> ReadyReader:
+        """Return another reader of the same data, as ``BatchReader.clone`` does."""
+        return ReadyReader(self._fetching.clone(), self._delivered)
+
+    def close(self) -> None:
+        self._fetching.close()
+
+    def reserve(self, largest_batch: int, *, into_output: bool) -> None:
+        """Allocate and touch the memory for the stored bytes before the first read."""
+        self._fetching.reserve(largest_batch, into_output=False)
+
+    def room(self, indices: Indices | None = None) -> npt.NDArray[np.int64]:
+        return self._delivered if indices is None else self._delivered[indices]
+
+    def read(self, indices: Indices, output: memoryview | None) -> Delivered:
+        """Read samples ``indices``; raises as ``BatchReader.read`` does."""
+        stats = self._fetching.read(indices, None).stats
+        lengths = self._delivered[indices]
+        ends = np.cumsum(lengths)
+        if output is not None and len(ends) and ends[-1] > len(output):
+            raise too_small(int(ends[-1]), len(output))
+        return Delivered(ends - lengths, lengths, stats)
+
+
+AnyReader = BatchReader | NullReader | ReadyReader
 
 
 def stored_bytes(manifest: Manifest, delivered: Indices) -> Indices:

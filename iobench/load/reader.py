@@ -100,6 +100,11 @@ class BatchReader:
             self.in_place and spec.check == "none" and not (spec.decode and not self._content.plain)
         )
 
+    @property
+    def prepares(self) -> bool:
+        """Whether more happens to a sample's bytes than that they are read into their batch."""
+        return not self._nowhere
+
     def clone(self) -> BatchReader:
         """Return another reader of the same data, with its own memory and threads.
 

@@ -13,28 +13,28 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..analyse.verdict.metrics import repetition_metrics, uncounted_reads
 from ..analyse.verdict.rebuild import conclude
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..measure import timeline
 from ..schema.record import TrainingRecord
-from ..schema.training import Repetition
+from ..schema.training import Repetition, TrainingRun
 from ..schema.verdict import Advice
 from ..storage.locks.reading import reading
-from .agent import HostAgent, Used
+from .agent import HostAgent
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES
 from .calibration.findmax import begin_search, find_max
 from .confirm import NOTHING, Confirm, Turns, applicable
 from .directory import new_directory, write_document
 from .facts import add_changes, add_loader_facts, begin_record, shard_versions
+from .knockouts import SWITCHED_OFF, KnockOuts
 from .mixed import Mixed, Saver, saving_to
 from .others import Others
-from .phase import Outcome, Phase, PhaseInterrupted, Saving
 from .plan import Plan
 from .progress import Informed, Progress, Silent
+from .repetition import measure, repetition_phase
 from .third_party import is_library, prepare_library
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,9 @@ class Options:
     calibration_s: float = 3.0  # for each ceiling; 0 leaves calibration out
     find_max: bool = False
     confirm: Confirm | None = None  # try advice in turns with today's settings
+    knock_outs: bool = True
+    # Seconds for all knock-outs together; None: as long as the repetitions together take.
+    budget_s: float | None = None
     mixed: Mixed | None = None  # save checkpoints while loading
     prove: bool = True  # for a library's loader: check what it delivers before it is measured
     break_lock: bool = False  # take over locks whose holders are on other hosts and dead
@@ -93,6 +96,7 @@ def _measure(
         directory=directory,
         seconds=options.calibration_s,
         tick=progress.steps,
+        held=held,
     )
     log.info(
         "run of %s on %s with %d accelerators, in %s",
@@ -126,15 +130,7 @@ def _measure(
         if saver:
             with _timed(doc, "checkpoint", progress, "checkpoints alone"):
                 saver.alone(progress)
-            with _timed(doc, "measure", progress, "a repetition without checkpoints"):
-                _repeat(bench, 0, doc, others, name="quiet")
-        for number in range(plan.repetitions):
-            title = f"repetition {number + 1} of {plan.repetitions}"
-            with (
-                _timed(doc, "measure", progress, title),
-                saver.during(number) if saver else nullcontext() as saving,
-            ):
-                _repeat(bench, number, doc, others, saving=saving)
+        _rounds(bench, doc, options, progress, others, saver)
         if options.find_max:
             with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
                 doc.job.find_max = begin_search(bench)
@@ -182,77 +178,49 @@ def _tell_rate(bench: Bench, progress: Progress) -> None:
         progress.rate(min(rates))
 
 
-def _repeat(
+def _rounds(
     bench: Bench,
-    number: int,
     doc: TrainingRecord,
+    options: Options,
+    progress: Progress,
     others: Others,
-    *,
-    name: str = "measure",
-    saving: Saving | None = None,
+    saver: Saver | None,
 ) -> None:
-    """Measure all stages together once, with a seed of its own, and add the repetition to ``doc``.
-
-    An interrupted repetition is added with what was recorded.
-    """
-    plan, workload, agent = bench.plan, bench.plan.workload, bench.agent
-    phase = Phase(
-        name=name,
-        reader=make_reader(plan.manifest, plan.storage, workload.reader),
-        reading=workload.reader,
-        loading=workload.loader,
-        accelerator=workload.accelerator,
-        accelerators=plan.accelerators,
-        batch_size=workload.batch_size,
-        seed=plan.seed + number,
-        repetition=number,
-        epochs=workload.epochs,
-        max_steps=workload.max_steps,
-        evicts=workload.cache == "cold",
-        saving=saving,
-    )
-    before = agent.snapshot()
-    try:
-        outcome = bench.run(phase, stored=True, look=others.look)
-    except PhaseInterrupted as interrupt:
-        outcome = interrupt.outcome
-        with defer_interrupts(discard=True):
-            if name == "measure" and any(
-                len(columns["step"]) for columns in outcome.columns.values()
-            ):
-                used = agent.used_since(before)
-                doc.job.repetitions.append(_record(bench, phase, outcome, used))
-        raise
-    with defer_interrupts():
-        used = agent.used_since(before)
-        add_loader_facts(doc, outcome.loader)
-        repetition = _record(bench, phase, outcome, used)
-        if name == "measure":
-            doc.job.repetitions.append(repetition)
-        else:
-            doc.job.quiet = repetition
-    others.look()
+    """Make all repetitions, in turns with the knock-outs."""
+    plan, job = bench.plan, doc.job
+    job.no_knock_outs = SWITCHED_OFF
+    knock_outs = None
+    if options.knock_outs:
+        knock_outs = KnockOuts(bench, job, saver, others.look, budget_s=options.budget_s)
+    for number in range(plan.repetitions):
+        title = f"repetition {number + 1} of {plan.repetitions}"
+        began = time.monotonic()
+        with (
+            _timed(doc, "measure", progress, title),
+            saver.during() if saver else nullcontext() as saving,
+        ):
+            phase = repetition_phase(plan, number, saving=saving)
+            outcome = measure(bench, phase, job.repetitions.append, others.look)
+            add_loader_facts(doc, outcome.loader)
+            others.look()
+        if knock_outs is not None:
+            for stage in knock_outs.begin(number, outcome, time.monotonic() - began):
+                with _timed(doc, "knock_outs", progress, f"{title}, without {stage}"):
+                    knock_outs.run(stage, number)
+                    others.look()
+        if saver and number == 0 and not (knock_outs and knock_outs.leaves_saves_out):
+            with _timed(doc, "measure", progress, "a repetition without checkpoints"):
+                _without_checkpoints(bench, job, others)
 
 
-def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetition:
-    """Build the repetition from its events and from the host's counters."""
-    residencies = [epoch.residency_before for epoch in outcome.epochs]
-    known = [value for value in residencies if value is not None]
-    context = Repetition(
-        seed=phase.seed,
-        accelerators=phase.accelerators,
-        sync=phase.accelerator.sync,
-        epochs=outcome.epochs,
-        complete=outcome.complete,
-        cpu_s=outcome.cpu_s,
-        throttled_s=used.resources.throttled_s,
-        nfs=used.nfs,
-        resources=used.resources,
-        residency_before=max(known) if known and len(known) == len(residencies) else None,
-        not_measured=uncounted_reads(phase.loading.kind),
-    )
-    bench.keep(phase, outcome)
-    return repetition_metrics(outcome.events(), context, round_steps=max(1, phase.loading.workers))
+def _without_checkpoints(bench: Bench, job: TrainingRun, others: Others) -> None:
+    """Measure a repetition without checkpoints, with which the others are compared."""
+
+    def keep(repetition: Repetition) -> None:
+        job.quiet = repetition
+
+    phase = repetition_phase(bench.plan, 0, name="quiet")
+    measure(bench, phase, keep, others.look, keep_interrupted=False)
 
 
 def _confirm(

@@ -26,7 +26,7 @@ ALONE = 3
 """Saves while nothing else runs, for comparison."""
 
 _STRIDE = 1_000_000
-"""Distance between the numbers of the first saves of two repetitions."""
+"""Distance between the numbers of the first saves of two phases."""
 
 _UNCOUNTED = 1_000
 """Number of the first repetition whose saves are not counted."""
@@ -64,6 +64,7 @@ class Saver:
         self.plan, self.every = mixed.plan, mixed.every
         self.root, self._lease = root, lease
         self._before = root.last_number()
+        self._phases = 0
         self.study: Study = begin_study(mixed.plan, Study)
 
     def alone(self, progress: Progress) -> None:
@@ -83,15 +84,16 @@ class Saver:
             self.study.alone = quiet.saves
 
     @contextmanager
-    def during(self, repetition: int) -> Iterator[Saving]:
-        """Provide the saves of one repetition.
+    def during(self, *, recorded: bool = True) -> Iterator[Saving]:
+        """Provide the saves of one phase; those that are ``recorded`` are added to the study.
 
         Raises TargetLostError if another process has taken the target over.
         """
         self._lease.check()
         with rank_maker(self.plan, self.root) as make:
-            book = SaveBook(self.root, self.plan.spec, self.study.saves)
-            first = self._before + (repetition + 1) * _STRIDE
+            book = SaveBook(self.root, self.plan.spec, self.study.saves if recorded else [])
+            self._phases += 1
+            first = self._before + self._phases * _STRIDE
             yield Saving(every=self.every, first=first, book=book, saver=make)
             self.root.keep(self.plan.spec.keep, above=self._before)
 

@@ -67,8 +67,22 @@ class Epoch(Record):
     startups_s: list[float | None] = []  # the same of each rank; empty in older versions
 
 
-MeasuredBy = Literal["fio", "reader", "loader", "accelerator"]
-"""What measured a ceiling: fio, iobench's reader, a complete loader, or only the steps."""
+MeasuredBy = Literal["fio", "reader", "loader", "accelerator", "computed"]
+"""What measured a ceiling: fio, iobench's reader, a complete loader, or only the steps.
+
+``computed``: it follows from what the repetitions recorded.
+"""
+
+
+class CeilingWindow(Record):
+    """One of the times at which a ceiling was measured; its number is the events' repetition."""
+
+    seconds: Figure  # how long it was meant to take
+    startup_s: list[Figure | None] = []  # of each epoch: until the first read
+    cpu_s: Figure | None = None  # of all processes of the stage
+    samples_per_s: Figure | None = None
+    bytes_per_s: Figure | None = None  # stored bytes
+    cpu_s_per_gb: Figure | None = None
 
 
 class CeilingDetails(OpenRecord):
@@ -85,6 +99,8 @@ class CeilingDetails(OpenRecord):
     latency_p99_s: Figure | None = None
     concurrency: Few | None = None  # reads in flight in each worker
     alternatives: dict[str, float | str] | None = None  # fio's engines: bytes/s, or an error
+    engine: str | None = None  # of fio, the fastest
+    windows: list[CeilingWindow] = []  # empty in records of older versions, which had one
     command: str | None = None  # the command line of fio
 
 
@@ -99,8 +115,8 @@ class Ceiling(Record):
     how: str = ""  # what was measured, in one sentence
     not_measured: str = ""  # why the figures are None
     details: CeilingDetails = CeilingDetails()
-    # Each window's samples/s, spread over the run; the median is samples_per_s. None in records of
-    # older versions, which had one window.
+    # Of the samples/s of all windows, which are spread over the run: the 95 % interval of their
+    # mean; the value is samples_per_s. None in records of older versions, which had one window.
     windows: Estimate | None = None
     cold: Epoch | None = None  # if measured over cold storage: its bytes, over all its epochs
 

@@ -19,6 +19,7 @@ from .bind import verdict
 from .confirmed import told_again, with_found
 from .curve import conclude_curve
 from .in_flight import run_reads_in_flight
+from .knockouts import knock_outs_again, phase_of
 from .metrics import Events, rank_epochs, repetition_metrics, select, summarise, uncounted_reads
 from .validity import LEVELS, evaluate, validity
 
@@ -139,10 +140,12 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
     find_max = _find_max(doc.job.find_max, events) if doc.job.find_max else None
     quiet = doc.job.quiet
     if quiet is not None:
-        quiet = _again(quiet, select(events, "quiet", 0), uncounted, workers)
-    return conclude(
-        doc.with_job(repetitions=repetitions, ceilings=ceilings, find_max=find_max, quiet=quiet)
-    )
+        rows = select(events, "quiet", 0)
+        if not len(rows["step"]):
+            rows = select(events, phase_of("saves"), 0)
+        quiet = _again(quiet, rows, uncounted, workers)
+    doc = doc.with_job(repetitions=repetitions, ceilings=ceilings, find_max=find_max, quiet=quiet)
+    return conclude(doc.with_job(knock_outs=knock_outs_again(doc.job, events)))
 
 
 def _again(

@@ -7,12 +7,14 @@ A window is a short phase in which one stage works alone. All windows are measur
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from ...analyse.verdict.rebuild import ceiling_from_events
 from ...analyse.verdict.rules_cache import MAX_CACHED, cached_share
-from ...load.null import AnyReader
+from ...load.null import AnyReader, delivered_bytes
 from ...load.order import Indices
 from ...measure.timeline import Columns
 from ...schema.job import LoaderFacts
@@ -25,6 +27,7 @@ from ..cache import run_cached_phase
 from ..loading import Tick, run_phase
 from ..phase import Outcome, Phase
 from ..plan import Plan
+from .copies import MemoryCopy, bytes_to_copy, make_copy
 
 NO_ACCELERATOR = AcceleratorSpec(kind="null", name="null", sync="none")
 
@@ -70,6 +73,25 @@ class Bench:
     curve: RunCurve | None = None
     loader: LoaderFacts = field(default_factory=LoaderFacts)
     parts: Parts = field(default_factory=list)
+    held: ExitStack = field(default_factory=ExitStack)  # closed when the run ends
+    _copy: MemoryCopy | None = None
+
+    def copy(self, bytes_per_s: float | None) -> MemoryCopy:
+        """Some shards in memory, copied once. Raises as ``make_copy`` does.
+
+        ``bytes_per_s``: the rate at which the storage was read, if it is known; how much is copied
+        depends on it.
+        """
+        if self._copy is None:
+            max_bytes = bytes_to_copy(bytes_per_s, max(self.seconds, 1.0))
+            self._copy = make_copy(self.plan, max_bytes, self.held)
+        return self._copy
+
+    @cached_property
+    def delivered(self) -> Indices:
+        """Bytes of each sample when it reaches the training process."""
+        plan = self.plan
+        return delivered_bytes(plan.manifest, plan.storage, plan.workload.reader)
 
     def run(
         self, phase: Phase, *, stored: bool, look: Callable[[], None] = lambda: None

@@ -11,16 +11,15 @@ from dataclasses import dataclass, replace
 
 from ...errors import UsageError
 from ...load import make_reader
-from ...load.null import NullReader, delivered_bytes
-from ...load.order import Indices
+from ...load.null import NullReader
 from ...schema.training import Ceiling
 from ...schema.workload import OWN_LOADER, LoaderSpec
 from ...units import counted
 from ..phase import Outcome
 from ..plan import Plan
-from ..third_party import enough_shards, in_memory, is_library
+from ..third_party import is_library
 from .bench import Bench, Window
-from .copies import bytes_to_copy, choose_shards, copy_to_memory
+from .copies import MemoryCopy
 from .curve import rate_samples, storage_curve
 
 _ACCELERATOR_S, _ACCELERATOR_STEPS = 2.0, 200
@@ -68,14 +67,12 @@ def _rate_raw(raw: Ceiling, outcome: Outcome) -> None:
 
 def prep(bench: Bench) -> Ceiling:
     """The reader over a copy in memory: decompress, decode, check, collate."""
-    plan = bench.plan
-    shards = _shards_to_copy(bench)
-    storage, copied = copy_to_memory(plan, shards)
-    reader = make_reader(plan.manifest, storage, plan.workload.reader)
+    plan, copy = bench.plan, _copy(bench)
+    reader = make_reader(copy.manifest, copy.storage, plan.workload.reader)
     return bench.window(
         Window(
-            phase=bench.phase("prep", reader, _own(plan), shards=shards, share=False),
-            how=f"reader over a copy of {copied >> 20} MiB in memory, {_workers(plan)}",
+            phase=bench.phase("prep", reader, _own(plan), shards=copy.shards, share=False),
+            how=f"reader over a copy of {copy.bytes >> 20} MiB in memory, {_workers(plan)}",
             by="reader",
         )
     ).ceiling
@@ -91,20 +88,20 @@ def prep_of_library(bench: Bench) -> Ceiling:
     reading = plan.workload.reader.model_copy(update={"direct": False})
 
     def over(name: str, loading: LoaderSpec) -> Ceiling:
-        reader = make_reader(manifest, storage, reading)
+        copy = _copy(bench)
+        reader = make_reader(copy.manifest, copy.storage, reading)
         return bench.window(
             Window(
                 phase=bench.phase(name, reader, loading, share=False),
-                how=f"loader '{loading.kind}' over {manifest.header.stored_bytes >> 20} MiB of "
-                f"files in memory, {_workers(plan)}",
+                how=f"loader '{loading.kind}' over {copy.bytes >> 20} MiB of files in memory, "
+                f"{_workers(plan)}",
                 by="loader",
             )
         ).ceiling
 
     try:
-        with in_memory(plan, enough_shards(plan, _shards_to_copy(bench))) as (manifest, storage):
-            ceiling = over("prep", loading)
-            own = over("prep-own", loading.model_copy(update={"kind": OWN_LOADER}))
+        ceiling = over("prep", loading)
+        own = over("prep-own", loading.model_copy(update={"kind": OWN_LOADER}))
     except UsageError as error:
         return Ceiling(not_measured=str(error))
     ceiling.details.own_samples_per_s = own.samples_per_s
@@ -117,7 +114,7 @@ def harness(bench: Bench) -> Ceiling:
     plan, loading = bench.plan, bench.plan.workload.loader
     measured = bench.window(
         Window(
-            phase=bench.phase("harness", _null_reader(plan), loading),
+            phase=bench.phase("harness", _null_reader(bench), loading),
             how=f"loader over null storage, transport {loading.transport}, {_workers(plan)}",
             by="loader",
         )
@@ -130,7 +127,7 @@ def harness_by_tensors(bench: Bench) -> Ceiling:
     """The same loader with torch's default way of handing batches over, as a detail of harness."""
     plan, ceiling = bench.plan, bench.ceilings["harness"]
     default = plan.workload.loader.model_copy(update={"transport": "tensor", "slot_size": None})
-    phase = bench.phase("harness-tensor", _null_reader(plan), default)
+    phase = bench.phase("harness-tensor", _null_reader(bench), default)
     tensor = bench.window(
         Window(phase=replace(phase, limit_s=bench.seconds / 2), how="", by="loader")
     ).ceiling
@@ -168,15 +165,12 @@ def _own(plan: Plan) -> LoaderSpec:
     return plan.workload.loader.model_copy(update={"kind": OWN_LOADER, "transport": "null"})
 
 
-def _null_reader(plan: Plan) -> NullReader:
-    return NullReader(
-        plan.manifest, delivered_bytes(plan.manifest, plan.storage, plan.workload.reader)
-    )
+def _null_reader(bench: Bench) -> NullReader:
+    return NullReader(bench.plan.manifest, bench.delivered)
 
 
-def _shards_to_copy(bench: Bench) -> Indices:
-    fetch = bench.ceilings.get("fetch", Ceiling())
-    return choose_shards(bench.plan, bytes_to_copy(fetch.bytes_per_s, bench.seconds))
+def _copy(bench: Bench) -> MemoryCopy:
+    return bench.copy(bench.ceilings.get("fetch", Ceiling()).bytes_per_s)
 
 
 def _workers(plan: Plan) -> str:

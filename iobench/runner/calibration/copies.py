@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 import numpy as np
 
 from ... import buffers
 from ...errors import StorageError
 from ...load.order import Indices
+from ...schema.manifest import Manifest
+from ...storage.base import Storage
 from ...storage.simulated.memory import MemoryStorage
 from ..plan import Plan
-from ..third_party import COPIES
+from ..third_party import COPIES, enough_shards, in_memory, is_library
 
 MIN_COPY_BYTES, MAX_COPY_BYTES = 64 << 20, 512 << 20
 """Bounds of the bytes that are copied: more than a CPU's caches hold, and little of the memory."""
@@ -43,6 +47,47 @@ def choose_shards(plan: Plan, max_bytes: int = MAX_COPY_BYTES) -> Indices:
     batch = int(np.searchsorted(np.cumsum(counts), plan.workload.batch_size)) + 1
     small = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
     return np.sort(shards[: max(batch, small, 1)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCopy:
+    """Shards in memory, and the manifest that describes what ``storage`` holds.
+
+    ``shards``: the numbers of the copied ones, if ``manifest`` is that of the whole dataset.
+    """
+
+    manifest: Manifest
+    storage: Storage
+    shards: Indices | None
+    bytes: int
+    whole: bool  # all shards were copied
+
+
+def make_copy(plan: Plan, max_bytes: int, held: ExitStack) -> MemoryCopy:
+    """Copy shards for this plan's loader; they stay in memory until ``held`` is closed.
+
+    Raises StorageError; for a loader library also UsageError if there is no room for files in
+    memory.
+    """
+    shards = choose_shards(plan, max_bytes)
+    if is_library(plan):
+        shards = enough_shards(plan, shards)
+        manifest, files = held.enter_context(in_memory(plan, shards))
+        return MemoryCopy(
+            manifest=manifest,
+            storage=files,
+            shards=None,
+            bytes=manifest.header.stored_bytes,
+            whole=len(shards) == plan.manifest.shard_count,
+        )
+    storage, copied = copy_to_memory(plan, shards)
+    return MemoryCopy(
+        manifest=plan.manifest,
+        storage=storage,
+        shards=shards,
+        bytes=copied,
+        whole=len(shards) == plan.manifest.shard_count,
+    )
 
 
 def copy_to_memory(plan: Plan, shards: Indices) -> tuple[MemoryStorage, int]:

@@ -236,6 +236,7 @@ def _visit(
         command=tuple(sweep.command),
         calibration_s=sweep.calibration_s if first else 0.0,
         rules="quick",
+        knock_outs=False,
         prove=first,
     )
     try:

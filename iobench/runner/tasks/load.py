@@ -239,6 +239,8 @@ class _Stepper:
         workers = max(1, self.phase.loading.workers)
         patience = _PATIENCE_IN_ROUNDS * round((self.phase.limit_s or 0) * 1e9)
         rounds, rest = divmod(self.done, workers)
+        if self.phase.saving is not None:
+            rest = self.done % self.phase.saving.every
         return (rounds >= _MIN_ROUNDS and not rest) or now > end + patience
 
     def _epoch(self, epoch: int, start: int) -> None:

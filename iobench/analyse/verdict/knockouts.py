@@ -1,0 +1,204 @@
+"""What a stage costs: the rate without it over the rate with it, in rounds.
+
+All rates are steady: what happens until the pipeline is full is left out on both sides, and is a
+stage of its own, ``fill``. A gain is the geometric mean of the rounds' ratios, and its interval is
+that of Student's t for their logarithms, so that a drift from round to round cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...schema.job import AcceleratorFacts
+from ...schema.training import Epoch, TrainingRun
+from ...schema.verdict import Estimate, KnockedOut, KnockOut, KnockOutRound
+from ...schema.workload import AcceleratorSpec
+from ..compare.statistics import ratio_estimate
+from .metrics import Events, RankEpoch, rank_epochs, select
+
+Mask = npt.NDArray[np.bool_]
+
+FILL = "the rate of each repetition with the first batches of its epochs left out"
+
+
+class How(NamedTuple):
+    """How the ranks of a run step: ``workers`` of each rank, and whether they step in step."""
+
+    workers: int
+    together: bool
+
+
+def in_step(accelerator: AcceleratorSpec | AcceleratorFacts, ranks: int) -> bool:
+    """Whether ranks with this accelerator wait for each other at each step."""
+    return ranks > 1 and getattr(accelerator, "sync", None) == "step"
+
+
+def how_of(job: TrainingRun) -> How:
+    """How the ranks of a run step."""
+    workload = job.workload
+    return How(workload.loader.workers, in_step(workload.accelerator, job.accelerators))
+
+
+def how_without(stage: KnockedOut, job: TrainingRun) -> How:
+    """How they step without a stage: without ``sync``, each of them counts by itself."""
+    how = how_of(job)
+    return how._replace(together=False) if stage == "sync" else how
+
+
+def phase_of(stage: KnockedOut) -> str:
+    """The phase of a knock-out in the events."""
+    return f"without-{stage}"
+
+
+def steady_rate(events: Events, *, workers: int, together: bool = False) -> float | None:
+    """Samples/s over all ranks, with the fill of each epoch left out.
+
+    ``events`` are the rows of one phase and repetition. Workers start together, so the first batch
+    of each of a rank's ``workers`` is left out; an epoch with fewer than two such rounds counts
+    from its second step on, and one with a single step does not count. Checkpoints count with their
+    share of all steps, since the steady part may have one save more or fewer. ``together``: ranks
+    step in step, so the slowest one's time counts. None if nothing is left.
+    """
+    first = max(1, workers)
+
+    def steady(part: RankEpoch) -> Mask:
+        later: Mask = part.rows["step"] >= first
+        enough = int(part.rows["steps"][later].sum()) >= first
+        return later if enough else part.rows["step"] > 0
+
+    return _rate(events, steady, {}, together=together)
+
+
+def whole_rate(events: Events, epochs: Sequence[Epoch], *, together: bool = False) -> float | None:
+    """Samples/s over all ranks, as ``steady_rate``, but with the fill of each of ``epochs``.
+
+    The time until the first read of an epoch is left out: it is process creation.
+    """
+    startups = {epoch.epoch: epoch.startup_s or 0.0 for epoch in epochs}
+    return _rate(events, lambda part: part.rows["step"] >= 0, startups, together=together)
+
+
+def _rate(
+    events: Events,
+    chosen: Callable[[RankEpoch], Mask],
+    startups: Mapping[int, float],
+    *,
+    together: bool,
+) -> float | None:
+    """Samples/s in the ``chosen`` rows of each rank and epoch, which are the last ones of it.
+
+    An epoch in ``startups`` counts from this time in seconds on, any other from the chosen rows'
+    begin.
+    """
+    ranks: dict[int, _Counted] = {}
+    for part in rank_epochs(events) if len(events["step"]) else ():
+        counted = ranks.setdefault(part.rank, _Counted())
+        counted.add(part, chosen(part), startups.get(part.epoch))
+    spans = {rank: counted.seconds() for rank, counted in ranks.items()}
+    if not spans or min(spans.values()) <= 0:
+        return None
+    if together:
+        return sum(counted.samples for counted in ranks.values()) / max(spans.values())
+    return sum(counted.samples / spans[rank] for rank, counted in ranks.items())
+
+
+class _Counted:
+    """What a rank did in the rows that count, and its checkpoints in all rows."""
+
+    def __init__(self) -> None:
+        self.samples = self.all_samples = 0
+        self.loading_s = self.saves_s = 0.0
+
+    def add(self, part: RankEpoch, rows: Mask, startup_s: float | None) -> None:
+        nothing = np.zeros(len(rows))
+        saves_s = part.rows.get("checkpoint_ns", nothing) / 1e9
+        self.saves_s += float(saves_s.sum())
+        self.all_samples += int(part.rows["samples"].sum())
+        if not rows.any():
+            return
+        begin_s = float(part.rows["start_ns"][rows][0]) / 1e9 if startup_s is None else startup_s
+        self.loading_s += part.end_ns / 1e9 - begin_s - float(saves_s[rows].sum())
+        self.samples += int(part.rows["samples"][rows].sum())
+
+    def seconds(self) -> float:
+        """Time for the samples, with their share of the checkpoints."""
+        if not self.samples:
+            return 0.0
+        return self.loading_s + self.saves_s * self.samples / self.all_samples
+
+
+def gain(rounds: Sequence[KnockOutRound]) -> Estimate | None:
+    """The gain over all complete rounds; without an interval if there is only one."""
+    return ratio_estimate(
+        [
+            (one.samples_per_s or 0.0, one.base_samples_per_s or 0.0)
+            for one in rounds
+            if one.complete
+        ]
+    )
+
+
+def with_gain(knock_out: KnockOut) -> KnockOut:
+    """The knock-out with its gain, or with the reason why there is none."""
+    found = gain(knock_out.rounds)
+    why = knock_out.not_measured
+    if found is not None:
+        why = ""
+    elif not why:
+        why = "no round was completed" if knock_out.rounds else "no round was made"
+    return knock_out.model_copy(update={"gain": found, "not_measured": why})
+
+
+def without_fill(number: int, events: Events, epochs: Sequence[Epoch], how: How) -> KnockOutRound:
+    """The round of ``fill``: it needs no phase of its own.
+
+    ``events`` and ``epochs`` are those of repetition ``number``.
+    """
+    return KnockOutRound(
+        repetition=number,
+        samples_per_s=steady_rate(events, workers=how.workers, together=how.together),
+        base_samples_per_s=whole_rate(events, epochs, together=how.together),
+        seconds=0.0,
+    )
+
+
+def knock_outs_again(job: TrainingRun, events: Events) -> list[KnockOut]:
+    """The knock-outs of ``job`` computed again; what has no events stays as recorded."""
+    how = how_of(job)
+    return [
+        with_gain(
+            knock_out.model_copy(
+                update={
+                    "rounds": [
+                        _again(knock_out.stage, one, job, events, how) for one in knock_out.rounds
+                    ]
+                }
+            )
+        )
+        for knock_out in job.knock_outs
+    ]
+
+
+def _again(
+    stage: KnockedOut, one: KnockOutRound, job: TrainingRun, events: Events, how: How
+) -> KnockOutRound:
+    base = select(events, "measure", one.repetition)
+    if stage == "fill":
+        if one.repetition >= len(job.repetitions) or not len(base["step"]):
+            return one
+        again = without_fill(one.repetition, base, job.repetitions[one.repetition].epochs, how)
+        return again.model_copy(update={"complete": one.complete})
+    update: dict[str, float | None] = {}
+    without = how_without(stage, job)
+    if len(base["step"]):
+        update["base_samples_per_s"] = steady_rate(base, workers=how.workers, together=how.together)
+    rows = select(events, phase_of(stage), one.repetition)
+    if len(rows["step"]) and one.complete:
+        update["samples_per_s"] = steady_rate(
+            rows, workers=without.workers, together=without.together
+        )
+    return one.model_copy(update=update)

@@ -1,0 +1,330 @@
+"""Knock-outs: a repetition with one stage replaced by a double that costs nothing.
+
+They take turns with the repetitions (see ``turns``), so that a drift of the machine or the storage
+hits all alike. What a stage costs is then the ratio of two rates of the same round.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..analyse.verdict.knockouts import (
+    FILL,
+    how_of,
+    how_without,
+    in_step,
+    phase_of,
+    steady_rate,
+    with_gain,
+    without_fill,
+)
+from ..errors import IobenchError
+from ..interrupts import defer_interrupts
+from ..load import make_reader
+from ..load.null import ReadyReader
+from ..schema.training import Repetition, TrainingRun
+from ..schema.verdict import KnockedOut, KnockOut, KnockOutRound
+from .calibration.bench import Bench
+from .mixed import Saver
+from .phase import Outcome, Phase, PhaseInterrupted, Saving
+from .repetition import measure, repetition_phase
+from .third_party import is_library
+from .turns import Length, Turns, plan_turns
+
+log = logging.getLogger(__name__)
+
+SWITCHED_OFF = "knock-outs were switched off (--no-knockouts)"
+TOO_EARLY = "the run ended before the first knock-out"
+
+_ROUNDS = 4
+"""Rounds of all workers that a knock-out needs: one of them is the fill."""
+
+_EPOCHS = 4
+"""Fewer epochs may end before the time does, if an epoch is short."""
+
+_SEED_STEP = 15_485_863
+"""Distance of the seeds of a round's phases: they read other batches than the repetition did."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A stage that a phase of its own leaves out.
+
+    ``why_not``: why it can't be left out of this run, or empty. ``without``: the phase of a
+    repetition without it. ``stored``: that phase reads the plan's storage.
+    """
+
+    stage: KnockedOut
+    how: str
+    why_not: Callable[[Bench, bool], str]
+    without: Callable[[Bench, Phase, Repetition], Phase]
+    stored: bool = True
+
+
+def _storage_anyway(bench: Bench, saves: bool) -> str:
+    return ""
+
+
+def _without_storage(bench: Bench, phase: Phase, base: Repetition) -> Phase:
+    """Read a copy in memory; one that is smaller than the dataset is read repeatedly by each rank.
+
+    The slower the storage is, the less is copied.
+    """
+    copy = bench.copy(base.read_bytes_per_s)
+    reading = phase.reading
+    if is_library(bench.plan):
+        reading = reading.model_copy(update={"direct": False})
+    reader = make_reader(copy.manifest, copy.storage, reading)
+    phase = replace(phase, reader=reader, reading=reading, evicts=False)
+    if copy.whole:
+        return phase
+    return replace(phase, shards=copy.shards, share=False, epochs=0)
+
+
+def _nothing_to_prepare(bench: Bench, saves: bool) -> str:
+    plan = bench.plan
+    kind = plan.workload.loader.kind
+    if is_library(plan):
+        return f"the loader '{kind}' reads and prepares in one, so prep can't be left out"
+    if not make_reader(plan.manifest, plan.storage, plan.workload.reader).prepares:
+        return "there is nothing to prepare: the bytes are handed over as they are stored"
+    return ""
+
+
+def _without_prep(bench: Bench, phase: Phase, base: Repetition) -> Phase:
+    plan, reading = bench.plan, phase.reading
+    delivered = np.minimum(
+        bench.delivered, make_reader(plan.manifest, plan.storage, reading).room()
+    )
+    fetching = make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
+    return replace(phase, reader=ReadyReader(fetching, delivered))
+
+
+def _no_accelerator(bench: Bench, saves: bool) -> str:
+    null = bench.plan.workload.accelerator.kind == "null"
+    return "the accelerator of this workload takes no time" if null else ""
+
+
+def _without_accelerator(bench: Bench, phase: Phase, base: Repetition) -> Phase:
+    nothing = {"kind": "null", "name": "null", "step_time": None}
+    return replace(phase, accelerator=phase.accelerator.model_copy(update=nothing))
+
+
+def _no_sync(bench: Bench, saves: bool) -> str:
+    if bench.plan.accelerators == 1:
+        return "there is one rank, which waits for no other"
+    if in_step(bench.plan.workload.accelerator, bench.plan.accelerators):
+        return ""
+    return "the ranks do not wait for each other at each step"
+
+
+def _without_sync(bench: Bench, phase: Phase, base: Repetition) -> Phase:
+    return replace(phase, accelerator=phase.accelerator.model_copy(update={"sync": "none"}))
+
+
+def _no_saves(bench: Bench, saves: bool) -> str:
+    return "" if saves else "no checkpoints are saved during the run"
+
+
+def _without_saves(bench: Bench, phase: Phase, base: Repetition) -> Phase:
+    return replace(phase, saving=None)
+
+
+ENTRIES = (
+    Entry(
+        stage="storage",
+        how="the bytes come from a copy in memory",
+        why_not=_storage_anyway,
+        without=_without_storage,
+        stored=False,
+    ),
+    Entry(
+        stage="saves",
+        how="no checkpoints are saved",
+        why_not=_no_saves,
+        without=_without_saves,
+    ),
+    Entry(
+        stage="sync",
+        how="no rank waits for another one",
+        why_not=_no_sync,
+        without=_without_sync,
+    ),
+    Entry(
+        stage="prep",
+        how="bytes are read, and ready samples of the same size are handed over",
+        why_not=_nothing_to_prepare,
+        without=_without_prep,
+    ),
+    Entry(
+        stage="accelerator",
+        how="steps take no time",
+        why_not=_no_accelerator,
+        without=_without_accelerator,
+    ),
+)
+"""All stages that a phase of its own leaves out, the most important first: where the time is too
+short for all of them, the last ones are not measured.
+"""
+
+
+class KnockOuts:
+    """The knock-outs of a run.
+
+    Call ``begin`` after each repetition, and ``run`` for each stage that it names. Both keep the
+    job's record up to date.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        job: TrainingRun,
+        saver: Saver | None,
+        look: Callable[[], None],
+        *,
+        budget_s: float | None = None,
+    ) -> None:
+        self.bench, self.job, self.saver, self.look = bench, job, saver, look
+        self.budget_s = budget_s
+        self.turns: Turns | None = None
+        self.entries = {entry.stage: entry for entry in ENTRIES}
+        self._base: float | None = None
+        self._failed: set[KnockedOut] = set()
+        job.no_knock_outs = TOO_EARLY
+
+    def begin(self, number: int, outcome: Outcome, took_s: float) -> tuple[KnockedOut, ...]:
+        """Return the stages to leave out after repetition ``number``.
+
+        ``outcome`` is that of the repetition, which took ``took_s`` seconds.
+        """
+        if self.turns is None:
+            self.turns = self._plan(took_s)
+        how, events = how_of(self.job), outcome.events()
+        fill = without_fill(number, events, outcome.epochs, how)
+        self._add("fill", fill)
+        self._base = steady_rate(events, workers=how.workers, together=how.together)
+        stages = self.turns.order(number)
+        return tuple(stage for stage in stages if stage not in self._failed)
+
+    def _plan(self, took_s: float) -> Turns:
+        bench, first = self.bench, self.job.repetitions[0]
+        why = {
+            entry.stage: entry.why_not(bench, self.saver is not None)
+            for entry in self.entries.values()
+        }
+        turns = plan_turns(
+            [stage for stage, reason in why.items() if not reason],
+            repetitions=bench.plan.repetitions,
+            length=self._length(first, took_s),
+            budget_s=self.budget_s,
+        )
+        why |= turns.left_out
+        self.job.knock_outs = [
+            *(
+                KnockOut(stage=stage, how=entry.how, not_measured=why[stage])
+                for stage, entry in self.entries.items()
+            ),
+            KnockOut(stage="fill", how=FILL),
+        ]
+        self.job.no_knock_outs = ""
+        if not turns.stages:
+            self.job.no_knock_outs = next(iter(turns.left_out.values()), "") or (
+                "no stage of this run can be left out"
+            )
+        log.info("knock-outs: %s", turns)
+        return turns
+
+    def _length(self, first: Repetition, took_s: float) -> Length:
+        """What the repetition took, and how long a knock-out has to be for a rate."""
+        loading_s = first.wall_s or 0.0
+        step_s = loading_s * first.accelerators / max(1, first.steps)
+        steps = _ROUNDS * max(1, self.bench.plan.workload.loader.workers)
+        if self.saver is not None:
+            steps = max(steps, self.saver.every)
+        return Length(
+            loading_s=loading_s,
+            fixed_s=max(0.0, took_s - loading_s),
+            least_s=step_s * steps,
+        )
+
+    @property
+    def leaves_saves_out(self) -> bool:
+        """Whether a repetition without checkpoints is among the knock-outs."""
+        return self.turns is not None and "saves" in self.turns.stages
+
+    def run(self, stage: KnockedOut, number: int) -> None:
+        """Measure repetition ``number`` again without a stage, and add the round.
+
+        If that fails, the failure is the reason why the stage is not measured. Raises
+        PhaseInterrupted after the round was added as not complete.
+        """
+        entry, began = self.entries[stage], time.monotonic()
+        one = KnockOutRound(
+            repetition=number, samples_per_s=None, base_samples_per_s=self._base, seconds=0.0
+        )
+        try:
+            with self._saving(stage) as saving:
+                outcome = self._measure(entry, number, saving)
+        except PhaseInterrupted:
+            with defer_interrupts(discard=True):
+                took_s = time.monotonic() - began
+                self._add(stage, one.model_copy(update={"seconds": took_s, "complete": False}))
+            raise
+        except IobenchError as error:
+            log.warning("the knock-out of %s failed: %s", stage, error)
+            self._failed.add(stage)
+            self._replace(self._of(stage).model_copy(update={"not_measured": str(error)}))
+            return
+        how = how_without(stage, self.job)
+        rate = steady_rate(outcome.events(), workers=how.workers, together=how.together)
+        took_s = time.monotonic() - began
+        self._add(stage, one.model_copy(update={"seconds": took_s, "samples_per_s": rate}))
+
+    def _measure(self, entry: Entry, number: int, saving: Saving | None) -> Outcome:
+        """Run the phase of a knock-out, and keep its events."""
+        bench, turns = self.bench, self.turns
+        assert turns is not None
+        name = phase_of(entry.stage)
+        base = repetition_phase(bench.plan, number, name=name, saving=saving)
+        phase = entry.without(bench, base, self.job.repetitions[number])
+        if entry.stage == "saves" and self.job.quiet is None:
+            # The report compares the repetitions with a whole one without checkpoints.
+            return measure(bench, phase, self._keep_quiet, self.look, keep_interrupted=False)
+        phase = replace(
+            phase,
+            seed=phase.seed + _SEED_STEP * (1 + list(self.entries).index(entry.stage)),
+            epochs=max(phase.epochs, _EPOCHS) if phase.epochs else 0,
+            max_steps=None,
+            limit_s=turns.seconds,
+            whole_rounds=True,
+        )
+        outcome = bench.run(phase, stored=entry.stored, look=self.look)
+        with defer_interrupts():
+            bench.keep(phase, outcome)
+        return outcome
+
+    def _keep_quiet(self, repetition: Repetition) -> None:
+        self.job.quiet = repetition
+
+    def _saving(self, stage: KnockedOut) -> AbstractContextManager[Saving | None]:
+        """Checkpoints as in a repetition; they are not among those that the run records."""
+        if self.saver is None or stage == "saves":
+            return nullcontext()
+        return self.saver.during(recorded=False)
+
+    def _of(self, stage: KnockedOut) -> KnockOut:
+        return next(each for each in self.job.knock_outs if each.stage == stage)
+
+    def _add(self, stage: KnockedOut, one: KnockOutRound) -> None:
+        found = self._of(stage)
+        self._replace(with_gain(found.model_copy(update={"rounds": [*found.rounds, one]})))
+
+    def _replace(self, knock_out: KnockOut) -> None:
+        stages = [each.stage for each in self.job.knock_outs]
+        self.job.knock_outs[stages.index(knock_out.stage)] = knock_out

@@ -1,0 +1,85 @@
+"""A repetition: the phase in which all stages work together, and the record of what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..analyse.verdict.metrics import repetition_metrics, uncounted_reads
+from ..interrupts import defer_interrupts
+from ..load import make_reader
+from ..schema.training import Repetition
+from .agent import Used
+from .calibration.bench import Bench
+from .phase import Outcome, Phase, PhaseInterrupted, Saving
+from .plan import Plan
+
+
+def repetition_phase(
+    plan: Plan, number: int, *, name: str = "measure", saving: Saving | None = None
+) -> Phase:
+    """The phase of a repetition; each has a seed of its own."""
+    workload = plan.workload
+    return Phase(
+        name=name,
+        reader=make_reader(plan.manifest, plan.storage, workload.reader),
+        reading=workload.reader,
+        loading=workload.loader,
+        accelerator=workload.accelerator,
+        accelerators=plan.accelerators,
+        batch_size=workload.batch_size,
+        seed=plan.seed + number,
+        repetition=number,
+        epochs=workload.epochs,
+        max_steps=workload.max_steps,
+        evicts=workload.cache == "cold",
+        saving=saving,
+    )
+
+
+def measure(
+    bench: Bench,
+    phase: Phase,
+    keep: Callable[[Repetition], None],
+    look: Callable[[], None],
+    *,
+    keep_interrupted: bool = True,
+) -> Outcome:
+    """Run a repetition's phase over the plan's storage, and pass its record to ``keep``.
+
+    An interrupted repetition is kept with what was recorded, unless that is nothing, or
+    ``keep_interrupted`` is False. ``look`` is that of ``run_cached_phase``.
+    """
+    agent = bench.agent
+    before = agent.snapshot()
+    try:
+        outcome = bench.run(phase, stored=True, look=look)
+    except PhaseInterrupted as interrupt:
+        found = interrupt.outcome
+        with defer_interrupts(discard=True):
+            if keep_interrupted and any(len(c["step"]) for c in found.columns.values()):
+                keep(_record(bench, phase, found, agent.used_since(before)))
+        raise
+    with defer_interrupts():
+        keep(_record(bench, phase, outcome, agent.used_since(before)))
+    return outcome
+
+
+def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetition:
+    """Keep the events, and build the repetition from them and from the host's counters."""
+    residencies = [epoch.residency_before for epoch in outcome.epochs]
+    known = [value for value in residencies if value is not None]
+    context = Repetition(
+        seed=phase.seed,
+        accelerators=phase.accelerators,
+        sync=phase.accelerator.sync,
+        epochs=outcome.epochs,
+        complete=outcome.complete,
+        cpu_s=outcome.cpu_s,
+        throttled_s=used.resources.throttled_s,
+        nfs=used.nfs,
+        resources=used.resources,
+        residency_before=max(known) if known and len(known) == len(residencies) else None,
+        not_measured=uncounted_reads(phase.loading.kind),
+    )
+    bench.keep(phase, outcome)
+    return repetition_metrics(outcome.events(), context, round_steps=max(1, phase.loading.workers))

@@ -1,0 +1,96 @@
+"""How the time for knock-outs is divided: which ones, after which repetitions, and how long.
+
+A knock-out takes turns with the repetitions, so each of them should follow as many repetitions as
+possible. It needs a time that is long enough for a rate, and is never longer than a repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..schema.verdict import KnockedOut
+from ..units import format_duration
+
+MIN_S = 1.0
+"""A rate over a shorter time says little, unless a whole repetition is shorter."""
+
+NONE = "the budget of {budget} is too small for any of them: raise --budget"
+LEFT_OUT = "the budget of {budget} is too small for it: raise --budget, or --repeat"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """What a repetition took, in seconds.
+
+    ``loading_s``: its epochs. ``fixed_s``: all the rest, such as processes that start and a page
+    cache that is emptied. ``least_s``: what a rate needs: some rounds of all workers, and a
+    checkpoint where there are some.
+    """
+
+    loading_s: float
+    fixed_s: float
+    least_s: float
+
+    @property
+    def shortest_s(self) -> float:
+        """The least time of loading for a knock-out."""
+        return min(self.loading_s, max(MIN_S, self.least_s))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """After each of the repetitions ``rounds``, all ``stages`` are left out once each.
+
+    Each takes ``seconds`` of loading. ``left_out``: why other stages are not measured.
+    """
+
+    rounds: tuple[int, ...] = ()
+    stages: tuple[KnockedOut, ...] = ()
+    seconds: float = 0.0
+    left_out: dict[KnockedOut, str] = field(default_factory=dict)
+
+    def order(self, number: int) -> tuple[KnockedOut, ...]:
+        """The stages after repetition ``number``; the first one moves on from round to round."""
+        if number not in self.rounds or not self.stages:
+            return ()
+        first = self.rounds.index(number) % len(self.stages)
+        return self.stages[first:] + self.stages[:first]
+
+
+def plan_turns(
+    stages: Sequence[KnockedOut], *, repetitions: int, length: Length, budget_s: float | None
+) -> Turns:
+    """Divide the time; ``stages`` are in the order of importance.
+
+    Without a budget, all knock-outs together take as long as the repetitions together, but there is
+    at least one round of all of them. With one, fewer rounds are taken where it is too small, and
+    then the least important stages are left out.
+    """
+    if not stages or length.loading_s <= 0:
+        return Turns()
+    given = budget_s
+    if budget_s is None:
+        together = repetitions * (length.loading_s + length.fixed_s)
+        budget_s = max(together, len(stages) * (length.shortest_s + length.fixed_s))
+    for count in range(len(stages), 0, -1):
+        for rounds in range(repetitions, 0, -1):
+            seconds = budget_s / (rounds * count) - length.fixed_s
+            if seconds < length.shortest_s - 1e-9:
+                continue
+            why = LEFT_OUT.format(budget=format_duration(budget_s))
+            return Turns(
+                rounds=_spread(rounds, repetitions),
+                stages=tuple(stages[:count]),
+                seconds=min(seconds, length.loading_s),
+                left_out=dict.fromkeys(stages[count:], why),
+            )
+    why = NONE.format(budget=format_duration(given or 0.0))
+    return Turns(left_out=dict.fromkeys(stages, why))
+
+
+def _spread(rounds: int, repetitions: int) -> tuple[int, ...]:
+    """Numbers of as many repetitions, evenly spread; the first one is always among them."""
+    if rounds == 1:
+        return (0,)
+    return tuple(round(turn * (repetitions - 1) / (rounds - 1)) for turn in range(rounds))
