@@ -10,6 +10,7 @@ from ..units import counted, format_bytes, format_count, format_percent, format_
 from .cache import cold_reads
 from .ceilings import ceiling_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
+from .knockouts import knock_out_sections
 from .loader import library_sections
 from .rates import rate_over_time
 from .saves import saves_sections
@@ -39,6 +40,7 @@ CONTEXT = ("seed", "accelerators", "complete")
 def sections(doc: TrainingRecord) -> list[Section]:
     """All sections for which the run has data."""
     found: list[Section] = [_verdict(doc)]
+    found += knock_out_sections(doc)
     found += ceiling_sections(doc)
     found += _metrics(doc)
     found += time_sections(doc)

@@ -1,0 +1,71 @@
+"""What each stage costs: the rate of the run without it, over its rate as it is."""
+
+from __future__ import annotations
+
+from ..schema.record import TrainingRecord
+from ..schema.verdict import KnockedOut, KnockOut
+from ..units import format_count
+from .figures import NO_REASON, raw, word
+from .sections import Bars, Cell, Column, Prose, Row, Section, Table
+
+LABELS: dict[KnockedOut, str] = {
+    "storage": "storage",
+    "prep": "prep",
+    "accelerator": "accelerators",
+    "sync": "sync",
+    "saves": "checkpoints",
+    "fill": "fill",
+}
+LONGEST = 8.0
+"""Longest bar, as a multiple of the rate as it is."""
+
+
+def knock_out_sections(doc: TrainingRecord) -> list[Section]:
+    """A bar for each stage that was left out; why, where none was."""
+    job = doc.job
+    shown = [each for each in job.knock_outs if _concerns(doc, each.stage)]
+    if not any(each.gain for each in shown):
+        if not job.no_knock_outs:
+            return []
+        why = f"What each stage costs was not measured: {job.no_knock_outs}."
+        return [Prose(id="knock-outs", paragraphs=(why,))]
+    shown.sort(key=lambda each: -each.gain.value if each.gain else 0.0)
+    largest = max(each.gain.value for each in shown if each.gain)
+    return [
+        Table(
+            id="knock-outs",
+            title="What each stage costs: samples/s if it took no time, over samples/s as it is",
+            columns=(
+                Column(name="stage"),
+                Column(name="gain", label="gain", unit="ratio", align="right"),
+                Column(name="low", where="data"),
+                Column(name="high", where="data"),
+                Column(name="n", label="rounds", align="right"),
+                Column(name="how", label="how", where="pages"),
+            ),
+            rows=tuple(_row(each) for each in shown),
+            bars=Bars(column="gain", full=min(max(largest, 1.0), LONGEST)),
+        )
+    ]
+
+
+def _concerns(doc: TrainingRecord, stage: KnockedOut) -> bool:
+    """Whether the run has such a stage: one rank waits for no other one."""
+    if stage == "sync":
+        return doc.job.accelerators > 1
+    return stage != "saves" or doc.job.saves is not None
+
+
+def _row(knock_out: KnockOut) -> Row:
+    gain = knock_out.gain
+    label = word(LABELS[knock_out.stage], knock_out.stage)
+    how = word(knock_out.how)
+    if gain is None:
+        why = f"not measured: {knock_out.not_measured or NO_REASON}"
+        return Row(cells=(label, Cell(value=None, why=why), raw(None), raw(None), raw(None), how))
+    text = f"{gain.value:.2f} x"
+    if gain.low is not None and gain.high is not None:
+        text += f" [{gain.low:.2f}, {gain.high:.2f}]"
+    number = Cell(value=gain.n, text=format_count(gain.n))
+    cells = (label, Cell(value=gain.value, text=text), raw(gain.low), raw(gain.high), number, how)
+    return Row(cells=cells)

@@ -1,0 +1,232 @@
+"""Runs with knock-outs: each really leaves its stage out, and nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from iobench.errors import InterruptedRun, StorageError, UsageError
+from iobench.load.reader import BatchReader
+from iobench.runner.calibration.bench import Bench
+from iobench.runner.experiment import Options
+from iobench.runner.experiment import run as run_plan
+from iobench.runner.knockouts import KnockOuts
+from iobench.runner.mixed import Mixed
+from iobench.runner.phase import PhaseInterrupted
+from iobench.runner.plan import make_plan
+from iobench.schema.record import TrainingRecord, load_training
+from iobench.schema.verdict import KnockOut
+from iobench.schema.workload import load_workload
+from iobench.storage.local.storage import LocalStorage
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+SETTINGS = (
+    *("batch_size=10", "epochs=1", "loader.workers=1", "accelerator.step_time=1ms"),
+    *("reader.direct=false", "reader.crop=null"),
+)
+Measure = Callable[..., tuple[TrainingRecord, Path]]
+
+
+@pytest.fixture
+def measure(tmp_path: Path, make_dataset: Any) -> Measure:
+    """Run a small workload without ceilings; returns its record and its directory."""
+
+    def run(
+        *settings: str,
+        accelerators: int = 1,
+        repetitions: int = 1,
+        mixed: Mixed | None = None,
+        codec: str = "gzip",
+        **options: Any,
+    ) -> tuple[TrainingRecord, Path]:
+        _, path = make_dataset(samples=200, format="tar", samples_per_shard=20, codec=codec)
+        plan = make_plan(
+            load_workload("demo", [*SETTINGS, *settings]),
+            str(path),
+            accelerators=accelerators,
+            repetitions=repetitions,
+            seed=1,
+        )
+        given = Options(results=tmp_path / "results", calibration_s=0.0, mixed=mixed, **options)
+        return run_plan(plan, given)
+
+    return run
+
+
+def of(doc: TrainingRecord) -> dict[str, KnockOut]:
+    return {each.stage: each for each in doc.job.knock_outs}
+
+
+def rows_of(directory: Path, phase: str) -> dict[str, Any]:
+    table = pq.read_table(directory / "events.parquet").to_pydict()
+    chosen = [n for n, name in enumerate(table["phase"]) if name == phase]
+    return {name: np.array([column[n] for n in chosen]) for name, column in table.items()}
+
+
+class Counted:
+    """Counts the calls of a method in all processes, by the phase that runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+        self.by_phase: dict[str, int] = {}
+        calls = multiprocessing.get_context("fork").RawArray(ctypes.c_int64, 1)
+        method, run = getattr(owner, name), Bench.run
+
+        def counting(this: Any, *arguments: Any, **more: Any) -> Any:
+            calls[0] += 1  # one worker at a time; only 0 or more is asserted
+            return method(this, *arguments, **more)
+
+        def running(bench: Bench, phase: Any, **more: Any) -> Any:
+            before = calls[0]
+            try:
+                return run(bench, phase, **more)
+            finally:
+                self.by_phase[phase.name] = self.by_phase.get(phase.name, 0) + calls[0] - before
+
+        monkeypatch.setattr(owner, name, counting)
+        monkeypatch.setattr(Bench, "run", running)
+
+
+def test_each_stage_is_really_left_out(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Counted(monkeypatch, LocalStorage, "read_into")
+    prepared = Counted(monkeypatch, BatchReader, "_prepare")
+    doc, directory = measure(repetitions=2, budget_s=60.0)
+    phases = {"measure", "without-storage", "without-prep", "without-accelerator"}
+    assert set(reads.by_phase) == set(prepared.by_phase) == phases
+    assert {name for name in phases if not reads.by_phase[name]} == {"without-storage"}
+    assert {name for name in phases if not prepared.by_phase[name]} == {"without-prep"}
+    assert rows_of(directory, "measure")["busy_ns"].min() > 0
+    assert rows_of(directory, "without-accelerator")["busy_ns"].max() == 0
+    assert rows_of(directory, "without-prep")["busy_ns"].min() > 0
+    for stage in ("storage", "prep", "accelerator"):
+        found = of(doc)[stage]
+        assert [one.repetition for one in found.rounds] == [0, 1]
+        assert found.gain is not None
+        assert found.gain.n == 2
+        rounds = set(rows_of(directory, f"without-{stage}")["repetition"].tolist())
+        assert rounds == {0, 1}
+    assert of(doc)["fill"].gain is not None
+    assert {stage for stage, each in of(doc).items() if each.not_measured} == {"sync", "saves"}
+    assert doc.job.no_knock_outs == ""
+
+
+def test_a_report_computes_the_same_gains(measure: Measure, call: Any) -> None:
+    doc, directory = measure(repetitions=2, budget_s=60.0)
+    code, out, _ = call("report", directory, "--format", "json")
+    assert code == 0
+    again = json.loads(out)["job"]["knock_outs"]
+    assert again == json.loads(doc.model_dump_json())["job"]["knock_outs"]
+
+
+def test_raw_bytes_have_nothing_to_prepare(measure: Measure) -> None:
+    doc, _ = measure("reader.decode=false", codec="none")
+    assert of(doc)["prep"].not_measured
+    assert of(doc)["prep"].rounds == []
+    assert of(doc)["storage"].gain is not None
+
+
+def test_a_null_accelerator_cannot_be_left_out(measure: Measure) -> None:
+    doc, _ = measure("accelerator.kind=null", "accelerator.step_time=null")
+    assert of(doc)["accelerator"].not_measured
+    assert of(doc)["storage"].gain is not None
+
+
+def test_a_budget_that_is_too_small_leaves_all_out(measure: Measure) -> None:
+    doc, directory = measure(budget_s=1e-3)
+    assert doc.job.no_knock_outs
+    measured = {stage for stage, each in of(doc).items() if each.gain is not None}
+    assert measured == {"fill"}  # it needs no time
+    assert all(each.not_measured for stage, each in of(doc).items() if stage != "fill")
+    assert set(pq.read_table(directory / "events.parquet")["phase"].to_pylist()) == {"measure"}
+
+
+def test_knock_outs_can_be_switched_off(measure: Measure) -> None:
+    doc, directory = measure(knock_outs=False)
+    assert doc.job.knock_outs == []
+    assert doc.job.no_knock_outs
+    assert set(pq.read_table(directory / "events.parquet")["phase"].to_pylist()) == {"measure"}
+
+
+@pytest.mark.parametrize("error", [StorageError("planted"), UsageError("planted")])
+def test_a_knock_out_that_fails_does_not_end_the_run(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def failing(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Bench, "copy", failing)
+    doc, _ = measure(repetitions=2, budget_s=60.0)
+    assert doc.status == "ok"
+    assert "planted" in of(doc)["storage"].not_measured
+    assert of(doc)["prep"].gain is not None
+
+
+def test_an_interrupted_round_does_not_count(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first round is complete; Ctrl-C comes in the second knock-out of the second round."""
+    run, begun = KnockOuts._measure, []
+
+    def interrupted(this: Any, entry: Any, number: int, saving: Any) -> Any:
+        begun.append(entry.stage)
+        outcome = run(this, entry, number, saving)
+        if len(begun) == 5:
+            raise PhaseInterrupted(outcome)
+        return outcome
+
+    monkeypatch.setattr(KnockOuts, "_measure", interrupted)
+    with pytest.raises(InterruptedRun):
+        measure(repetitions=3, budget_s=60.0)
+    (directory,) = (tmp_path / "results").iterdir()
+    doc = load_training(directory)
+    assert doc.status == "interrupted"
+    assert len(doc.job.repetitions) == 2
+    complete = {each.stage: [one.complete for one in each.rounds] for each in doc.job.knock_outs}
+    assert complete[begun[4]] == [True, False]
+    assert complete[begun[3]] == [True, True]
+    gain = of(doc)[begun[4]].gain
+    assert gain is not None
+    assert gain.n == 1
+
+
+def test_a_copy_of_a_part_of_the_dataset_is_read_repeatedly(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from iobench.runner.calibration import bench
+
+    monkeypatch.setattr(bench, "bytes_to_copy", lambda *_: 1)
+    doc, directory = measure("accelerator.step_time=5ms", accelerators=2, budget_s=60.0)
+    rows = rows_of(directory, "without-storage")
+    for rank in (0, 1):  # the copy has one shard of 20 samples
+        assert rows["samples"][rows["rank"] == rank].sum() > 20
+    assert of(doc)["storage"].gain is not None
+
+
+def test_checkpoints_are_left_out_and_those_of_other_knock_outs_are_not_recorded(
+    measure: Measure, tmp_path: Path
+) -> None:
+    from iobench.runner.checkpoint_plan import make_study_plan
+    from iobench.schema.checkpoint import CheckpointSpec, Training
+
+    spec = CheckpointSpec(model="llama3-8b", scale="1/4096", ranks=1, restores=0)
+    plan = make_study_plan(spec, str(tmp_path / "ckpt"), Training())
+    doc, directory = measure(repetitions=2, mixed=Mixed(plan=plan, every=8))
+    assert rows_of(directory, "without-saves")["checkpoint_ns"].max() == 0
+    assert rows_of(directory, "without-storage")["checkpoint_ns"].max() > 0
+    assert doc.job.saves is not None
+    assert len(doc.job.saves.saves) == 2 * 2  # after 8 and 16 of 20 steps, in both repetitions
+    assert of(doc)["saves"].gain is not None
+    assert doc.job.quiet is not None
+    assert doc.job.quiet.steps == 20
+    assert not list((tmp_path / "ckpt").glob("*"))
+    code_doc, _ = measure(mixed=Mixed(plan=plan, every=8), knock_outs=False)
+    assert code_doc.job.quiet is not None
+    assert code_doc.job.quiet.steps == 20

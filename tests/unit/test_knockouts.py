@@ -1,0 +1,199 @@
+"""Gains of knock-outs, from planted events; and how the time for them is divided."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from iobench.analyse.verdict.knockouts import gain, steady_rate, whole_rate, with_gain
+from iobench.analyse.verdict.rebuild import rebuild
+from iobench.runner.turns import Length, plan_turns
+from iobench.schema.training import Epoch
+from iobench.schema.verdict import KnockedOut, KnockOut, KnockOutRound
+
+Build = Callable[..., Any]
+ALL: tuple[KnockedOut, ...] = ("storage", "prep", "accelerator")
+
+
+def steps(count: int, each_s: float, *, fill_s: float = 0.0, **more: Any) -> list[dict[str, Any]]:
+    """Steps of 100 samples, each waiting for ``each_s``; the first waits ``fill_s`` longer."""
+    return [
+        {
+            "step": n,
+            "start": n * each_s + (fill_s if n else 0.0),
+            "wait": each_s + (0.0 if n else fill_s),
+            "samples": 100,
+            **more,
+        }
+        for n in range(count)
+    ]
+
+
+def rounds_of(*ratios: float, complete: bool = True) -> list[KnockOutRound]:
+    return [
+        KnockOutRound(
+            repetition=number,
+            samples_per_s=ratio * 1000.0 * (number + 1),  # a drift that both sides share
+            base_samples_per_s=1000.0 * (number + 1),
+            seconds=1.0,
+            complete=complete,
+        )
+        for number, ratio in enumerate(ratios)
+    ]
+
+
+def test_a_gain_is_the_geometric_mean_and_a_drift_of_both_sides_cancels() -> None:
+    found = gain(rounds_of(2.0, 2.0, 2.0))
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
+    uneven = gain(rounds_of(1.0, 4.0))
+    assert uneven is not None
+    assert uneven.low is not None
+    assert uneven.high is not None
+    assert uneven.value == pytest.approx(2.0)
+    assert uneven.low < 1 < 4 < uneven.high
+
+
+def test_the_interval_of_a_gain_covers_the_truth() -> None:
+    drawn = random.Random(7)
+    covered = 0
+    for _ in range(400):
+        ratios = [1.5 * math.exp(drawn.gauss(0.0, 0.1)) for _ in range(5)]
+        found = gain(rounds_of(*ratios))
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        covered += found.low <= 1.5 <= found.high
+    assert 366 <= covered <= 394  # 95 % of 400, and three standard deviations
+
+
+def test_one_round_has_no_interval_and_an_incomplete_one_does_not_count() -> None:
+    one = gain(rounds_of(3.0))
+    assert one is not None
+    assert (one.value, one.low, one.high, one.n) == (pytest.approx(3.0), None, None, 1)
+    assert gain(rounds_of(3.0) + rounds_of(9.0, complete=False)) == one
+    lacking = with_gain(KnockOut(stage="prep", rounds=rounds_of(9.0, complete=False)))
+    assert lacking.gain is None
+    assert lacking.not_measured
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_fill_is_left_out_of_a_steady_rate(make_events: Build, workers: int) -> None:
+    events = make_events(steps(10, 0.1, fill_s=1.0))
+    assert steady_rate(events, workers=workers) == pytest.approx(1000.0)
+    epochs = [Epoch(epoch=0, startup_s=0.5)]
+    assert whole_rate(events, epochs) == pytest.approx(1000 / 1.5)
+
+
+def test_an_epoch_of_few_steps_counts_from_its_second_one(make_events: Build) -> None:
+    rows = steps(4, 0.5, fill_s=1.4) + steps(4, 0.5, fill_s=1.4, epoch=1)
+    events = make_events(rows)
+    assert steady_rate(events, workers=8) == pytest.approx(200.0)
+    assert whole_rate(events, []) == pytest.approx(800 / 6.8)
+    assert steady_rate(make_events(steps(1, 0.5)), workers=8) is None
+    assert steady_rate(make_events([]), workers=1) is None
+
+
+def test_checkpoints_count_with_their_share_of_all_steps(make_events: Build) -> None:
+    rows = [
+        {"step": n, "start": n * 0.1 + (1.0 if n > 4 else 0.0), "wait": 0.1, "samples": 100}
+        for n in range(10)
+    ]
+    rows[4]["checkpoint"] = 1.0
+    assert steady_rate(make_events(rows), workers=2) == pytest.approx(1000 / 2.0)
+    rows[4]["checkpoint"], rows[0]["checkpoint"] = 0.0, 1.0
+    for row in rows[1:5]:
+        row["start"] += 1.0
+    assert steady_rate(make_events(rows), workers=2) == pytest.approx(1000 / 2.0)
+
+
+def test_in_step_the_slowest_rank_counts(make_events: Build) -> None:
+    events = make_events(steps(11, 0.1) + steps(11, 0.2, rank=1))
+    assert steady_rate(events, workers=1) == pytest.approx(1000 + 500)
+    assert steady_rate(events, workers=1, together=True) == pytest.approx(2000 / 2.0)
+
+
+def test_rebuild_computes_the_gains_from_the_events(make_run: Build, make_events: Build) -> None:
+    rows = []
+    for number in range(3):
+        more = {"repetition": number}
+        rows += steps(20, 0.2, fill_s=0.4, phase="measure", **more)
+        rows += steps(20, 0.1, fill_s=9.0, phase="without-storage", **more)
+    unknown = [
+        KnockOutRound(repetition=n, samples_per_s=1.0, base_samples_per_s=7.0, seconds=2.0)
+        for n in range(3)
+    ]
+    doc = make_run(repetitions=3, workload={"epochs": 1, "loader": {"workers": 2}}).with_job(
+        knock_outs=[
+            KnockOut(stage="storage", rounds=unknown),
+            KnockOut(stage="prep", rounds=unknown),  # without events: stays as recorded
+            KnockOut(stage="fill", rounds=unknown),
+        ]
+    )
+    for repetition in doc.job.repetitions:
+        repetition.epochs = [Epoch(epoch=0, startup_s=0.0)]
+    again = {each.stage: each for each in rebuild(doc, make_events(rows)).job.knock_outs}
+    gains = {stage: each.gain for stage, each in again.items()}
+    assert gains["storage"] is not None
+    assert gains["storage"].value == pytest.approx(2.0)
+    assert gains["storage"].n == 3
+    assert again["prep"].rounds[0].samples_per_s == 1.0
+    assert gains["fill"] is not None
+    assert gains["fill"].value == pytest.approx(500 / (2000 / 4.4))
+
+
+# How the time is divided
+
+LONG = Length(loading_s=10.0, fixed_s=0.5, least_s=0.8)
+
+
+def test_knock_outs_take_as_long_as_the_repetitions() -> None:
+    turns = plan_turns(ALL, repetitions=6, length=LONG, budget_s=None)
+    assert turns.rounds == tuple(range(6))
+    assert turns.stages == ALL
+    assert 6 * 3 * (turns.seconds + 0.5) == pytest.approx(6 * 10.5)
+    firsts = [turns.order(number)[0] for number in range(6)]
+    assert firsts == [*ALL, *ALL]
+    assert all(set(turns.order(number)) == set(ALL) for number in range(6))
+
+
+def test_a_small_budget_takes_fewer_rounds_and_then_fewer_stages() -> None:
+    few = plan_turns(ALL, repetitions=6, length=LONG, budget_s=15.0)
+    assert few.rounds == (0, 2, 5)
+    assert (few.stages, few.left_out) == (ALL, {})
+    assert few.seconds == pytest.approx(15 / 9 - 0.5)
+    fewer = plan_turns(ALL, repetitions=6, length=LONG, budget_s=3.2)
+    assert (fewer.rounds, fewer.stages) == ((0,), ("storage", "prep"))
+    assert list(fewer.left_out) == ["accelerator"]
+    none = plan_turns(ALL, repetitions=6, length=LONG, budget_s=1.0)
+    assert (none.stages, none.order(0)) == ((), ())
+    assert set(none.left_out) == set(ALL)
+
+
+def test_no_knock_out_is_longer_than_a_repetition() -> None:
+    short = Length(loading_s=0.2, fixed_s=0.3, least_s=5.0)
+    turns = plan_turns(ALL, repetitions=2, length=short, budget_s=600.0)
+    assert (turns.rounds, turns.seconds) == ((0, 1), 0.2)
+
+
+def test_by_default_every_stage_has_a_round() -> None:
+    short = Length(loading_s=0.2, fixed_s=0.3, least_s=0.1)
+    turns = plan_turns(ALL, repetitions=1, length=short, budget_s=None)
+    assert (turns.rounds, turns.stages, turns.left_out) == ((0,), ALL, {})
+    assert turns.seconds == pytest.approx(0.2)
+
+
+def test_slow_batches_need_longer_knock_outs() -> None:
+    slow = Length(loading_s=60.0, fixed_s=1.0, least_s=20.0)
+    turns = plan_turns(ALL, repetitions=6, length=slow, budget_s=None)
+    assert turns.seconds >= 20.0
+
+
+def test_without_stages_or_time_there_are_no_turns() -> None:
+    assert plan_turns((), repetitions=6, length=LONG, budget_s=None).order(0) == ()
+    nothing = Length(loading_s=0.0, fixed_s=1.0, least_s=0.0)
+    assert plan_turns(ALL, repetitions=6, length=nothing, budget_s=None).order(0) == ()
