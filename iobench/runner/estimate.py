@@ -53,7 +53,8 @@ def estimate(
         why = "the storage's write bandwidth is not known"
         what = f"{counted(ALONE, 'checkpoint')} alone, and those during the repetitions"
         found.append(PartTime(part="checkpoint", what=what, seconds=None, not_known=why))
-    number = plan.repetitions + (options.mixed is not None)
+    # A repetition without checkpoints is otherwise one of the knock-outs.
+    number = plan.repetitions + (options.mixed is not None and not options.knock_outs)
     steps = _steps(plan)
     found.append(
         PartTime(
@@ -64,6 +65,8 @@ def estimate(
             not_known="" if each is not None else "the accelerator has no step time",
         )
     )
+    if options.knock_outs:
+        found.append(_knock_outs(options, found[-1]))
     if options.find_max:
         found.append(
             PartTime(
@@ -80,6 +83,16 @@ def _steps(plan: Plan) -> int:
     return steps_per_repetition(
         plan.workload, samples=plan.manifest.sample_count, accelerators=plan.accelerators
     )
+
+
+def _knock_outs(options: Options, repetitions: PartTime) -> PartTime:
+    """The knock-outs: what their budget is, or as long as the repetitions."""
+    found = repetitions.model_copy(
+        update={"part": "knock_outs", "what": "the same without one stage each, in turns"}
+    )
+    if options.budget_s is None:
+        return found
+    return found.model_copy(update={"seconds": options.budget_s, "at_least": False})
 
 
 def _calibration(plan: Plan, seconds: float) -> PartTime:
@@ -134,9 +147,11 @@ def total(parts: list[PartTime]) -> tuple[float, bool]:
 def shorter(plan: Plan, parts: list[PartTime]) -> list[str]:
     """Flags that bring a long run near LONG_S, each alone: fewer steps, epochs or repetitions."""
     spent, _ = total(parts)
-    measure = next((part.seconds for part in parts if part.part == "measure"), None)
+    known = {part.part: part.seconds for part in parts}
+    measure = known.get("measure")
     if measure is None or not spent > LONG_S:
         return []
+    measure += known.get("knock_outs") or 0.0
     share = max(0.0, LONG_S - (spent - measure)) / measure
     steps = _steps(plan)
     found = [f"--set max_steps={max(1, int(steps * share))}"] if steps > 1 else []

@@ -18,7 +18,7 @@ from ...schema.training import Epoch, TrainingRun
 from ...schema.verdict import Estimate, KnockedOut, KnockOut, KnockOutRound
 from ...schema.workload import AcceleratorSpec
 from ..compare.statistics import ratio_estimate
-from .metrics import Events, RankEpoch, rank_epochs, select
+from .rankepochs import Events, RankEpoch, rank_epochs, select
 
 Mask = npt.NDArray[np.bool_]
 
@@ -34,7 +34,7 @@ class How(NamedTuple):
 
 def in_step(accelerator: AcceleratorSpec | AcceleratorFacts, ranks: int) -> bool:
     """Whether ranks with this accelerator wait for each other at each step."""
-    return ranks > 1 and getattr(accelerator, "sync", None) == "step"
+    return ranks > 1 and accelerator.sync == "step"
 
 
 def how_of(job: TrainingRun) -> How:

@@ -96,11 +96,14 @@ def measure_pilot(plan: Plan, seconds: float) -> Pilot:
 
 
 def choose(plan: Plan, pilot: Pilot, seconds: float) -> Fitted:
-    """Divide ``seconds``: a part for the ceilings, the rest for the repetitions."""
+    """Divide ``seconds``: a part for the ceilings, and one half of the rest for the repetitions.
+
+    The knock-outs take the other half.
+    """
     windows = sum(entry.applies(plan) for entry in ENTRIES)
     each = CALIBRATION_SHARE * seconds / windows - START_S
     calibration_s = min(MAX_CALIBRATION_S, max(MIN_CALIBRATION_S, each))
-    left = max(0.0, seconds - windows * (calibration_s + START_S))
+    left = max(0.0, seconds - windows * (calibration_s + START_S)) / 2
     turn = pilot.start_s + MIN_REPETITION_S
     repetitions = min(REPETITIONS, max(MIN_REPETITIONS, int(left / turn)))
     working = max(0.0, left / repetitions - pilot.start_s)

@@ -230,7 +230,7 @@ class _Stepper:
         Workers begin together, so their batches arrive in rounds. A rate taken in the middle of a
         round misses the other workers' almost complete batches, which for slow batches is most of
         the work. So rounds are finished, and there are at least ``_MIN_ROUNDS``, unless the
-        patience ends.
+        patience ends. With checkpoints, the phase ends after one of them instead.
         """
         if now < end:
             return False
