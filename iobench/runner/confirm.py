@@ -18,7 +18,6 @@ from ..analyse.verdict.metrics import repetition_metrics
 from ..analyse.verdict.model import WORTH
 from ..errors import IobenchError, TargetLostError
 from ..interrupts import defer_interrupts
-from ..load import make_reader
 from ..schema.base import apply_overrides, build
 from ..schema.training import Repetition
 from ..schema.verdict import Advice, Confirmation, Estimate, Turn
@@ -26,9 +25,10 @@ from ..schema.workload import Workload
 from ..units import format_duration
 from .agent import HostAgent
 from .calibration.bench import Bench
-from .phase import Phase, Saving
+from .phase import Saving
 from .plan import Plan, make_plan
 from .progress import Progress
+from .repetition import repetition_phase
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Confirm:
     budget_s: float | None = None
 
 
-SavingAt = Callable[[int], AbstractContextManager[Saving | None]]
+SavingAt = Callable[[], AbstractContextManager[Saving | None]]
 """The checkpoints to save during a repetition with this number."""
 
 
@@ -124,7 +124,7 @@ class Turns:
     strict: bool  # the budget also holds for the first turns
     look: Callable[[], None]
     progress: Progress
-    saving: SavingAt = lambda number: nullcontext()
+    saving: SavingAt = nullcontext
 
     def run(self, chosen: Sequence[Advice], by: str = "") -> None:
         """Try the changes. A complete turn is in ``into`` at once, so that an interrupt keeps it.
@@ -201,28 +201,20 @@ class Turns:
 
     def _measure(self, side: _Side, turn: int) -> float:
         """Return the samples/s of a repetition. Raises IobenchError if it has no rate."""
-        plan, workload = side.bench.plan, side.bench.plan.workload
-        with self.saving(turn) as saving:
-            phase = Phase(
-                name=side.name,
-                reader=make_reader(plan.manifest, plan.storage, workload.reader),
-                reading=workload.reader,
-                loading=workload.loader,
-                accelerator=workload.accelerator,
-                accelerators=plan.accelerators,
-                batch_size=workload.batch_size,
-                seed=plan.seed + _SEED_STEP + turn,
+        plan = side.bench.plan
+        with self.saving() as saving:
+            phase = replace(
+                repetition_phase(plan, _SEED_STEP + turn, name=side.name, saving=saving),
                 repetition=turn,
-                epochs=workload.epochs,
-                max_steps=workload.max_steps,
-                evicts=workload.cache == "cold",
-                saving=saving,
             )
             outcome = side.bench.run(phase, stored=True, look=self.look)
         with defer_interrupts():
             side.bench.keep(phase, outcome)
             context = Repetition(
-                seed=phase.seed, accelerators=phase.accelerators, epochs=outcome.epochs
+                seed=phase.seed,
+                accelerators=phase.accelerators,
+                sync=phase.accelerator.sync,
+                epochs=outcome.epochs,
             )
             figures = repetition_metrics(outcome.events(), context)
             self.look()

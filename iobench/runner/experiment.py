@@ -250,7 +250,7 @@ def _confirm(
         strict=asked.budget_s is not None,
         look=others.look,
         progress=progress,
-        saving=saver.uncounted if saver else lambda number: nullcontext(),
+        saving=lambda: saver.during(recorded=False) if saver else nullcontext(),
     ).run(chosen, asked.by)
 
 

@@ -28,9 +28,6 @@ ALONE = 3
 _STRIDE = 1_000_000
 """Distance between the numbers of the first saves of two phases."""
 
-_UNCOUNTED = 1_000
-"""Number of the first repetition whose saves are not counted."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Mixed:
@@ -96,20 +93,6 @@ class Saver:
             first = self._before + self._phases * _STRIDE
             yield Saving(every=self.every, first=first, book=book, saver=make)
             self.root.keep(self.plan.spec.keep, above=self._before)
-
-    @contextmanager
-    def uncounted(self, number: int) -> Iterator[Saving]:
-        """Provide saves as ``during`` does, which the study does not count.
-
-        They are for repetitions with other settings.
-        """
-        counted = self.study.saves
-        self.study.saves = []
-        try:
-            with self.during(_UNCOUNTED + number) as saving:
-                yield saving
-        finally:
-            self.study.saves = counted
 
     def end(self, failure: IobenchError | None) -> IobenchError | None:
         """Remove the run's checkpoints from the target; after a failure, report what is left."""
