@@ -16,7 +16,16 @@ from .checkpoint import Study
 from .job import DatasetFacts, LoaderFacts, WorkloadFacts
 from .numbers import Duration, Few, Figure, Ranks
 from .resources import NfsTraffic, Resources
-from .verdict import Confirmation, Estimate, KnockOut, RankTime, RunCurve, Verdict, WorkerTime
+from .verdict import (
+    Confirmation,
+    Estimate,
+    FedAt,
+    KnockOut,
+    RankTime,
+    RunCurve,
+    Verdict,
+    WorkerTime,
+)
 from .workload import Sync
 
 EVENT_COLUMNS = {
@@ -194,6 +203,9 @@ class Repetition(Record):
     sync_s: float | None = None  # waiting for other ranks, mean over ranks
     ranks: list[RankTime] = []  # empty in older versions
     worker_time: WorkerTime | None = None
+    # Utilization of more ranks whose steps are like these, with a barrier at each step: without
+    # any limit of the storage. Empty in older versions, and with too few steps.
+    at_more_ranks: list[FedAt] = []
     rates: Rates | None = None  # how the rate changed over time; None in older versions
     not_measured: dict[str, str] = {}
 

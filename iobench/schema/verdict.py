@@ -115,6 +115,8 @@ class Fed(Record):
     high: Few | None = None
     reads_in_flight: Figure | None = None  # that it takes
     today: Few | None = None  # with the run's own reads in flight
+    # With ``reads_in_flight``, where the run's own are too few, so that its accelerators starve.
+    potential: Few | None = None
     basis: Literal["find-max", "plateau", "fetch", ""] = ""
     at: list[FedAt] = []
     not_measured: str = ""

@@ -239,5 +239,6 @@ def _moved(ceiling: Ceiling, rate: float, before: Evidence) -> Ceiling:
             "bytes_per_s": before.bytes_per_s(rate),
             "how": f"modelled; {ceiling.how}",
             "details": CeilingDetails(),
+            "windows": None,
         }
     )

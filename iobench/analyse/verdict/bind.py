@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 from ...schema.record import TrainingRecord
 from ...schema.training import Repetition
-from ...schema.verdict import Fed, Verdict
+from ...schema.verdict import Verdict
 from .advice import advise
 from .decide import decide, served_by_cache
 from .decision import Decision
-from .evidence import Evidence, accelerators_fed, gather, is_null_accelerator
+from .evidence import Evidence, gather, is_null_accelerator
+from .fed import fed
 from .limits import storage_bound
 from .metrics import NULL_ACCELERATOR
 from .sentence import explanation, sentence
@@ -49,7 +50,8 @@ def verdict(doc: TrainingRecord) -> Verdict:
     missing: dict[str, str] = {}
     prep_stall, fetch_stall = stalls(evidence, missing)
     bound = storage_bound(evidence)
-    fed = fed_by_storage(doc, evidence, decision)
+    blamed = decision.binds in ("storage", "undecided") or "storage" in decision.also
+    can_feed = fed(doc, blamed=blamed, cached=evidence.cached)
     answer = Verdict(
         binds=decision.binds,
         also=list(decision.also),
@@ -57,8 +59,8 @@ def verdict(doc: TrainingRecord) -> Verdict:
         sentence="",
         starved=None if evidence.utilization is None else not evidence.fed,
         headroom=_headroom(doc, evidence, missing),
-        accelerators_fed=fed.accelerators,
-        fed=fed,
+        accelerators_fed=can_feed.accelerators,
+        fed=can_feed,
         storage_bound=bound,
         slowest_rank=_slowest_rank(doc.job.repetitions),
         gains=dict(evidence.gains),
@@ -70,8 +72,8 @@ def verdict(doc: TrainingRecord) -> Verdict:
         advice=advise(evidence, decision, bound),
         not_measured=missing,
     )
-    if fed.accelerators is None:
-        missing["accelerators_fed"] = fed.not_measured
+    if can_feed.accelerators is None:
+        missing["accelerators_fed"] = can_feed.not_measured
     if evidence.utilization is None:
         missing["starved"] = _no_utilization(doc)
     if evidence.predicted is None:
@@ -112,32 +114,6 @@ def _no_utilization(doc: TrainingRecord) -> str:
     ]
     known = [text for text in reasons if text]
     return known[0] if known else "accelerator utilization is in no complete repetition"
-
-
-def fed_by_storage(doc: TrainingRecord, evidence: Evidence, decision: Decision) -> Fed:
-    """How many accelerators the storage can feed; what was measured overrides the ceilings."""
-    search = doc.job.find_max
-    if search is not None and (search.accelerators is not None or not search.bound):
-        return Fed(
-            accelerators=search.accelerators or 0,
-            low=search.low,
-            high=search.high,
-            basis="find-max",
-        )
-    if evidence.cached:
-        return Fed(accelerators=None, not_measured=f"{evidence.cached}: storage was not measured")
-    rate, each = evidence.storage, evidence.per_accelerator
-    number = accelerators_fed(rate, each, evidence.required)
-    if number is None:
-        why = _no_demand(doc) if not each else "neither fetch nor raw storage was measured"
-        return Fed(accelerators=None, not_measured=why)
-    blamed = decision.binds in ("storage", "undecided") or "storage" in decision.also
-    if evidence.utilization is not None:
-        if evidence.fed:
-            number = max(number, evidence.accelerators)
-        elif blamed:
-            number = min(number, evidence.accelerators - 1)
-    return Fed(accelerators=number, basis="fetch" if evidence.fetch is not None else "plateau")
 
 
 def _slowest_rank(repetitions: Sequence[Repetition]) -> int | None:

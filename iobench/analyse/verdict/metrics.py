@@ -19,6 +19,7 @@ from ...schema.record import Summary
 from ...schema.training import Repetition
 from ...schema.verdict import RankTime
 from ...schema.workload import OWN_LOADER
+from .instep import at_more_ranks, step_times
 from .rankepochs import Array as Array
 from .rankepochs import Events as Events
 from .rankepochs import RankEpoch, epoch_ends_ns
@@ -124,6 +125,9 @@ def repetition_metrics(events: Events, context: Repetition, *, round_steps: int 
         0.99,
     )
     known["late_left_s"] = _late_left(parts)
+    known["at_more_ranks"] = at_more_ranks(
+        step_times(events, round_steps=round_steps), round_steps=round_steps
+    )
     return context.model_copy(update={**known, "not_measured": missing})
 
 

@@ -1,0 +1,262 @@
+"""How many accelerators the storage can feed, with an interval, and what a barrier costs them.
+
+What was measured overrides what was modelled: the search for the largest number comes first, then
+the run's own utilization, then the plateau of the storage's curve, then the fetch ceiling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ...schema.record import TrainingRecord
+from ...schema.training import Ceiling, FindMax
+from ...schema.verdict import Estimate, Fed, FedAt
+from .curve import expected_rate
+from .evidence import Evidence, gather, is_null_accelerator
+from .in_flight import run_reads_in_flight
+from .metrics import NULL_ACCELERATOR
+
+MAX_FED = 10**9
+
+UTILIZATION = "accelerator_utilization_sustained"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supply:
+    """What the storage delivers in samples/s, with the reads in flight that it takes.
+
+    ``high`` is None where it may deliver more than was tried. ``today``: with the run's own reads
+    in flight, which are fewer than it takes if ``too_few``.
+    """
+
+    value: float
+    low: float
+    high: float | None
+    reads_in_flight: float
+    today: float | None
+    too_few: bool = False
+    plateau: bool  # from the storage's curve, else from the fetch ceiling
+
+
+def fed(doc: TrainingRecord, *, blamed: bool = False, cached: str = "") -> Fed:
+    """The number of accelerators that the storage keeps at the required utilization.
+
+    An accelerator at the utilization u takes u times its full demand, so the number is the
+    storage's rate over u times that demand. ``blamed``: the storage is what limits the run, or may
+    be. If the run's accelerators starve then, the number is less than theirs. ``cached``: why the
+    reads of the run say nothing about the storage.
+    """
+    evidence = gather(doc)
+    search = doc.job.find_max
+    supply = None if cached else supply_of(doc)
+    each = evidence.required * (evidence.per_accelerator or 0.0)
+    if search is not None and (search.accelerators is not None or not search.bound):
+        found = _by_search(doc, search)
+    elif supply is not None and each > 0:
+        found = _measured(_by_supply(supply, each), evidence, supply, each, blamed=blamed)
+    else:
+        found = Fed(accelerators=None, not_measured=_why_not(doc, evidence, cached))
+    return found.model_copy(update={"at": _at(doc, evidence, found, supply)})
+
+
+def _why_not(doc: TrainingRecord, evidence: Evidence, cached: str) -> str:
+    if not evidence.per_accelerator:
+        null = is_null_accelerator(doc)
+        return NULL_ACCELERATOR if null else "the accelerators' demand is not known"
+    if cached:
+        return f"{cached}: what the storage delivers was not measured"
+    return "neither fetch nor raw storage was measured"
+
+
+def supply_of(doc: TrainingRecord) -> Supply | None:
+    """The plateau of the storage's curve, or its highest point, or the fetch ceiling."""
+    return _from_curve(doc) or _from_ceiling(doc)
+
+
+def _from_curve(doc: TrainingRecord) -> Supply | None:
+    """The plateau, or the highest point where there is none: then there may be more."""
+    found, raw = doc.job.curve, doc.job.ceilings.get("storage_raw", Ceiling())
+    size = raw.details.read_bytes_per_sample
+    if found is None or not size:
+        return None
+    curve = found.curve
+    best = max(curve.points, key=lambda point: point.bytes_per_s.value, default=None)
+    if best is None or best.bytes_per_s.value <= 0 or best.reads_per_s.value <= 0:
+        return None
+    rate, takes = curve.plateau_bytes_per_s, curve.knee_in_flight
+    client = any(point.client for point in curve.points if point.in_flight >= (takes or 0))
+    bounded = rate is not None and not client
+    if rate is None or takes is None:
+        rate, takes = best.bytes_per_s, best.in_flight
+    today, in_flight = None, found.in_flight
+    if in_flight:
+        reads = expected_rate(curve.points, in_flight)
+        of_read = best.bytes_per_s.value / best.reads_per_s.value
+        today = None if reads is None else reads.value * of_read / size
+    high = rate.value if rate.high is None else rate.high
+    return Supply(
+        value=rate.value / size,
+        low=(rate.value if rate.low is None else rate.low) / size,
+        high=high / size if bounded else None,
+        reads_in_flight=float(takes),
+        today=today,
+        too_few=bool(in_flight) and (in_flight or 0.0) < takes,
+        plateau=True,
+    )
+
+
+def _from_ceiling(doc: TrainingRecord) -> Supply | None:
+    """The fetch ceiling with its interval; raw storage, which is higher, without it."""
+    rate = gather(doc).storage
+    if rate is None:
+        return None
+    name = "fetch" if gather(doc).fetch is not None else "storage_raw"
+    windows = doc.job.ceilings.get(name, Ceiling()).windows
+    low, high = (windows.low, windows.high) if windows else (None, None)
+    return Supply(
+        value=rate,
+        low=rate if low is None else min(low, rate),
+        high=rate if high is None else max(high, rate),
+        reads_in_flight=float(run_reads_in_flight(doc)),
+        today=rate,
+        plateau=False,
+    )
+
+
+def _number(samples_per_s: float, each: float) -> int:
+    """How many accelerators that take ``each`` samples/s a rate feeds."""
+    return math.floor(min(samples_per_s / each + 1e-9, MAX_FED))
+
+
+def _by_supply(supply: Supply, each: float) -> Fed:
+    return Fed(
+        accelerators=_number(supply.value, each),
+        low=_number(supply.low, each),
+        high=None if supply.high is None else _number(supply.high, each),
+        reads_in_flight=supply.reads_in_flight,
+        today=None if supply.today is None else _number(supply.today, each),
+        basis="plateau" if supply.plateau else "fetch",
+    )
+
+
+def _by_search(doc: TrainingRecord, search: FindMax) -> Fed:
+    number = search.accelerators or 0
+    return Fed(
+        accelerators=number,
+        low=search.low,
+        high=search.high,
+        reads_in_flight=float(run_reads_in_flight(doc, ranks=number)) if number else None,
+        basis="find-max",
+    )
+
+
+def _measured(found: Fed, evidence: Evidence, supply: Supply, each: float, *, blamed: bool) -> Fed:
+    """What the run's own utilization says, which overrides the model.
+
+    If the ranks of the run were fed, the storage feeds at least as many. If they starve because of
+    the storage, it feeds fewer; ``potential`` keeps what it could feed with more reads in flight.
+    """
+    ranks, number = evidence.accelerators, found.accelerators
+    if evidence.utilization is None or number is None:
+        return found
+    low, high, today = found.low, found.high, found.today
+    if evidence.fed:
+        return found.model_copy(
+            update={
+                "accelerators": max(number, ranks),
+                "low": None if low is None else max(low, ranks),
+                "high": None if high is None else max(high, ranks),
+                "today": None if today is None else max(today, ranks),
+            }
+        )
+    if not blamed:
+        return found
+    most = ranks - 1
+    if evidence.measured is not None:
+        today = _number(evidence.measured, each)
+    return found.model_copy(
+        update={
+            "accelerators": min(number, most),
+            "low": None if low is None else min(low, most),
+            "high": most if high is None else min(high, most),
+            "today": None if today is None else min(today, most),
+            "potential": number if supply.too_few and number > most else None,
+        }
+    )
+
+
+def _at(doc: TrainingRecord, evidence: Evidence, found: Fed, supply: Supply | None) -> list[FedAt]:
+    """The run's own number of ranks, as measured, and larger ones, as extrapolated.
+
+    More ranks are slowed by the slowest of them, and by a storage that delivers less than they
+    take. The smaller one of both utilizations counts.
+    """
+    answers = []
+    summary = doc.metrics.get(UTILIZATION)
+    if summary is not None and summary.n:
+        answers.append(
+            FedAt(
+                ranks=evidence.accelerators,
+                accelerator_utilization=Estimate(
+                    value=summary.median, low=summary.min, high=summary.max, n=summary.n
+                ),
+                fed=summary.median >= evidence.required,
+                how="measured",
+            )
+        )
+    together: dict[int, list[Estimate]] = {}
+    for repetition in doc.job.repetitions:
+        for one in repetition.at_more_ranks if repetition.complete else ():
+            if one.accelerator_utilization is not None and one.ranks > evidence.accelerators:
+                together.setdefault(one.ranks, []).append(one.accelerator_utilization)
+    for ranks, estimates in sorted(together.items()):
+        utilization = _limited(_median_of(estimates), ranks, evidence, supply)
+        answers.append(
+            FedAt(
+                ranks=ranks,
+                accelerator_utilization=utilization,
+                fed=_is_fed(utilization, ranks, evidence.required, found),
+                how="extrapolated",
+            )
+        )
+    return answers
+
+
+def _median_of(estimates: Sequence[Estimate]) -> Estimate:
+    """The median of the repetitions, with an interval that covers theirs."""
+    return Estimate(
+        value=median(each.value for each in estimates),
+        low=min(each.value if each.low is None else each.low for each in estimates),
+        high=max(each.value if each.high is None else each.high for each in estimates),
+        n=len(estimates),
+    )
+
+
+def _limited(
+    utilization: Estimate, ranks: int, evidence: Evidence, supply: Supply | None
+) -> Estimate:
+    """At most what the storage's rate over the demand of the ranks allows."""
+    demand = ranks * (evidence.per_accelerator or 0.0)
+    if supply is None or not demand > 0:
+        return utilization
+    low, high = utilization.low, utilization.high
+    return Estimate(
+        value=min(utilization.value, supply.value / demand),
+        low=None if low is None else min(low, supply.low / demand),
+        high=high if high is None or supply.high is None else min(high, supply.high / demand),
+        n=utilization.n,
+    )
+
+
+def _is_fed(utilization: Estimate, ranks: int, required: float, found: Fed) -> bool | None:
+    """None where neither is certain: that the ranks are fed, and that they are not."""
+    if found.high is not None and ranks > found.high:
+        return False
+    if utilization.high is not None and utilization.high < required:
+        return False
+    enough = found.low is None or ranks <= found.low
+    certain = utilization.low is not None and utilization.low >= required
+    return True if enough and certain else None
