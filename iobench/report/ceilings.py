@@ -21,7 +21,7 @@ BOUND_BY = {
     "prep": ("prep",),
     "harness": ("harness",),
     "accelerator": ("accelerator",),
-    "undecided": (),
+    "cpu": ("cpu",),
 }
 LONGEST = 8
 """Longest bar, as a multiple of the lowest rate.
@@ -50,7 +50,7 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         return []
     reasons = {name: one.not_measured or NO_REASON for name, one in doc.job.ceilings.items()}
     reasons |= {"predicted": "no ceiling was measured", "measured": "no complete repetition"}
-    bound = BOUND_BY[doc.job.verdict.binds] if doc.job.verdict else ()
+    bound = BOUND_BY.get(doc.job.verdict.binds, ()) if doc.job.verdict else ()
     if "fetch" in bound and rates["fetch"] is not None:
         bound = ("fetch",)
     divisor, unit = _unit(min(known) * size) if size else (1.0, "")
