@@ -100,6 +100,7 @@ def test_a_verdict_rests_on_what_was_measured(record: dict[str, Any]) -> None:
         "storage": evidence.storage,
         "prep": evidence.prep,
         "harness": evidence.harness,
+        "cpu": evidence.cpu,
         "accelerator": evidence.accelerator,
     }
     measured = [rate for rate in known.values() if rate is not None]
@@ -166,10 +167,12 @@ def test_a_reader_that_is_short_of_cpu_where_raw_storage_was_not_measured(
     busy = doc.job.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 8.0})
     found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"fetch": busy})).job.verdict
     assert found is not None
-    assert found.binds == "harness"
-    (advice,) = found.advice
-    assert advice.predicted_gain == pytest.approx(2000 / 600)  # up to what the accelerators ask for
-    assert "None" not in advice.basis
+    assert found.binds == "cpu"
+    advice = {advice.id: advice for advice in found.advice}
+    assert advice["cores"].predicted_gain == pytest.approx(2)
+    # Direct IO helps up to what the accelerators ask for.
+    assert advice["direct"].predicted_gain == pytest.approx(2000 / 580)
+    assert all("None" not in each.basis for each in found.advice)
 
 
 @pytest.mark.parametrize("own", [None, 1500.0])

@@ -53,9 +53,14 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         gain = evidence.gains.get(stage)
         several = [_limited(each, gain) for each in BY_STAGE[stage](evidence, bound) if each]
         worth = [each for each in several if (each.predicted_gain or 0) >= WORTH]
-        found += sorted(worth, key=lambda each: -(each.predicted_gain or 0))
+        found += sorted(worth, key=_order)
     once = {each.change: each for each in reversed(found)}  # the first of several
     return [each for each in found if once[each.change] is each]
+
+
+def _order(advice: Advice) -> tuple[bool, float]:
+    """By gain; what the same storage can give comes before another storage."""
+    return advice.id != "pack", -(advice.predicted_gain or 0.0)
 
 
 def _stages(evidence: Evidence, decision: Decision) -> list[str]:

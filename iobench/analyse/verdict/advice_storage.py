@@ -67,8 +67,8 @@ def _more_reads(evidence: Evidence) -> Advice | None:
 def _how(evidence: Evidence, target: float) -> tuple[AdviceId, str, list[str]]:
     """(id of the advice, the change, settings) that keep ``target`` reads in flight."""
     per_worker = math.ceil(target / evidence.streams)
-    asked = evidence.streams * evidence.concurrency
-    offered = evidence.curve is None or evidence.in_flight >= 0.99 * asked
+    requests = evidence.requests_per_batch
+    offered = evidence.reads_ahead or requests is None or requests >= 0.99 * per_worker
     own = evidence.kind == OWN_LOADER
     if own and offered and per_worker <= MAX_CONCURRENCY:
         change = f"reader.concurrency={per_worker} instead of {evidence.concurrency}"

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 from ...schema.record import TrainingRecord
 from ...schema.training import Repetition
-from ...schema.verdict import Verdict
+from ...schema.verdict import Estimate, Fed, Verdict
 from .advice import advise
 from .decide import decide, served_by_cache
 from .decision import Decision
 from .evidence import Evidence, gather, is_null_accelerator
 from .fed import fed
+from .in_flight import run_reads_in_flight, run_requests_per_batch
 from .limits import storage_bound
 from .metrics import NULL_ACCELERATOR
 from .sentence import explanation, sentence
@@ -36,7 +37,12 @@ class Judged:
 
 def judged(doc: TrainingRecord) -> Judged:
     """What binds, from the evidence in ``doc``."""
-    evidence = replace(gather(doc), cached=served_by_cache(doc))
+    evidence = replace(
+        gather(doc),
+        cached=served_by_cache(doc),
+        reads_in_flight=float(run_reads_in_flight(doc)),
+        requests_per_batch=run_requests_per_batch(doc),
+    )
     return Judged(evidence=evidence, decision=decide(evidence))
 
 
@@ -50,8 +56,14 @@ def verdict(doc: TrainingRecord) -> Verdict:
     missing: dict[str, str] = {}
     prep_stall, fetch_stall = stalls(evidence, missing)
     bound = storage_bound(evidence)
-    blamed = decision.binds in ("storage", "undecided") or "storage" in decision.also
+    blamed = decision.binds in ("storage", "sync", "undecided") or "storage" in decision.also
     can_feed = fed(doc, blamed=blamed, cached=evidence.cached)
+    advice = advise(evidence, decision, bound)
+    gains = dict(evidence.gains)
+    cores = next((each for each in advice if each.id == "cores"), None)
+    if decision.binds == "cpu" and cores is not None and cores.predicted_gain is not None:
+        gains["cpu"] = Estimate(value=cores.predicted_gain, low=cores.low, high=cores.high)
+    _missing(doc, evidence, can_feed, missing)
     answer = Verdict(
         binds=decision.binds,
         also=list(decision.also),
@@ -63,29 +75,33 @@ def verdict(doc: TrainingRecord) -> Verdict:
         fed=can_feed,
         storage_bound=bound,
         slowest_rank=_slowest_rank(doc.job.repetitions),
-        gains=dict(evidence.gains),
+        gains=gains,
         predicted_samples_per_s=evidence.predicted,
         measured_samples_per_s=None if evidence.modelled else evidence.measured,
         fetch_stall=fetch_stall,
         prep_stall=prep_stall,
         too_short=str(decision.too_short) if decision.too_short else "",
-        advice=advise(evidence, decision, bound),
+        advice=advice,
         not_measured=missing,
     )
-    if can_feed.accelerators is None:
-        missing["accelerators_fed"] = can_feed.not_measured
-    if evidence.utilization is None:
-        missing["starved"] = _no_utilization(doc)
-    if evidence.predicted is None:
-        missing["predicted_samples_per_s"] = "no ceiling was measured"
-    if evidence.measured is None:
-        missing["measured_samples_per_s"] = "no repetition was completed"
     return answer.model_copy(
         update={
             "sentence": sentence(evidence, decision, answer),
             "explanation": explanation(evidence, decision, answer),
         }
     )
+
+
+def _missing(doc: TrainingRecord, evidence: Evidence, fed: Fed, missing: dict[str, str]) -> None:
+    """Add the reasons for the figures that are not there."""
+    if fed.accelerators is None:
+        missing["accelerators_fed"] = fed.not_measured
+    if evidence.utilization is None:
+        missing["starved"] = _no_utilization(doc)
+    if evidence.predicted is None:
+        missing["predicted_samples_per_s"] = "no ceiling was measured"
+    if evidence.measured is None:
+        missing["measured_samples_per_s"] = "no repetition was completed"
 
 
 def _headroom(doc: TrainingRecord, evidence: Evidence, missing: dict[str, str]) -> float | None:

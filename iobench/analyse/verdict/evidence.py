@@ -87,6 +87,10 @@ class Evidence:
     url: str
     epochs: int
     data: str  # name of the dataset
+    reads_ahead: bool  # or would with a larger reader.concurrency
+    # The most that the run keeps, and what its reader has for one batch
+    reads_in_flight: float | None = None
+    requests_per_batch: float | None = None
     cached: str = ""  # why the reads say nothing about the storage: a cache served them
     modelled: bool = False  # the figures are those of a what-if
 
@@ -157,6 +161,8 @@ class Evidence:
     @property
     def in_flight(self) -> float:
         """Reads in flight of the run, as far as it is known: at most as many as were asked for."""
+        if self.reads_in_flight is not None:
+            return self.reads_in_flight
         if self.curve is not None and self.curve.in_flight:
             return self.curve.in_flight
         return float(self.streams * self.concurrency)
@@ -274,6 +280,9 @@ def gather(doc: TrainingRecord) -> Evidence:
         url=doc.storage.url or "",
         epochs=workload.epochs,
         data=spec.name,
+        reads_ahead=(loader.kind or settings.kind or OWN_LOADER) == OWN_LOADER
+        and not data.blocks
+        and reader.read_ahead is not False,
         modelled=measured is not None and measured.n == 0,
     )
 

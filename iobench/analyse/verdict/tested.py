@@ -19,8 +19,8 @@ from .evidence import Evidence
 FEW_ROUNDS = 0.15
 """A gain of one or two rounds has to be larger than this.
 
-One round has no interval, and that of two rounds (Student's t, one degree of freedom) is seven
-times as wide as that of three.
+One round has no interval. That of two rounds (Student's t, one degree of freedom) is far too wide
+to decide anything, although both may agree.
 """
 
 MIN_ROUNDS = 3

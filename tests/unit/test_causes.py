@@ -1,0 +1,381 @@
+"""What binds where stages were left out in turns with the repetitions. The base run is that of
+test_verdict.py: demand 2,000, storage 4,000, prep 6,000, harness 8,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from iobench.analyse.verdict.bind import verdict
+from iobench.analyse.verdict.curve import conclude_curve
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.schema.curve import CurvePoint, Rate, StorageCurve
+from iobench.schema.training import Ceiling
+from iobench.schema.verdict import Estimate, KnockOut, RunCurve, Verdict
+from iobench.schema.verdict import KnockedOut as Stage
+
+Build = Callable[..., Any]
+
+
+def without(**gains: float | tuple[float, float]) -> list[KnockOut]:
+    """Knock-outs: (low, high) over three rounds, with the middle as the value, or one round."""
+    found = []
+    for stage, gain in gains.items():
+        estimate = (
+            Estimate(value=sum(gain) / 2, low=gain[0], high=gain[1], n=3)
+            if isinstance(gain, tuple)
+            else Estimate(value=gain)
+        )
+        found.append(KnockOut.model_validate({"stage": stage, "gain": estimate}))
+    return found
+
+
+def curve(*rates: float, size: int = 100_000, order: str = "random") -> StorageCurve:
+    """Rates in reads/s with 1, 2, 4, ... reads in flight, each known to 1 %."""
+
+    def told(rate: float) -> Rate:
+        return Rate(value=rate, low=0.99 * rate, high=1.01 * rate, windows=5)
+
+    points = [
+        CurvePoint(
+            in_flight=2**power,
+            reads_per_s=told(rate),
+            bytes_per_s=told(rate * size),
+            reads=100,
+            seconds=0.5,
+            disjoint=True,
+        )
+        for power, rate in enumerate(rates)
+    ]
+    return StorageCurve.model_validate(
+        {
+            "request_bytes": size,
+            "request_bytes_min": size,
+            "request_bytes_max": size,
+            "order": order,
+            "by": "fio",
+            "how": "test",
+            "direct": True,
+            "points": points,
+        }
+    )
+
+
+def run_curve(mine: StorageCurve, large: StorageCurve | None = None) -> RunCurve:
+    large = conclude_curve(large) if large else None
+    return RunCurve(curve=conclude_curve(mine, large), large=large)
+
+
+def judge(make_run: Build, **changes: Any) -> Verdict:
+    found = make_run(**changes).job.verdict
+    assert isinstance(found, Verdict)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gains", "binds", "also"),
+    [
+        ({"storage": (2.3, 2.5), "prep": (0.98, 1.02)}, "storage", []),
+        ({"storage": (1.01, 1.04), "prep": (1.8, 2.0)}, "prep", []),
+        ({"storage": (1.9, 2.2), "prep": (1.8, 2.0)}, "storage", ["prep"]),
+        ({"storage": (1.06, 1.1), "saves": (1.9, 2.1)}, "saves", []),
+        ({"storage": (0.99, 1.01), "fill": (1.3, 1.32)}, "fill", []),
+        # The accelerator is what the others are to feed: it is named last.
+        ({"storage": (1.3, 1.4), "accelerator": (3.0, 3.2)}, "storage", []),
+        # Wide intervals: nothing is told from noise.
+        ({"storage": (0.8, 1.9), "prep": (0.9, 1.7)}, "undecided", []),
+        # One round has no interval.
+        ({"storage": 1.16}, "storage", []),
+        ({"storage": 1.14}, "undecided", []),
+        ({"storage": 2.0, "prep": 1.9}, "storage", ["prep"]),
+    ],
+)
+def test_the_largest_gain_that_is_told_from_noise_binds(
+    make_run: Build, gains: dict[str, Any], binds: str, also: list[Stage]
+) -> None:
+    found = judge(make_run, measured=1000, au=0.5, knock_outs=without(**gains))
+    assert (found.binds, found.also) == (binds, also)
+    assert found.starved is True
+    assert found.basis == "tested"
+    assert set(found.gains) == set(gains)
+
+
+def test_two_rounds_that_agree_decide_although_their_interval_is_wide(make_run: Build) -> None:
+    estimate = Estimate(value=1.5, low=0.9, high=2.5, n=2)
+    left_out = [KnockOut(stage="prep", gain=estimate)]
+    assert judge(make_run, measured=1000, au=0.5, knock_outs=left_out).binds == "prep"
+
+
+@pytest.mark.parametrize(("au", "binds"), [(0.96, "accelerator"), (0.6, "undecided")])
+def test_no_gain_is_only_the_accelerator_where_it_hardly_waits(
+    make_run: Build, au: float, binds: str
+) -> None:
+    left_out = without(storage=(0.98, 1.03), prep=(0.97, 1.02), accelerator=(1.1, 1.3))
+    found = judge(make_run, measured=2000 * au, au=au, knock_outs=left_out)
+    assert found.binds == binds
+    assert [advice.id for advice in found.advice] == (["none"] if binds == "accelerator" else [])
+
+
+def test_a_faster_accelerator_that_brings_more_than_all_waiting_binds(make_run: Build) -> None:
+    left_out = without(storage=(0.98, 1.03), accelerator=(1.9, 2.1))
+    found = judge(make_run, measured=1840, au=0.92, knock_outs=left_out)
+    assert (found.binds, found.starved) == ("accelerator", False)
+
+
+def test_by_elimination_the_harness(make_run: Build) -> None:
+    left_out = without(storage=(0.98, 1.03), prep=(0.97, 1.02))
+    found = judge(make_run, rates={"harness": 800}, measured=790, au=0.4, knock_outs=left_out)
+    assert found.binds == "harness"
+
+
+def test_not_starved_and_yet_the_storage_binds(make_run: Build) -> None:
+    """Busy 72 % of the time where 70 % are required: 1.37 x is there for faster storage."""
+    found = judge(
+        make_run,
+        rates={"fetch": 1460, "storage_raw": 1500},
+        measured=1440,
+        au=0.72,
+        workload={"required_accelerator_utilization": 0.7},
+        knock_outs=without(storage=(1.34, 1.40), prep=(0.98, 1.01), accelerator=(1.0, 1.02)),
+    )
+    assert (found.binds, found.starved) == ("storage", False)
+    assert found.accelerators_fed is not None
+    assert found.accelerators_fed >= 2
+    assert "none" not in [advice.id for advice in found.advice]
+    assert found.advice[0].predicted_gain == pytest.approx(1.37)
+    assert (found.advice[0].low, found.advice[0].high) == (1.34, 1.40)
+
+
+def test_stages_that_share_the_cpu(make_run: Build) -> None:
+    """2 cores, each stage takes them all: 2,600 and 2,000 alone are 1,130 together."""
+    doc = make_run(
+        rates={"fetch": 2600, "prep": 2000},
+        measured=1130,
+        au=0.565,
+        host={"cores": 2, "affinity_cores": 2, "effective_cores": 2.0},
+        repetition={"wall_s": 60.0, "cpu_s": 118.0},
+        knock_outs=without(storage=(1.7, 1.8), prep=(2.2, 2.3)),
+        concluded=False,
+    )
+    per_gb = {name: 2 / rate / 1e5 * 1e9 for name, rate in (("fetch", 2600), ("prep", 2000))}
+    ceilings = doc.job.ceilings | {
+        name: doc.job.ceilings[name].model_copy(update={"cpu_s_per_gb": cost})
+        for name, cost in per_gb.items()
+    }
+    for knock_outs in (doc.job.knock_outs, []):
+        found = verdict(doc.with_job(ceilings=ceilings, knock_outs=knock_outs))
+        assert found.binds == "cpu"
+        assert found.predicted_samples_per_s == pytest.approx(1130, rel=0.01)
+        advice = found.advice[0]
+        assert advice.id == "cores"
+        assert advice.predicted_gain == pytest.approx(2000 / 1130, rel=0.01)  # the demand
+        assert found.gains["cpu"].value == advice.predicted_gain
+    ceilings["cpu"] = Ceiling(samples_per_s=5000, by="accelerator")  # not near it
+    assert verdict(doc.with_job(ceilings=ceilings)).binds == "prep"
+
+
+def test_preparation_that_takes_the_cpu_is_named_itself(make_run: Build) -> None:
+    doc = make_run(
+        rates={"fetch": 9000, "prep": 1000},
+        measured=980,
+        au=0.49,
+        host={"effective_cores": 2.0},
+        repetition={"wall_s": 60.0, "cpu_s": 118.0},
+        knock_outs=without(storage=(1.06, 1.09), prep=(2.0, 2.1)),
+        concluded=False,
+    )
+    prep = doc.job.ceilings["prep"].model_copy(update={"cpu_s_per_gb": 19.0})
+    found = verdict(doc.with_job(ceilings=doc.job.ceilings | {"prep": prep}))
+    assert found.binds == "prep"
+
+
+def test_ranks_that_wait_for_each_other(make_run: Build) -> None:
+    """Three ranks wait for rank 2; without the barrier the other ranks are 1.7 x as fast. Without
+    storage the slow rank is as fast as they are, so that leaving it out gains more.
+    """
+    ranks = [
+        {
+            "rank": rank,
+            "wall_s": 60.0,
+            "busy_s": 20.0,
+            "fill_s": 1.0,
+            "fetch_s": 38.0 if rank == 2 else 9.0,
+            "prep_s": 1.0,
+            "sync_s": 0.0 if rank == 2 else 29.0,
+        }
+        for rank in range(4)
+    ]
+    found = judge(
+        make_run,
+        accelerators=4,
+        measured=1400,
+        au=0.35,
+        repetition={"ranks": ranks},
+        knock_outs=without(storage=(2.3, 2.5), sync=(1.65, 1.75)),
+    )
+    assert (found.binds, found.slowest_rank) == ("sync", 2)
+    assert "no-barrier" in [advice.id for advice in found.advice]
+
+
+@pytest.mark.parametrize("tested", [True, False])
+def test_half_of_the_time_in_saves(make_run: Build, *, tested: bool) -> None:
+    """100 steps of 0.1 s that never wait, and two saves of 5 s."""
+    found = judge(
+        make_run,
+        measured=1000,
+        au=0.995,
+        repetition={"wall_s": 20.0, "checkpoint_s": 10.0},
+        knock_outs=without(saves=(1.95, 2.05), storage=(0.99, 1.01)) if tested else [],
+    )
+    assert (found.binds, found.starved) == ("saves", False)
+    assert found.fetch_stall == pytest.approx(0, abs=0.01)
+    (advice,) = found.advice
+    assert advice.id == "faster-saves"
+    assert advice.predicted_gain == pytest.approx(2, rel=0.01)
+
+
+@pytest.mark.parametrize("cause", ["warm", "resident"])
+def test_a_cache_that_served_the_reads_is_not_storage(make_run: Build, cause: str) -> None:
+    changes: dict[str, Any] = (
+        {"workload": {"cache": "warm"}} if cause == "warm" else {"residency": 0.9}
+    )
+    for left_out in ([], without(storage=(2.0, 2.2), prep=(0.9, 1.0))):
+        found = judge(
+            make_run,
+            rates={"storage_raw": 650, "fetch": 600},
+            measured=580,
+            au=0.29,
+            knock_outs=left_out,
+            **changes,
+        )
+        assert found.binds != "storage"
+        assert found.storage_bound is None
+        assert found.headroom is None
+        assert found.accelerators_fed is None
+        assert "faster-storage" not in [advice.id for advice in found.advice]
+
+
+# 8 reads in flight of 20 ms are 400 reads/s, and 32 are enough for 1,600.
+LATENT = (50.0, 100.0, 200.0, 400.0, 800.0, 1600.0, 1610.0, 1605.0)
+SLOW: dict[str, Any] = {
+    "rates": {"storage_raw": 1600, "fetch": 400},
+    "measured": 395,
+    "au": 0.2,
+    "workload": {"reader": {"concurrency": 2}},
+    "dataset": {"shards": 60_000},
+}
+
+
+def test_latency_asks_for_reads_in_flight_and_promises_what_the_curve_has(make_run: Build) -> None:
+    found = judge(
+        make_run,
+        **SLOW,
+        curve=run_curve(curve(*LATENT)),
+        knock_outs=without(storage=(4.9, 5.1), prep=(0.99, 1.01)),
+    )
+    assert (found.binds, found.storage_bound) == ("storage", "latency")
+    (advice,) = found.advice
+    assert (advice.id, advice.settings) == ("concurrency", ["reader.concurrency=8"])
+    assert advice.predicted_gain == pytest.approx(4.0, rel=0.02)
+    assert advice.low is not None
+    assert advice.high is not None
+    assert advice.low < 4.0 < advice.high < 4.2
+
+
+def test_no_advice_promises_more_than_its_stage(make_run: Build) -> None:
+    """The curve has 4 x, but leaving the storage out altogether brought 2 x."""
+    found = judge(
+        make_run,
+        **SLOW,
+        curve=run_curve(curve(*LATENT)),
+        knock_outs=without(storage=(1.9, 2.1)),
+    )
+    advice = found.advice[0]
+    assert (advice.predicted_gain, advice.low, advice.high) == (2.0, 1.9, 2.1)
+
+
+def test_operations_are_spent_and_bytes_are_not(make_run: Build) -> None:
+    """400 reads/s of 100 kB, however many are in flight, and 200 MB/s of large ones."""
+    spent = run_curve(
+        curve(200, 400, 401, 400), curve(50, 51, 50, size=4_000_000, order="sequential")
+    )
+    left_out = without(storage=(4.8, 5.2))
+    found = judge(make_run, **SLOW, curve=spent, knock_outs=left_out)
+    assert (found.binds, found.storage_bound) == ("storage", "operations")
+    assert [advice.id for advice in found.advice] == ["pack", "faster-storage"]
+    packed = {advice.id: advice for advice in found.advice}["pack"]
+    assert packed.settings == []
+    assert (packed.predicted_gain or 0) <= 5.2
+    in_shards = judge(
+        make_run, **(SLOW | {"dataset": {"shards": 60}}), curve=spent, knock_outs=left_out
+    )
+    assert "pack" not in [advice.id for advice in in_shards.advice]
+
+
+def test_bandwidth_is_spent(make_run: Build) -> None:
+    spent = run_curve(
+        curve(200, 400, 401, 400), curve(5, 10, 10, 10, size=4_000_000, order="sequential")
+    )
+    found = judge(make_run, **SLOW, curve=spent, knock_outs=without(storage=(4.8, 5.2)))
+    assert (found.binds, found.storage_bound) == ("storage", "bandwidth")
+    (advice,) = found.advice
+    assert (advice.id, advice.low, advice.high) == ("faster-storage", 4.8, 5.2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dataset": {"samples": 1}},
+        {"workload": {"batch_size": 70_000}},
+        {"repetition": {"steps": 8}, "measured": 100, "au": 0.05},
+    ],
+)
+def test_a_run_that_is_too_short_says_so(make_run: Build, changes: dict[str, Any]) -> None:
+    for left_out in ([], without(storage=(4.8, 5.2))):
+        found = judge(make_run, **changes, knock_outs=left_out)
+        assert found.binds == "undecided"
+        assert "iobench " in found.too_short
+        (advice,) = found.advice
+        assert (advice.id, advice.predicted_gain) == ("longer-run", None)
+
+
+def test_short_epochs_are_not_a_short_run(make_run: Build) -> None:
+    """4 steps in each of 5 epochs: the events say what the start of each one costs."""
+    found = judge(
+        make_run,
+        repetition={"steps": 40},
+        measured=1400,
+        au=0.7,
+        knock_outs=without(fill=(1.38, 1.42), storage=(0.98, 1.02)),
+    )
+    assert (found.binds, found.too_short) == ("fill", "")
+    assert found.advice[0].id == "longer-epochs"
+    assert found.advice[0].predicted_gain == pytest.approx(1.4)
+
+
+def test_what_find_max_measured_overrides_the_ceiling(make_run: Build) -> None:
+    points: list[dict[str, Any]] = [
+        {
+            "accelerators": n,
+            "accelerator_utilization": au,
+            "samples_per_s": n * 900,
+            "read_bytes_per_s": n * 9e7,
+            "passed": au >= 0.9,
+        }
+        for n, au in ((2, 0.95), (3, 0.93), (4, 0.7))
+    ]
+    found = judge(
+        make_run,
+        find_max={"required_accelerator_utilization": 0.9, "accelerators": 3, "points": points},
+    )
+    assert found.accelerators_fed == 3  # 4 by the ceiling
+    assert found.fed is not None
+    assert found.fed.basis == "find-max"
+
+
+def test_a_verdict_concluded_twice_is_the_same(make_run: Build) -> None:
+    doc = make_run(**SLOW, curve=run_curve(curve(*LATENT)), knock_outs=without(storage=(4.9, 5.1)))
+    assert conclude(conclude(doc)) == doc
