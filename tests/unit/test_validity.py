@@ -197,6 +197,18 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         {**STARVED, "loader": {"prefetched_samples": 6_600}},
         {"workload": {"batch_size": None}},
     ),
+    "verdict.disagreement": (
+        {
+            "rates": {"prep": 1000.0},
+            "measured": 980.0,
+            "au": 0.49,
+            "knock_outs": [
+                {"stage": "storage", "gain": {"value": 2.0, "low": 1.9, "high": 2.1, "n": 3}},
+                {"stage": "prep", "gain": {"value": 1.0, "low": 0.98, "high": 1.02, "n": 3}},
+            ],
+        },
+        None,
+    ),
     "verdict.gap": ({"measured": 1500.0}, {"measured": None}),
     "raw.not-measured": ({"rates": {"storage_raw": None}}, {"ceilings": {}}),
     "raw.low": ({"rates": {"storage_raw": 10.0}}, {"rates": {"fetch": None}}),

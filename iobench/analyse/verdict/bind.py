@@ -6,13 +6,12 @@ workload requires. What binds? is answered whether they starve or not (``decide`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...schema.record import TrainingRecord
-from ...schema.training import Repetition
 from ...schema.verdict import Estimate, Fed, Verdict
 from .advice import advise
+from .confirmed import with_found
 from .decide import decide, served_by_cache
 from .decision import Decision
 from .evidence import Evidence, gather, is_null_accelerator
@@ -20,11 +19,9 @@ from .fed import fed
 from .in_flight import run_reads_in_flight, run_requests_per_batch
 from .limits import storage_bound
 from .metrics import NULL_ACCELERATOR
+from .ranktime import usual_slow_rank
 from .sentence import explanation, sentence
 from .stalls import stalls
-
-UNEVEN = 0.05
-"""The slowest rank is named if the others wait for it for more than this share of the time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +60,12 @@ def verdict(doc: TrainingRecord) -> Verdict:
     cores = next((each for each in advice if each.id == "cores"), None)
     if decision.binds == "cpu" and cores is not None and cores.predicted_gain is not None:
         gains["cpu"] = Estimate(value=cores.predicted_gain, low=cores.low, high=cores.high)
+<<<<<<< HEAD
     _missing(doc, evidence, can_feed, missing)
+=======
+    slow = usual_slow_rank([each for each in doc.job.repetitions if each.complete])
+    _missing(doc, evidence, fed, missing)
+>>>>>>> 995c5d0 (A test that contradicts the ceilings is a finding; the headline says what a tried change brought)
     answer = Verdict(
         binds=decision.binds,
         also=list(decision.also),
@@ -74,7 +76,7 @@ def verdict(doc: TrainingRecord) -> Verdict:
         accelerators_fed=can_feed.accelerators,
         fed=can_feed,
         storage_bound=bound,
-        slowest_rank=_slowest_rank(doc.job.repetitions),
+        slowest_rank=slow.rank if slow is not None else None,
         gains=gains,
         predicted_samples_per_s=evidence.predicted,
         measured_samples_per_s=None if evidence.modelled else evidence.measured,
@@ -84,6 +86,7 @@ def verdict(doc: TrainingRecord) -> Verdict:
         advice=advice,
         not_measured=missing,
     )
+    answer = with_found(answer, doc.job.confirmations)
     return answer.model_copy(
         update={
             "sentence": sentence(evidence, decision, answer),
@@ -132,6 +135,7 @@ def _no_utilization(doc: TrainingRecord) -> str:
     return known[0] if known else "accelerator utilization is in no complete repetition"
 
 
+<<<<<<< HEAD
 def _slowest_rank(repetitions: Sequence[Repetition]) -> int | None:
     """The rank for which the others waited longest, in most repetitions; None without such a one.
 
@@ -148,3 +152,29 @@ def _slowest_rank(repetitions: Sequence[Repetition]) -> int | None:
         votes.append(least.rank if uneven > UNEVEN else None)
     named = max(set(votes), key=votes.count) if votes else None
     return named if named is not None and 2 * votes.count(named) > len(votes) else None
+=======
+def fed_by_storage(doc: TrainingRecord, evidence: Evidence, decision: Decision) -> Fed:
+    """How many accelerators the storage can feed; what was measured overrides the ceilings."""
+    search = doc.job.find_max
+    if search is not None and (search.accelerators is not None or not search.bound):
+        return Fed(
+            accelerators=search.accelerators or 0,
+            low=search.low,
+            high=search.high,
+            basis="find-max",
+        )
+    if evidence.cached:
+        return Fed(accelerators=None, not_measured=f"{evidence.cached}: storage was not measured")
+    rate, each = evidence.storage, evidence.per_accelerator
+    number = accelerators_fed(rate, each, evidence.required)
+    if number is None:
+        why = _no_demand(doc) if not each else "neither fetch nor raw storage was measured"
+        return Fed(accelerators=None, not_measured=why)
+    blamed = decision.binds in ("storage", "undecided") or "storage" in decision.also
+    if evidence.utilization is not None:
+        if evidence.fed:
+            number = max(number, evidence.accelerators)
+        elif blamed:
+            number = min(number, evidence.accelerators - 1)
+    return Fed(accelerators=number, basis="fetch" if evidence.fetch is not None else "plateau")
+>>>>>>> 995c5d0 (A test that contradicts the ceilings is a finding; the headline says what a tried change brought)

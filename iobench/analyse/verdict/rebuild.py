@@ -16,7 +16,7 @@ from ...schema.workload import OWN_LOADER
 from ..checkpoint.meaning import with_meaning
 from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
-from .confirmed import told_again, with_found
+from .confirmed import told_again
 from .curve import conclude_curve
 from .in_flight import run_reads_in_flight
 from .knockouts import knock_outs_again, phase_of
@@ -97,8 +97,8 @@ def conclude(doc: T) -> T:
         metrics = summarise(doc.job.repetitions) | metrics
         doc = doc.model_copy(update={"metrics": metrics}).with_job(saves=study, curve=_curve(doc))
         confirmations = [told_again(each) for each in doc.job.confirmations]
-        doc = doc.with_job(verdict=with_found(verdict(doc), confirmations))
         doc = doc.with_job(confirmations=confirmations)
+        doc = doc.with_job(verdict=verdict(doc))
     else:
         doc = doc.model_copy(update={"metrics": metrics, "job": study})
     findings = [finding for finding in doc.findings if finding.rule not in LEVELS] + evaluate(

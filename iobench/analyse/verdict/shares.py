@@ -1,4 +1,4 @@
-"""Where the time of a run went, as shares of its wall time.
+"""Where the time of a run went, as shares of its wall time without the creation of processes.
 
 They come from the run's own events (``Repetition.ranks``). Records of older versions have only the
 time of saves.
@@ -16,7 +16,7 @@ from ...schema.verdict import RankTime
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """Shares of the wall time, 0 to 1, median over repetitions; None: not measured."""
+    """Shares of the time, 0 to 1, median over repetitions; None: not measured."""
 
     saves: float | None = None
     fill: float | None = None
@@ -40,7 +40,7 @@ def shares_of(repetitions: Sequence[Repetition]) -> Shares:
 
 
 def _of_ranks(repetition: Repetition) -> dict[str, float | None]:
-    ranks = [rank for rank in repetition.ranks if rank.wall_s > 0]
+    ranks = [rank for rank in repetition.ranks if rank.wall_s > rank.startup_s]
     if not ranks:
         wall, saved = repetition.wall_s, repetition.checkpoint_s
         return {"saves": (saved or 0.0) / wall if wall else None}
@@ -48,13 +48,13 @@ def _of_ranks(repetition: Repetition) -> dict[str, float | None]:
 
 
 def _part(rank: RankTime, part: str) -> float | None:
-    """The share of one rank's wall time that one part took."""
+    """The share of one rank's time that one part took."""
     seconds: float | None
     if part == "wait":
         seconds = (rank.fetch_s or 0.0) + (rank.prep_s or 0.0) + rank.wait_s
     else:
         seconds = getattr(rank, f"{part}_s")
-    return None if seconds is None else seconds / rank.wall_s
+    return None if seconds is None else seconds / (rank.wall_s - rank.startup_s)
 
 
 def _mean(shares: Sequence[float | None]) -> float | None:

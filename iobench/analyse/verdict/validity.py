@@ -25,6 +25,7 @@ from . import rules_mlperf as mlperf
 from . import rules_ranks as ranks
 from . import rules_speed as speed
 from . import rules_time as time
+from . import rules_verdict as verdict
 
 Level = Literal["info", "warning", "invalid"]
 
@@ -104,6 +105,7 @@ RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("emulation.error", speed.emulation_error, REFUSED),
     Rule("prefetch.share", speed.prefetch_share, REFUSED),
     Rule("verdict.gap", speed.verdict_gap, WARNED),
+    Rule("verdict.disagreement", verdict.disagreement, WARNED),
     Rule("raw.not-measured", speed.raw_not_measured, NOTED),
     Rule("raw.low", speed.raw_low, NOTED),
     Rule("read.amplification", speed.read_amplification, WARNED),
