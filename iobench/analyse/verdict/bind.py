@@ -60,12 +60,8 @@ def verdict(doc: TrainingRecord) -> Verdict:
     cores = next((each for each in advice if each.id == "cores"), None)
     if decision.binds == "cpu" and cores is not None and cores.predicted_gain is not None:
         gains["cpu"] = Estimate(value=cores.predicted_gain, low=cores.low, high=cores.high)
-<<<<<<< HEAD
-    _missing(doc, evidence, can_feed, missing)
-=======
     slow = usual_slow_rank([each for each in doc.job.repetitions if each.complete])
-    _missing(doc, evidence, fed, missing)
->>>>>>> 995c5d0 (A test that contradicts the ceilings is a finding; the headline says what a tried change brought)
+    _missing(doc, evidence, can_feed, missing)
     answer = Verdict(
         binds=decision.binds,
         also=list(decision.also),
@@ -133,48 +129,3 @@ def _no_utilization(doc: TrainingRecord) -> str:
     ]
     known = [text for text in reasons if text]
     return known[0] if known else "accelerator utilization is in no complete repetition"
-
-
-<<<<<<< HEAD
-def _slowest_rank(repetitions: Sequence[Repetition]) -> int | None:
-    """The rank for which the others waited longest, in most repetitions; None without such a one.
-
-    It waits least itself.
-    """
-    votes: list[int | None] = []
-    for repetition in repetitions:
-        ranks = [rank for rank in repetition.ranks if rank.wall_s > 0]
-        if not repetition.complete or len(ranks) < 2:
-            continue
-        least = min(ranks, key=lambda rank: rank.sync_s)
-        others = [rank for rank in ranks if rank is not least]
-        uneven = min(rank.sync_s / rank.wall_s for rank in others) - least.sync_s / least.wall_s
-        votes.append(least.rank if uneven > UNEVEN else None)
-    named = max(set(votes), key=votes.count) if votes else None
-    return named if named is not None and 2 * votes.count(named) > len(votes) else None
-=======
-def fed_by_storage(doc: TrainingRecord, evidence: Evidence, decision: Decision) -> Fed:
-    """How many accelerators the storage can feed; what was measured overrides the ceilings."""
-    search = doc.job.find_max
-    if search is not None and (search.accelerators is not None or not search.bound):
-        return Fed(
-            accelerators=search.accelerators or 0,
-            low=search.low,
-            high=search.high,
-            basis="find-max",
-        )
-    if evidence.cached:
-        return Fed(accelerators=None, not_measured=f"{evidence.cached}: storage was not measured")
-    rate, each = evidence.storage, evidence.per_accelerator
-    number = accelerators_fed(rate, each, evidence.required)
-    if number is None:
-        why = _no_demand(doc) if not each else "neither fetch nor raw storage was measured"
-        return Fed(accelerators=None, not_measured=why)
-    blamed = decision.binds in ("storage", "undecided") or "storage" in decision.also
-    if evidence.utilization is not None:
-        if evidence.fed:
-            number = max(number, evidence.accelerators)
-        elif blamed:
-            number = min(number, evidence.accelerators - 1)
-    return Fed(accelerators=number, basis="fetch" if evidence.fetch is not None else "plateau")
->>>>>>> 995c5d0 (A test that contradicts the ceilings is a finding; the headline says what a tried change brought)
