@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   iobench check /mnt/fast
-  iobench check /mnt/fast --workload unet3d-h100 --accelerators 4 --budget 15m
-  iobench check s3://bucket/prefix --budget 10m --keep-data
+  iobench check /mnt/fast --workload cosmoflow-h100 --accelerators 4 --budget 15min
+  iobench check s3://bucket/prefix --budget 10min --keep-data
   iobench check /mnt/fast/resnet50                      # a dataset: it is read, and stays
 """
 _BUDGET = "5min"

@@ -6,7 +6,14 @@ from ..analyse.verdict.confirmed import gain_of
 from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict
-from ..units import counted, format_bytes, format_count, format_percent, format_rate
+from ..units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+)
 from .cache import cold_reads
 from .ceilings import ceiling_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
@@ -242,9 +249,31 @@ def _about(doc: TrainingRecord) -> Facts:
         ("dataset", ", ".join([data.spec.name, *size])),
         ("storage", doc.storage.url or ""),
         ("host", ", ".join([*([f"{host.cores} cores"] if host.cores else []), *memory])),
+        ("time", time_spent(doc)),
     ]
     found = tuple(Fact(label=label, text=text) for label, text in facts if text)
     return Facts(id="about", title="About this run", facts=found)
+
+
+PARTS = {
+    "prepare": "check of the loader",
+    "calibrate": "each stage alone",
+    "checkpoint": "checkpoints alone",
+    "measure": "repetitions",
+    "knock_outs": "knock-outs",
+    "find_max": "search for the largest number",
+}
+"""What the keys of ``timings`` mean."""
+
+
+def time_spent(doc: RunRecord) -> str:
+    """Where the time of a run went, in the order in which it was spent; empty if not recorded."""
+    spent = [(PARTS.get(part, part), seconds) for part, seconds in doc.timings.items()]
+    if not spent:
+        return ""
+    parts = ", ".join(f"{what} {format_duration(seconds)}" for what, seconds in spent)
+    whole = format_duration(sum(seconds for _, seconds in spent))
+    return f"{parts}; {whole} in all" if len(spent) > 1 else parts
 
 
 def _repetitions(doc: TrainingRecord) -> Table:

@@ -182,6 +182,13 @@ def _small(words: list[str], home: Path) -> list[str]:
             words += ["--set", "accelerator.step_time=50us", "--set", "reader.direct=false"]
         else:
             words += ["--set", "accelerator.step_time=2ms"]
+    if verb == "check":
+        words += ["--budget", "10s", "--set", "batch_size=2", "--set", "loader.workers=1"]
+        words += ["--set", "reader.crop=null", "--set", "accelerator.step_time=2ms"]
+        if str(home / "mnt" / "resnet50") not in words:
+            small = "name: small\nsamples: 40\nsample_size: {mean: 20000}\nformat: tar\n"
+            (home / "small.yaml").write_text(small)
+            words += ["--set", "dataset=./small.yaml"]
     if verb == "sweep":
         words = [{"2000": "20"}.get(word, word) for word in words]
         words += [
@@ -268,6 +275,7 @@ def test_every_example_runs(
         "plan",
         "probe",
         "run",
+        "check",
         "sweep",
         "checkpoint",
         "checkpoint plan",

@@ -229,7 +229,7 @@ def test_a_file_with_a_hostile_name_is_not_in_the_script(
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        (["che"], ["checkpoint"]),
+        (["checkp"], ["checkpoint"]),
         (["run", "resnet50-h"], ["resnet50-h100"]),
         (["run", "--rules", ""], ["quick", "mlperf"]),
         (["checkpoint", "pl"], ["plan"]),

@@ -49,11 +49,12 @@ MEMORY_MULTIPLE = 5
 MIN_BATCHES = 2
 """Batches of each accelerator that the smallest dataset has."""
 
-_FIRST_BYTES = 8 << 20
-_GROWTH = 8
+_FIRST_BYTES = 256 << 10
+_GROWTH, _SHORT_GROWTH = 64, 8
 _SHORT_S = 0.5
 """The size is found by generating: first little, then up to _GROWTH times as much, until the next
-size would take longer than there is time. A try of less than _SHORT_S tells little of the pace."""
+size would take longer than there is time. A try of less than _SHORT_S tells little of the pace:
+then _SHORT_GROWTH times as much may be tried whatever the pace."""
 
 _USED = 0.7
 """Share of the time that is left that the next try may take by the pace of the last one."""
@@ -201,8 +202,8 @@ class _Filling:
         left = self.deadline - time.monotonic()
         for_all = pace + (0.0 if self.keep else 2 * self.removal_s)
         wanted = min(self.most, size * _GROWTH, int(_USED * left / for_all))
-        if took_s < _SHORT_S and left > _GROWTH * took_s:
-            wanted = min(self.most, max(wanted, size * _GROWTH // 2))
+        if took_s < _SHORT_S and left > _SHORT_GROWTH * took_s:
+            wanted = min(self.most, max(wanted, size * _SHORT_GROWTH))
         if size >= self.least:
             return wanted if wanted >= 2 * size else size
         if wanted >= self.least or (wanted >= 2 * size and took_s < _SHORT_S):

@@ -104,15 +104,16 @@ def choose(plan: Plan, pilot: Pilot, seconds: float) -> Fitted:
     each = CALIBRATION_SHARE * seconds / windows - START_S
     calibration_s = min(MAX_CALIBRATION_S, max(MIN_CALIBRATION_S, each))
     left = max(0.0, seconds - windows * (calibration_s + START_S)) / 2
-    turn = pilot.start_s + MIN_REPETITION_S
-    repetitions = min(REPETITIONS, max(MIN_REPETITIONS, int(left / turn)))
-    working = max(0.0, left / repetitions - pilot.start_s)
     workload = plan.workload
-    rate = pilot.samples_per_s or workload.samples_per_s_per_accelerator or 0.0
-    steps = max(1, int(rate * working / (workload.batch_size * plan.accelerators)))
     whole = steps_per_repetition(
         workload, samples=plan.manifest.sample_count, accelerators=plan.accelerators
     )
+    rate = pilot.samples_per_s or workload.samples_per_s_per_accelerator or 0.0
+    steps_per_s = rate / (workload.batch_size * plan.accelerators)
+    shortest = min(MIN_REPETITION_S, whole / steps_per_s) if steps_per_s else MIN_REPETITION_S
+    turn = pilot.start_s + shortest
+    repetitions = min(REPETITIONS, max(MIN_REPETITIONS, int(left / turn)))
+    steps = max(1, int(steps_per_s * max(0.0, left / repetitions - pilot.start_s)))
     if steps < whole:
         workload = workload.model_copy(update={"max_steps": steps})
     return Fitted(
