@@ -152,6 +152,7 @@ def _measure(args: argparse.Namespace, place: Place, url: str, seconds: float, t
         results=args.results,
         command=tuple(args.command_line),
         calibration_s=fitted.calibration_s,
+        budget_s=fitted.knock_outs_s,
     )
     live = RunTold(fitted.plan, options, quiet=args.quiet)
     live.announce(warns=False)

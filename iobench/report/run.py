@@ -262,6 +262,7 @@ PARTS = {
     "measure": "repetitions",
     "knock_outs": "knock-outs",
     "find_max": "search for the largest number",
+    "confirm": "trying the advice",
 }
 """What the keys of ``timings`` mean."""
 

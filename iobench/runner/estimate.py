@@ -6,7 +6,8 @@ import time
 
 from ..schema.plan import PartTime
 from ..units import counted
-from .calibration.ceilings import ENTRIES
+from .calibration.ceilings import ENTRIES, Entry
+from .calibration.curve import budget_s, storage_curve
 from .experiment import Options
 from .mixed import ALONE
 from .plan import Plan, steps_per_repetition
@@ -46,7 +47,13 @@ def estimate(
             )
         )
     if options.calibration_s > 0:
-        found.append(_calibration(plan, options.calibration_s))
+        found.append(
+            PartTime(
+                part="calibrate",
+                what="the storage's curve, and each stage alone",
+                seconds=calibrating_s(plan, options.calibration_s),
+            )
+        )
     each = _repetition_s(plan, samples_per_s) if repetition_s is None else repetition_s
     at_least = samples_per_s is None and repetition_s is None
     if options.mixed is not None:
@@ -76,6 +83,12 @@ def estimate(
                 at_least=True,
             )
         )
+    if options.confirm is not None:
+        measured = next(part for part in found if part.part == "measure")
+        what = "the advice, in turns with today's settings"
+        found.append(
+            measured.model_copy(update={"part": "confirm", "what": what, "at_least": True})
+        )
     return found
 
 
@@ -95,17 +108,17 @@ def _knock_outs(options: Options, repetitions: PartTime) -> PartTime:
     return found.model_copy(update={"seconds": options.budget_s, "at_least": False})
 
 
-def _calibration(plan: Plan, seconds: float) -> PartTime:
-    entries = [entry for entry in ENTRIES if entry.applies(plan)]
-    windows = [
-        min(seconds, _ACCELERATOR_S) if entry.name == "accelerator" else seconds
-        for entry in entries
-    ]
-    return PartTime(
-        part="calibrate",
-        what="each stage alone",
-        seconds=sum(windows) + START_S * len(windows),
+def calibrating_s(plan: Plan, seconds: float) -> float:
+    """How long all ceilings and the storage's curve take, for windows of ``seconds``."""
+    return START_S * sum(entry.applies(plan) for entry in ENTRIES) + sum(
+        _window_s(entry, seconds) for entry in ENTRIES if entry.applies(plan)
     )
+
+
+def _window_s(entry: Entry, seconds: float) -> float:
+    if entry.measure is storage_curve:
+        return budget_s(seconds)
+    return min(seconds, _ACCELERATOR_S) if entry.name == "accelerator" else seconds
 
 
 def _repetition_s(plan: Plan, samples_per_s: float | None) -> float | None:

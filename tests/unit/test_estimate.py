@@ -12,7 +12,15 @@ from iobench.cli import telling, terminal
 from iobench.cli.terminal import Live, whole_seconds
 from iobench.runner import estimate as estimating
 from iobench.runner.checking.fit import MIN_REPETITIONS, REPETITIONS, Pilot, choose
-from iobench.runner.estimate import LONG_S, START_S, TimeLeft, estimate, shorter, total
+from iobench.runner.estimate import (
+    LONG_S,
+    START_S,
+    TimeLeft,
+    calibrating_s,
+    estimate,
+    shorter,
+    total,
+)
 from iobench.runner.experiment import Options
 from iobench.runner.plan import Plan, make_plan
 from iobench.schema.workload import Workload
@@ -43,7 +51,8 @@ def make(make_dataset: MakeDataset) -> Any:
 
 
 def options(**changes: Any) -> Options:
-    return Options(results=Path("results"), **{"calibration_s": 0.0, **changes})
+    given = {"calibration_s": 0.0, "knock_outs": False, **changes}
+    return Options(results=Path("results"), **given)
 
 
 def seconds(plan: Plan, *, part: str = "measure", of: Options | None = None, **known: Any) -> float:
@@ -91,6 +100,13 @@ def test_ceilings_and_the_search_are_parts_of_their_own(make: Any) -> None:
     )
 
 
+def test_knock_outs_take_as_long_as_the_repetitions_or_their_budget(make: Any) -> None:
+    again = seconds(make(), part="knock_outs", of=options(knock_outs=True))
+    assert again == seconds(make())
+    limited = options(knock_outs=True, budget_s=7.0)
+    assert seconds(make(), part="knock_outs", of=limited) == 7.0
+
+
 def test_what_makes_a_long_run_shorter_does_so(make: Any) -> None:
     assert shorter(make(), estimate(make(), options())) == []
     long = make(step_time=10.0)
@@ -132,11 +148,12 @@ def test_a_chosen_run_fits(make: Any, limit_s: float, rate: float, start_s: floa
     steps = fitted.plan.workload.max_steps
     assert steps
     each = start_s + steps * BATCH / rate
-    assert fitted.plan.repetitions * each <= max(
-        limit_s, MIN_REPETITIONS * (start_s + BATCH / rate)
-    )
+    ceilings_s = calibrating_s(plan, fitted.calibration_s)
+    spent = ceilings_s + fitted.plan.repetitions * each + fitted.knock_outs_s
+    least = ceilings_s + MIN_REPETITIONS * (start_s + BATCH / rate) + fitted.knock_outs_s
+    assert spent <= max(limit_s, least) + 1e-6
     if limit_s >= 60.0:
-        assert fitted.plan.repetitions * each > 0.4 * limit_s
+        assert spent > 0.8 * limit_s
 
 
 def test_a_short_run_is_not_limited(make: Any) -> None:

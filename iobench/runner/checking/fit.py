@@ -11,8 +11,7 @@ from ...load import make_reader
 from ...storage.locks.reading import reading
 from ..agent import HostAgent
 from ..calibration.bench import Bench
-from ..calibration.ceilings import ENTRIES
-from ..estimate import START_S
+from ..estimate import START_S, calibrating_s
 from ..phase import Phase
 from ..plan import Plan, steps_per_repetition
 from ..third_party import is_library
@@ -41,10 +40,14 @@ class Pilot:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A plan whose run takes about as long as there is time, and the time of each ceiling."""
+    """A plan whose run takes about as long as there is time.
+
+    ``calibration_s``: of each ceiling; ``knock_outs_s``: of all knock-outs together.
+    """
 
     plan: Plan
     calibration_s: float
+    knock_outs_s: float
 
 
 def fit(plan: Plan, seconds: float) -> Fitted:
@@ -100,10 +103,12 @@ def choose(plan: Plan, pilot: Pilot, seconds: float) -> Fitted:
 
     The knock-outs take the other half.
     """
-    windows = sum(entry.applies(plan) for entry in ENTRIES)
-    each = CALIBRATION_SHARE * seconds / windows - START_S
-    calibration_s = min(MAX_CALIBRATION_S, max(MIN_CALIBRATION_S, each))
-    left = max(0.0, seconds - windows * (calibration_s + START_S)) / 2
+    calibration_s = MAX_CALIBRATION_S
+    while calibrating_s(plan, calibration_s) > CALIBRATION_SHARE * seconds:
+        if calibration_s <= MIN_CALIBRATION_S:
+            break
+        calibration_s = max(MIN_CALIBRATION_S, 0.9 * calibration_s)
+    left = max(0.0, seconds - calibrating_s(plan, calibration_s)) / 2
     workload = plan.workload
     whole = steps_per_repetition(
         workload, samples=plan.manifest.sample_count, accelerators=plan.accelerators
@@ -119,4 +124,5 @@ def choose(plan: Plan, pilot: Pilot, seconds: float) -> Fitted:
     return Fitted(
         plan=replace(plan, workload=workload, repetitions=repetitions),
         calibration_s=calibration_s,
+        knock_outs_s=left,
     )
