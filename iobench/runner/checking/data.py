@@ -51,7 +51,7 @@ MIN_BATCHES = 2
 
 _FIRST_BYTES = 256 << 10
 _GROWTH, _SHORT_GROWTH = 64, 8
-_SHORT_S = 0.5
+_SHORT_S = 1.0
 """The size is found by generating: first little, then up to _GROWTH times as much, until the next
 size would take longer than there is time. A try of less than _SHORT_S tells little of the pace:
 then _SHORT_GROWTH times as much may be tried whatever the pace."""
