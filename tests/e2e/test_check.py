@@ -171,7 +171,8 @@ def test_ctrl_c_while_data_is_made_removes_it(start: Start, here: Path) -> None:
 def test_ctrl_c_while_it_measures_keeps_what_was_measured(
     start: Start, here: Path, keep: bool
 ) -> None:
-    words = ("--set", "accelerator.step_time=500ms", *(["--keep-data"] if keep else []))
+    words = ("--budget", "30s", "--set", "accelerator.step_time=500ms")
+    words += ("--keep-data",) if keep else ()
     log = here / "log"
     process = start(here / "storage", *words, "--log-level", "info", "--log-file", str(log))
     wait_until(lambda: log.exists() and ": repetition 1" in log.read_text(), "a repetition")

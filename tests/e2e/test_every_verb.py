@@ -99,6 +99,12 @@ def test_every_verb(
     assert [len(point["runs"]) for point in swept["points"]] == [2] * len(swept["points"])
     assert story.document("advise", swept["directory"])
 
+    first = story.document(
+        *("check", data, "--budget", "10s", "--set", "batch_size=4", "--set", "epochs=1"),
+        *("--set", "loader.workers=1", "--set", "reader.crop=null", "--results", results),
+    )
+    assert (first["status"], first["job"]["dataset"]["samples"]) == ("ok", SAMPLES)
+
     saved = story.document(
         *("checkpoint", "resnet50", "--to", f"{place}/saved", "--scale", "1/2048", "--repeat", 2),
         *("--results", results, "--keep-data"),
