@@ -202,6 +202,7 @@ def _confirm(args: argparse.Namespace) -> int:
         results=args.results,
         command=tuple(args.command_line),
         calibration_s=0.0,
+        knock_outs=False,
         prove=False,
         confirm=Confirm(
             advice=tuple(advice),

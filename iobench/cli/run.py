@@ -97,7 +97,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=duration,
         metavar="TIME",
         help="time for all knock-outs together, which measure what each stage costs by leaving it "
-        "out (default: as long as the repetitions together)",
+        "out, and as much again for --confirm (default: as long as the repetitions together)",
     )
     parser.add_argument(
         "--no-knockouts",
@@ -175,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
         command=tuple(args.command_line),
         calibration_s=args.calibration_s,
         find_max=args.find_max,
-        confirm=Confirm() if args.confirm else None,
+        confirm=Confirm(budget_s=args.budget) if args.confirm else None,
         knock_outs=not args.no_knockouts,
         budget_s=args.budget,
         mixed=mixed,

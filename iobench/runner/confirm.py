@@ -33,7 +33,7 @@ from .repetition import repetition_phase
 log = logging.getLogger(__name__)
 
 MAX_TRIED = 2
-"""Changes that are tried: those with the largest predicted gains."""
+"""Changes that are tried: the first ones of the advice."""
 
 MIN_TURNS = 3
 """Turns before an interval is used; fewer are far too wide (t is 12.7 for two values)."""
@@ -68,9 +68,9 @@ SavingAt = Callable[[], AbstractContextManager[Saving | None]]
 
 
 def applicable(advice: Sequence[Advice]) -> list[Advice]:
-    """The changes to try, those with the largest predicted gains first."""
+    """The first changes of the advice that settings can apply, and that promise a gain."""
     worth = [each for each in advice if each.settings and (each.predicted_gain or 0) >= WORTH]
-    return sorted(worth, key=lambda each: -(each.predicted_gain or 0))[:MAX_TRIED]
+    return worth[:MAX_TRIED]
 
 
 def with_settings(plan: Plan, settings: Sequence[str]) -> Plan:

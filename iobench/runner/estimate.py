@@ -8,6 +8,7 @@ from ..schema.plan import PartTime
 from ..units import counted
 from .calibration.ceilings import ENTRIES, Entry
 from .calibration.curve import budget_s, storage_curve
+from .confirm import MAX_TRIED, MIN_TURNS, Confirm
 from .experiment import Options
 from .mixed import ALONE
 from .plan import Plan, steps_per_repetition
@@ -74,6 +75,8 @@ def estimate(
     )
     if options.knock_outs:
         found.append(_knock_outs(options, found[-1]))
+    if options.confirm is not None:
+        found.append(_confirm(options.confirm, each))
     if options.find_max:
         found.append(
             PartTime(
@@ -106,6 +109,20 @@ def _knock_outs(options: Options, repetitions: PartTime) -> PartTime:
     if options.budget_s is None:
         return found
     return found.model_copy(update={"seconds": options.budget_s, "at_least": False})
+
+
+def _confirm(confirm: Confirm, repetition_s: float | None) -> PartTime:
+    """The advice: its budget, or the first turns of all changes, which may end it."""
+    sides = 1 + MAX_TRIED
+    seconds = None if repetition_s is None else MIN_TURNS * sides * repetition_s
+    if confirm.budget_s is not None:
+        seconds = confirm.budget_s
+    return PartTime(
+        part="confirm",
+        what=f"the advice in {counted(MIN_TURNS, 'turn')} of up to {sides} repetitions",
+        seconds=seconds,
+        not_known="" if seconds is not None else "the time of a repetition is not known",
+    )
 
 
 def calibrating_s(plan: Plan, seconds: float) -> float:

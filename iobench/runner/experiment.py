@@ -234,7 +234,8 @@ def _confirm(
     """Try the advice that was asked for, or this run's own, and add the turns to ``doc``."""
     advice: Sequence[Advice] | None = asked.advice
     if advice is None:
-        concluded = conclude(doc.with_job(ceilings=bench.ceilings)).job.verdict
+        measured = doc.with_job(ceilings=bench.ceilings, curve=bench.curve)
+        concluded = conclude(measured).job.verdict
         advice = concluded.advice if concluded is not None else ()
     chosen = applicable(advice)
     if not chosen:

@@ -75,14 +75,14 @@ def test_the_first_changes_that_settings_can_apply_are_tried() -> None:
     chosen = applicable(
         [
             line("pack", 9.0),
+            line("transport", 1.04, "loader.transport=ring"),
             line("workers", 1.5, "loader.workers=4"),
             line("concurrency", 3.0, "reader.concurrency=8"),
             line("direct", 1.2, "reader.direct=true"),
-            line("transport", 1.04, "loader.transport=ring"),
             line("loader", None, "loader.kind=iobench"),
         ]
     )
-    assert [each.id for each in chosen] == ["concurrency", "workers"]
+    assert [each.id for each in chosen] == ["workers", "concurrency"]
     assert applicable([line("transport", 1.04, "loader.transport=ring")]) == []
 
 
@@ -156,7 +156,7 @@ def plan_for(data: Path, **settings: Any) -> Plan:
     spec: dict[str, Any] = {
         "name": "tried",
         "dataset": "demo",
-        "batch_size": 4,
+        "batch_size": 2,
         "accelerator": {"kind": "null"},
         "reader": {"concurrency": 1},
         "loader": {"workers": 1},
@@ -174,6 +174,7 @@ def options(results: Path, *advice: Advice, budget_s: float | None = None) -> Op
     return Options(
         results=results,
         calibration_s=0.0,
+        knock_outs=False,
         confirm=Confirm(advice=advice, by="earlier", budget_s=budget_s),
     )
 
