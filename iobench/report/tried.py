@@ -27,7 +27,7 @@ def tried_sections(doc: TrainingRecord) -> list[Section]:
     notes = [Item(text=none)] if none else []
     notes += _by_hand(doc)
     if notes:
-        title = "Advice that settings can't apply" if tried else "No advice was tried"
+        title = "Advice that was not tried"
         found.append(Items(id="not-tried", title=title, items=tuple(notes)))
     return found
 
