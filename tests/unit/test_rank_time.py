@@ -1,0 +1,238 @@
+"""Where the time of ranks and workers went: the parts add up, whatever happens to the ranks.
+
+The events are those of a simulated clock. Wake-ups are late by random times, and the step after one
+makes up for it, as the emulated accelerator and the barrier have it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.analyse.verdict.metrics import repetition_metrics
+from iobench.analyse.verdict.ranktime import slow_rank, slowest_rank, usual_slow_rank
+from iobench.schema.training import Epoch, Repetition
+from iobench.schema.verdict import RankTime
+from tests.unit.conftest import build_events
+
+Build = Callable[..., Any]
+
+PARTS = ("startup", "busy", "fill", "fetch", "prep", "wait", "copy", "sync", "saves", "rest")
+MAX_LATE = 2e-3
+
+
+def parts_of(time: RankTime) -> float:
+    return sum(getattr(time, f"{part}_s") or 0.0 for part in PARTS)
+
+
+def share(rank: int, ranks: int, steps: int) -> int:
+    """Steps of a rank in an epoch: the last one of several has a batch less."""
+    return steps - (0 < rank == ranks - 1)
+
+
+def simulated(
+    *, ranks: int, epochs: int, steps: int, sync: str, seed: int, late_s: float, save: bool
+) -> list[dict[str, Any]]:
+    """Rows of ranks whose waits are random."""
+    rng = random.Random(seed)
+    rows = []
+    for epoch in range(epochs):
+        asked, late = [0.0] * ranks, [0.0] * ranks
+        for step in range(steps):
+            there = [rank for rank in range(ranks) if step < share(rank, ranks, steps)]
+            now: dict[int, dict[str, Any]] = {}
+            for rank in there:
+                row = {"wait": rng.random() * 0.02, "copy": rng.random() * 1e-3, "busy": 0.01}
+                row |= {"read": rng.choice([0.0, 0.01]), "prep": rng.choice([0.0, 0.03])}
+                end = asked[rank] - late[rank] + row["wait"] + row["copy"] + row["busy"]
+                now[rank] = {"rank": rank, "epoch": epoch, "step": step, "start": asked[rank]}
+                now[rank] |= {**row, "end": end, "samples": 10}
+            opened = max(row["end"] for row in now.values())
+            for rank, row in now.items():
+                end = row.pop("end")
+                if sync == "step":
+                    row["sync"], end = opened - end, opened
+                row["late"] = late[rank] = rng.random() * late_s
+                row["checkpoint"] = 0.005 if save and step % 3 == 2 else 0.0
+                asked[rank] = end + late[rank] + row["checkpoint"]
+                rows.append(row)
+    return rows
+
+
+def repetition(ranks: int, epochs: int, sync: str | None, startup_s: float = 0.0) -> Repetition:
+    times = [Epoch(epoch=each, startups_s=[startup_s] * ranks) for each in range(epochs)]
+    return Repetition.model_validate(
+        {"seed": 1, "accelerators": ranks, "sync": sync, "epochs": times}
+    )
+
+
+@given(
+    ranks=st.integers(1, 4),
+    epochs=st.integers(1, 2),
+    steps=st.integers(2, 7),
+    sync=st.sampled_from(["step", "epoch", "none"]),
+    seed=st.integers(0, 10**6),
+    late_s=st.sampled_from([0.0, MAX_LATE]),
+    save=st.booleans(),
+    startup_s=st.sampled_from([0.0, 0.003, 1.0]),
+)
+def test_the_parts_add_up_to_the_wall_time(startup_s: float, **how: Any) -> None:
+    ranks, epochs, sync = how["ranks"], how["epochs"], how["sync"]
+    found = repetition_metrics(
+        build_events(simulated(**how)), repetition(ranks, epochs, sync, startup_s)
+    )
+    assert [each.rank for each in found.ranks] == list(range(ranks))
+    walls = []
+    for each in found.ranks:
+        assert parts_of(each) == pytest.approx(each.wall_s, abs=1e-9)
+        # What is left is the lateness of the last step of each epoch, and rounding.
+        assert each.rest_s <= epochs * how["late_s"] + 1e-6
+        walls.append(each.wall_s)
+    assert found.wall_s is not None
+    if sync == "none":
+        assert max(walls) <= found.wall_s + 1e-9
+        assert found.sync_s is None
+        assert found.samples_per_s == pytest.approx(
+            sum(
+                10 * epochs * share(each.rank, ranks, how["steps"]) / (each.wall_s - each.startup_s)
+                for each in found.ranks
+            )
+        )
+    else:
+        assert walls == pytest.approx([found.wall_s] * ranks)
+    again = Repetition.model_validate_json(found.model_dump_json())
+    assert again.ranks == found.ranks
+
+
+def test_a_step_with_a_barrier(make_events: Build) -> None:
+    """Two ranks with batches after 1 s and 3 s, then after 0 s and 2 s; busy 1 s each."""
+    rows = [
+        {"rank": 0, "step": 0, "wait": 1, "busy": 1, "sync": 2},
+        {"rank": 1, "step": 0, "wait": 3, "busy": 1, "read": 1, "prep": 1},
+        {"rank": 0, "step": 1, "start": 4, "wait": 0, "busy": 1, "sync": 2},
+        {"rank": 1, "step": 1, "start": 4, "wait": 2, "busy": 1, "read": 3, "prep": 1},
+    ]
+    found = repetition_metrics(make_events(rows), repetition(2, 1, "step", 0.5), round_steps=2)
+    first, second = found.ranks
+    assert (first.startup_s, first.fill_s, first.sync_s) == pytest.approx((0.5, 0.5, 4.0))
+    assert (second.startup_s, second.fill_s, second.sync_s) == pytest.approx((0.5, 2.5, 0.0))
+    assert (second.fetch_s, second.prep_s) == pytest.approx((1.5, 0.5))
+    assert first.accelerator_utilization == pytest.approx(2 / 6.5)
+    assert found.wall_s == pytest.approx(7.0)
+    assert found.sync_s == pytest.approx(2.0)
+    # The second step of both ranks lasts from 4 s to 7 s, and is busy for 1 s.
+    assert found.accelerator_utilization == pytest.approx(1 / 3)
+    assert found.worker_time is not None
+    assert found.worker_time.read == pytest.approx(4 / 26)
+    assert found.worker_time.prep == pytest.approx(2 / 26)
+    assert found.worker_time.idle == pytest.approx(20 / 26)
+
+
+ROWS = [
+    {"rank": 0, "step": 0, "wait": 1, "busy": 1},
+    {"rank": 0, "step": 1, "start": 2, "wait": 0, "busy": 1},
+    {"rank": 1, "step": 0, "wait": 1, "busy": 1},
+    {"rank": 1, "step": 1, "start": 2, "wait": 4, "busy": 1},
+]
+"""Two ranks that end at 3 s and at 7 s."""
+
+
+def test_an_epochs_end_is_a_wait_of_ranks_that_meet_there(make_events: Build) -> None:
+    found = repetition_metrics(make_events(ROWS), repetition(2, 1, "epoch"))
+    assert [each.sync_s for each in found.ranks] == pytest.approx([4.0, 0.0])
+    assert found.accelerator_utilization == pytest.approx(1 / 5)  # both end at 7 s
+    assert found.samples_per_s == pytest.approx(4 / 7)
+
+
+def test_independent_ranks_wait_for_nobody(make_events: Build) -> None:
+    found = repetition_metrics(make_events(ROWS), repetition(2, 1, "none"))
+    assert [each.wall_s for each in found.ranks] == pytest.approx([3.0, 7.0])
+    assert found.accelerator_utilization == pytest.approx((1 + 1 / 5) / 2)
+    assert found.samples_per_s == pytest.approx(2 / 3 + 2 / 7)
+    assert found.sync_s is None
+    assert found.not_measured["sync_s"]
+    assert found.accelerator_utilization_sustained == pytest.approx(4 / 10)
+
+
+def test_events_of_older_versions_have_no_barrier(make_events: Build) -> None:
+    events = make_events(ROWS)
+    del events["sync_ns"], events["checkpoint_ns"]
+    found = repetition_metrics(events, repetition(2, 1, None))
+    assert found.samples_per_s == pytest.approx(4 / 7)
+    assert found.accelerator_utilization == pytest.approx((1 + 1 / 5) / 2)
+    assert [each.sync_s for each in found.ranks] == pytest.approx([4.0, 0.0])
+
+
+def test_each_rank_has_its_own_start_up(make_events: Build) -> None:
+    """The second rank was forked 2 s later. That is no wait for its storage."""
+    rows = [
+        {"rank": rank, "step": step, "start": start + later, "wait": wait, "busy": 1}
+        for rank, later in ((0, 0.0), (1, 0.0))
+        for step, start, wait in ((0, 0.0, 1.0 + 2 * rank), (1, 2.0 + 2 * rank, 0.0))
+    ]
+    epochs = [Epoch(epoch=0, startup_s=1.0, startups_s=[1.0, 3.0])]
+    context = repetition(2, 1, "none").model_copy(update={"epochs": epochs})
+    found = repetition_metrics(make_events(rows), context)
+    assert [each.startup_s for each in found.ranks] == pytest.approx([1.0, 3.0])
+    assert [each.fill_s for each in found.ranks] == pytest.approx([0.0, 0.0])
+    assert found.accelerator_utilization_sustained == pytest.approx(1.0)
+    shared = context.model_copy(update={"epochs": [Epoch(epoch=0, startup_s=1.0)]})
+    found = repetition_metrics(make_events(rows), shared)
+    assert found.accelerator_utilization_sustained == pytest.approx(4 / 6)
+
+
+def test_a_library_does_not_tell_what_a_batch_cost(make_events: Build) -> None:
+    context = repetition(2, 1, "step").model_copy(
+        update={"not_measured": {"bytes_read": "a library reads"}}
+    )
+    found = repetition_metrics(make_events([row | {"read": 1} for row in ROWS]), context)
+    assert [(each.fetch_s, each.prep_s) for each in found.ranks] == [(None, None)] * 2
+    assert [each.wait_s for each in found.ranks] == pytest.approx([0.0, 4.0])
+    assert found.worker_time is not None
+    assert found.worker_time.read is None
+    assert found.worker_time.not_measured
+
+
+def test_damaged_events_give_figures_that_can_be_written(make_events: Build) -> None:
+    rows = [{"step": 0, "wait": -5, "busy": 3, "sync": -1, "read": -2}, {"step": 1, "busy": -9}]
+    found = repetition_metrics(make_events(rows), repetition(1, 1, "step"))
+    assert Repetition.model_validate_json(found.model_dump_json()) == found
+
+
+def ranks_with(own_s: list[float], wall_s: float = 100.0, sync: str = "step") -> Repetition:
+    times = [
+        RankTime(rank=rank, wall_s=wall_s, busy_s=0.0, fill_s=0.0, wait_s=own, sync_s=wall_s - own)
+        for rank, own in enumerate(own_s)
+    ]
+    return repetition(max(1, len(own_s)), 1, sync).model_copy(update={"ranks": times})
+
+
+def test_a_rank_that_stands_out_is_named() -> None:
+    slow = slow_rank(ranks_with([70.0, 72.0, 99.0, 71.0]))
+    assert slow is not None
+    assert (slow.rank, slow.share) == (2, pytest.approx(0.28))
+    assert (slow.wait_s, slow.others_wait_s) == (99.0, 71.0)
+    assert slowest_rank(ranks_with([70.0, 72.0, 99.0, 71.0])) == 2
+
+
+@pytest.mark.parametrize("own_s", [[90.0, 92.0, 94.0, 91.0], [99.0], []])
+def test_no_rank_stands_out(own_s: list[float]) -> None:
+    assert slowest_rank(ranks_with(own_s)) is None
+
+
+def test_the_same_rank_must_be_slow_in_most_repetitions() -> None:
+    first, second, even = (
+        ranks_with([99.0, 70.0, 70.0]),
+        ranks_with([70.0, 90.0, 70.0]),
+        ranks_with([90.0, 90.0, 90.0]),
+    )
+    assert usual_slow_rank([first, second]) is None
+    assert usual_slow_rank([first, even]) is None
+    found = usual_slow_rank([first, first, second])
+    assert found is not None
+    assert found.rank == 0
