@@ -83,12 +83,14 @@ def reads_unseen(doc: TrainingRecord) -> bool:
 
 
 def shown_metrics(doc: TrainingRecord) -> list[Metric]:
-    """The metrics whose medians a report shows; those of checkpoints only if there were some."""
-    return [
-        metric
-        for metric in metrics_of("repetition", median=True)
-        if metric.name != "checkpoint_s" or metric.name in doc.metrics or doc.job.saves is not None
-    ]
+    """The metrics whose medians a report shows.
+
+    Those of checkpoints only if there were some, and waits for other ranks only if there were any.
+    """
+    hidden = {"checkpoint_s"} if doc.job.saves is None else set()
+    hidden -= doc.metrics.keys()
+    hidden |= {"sync_s"} if doc.job.accelerators < 2 else set()
+    return [each for each in metrics_of("repetition", median=True) if each.name not in hidden]
 
 
 def _verdict(doc: TrainingRecord) -> Headline:

@@ -89,13 +89,13 @@ def test_the_parts_add_up_to_the_wall_time(startup_s: float, **how: Any) -> None
     assert [each.rank for each in found.ranks] == list(range(ranks))
     walls = []
     for each in found.ranks:
-        assert parts_of(each) == pytest.approx(each.wall_s, abs=1e-9)
+        assert parts_of(each) == pytest.approx(each.wall_s, rel=1e-9)
         # What is left is the lateness of the last step of each epoch, and rounding.
         assert each.rest_s <= epochs * how["late_s"] + 1e-6
         walls.append(each.wall_s)
     assert found.wall_s is not None
     if sync == "none":
-        assert max(walls) <= found.wall_s + 1e-9
+        assert max(walls) <= found.wall_s + 1e-7  # each column is rounded
         assert found.sync_s is None
         assert found.samples_per_s == pytest.approx(
             sum(

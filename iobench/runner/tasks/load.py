@@ -67,8 +67,7 @@ class _Stepper:
         self.loader = self._build() if phase.reader is not None else None
         self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
         self.saver = phase.saving.saver(link) if phase.saving else None
-        # An emulated step makes up for the delay of the step before it.
-        self.makes_up = phase.accelerator.kind == "emulated"
+        self.emulated = phase.accelerator.kind == "emulated"
         self.done = 0
         self.common = 0  # steps so far, counted alike by all ranks that are in step
         self.spent_ns = 0
@@ -297,7 +296,7 @@ class _Stepper:
         first_read: int | None = None
         batch = samples = None
         asked = start
-        step = behind = 0
+        step = late = behind = 0
         try:
             while True:
                 if self.stopped.value or (end is not None and self._may_stop(asked, end)):
@@ -312,6 +311,7 @@ class _Stepper:
                     break
                 samples, copied = (batch, 0) if self.feed is None else self.feed.copy(batch)
                 stats = batch.stats
+                before = late
                 busy, late = accelerator.step(
                     samples, ready + copied - behind, stats.samples / phase.batch_size
                 )
@@ -319,7 +319,9 @@ class _Stepper:
                 if self.barrier is None:
                     self.common += 1
                 else:
-                    synced, behind = self._sync(epoch, late)
+                    # An emulated step makes up for the delay of the step before it.
+                    ended = ready + copied + busy - before if self.emulated else now()
+                    synced, behind = self._sync(epoch, ended, late)
                     late += behind
                 saved = self._checkpoint() if self.saver is not None else 0
                 record(
@@ -352,22 +354,21 @@ class _Stepper:
             del batch, samples
         self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None
 
-    def _sync(self, epoch: int, late_ns: int) -> tuple[int, int]:
-        """Wait at the barrier after a step that ended late by ``late_ns``.
+    def _sync(self, epoch: int, end_ns: int, late_ns: int) -> tuple[int, int]:
+        """Wait at the barrier after a step, which ended nominally at ``end_ns``.
 
-        Returns the nominal wait for the other ranks, and by how much more than ``late_ns`` this
-        rank is now behind the barrier's nominal opening (less, if negative), in nanoseconds. Each
-        wake-up is late by a random time, and a barrier would take the latest of all ranks. So the
-        ranks agree on the nominal time, and the next emulated step makes up for the rest. Steps
-        that are not emulated make up for nothing: all of their time at the barrier is a wait.
+        Its wake-up was late by ``late_ns``. Returns the nominal wait for the other ranks, and by
+        how much more than ``late_ns`` this rank is now behind the nominal opening of the barrier
+        (less, if negative), in nanoseconds. Each wake-up is late by a random time, and a barrier
+        would take the latest of all ranks. So the ranks agree on the nominal time, and the next
+        emulated step makes up for the rest. Steps that are not emulated make up for nothing: all of
+        their time at the barrier is a wait.
         """
         assert self.barrier is not None
-        now = time.monotonic_ns
-        ended = now() - late_ns
-        opening = self.barrier.wait(epoch, ended, self.stopped)
-        if opening is None:
-            return now() - late_ns - ended, 0
-        self.common = opening.number
-        if not self.makes_up:
-            return now() - late_ns - ended, 0
-        return opening.at_ns - ended, now() - opening.at_ns - late_ns
+        opening = self.barrier.wait(epoch, end_ns, self.stopped)
+        now = time.monotonic_ns()
+        if opening is not None:
+            self.common = opening.number
+            if self.emulated:
+                return opening.at_ns - end_ns, now - opening.at_ns - late_ns
+        return max(0, now - end_ns - (late_ns if self.emulated else 0)), 0
