@@ -97,7 +97,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=duration,
         metavar="TIME",
         help="time for all knock-outs together, which measure what each stage costs by leaving it "
-        "out, and as much again for --confirm (default: as long as the repetitions together)",
+        "out, and as much again for --confirm (default: as long as the repetitions together, and "
+        "at least three rounds)",
     )
     parser.add_argument(
         "--no-knockouts",

@@ -13,6 +13,7 @@ from .experiment import Options
 from .mixed import ALONE
 from .plan import Plan, steps_per_repetition
 from .third_party import is_library
+from .turns import MIN_ROUNDS, MIN_S
 
 START_S = 0.5
 """Start and end of a phase: ranks and workers begin, the page cache is emptied."""
@@ -22,6 +23,9 @@ _ACCELERATOR_S = 2.0
 
 _SEARCH_POINTS, _SEARCH_POINT_S = 6, 10.0
 """What ``--find-max`` usually tries, and the time of each try where the accelerators are fed."""
+
+_USUAL_STAGES = 3
+"""Stages that a run usually leaves out in phases of their own."""
 
 LONG_S = 300.0
 """A run that takes longer is worth a warning."""
@@ -74,7 +78,7 @@ def estimate(
         )
     )
     if options.knock_outs:
-        found.append(_knock_outs(options, found[-1]))
+        found.append(_knock_outs(plan, options, found[-1], each))
     if options.confirm is not None:
         found.append(_confirm(options.confirm, each))
     if options.find_max:
@@ -101,14 +105,23 @@ def _steps(plan: Plan) -> int:
     )
 
 
-def _knock_outs(options: Options, repetitions: PartTime) -> PartTime:
-    """The knock-outs: what their budget is, or as long as the repetitions."""
-    found = repetitions.model_copy(
-        update={"part": "knock_outs", "what": "the same without one stage each, in turns"}
+def _knock_outs(
+    plan: Plan, options: Options, repetitions: PartTime, each: float | None
+) -> PartTime:
+    """The knock-outs: their budget, or as long as the repetitions and a few rounds at least."""
+    seconds, least = repetitions.seconds, repetitions.at_least
+    if options.budget_s is not None:
+        seconds, least = options.budget_s, False
+    elif seconds is not None and each is not None:
+        rounds = min(plan.repetitions, MIN_ROUNDS)
+        seconds = max(seconds, rounds * _USUAL_STAGES * (min(MIN_S, each) + START_S))
+    return PartTime(
+        part="knock_outs",
+        what="the same without one stage each, in turns",
+        seconds=seconds,
+        at_least=least,
+        not_known="" if seconds is not None else repetitions.not_known,
     )
-    if options.budget_s is None:
-        return found
-    return found.model_copy(update={"seconds": options.budget_s, "at_least": False})
 
 
 def _confirm(confirm: Confirm, repetition_s: float | None) -> PartTime:

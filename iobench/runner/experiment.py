@@ -53,7 +53,7 @@ class Options:
     find_max: bool = False
     confirm: Confirm | None = None  # try advice in turns with today's settings
     knock_outs: bool = True
-    # Seconds for all knock-outs together; None: as long as the repetitions together take.
+    # Seconds for all knock-outs together; None: see ``plan_turns``.
     budget_s: float | None = None
     mixed: Mixed | None = None  # save checkpoints while loading
     prove: bool = True  # for a library's loader: check what it delivers before it is measured

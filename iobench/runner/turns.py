@@ -15,6 +15,9 @@ from ..units import format_duration
 MIN_S = 1.0
 """A rate over a shorter time says little, unless a whole repetition is shorter."""
 
+MIN_ROUNDS = 3
+"""Rounds that the default budget has time for: an interval from fewer of them is far too wide."""
+
 NONE = "the budget of {budget} is too small for any of them: raise --budget"
 LEFT_OUT = "the budget of {budget} is too small for it: raise --budget, or --repeat"
 
@@ -63,8 +66,8 @@ def plan_turns(
 ) -> Turns:
     """Divide the time; ``stages`` are in the order of importance.
 
-    Without a budget, all knock-outs together take as long as the repetitions together, but there is
-    at least one round of all of them. With one, fewer rounds are taken where it is too small, and
+    Without a budget, all knock-outs together take as long as the repetitions together, or for
+    MIN_ROUNDS rounds of the shortest ones if that is more. With one, fewer rounds are taken where it is too small, and
     then the least important stages are left out.
     """
     if not stages or length.loading_s <= 0:
@@ -72,7 +75,8 @@ def plan_turns(
     given = budget_s
     if budget_s is None:
         together = repetitions * (length.loading_s + length.fixed_s)
-        budget_s = max(together, len(stages) * (length.shortest_s + length.fixed_s))
+        shortest = len(stages) * (length.shortest_s + length.fixed_s)
+        budget_s = max(together, min(repetitions, MIN_ROUNDS) * shortest)
     for count in range(len(stages), 0, -1):
         for rounds in range(repetitions, 0, -1):
             seconds = budget_s / (rounds * count) - length.fixed_s

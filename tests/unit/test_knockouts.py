@@ -180,11 +180,13 @@ def test_no_knock_out_is_longer_than_a_repetition() -> None:
     assert (turns.rounds, turns.seconds) == ((0, 1), 0.2)
 
 
-def test_by_default_every_stage_has_a_round() -> None:
-    short = Length(loading_s=0.2, fixed_s=0.3, least_s=0.1)
-    turns = plan_turns(ALL, repetitions=1, length=short, budget_s=None)
-    assert (turns.rounds, turns.stages, turns.left_out) == ((0,), ALL, {})
-    assert turns.seconds == pytest.approx(0.2)
+@pytest.mark.parametrize(("repetitions", "rounds"), [(1, (0,)), (2, (0, 1)), (6, (0, 2, 5))])
+def test_by_default_every_stage_has_three_rounds(repetitions: int, rounds: tuple[int, ...]) -> None:
+    short = Length(loading_s=1.5, fixed_s=0.5, least_s=0.1)
+    stages: tuple[KnockedOut, ...] = (*ALL, "saves", "sync")
+    turns = plan_turns(stages, repetitions=repetitions, length=short, budget_s=None)
+    assert (turns.rounds, turns.stages, turns.left_out) == (rounds, stages, {})
+    assert turns.seconds == pytest.approx(1.0)
 
 
 def test_slow_batches_need_longer_knock_outs() -> None:
