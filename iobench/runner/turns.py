@@ -67,8 +67,8 @@ def plan_turns(
     """Divide the time; ``stages`` are in the order of importance.
 
     Without a budget, all knock-outs together take as long as the repetitions together, or for
-    MIN_ROUNDS rounds of the shortest ones if that is more. With one, fewer rounds are taken where it is too small, and
-    then the least important stages are left out.
+    MIN_ROUNDS rounds of the shortest ones if that is more. With one that is too small, fewer rounds
+    are taken, and then the least important stages are left out.
     """
     if not stages or length.loading_s <= 0:
         return Turns()
