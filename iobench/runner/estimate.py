@@ -8,6 +8,7 @@ from ..schema.plan import PartTime
 from ..units import counted
 from .calibration.ceilings import ENTRIES, Entry
 from .calibration.curve import budget_s, storage_curve
+from .calibration.windows import plan_windows
 from .confirm import MAX_TRIED, MIN_TURNS, Confirm
 from .experiment import Options
 from .mixed import ALONE
@@ -56,7 +57,9 @@ def estimate(
             PartTime(
                 part="calibrate",
                 what="the storage's curve, and each stage alone",
-                seconds=calibrating_s(plan, options.calibration_s),
+                seconds=calibrating_s(
+                    plan, options.calibration_s, repetitions=plan.repetitions
+                ),
             )
         )
     each = _repetition_s(plan, samples_per_s) if repetition_s is None else repetition_s
@@ -138,11 +141,14 @@ def _confirm(confirm: Confirm, repetition_s: float | None) -> PartTime:
     )
 
 
-def calibrating_s(plan: Plan, seconds: float) -> float:
-    """How long all ceilings and the storage's curve take, for windows of ``seconds``."""
-    return START_S * sum(entry.applies(plan) for entry in ENTRIES) + sum(
-        _window_s(entry, seconds) for entry in ENTRIES if entry.applies(plan)
-    )
+def calibrating_s(plan: Plan, seconds: float, *, repetitions: int) -> float:
+    """How long all ceilings and the storage's curve take, for windows of ``seconds``.
+
+    Some windows are divided, and the later parts follow the repetitions: each starts anew.
+    """
+    entries = [entry for entry in ENTRIES if entry.applies(plan)]
+    later = len(plan_windows(seconds, repetitions).after) * sum(entry.again for entry in entries)
+    return START_S * (len(entries) + later) + sum(_window_s(entry, seconds) for entry in entries)
 
 
 def _window_s(entry: Entry, seconds: float) -> float:

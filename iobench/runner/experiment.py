@@ -26,6 +26,7 @@ from .agent import HostAgent
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES
 from .calibration.findmax import begin_search, find_max
+from .calibration.windows import Windows, again, measure_again, plan_windows
 from .confirm import NOTHING, Confirm, Turns, applicable
 from .directory import new_directory, write_document
 from .facts import add_changes, add_loader_facts, begin_record, shard_versions
@@ -124,13 +125,14 @@ def _measure(
                 f"the samples that loader '{plan.workload.loader.kind}' delivers",
             ):
                 add_loader_facts(doc, prepare_library(plan, held, proof=options.prove))
+        windows = plan_windows(options.calibration_s, plan.repetitions)
         if options.calibration_s > 0:
-            _calibrate(bench, doc, progress)
+            _calibrate(bench, windows, doc, progress)
             _tell_rate(bench, progress)
         if saver:
             with _timed(doc, "checkpoint", progress, "checkpoints alone"):
                 saver.alone(progress)
-        _rounds(bench, doc, options, progress, others, saver)
+        _rounds(bench, windows, doc, options, progress, others, saver)
         if options.find_max:
             with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
                 doc.job.find_max = begin_search(bench)
@@ -163,8 +165,9 @@ def _measure(
     return doc, directory
 
 
-def _calibrate(bench: Bench, doc: TrainingRecord, progress: Progress) -> None:
-    """Measure each ceiling, the cheapest first."""
+def _calibrate(bench: Bench, windows: Windows, doc: TrainingRecord, progress: Progress) -> None:
+    """Measure each ceiling for the first time, the cheapest first."""
+    bench.window_s = windows.first_s
     for entry in ENTRIES:
         if entry.applies(bench.plan):
             with _timed(doc, "calibrate", progress, f"ceiling: {entry.title}"):
@@ -180,13 +183,14 @@ def _tell_rate(bench: Bench, progress: Progress) -> None:
 
 def _rounds(
     bench: Bench,
+    windows: Windows,
     doc: TrainingRecord,
     options: Options,
     progress: Progress,
     others: Others,
     saver: Saver | None,
 ) -> None:
-    """Make all repetitions, in turns with the knock-outs."""
+    """Make all repetitions, in turns with the knock-outs, and with windows of the ceilings."""
     plan, job = bench.plan, doc.job
     job.no_knock_outs = SWITCHED_OFF
     knock_outs = None
@@ -208,6 +212,9 @@ def _rounds(
                 with _timed(doc, "knock_outs", progress, f"{title}, without {stage}"):
                     knock_outs.run(stage, number)
                     others.look()
+        for entry in again(bench) if number in windows.after else ():
+            with _timed(doc, "calibrate", progress, f"ceiling: {entry.title}, again"):
+                measure_again(bench, entry, windows.later_s)
         if saver and number == 0 and not (knock_outs and knock_outs.leaves_saves_out):
             with _timed(doc, "measure", progress, "a repetition without checkpoints"):
                 _without_checkpoints(bench, job, others)

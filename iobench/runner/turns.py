@@ -84,7 +84,7 @@ def plan_turns(
                 continue
             why = LEFT_OUT.format(budget=format_duration(budget_s))
             return Turns(
-                rounds=_spread(rounds, repetitions),
+                rounds=spread(rounds, repetitions),
                 stages=tuple(stages[:count]),
                 seconds=min(seconds, length.loading_s),
                 left_out=dict.fromkeys(stages[count:], why),
@@ -93,8 +93,8 @@ def plan_turns(
     return Turns(left_out=dict.fromkeys(stages, why))
 
 
-def _spread(rounds: int, repetitions: int) -> tuple[int, ...]:
-    """Numbers of as many repetitions, evenly spread; the first one is always among them."""
-    if rounds == 1:
+def spread(count: int, repetitions: int) -> tuple[int, ...]:
+    """Numbers of ``count`` repetitions, evenly spread; the first one is always among them."""
+    if count == 1:
         return (0,)
-    return tuple(round(turn * (repetitions - 1) / (rounds - 1)) for turn in range(rounds))
+    return tuple(round(turn * (repetitions - 1) / (count - 1)) for turn in range(count))

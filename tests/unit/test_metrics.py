@@ -20,8 +20,9 @@ from iobench.analyse.verdict.metrics import (
     summarise,
     uncounted_reads,
 )
-from iobench.analyse.verdict.rebuild import ceiling_from_events, find_max_point, rebuild
+from iobench.analyse.verdict.rebuild import find_max_point, rebuild
 from iobench.analyse.verdict.validity import evaluate
+from iobench.analyse.verdict.windows import ceiling_from_events
 from iobench.documents import json_text
 from iobench.schema.record import TrainingRecord
 from iobench.schema.training import (

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import numpy as np
-
 from ...schema.record import RunRecord, TrainingRecord
-from ...schema.training import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition
+from ...schema.training import Epoch, FindMax, FindMaxPoint, Repetition
 from ...schema.verdict import RunCurve
 from ...schema.workload import OWN_LOADER
 from ..checkpoint.meaning import with_meaning
@@ -20,41 +18,11 @@ from .confirmed import told_again
 from .curve import conclude_curve
 from .in_flight import run_reads_in_flight
 from .knockouts import knock_outs_again, phase_of
-from .metrics import Events, rank_epochs, repetition_metrics, select, summarise, uncounted_reads
+from .metrics import Events, repetition_metrics, select, summarise, uncounted_reads
 from .validity import LEVELS, evaluate, validity
+from .windows import ceiling_again
 
 T = TypeVar("T", bound=RunRecord)
-
-
-def ceiling_from_events(
-    events: Events, context: Repetition, *, round_steps: int = 1
-) -> tuple[float | None, float | None]:
-    """(samples/s, stored bytes/s) of one calibration phase, summed over its ranks.
-
-    Workers start together, so batches arrive in rounds of ``round_steps`` (the number of workers
-    of a rank). The rate is taken from the end of the first round to the end of the last one: at
-    both times all workers have done the same number of batches, so unfinished work does not
-    distort it. A rank with fewer than two rounds is rated from its first read on. The result is
-    (None, None) if nothing was recorded.
-    """
-    startups = {epoch.epoch: epoch.startup_s or 0.0 for epoch in context.epochs}
-    ranks: dict[int, list[float]] = {}
-    for part in rank_epochs(events) if len(events["step"]) else ():
-        later = part.rows["step"] >= round_steps
-        steady = int(part.rows["steps"][later].sum()) >= round_steps
-        rows = later if steady else np.ones(len(later), dtype=bool)
-        begin = (
-            float(part.rows["start_ns"][rows][0]) / 1e9 if steady else startups.get(part.epoch, 0.0)
-        )
-        totals = ranks.setdefault(part.rank, [0.0, 0.0, 0.0])
-        totals[0] += part.end_ns / 1e9 - begin
-        totals[1] += float(part.rows["samples"][rows].sum())
-        totals[2] += float(part.rows["sample_bytes"][rows].sum())
-    # The accelerator calibration loads no batch: its bytes/s are then unknown rather than 0.
-    if not ranks or min(totals[0] for totals in ranks.values()) <= 0:
-        return None, None
-    stored_per_s = sum(stored / span for span, _, stored in ranks.values())
-    return sum(samples / span for span, samples, _ in ranks.values()), stored_per_s or None
 
 
 def find_max_point(
@@ -134,7 +102,7 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
         for index, repetition in enumerate(doc.job.repetitions)
     ]
     ceilings = {
-        name: _ceiling(ceiling, select(events, f"calibrate.{name}"))
+        name: ceiling_again(ceiling, select(events, f"calibrate.{name}"))
         for name, ceiling in doc.job.ceilings.items()
     }
     find_max = _find_max(doc.job.find_max, events) if doc.job.find_max else None
@@ -160,30 +128,6 @@ def _again(
     if not len(events["step"]):
         return repetition
     return repetition_metrics(events, context, round_steps=max(1, workers))
-
-
-def _ceiling(ceiling: Ceiling, events: Events) -> Ceiling:
-    """One ceiling computed again, if its details hold ``startup_s``; otherwise as recorded.
-
-    ``startup_s`` is a number, None, or a list with one value per epoch. It is not in the events.
-    """
-    if not len(events["step"]) or "startup_s" not in ceiling.details.model_fields_set:
-        return ceiling
-    startup = ceiling.details.startup_s
-    startups = startup if isinstance(startup, list) else [startup]
-    epochs = [Epoch(epoch=index, startup_s=value) for index, value in enumerate(startups)]
-    context = Repetition(seed=0, accelerators=1, epochs=epochs)
-    samples_per_s, bytes_per_s = ceiling_from_events(
-        events, context, round_steps=ceiling.details.round_steps
-    )
-    stored, cpu_s = float(events["sample_bytes"].sum()), ceiling.details.cpu_s
-    update = {"samples_per_s": samples_per_s}
-    if stored > 0:
-        update["bytes_per_s"] = bytes_per_s
-        update["cpu_s_per_gb"] = (
-            float(cpu_s) / (stored / 1e9) if cpu_s is not None else ceiling.cpu_s_per_gb
-        )
-    return ceiling.model_copy(update=update)
 
 
 def _find_max(found: FindMax, events: Events) -> FindMax:

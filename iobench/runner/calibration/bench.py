@@ -6,19 +6,20 @@ A window is a short phase in which one stage works alone. All windows are measur
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ...analyse.verdict.rebuild import ceiling_from_events
 from ...analyse.verdict.rules_cache import MAX_CACHED, cached_share
+from ...analyse.verdict.windows import pooled, rated_window
 from ...load.null import AnyReader, delivered_bytes
 from ...load.order import Indices
 from ...measure.timeline import Columns
 from ...schema.job import LoaderFacts
-from ...schema.training import Ceiling, CeilingDetails, Epoch, MeasuredBy, Repetition
+from ...schema.training import Ceiling, CeilingDetails, Epoch, MeasuredBy
 from ...schema.verdict import RunCurve
 from ...schema.workload import AcceleratorSpec, LoaderSpec
 from ...units import format_percent
@@ -61,7 +62,8 @@ class Measured:
 class Bench:
     """A run's plan, its host's agent, and what has been measured so far.
 
-    ``seconds``: how long a window takes; 0 leaves calibration out. ``ceilings`` are by name.
+    ``seconds``: how long the windows of a ceiling take together; 0 leaves calibration out.
+    ``window_s`` and ``number``: of the window that is measured now. ``ceilings`` are by name.
     """
 
     plan: Plan
@@ -74,7 +76,12 @@ class Bench:
     loader: LoaderFacts = field(default_factory=LoaderFacts)
     parts: Parts = field(default_factory=list)
     held: ExitStack = field(default_factory=ExitStack)  # closed when the run ends
+    window_s: float = 0.0
+    number: int = 0
     _copy: MemoryCopy | None = None
+
+    def __post_init__(self) -> None:
+        self.window_s = self.window_s or self.seconds
 
     def copy(self, bytes_per_s: float | None) -> MemoryCopy:
         """Some shards in memory, copied once. Raises as ``make_copy`` does.
@@ -113,10 +120,10 @@ class Bench:
 
     def window(self, window: Window) -> Measured:
         """Measure a window, and rate it: in samples/s and stored bytes/s, over all ranks."""
-        phase = window.phase
+        phase, began = window.phase, time.monotonic()
         outcome = self.run(phase, stored=window.stored)
         self.keep(phase, outcome)
-        ceiling = _rated(window, outcome)
+        ceiling = _rated(window, outcome, time.monotonic() - began)
         if window.stored and self.plan.workload.cache == "cold" and outcome.epochs:
             _add_cold(self.plan, ceiling, outcome)
         return Measured(ceiling, outcome)
@@ -131,7 +138,7 @@ class Bench:
         shards: Indices | None = None,
         share: bool = True,
     ) -> Phase:
-        """A phase for a window: the plan's ranks and batches, no accelerator, ``seconds`` long."""
+        """A phase for a window: the plan's ranks and batches, no accelerator, ``window_s`` long."""
         plan = self.plan
         return Phase(
             name=f"calibrate.{name}",
@@ -141,35 +148,34 @@ class Bench:
             accelerator=NO_ACCELERATOR,
             accelerators=plan.accelerators,
             batch_size=plan.workload.batch_size,
-            seed=plan.seed + _SEED_STEP,
+            seed=plan.seed + _SEED_STEP * (1 + self.number),
+            repetition=self.number,
             epochs=epochs,
-            limit_s=self.seconds,
+            limit_s=self.window_s,
             whole_rounds=True,
             shards=shards,
             share=share,
         )
 
 
-def _rated(window: Window, outcome: Outcome) -> Ceiling:
-    events = outcome.events()
+def _rated(window: Window, outcome: Outcome, took_s: float) -> Ceiling:
     # Without a reader there are no workers, so each step is a round.
     workers = window.phase.loading.workers if window.phase.reader is not None else 1
     rounds = max(1, workers)
-    context = Repetition(seed=0, accelerators=len(outcome.columns), epochs=outcome.epochs)
-    samples_per_s, bytes_per_s = ceiling_from_events(events, context, round_steps=rounds)
-    stored = float(events["sample_bytes"].sum())
-    return Ceiling(
-        samples_per_s=samples_per_s,
-        bytes_per_s=bytes_per_s,
-        cpu_s_per_gb=outcome.cpu_s / (stored / 1e9) if stored else None,
-        how=window.how,
-        by=window.by,
-        not_measured="" if samples_per_s else "no batch was delivered",
-        details=CeilingDetails(
-            startup_s=[epoch.startup_s for epoch in outcome.epochs],
-            cpu_s=outcome.cpu_s,
-            round_steps=rounds,
-        ),
+    one = rated_window(
+        outcome.events(),
+        seconds=took_s,
+        startup_s=[epoch.startup_s for epoch in outcome.epochs],
+        cpu_s=outcome.cpu_s,
+        round_steps=rounds,
+    )
+    return pooled(
+        Ceiling(
+            how=window.how,
+            by=window.by,
+            not_measured="no batch was delivered",
+            details=CeilingDetails(round_steps=rounds, windows=[one]),
+        )
     )
 
 

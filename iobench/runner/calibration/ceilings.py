@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ...analyse.verdict.windows import pooled
 from ...errors import UsageError
 from ...load import make_reader
 from ...load.null import NullReader
@@ -28,12 +29,16 @@ _ACCELERATOR_S, _ACCELERATOR_STEPS = 2.0, 200
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One ceiling: its name in the record, what is measured, how, and for which plans."""
+    """One ceiling: its name in the record, what is measured, how, and for which plans.
+
+    ``again``: it is measured in several windows.
+    """
 
     name: str
     title: str
     measure: Callable[[Bench], Ceiling]
     applies: Callable[[Plan], bool] = lambda plan: True
+    again: bool = True
 
 
 def fetch(bench: Bench) -> Ceiling:
@@ -49,7 +54,7 @@ def fetch(bench: Bench) -> Ceiling:
             stored=True,
         )
     )
-    if (raw := bench.ceilings.get("storage_raw")) is not None:
+    if bench.number == 0 and (raw := bench.ceilings.get("storage_raw")) is not None:
         _rate_raw(raw, measured.outcome)
     return measured.ceiling
 
@@ -101,6 +106,8 @@ def prep_of_library(bench: Bench) -> Ceiling:
 
     try:
         ceiling = over("prep", loading)
+        if bench.number:
+            return ceiling
         own = over("prep-own", loading.model_copy(update={"kind": OWN_LOADER}))
     except UsageError as error:
         return Ceiling(not_measured=str(error))
@@ -151,13 +158,14 @@ def accelerator(bench: Bench) -> Ceiling:
         bench.phase("accelerator", None, plan.workload.loader, epochs=1),
         accelerator=spec,
         max_steps=_ACCELERATOR_STEPS,
-        limit_s=min(bench.seconds, _ACCELERATOR_S),
+        limit_s=min(bench.window_s, _ACCELERATOR_S),
     )
     how = f"{plan.accelerators} x {spec.name}, step alone"
     ceiling = bench.window(Window(phase=phase, how=how, by="accelerator")).ceiling
-    if ceiling.samples_per_s is not None:
-        ceiling.bytes_per_s = ceiling.samples_per_s * plan.manifest.mean_stored_bytes
-    return ceiling
+    for one in ceiling.details.windows:
+        if one.samples_per_s is not None:
+            one.bytes_per_s = one.samples_per_s * plan.manifest.mean_stored_bytes
+    return pooled(ceiling)
 
 
 def _own(plan: Plan) -> LoaderSpec:
@@ -189,7 +197,7 @@ def _ring(plan: Plan) -> bool:
 
 
 ENTRIES = (
-    Entry(name="storage_raw", title="the storage's curve", measure=storage_curve),
+    Entry(name="storage_raw", title="the storage's curve", measure=storage_curve, again=False),
     Entry(name="fetch", title="fetch", measure=fetch),
     Entry(name="prep", title="prep", measure=prep, applies=_own_loader),
     Entry(
@@ -204,8 +212,11 @@ ENTRIES = (
         title="harness (torch's default transport)",
         measure=harness_by_tensors,
         applies=_ring,
+        again=False,
     ),
-    Entry(name="harness", title="harness", measure=harness_of_library, applies=is_library),
+    Entry(
+        name="harness", title="harness", measure=harness_of_library, applies=is_library, again=False
+    ),
     Entry(name="accelerator", title="accelerator", measure=accelerator),
 )
 """All ceilings, in the order in which they are measured. A later entry of a name replaces an

@@ -103,12 +103,17 @@ def choose(plan: Plan, pilot: Pilot, seconds: float) -> Fitted:
 
     The knock-outs take the other half.
     """
+
+
+    def needed(window_s: float) -> float:
+        return calibrating_s(plan, window_s, repetitions=REPETITIONS)
+
     calibration_s = MAX_CALIBRATION_S
-    while calibrating_s(plan, calibration_s) > CALIBRATION_SHARE * seconds:
+    while needed(calibration_s) > CALIBRATION_SHARE * seconds:
         if calibration_s <= MIN_CALIBRATION_S:
             break
         calibration_s = max(MIN_CALIBRATION_S, 0.9 * calibration_s)
-    left = max(0.0, seconds - calibrating_s(plan, calibration_s)) / 2
+    left = max(0.0, seconds - needed(calibration_s)) / 2
     workload = plan.workload
     whole = steps_per_repetition(
         workload, samples=plan.manifest.sample_count, accelerators=plan.accelerators
