@@ -6,7 +6,7 @@ from ..analyse.verdict.evidence import bytes_per_sample, gather
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
 from ..units import format_count, format_rate
-from .figures import BLANK, NO_REASON, figure, word
+from .figures import BLANK, NO_REASON, figure, spread, word
 from .sections import Bars, Cell, Column, Row, Section, Table
 
 LABELS = {
@@ -14,6 +14,7 @@ LABELS = {
     "fetch": "fetch",
     "prep": "prep",
     "harness": "harness",
+    "cpu": "all cores",
     "accelerator": "accelerators",
 }
 BOUND_BY = {
@@ -41,6 +42,7 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         "fetch": evidence.fetch,
         "prep": evidence.prep,
         "harness": evidence.harness,
+        "cpu": evidence.cpu,
         "accelerator": evidence.accelerator,
         "predicted": evidence.predicted,
         "measured": evidence.measured,
@@ -67,7 +69,7 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         cells = [
             label,
             *([Cell(value=rate * size, text=_figure(rate * size / divisor))] if size else []),
-            figure(rate, format_count),
+            Cell(value=rate, text=_with_interval(rate, ceiling)),
             figure(ceiling.bytes_per_s, format_rate, missing=""),
             figure(ceiling.cpu_s_per_gb, lambda seconds: f"{seconds:.4g}", missing=""),
             word(ceiling.how),
@@ -99,6 +101,14 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
             notes=_transport(doc, size),
         )
     ]
+
+
+def _with_interval(rate: float, ceiling: Ceiling) -> str:
+    """``1,900 [1,880, 1,910]``, if the rate is that of several windows."""
+    windows = ceiling.windows
+    if windows is None or windows.low is None or windows.high is None or windows.value != rate:
+        return format_count(rate)
+    return spread(rate, windows.low, windows.high, format_count)
 
 
 def _transport(doc: TrainingRecord, size: float | None) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ...schema.record import RunRecord, TrainingRecord
-from ...schema.training import Epoch, FindMax, FindMaxPoint, Repetition
+from ...schema.training import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition
 from ...schema.verdict import RunCurve
 from ...schema.workload import OWN_LOADER
 from ..checkpoint.meaning import with_meaning
@@ -16,11 +16,12 @@ from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
 from .confirmed import told_again
 from .curve import conclude_curve
+from .evidence import effective_cores
 from .in_flight import run_reads_in_flight
 from .knockouts import knock_outs_again, phase_of
 from .metrics import Events, repetition_metrics, select, summarise, uncounted_reads
 from .validity import LEVELS, evaluate, validity
-from .windows import ceiling_again
+from .windows import ceiling_again, cpu_ceiling
 
 T = TypeVar("T", bound=RunRecord)
 
@@ -63,7 +64,9 @@ def conclude(doc: T) -> T:
     metrics = summaries_of(study) if study else {}
     if isinstance(doc, TrainingRecord):
         metrics = summarise(doc.job.repetitions) | metrics
-        doc = doc.model_copy(update={"metrics": metrics}).with_job(saves=study, curve=_curve(doc))
+        doc = doc.model_copy(update={"metrics": metrics}).with_job(
+            saves=study, curve=_curve(doc), ceilings=_with_cpu(doc)
+        )
         confirmations = [told_again(each) for each in doc.job.confirmations]
         doc = doc.with_job(confirmations=confirmations)
         doc = doc.with_job(verdict=verdict(doc))
@@ -73,6 +76,15 @@ def conclude(doc: T) -> T:
         doc, doc.rules
     )
     return doc.model_copy(update={"findings": findings, "validity": validity(findings, doc.rules)})
+
+
+def _with_cpu(doc: TrainingRecord) -> dict[str, Ceiling]:
+    """The ceilings, with that of the CPU if others were measured."""
+    others = {name: one for name, one in doc.job.ceilings.items() if name != "cpu"}
+    if not any(one.samples_per_s for one in others.values()):
+        return others
+    cpu = cpu_ceiling(doc.job.repetitions, effective_cores(doc))
+    return others | ({"cpu": cpu} if cpu is not None else {})
 
 
 def _curve(doc: TrainingRecord) -> RunCurve | None:

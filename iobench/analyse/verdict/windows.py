@@ -7,10 +7,14 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean
+
 import numpy as np
 
 from ...schema.training import Ceiling, CeilingWindow, Epoch, Repetition
 from ...schema.verdict import Estimate
+from ...units import format_duration
 from ..compare.statistics import mean_interval
 from .rankepochs import Events, rank_epochs
 
@@ -56,12 +60,7 @@ def pooled(ceiling: Ceiling) -> Ceiling:
     if total_s <= 0:
         return ceiling
     rate = sum(r * each.seconds for r, each in zip(rates, windows, strict=True)) / total_s
-    found = Estimate(value=rate, n=len(rates))
-    if len(rates) > 1:
-        low, high = mean_interval(rates)
-        found = Estimate(
-            value=rate, low=max(0.0, min(rate, low)), high=max(rate, high), n=len(rates)
-        )
+    found = _estimate(rate, rates)
     read = [each for each in windows if each.bytes_per_s]
     stored = [(each.bytes_per_s or 0.0) * each.seconds for each in read]
     cpu = [each.cpu_s_per_gb for each in read]
@@ -144,3 +143,40 @@ def _only_window_again(ceiling: Ceiling, events: Events) -> Ceiling:
             float(cpu_s) / (stored / 1e9) if cpu_s is not None else ceiling.cpu_s_per_gb
         )
     return ceiling.model_copy(update=update)
+
+
+def cpu_ceiling(repetitions: Sequence[Repetition], cores: float | None) -> Ceiling | None:
+    """What this host's cores can deliver if all stages share them; None if nothing is known.
+
+    It is the cores over the CPU time that a sample took in the complete repetitions: that of the
+    ranks and their workers, so every stage counts once, and the kernel's threads do not.
+    """
+    costs = [
+        each.cpu_s / each.samples
+        for each in repetitions
+        if each.complete and each.cpu_s and each.samples
+    ]
+    if not costs or not cores:
+        return None
+    rates = [cores / cost for cost in costs]
+    rate = cores / fmean(costs)
+    stored = sum(each.sample_bytes for each in repetitions if each.complete)
+    samples = sum(each.samples for each in repetitions if each.complete)
+    size = stored / samples
+    return Ceiling(
+        by="computed",
+        samples_per_s=rate,
+        bytes_per_s=rate * size or None,
+        cpu_s_per_gb=fmean(costs) / (size / 1e9) if size else None,
+        how=f"{cores:g} cores over {format_duration(fmean(costs))} of CPU time for each sample, "
+        "of ranks and workers in the repetitions",
+        windows=_estimate(rate, rates),
+    )
+
+
+def _estimate(rate: float, rates: Sequence[float]) -> Estimate:
+    """``rate`` with the interval of the mean of ``rates``, in which it lies."""
+    if len(rates) < 2:
+        return Estimate(value=rate, n=len(rates))
+    low, high = mean_interval(rates)
+    return Estimate(value=rate, low=max(0.0, min(rate, low)), high=max(rate, high), n=len(rates))
