@@ -57,9 +57,7 @@ def estimate(
             PartTime(
                 part="calibrate",
                 what="the storage's curve, and each stage alone",
-                seconds=calibrating_s(
-                    plan, options.calibration_s, repetitions=plan.repetitions
-                ),
+                seconds=calibrating_s(plan, options.calibration_s, repetitions=plan.repetitions),
             )
         )
     each = _repetition_s(plan, samples_per_s) if repetition_s is None else repetition_s

@@ -104,7 +104,6 @@ def choose(plan: Plan, pilot: Pilot, seconds: float) -> Fitted:
     The knock-outs take the other half.
     """
 
-
     def needed(window_s: float) -> float:
         return calibrating_s(plan, window_s, repetitions=REPETITIONS)
 
