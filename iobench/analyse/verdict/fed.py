@@ -28,12 +28,13 @@ UTILIZATION = "accelerator_utilization_sustained"
 class Supply:
     """What the storage delivers in samples/s, with the reads in flight that it takes.
 
-    ``high`` is None where it may deliver more than was tried. ``today``: with the run's own reads
+    ``low`` and ``high`` are its interval, if there is one; ``high`` is also None where it may
+    deliver more than was tried. ``today``: with the run's own reads
     in flight, which are fewer than it takes if ``too_few``.
     """
 
     value: float
-    low: float
+    low: float | None
     high: float | None
     reads_in_flight: float
     today: float | None
@@ -118,8 +119,8 @@ def _from_ceiling(doc: TrainingRecord) -> Supply | None:
     low, high = (windows.low, windows.high) if windows else (None, None)
     return Supply(
         value=rate,
-        low=rate if low is None else min(low, rate),
-        high=rate if high is None else max(high, rate),
+        low=None if low is None else min(low, rate),
+        high=None if high is None else max(high, rate),
         reads_in_flight=float(run_reads_in_flight(doc)),
         today=rate,
         plateau=False,
@@ -134,7 +135,7 @@ def _number(samples_per_s: float, each: float) -> int:
 def _by_supply(supply: Supply, each: float) -> Fed:
     return Fed(
         accelerators=_number(supply.value, each),
-        low=_number(supply.low, each),
+        low=None if supply.low is None else _number(supply.low, each),
         high=None if supply.high is None else _number(supply.high, each),
         reads_in_flight=supply.reads_in_flight,
         today=None if supply.today is None else _number(supply.today, each),
@@ -181,7 +182,9 @@ def _measured(found: Fed, evidence: Evidence, supply: Supply, each: float, *, bl
         update={
             "accelerators": min(number, most),
             "low": None if low is None else min(low, most),
-            "high": most if high is None else min(high, most),
+            "high": None
+            if low is None and high is None
+            else min(most if high is None else high, most),
             "today": None if today is None else min(today, most),
             "potential": number if supply.too_few and number > most else None,
         }
@@ -245,7 +248,7 @@ def _limited(
     low, high = utilization.low, utilization.high
     return Estimate(
         value=min(utilization.value, supply.value / demand),
-        low=None if low is None else min(low, supply.low / demand),
+        low=None if low is None else min(low, (supply.low or supply.value) / demand),
         high=high if high is None or supply.high is None else min(high, supply.high / demand),
         n=utilization.n,
     )
@@ -257,6 +260,7 @@ def _is_fed(utilization: Estimate, ranks: int, required: float, found: Fed) -> b
         return False
     if utilization.high is not None and utilization.high < required:
         return False
-    enough = found.low is None or ranks <= found.low
+    surely = found.accelerators if found.low is None else found.low
+    enough = surely is None or ranks <= surely
     certain = utilization.low is not None and utilization.low >= required
     return True if enough and certain else None

@@ -1,0 +1,293 @@
+"""Accelerators fed: what wins, the interval, and more ranks than were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iobench.analyse.verdict.barrier import barrier_walls
+from iobench.analyse.verdict.curve import conclude_curve, rate_of
+from iobench.analyse.verdict.fed import fed
+from iobench.analyse.verdict.instep import StepTimes, at_more_ranks, step_times
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.schema.curve import CurvePoint, StorageCurve
+from iobench.schema.record import TrainingRecord
+from iobench.schema.training import Ceiling, CeilingDetails, FindMax
+from iobench.schema.verdict import Estimate, FedAt, RunCurve
+from tests.unit.conftest import build_events, build_run
+
+Build = Callable[..., TrainingRecord]
+
+PUBLISHED = Path(__file__).parent.parent / "published" / "unet3d_h100_411_ranks.npz"
+SIZE = 100_000
+"""Bytes of a sample, and of a read."""
+
+
+def curve_of(
+    rate: float, *, latency_s: float = 0.001, points: int = 8, spread: float = 0.02
+) -> StorageCurve:
+    """A storage of ``rate`` reads/s that takes ``latency_s`` for each."""
+    found = []
+    for number in range(points):
+        in_flight = 2**number
+        reached = min(in_flight / latency_s, rate)
+        windows = [reached * (1 - spread), reached, reached * (1 + spread)]
+        found.append(
+            CurvePoint(
+                in_flight=in_flight,
+                reads_per_s=rate_of(reached, windows),
+                bytes_per_s=rate_of(reached * SIZE, [each * SIZE for each in windows]),
+                reads=1000,
+                seconds=0.3,
+                disjoint=True,
+            )
+        )
+    return conclude_curve(
+        StorageCurve(
+            request_bytes=SIZE,
+            request_bytes_min=SIZE,
+            request_bytes_max=SIZE,
+            order="random",
+            by="fio",
+            how="made",
+            direct=True,
+            points=found,
+        )
+    )
+
+
+def with_curve(doc: TrainingRecord, curve: StorageCurve, in_flight: float = 64.0) -> TrainingRecord:
+    raw = Ceiling(
+        samples_per_s=1.0, by="fio", details=CeilingDetails(read_bytes_per_sample=float(SIZE))
+    )
+    return doc.with_job(
+        curve=RunCurve(curve=curve, in_flight=in_flight),
+        ceilings=doc.job.ceilings | {"storage_raw": raw},
+    )
+
+
+def test_the_plateau_over_the_required_demand(make_run: Build) -> None:
+    """Two accelerators of 1,000 samples/s at 90 %: 5,000 samples/s feed five of them."""
+    found = fed(with_curve(make_run(), curve_of(5000.0)))
+    assert (found.accelerators, found.basis) == (5, "plateau")
+    assert found.low == 5  # 4,750 / 900
+    assert found.high == 5
+    assert found.reads_in_flight == 8  # 5,000/s x 1 ms is five, and eight was tried
+    wide = fed(with_curve(make_run(), curve_of(5000.0, spread=0.1)))
+    assert (wide.low, wide.accelerators, wide.high) == (4, 5, 6)
+
+
+def test_without_a_plateau_there_may_be_more(make_run: Build) -> None:
+    found = fed(with_curve(make_run(), curve_of(1e9, points=4)))
+    assert found.accelerators == 8  # 8,000/s with 8 in flight, over 900
+    assert found.high is None
+    assert found.low is not None
+
+
+def test_today_is_the_curve_at_the_runs_own_reads_in_flight(make_run: Build) -> None:
+    found = fed(with_curve(make_run(), curve_of(5000.0), in_flight=2.0))
+    assert found.today == 2  # 2,000/s
+    assert found.accelerators == 5
+
+
+def test_the_fetch_ceiling_stands_in_with_its_interval(make_run: Build) -> None:
+    doc = make_run(rates={"fetch": 4000.0})
+    plain = fed(doc)
+    assert (plain.accelerators, plain.low, plain.high, plain.basis) == (4, None, None, "fetch")
+    windows = Estimate(value=4000.0, low=3500.0, high=4600.0, n=5)
+    fetch = doc.job.ceilings["fetch"].model_copy(update={"windows": windows})
+    found = fed(doc.with_job(ceilings=doc.job.ceilings | {"fetch": fetch}))
+    assert (found.low, found.accelerators, found.high) == (3, 4, 5)
+
+
+def test_a_search_wins_over_every_model(make_run: Build) -> None:
+    search = FindMax(required_accelerator_utilization=0.9, accelerators=7, low=6, high=8, points=[])
+    found = fed(with_curve(make_run(find_max=search), curve_of(11_000.0)))
+    assert (found.low, found.accelerators, found.high) == (6, 7, 8)
+    assert found.basis == "find-max"
+
+
+def test_fed_ranks_are_fed_whatever_the_model_says(make_run: Build) -> None:
+    doc = with_curve(make_run(accelerators=4, measured=3900.0, au=0.97), curve_of(2000.0))
+    found = fed(doc)
+    assert found.accelerators == 4
+    assert (found.low, found.high) == (4, 4)
+
+
+def test_starved_ranks_are_more_than_the_storage_feeds(make_run: Build) -> None:
+    """The curve says 5, but two accelerators starve because of the storage."""
+    doc = with_curve(make_run(measured=1400.0, au=0.7), curve_of(5000.0))
+    found = fed(doc, blamed=True)
+    assert (found.accelerators, found.low, found.high, found.today) == (1, 1, 1, 1)
+    assert found.potential is None
+    other = fed(doc, blamed=False)  # another stage is too slow
+    assert other.accelerators == 5
+
+
+def test_what_more_reads_in_flight_would_feed_is_kept(make_run: Build) -> None:
+    doc = with_curve(make_run(measured=900.0, au=0.45), curve_of(5000.0), in_flight=1.0)
+    found = fed(doc, blamed=True)
+    assert found.accelerators == 1
+    assert (found.today, found.potential) == (1, 5)
+
+
+def test_a_cache_says_nothing_about_the_storage(make_run: Build) -> None:
+    found = fed(with_curve(make_run(), curve_of(5000.0)), cached="memory served the reads")
+    assert found.accelerators is None
+    assert "memory served the reads" in found.not_measured
+
+
+def test_an_accelerator_without_a_step_time_demands_nothing(make_run: Build) -> None:
+    found = fed(make_run(workload={"accelerator": {"kind": "null"}}, rates={"accelerator": None}))
+    assert found.accelerators is None
+    assert found.not_measured
+
+
+@given(
+    rate=st.floats(10, 1e5),
+    ranks=st.integers(1, 40),
+    utilization=st.floats(0.01, 1.0),
+    in_flight=st.floats(1, 1000),
+    spread=st.floats(0, 0.5),
+)
+@settings(max_examples=60, deadline=None)
+def test_starved_by_storage_and_fed_exclude_each_other(
+    rate: float, ranks: int, utilization: float, in_flight: float, spread: float
+) -> None:
+    doc = build_run(accelerators=ranks, au=utilization, measured=1000.0 * ranks * utilization)
+    doc = with_curve(doc, curve_of(rate, spread=spread), in_flight)
+    found = fed(doc, blamed=True)
+    assert found.accelerators is not None
+    if utilization < 0.9:
+        assert max(found.accelerators, found.high or 0, found.today or 0) < ranks
+    else:
+        assert min(found.accelerators, found.low or ranks) >= ranks
+    assert found.low is None or found.low <= found.accelerators
+    assert found.high is None or found.high >= found.accelerators
+
+
+# More ranks than were measured
+
+
+def published() -> tuple[np.ndarray[Any, Any], float]:
+    with np.load(PUBLISHED) as file:
+        return file["own_step_10us"].astype(np.float64) / 1e5, 0.323
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_411_published_ranks_from_8_of_them(seed: int) -> None:
+    """8 ranks and 120 steps: utilization of 411 ranks within 0.01 of that of all."""
+    own_s, busy_s = published()
+    truth = busy_s / (barrier_walls(own_s).synced / own_s.shape[1])
+    some = np.random.default_rng(seed).choice(len(own_s), 8, replace=False)
+    (found,) = at_more_ranks([StepTimes(own_s[some], busy_s)], ranks=(411,))
+    utilization = found.accelerator_utilization
+    assert utilization is not None
+    assert utilization.value == pytest.approx(truth, abs=0.01)
+    alone = busy_s / own_s.mean()
+    assert utilization.value < alone - 0.01, "a barrier of 411 ranks costs more than the tolerance"
+    # The interval is that of which steps were drawn; it does not know the ranks that were not.
+    assert utilization.low is not None
+    assert utilization.low <= truth + 0.005
+
+
+def test_more_ranks_are_never_faster_and_the_answer_stays_the_same() -> None:
+    own_s, busy_s = published()
+    series = [StepTimes(own_s[:8], busy_s)]
+    found = at_more_ranks(series)
+    assert [each.ranks for each in found] == [8, 64, 512]
+    values = [each.accelerator_utilization.value for each in found if each.accelerator_utilization]
+    assert values == sorted(values, reverse=True)
+    assert at_more_ranks(series) == found
+    for each in found:
+        estimate = each.accelerator_utilization
+        assert estimate is not None
+        assert estimate.low is not None
+        assert estimate.high is not None
+        assert estimate.low <= estimate.value <= estimate.high
+
+
+def test_the_mean_of_the_slowest_is_exact() -> None:
+    """Two values, equally often: a step is fast only if all of its ranks draw the fast one."""
+    own_s = np.tile([1.0, 2.0], (16, 512))
+    (found,) = at_more_ranks([StepTimes(own_s, 1.0)], ranks=(3,))
+    assert found.accelerator_utilization is not None
+    assert found.accelerator_utilization.value == pytest.approx(1 / (2 - 0.5**3))
+
+
+def test_ranks_in_the_same_round_wait_at_the_same_step() -> None:
+    """Every fourth step waits on all ranks at once, so more ranks wait no longer."""
+    own_s = np.tile([2.0, 1.0, 1.0, 1.0], (8, 200))
+    found = at_more_ranks([StepTimes(own_s, 1.0)], round_steps=4)
+    assert [each.ranks for each in found] == [8, 64, 512]
+    for each in found:
+        assert each.accelerator_utilization is not None
+        assert each.accelerator_utilization.value == pytest.approx(4 / 5)
+
+
+def test_too_few_steps_tell_nothing_of_many_ranks() -> None:
+    chance = np.random.default_rng(0)
+    own_s = 1 + chance.random((1, 320))
+    assert [each.ranks for each in at_more_ranks([StepTimes(own_s, 1.0)])] == [8, 64]
+    assert at_more_ranks([StepTimes(own_s[:, :100], 1.0)]) == []
+    assert at_more_ranks([]) == []
+
+
+def test_steps_come_from_the_events_without_the_first_round() -> None:
+    rows = [
+        {"rank": rank, "step": step, "wait": 5.0 if step < 2 else 0.25, "busy": 1.0, "epoch": epoch}
+        for epoch in range(2)
+        for rank in range(2)
+        for step in range(4 + rank)
+    ]
+    found = step_times(build_events(rows), round_steps=2)
+    assert [each.own_s.shape for each in found] == [(2, 2), (2, 2)]
+    assert all((each.own_s == 1.25).all() and each.busy_s == 1.0 for each in found)
+
+
+def test_merged_rows_have_no_step_times() -> None:
+    rows = [{"step": 2 * step, "steps": 2, "busy": 1.0} for step in range(4)]
+    assert step_times(build_events(rows), round_steps=1) == []
+
+
+def test_more_ranks_are_limited_by_the_storage_too(make_run: Build) -> None:
+    """In step, 64 ranks lose 5 %, but storage for 55 of them does not feed 64."""
+    doc = make_run(
+        accelerators=1,
+        measured=970.0,
+        au=0.97,
+        repetition={
+            "at_more_ranks": [
+                FedAt(
+                    ranks=number,
+                    accelerator_utilization=Estimate(value=0.95, low=0.93, high=0.96, n=40),
+                    fed=None,
+                    how="extrapolated",
+                )
+                for number in (8, 64)
+            ]
+        },
+    )
+    own, few, many = fed(with_curve(doc, curve_of(50_000.0, points=9))).at
+    assert (own.ranks, own.how, own.fed) == (1, "measured", True)
+    assert (few.ranks, few.fed) == (8, True)
+    assert (many.ranks, many.fed) == (64, False)
+    assert many.accelerator_utilization is not None
+    assert many.accelerator_utilization.value == pytest.approx(50 / 64)
+    alone = fed(doc).at[1]  # storage for four, by its fetch ceiling without an interval
+    assert alone.accelerator_utilization is not None
+    assert alone.accelerator_utilization.value == pytest.approx(4 / 8)
+
+
+def test_a_report_says_what_the_run_said(make_run: Build) -> None:
+    doc = conclude(with_curve(make_run(), curve_of(5000.0)))
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.fed is not None
+    assert doc.job.verdict.accelerators_fed == doc.job.verdict.fed.accelerators
+    assert conclude(doc).job.verdict == doc.job.verdict
