@@ -6,6 +6,7 @@
     ├── UsageError                exit 2  the command or a specification is wrong
     │   ├── SpecError             a YAML file or an override does not fit the schema
     │   ├── UnknownNameError      no such workload, dataset, format, codec, storage, accelerator
+    │   ├── NoRoomError           the settings need more memory than this host has
     │   └── TargetRefusedError    iobench does not write to, or delete from, this place
     │       └── TargetHeldError   another process uses the place at the moment
     ├── DatasetError              missing, not iobench's, half generated, or unfit for the workload
@@ -84,6 +85,10 @@ class UnknownNameError(UsageError):
             f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
         )
         super().__init__(f"unknown {kind} '{name}': {hint}", remedy=remedy)
+
+
+class NoRoomError(UsageError):
+    pass
 
 
 class TargetRefusedError(UsageError):

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_
 
 from .. import buffers
 from ..accelerate.base import Samples
-from ..errors import BusError, IobenchError, UsageError, WorkerError
+from ..errors import BusError, IobenchError, NoRoomError, WorkerError
 from ..processes import die_with_parent
 from ..schema.workload import LoaderSpec
 from ..units import format_bytes
@@ -318,7 +318,7 @@ class BatchLoader(DataLoader[Any]):
         need = count * slot
         have = buffers.available()
         if need > 0.8 * have:
-            raise UsageError(
+            raise NoRoomError(
                 f"the loader's ring needs {format_bytes(need)} "
                 f"({count} slots of {format_bytes(slot)}), "
                 f"but only {format_bytes(have)} of memory are available",
@@ -443,7 +443,7 @@ def worker_death(error: BaseException) -> WorkerError | None:
 
 
 def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:
-    """Raise UsageError if ``folder`` has less free space than the ``needed`` bytes.
+    """Raise NoRoomError if ``folder`` has less free space than the ``needed`` bytes.
 
     torch keeps the batches of worker processes in files there. If it is full, SIGBUS kills the
     workers.
@@ -454,7 +454,7 @@ def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:
         return  # without such a folder torch itself reports an error
     free = space.f_bavail * space.f_frsize
     if needed > free:
-        raise UsageError(
+        raise NoRoomError(
             f"transport 'tensor' may hold {format_bytes(needed)} of batches in {folder}, "
             f"but only {format_bytes(free)} are free",
             remedy="use transport 'ring', lower loader.workers or loader.prefetch_factor, "
@@ -463,10 +463,10 @@ def check_shared_memory(needed: int, folder: str = "/dev/shm") -> None:
 
 
 def check_memory(largest_batch: int) -> None:
-    """Raise UsageError if a batch of ``largest_batch`` bytes is larger than the free memory."""
+    """Raise NoRoomError if a batch of ``largest_batch`` bytes is larger than the free memory."""
     have = buffers.available()
     if largest_batch > have:
-        raise UsageError(
+        raise NoRoomError(
             f"a batch may take {format_bytes(largest_batch)}, but only {format_bytes(have)} of "
             "memory are available",
             remedy="lower batch_size, or set reader.crop; iobench verify checks a dataset's sizes",

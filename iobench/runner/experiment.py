@@ -25,7 +25,7 @@ from ..storage.locks.reading import reading
 from .agent import HostAgent
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES
-from .calibration.findmax import begin_search, find_max
+from .calibration.findmax import begin_search, check_search, find_max
 from .calibration.windows import Windows, again, measure_again, plan_windows
 from .confirm import NOTHING, Confirm, Turns, applicable
 from .directory import new_directory, write_document
@@ -73,6 +73,8 @@ def run(
     progress = progress or Silent()
     # This refuses what the data can't provide, before anything is written.
     make_reader(plan.manifest, plan.storage, plan.workload.reader)
+    if options.find_max:
+        check_search(plan.workload)
     with (
         reading(plan.home, plan.manifest, verb="run", break_dead=options.break_lock) as lease,
         saving_to(options.mixed, break_lock=options.break_lock) as saver,

@@ -213,8 +213,10 @@ class Repetition(Record):
 class FindMaxPoint(Record):
     accelerators: int
     accelerator_utilization: float | None
-    accelerator_utilization_sustained: float | None = None  # decides whether the point passes
-    samples_per_s: float | None
+    accelerator_utilization_sustained: float | None = None  # decided in older versions
+    # Without the time in which the pipeline fills: decides whether the point passes.
+    accelerator_utilization_steady: float | None = None
+    samples_per_s: float | None  # steady, if ``steps`` is known
     read_bytes_per_s: float | None
     passed: bool
     startup_s: float | None = None  # from the common start to the first read, as in Epoch
@@ -234,6 +236,7 @@ class FindMax(Record):
     low: int | None = None  # the interval of ``accelerators``; None in older versions
     high: int | None = None
     points: list[FindMaxPoint]
+    wanted_steps: Few | None = None  # of each rank in the steady window of a try
     bound: str = ""  # why the search stopped, if the storage was not the reason
 
 

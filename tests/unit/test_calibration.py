@@ -50,11 +50,12 @@ def bench_of(plan: Plan, tmp_path: Path, seconds: float = 0.2) -> Bench:
 def test_the_search_reads_on_only_where_no_cache_can_serve_it(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncached: bool, samples: int
 ) -> None:
-    """An epoch has 60 samples, and 16 steps of 8 samples are asked for."""
+    """An epoch has 60 samples, and 16 steps of 8 samples are asked for, 15 of them steady."""
     monkeypatch.setattr(findmax, "MAX_ACCELERATORS", 1)
-    monkeypatch.setattr(findmax, "_MIN_STEPS", 16)
-    monkeypatch.setattr(findmax, "_POINT_S", 0.005)
-    monkeypatch.setattr(findmax, "_LIMIT_S", PATIENCE_S)
+    monkeypatch.setattr(findmax, "TRIALS", 1)
+    monkeypatch.setattr(findmax, "MIN_STEPS", 15)
+    monkeypatch.setattr(findmax, "IN_FLIGHT", 1)
+    monkeypatch.setattr(findmax, "MAX_POINT_S", PATIENCE_S)
     if uncached:
         plan = replace(plan, storage=Uncached(plan.data))
     bench = bench_of(plan, tmp_path)

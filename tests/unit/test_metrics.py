@@ -20,7 +20,8 @@ from iobench.analyse.verdict.metrics import (
     summarise,
     uncounted_reads,
 )
-from iobench.analyse.verdict.rebuild import find_max_point, rebuild
+from iobench.analyse.verdict.rebuild import rebuild
+from iobench.analyse.verdict.search import find_max_point
 from iobench.analyse.verdict.validity import evaluate
 from iobench.analyse.verdict.windows import ceiling_from_events
 from iobench.documents import json_text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ...schema.record import RunRecord, TrainingRecord
-from ...schema.training import Ceiling, Epoch, FindMax, FindMaxPoint, Repetition
+from ...schema.training import Ceiling, Epoch, FindMax, Repetition
 from ...schema.verdict import RunCurve
 from ...schema.workload import OWN_LOADER
 from ..checkpoint.meaning import with_meaning
@@ -20,38 +20,13 @@ from .evidence import effective_cores
 from .in_flight import run_reads_in_flight
 from .knockouts import knock_outs_again, phase_of
 from .metrics import Events, repetition_metrics, select, summarise, uncounted_reads
+from .search import find_max_point, with_answer
 from .validity import LEVELS, evaluate, validity
 from .windows import ceiling_again, cpu_ceiling
 
 T = TypeVar("T", bound=RunRecord)
 
 
-def find_max_point(
-    events: Events, *, accelerators: int, required: float, startup_s: float | None = None
-) -> FindMaxPoint:
-    """One point of the search for the largest number of accelerators that can be fed.
-
-    ``events`` holds the rows of phase ``find-max.<accelerators>``.
-    """
-    context = Repetition(
-        seed=0, accelerators=accelerators, epochs=[Epoch(epoch=0, startup_s=startup_s)]
-    )
-    figures = repetition_metrics(events, context)
-    sustained = figures.accelerator_utilization_sustained
-    return FindMaxPoint(
-        accelerators=accelerators,
-        accelerator_utilization=figures.accelerator_utilization,
-        accelerator_utilization_sustained=sustained,
-        samples_per_s=figures.samples_per_s,
-        read_bytes_per_s=figures.read_bytes_per_s,
-        passed=sustained is not None and sustained >= required,
-        startup_s=startup_s,
-        not_measured={
-            key: figures.not_measured[key]
-            for key in ("accelerator_utilization_sustained",)
-            if key in figures.not_measured
-        },
-    )
 
 
 def conclude(doc: T) -> T:
@@ -117,7 +92,7 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
         name: ceiling_again(ceiling, select(events, f"calibrate.{name}"))
         for name, ceiling in doc.job.ceilings.items()
     }
-    find_max = _find_max(doc.job.find_max, events) if doc.job.find_max else None
+    find_max = _find_max(doc.job.find_max, events, workers) if doc.job.find_max else None
     quiet = doc.job.quiet
     if quiet is not None:
         rows = select(events, "quiet", 0)
@@ -142,16 +117,18 @@ def _again(
     return repetition_metrics(events, context, round_steps=max(1, workers))
 
 
-def _find_max(found: FindMax, events: Events) -> FindMax:
-    required = found.required_accelerator_utilization
+def _find_max(found: FindMax, events: Events, workers: int) -> FindMax:
+    """The search computed again; tries of older versions in their way, without a steady window."""
     points = []
     for point in found.points:
-        rows = select(events, f"find-max.{point.accelerators}")
+        rows = select(events, f"find-max.{point.accelerators}", point.trial)
         again = find_max_point(
-            rows, accelerators=point.accelerators, required=required, startup_s=point.startup_s
+            rows,
+            accelerators=point.accelerators,
+            required=found.required_accelerator_utilization,
+            startup_s=point.startup_s,
+            round_steps=None if point.steps is None else max(1, workers),
+            trial=point.trial,
         )
         points.append(again if len(rows["step"]) else point)
-    passed = [point.accelerators for point in points if point.passed]
-    return found.model_copy(
-        update={"points": points, "accelerators": max(passed) if passed else None}
-    )
+    return with_answer(found.model_copy(update={"points": points}))

@@ -1,78 +1,163 @@
-"""Find how many accelerators the storage can feed: real runs with varying ranks, by bisection."""
+"""Find how many accelerators the storage can feed: real runs with varying ranks, by bisection.
+
+The numbers at the edge, the last that passes and the first that fails, are tried several times in
+turns, so that one disturbed try does not decide.
+"""
 
 from __future__ import annotations
 
-from ...analyse.verdict.rebuild import find_max_point
-from ...errors import UsageError
+import math
+from collections.abc import Callable
+
+from ...analyse.verdict.search import find_max_point, passes, trials_of, with_answer
+from ...errors import NoMemoryError, NoRoomError, UsageError
 from ...load import make_reader
 from ...schema.training import FindMax, FindMaxPoint
+from ...schema.workload import Workload
 from ...units import counted
 from ..phase import Phase
+from ..plan import Plan
 from ..progress import Progress
 from .bench import Bench
 
 MAX_ACCELERATORS = 256
 """Ranks are processes; with more of them, one host would measure itself."""
 
+TRIALS = 3
+"""Tries of each number at the edge."""
+
+MIN_STEPS, IN_FLIGHT = 500, 20
+"""Steps of a try after the pipeline was filled: at least so many, and so many times the batches
+that a rank has in flight. What is in flight when the steps begin is then 5 % of them at most."""
+
+MAX_POINT_S = 60.0
+"""The time of one try. Where it does not suffice for the steps, there are fewer of them."""
+
+_ROUNDS = 3
+"""Rounds of batches that each rank needs of a dataset that is read once."""
+
 _UNFINISHED = "the search did not end"
-_POINT_S = 10.0
-_LIMIT_S = 4 * _POINT_S
-_MIN_STEPS = 8
+
+Try = Callable[[int, int], FindMaxPoint]
+"""(number of accelerators, trial from 0). Raises NoRoomError or NoMemoryError."""
 
 
-def begin_search(bench: Bench) -> FindMax:
-    """The record of a search that has tried nothing yet.
-
-    Raises UsageError if the accelerator has no step time.
-    """
-    workload = bench.plan.workload
+def check_search(workload: Workload) -> None:
+    """Raise UsageError if the accelerator has no step time, so that no utilization is known."""
     if workload.samples_per_s_per_accelerator is None:
         raise UsageError(
             "--find-max needs an accelerator with a step time",
             remedy="use a workload with accelerator.kind: emulated",
         )
+
+
+def begin_search(bench: Bench) -> FindMax:
+    """The record of a search that has tried nothing yet. Raises as ``check_search``."""
+    workload = bench.plan.workload
+    check_search(workload)
     return FindMax(
         required_accelerator_utilization=workload.required_accelerator_utilization,
         accelerators=None,
         points=[],
         bound=_UNFINISHED,
+        wanted_steps=wanted_steps(workload),
     )
+
+
+def wanted_steps(workload: Workload) -> int:
+    """The steps of a rank that a try should have in its steady window."""
+    loader = workload.loader
+    return max(MIN_STEPS, IN_FLIGHT * max(1, loader.workers) * loader.prefetch_factor)
 
 
 def find_max(bench: Bench, found: FindMax, progress: Progress) -> None:
     """Find the largest number of accelerators at the required utilization.
 
-    The search starts at the number that the calibrated fetch rate predicts: an accelerator at
-    utilization u takes u times its full demand. It doubles or halves the number until one passes
-    and a larger one fails, and then bisects. ``found`` is updated after each point.
+    The search starts at the number that the calibrated rates predict: an accelerator at utilization
+    u takes u times its full demand. ``found`` is updated after each try.
+    """
+
+    def attempt(number: int, trial: int) -> FindMaxPoint:
+        again = f", try {trial + 1}" if trial else ""
+        progress.phase(f"trying {counted(number, 'accelerator')}{again}")
+        return _try(bench, number, trial, found.required_accelerator_utilization)
+
+    most, why = _most(bench.plan)
+    first = _first_number(bench, found.required_accelerator_utilization)
+    search(found, attempt, first=first, most=most, why=why)
+
+
+def search(found: FindMax, attempt: Try, *, first: int, most: int, why: str) -> None:
+    """Try numbers from ``first`` on, up to ``most``; ``why`` no larger number is tried.
+
+    The number doubles or halves until one passes and a larger one fails, and then the interval is
+    bisected. Then both are repeated in turns. Where the medians of their tries disagree with that,
+    the search goes on.
     """
     required = found.required_accelerator_utilization
-    bound = ""
     # ``low`` passes (0 trivially); ``high`` fails (or can't be tried).
-    low, high = 0, min(MAX_ACCELERATORS, bench.plan.manifest.sample_count) + 1
-    limit = high
-    number = _first_number(bench, required)
-    while high - low > 1:
-        number = min(max(number, low + 1), high - 1)
-        try:
-            point = _try(bench, number, required, progress)
-        except UsageError as error:
-            # The rings of this many ranks do not fit into the host's memory: the limit is the host,
-            # not the storage.
-            bound = f"this host can't emulate {counted(number, 'accelerator')}: {error.what}"
-            high = limit = number
-            number = (low + high) // 2
-            continue
-        found.points.append(point)
-        if point.passed:
-            low = found.accelerators = number
-            number = min(2 * number, high - 1) if high == limit else (low + high) // 2
+    low, high, limit, number = 0, most + 1, most + 1, first
+    bound = why
+
+    def keep(number: int) -> bool:
+        trial = len(trials_of(found.points).get(number, []))
+        found.points.append(attempt(number, trial))
+        answer = with_answer(found)
+        found.accelerators, found.low, found.high = answer.accelerators, answer.low, answer.high
+        return found.points[-1].passed
+
+    while True:
+        while high - low > 1:
+            number = min(max(number, low + 1), high - 1)
+            try:
+                passed = keep(number)
+            except (NoRoomError, NoMemoryError) as error:
+                # So many ranks do not fit into the host's memory: the limit is the host, not the
+                # storage.
+                bound = f"this host can't emulate {counted(number, 'accelerator')}: {error.what}"
+                high = limit = number
+                number = (low + high) // 2
+                continue
+            if passed:
+                low = number
+                number = min(2 * number, high - 1) if high == limit else (low + high) // 2
+            else:
+                high = number
+                number = max(number // 2, low + 1) if low == 0 else (low + high) // 2
+        trials = trials_of(found.points)
+        edge = [each for each in (low, high) if 0 < each < limit]
+        if any(len(trials[each]) < TRIALS for each in edge):
+            for _ in range(TRIALS):
+                for each in edge:
+                    if len(trials_of(found.points)[each]) < TRIALS:
+                        keep(each)
+            trials = trials_of(found.points)
+        passing = {each: passes(tries, required) for each, tries in trials.items()}
+        if low in passing and not passing[low]:
+            high, low = low, max((n for n in passing if n < low and passing[n]), default=0)
+        elif high < limit and passing[high]:
+            above = (n for n in passing if n > high and not passing[n])
+            low, high = high, min(above, default=limit)
+        elif low > 1 and low - 1 not in trials and not all(one.passed for one in trials[low]):
+            keep(low - 1)  # the lower end of the interval
+            break
         else:
-            high = number
-            number = max(number // 2, low + 1) if low == 0 else (low + high) // 2
-    if high == limit and not bound and low:
-        bound = f"the search stops at {counted(limit - 1, 'accelerator')}"
-    found.bound = bound
+            break
+        number = (low + high) // 2 if high < limit else 2 * low
+    found.bound = bound if high == limit and low else ""
+
+
+def _most(plan: Plan) -> tuple[int, str]:
+    """The largest number that is tried, and why no larger one is.
+
+    Where the page cache may serve a second pass, each rank needs a few rounds of batches of one.
+    """
+    workload, samples = plan.workload, plan.manifest.sample_count
+    each = _ROUNDS * max(1, workload.loader.workers) * workload.batch_size if plan.passes else 1
+    most = max(1, samples // each)
+    if most >= MAX_ACCELERATORS:
+        return MAX_ACCELERATORS, f"the search stops at {counted(MAX_ACCELERATORS, 'accelerator')}"
+    return most, f"the dataset has too few samples for more than {counted(most, 'accelerator')}"
 
 
 def _first_number(bench: Bench, required: float) -> int:
@@ -85,13 +170,12 @@ def _first_number(bench: Bench, required: float) -> int:
     rate = bench.plan.workload.samples_per_s_per_accelerator
     if not known or rate is None:
         return bench.plan.accelerators
-    return max(1, int(min(known) / (rate * required)))
+    return max(1, math.floor(min(min(known) / (rate * required), MAX_ACCELERATORS)))
 
 
-def _try(bench: Bench, number: int, required: float, progress: Progress) -> FindMaxPoint:
-    progress.phase(f"trying {counted(number, 'accelerator')}")
+def _try(bench: Bench, number: int, trial: int, required: float) -> FindMaxPoint:
     plan, workload = bench.plan, bench.plan.workload
-    step_time = workload.accelerator.step_time or 1.0
+    round_steps = max(1, workload.loader.workers)
     phase = Phase(
         name=f"find-max.{number}",
         reader=make_reader(plan.manifest, plan.storage, workload.reader),
@@ -100,14 +184,21 @@ def _try(bench: Bench, number: int, required: float, progress: Progress) -> Find
         accelerator=workload.accelerator,
         accelerators=number,
         batch_size=workload.batch_size,
-        seed=plan.seed + 1000 + number,
+        seed=plan.seed + 1000 + number + 1_000_003 * trial,
+        repetition=trial,
         epochs=plan.passes,
-        max_steps=max(_MIN_STEPS, round(_POINT_S / step_time)),
-        limit_s=_LIMIT_S,
+        max_steps=round_steps + wanted_steps(workload),
+        limit_s=MAX_POINT_S,
+        whole_rounds=True,
     )
     outcome = bench.run(phase, stored=True)
     bench.keep(phase, outcome)
     startup = outcome.epochs[0].startup_s if outcome.epochs else None
     return find_max_point(
-        outcome.events(), accelerators=number, required=required, startup_s=startup
+        outcome.events(),
+        accelerators=number,
+        required=required,
+        startup_s=startup,
+        round_steps=round_steps,
+        trial=trial,
     )
