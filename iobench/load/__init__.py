@@ -13,6 +13,7 @@ from ..schema.manifest import Manifest
 from ..schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
+from .ahead import batches_ahead
 from .choose import is_sequential, make_reader, use_direct
 from .loader import Batch, BatchLoader
 from .null import AnyReader
@@ -37,6 +38,9 @@ __all__ = [
 
 _BATCHES_PER_WORKER = 64
 """Batches that each worker should have in a chain of epochs (see ``build_loader``)."""
+
+_SOME_BATCHES = 16
+"""Batches whose requests are counted, to decide whether to read ahead."""
 
 _MAX_LINKS = 1000
 """Largest number of epochs in one chain."""
@@ -178,10 +182,41 @@ def build_loader(
     room = reader.room()
     # Exact for the first epochs that will run (at most 4). For later epochs the bound is the sum
     # of the ``batch_size`` largest samples; with few epochs, 10 % above the exact size is enough.
-    largest = max(plan_epoch(epoch).largest(room) for epoch in range(min(epochs, 4)))
+    first = plan_epoch(0)
+    rest = (plan_epoch(epoch).largest(room) for epoch in range(1, min(epochs, 4)))
+    largest = max([first.largest(room), *rest])
     if room.size > batch_size:
         bound = int(np.partition(room, room.size - batch_size)[-batch_size:].sum())
         largest = min(bound, int(largest * 1.1)) if epochs <= 4 else bound
     if isinstance(reader, BatchReader):
         reader.check_there(largest)
-    return BatchLoader(reader, loading, plan_epoch, samples=total, largest_batch=largest)
+    return BatchLoader(
+        reader,
+        loading,
+        plan_epoch,
+        samples=total,
+        largest_batch=largest,
+        ahead=_ahead(reader, reading, first, max(1, loading.workers)),
+    )
+
+
+def offered(reader: BatchReader, plan: BatchPlan) -> tuple[float, float]:
+    """Return the mean number of requests of a batch, and how many the reader issues at once.
+
+    That is without read-ahead. Up to 16 batches of the epoch are counted, and none is read.
+    """
+    numbers = np.unique(np.linspace(0, len(plan) - 1, min(_SOME_BATCHES, len(plan)), dtype=int))
+    found = [reader.offers(plan.batch(number)) for number in numbers.tolist()]
+    requests, at_once = (float(np.mean(counts)) for counts in zip(*found, strict=True))
+    return requests, at_once
+
+
+def _ahead(reader: AnyReader, reading: ReaderSpec, plan: BatchPlan, streams: int) -> int:
+    """Return how many batches each of the ``streams`` workers reads ahead."""
+    rounds = -(-len(plan) // streams)  # batches of one worker in an epoch
+    if not isinstance(reader, BatchReader) or not reader.reads_ahead or rounds < 2:
+        return 0
+    requests, at_once = offered(reader, plan)
+    if reading.read_ahead == "auto" and at_once >= reading.concurrency:
+        return 0
+    return min(batches_ahead(requests, reading.concurrency), rounds - 1)

@@ -102,7 +102,7 @@ class BlockReader(BatchReader):
         self._blocks = form
         self._codec = None  # the format itself decompresses
         self._pages, self._framed = spec.check == "format" and form.has_checksums, None
-        self.in_place = self._nowhere = False
+        self.in_place = self._nowhere = self.reads_ahead = False
         self._raw = not (self.spec.decode and not self._content.plain)
         self._take = self._check_columns(spec.columns, manifest.spec.columns or 1)
         if self._take is not None:
@@ -151,7 +151,7 @@ class BlockReader(BatchReader):
             offsets[:] = np.cumsum(lengths) - lengths
             if output is not None and len(lengths) and offsets[-1] + lengths[-1] > len(output):
                 raise too_small(int(offsets[-1] + lengths[-1]), len(output))
-        shards, read_bytes, read_ns = self._open(indices)
+        shards, read_bytes, read_ns = self._footers(indices)
         stored, used, kept = 0.0, 0, self._kept
         for part in self._parts(self._wanted(indices, shards)):
             memory, places, count, spent = self._fetch_blocks(part, kept)
@@ -182,9 +182,26 @@ class BlockReader(BatchReader):
         )
         return Delivered(offsets, lengths, stats)
 
+    def offers(self, indices: Indices) -> tuple[int, float]:
+        """Return the requests of a batch, and how many of them ``read`` issues at once.
+
+        As if no row group were kept and all footers were known. Of a part of the columns, the
+        bytes are in proportion to the sizes.
+        """
+        shard, offset, stored = (
+            self._columns[name][indices] for name in ("shard", "offset", "stored")
+        )
+        _, first = np.unique(np.stack((shard, offset)), axis=1, return_index=True)
+        share = self._columns["size"][indices].sum() / max(
+            1, self.manifest.samples["size"][indices].sum()
+        )
+        sizes = np.maximum(1, stored[first] * share)
+        requests = int(np.ceil(sizes / self._engine.block_size).sum())
+        return requests, requests / max(1, round(float(sizes.sum()) / _GROUP))
+
     # Footers
 
-    def _open(self, indices: Indices) -> tuple[dict[int, _Opened], int, int]:
+    def _footers(self, indices: Indices) -> tuple[dict[int, _Opened], int, int]:
         """Open the shards of these samples; read all missing footers at the same time.
 
         Returns the shards by number, the bytes that were read, and the nanoseconds that it took.

@@ -38,6 +38,12 @@ def is_sequential(spec: ReaderSpec, manifest: Manifest) -> bool:
     return manifest.sample_count > manifest.shard_count
 
 
+def reads_ahead(spec: ReaderSpec, manifest: Manifest) -> bool:
+    """Return whether the reader issues requests of later batches where a batch has too few."""
+    by_blocks = isinstance(FORMATS.open(manifest.spec.format), Blocks)
+    return spec.read_ahead is not False and not by_blocks
+
+
 def make_reader(
     manifest: Manifest, storage: Storage, spec: ReaderSpec, *, bytes_only: bool = False
 ) -> BatchReader:
@@ -48,6 +54,12 @@ def make_reader(
     if spec.mmap:
         storage = _mapped(storage, random=not is_sequential(spec, manifest))
     if isinstance(FORMATS.open(manifest.spec.format), Blocks):
+        if spec.read_ahead is True:
+            raise UsageError(
+                f"reader.read_ahead cannot be used: format '{manifest.spec.format}' is read by "
+                "whole blocks",
+                remedy="use --set reader.read_ahead=auto",
+            )
         return BlockReader(manifest, storage, spec, bytes_only=bytes_only)
     if spec.columns is not None:
         raise UsageError(

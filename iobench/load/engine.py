@@ -70,7 +70,7 @@ class ReadEngine:
         one piece, by the thread that read it, while the bytes are in the CPU's cache. An exception
         in it ends the read. Raises StorageError if a read fails or an object is too short.
         """
-        tasks = deque(self._blocks(extents))
+        tasks = deque(self.blocks(extents))
         workers = min(self.concurrency, len(tasks))
         if workers <= 1:
             return self._drain(tasks, memory, None, then)
@@ -94,7 +94,12 @@ class ReadEngine:
             raise failure
         return total
 
-    def _blocks(self, extents: Sequence[Extent]) -> list[Extent]:
+    def read_block(self, block: Extent, memory: Buffer | None, then: Then | None = None) -> int:
+        """Read one of ``blocks`` in the calling thread; otherwise as ``read``. Thread-safe."""
+        return self._drain(deque((block,)), memory, None, then)
+
+    def blocks(self, extents: Sequence[Extent]) -> list[Extent]:
+        """Return the extents in pieces of at most ``block_size`` bytes: one for each request."""
         blocks: list[Extent] = []
         size = self.block_size
         for extent in extents:

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,15 +29,20 @@ from ..errors import BusError, IobenchError, NoRoomError, WorkerError
 from ..processes import die_with_parent
 from ..schema.workload import LoaderSpec
 from ..units import format_bytes
+from .ahead import Memory, Pool
 from .bus import cause_of_death
 from .delivered import Delivered, Stats
 from .null import AnyReader
 from .order import BatchPlan, Indices
+from .reader import BatchReader, Begun
 from .slots import NO_SLOT, SlotRing
 from .torch_compat import end_iterator, end_workers, has_workers
 
-_RELEASE_MAPS = -2
-"""A request with this slot reads nothing: the worker releases its memory maps."""
+_SETTLE = -2
+"""A request with this slot reads nothing.
+
+The worker gives up what it reads ahead, and releases its memory maps.
+"""
 
 
 class Batch(Samples):
@@ -67,11 +73,27 @@ class Batch(Samples):
 _NOTHING: Indices = np.empty(0, np.int64)
 
 
+class Later(NamedTuple):
+    """A batch that a worker will be asked for, so that it can read it ahead.
+
+    ``number`` is the same in the request for it; no two batches of a loader have the same.
+    """
+
+    number: int
+    slot: int
+    indices: Indices
+
+
 class Request(NamedTuple):
-    """A request of the training process to a worker: read samples ``indices`` into ``slot``."""
+    """A request of the training process to a worker: read samples ``indices`` into ``slot``.
+
+    ``later`` are batches that were not announced to this worker before.
+    """
 
     slot: int
     indices: Indices
+    number: int = -1
+    later: tuple[Later, ...] = ()
 
 
 class _Reply(NamedTuple):
@@ -90,17 +112,31 @@ class _Requests(Sampler[Request]):
     another one. ``room`` returns the largest number of bytes that each of the given samples may
     take. If it is given, a batch that may be too large for a slot is sent without one, as is a
     batch for which no slot is free.
+
+    ``ahead`` batches of each worker are announced to it before they are requested. ``streams`` is
+    the number of workers, which get the requests in turn. ``slots_ahead``: a batch that is
+    announced gets its slot then, since its bytes are read into it.
     """
 
     def __init__(
-        self, ring: SlotRing | None, room: Callable[[Indices], Indices] | None = None
+        self,
+        ring: SlotRing | None,
+        room: Callable[[Indices], Indices] | None = None,
+        *,
+        ahead: int = 0,
+        streams: int = 1,
+        slots_ahead: bool = False,
     ) -> None:
         self.ring = ring
         self.room = room
+        self.ahead = ahead
+        self.streams = streams
+        self.slots_ahead = slots_ahead and ring is not None
+        self._next_number = 0  # of the next epoch's first batch
         self.plan = BatchPlan(_NOTHING, batch_size=1)
         # If positive, the next iteration requests no batches: it yields this many requests to
-        # release memory maps, one for each worker.
-        self.workers_to_release = 0
+        # settle, one for each worker.
+        self.workers_to_settle = 0
         # Slots of requests that have no reply yet. An iteration with its own workers has its own
         # set.
         self.outstanding: set[int] = set()
@@ -109,26 +145,54 @@ class _Requests(Sampler[Request]):
         return len(self.plan)
 
     def __iter__(self) -> Iterator[Request]:
-        plan, outstanding, releases = self.plan, self.outstanding, self.workers_to_release
+        plan, outstanding = self.plan, self.outstanding
+        if self.workers_to_settle:
+            for _ in range(self.workers_to_settle):
+                yield Request(_SETTLE, _NOTHING)
+            return
         # After an epoch that was abandoned half way, persistent workers may have gone on filling
         # their slots. Only here is it certain that they have stopped.
         self.release(outstanding)
-        for _ in range(releases):
-            yield Request(_RELEASE_MAPS, _NOTHING)
-        for number in range(0 if releases else len(plan)):
+        first, self._next_number = self._next_number, self._next_number + len(plan)
+        slots: dict[int, int] = {}  # of batches that were announced
+        for number in range(len(plan)):
             indices = plan.batch(number)
-            slot = self._slot(indices)
-            if slot != NO_SLOT:
-                outstanding.add(slot)
-            yield Request(slot, indices)
+            slot = slots.pop(number, NO_SLOT)
+            if slot == NO_SLOT:
+                slot = self._slot(indices, outstanding)
+            later = []
+            for other in self._to_announce(number, len(plan)):
+                ahead = plan.batch(other)
+                if self.slots_ahead:
+                    if not self._has_slot(ahead):
+                        continue  # it is read in its turn, with or without a slot
+                    slots[other] = self._slot(ahead, outstanding)
+                later.append(Later(first + other, slots.get(other, NO_SLOT), ahead))
+            yield Request(slot, indices, first + number, tuple(later))
 
-    def _slot(self, indices: Indices) -> int:
+    def _to_announce(self, number: int, end: int) -> range:
+        """The batches that the request for batch ``number`` announces to its worker."""
+        last = number + self.ahead * self.streams
+        begin = number + self.streams if number < self.streams else last
+        return range(begin, min(last + 1, end), self.streams) if self.ahead else range(0)
+
+    def _slot(self, indices: Indices, outstanding: set[int]) -> int:
         if self.ring is None:
             return NO_SLOT
-        if self.room is not None and int(self.room(indices).sum()) > self.ring.slot_bytes:
+        if not self._fits(indices):
             self.ring.misses += 1
             return NO_SLOT
-        return self.ring.acquire()
+        slot = self.ring.acquire()
+        if slot != NO_SLOT:
+            outstanding.add(slot)
+        return slot
+
+    def _fits(self, indices: Indices) -> bool:
+        assert self.ring is not None
+        return self.room is None or int(self.room(indices).sum()) <= self.ring.slot_bytes
+
+    def _has_slot(self, indices: Indices) -> bool:
+        return self.ring is not None and self.ring.free > 0 and self._fits(indices)
 
     def release(self, outstanding: set[int]) -> None:
         while outstanding and self.ring:
@@ -145,13 +209,17 @@ class _Worker(Dataset[Any]):
         ring: SlotRing | None,
         samples: int,
         largest_batch: int,
+        ahead: int = 0,
     ) -> None:
         self.largest_batch = largest_batch
+        self.ahead = ahead
+        # By number: batches that are read ahead, each with the memory that its samples stay in.
+        self._begun: dict[int, _Ahead] = {}
+        self._outputs = Pool()
         self.reader = reader
         self.transport = transport
         self.ring = ring
         self.samples = samples
-        self._own: Any = None
 
     def __len__(self) -> int:
         return self.samples
@@ -161,9 +229,12 @@ class _Worker(Dataset[Any]):
 
         The page faults of new memory cost more time than the reads into it.
         """
-        self.reader.reserve(self.largest_batch, into_output=self.transport != "null")
+        self.reader.reserve(
+            self.largest_batch, into_output=self.transport != "null", ahead=self.ahead
+        )
         if self.transport == "tensor":
-            self._memory(self.largest_batch)
+            ahead = self.ahead if self.reader.in_place else 0
+            self._outputs.reserve(1 + ahead, self.largest_batch)
 
     def __getitems__(self, request: Request) -> Any:
         try:
@@ -172,17 +243,58 @@ class _Worker(Dataset[Any]):
             return error  # returned, not raised: torch would add a traceback of several pages
 
     def _answer(self, request: Request) -> _Reply | None:
-        slot, indices = request
-        if slot == _RELEASE_MAPS:
+        slot, indices, number, later = request
+        if slot == _SETTLE:
+            self.settle()
             if self.reader.mapped is not None:
                 self.reader.mapped.release_maps()
             return None
-        if self.transport == "null":
-            return _reply(NO_SLOT, indices, self.reader.read(indices, None), None)
-        if slot != NO_SLOT and self.ring is not None:
-            return _reply(slot, indices, self.reader.read(indices, self.ring.view(slot)), None)
-        memory = self._memory(int(self.reader.room(indices).sum()))
-        delivered = self.reader.read(indices, memory)
+        begun = self._begun.pop(number, None)
+        if begun is None and self.ahead:
+            begun = self._begin(slot, indices)
+        for other in later:
+            self._begun[other.number] = self._begin(other.slot, other.indices)
+        own = begun.output if begun is not None else None
+        try:
+            if self.transport == "null":
+                return _reply(NO_SLOT, indices, self._read(indices, None, begun), None)
+            if slot != NO_SLOT and self.ring is not None:
+                view = self.ring.view(slot)
+                return _reply(slot, indices, self._read(indices, view, begun), None)
+            if own is None:
+                own = self._outputs.take(self._room(indices))
+            return self._collated(indices, self._read(indices, own.data, begun), own)
+        finally:
+            if own is not None:
+                self._outputs.give(own)
+
+    def _begin(self, slot: int, indices: Indices) -> _Ahead:
+        """Issue the requests of a batch, into the memory that its samples stay in."""
+        assert isinstance(self.reader, BatchReader)
+        output, own = None, None
+        if self.reader.in_place and self.transport != "null":
+            if slot != NO_SLOT and self.ring is not None:
+                output = self.ring.view(slot)
+            else:
+                own = self._outputs.take(self._room(indices))
+                output = own.data
+        return _Ahead(self.reader.begin(indices, output), own)
+
+    def _read(self, indices: Indices, output: memoryview | None, begun: _Ahead | None) -> Delivered:
+        if begun is None:
+            return self.reader.read(indices, output)
+        assert isinstance(self.reader, BatchReader)
+        return self.reader.finish(begun.batch, indices, output)
+
+    def settle(self) -> None:
+        """Give up the batches that are read ahead: nothing is written for them after the return."""
+        self.reader.settle()
+        self._begun.clear()
+
+    def _room(self, indices: Indices) -> int:
+        return int(self.reader.room(indices).sum())
+
+    def _collated(self, indices: Indices, delivered: Delivered, memory: Memory) -> _Reply:
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         parts = [
             whole[o : o + n]
@@ -197,10 +309,12 @@ class _Worker(Dataset[Any]):
             NO_SLOT, indices, Delivered(packed, delivered.lengths, delivered.stats), tensor
         )
 
-    def _memory(self, nbytes: int) -> memoryview:
-        if self._own is None or len(self._own) < nbytes:
-            self._own = buffers.private(max(nbytes + nbytes // 4, 1 << 20)).array
-        return self._own.data[:nbytes]  # type: ignore[no-any-return]
+
+class _Ahead(NamedTuple):
+    """A batch that is read ahead; ``output``: the worker's own memory for it, if it needs any."""
+
+    batch: Begun
+    output: Memory | None
 
 
 def _reply(
@@ -259,7 +373,8 @@ class BatchLoader(DataLoader[Any]):
     """A ``torch.utils.data.DataLoader`` that yields ``Batch``.
 
     Make one with ``iobench.load.make_loader``. ``plan_epoch(epoch)`` returns the rank's BatchPlan
-    of an epoch. ``largest_batch`` is the number of bytes that a slot must hold.
+    of an epoch. ``largest_batch`` is the number of bytes that a slot must hold. ``ahead`` is the
+    number of batches that each worker reads ahead.
     """
 
     def __init__(
@@ -270,27 +385,41 @@ class BatchLoader(DataLoader[Any]):
         *,
         samples: int,
         largest_batch: int,
+        ahead: int = 0,
     ) -> None:
         self.reader = reader
+        self.ahead = ahead
         self.loader_spec = spec
         self.plan_epoch = plan_epoch
         self.transport = spec.transport
         self.thread_workers = spec.workers if spec.transport == "thread" else 0
         processes = 0 if spec.transport == "thread" else spec.workers
-        self.in_flight = max(1, max(processes, self.thread_workers) * spec.prefetch_factor)
+        streams = max(1, spec.workers)
+        self._requested = max(1, spec.workers * spec.prefetch_factor)  # batches, at most
+        self.in_flight = self._requested + ahead * streams
+        # Where samples stay where they are read to, each batch ahead needs its output already.
+        self._outputs_ahead = ahead * streams if reader.in_place else 0
         if spec.transport == "tensor":
-            check_memory(largest_batch)
+            check_memory(largest_batch + self._outputs_ahead * largest_batch)
         if spec.transport == "tensor" and processes:
-            check_shared_memory(self.in_flight * largest_batch)
+            check_shared_memory(self._requested * largest_batch)
         self.ring = (
             self._make_ring(largest_batch, shared=processes > 0)
             if spec.transport in ("ring", "thread")
             else None
         )
-        self.requests = _Requests(self.ring, reader.room if spec.slot_size is None else None)
+        self.requests = _Requests(
+            self.ring,
+            reader.room if spec.slot_size is None else None,
+            ahead=ahead,
+            streams=streams,
+            slots_ahead=reader.in_place,
+        )
+        self._unfinished = False  # the last epoch was abandoned half way
         self._lasting = spec.persistent_workers and processes > 0
         self.epoch = 0
         self.cpu_ns: dict[int, int] = {}  # CPU time by process id, since the first read
+        self._here = _Worker(reader, spec.transport, self.ring, samples, largest_batch, ahead)
         workers: dict[str, Any] = {}
         if processes:
             workers = {
@@ -301,7 +430,7 @@ class BatchLoader(DataLoader[Any]):
                 "worker_init_fn": _start_worker,
             }
         super().__init__(
-            _Worker(reader, spec.transport, self.ring, samples, largest_batch),
+            self._here,
             batch_sampler=self.requests,  # type: ignore[arg-type]
             collate_fn=_as_is,
             pin_memory=spec.pin_memory and spec.transport == "tensor" and torch.cuda.is_available(),
@@ -314,7 +443,7 @@ class BatchLoader(DataLoader[Any]):
     def _make_ring(self, largest_batch: int, *, shared: bool) -> SlotRing:
         slot = self.loader_spec.slot_size or max(largest_batch, 4096)
         # Two more: one batch that the consumer uses, and one that is copied to the device.
-        count = self.in_flight + 2
+        count = self._requested + self._outputs_ahead + 2
         need = count * slot
         have = buffers.available()
         if need > 0.8 * have:
@@ -323,7 +452,8 @@ class BatchLoader(DataLoader[Any]):
                 f"({count} slots of {format_bytes(slot)}), "
                 f"but only {format_bytes(have)} of memory are available",
                 remedy="lower loader.workers, loader.prefetch_factor or batch_size, "
-                "or set reader.crop",
+                + ("set reader.read_ahead=false, " if self._outputs_ahead else "")
+                + "or set reader.crop",
             )
         return SlotRing(count, slot, shared=shared)
 
@@ -335,6 +465,9 @@ class BatchLoader(DataLoader[Any]):
         return len(self.plan_epoch(self.epoch))
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        if self._unfinished and self.ahead and self._lasting and has_workers(self):
+            self._settle_workers()
+        self._unfinished = True
         self.requests.plan = self.plan_epoch(self.epoch)
         if not self._lasting:
             self.requests.outstanding = set()
@@ -347,6 +480,7 @@ class BatchLoader(DataLoader[Any]):
                 try:
                     reply = next(replies)
                 except StopIteration:
+                    self._unfinished = False
                     return
                 except RuntimeError as error:
                     death = worker_death(error)
@@ -361,6 +495,7 @@ class BatchLoader(DataLoader[Any]):
         finally:
             if not self._lasting:
                 end_iterator(replies)
+                self._here.settle()  # without workers, this process reads ahead
                 self.requests.release(outstanding)  # no worker fills them any more
 
     def _receive(self, reply: Any, outstanding: set[int]) -> Batch:
@@ -383,21 +518,28 @@ class BatchLoader(DataLoader[Any]):
             if not hasattr(local, "worker"):
                 reader = make()
                 readers.append(reader)
-                local.worker = _Worker(reader, self.transport, self.ring, 0, 0)
+                local.worker = _Worker(reader, self.transport, self.ring, 0, 0, self.ahead)
             return local.worker.__getitems__(request)
 
         pending: deque[Future[Any]] = deque()
-        requests = iter(self.requests)
-        pool = ThreadPoolExecutor(self.thread_workers, thread_name_prefix="iobench-worker")
+        # A batch is announced to one worker, so that with read-ahead each has its own requests.
+        count = self.thread_workers if self.ahead else 1
+        pools = [
+            ThreadPoolExecutor(self.thread_workers // count, thread_name_prefix="iobench-worker")
+            for _ in range(count)
+        ]
         try:
-            for request in requests:
+            for pool, request in zip(cycle(pools), self.requests, strict=False):
                 pending.append(pool.submit(answer, request))
-                if len(pending) >= self.in_flight:
+                if len(pending) >= self._requested:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            for pool in pools:
+                pool.shutdown(wait=False, cancel_futures=True)
+            for pool in pools:
+                pool.shutdown(wait=True)
             for reader in readers:
                 reader.close()
 
@@ -411,14 +553,19 @@ class BatchLoader(DataLoader[Any]):
         self.reader.mapped.release_maps()  # worker threads share this storage
         if not self._lasting or not has_workers(self):
             return  # the worker processes have ended, and their maps with them
+        self._settle_workers()
+
+    def _settle_workers(self) -> None:
+        """Have each worker give up what it reads ahead, and release its memory maps."""
         # An iteration gives its requests to the workers in turn, so that each gets one.
-        self.requests.workers_to_release = self.num_workers
+        self.requests.workers_to_settle = self.num_workers
         try:
             for reply in super().__iter__():
                 if isinstance(reply, IobenchError):
                     raise reply
         finally:
-            self.requests.workers_to_release = 0
+            self.requests.workers_to_settle = 0
+        self._unfinished = False
 
     def shutdown(self) -> None:
         """End the workers now, not only when the loader is garbage-collected."""

@@ -34,7 +34,7 @@ class NullReader:
         self._delivered = delivered
         self._stored = stored_bytes(manifest, delivered)
         self._cpu_before: int | None = None
-        self.in_place = False
+        self.in_place = self.reads_ahead = False
         self.mapped: Mapped | None = None
 
     def clone(self) -> NullReader:
@@ -43,7 +43,10 @@ class NullReader:
     def close(self) -> None:
         return
 
-    def reserve(self, largest_batch: int, *, into_output: bool) -> None:
+    def reserve(self, largest_batch: int, *, into_output: bool, ahead: int = 0) -> None:
+        return
+
+    def settle(self) -> None:
         return
 
     def room(self, indices: Indices | None = None) -> npt.NDArray[np.int64]:

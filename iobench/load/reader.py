@@ -10,18 +10,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar, TypeVarTuple
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import buffers
 from ..dataset import ResolvedSpec
-from ..errors import CorruptSampleError, NoMemoryError
+from ..errors import CorruptSampleError, IobenchError, NoMemoryError
 from ..formats.base import Framed
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
 from ..storage.base import Mapped, Retries, Retrying, Storage
+from .ahead import Memory, Pool, ReadAhead, Reading
 from .checks import Checks
 from .delivered import Delivered, Stats, too_small
 from .engine import Extent, ReadEngine
@@ -41,6 +42,34 @@ With a codec, decoding or a crop, a batch is split into such groups, to limit th
 
 _UNCHECKED_BYTES = 64 << 20
 """Before more memory than this is allocated, a request checks the manifest (``check_there``)."""
+
+
+class _Group(NamedTuple):
+    """Requests that are read together, into ``memory`` from ``base`` on.
+
+    They fill ``needed`` bytes. ``memory`` is None if the bytes are only counted.
+    """
+
+    requests: list[Request]
+    needed: int
+    memory: memoryview | None
+    base: int
+    checks: Checks | None
+
+
+class Begun:
+    """A batch whose requests were issued ahead, for ``BatchReader.finish``.
+
+    ``failure``: why they could not be issued. ``landing``: the reader's own memory for them.
+    """
+
+    __slots__ = ("failure", "group", "landing", "reading")
+
+    def __init__(self) -> None:
+        self.failure: IobenchError | None = None
+        self.group: _Group | None = None
+        self.reading: Reading | None = None
+        self.landing: Memory | None = None
 
 
 class BatchReader:
@@ -75,6 +104,9 @@ class BatchReader:
             block_size=spec.block_size,
             once=self._format.one_sample_per_shard,
         )
+        self._ahead = ReadAhead(self._engine)
+        self._landings = Pool()  # one for each batch that was begun
+        self._counted = _NEVER  # retries that earlier batches have counted
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
         self._columns = {
             name: manifest.samples[name] for name in ("shard", "offset", "stored", "size", "xxh3")
@@ -90,6 +122,7 @@ class BatchReader:
             else None
         )
         # In place: a delivered sample is a slice of its stored bytes.
+        self.reads_ahead = spec.read_ahead is not False
         self.in_place = (
             self._codec is None
             and spec.crop is None
@@ -115,6 +148,7 @@ class BatchReader:
         return other
 
     def close(self) -> None:
+        self._ahead.settle()
         self._engine.close()
         if self._owns_storage:
             self.storage.close()
@@ -159,14 +193,20 @@ class BatchReader:
         if end > size:
             raise self._corrupt(index, f"it would end at byte {end}, but the shard ends at {size}")
 
-    def reserve(self, largest_batch: int, *, into_output: bool) -> None:
+    def reserve(self, largest_batch: int, *, into_output: bool, ahead: int = 0) -> None:
         """Allocate and touch scratch memory before the first read.
 
-        ``largest_batch`` is the largest output of a batch in bytes.
+        ``largest_batch`` is the largest output of a batch in bytes; ``ahead`` the number of
+        batches that will be begun before their turn.
         """
         self.check_there(0)
         stored = self._columns["stored"]
-        if not self.in_place:
+        if ahead:
+            if not into_output and self._nowhere:
+                self._engine.reserve()
+            elif not (self.in_place and into_output):
+                self._landings.reserve(ahead + 1, min(largest_batch, _GROUP))
+        elif not self.in_place:
             self._memory(
                 "landing",
                 min(int(stored.max()), _GROUP) + _GROUP
@@ -186,36 +226,63 @@ class BatchReader:
         Raises StorageError, CorruptSampleError that names shard and sample, and UsageError if
         ``output`` is too small.
         """
+        self._counted = self._retried()
+        return self._read(indices, output, None)
+
+    def begin(self, indices: Indices, output: memoryview | None) -> Begun:
+        """Issue all requests of a batch, to be read after those of batches that were begun before.
+
+        ``output`` is written to if the samples stay where they are read to (``in_place``), and
+        must not be used before ``finish`` or ``settle`` has returned. Raises nothing that the
+        batch is to blame for: ``finish`` does.
+        """
+        begun = Begun()
+        try:
+            begun.group = self._open(indices, output, 0, begun)
+            if self._cpu_before is None:
+                self._cpu_before = time.process_time_ns()
+                self._counted = self._retried()
+            _, _, memory, _, checks = begun.group
+            begun.reading = self._ahead.begin(self._extents(begun.group), memory, checks)
+        except IobenchError as error:
+            begun.failure = error
+        return begun
+
+    def finish(self, begun: Begun, indices: Indices, output: memoryview | None) -> Delivered:
+        """Wait for a batch that was begun, and deliver it as ``read`` does."""
+        try:
+            if begun.failure is not None:
+                raise begun.failure
+            return self._read(indices, output, begun)
+        finally:
+            if begun.landing is not None:
+                self._landings.give(begun.landing)
+                begun.landing = None
+
+    def settle(self) -> None:
+        """Give up all batches that were begun; no thread writes for them after the return."""
+        self._ahead.settle()
+
+    def _read(self, indices: Indices, output: memoryview | None, begun: Begun | None) -> Delivered:
         started = 0
         lengths = np.empty(len(indices), dtype=np.int64)
         offsets = np.empty(len(indices), dtype=np.int64)
         read_bytes = read_ns = prep_ns = used = 0
-        before = self._retried()
-        for start, stop in self._groups(indices):
+        # A batch that was begun is one group: all of its requests were issued together.
+        for start, stop in self._groups(indices) if begun is None else ((0, len(indices)),):
             part = indices[start:stop]
             clock = time.monotonic_ns()
-            requests, needed = self._plan(part)
-            memory: memoryview | None
-            if self.in_place and output is not None:
-                memory, base = output, used
-                if base + needed > len(output):
-                    raise too_small(base + needed, len(output))
-            elif output is None and self._nowhere:
-                memory, base = None, 0
-            else:
-                if needed > len(self._scratch.get("landing", ())):
-                    self.check_there(needed, part)
-                memory, base = self._memory("landing", needed), 0
+            group = begun.group if begun is not None else self._open(part, output, used, None)
+            assert group is not None
+            requests, needed, memory, base, checks = group
             fetching = time.monotonic_ns()
             started = started or fetching  # allocating scratch memory is not storage time
             if self._cpu_before is None:
                 self._cpu_before = time.process_time_ns()
-            checks = (
-                self._checks(part, requests, memory, base)
-                if self._framed and self.in_place and memory is not None
-                else None
-            )
-            read_bytes += self._fetch(requests, memory, base, checks)
+            if begun is not None and begun.reading is not None:
+                read_bytes += self._ahead.wait(begun.reading)
+            else:
+                read_bytes += self._engine.read(self._extents(group), memory, checks)
             took = time.monotonic_ns() - fetching
             checking = (
                 checks.share(took, min(self.spec.concurrency, len(requests))) if checks else 0
@@ -235,7 +302,8 @@ class BatchReader:
                     part, requests, memory, output, used, offsets[start:stop], lengths[start:stop]
                 )
             prep_ns += time.monotonic_ns() - clock
-        after = self._retried()
+        before, after = self._counted, self._retried()
+        self._counted = after
         stats = Stats(
             samples=len(indices),
             bytes_read=read_bytes,
@@ -265,6 +333,46 @@ class BatchReader:
             yield start, stop
             start = stop
 
+    def _open(
+        self, indices: Indices, output: memoryview | None, used: int, begun: Begun | None
+    ) -> _Group:
+        """Plan the requests of these samples, and choose the memory that they are read into.
+
+        That is ``output`` from ``used`` on, or scratch memory: of ``begun`` alone, if it is given.
+        """
+        requests, needed = self._plan(indices)
+        memory: memoryview | None
+        base = 0
+        if self.in_place and output is not None:
+            memory, base = output, used
+            if base + needed > len(output):
+                raise too_small(base + needed, len(output))
+        elif output is None and self._nowhere:
+            memory = None
+        elif begun is not None:
+            self.check_there(needed, indices)
+            begun.landing = self._landings.take(needed)
+            memory = begun.landing.data[:needed]
+        else:
+            if needed > len(self._scratch.get("landing", ())):
+                self.check_there(needed, indices)
+            memory = self._memory("landing", needed)
+        checks = (
+            self._checks(indices, requests, memory, base)
+            if self._framed and self.in_place and memory is not None
+            else None
+        )
+        return _Group(requests, needed, memory, base, checks)
+
+    def offers(self, indices: Indices) -> tuple[int, float]:
+        """Return the requests of a batch, and how many of them ``read`` issues at once."""
+        requests = groups = 0
+        for start, stop in self._groups(indices):
+            group = _Group(*self._plan(indices[start:stop]), None, 0, None)
+            requests += len(self._engine.blocks(self._extents(group)))
+            groups += 1
+        return requests, requests / max(1, groups)
+
     def _plan(self, indices: Indices) -> tuple[list[Request], int]:
         """Return the requests for these samples, and the bytes of memory that they fill."""
         shards, offsets, stored = (
@@ -285,19 +393,12 @@ class BatchReader:
             shards, offsets, stored, margins, step=max(self.storage.alignment, 1), most=most
         )
 
-    def _fetch(
-        self,
-        requests: list[Request],
-        memory: memoryview | None,
-        base: int,
-        then: Callable[[int], None] | None,
-    ) -> int:
-        key = self._key
-        extents = [
+    def _extents(self, group: _Group) -> list[Extent]:
+        key, base = self._key, group.base
+        return [
             Extent(key(shard), offset, length, landing + base, needed)
-            for _, _, shard, offset, length, needed, landing in requests
+            for _, _, shard, offset, length, needed, landing in group.requests
         ]
-        return self._engine.read(extents, memory, then)
 
     def _checks(
         self, indices: Indices, requests: list[Request], memory: memoryview, base: int

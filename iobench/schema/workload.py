@@ -62,14 +62,18 @@ class ReaderSpec(Strict):
     ``content`` (xxh3 of every sample against the manifest). ``mmap``: read local files through a
     memory map, as trainings on token files do; it uses the page cache, so it excludes ``direct``.
     ``columns``: for formats that store columns (Parquet), read only the first ``columns`` columns
-    of each sample; None reads all. ``tail``: ``keep`` delivers every sample once in an epoch (ranks
-    differ by at most one batch), ``drop`` leaves incomplete batches out.
+    of each sample; None reads all. ``read_ahead``: while a worker waits for a batch or prepares it,
+    it issues the requests of its next batches; ``auto`` does so where a batch has fewer requests
+    than ``concurrency``, ``false`` never. Formats that are read by blocks never read ahead.
+    ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most one batch),
+    ``drop`` leaves incomplete batches out.
     """
 
     access: Literal["auto", "random", "sequential"] = "auto"
     shuffle: bool = True
     direct: Literal["auto"] | bool = "auto"
     concurrency: int = Field(default=4, ge=1, le=MAX_CONCURRENCY)
+    read_ahead: Literal["auto"] | bool = "auto"
     block_size: Bytes = Field(default=4 << 20, ge=4096, le=1 << 30)
     decode: bool = True
     crop: Bytes | None = Field(default=None, ge=1)

@@ -1,0 +1,179 @@
+"""Reads that are issued before their batch is due, so that a worker keeps its requests in flight.
+
+A batch may have fewer requests than ``reader.concurrency`` allows: one, if it is one sample in a
+small file. A worker that reads one batch after the other then has one read in flight. With
+read-ahead the training process announces to each worker its next batches, and their requests are
+issued in this order by the worker's threads, while it waits for the current batch or prepares it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import buffers
+from ..buffers import Buffer
+from .engine import Extent, ReadEngine, Then
+
+Memory = npt.NDArray[np.uint8]
+
+
+def batches_ahead(requests_per_batch: float, concurrency: int) -> int:
+    """How many batches to read ahead so that ``concurrency`` requests wait behind the current one.
+
+    At least 1.
+    """
+    return max(1, math.ceil(concurrency / max(1.0, requests_per_batch) - 1e-9))
+
+
+class Reading:
+    """The requests of one batch, which were issued together."""
+
+    __slots__ = ("__weakref__", "left", "memory", "replies", "stopped", "then")
+
+    def __init__(self, requests: int, memory: Buffer | None, then: Then | None) -> None:
+        self.left = requests
+        self.memory = memory
+        self.then = then
+        self.replies: SimpleQueue[int | BaseException] = SimpleQueue()
+        self.stopped = False  # its requests that no thread has begun are left out
+
+
+_Task = tuple[Reading, Extent]
+
+
+class ReadAhead:
+    """Issues requests of several batches, at most ``engine.concurrency`` at the same time.
+
+    Requests are read in the order in which they were begun. For one thread per reader.
+    """
+
+    def __init__(self, engine: ReadEngine) -> None:
+        self._engine = engine
+        self._pid = -1
+        self._tasks: SimpleQueue[_Task | None] | None = None
+        self._threads: list[threading.Thread] = []
+        self._live: set[Reading] = set()
+
+    def begin(
+        self, extents: Sequence[Extent], memory: Buffer | None, then: Then | None = None
+    ) -> Reading:
+        """Issue the requests for these extents, with the arguments of ``ReadEngine.read``.
+
+        The memory must not be used before ``wait`` or ``settle`` has returned.
+        """
+        blocks = self._engine.blocks(extents)
+        reading = Reading(len(blocks), memory, then)
+        tasks = self._started(len(blocks))
+        self._live.add(reading)
+        for block in blocks:
+            tasks.put((reading, block))
+        return reading
+
+    def wait(self, reading: Reading) -> int:
+        """Wait for a reading, and return the number of bytes that were read.
+
+        Raises its first error when none of its requests is in flight any more.
+        """
+        total = 0
+        failure: BaseException | None = None
+        while reading.left:
+            reply = reading.replies.get()
+            reading.left -= 1
+            if isinstance(reply, BaseException):
+                failure = failure or reply
+            else:
+                total += reply
+        self._live.discard(reading)
+        if failure is not None:
+            raise failure
+        return total
+
+    def settle(self) -> None:
+        """Leave out all requests that were not begun, and wait for those in flight."""
+        for reading in self._live:
+            reading.stopped = True
+        self._live.clear()
+        threads, self._threads = self._threads, []
+        tasks, self._tasks = self._tasks, None
+        if tasks is None or self._pid != os.getpid():
+            return  # threads do not survive a fork
+        _end(tasks, threads)
+        for thread in threads:
+            thread.join()
+
+    def _started(self, more: int) -> SimpleQueue[_Task | None]:
+        """The queue of the threads; starts up to ``more`` of them if there are too few."""
+        if self._tasks is None or self._pid != os.getpid():
+            self._pid, self._tasks, self._threads = os.getpid(), SimpleQueue(), []
+            self._live = set()
+            weakref.finalize(self, _end, self._tasks, self._threads).atexit = False
+        for _ in range(min(more, self._engine.concurrency - len(self._threads))):
+            # A daemon: a worker process must end although a read of a later batch hangs.
+            thread = threading.Thread(
+                target=_serve,
+                args=(self._tasks, self._engine.read_block),
+                name="iobench-ahead",
+                daemon=True,
+            )
+            self._threads.append(thread)
+            thread.start()
+        return self._tasks
+
+
+def _end(tasks: SimpleQueue[_Task | None], threads: Sequence[threading.Thread]) -> None:
+    for _ in threads:
+        tasks.put(None)
+
+
+def _serve(
+    tasks: SimpleQueue[_Task | None], read: Callable[[Extent, Buffer | None, Then | None], int]
+) -> None:
+    while (task := tasks.get()) is not None:
+        reading, block = task
+        reply: int | BaseException = 0
+        if not reading.stopped:
+            try:
+                reply = read(block, reading.memory, reading.then)
+            except BaseException as error:
+                reading.stopped = True  # the batch has failed: its other requests are useless
+                reply = error
+        reading.replies.put(reply)
+        del task, reading, block, reply  # keep no memory while waiting
+
+
+class Pool:
+    """Scratch memory of which several pieces are in use at the same time.
+
+    It is kept and only grows, since page faults of new memory cost more than the read into it.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Memory] = []
+
+    def take(self, nbytes: int) -> Memory:
+        """Return at least ``nbytes``, which are the caller's until ``give``.
+
+        Raises NoMemoryError.
+        """
+        for position, memory in enumerate(self._free):
+            if len(memory) >= nbytes:
+                return self._free.pop(position)
+        if self._free:
+            self._free.pop()  # it is too small: the new piece replaces it
+        return buffers.private(max(nbytes + nbytes // 4, 1 << 20)).array
+
+    def give(self, memory: Memory) -> None:
+        self._free.append(memory)
+
+    def reserve(self, pieces: int, nbytes: int) -> None:
+        """Allocate and touch memory before the first use."""
+        while len(self._free) < pieces:
+            self._free.append(buffers.private(max(nbytes, 1 << 20)).array)
