@@ -1,0 +1,398 @@
+"""Batches that offer fewer requests than ``reader.concurrency``: the requests of later batches are
+issued, and nothing else about the batches changes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.errors import CorruptSampleError, StorageError, UsageError
+from iobench.load import Batch, BatchLoader, make_loader
+from iobench.storage.base import Buffer
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import Wrapper
+from tests.pairs import pairs
+from tests.processes import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+WAYS = [
+    ("ring", 0),
+    ("ring", 1),
+    ("ring", 3),
+    ("tensor", 0),
+    ("tensor", 2),
+    ("thread", 2),
+    ("null", 2),
+]
+"""(transport, workers)"""
+
+
+class Counting(Wrapper):
+    """Counts the reads in flight in each process; ``peak`` is the largest of all processes.
+
+    Reads wait until ``until`` are in flight, once.
+    """
+
+    def __init__(self, path: Path, *, until: int = 1) -> None:
+        super().__init__(LocalStorage(path))
+        fork = multiprocessing.get_context("fork")
+        self._peak = fork.RawArray(ctypes.c_int64, 1)
+        self._read = fork.Value("q", 0)
+        self._lock = threading.Lock()
+        self._now = 0
+        self._until = until
+        self._deadline = time.monotonic() + PATIENCE_S
+
+    @property
+    def peak(self) -> int:
+        return int(self._peak[0])
+
+    @property
+    def bytes_read(self) -> int:
+        return int(self._read.value)
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        with self._lock:
+            self._now += 1
+            self._peak[0] = max(self._peak[0], self._now)
+        while self.peak < self._until and time.monotonic() < self._deadline:
+            time.sleep(0.001)
+        count = super().read_into(key, offset, buffer, once=once)
+        with self._lock:
+            self._now -= 1
+        with self._read.get_lock():
+            self._read.value += count
+        return count
+
+
+class Held(Wrapper):
+    """The first read of some keys, which no request asked for yet, lasts until ``open`` is set."""
+
+    def __init__(self, path: Path, keys: list[str]) -> None:
+        super().__init__(LocalStorage(path))
+        fork = multiprocessing.get_context("fork")
+        self.open = fork.Event()
+        self._first = {key: fork.Value("b", 1) for key in keys}
+        self._waiting = fork.Value("q", 0)
+
+    @property
+    def waiting(self) -> int:
+        return int(self._waiting.value)
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        first = self._first.get(key)
+        held = first is not None and bool(first.value)
+        if first is not None and held:
+            first.value = 0
+            with self._waiting.get_lock():
+                self._waiting.value += 1
+            self.open.wait(PATIENCE_S)
+        count = super().read_into(key, offset, buffer, once=once)
+        if held:
+            with self._waiting.get_lock():
+                self._waiting.value -= 1
+        return count
+
+
+class Failing(Wrapper):
+    """Reads of one key fail."""
+
+    def __init__(self, path: Path, victim: str) -> None:
+        super().__init__(LocalStorage(path))
+        self._victim = victim
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        if key == self._victim:
+            raise StorageError(f"cannot read {key}: Input/output error")
+        return super().read_into(key, offset, buffer, once=once)
+
+
+@pytest.fixture
+def load() -> Iterator[Any]:
+    """``make_loader`` whose loaders end with the test, whatever became of it."""
+    made: list[BatchLoader] = []
+
+    def make(*arguments: Any, way: tuple[str, int] = ("ring", 2), **more: Any) -> BatchLoader:
+        loading = {"transport": way[0], "workers": way[1], **more.pop("loader", {})}
+        made.append(make_loader(*arguments, loader=loading, **more))
+        return made[-1]
+
+    yield make
+    for loader in made:
+        loader.shutdown()
+
+
+def copied(batch: Batch) -> tuple[list[int], list[bytes]]:
+    """The batch's sample numbers and bytes."""
+    samples = [] if batch.data is None else [sample.numpy().tobytes() for sample in batch]
+    return batch.indices.tolist(), samples
+
+
+def epoch_of(loader: BatchLoader, epoch: int) -> list[tuple[list[int], list[bytes]]]:
+    loader.set_epoch(epoch)
+    return [copied(batch) for batch in loader]
+
+
+# Reads in flight
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_batches_of_one_request_have_as_many_in_flight_as_allowed(
+    make_dataset: Any, load: Any, way: tuple[str, int]
+) -> None:
+    _, path = make_dataset(format="files")
+    storage = Counting(path, until=16)
+    loader = load(path, batch_size=1, storage=storage, reader={"concurrency": 16}, way=way)
+    assert len(epoch_of(loader, 0)) == 60
+    # Threads share the process in which the reads are counted.
+    assert storage.peak <= 16 * (way[1] if way[0] == "thread" else 1)
+    assert storage.peak >= 16
+
+
+def test_decoded_batches_read_ahead(make_dataset: Any, load: Any) -> None:
+    _, path = make_dataset(format="files", content="jpeg", codec="zstd:1")
+    storage = Counting(path, until=6)
+    loader = load(path, batch_size=2, storage=storage, reader={"concurrency": 6})
+    epoch_of(loader, 0)
+    assert storage.peak == 6
+
+
+def test_without_read_ahead_a_batch_is_all_that_is_read(make_dataset: Any, load: Any) -> None:
+    _, path = make_dataset(format="files")
+    storage = Counting(path)
+    reading = {"concurrency": 16, "read_ahead": False}
+    loader = load(path, batch_size=3, storage=storage, reader=reading)
+    epoch_of(loader, 0)
+    assert storage.peak <= 3
+    assert loader.ahead == 0
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "concurrency", "asked", "ahead"),
+    [
+        (4, 4, "auto", 0),  # a batch offers enough
+        (4, 4, True, 1),
+        (4, 5, "auto", 2),
+        (1, 16, "auto", 16),
+        (1, 16, False, 0),
+        (1, 256, "auto", 29),  # all batches of a worker's epoch
+        (60, 256, "auto", 0),  # there is no later batch
+    ],
+)
+def test_how_far_is_read_ahead(
+    make_dataset: Any, load: Any, batch_size: int, concurrency: int, asked: Any, ahead: int
+) -> None:
+    _, path = make_dataset(format="files")
+    reading = {"concurrency": concurrency, "read_ahead": asked}
+    assert load(path, batch_size=batch_size, reader=reading).ahead == ahead
+
+
+def test_row_groups_are_not_read_ahead(make_dataset: Any, load: Any) -> None:
+    _, path = make_dataset(format="parquet", samples_per_shard=20)
+    loader = load(path, batch_size=1, reader={"concurrency": 16})
+    assert loader.ahead == 0
+    with pytest.raises(UsageError, match="read_ahead"):
+        load(path, batch_size=1, reader={"read_ahead": True})
+
+
+# The same batches
+
+
+@pytest.mark.parametrize(
+    ("spec", "way", "tail", "persistent", "batch_size"),
+    pairs(
+        [
+            {"format": "files"},
+            {"format": "files", "content": "npz"},
+            {"format": "files", "content": "jpeg", "codec": "zstd:1"},
+            {"format": "tar", "samples_per_shard": 7},
+            {"format": "tfrecord", "samples_per_shard": 20, "codec": "lz4", "compress_ratio": 2},
+        ],
+        WAYS,
+        ["keep", "drop"],
+        [True, False],
+        [1, 7],
+    ),
+)
+def test_the_batches_are_the_same_epoch_after_epoch(
+    make_dataset: Any,
+    load: Any,
+    spec: dict[str, Any],
+    way: tuple[str, int],
+    tail: str,
+    persistent: bool,
+    batch_size: int,
+) -> None:
+    _, path = make_dataset(**spec)
+
+    def made(read_ahead: bool) -> BatchLoader:
+        loader = load(
+            path,
+            batch_size=batch_size,
+            seed=3,
+            world=2,
+            rank=1,
+            way=way,
+            reader={"concurrency": 12, "tail": tail, "read_ahead": read_ahead},
+            loader={"persistent_workers": persistent},
+        )
+        assert isinstance(loader, BatchLoader)
+        return loader
+
+    ahead, plain = made(True), made(False)
+    assert ahead.ahead > 0
+    for epoch in range(3):
+        assert epoch_of(ahead, epoch) == epoch_of(plain, epoch)
+
+
+@pytest.mark.parametrize("way", [("ring", 2), ("tensor", 2), ("ring", 0), ("thread", 2)])
+@pytest.mark.parametrize("crop", [None, 5000])
+def test_nothing_is_written_into_batches_after_an_epoch_was_abandoned(
+    make_dataset: Any, load: Any, way: tuple[str, int], crop: int | None
+) -> None:
+    """Reads ahead of the abandoned epoch last until the next epoch has delivered batches; or, as it
+    should be, the next epoch waits for them.
+    """
+    manifest, path = make_dataset(format="files")
+    keys = manifest.keys()
+    truth = [Path(path, key).read_bytes()[:crop] for key in keys]
+    storage = Held(path, keys[6:14])  # the first requests are for 0 to 5
+    reading = {"concurrency": 8, "crop": crop, "shuffle": False}
+    loader = load(path, batch_size=1, storage=storage, reader=reading, way=way)
+    delivered = threading.Event()
+    opener = threading.Thread(target=lambda: (delivered.wait(0.5), storage.open.set()))
+    batches = iter(loader)
+    next(batches)
+    wait_until(lambda: storage.waiting >= 3, "reads ahead were issued")
+    opener.start()
+    batches.close()
+    with closing(iter(loader)) as batches:
+        kept = [next(batches) for _ in range(15)]
+        delivered.set()
+        wait_until(lambda: storage.waiting == 0, "reads ahead have ended")
+        for number, batch in enumerate(kept):
+            assert copied(batch) == ([number], [truth[number]])
+        del kept, batch
+        rest = [copied(batch) for batch in batches]
+    opener.join()
+    assert rest == [([number], [truth[number]]) for number in range(15, 60)]
+
+
+def test_a_consumer_that_keeps_its_batches_gets_true_bytes(make_dataset: Any, load: Any) -> None:
+    """No slot is left for what should be read ahead."""
+    manifest, path = make_dataset(format="files")
+    loader = load(path, batch_size=1, reader={"concurrency": 8})
+    kept = list(loader)
+    for batch in kept:
+        [index], [data] = copied(batch)
+        assert data == Path(path, manifest.key(index)).read_bytes()
+    assert loader.ring.misses > 0
+
+
+def test_maps_are_released_after_an_abandoned_epoch(make_dataset: Any, load: Any) -> None:
+    manifest, path = make_dataset(format="files")
+    loader = load(path, batch_size=1, reader={"mmap": True, "concurrency": 8})
+    assert loader.ahead == 8
+    with closing(iter(loader)) as batches:
+        next(batches)
+    loader.release_maps()
+    for [index], [data] in epoch_of(loader, 1):
+        assert data == Path(path, manifest.key(index)).read_bytes()
+
+
+# What a batch cost
+
+
+@pytest.mark.parametrize("way", [("ring", 2), ("thread", 2), ("null", 1), ("ring", 0)])
+@pytest.mark.parametrize("content", ["raw", "jpeg"])
+def test_times_of_a_worker_do_not_overlap(
+    make_dataset: Any, load: Any, way: tuple[str, int], content: str
+) -> None:
+    _, path = make_dataset(format="files", content=content)
+    storage = Counting(path)
+    began = time.monotonic_ns()
+    loader = load(path, batch_size=1, storage=storage, reader={"concurrency": 8}, way=way)
+    stats = [batch.stats for batch in loader]
+    wall = time.monotonic_ns() - began
+    loader.shutdown()
+    assert sum(each.bytes_read for each in stats) == storage.bytes_read
+    for worker in range(max(1, way[1])):
+        mine = stats[worker :: max(1, way[1])]
+        assert sum(each.read_ns + each.prep_ns for each in mine) <= wall
+        for one, following in pairwise(mine):
+            assert following.started_ns >= one.started_ns + one.read_ns
+    assert all(each.read_ns >= 0 and each.prep_ns >= 0 for each in stats)
+
+
+# Failures
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_error_belongs_to_its_own_batch(
+    make_dataset: Any, load: Any, way: tuple[str, int]
+) -> None:
+    manifest, path = make_dataset(format="files")
+    storage = Failing(path, manifest.key(11))
+    loader = load(
+        path,
+        batch_size=1,
+        storage=storage,
+        way=way,
+        reader={"concurrency": 16, "shuffle": False},
+    )
+    seen: list[int] = []
+
+    def train() -> None:
+        for batch in loader:
+            seen.extend(batch.indices.tolist())
+
+    with pytest.raises(StorageError, match=manifest.key(11)):
+        train()
+    assert seen == list(range(11))
+
+
+def test_a_damaged_sample_belongs_to_its_own_batch(
+    make_dataset: Any, load: Any, tmp_path: Path
+) -> None:
+    manifest, path = make_dataset(format="files", content="jpeg")
+    for each in Path(path).rglob("*"):
+        if each.is_file():
+            copy = tmp_path / each.relative_to(path)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(each.read_bytes())
+    with (tmp_path / manifest.key(7)).open("r+b") as damaged:
+        damaged.write(os.urandom(64))
+    loader = load(tmp_path, batch_size=1, reader={"concurrency": 8, "shuffle": False})
+    seen: list[int] = []
+
+    def train() -> None:
+        for batch in loader:
+            seen.extend(batch.indices.tolist())
+
+    with pytest.raises(CorruptSampleError, match="sample 7 "):
+        train()
+    assert seen == list(range(7))
+
+
+def test_a_slot_that_is_too_small_is_named_at_its_batch(make_dataset: Any, load: Any) -> None:
+    manifest, path = make_dataset(format="files", samples=6, sample_size={"mean": 3 << 20})
+    sizes = np.asarray(manifest.samples["stored"])
+    loader = load(
+        path, batch_size=1, reader={"concurrency": 4}, loader={"slot_size": 4096, "workers": 1}
+    )
+    assert int(sizes.min()) > 2 << 20  # a slot is at least one huge page
+    with pytest.raises(UsageError, match="slot_size"):
+        next(iter(loader))
