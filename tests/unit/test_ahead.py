@@ -66,12 +66,14 @@ def test_requests_are_read_in_the_order_in_which_they_were_begun() -> None:
 
 
 def test_a_failure_is_that_of_its_batch_and_waits_for_the_other_requests() -> None:
-    held = threading.Event()
+    begun, held = threading.Event(), threading.Event()
 
     def before(offset: int) -> None:
         if offset == 8192:
+            begun.set()
             held.wait(PATIENCE_S)
         if offset == 4096:
+            begun.wait(PATIENCE_S)
             held.set()
             raise StorageError("cannot read x")
 
