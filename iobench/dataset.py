@@ -80,6 +80,11 @@ class ResolvedSpec:
         return Keys(self.packing)
 
 
+def read_by_blocks(spec: DatasetSpec) -> bool:
+    """Whether samples of this specification are read by blocks. Loads its format alone."""
+    return isinstance(FORMATS.open(spec.format), Blocks)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dataset(ResolvedSpec):
     """An existing dataset: its specification and plug-ins, its manifest, and its places.

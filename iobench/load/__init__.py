@@ -16,7 +16,7 @@ from ..storage.base import Storage
 from .ahead import batches_ahead
 from .choose import is_sequential, make_reader, use_direct
 from .loader import Batch, BatchLoader
-from .null import AnyReader
+from .null import AnyReader, NullReader, ReadyReader
 from .order import BatchPlan, Indices, epoch_order, rank_share
 from .reader import BatchReader
 from .third_party import LibraryLoader, check_library, library_version, open_library
@@ -31,7 +31,9 @@ __all__ = [
     "library_version",
     "make_loader",
     "make_reader",
+    "offered",
     "open_library",
+    "planned_ahead",
     "use_direct",
 ]
 
@@ -196,11 +198,11 @@ def build_loader(
         plan_epoch,
         samples=total,
         largest_batch=largest,
-        ahead=_ahead(reader, reading, first, max(1, loading.workers)),
+        ahead=planned_ahead(reader, reading, first, streams=max(1, loading.workers)),
     )
 
 
-def offered(reader: BatchReader, plan: BatchPlan) -> tuple[float, float]:
+def offered(reader: BatchReader | ReadyReader, plan: BatchPlan) -> tuple[float, float]:
     """Return the mean number of requests of a batch, and how many the reader issues at once.
 
     That is without read-ahead. Up to 16 batches of the epoch are counted, and none is read.
@@ -211,10 +213,10 @@ def offered(reader: BatchReader, plan: BatchPlan) -> tuple[float, float]:
     return requests, at_once
 
 
-def _ahead(reader: AnyReader, reading: ReaderSpec, plan: BatchPlan, streams: int) -> int:
+def planned_ahead(reader: AnyReader, reading: ReaderSpec, plan: BatchPlan, *, streams: int) -> int:
     """Return how many batches each of the ``streams`` workers reads ahead."""
     rounds = -(-len(plan) // streams)  # batches of one worker in an epoch
-    if not isinstance(reader, BatchReader) or not reader.reads_ahead or rounds < 2:
+    if isinstance(reader, NullReader) or not reader.reads_ahead or rounds < 2:
         return 0
     requests, at_once = offered(reader, plan)
     if reading.read_ahead == "auto" and at_once >= reading.concurrency:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..dataset import read_by_blocks
 from ..errors import UsageError
-from ..formats.base import Blocks
 from ..registry import FORMATS
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
@@ -40,8 +40,7 @@ def is_sequential(spec: ReaderSpec, manifest: Manifest) -> bool:
 
 def reads_ahead(spec: ReaderSpec, manifest: Manifest) -> bool:
     """Return whether the reader issues requests of later batches where a batch has too few."""
-    by_blocks = isinstance(FORMATS.open(manifest.spec.format), Blocks)
-    return spec.read_ahead is not False and not by_blocks
+    return spec.read_ahead is not False and not read_by_blocks(manifest.spec)
 
 
 def make_reader(
@@ -53,7 +52,7 @@ def make_reader(
     """
     if spec.mmap:
         storage = _mapped(storage, random=not is_sequential(spec, manifest))
-    if isinstance(FORMATS.open(manifest.spec.format), Blocks):
+    if read_by_blocks(manifest.spec):
         if spec.read_ahead is True:
             raise UsageError(
                 f"reader.read_ahead cannot be used: format '{manifest.spec.format}' is read by "

@@ -32,9 +32,9 @@ from ..units import format_bytes
 from .ahead import Memory, Pool
 from .bus import cause_of_death
 from .delivered import Delivered, Stats
-from .null import AnyReader
+from .null import AnyReader, NullReader
 from .order import BatchPlan, Indices
-from .reader import BatchReader, Begun
+from .reader import Begun
 from .slots import NO_SLOT, SlotRing
 from .torch_compat import end_iterator, end_workers, has_workers
 
@@ -270,7 +270,7 @@ class _Worker(Dataset[Any]):
 
     def _begin(self, slot: int, indices: Indices) -> _Ahead:
         """Issue the requests of a batch, into the memory that its samples stay in."""
-        assert isinstance(self.reader, BatchReader)
+        assert not isinstance(self.reader, NullReader)
         output, own = None, None
         if self.reader.in_place and self.transport != "null":
             if slot != NO_SLOT and self.ring is not None:
@@ -283,7 +283,7 @@ class _Worker(Dataset[Any]):
     def _read(self, indices: Indices, output: memoryview | None, begun: _Ahead | None) -> Delivered:
         if begun is None:
             return self.reader.read(indices, output)
-        assert isinstance(self.reader, BatchReader)
+        assert not isinstance(self.reader, NullReader)
         return self.reader.finish(begun.batch, indices, output)
 
     def settle(self) -> None:

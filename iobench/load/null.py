@@ -18,7 +18,7 @@ from ..schema.workload import ReaderSpec
 from ..storage.base import Mapped, Storage
 from .choose import make_reader
 from .delivered import Delivered, Stats, too_small
-from .reader import BatchReader
+from .reader import BatchReader, Begun
 from .requests import Indices
 
 
@@ -77,6 +77,7 @@ class ReadyReader:
     def __init__(self, fetching: BatchReader, delivered: Indices) -> None:
         self.manifest = fetching.manifest
         self.in_place = False
+        self.reads_ahead = fetching.reads_ahead
         self.mapped: Mapped | None = fetching.mapped
         self._fetching, self._delivered = fetching, delivered
 
@@ -87,16 +88,34 @@ class ReadyReader:
     def close(self) -> None:
         self._fetching.close()
 
-    def reserve(self, largest_batch: int, *, into_output: bool) -> None:
+    def reserve(self, largest_batch: int, *, into_output: bool, ahead: int = 0) -> None:
         """Allocate and touch the memory for the stored bytes before the first read."""
-        self._fetching.reserve(largest_batch, into_output=False)
+        self._fetching.reserve(largest_batch, into_output=False, ahead=ahead)
 
     def room(self, indices: Indices | None = None) -> npt.NDArray[np.int64]:
         return self._delivered if indices is None else self._delivered[indices]
 
     def read(self, indices: Indices, output: memoryview | None) -> Delivered:
         """Read samples ``indices``; raises as ``BatchReader.read`` does."""
-        stats = self._fetching.read(indices, None).stats
+        return self._ready(indices, output, self._fetching.read(indices, None).stats)
+
+    def begin(self, indices: Indices, output: memoryview | None) -> Begun:
+        """Issue the requests of a batch, as ``BatchReader.begin`` does."""
+        return self._fetching.begin(indices, None)
+
+    def finish(self, begun: Begun, indices: Indices, output: memoryview | None) -> Delivered:
+        """Wait for a batch that was begun."""
+        return self._ready(indices, output, self._fetching.finish(begun, indices, None).stats)
+
+    def settle(self) -> None:
+        """Give up all batches that were begun."""
+        self._fetching.settle()
+
+    def offers(self, indices: Indices) -> tuple[int, float]:
+        """Return the requests of a batch, as ``BatchReader.offers`` does."""
+        return self._fetching.offers(indices)
+
+    def _ready(self, indices: Indices, output: memoryview | None, stats: Stats) -> Delivered:
         lengths = self._delivered[indices]
         ends = np.cumsum(lengths)
         if output is not None and len(ends) and ends[-1] > len(output):

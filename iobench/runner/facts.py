@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 
 from .. import __version__
 from ..dataset import ResolvedSpec, cheaper_codecs
+from ..load import make_reader, offered, planned_ahead
+from ..load.choose import reads_ahead
+from ..load.order import BatchPlan, epoch_order, rank_share
 from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
 from ..schema.record import Finding, TrainingRecord
 from ..schema.training import TrainingRun
@@ -56,6 +59,7 @@ def begin_record(
             )
         )
     dataset = ResolvedSpec.of(manifest)
+    requests, ahead = _offer(plan)
     return TrainingRecord(
         iobench_version=__version__,
         run_id=run_id,
@@ -88,12 +92,41 @@ def begin_record(
                 kind=loading.kind,
                 workers=loading.workers,
                 transport=loading.transport,
-                prefetched_samples=loading.workers
-                * loading.prefetch_factor
+                reads_ahead=reads_ahead(plan.workload.reader, manifest),
+                requests_per_batch=requests,
+                prefetched_samples=(
+                    loading.workers * loading.prefetch_factor + max(1, loading.workers) * ahead
+                )
                 * plan.workload.batch_size,
             ),
         ),
     )
+
+
+def _offer(plan: Plan) -> tuple[float, int]:
+    """Requests that iobench's own reader issues at once for a batch, and batches that it reads
+    ahead in each worker.
+
+    By a few batches of the first rank's first epoch; nothing is read.
+    """
+    reader = make_reader(plan.manifest, plan.storage, plan.workload.reader)
+    shards = plan.manifest.shards
+    order = epoch_order(
+        shards["first"],
+        shards["samples"],
+        sequential=plan.sequential,
+        shuffle=plan.workload.reader.shuffle,
+        seed=plan.seed,
+        epoch=0,
+    )
+    size = plan.workload.batch_size
+    share = rank_share(
+        order, rank=0, world=plan.accelerators, batch_size=size, tail=plan.workload.reader.tail
+    )
+    batches = BatchPlan(share, batch_size=size)
+    streams = max(1, plan.workload.loader.workers)
+    ahead = planned_ahead(reader, plan.workload.reader, batches, streams=streams)
+    return offered(reader, batches)[1], 0 if is_library(plan) else ahead
 
 
 def shard_versions(plan: Plan) -> dict[str, str] | str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..analyse.capacity import sizing
 from ..analyse.verdict.in_flight import asked_reads_in_flight
-from ..dataset import find_dataset, load_dataset_spec, manifest_options
+from ..dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
 from ..errors import DatasetError, UsageError
 from ..load import check_library, is_sequential, use_direct
 from ..memory import total_bytes
@@ -73,6 +73,7 @@ class Plan:
             sample_bytes=manifest.mean_stored_bytes
             * share_of_columns(manifest.spec, self.workload.reader.columns),
             samples_per_shard=manifest.sample_count / manifest.shard_count,
+            blocks=read_by_blocks(manifest.spec),
         )
 
     @property
@@ -310,7 +311,11 @@ def describe_plan(
         mlperf_minimum_bytes=round(minimum * per_sample) if minimum else None,
         workers=workload.loader.workers * accelerators,
         reads_in_flight=asked_reads_in_flight(
-            workload, ranks=accelerators, sample_bytes=read, samples_per_shard=samples / shards
+            workload,
+            ranks=accelerators,
+            sample_bytes=read,
+            samples_per_shard=samples / shards,
+            blocks=read_by_blocks(spec),
         ),
     )
 

@@ -141,7 +141,7 @@ class LoaderFacts(OpenRecord):
     access: str | None = None
     direct: bool | None = None
     prefetched_samples: Few | None = None
-    # Requests that the reader has for one batch, on average; None: unknown.
+    # Requests that the reader issues at once for one batch, on average; None: unknown.
     requests_per_batch: Figure | None = None
     # The reader issues requests of later batches while a batch has fewer than reader.concurrency.
     reads_ahead: bool | None = None

@@ -47,7 +47,8 @@ EVENT_COLUMNS = {
     "bytes_read": "int64, counted by the worker where it reads, direct IO's alignment excess "
     "included; by a library: as sample_bytes",
     "sample_bytes": "int64, bytes of the samples as stored",
-    "read_ns": "int64, the worker's time in storage reads for this batch",
+    "read_ns": "int64, how long the worker waited for the storage reads of this batch; reads that "
+    "were issued ahead go on while it prepares other batches, and count only while it waits",
     "prep_ns": "int64, the worker's time in decompress, decode, check and collate for this batch",
     "retries": "uint32, requests that the worker sent again while it made this batch",
     "throttled": "uint32, of these: because the server asked to slow down",

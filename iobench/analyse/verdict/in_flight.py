@@ -57,11 +57,17 @@ def reads_per_sample(
 
 
 def asked_reads_in_flight(
-    workload: Workload, *, ranks: int, sample_bytes: float, samples_per_shard: float
+    workload: Workload,
+    *,
+    ranks: int,
+    sample_bytes: float,
+    samples_per_shard: float,
+    blocks: bool,
 ) -> int:
     """The most reads in flight of a job that has not run, from its settings and its dataset.
 
-    ``sample_bytes`` is what is read of one sample, on average.
+    ``sample_bytes`` is what is read of one sample, on average. ``blocks``: the format is read by
+    blocks, as Parquet is, and so never ahead.
     """
     reader, loader = workload.reader, workload.loader
     each = reads_per_sample(
@@ -76,7 +82,7 @@ def asked_reads_in_flight(
         workers=loader.workers,
         ranks=ranks,
         requests_per_batch=each * workload.batch_size,
-        reads_ahead=False,
+        reads_ahead=reader.read_ahead is not False and not blocks,
     )
 
 
