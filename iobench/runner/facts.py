@@ -104,8 +104,7 @@ def begin_record(
 
 
 def _offer(plan: Plan) -> tuple[float, int]:
-    """Requests that iobench's own reader issues at once for a batch, and batches that it reads
-    ahead in each worker.
+    """Requests of a batch that iobench's own reader issues at once, and batches it reads ahead.
 
     By a few batches of the first rank's first epoch; nothing is read.
     """
