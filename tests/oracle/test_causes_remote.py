@@ -1,0 +1,135 @@
+"""The storage as the cause where fio can't go: S3 (rclone, behind its own bandwidth limit or a proxy
+that delays each request), and NFS (nfs-ganesha, version 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.generator import generate
+from iobench.schema.base import apply_overrides, build
+from iobench.schema.dataset import DatasetSpec
+from iobench.storage.local.storage import LocalStorage
+from tests.oracle.plants import (
+    MB,
+    first_advice,
+    gain_of,
+    kept,
+    late,
+    measured,
+    note_promise,
+    promise_of,
+    rate_of,
+    verdict_of,
+)
+from tests.servers.nfs import NfsServer, ganesha_v4
+from tests.servers.s3 import BUCKET, S3Server, rclone_server, s3_environment
+
+__all__ = ["s3_environment"]
+
+pytestmark = pytest.mark.usefixtures("s3_environment")
+
+FILES = {"name": "demo", "samples": 480, "sample_size": {"mean": 16_000}}
+SHARDS = {
+    "name": "demo",
+    "samples": 300,
+    "sample_size": {"mean": 100_000},
+    "format": "tar",
+    "samples_per_shard": 30,
+}
+
+LATENT: dict[str, Any] = {
+    "batch_size": 16,
+    "accelerator": {"step_time": "40ms"},
+    "loader": {"workers": 2},
+}
+"""400 samples/s are asked for."""
+
+
+def written(folder: Path, spec: dict[str, Any]) -> None:
+    generate(build(DatasetSpec, spec, where="oracle"), LocalStorage(folder), workers=0)
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Objects ``files/`` and ``shards/``, served by a server that is held to 20 MB/s."""
+    folder = tmp_path_factory.mktemp("causes-s3") / "server"
+    for name, spec in (("files", FILES), ("shards", SHARDS)):
+        written(folder / "data" / BUCKET / name, spec)
+    with rclone_server(folder, "--bwlimit", "20000k") as server:
+        yield server
+
+
+def followed(doc: Any, results: Path, url: str, workload: dict[str, Any], case: str) -> None:
+    """The first advice is concurrency; what it promises is found."""
+    advice = first_advice(doc)
+    assert advice.id == "concurrency"
+    changed = apply_overrides(workload, advice.settings)
+    found = rate_of(measured(results, url, repetitions=2, **changed)) / rate_of(doc)
+    note_promise(case, promise_of(advice), found)
+    assert kept(promise_of(advice), found, slack=0.15), (advice, found)
+
+
+def test_latency_of_s3(tmp_path: Path, bucket: S3Server) -> None:
+    """Each GET waits 40 ms on its way: 4 in flight are 100 objects/s, a quarter of what is asked
+    for. 16 kB at that rate are a tenth of the server's bandwidth.
+    """
+    today = {**LATENT, "reader": {"concurrency": 2}}
+    with late(bucket.port, 0.04) as proxy:
+        url = f"s3://{BUCKET}/files?endpoint=http://127.0.0.1:{proxy.port}"
+        doc = measured(tmp_path, url, max_steps=10, **today)
+        verdict = verdict_of(doc)
+        assert (verdict.binds, verdict.starved) == ("storage", True)
+        assert verdict.storage_bound == "latency"
+        assert gain_of(doc, "storage") == pytest.approx(400 / rate_of(doc), rel=0.15)
+        followed(doc, tmp_path, url, {**today, "max_steps": 25}, "S3, 40 ms, 4 GETs in flight")
+
+
+def test_bandwidth_of_s3(tmp_path: Path, bucket: S3Server) -> None:
+    """The server sends 20 MB/s of the 50 MB/s asked for."""
+    doc = measured(
+        tmp_path,
+        bucket.url("shards"),
+        accelerator={"step_time": "20ms"},
+        reader={"concurrency": 8},
+    )
+    verdict = verdict_of(doc)
+    assert (verdict.binds, verdict.starved) == ("storage", True)
+    assert doc.metrics["read_bytes_per_s"].median == pytest.approx(20.48 * MB, rel=0.1)
+    assert verdict.storage_bound == "bandwidth"
+    assert gain_of(doc, "storage") == pytest.approx(50 / 20.48, rel=0.15)
+    assert first_advice(doc).id == "faster-storage"
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NfsServer]:
+    with ganesha_v4(tmp_path_factory.mktemp("causes-nfs") / "server") as server:
+        for name, spec in (("files", FILES), ("shards", SHARDS)):
+            written(server.root / name, spec)
+        yield server
+
+
+def test_latency_of_nfs(tmp_path: Path, export: NfsServer) -> None:
+    """20 ms are added to each read: 2 in flight are 100 files/s, a quarter of what is asked for."""
+    today = {**LATENT, "reader": {"concurrency": 1}}
+    url = f"throttled+{export.url('export/files', version=4)}&latency=20ms"
+    doc = measured(tmp_path, url, max_steps=10, **today)
+    verdict = verdict_of(doc)
+    assert (verdict.binds, verdict.starved) == ("storage", True)
+    assert verdict.storage_bound == "latency"
+    followed(doc, tmp_path, url, {**today, "max_steps": 25}, "NFS, 20 ms, 2 reads in flight")
+
+
+def test_bandwidth_of_nfs(tmp_path: Path, export: NfsServer) -> None:
+    """20 MB/s of the 50 MB/s asked for."""
+    url = f"throttled+{export.url('export/shards', version=4)}&bandwidth=20MB"
+    doc = measured(tmp_path, url, accelerator={"step_time": "20ms"}, reader={"concurrency": 4})
+    verdict = verdict_of(doc)
+    assert (verdict.binds, verdict.starved) == ("storage", True)
+    assert verdict.storage_bound == "bandwidth"
+    assert gain_of(doc, "storage") == pytest.approx(2.5, rel=0.15)
+    assert first_advice(doc).id == "faster-storage"

@@ -1,0 +1,146 @@
+"""The storage as the cause: what of it is spent is told apart, and the advice keeps its promise.
+
+The wrapper ``throttled`` has the latency, the operations/s and the bytes/s that are planted, and
+its clock is exact.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.schema.base import apply_overrides
+from tests.oracle.plants import (
+    MB,
+    findings,
+    first_advice,
+    gain_of,
+    kept,
+    measured,
+    note_promise,
+    planted,
+    promise_of,
+    rate_of,
+    verdict_of,
+)
+
+LATENT: dict[str, Any] = {
+    "batch_size": 16,
+    "accelerator": {"step_time": "20ms"},
+    "loader": {"workers": 2},
+}
+"""800 samples/s are asked for. With 20 ms each and c reads in flight in each of 2 workers there are
+100 c samples/s.
+"""
+
+
+@pytest.fixture(scope="module")
+def small_files(make_dataset: Any) -> Path:
+    """480 files of 16 kB: one read request is one sample."""
+    path: Path = make_dataset(samples=480, sample_size={"mean": 16_000})[1]
+    return path
+
+
+def test_too_few_reads_in_flight(tmp_path: Path, small_files: Path) -> None:
+    """4 reads of 20 ms in flight are 200 samples/s, a quarter of what is asked for: storage binds
+    by its latency, and the advice is more reads in flight. Then it is followed.
+    """
+    url = f"throttled+{small_files}?latency=20ms"
+    today = {**LATENT, "reader": {"concurrency": 2}}
+    doc = measured(tmp_path, url, **today)
+    verdict = verdict_of(doc)
+    assert (verdict.binds, verdict.basis, verdict.starved) == ("storage", "tested", True)
+    assert verdict.storage_bound == "latency"
+    assert gain_of(doc, "storage") == pytest.approx(4, rel=0.15)
+    advice = first_advice(doc)
+    assert advice.id == "concurrency"
+    assert all(other.id != "faster-storage" for other in verdict.advice)
+    changed = apply_overrides(today, advice.settings)
+    found = rate_of(measured(tmp_path, url, repetitions=2, **changed)) / rate_of(doc)
+    note_promise("latency 20 ms, 4 reads in flight", promise_of(advice), found)
+    assert kept(promise_of(advice), found, slack=0.15), (advice, found)
+
+
+def test_enough_reads_in_flight_at_the_plateau(tmp_path: Path, small_files: Path) -> None:
+    """The same latency, and 200 reads/s in all: 32 reads in flight are far beyond the knee at 4.
+    More of them would bring nothing.
+    """
+    doc = measured(
+        tmp_path,
+        f"throttled+{small_files}?latency=20ms&iops=200",
+        **LATENT,
+        reader={"concurrency": 16},
+    )
+    verdict = verdict_of(doc)
+    assert (verdict.binds, verdict.starved) == ("storage", True)
+    assert verdict.storage_bound in ("operations", "operations or bandwidth")
+    assert gain_of(doc, "storage") == pytest.approx(4, rel=0.15)
+    assert all(advice.id not in ("concurrency", "workers") for advice in verdict.advice)
+
+
+@pytest.fixture(scope="module")
+def shards(make_dataset: Any) -> Path:
+    """60 MB in shards of 6 MB, samples of 100 kB."""
+    path: Path = make_dataset(
+        samples=600, sample_size={"mean": 100_000}, format="tar", samples_per_shard=60
+    )[1]
+    return path
+
+
+def test_bandwidth_is_spent(tmp_path: Path, shards: Path) -> None:
+    """40 MB/s of the 100 MB/s asked for, by 8 reads of 4 MiB: no setting brings more. Then the
+    bandwidth is what the advice asks for.
+    """
+    workload: dict[str, Any] = {"accelerator": {"step_time": "10ms"}, "reader": {"direct": True}}
+    doc = measured(tmp_path, f"throttled+{shards}?bandwidth=40MB", repetitions=3, **workload)
+    verdict = verdict_of(doc)
+    assert (verdict.binds, verdict.starved) == ("storage", True)
+    assert verdict.storage_bound == "bandwidth"
+    assert gain_of(doc, "storage") == pytest.approx(2.5, rel=0.15)
+    advice = first_advice(doc)
+    assert advice.id == "faster-storage"
+    assert not advice.settings
+    lifted = measured(tmp_path, f"throttled+{shards}?bandwidth=400MB", repetitions=2, **workload)
+    found = rate_of(lifted) / rate_of(doc)
+    note_promise("bandwidth 40 MB/s of 100 MB/s", promise_of(advice), found)
+    assert kept(promise_of(advice), found, slack=0.15), (advice, found)
+
+
+def test_not_starved_and_storage_binds_all_the_same(tmp_path: Path, shards: Path) -> None:
+    """36 MB/s of the 50 MB/s asked for keep the accelerator busy for 72 % of the time, and 70 % are
+    required: it is not starved, and faster storage would bring 1.39 times the rate.
+    """
+    doc = measured(
+        tmp_path,
+        f"throttled+{shards}?bandwidth=36MB",
+        accelerator={"step_time": "20ms"},
+        required_accelerator_utilization=0.7,
+    )
+    verdict = verdict_of(doc)
+    assert verdict.starved is False
+    assert verdict.binds == "storage"
+    assert gain_of(doc, "storage") == pytest.approx(50 / 36, rel=0.1)
+    assert first_advice(doc).id != "none"
+
+
+def test_spent_burst_credits(tmp_path: Path, shards: Path) -> None:
+    """20 MB/s until 200 MB are read, and half of it from then on: the rate falls at second 10."""
+    with planted():
+        doc = measured(
+            tmp_path,
+            f"credited+{shards}?bandwidth=20MB&credits=200MB",
+            repetitions=1,
+            calibration_s=0,
+            epochs=5,
+            accelerator={"kind": "null"},
+            reader={"direct": True},
+            loader={"workers": 2},
+        )
+    assert "rate.falls" in findings(doc)
+    from iobench.analyse.verdict.rules_time import falls
+
+    (found,) = falls(doc)
+    assert found.fall.at_s == pytest.approx(200 * MB / (20 * MB), abs=2)
+    assert found.fall.share == pytest.approx(0.5, rel=0.1)
