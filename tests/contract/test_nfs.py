@@ -10,6 +10,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -519,3 +520,14 @@ def test_version_4_reads(tmp_path: Path) -> None:
                 read(storage, key, 0, 1)
             assert read(storage, "d/y", 0, 9) == b"data"
         storage.close()
+
+
+def test_version_4_on_several_connections_at_a_time(tmp_path: Path) -> None:
+    """To the server, each connection is a client of its own, not one that was restarted."""
+    with ganesha_v4(tmp_path / "server") as server:
+        for number in range(40):
+            (server.root / str(number)).write_bytes(content(1000 + number))
+        storage: Any = open_storage(server.url("export", version=4))
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda n: read(storage, str(n), 0, 2000), range(40)))
+        assert found == [content(1000 + number) for number in range(40)]

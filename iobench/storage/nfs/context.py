@@ -14,6 +14,7 @@ import re
 import select
 import stat
 import time
+import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,11 @@ class Context:
         """
         self._lib = shared_object()
         self._nfs = self._lib.nfs_init_context()
+        # libnfs names a client of version 4 by its process and the second. To the server, two
+        # contexts of that name are one client that was restarted, so that the state of the first
+        # is lost.
+        name = f"iobench {os.getpid()} {uuid.uuid4().hex}"
+        self._lib.nfs4_set_client_name(self._nfs, name.encode())
         # No directory cache, since each context would have its own; no reconnection by libnfs.
         url = f"nfs://{server}/?{settings}&dircache=0&autoreconnect=0"
         parsed = self._lib.nfs_parse_url_incomplete(self._nfs, url.encode())

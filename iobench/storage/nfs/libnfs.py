@@ -55,6 +55,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "nfs_parse_url_incomplete": (_P, (_P, _S)),
     "nfs_destroy_url": (None, (_P,)),
     "nfs_set_timeout": (None, (_P, _I)),
+    "nfs4_set_client_name": (None, (_P, _S)),
     "nfs_mount_async": (_I, (_P, _S, _S, Callback, _P)),
     "nfs_which_events": (_I, (_P,)),
     "nfs_service": (_I, (_P, _I)),
