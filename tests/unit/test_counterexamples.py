@@ -385,8 +385,9 @@ def test_mlperf_wants_a_dataset_of_five_times_the_memory(make_run: Build) -> Non
 
 
 def test_mlperf_wants_replicable_runs(make_run: Build) -> None:
-    spread = [1999.0, 1998.0, 1900.0, 1300.0, 1000.0]
-    assert "run.replicability" in rules(make_run(rules="mlperf", measured=spread), level="invalid")
+    spread = [1990.0, 1999.0, 1998.0, 1900.0, 1300.0, 1000.0]  # after a warm-up, five that count
+    doc = make_run(rules="mlperf", measured=spread, repetitions=6)
+    assert "run.replicability" in rules(doc, level="invalid")
 
 
 def test_a_cold_first_run_and_warm_later_ones_are_seen(make_run: Build) -> None:
