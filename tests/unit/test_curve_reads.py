@@ -24,6 +24,7 @@ from iobench.schema.curve import StorageCurve
 from iobench.storage.base import Buffer, Entry, Retries, StorageTraits
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
+from iobench.storage.simulated.throttled import ThrottledStorage
 from tests.conftest import MakeDataset
 
 needs_fio = pytest.mark.skipif(not fio.available(), reason="fio is not installed")
@@ -226,6 +227,19 @@ def test_the_time_ends_the_reads() -> None:
     )
     assert 1 <= found.reads <= 10
     assert found.used < 3000
+
+
+def test_a_short_time_at_a_great_depth_is_no_faster_than_the_storage() -> None:
+    """A storage of 400 reads/s that begins idle: the first read of 32 readers waits for 16 others
+    on average, each later one for 31.
+    """
+    storage = ThrottledStorage(Watched(OBJECTS), iops=400)
+    places = blocks(ENTRIES, 1000, order="random", seed=1).take(300, enough=1).places
+    found = ThreadReader(storage, max_bytes=1000, once=False).read(
+        places, in_flight=32, seconds=0.001, most=0
+    )
+    assert found.reads >= 2 * 32
+    assert found.reads_per_s <= 1.05 * 400
 
 
 @pytest.mark.parametrize(
