@@ -45,11 +45,15 @@ def measured(
     accelerators: int = 1,
     repetitions: int = 3,
     calibration_s: float = 0.6,
+    budget_s: float | None = None,
     mixed: Mixed | None = None,
     seed: int = 7,
     **workload: object,
 ) -> TrainingRecord:
-    """A whole run in this process, with its verdict. ``workload``: keys of a Workload."""
+    """A whole run in this process, with its verdict.
+
+    ``workload``: keys of a Workload. ``budget_s``: of the knock-outs together.
+    """
     spec = {"name": "causes", "dataset": "demo", "batch_size": 10, **workload}
     plan = make_plan(
         build(Workload, spec, where="causes"),
@@ -58,7 +62,8 @@ def measured(
         repetitions=repetitions,
         seed=seed,
     )
-    doc, _ = run(plan, Options(results=results, calibration_s=calibration_s, mixed=mixed))
+    options = Options(results=results, calibration_s=calibration_s, budget_s=budget_s, mixed=mixed)
+    doc, _ = run(plan, options)
     assert (doc.status, doc.error) == ("ok", "")
     return doc
 

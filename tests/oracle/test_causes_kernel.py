@@ -54,9 +54,7 @@ def held(throttle: Throttle, folder: Path, url: object, **run: Any) -> TrainingR
     return TrainingRecord.model_validate_json((folder / "record.json").read_text())
 
 
-def test_operations_of_small_files(
-    tmp_path: Path, throttle: Throttle, make_dataset: Any
-) -> None:
+def test_operations_of_small_files(tmp_path: Path, throttle: Throttle, make_dataset: Any) -> None:
     """250 reads/s: files of 64 KiB come at 16 MB/s, while the disk's bandwidth is idle. The same
     samples in shards, on the same throttle, come as fast as the accelerator takes them.
     """

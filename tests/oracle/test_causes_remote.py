@@ -1,5 +1,5 @@
-"""The storage as the cause where fio can't go: S3 (rclone, behind its own bandwidth limit or a proxy
-that delays each request), and NFS (nfs-ganesha, version 4).
+"""The storage as the cause where fio can't go: S3 (rclone, behind its own limit or a proxy that
+delays each request), and NFS (nfs-ganesha, version 4).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["s3_environment"]
 
 pytestmark = pytest.mark.usefixtures("s3_environment")
 
-FILES = {"name": "demo", "samples": 480, "sample_size": {"mean": 16_000}}
+FILES = {"name": "demo", "samples": 400, "sample_size": {"mean": 20_000}}
 SHARDS = {
     "name": "demo",
     "samples": 300,
@@ -76,7 +76,7 @@ def followed(doc: Any, results: Path, url: str, workload: dict[str, Any], case: 
 
 def test_latency_of_s3(tmp_path: Path, bucket: S3Server) -> None:
     """Each GET waits 40 ms on its way: 4 in flight are 100 objects/s, a quarter of what is asked
-    for. 16 kB at that rate are a tenth of the server's bandwidth.
+    for. 20 kB at that rate are a tenth of the server's bandwidth.
     """
     today = {**LATENT, "reader": {"concurrency": 2}}
     with late(bucket.port, 0.04) as proxy:

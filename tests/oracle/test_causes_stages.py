@@ -51,17 +51,17 @@ def saving(folder: Path, *, bandwidth: str, every: int) -> Mixed:
 
 
 def test_half_of_the_time_in_saves(tmp_path: Path, files: Path) -> None:
-    """20 steps of 50 ms, and two saves of 5.6 MB at 11.2 MB/s: a second each. The accelerator never
-    waits for a batch, and without saves the job would be twice as fast.
+    """30 steps of 50 ms, and after the 10th and the 20th a save of 5.6 MB at 7.5 MB/s. The
+    accelerator never waits for a batch, and without saves the job would be twice as fast.
     """
-    workload: dict[str, Any] = {"accelerator": {"step_time": "50ms"}, "max_steps": 20}
+    workload: dict[str, Any] = {"accelerator": {"step_time": "50ms"}, "max_steps": 30}
     target = tmp_path / "saves"
-    mixed = saving(target, bandwidth="11.2MB", every=10)
+    mixed = saving(target, bandwidth="7.5MB", every=10)
     doc = measured(tmp_path / "results", files, mixed=mixed, **workload)
     verdict = verdict_of(doc)
     assert verdict.binds == "saves"
     saves = [repetition.checkpoint_s for repetition in doc.job.repetitions]
-    truth = 1 + sum(save or 0 for save in saves) / len(saves) / 1.0
+    truth = 1 + sum(save or 0 for save in saves) / len(saves) / 1.5
     assert truth == pytest.approx(2, rel=0.1)
     assert gain_of(doc, "saves") == pytest.approx(truth, rel=0.1)
     assert gain_of(doc, "storage") == pytest.approx(1, abs=0.1)
@@ -80,16 +80,15 @@ def test_half_of_the_time_in_saves(tmp_path: Path, files: Path) -> None:
     assert kept(promise_of(advice), found, slack=0.15), (advice, found)
 
 
-def test_an_epoch_of_four_steps(tmp_path: Path, files: Path) -> None:
-    """An epoch is 4 batches of 10 for 4 workers, each of 10 reads of 60 ms one after the other, and
-    4 steps of 150 ms: half of the time, all workers fill and the accelerator waits.
+def test_an_epoch_of_four_steps(tmp_path: Path, make_dataset: Any) -> None:
+    """An epoch is 4 batches of 10 for 4 workers, each of 10 reads of 40 ms one after the other, and
+    4 steps of 100 ms: half of the time, all workers fill and the accelerator waits.
     """
     doc = measured(
         tmp_path,
-        f"throttled+{files}?latency=60ms",
-        accelerator={"step_time": "150ms"},
-        epochs=2,
-        max_steps=4,
+        f"throttled+{make_dataset(samples=40, sample_size={'mean': 10_000})[1]}?latency=40ms",
+        accelerator={"step_time": "100ms"},
+        epochs=3,
         loader={"workers": 4, "prefetch_factor": 1},
         reader={"concurrency": 1},
     )
@@ -104,7 +103,7 @@ def test_stages_that_share_the_cpu(tmp_path: Path, make_dataset: Any) -> None:
     """On one core each sample takes 2 ms of CPU to read and 2 ms to prepare: 250 samples/s, where
     each stage alone could do 500. Twice the cores are twice the rate.
     """
-    _, root = make_dataset(samples=300, sample_size={"mean": 10_000}, codec="burning:20")
+    _, root = make_dataset(samples=200, sample_size={"mean": 10_000}, codec="burning:20")
     url = f"burning+{root}?cpu=2"
     workload: dict[str, Any] = {
         "accelerator": {"step_time": "5ms"},
@@ -145,19 +144,18 @@ def test_the_dominant_stage(
     """One stage can do 400 samples/s, each of the others ``factor`` times that. From 1.5 on the
     answer is right; below, it may be that it can't be told, but it is never another stage.
     """
-    rates = {stage: RATE * factor for stage in ("storage", "prep", "accelerator")}
+    rates = dict.fromkeys(("storage", "prep", "accelerator"), RATE * factor)
     rates[dominant] = RATE
     level = round(WORKERS / rates["prep"] * 10_000)  # tenths of a millisecond
-    _, root = make_dataset(
-        samples=400, sample_size={"mean": 10_000}, codec=f"sleeping:{level}"
-    )
+    _, root = make_dataset(samples=600, sample_size={"mean": 10_000}, codec=f"sleeping:{level}")
     doc = measured(
         tmp_path,
         f"throttled+{root}?iops={rates['storage']:g}",
-        repetitions=2 if len(SEEDS) == 1 else 3,
         calibration_s=0.4,
+        budget_s=30,
         seed=seed,
-        accelerator={"step_time": 10 / rates["accelerator"]},
+        batch_size=5,
+        accelerator={"step_time": 5 / rates["accelerator"]},
         loader={"workers": WORKERS},
     )
     verdict = verdict_of(doc)
