@@ -2,7 +2,7 @@
 
 A turn is one repetition with today's settings and one for each change, all with the same seed. The
 order rotates from turn to turn, so that drift of the storage affects all alike. A change takes part
-until the interval of its gain tells whether the promise was kept.
+until the interval of its gain tells whether the promise was kept, and is narrow.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ MIN_TURNS = 3
 """Turns before an interval is used; fewer are far too wide (t is 12.7 for two values)."""
 
 MAX_TURNS = 12
+
+NARROW = 1.25
+"""Ratio of the ends of an interval that is narrow enough to end the turns."""
 
 _TODAY = "confirm.0"
 
@@ -110,7 +113,11 @@ class _Side:
             return True
         if tried.not_measured:
             return False
-        return len(tried.turns) < MIN_TURNS or tried.answer == "not told"
+        if len(tried.turns) < MIN_TURNS or tried.answer == "not told":
+            return True
+        found = tried.found
+        wide = found is None or not found.low or (found.high or 0.0) / found.low > NARROW
+        return tried.answer == "kept" and wide
 
 
 @dataclass(kw_only=True)
@@ -170,7 +177,7 @@ class Turns:
         if used_s + needed <= self.budget_s:
             return False
         for side in active:
-            if side.confirmation is not None:
+            if side.confirmation is not None and side.confirmation.answer == "not told":
                 side.confirmation.not_measured = (
                     f"the time limit of {format_duration(self.budget_s)} has room for "
                     f"{turn} turns: the next one takes about {format_duration(needed)}"

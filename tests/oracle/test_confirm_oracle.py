@@ -47,11 +47,13 @@ def first(job: TrainingRun) -> Confirmation:
 
 
 def test_reads_in_flight_against_latency_give_what_was_promised(tmp_path: Path) -> None:
-    """A read takes 20 ms, and one is in flight: 50 samples/s. More in flight are as many times."""
-    data = make(tmp_path, format="files", samples=160, sample_size={"mean": 100_000})
+    """A read takes 20 ms and 5 ms of the link, so one in flight yields 40 samples/s, and the link
+    has room for 200.
+    """
+    data = make(tmp_path, format="files", samples=240, sample_size={"mean": 100_000})
     job = confirmed(
         tmp_path,
-        f"throttled+{data}?latency=20ms",
+        f"throttled+{data}?latency=20ms&bandwidth=20MB",
         batch_size=20,
         reader={"concurrency": 1},
         loader={"workers": 1},
@@ -60,7 +62,7 @@ def test_reads_in_flight_against_latency_give_what_was_promised(tmp_path: Path) 
     assert tried.id == "concurrency"
     [setting] = tried.settings
     assert tried.found is not None
-    assert tried.found.value > 2
+    assert tried.promised.value == pytest.approx(5, rel=0.15)
     assert tried.found.value == pytest.approx(tried.promised.value, rel=0.15)
     assert tried.answer == "kept"
     assert job.verdict is not None

@@ -24,7 +24,7 @@ from iobench.analyse.compare.cost import cost as cost_of
 from iobench.analyse.compare.history import history as history_of
 from iobench.analyse.compare.runs import Comparison, Group
 from iobench.analyse.compare.runs import compare as compare_runs
-from iobench.analyse.tuning.confirmation import Confirmation
+from iobench.analyse.tuning.confirmation import Confirmation as SweepConfirmation
 from iobench.analyse.tuning.recommend import Target, recommend
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.analyse.verdict.curve import conclude_curve, spent
@@ -70,6 +70,7 @@ from iobench.schema.instances import find_instance, priced_at
 from iobench.schema.record import TrainingRecord
 from iobench.schema.record import load_run as load
 from iobench.schema.sweep import Sweep, SweepPoint
+from iobench.schema.verdict import Confirmation, Estimate, Turn
 from iobench.schema.workload import load_workload
 from iobench.text import csv_cell, markdown
 from tests.unit.conftest import build_run
@@ -121,8 +122,28 @@ def _size() -> list[Section]:
 
 def _confirmation() -> list[Section]:
     advice = recommend(read_sweep(GOLDEN / "sweep"), Target())
-    found = Confirmation(advice=advice, comparison=_compare(FAST), directory="d", notes=("a note",))
+    found = SweepConfirmation(
+        advice=advice, comparison=_compare(FAST), directory="d", notes=("a note",)
+    )
     return confirmation.sections(found)
+
+
+def _tried() -> list[Section]:
+    turns = [
+        Turn(turn=number, samples_per_s=rate, base_samples_per_s=100.0, seconds=2.0)
+        for number, rate in enumerate((198.0, 200.0, 203.0))
+    ]
+    kept = Confirmation(
+        id="concurrency",
+        change="keep more reads in flight",
+        settings=["reader.concurrency=8"],
+        promised=Estimate(value=2.1, low=2.0, high=2.2),
+        turns=turns,
+    )
+    failed = kept.model_copy(
+        update={"settings": ["loader.workers=8"], "turns": [], "not_measured": "no memory is left"}
+    )
+    return record.sections(conclude(build_run().with_job(confirmations=[kept, failed])))
 
 
 def _sweep() -> list[Section]:
@@ -196,6 +217,7 @@ def _recorded(name: str) -> list[Section]:
 REPORTS: dict[str, Callable[[], list[Section]]] = {
     "run": lambda: record.sections(build_run()),
     "run without fio": lambda: record.sections(build_run(rates={"storage_raw": None})),
+    "run that tried its advice": _tried,
     "run without bytes": lambda: record.sections(
         build_run(dataset={"samples": None, "stored_bytes": None})
     ),

@@ -59,6 +59,7 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
         repetitions=[],
         find_max=None,
         knock_outs=[],
+        confirmations=[],
         no_knock_outs="the figures are predicted",
         curve=None,
     )
