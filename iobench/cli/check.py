@@ -105,18 +105,14 @@ def run(args: argparse.Namespace) -> int:
             seconds=generating_s,
             keep=args.keep_data,
             tell=told,
-        ) as url:
-            removal_s = 0.0 if place.found or args.keep_data else _REMOVAL_SHARE * args.budget_s
-            left = args.budget_s - (time.monotonic() - began) - removal_s
-            code = _measure(args, place, url, left, told)
+        ) as data:
+            left = args.budget_s - (time.monotonic() - began) - data.removal_s
+            code = _measure(args, place, data.url, left, told)
             if args.keep_data and not place.found and args.format == "text":
-                say(f"data:    {url}")
+                say(f"data:    {data.url}")
     finally:
         told.close()
     return code
-
-
-_REMOVAL_SHARE = 0.03
 
 
 def _announcement(args: argparse.Namespace, place: Place, generating_s: float) -> str:
@@ -145,7 +141,7 @@ def _measure(args: argparse.Namespace, place: Place, url: str, seconds: float, t
     from .telling import RunTold
 
     plan = make_plan(place.workload, url, accelerators=args.accelerators, repetitions=1, seed=_SEED)
-    told.phase("a pilot: how many steps fit")
+    told.note("a pilot of a few seconds tells how many steps fit into the time")
     fitted = fit(plan, seconds)
     told.close()
     options = Options(
@@ -155,7 +151,7 @@ def _measure(args: argparse.Namespace, place: Place, url: str, seconds: float, t
         budget_s=fitted.knock_outs_s,
     )
     live = RunTold(fitted.plan, options, quiet=args.quiet)
-    live.announce(warns=False)
+    live.announce(always=True)
     try:
         doc, directory = run_plan(fitted.plan, options, live)
     finally:

@@ -21,14 +21,15 @@ class RunTold(Live):
         self._time = TimeLeft(plan, options)
         self._warned = False
 
-    def announce(self, *, warns: bool = True) -> None:
+    def announce(self, *, always: bool = False) -> None:
         """Tell what the run will do and how long it should take, part by part.
 
-        ``warns``: of a run that takes long, with what makes it shorter.
+        Of a run that takes long it warns, with what makes it shorter. ``always``: tell also of a
+        short run, and warn of none, since the user has said how long it may take.
         """
-        self._warned = not warns
+        self._warned = always
         plan, parts = self._time.plan, self._time.parts()
-        if total(parts)[0] < MIN_TOLD_S:
+        if total(parts)[0] < MIN_TOLD_S and not always:
             return
         note(f"run of {plan.workload.name} on {plan.data}:", quiet=self._quiet)
         width = max(len(part.what) for part in parts)

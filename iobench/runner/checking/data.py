@@ -59,6 +59,9 @@ then _SHORT_GROWTH times as much may be tried whatever the pace."""
 _USED = 0.7
 """Share of the time that is left that the next try may take by the pace of the last one."""
 
+_REMOVAL_S, _CAUTION = 0.5, 2.0
+"""The least time that is kept for the removal, and the multiple of the one that was seen."""
+
 _PATIENCE = 2.0
 """A try is given up when it takes this multiple of the time for generating."""
 
@@ -82,6 +85,14 @@ class Place:
     url: str
     workload: Workload
     found: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provided:
+    """The dataset to read. ``removal_s``: how long its removal at the end should take."""
+
+    url: str
+    removal_s: float = 0.0
 
 
 def find_place(url: str, workload: str | None, overrides: list[str]) -> Place:
@@ -125,22 +136,22 @@ def _workload_of(url: str) -> tuple[str, list[str]]:
 @contextmanager
 def provided(
     place: Place, *, accelerators: int, seconds: float, keep: bool, tell: Tell
-) -> Iterator[str]:
-    """The URL of the dataset to read: that of ``place``, or one that is generated below it.
+) -> Iterator[Provided]:
+    """The dataset to read: that of ``place``, or one that is generated below it.
 
     Generating takes about ``seconds``, with the removal at the end. However this ends, what was
     generated is removed, unless ``keep``. Raises UsageError if the time or the space is too small
     for the smallest dataset of the workload; InterruptedRun; and what ``generate`` raises.
     """
     if place.found:
-        yield place.url
+        yield Provided(url=place.url)
         return
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     url = below(place.url, f"iobench-check-{stamp}-{secrets.token_hex(2)}")
     spec = load_dataset_spec(place.workload.dataset)
     try:
-        _Filling(place, spec, url, accelerators, seconds, keep, tell).run()
-        yield url
+        removal_s = _Filling(place, spec, url, accelerators, seconds, keep, tell).run()
+        yield Provided(url=url, removal_s=removal_s)
     finally:
         if not keep:
             with defer_interrupts():
@@ -149,7 +160,7 @@ def provided(
 
 def remove(url: str, tell: Tell) -> None:
     """Remove what was generated at ``url``, if anything was. Raises StorageError."""
-    tell.phase(f"removing {url}")
+    tell.note(f"removing {url}")
     try:
         discard(url)
     except TargetHeldError:
@@ -180,14 +191,17 @@ class _Filling:
         self.most = min(spec.samples, self._room(place.url))
         self.removal_s = 0.0  # for each sample
 
-    def run(self) -> GenerateReport:
-        """Generate. Raises UsageError where not even the smallest dataset is possible."""
+    def run(self) -> float:
+        """Generate, and return the seconds that the removal should take.
+
+        Raises UsageError where not even the smallest dataset is possible.
+        """
         size = min(self.most, max(1, int(_FIRST_BYTES // self.sample_bytes)))
         while True:
             report = self._try(size)
             more = self._next(size, report.wall_s)
             if more <= size:
-                return report
+                return 0.0 if self.keep else max(_REMOVAL_S, _CAUTION * self.removal_s * size)
             began = time.monotonic()
             discard(self.url)
             self.removal_s = (time.monotonic() - began) / size
@@ -200,7 +214,7 @@ class _Filling:
         """
         pace = took_s / size
         left = self.deadline - time.monotonic()
-        for_all = pace + (0.0 if self.keep else 2 * self.removal_s)
+        for_all = pace + (0.0 if self.keep else _CAUTION * self.removal_s)
         wanted = min(self.most, size * _GROWTH, int(_USED * left / for_all))
         if took_s < _SHORT_S and left > _SHORT_GROWTH * took_s:
             wanted = min(self.most, max(wanted, size * _SHORT_GROWTH))
