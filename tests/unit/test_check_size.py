@@ -1,0 +1,103 @@
+"""How large a dataset ``iobench check`` generates: by the time, the space and the workload."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.errors import StorageError, UsageError
+from iobench.runner.checking import data as checking
+from iobench.runner.checking.data import SPACE_SHARE, Place, find_place
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.workload import Workload
+
+BATCH, SAMPLE_BYTES, MANY = 50, 1000, 10**9
+
+
+class _Silent:
+    def note(self, line: str) -> None: ...
+
+    def phase(self, title: str) -> None: ...
+
+    def detail(self, text: str) -> None: ...
+
+
+@pytest.fixture
+def filling(tmp_path: Path) -> Any:
+    def make(*, seconds: float = 60.0, accelerators: int = 1, samples: int = MANY) -> Any:
+        given = {"name": "w", "dataset": "d", "accelerator": {"kind": "null"}, "batch_size": BATCH}
+        workload = Workload.model_validate(given)
+        place = Place(url=str(tmp_path), workload=workload, found=False)
+        size = {"mean": SAMPLE_BYTES}
+        spec = DatasetSpec.model_validate({"name": "d", "samples": samples, "sample_size": size})
+        url = f"{tmp_path}/data"
+        return checking._Filling(place, spec, url, accelerators, seconds, False, _Silent())
+
+    return make
+
+
+def grown(filling: Any, pace_s: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], float]:
+    """The sizes of the tries on a storage of this pace, and the seconds that all of them take."""
+    now = [time.monotonic()]
+    began = now[0]
+    monkeypatch.setattr(checking.time, "monotonic", lambda: now[0])
+    filling.deadline = began + filling.seconds
+    sizes = [256]
+    while True:
+        took = 0.05 + pace_s * sizes[-1]
+        now[0] += took
+        more = filling._next(sizes[-1], took)
+        if more <= sizes[-1]:
+            return sizes, now[0] - began
+        sizes.append(more)
+
+
+@pytest.mark.parametrize("pace_s", [1e-6, 1e-5, 1e-3, 0.02])
+def test_the_size_grows_until_the_time_is_used(
+    filling: Any, monkeypatch: pytest.MonkeyPatch, pace_s: float
+) -> None:
+    made = filling()
+    made.most = MANY  # however little space this disk has
+    sizes, took = grown(made, pace_s, monkeypatch)
+    assert sizes == sorted(sizes)
+    assert sizes[-1] >= 2 * BATCH
+    assert 15.0 < took <= 60.0
+    assert len(sizes) < 8
+
+
+def test_no_more_than_the_dataset_has(filling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert grown(filling(samples=3000), 1e-6, monkeypatch)[0][-1] == 3000
+
+
+def test_two_batches_for_each_accelerator(filling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert filling(accelerators=8).least == 2 * 8 * BATCH
+    assert filling(accelerators=8, samples=90).least == 90
+    with pytest.raises(UsageError, match="--budget"):
+        grown(filling(accelerators=8, seconds=20.0), 0.05, monkeypatch)
+
+
+def test_a_share_of_the_space(filling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = os.statvfs("/")
+    names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree")
+    given = {name: getattr(space, name) for name in (*names, "f_favail", "f_flag", "f_namemax")}
+
+    def disk(*, megabytes: float, inodes: int) -> None:
+        given.update(f_frsize=1000, f_bavail=int(megabytes * 1000), f_favail=inodes, f_files=inodes)
+        monkeypatch.setattr(checking.os, "statvfs", lambda path: os.statvfs_result(given.values()))
+
+    disk(megabytes=10.0, inodes=10**6)
+    assert filling().most == SPACE_SHARE * 10_000
+    disk(megabytes=10.0, inodes=5000)
+    assert filling().most == SPACE_SHARE * 5000
+    disk(megabytes=0.4, inodes=10**6)
+    with pytest.raises(StorageError):
+        filling()
+
+
+def test_the_default_workload_is_a_shipped_one(tmp_path: Path) -> None:
+    place = find_place(str(tmp_path), None, [])
+    assert (place.workload.name, place.found) == (checking.DEFAULT_WORKLOAD, False)
