@@ -24,6 +24,7 @@ BOUND_BY = {
     "accelerator": ("accelerator",),
     "cpu": ("cpu",),
 }
+"""The ceilings of what binds; saves, barriers and the start of epochs have none."""
 LONGEST = 8
 """Longest bar, as a multiple of the lowest rate.
 

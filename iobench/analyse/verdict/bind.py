@@ -22,6 +22,7 @@ from .metrics import NULL_ACCELERATOR
 from .ranktime import usual_slow_rank
 from .sentence import explanation, sentence
 from .stalls import stalls
+from .tested import convinces
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,8 +54,7 @@ def verdict(doc: TrainingRecord) -> Verdict:
     missing: dict[str, str] = {}
     prep_stall, fetch_stall = stalls(evidence, missing)
     bound = storage_bound(evidence)
-    blamed = decision.binds in ("storage", "sync", "undecided") or "storage" in decision.also
-    can_feed = fed(doc, blamed=blamed, cached=evidence.cached)
+    can_feed = fed(doc, blamed=may_starve(evidence, decision), cached=evidence.cached)
     advice = advise(evidence, decision, bound)
     gains = dict(evidence.gains)
     cores = next((each for each in advice if each.id == "cores"), None)
@@ -91,10 +91,12 @@ def verdict(doc: TrainingRecord) -> Verdict:
     )
 
 
-def _missing(doc: TrainingRecord, evidence: Evidence, fed: Fed, missing: dict[str, str]) -> None:
+def _missing(
+    doc: TrainingRecord, evidence: Evidence, can_feed: Fed, missing: dict[str, str]
+) -> None:
     """Add the reasons for the figures that are not there."""
-    if fed.accelerators is None:
-        missing["accelerators_fed"] = fed.not_measured
+    if can_feed.accelerators is None:
+        missing["accelerators_fed"] = can_feed.not_measured
     if evidence.utilization is None:
         missing["starved"] = _no_utilization(doc)
     if evidence.predicted is None:
@@ -129,3 +131,12 @@ def _no_utilization(doc: TrainingRecord) -> str:
     ]
     known = [text for text in reasons if text]
     return known[0] if known else "accelerator utilization is in no complete repetition"
+
+
+def may_starve(evidence: Evidence, decision: Decision) -> bool:
+    """Whether it may be the storage that keeps the accelerators waiting.
+
+    Ranks that wait for each other wait for the slowest read of all of them.
+    """
+    blamed = {"storage", "undecided", "sync"} & {decision.binds, *decision.also}
+    return bool(blamed) or (not evidence.cached and convinces(evidence.gains.get("storage")))

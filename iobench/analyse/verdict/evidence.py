@@ -75,6 +75,8 @@ class Evidence:
     cheaper_codecs: tuple[str, ...]  # with a lower decoding cost, the most expensive first
     decode: bool
     compress_ratio: float
+    # (low, high) of fetch, prep and harness over their windows, where there are several
+    intervals: dict[str, tuple[float, float]]
     shares: Shares  # where the time of the repetitions went
     gains: dict[str, Estimate]  # of the stages that were left out
     curve: RunCurve | None  # of the storage; None: not measured
@@ -264,6 +266,7 @@ def gather(doc: TrainingRecord) -> Evidence:
         cheaper_codecs=_cheaper_codecs(doc, spec.codec),
         decode=reader.decode and spec.content != "raw",
         compress_ratio=spec.compress_ratio,
+        intervals=_intervals(doc),
         shares=shares_of(doc.job.repetitions),
         gains={
             each.stage: each.gain
@@ -285,6 +288,16 @@ def gather(doc: TrainingRecord) -> Evidence:
         and reader.read_ahead is not False,
         modelled=measured is not None and measured.n == 0,
     )
+
+
+def _intervals(doc: TrainingRecord) -> dict[str, tuple[float, float]]:
+    """The intervals of the ceilings, by the stage that each of them limits."""
+    found = {}
+    for stage, name in (("storage", "fetch"), ("prep", "prep"), ("harness", "harness")):
+        windows = doc.job.ceilings.get(name, Ceiling()).windows
+        if windows is not None and windows.low is not None and windows.high is not None:
+            found[stage] = (windows.low, windows.high)
+    return found
 
 
 def _cpu_costs(doc: TrainingRecord, size: float | None) -> dict[str, float]:

@@ -60,12 +60,12 @@ def by_inference(evidence: Evidence) -> Decision:
     if evidence.accelerator is not None and evidence.accelerator * (1 + NOISE) < known[lowest]:
         return _every_stage_above_demand(evidence, lowest, missing)
     rivals = [
-        stage for stage in known if stage != lowest and known[stage] <= known[lowest] * (1 + NOISE)
+        stage for stage in known if stage != lowest and _is_near(evidence, known, lowest, stage)
     ]
     if rivals:
         return Decision(
             binds="undecided",
-            reason=f"{lowest} and {' and '.join(rivals)} are within {NOISE:.0%} of each other",
+            reason=f"the ceilings of {lowest} and {' and '.join(rivals)} can't be told apart",
         )
     measured = evidence.measured or 0.0
     if missing and measured < MIN_EXPLAINED * known[lowest]:
@@ -80,6 +80,14 @@ def by_inference(evidence: Evidence) -> Decision:
             reason=f"reading alone takes {evidence.fetch_cores:.1f} of {evidence.cores:g} cores",
         )
     return Decision(binds=lowest)
+
+
+def _is_near(evidence: Evidence, known: Mapping[Stage, float], lowest: Stage, stage: Stage) -> bool:
+    """Whether two ceilings are the same within noise, or their intervals overlap."""
+    if known[stage] <= known[lowest] * (1 + NOISE):
+        return True
+    one, other = evidence.intervals.get(lowest), evidence.intervals.get(stage)
+    return one is not None and other is not None and one[1] >= other[0]
 
 
 def _lost_beside_loading(evidence: Evidence) -> Stage | None:

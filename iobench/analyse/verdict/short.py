@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...units import counted, format_count
 from .evidence import Evidence
 
-MIN_TOLD_STEPS = 8
+MIN_TOLD_STEPS = 5
 """A rank that makes fewer steps in a repetition does little else than start."""
 
 MIN_ROUNDS = 2

@@ -1,0 +1,246 @@
+"""No verdict contradicts itself, whatever the record holds.
+
+Generated records have any ceilings, utilization, gains of stages that were left out, curve, shares
+of time, cache and search for the largest number of accelerators, also such as no run leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from iobench.analyse.capacity.change import Change, Quantity
+from iobench.analyse.capacity.whatif import what_if
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.analyse.verdict.tested import convinces, interval
+from iobench.errors import UsageError
+from iobench.report.render_text import render_text
+from iobench.report.run import sections
+from iobench.schema.record import TrainingRecord
+from iobench.schema.verdict import Verdict
+
+from .conftest import build_run
+from .test_causes import curve, run_curve
+
+BY_STAGE = {
+    "storage": {"concurrency", "pack", "compress", "faster-storage"},
+    "prep": {"decoding", "codec", "loader"},
+    "sync": {"no-barrier"},
+    "fill": {"longer-epochs"},
+    "saves": {"faster-saves"},
+}
+"""Advice that is about one stage alone."""
+
+
+@st.composite
+def gains(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Knock-outs of some stages, of one, two or five rounds."""
+    found = []
+    for stage in ("storage", "prep", "accelerator", "sync", "saves", "fill"):
+        value = draw(st.none() | st.floats(0.8, 6))
+        if value is None:
+            continue
+        n = draw(st.sampled_from([1, 2, 5]))
+        wide = draw(st.floats(1.001, 1.6))
+        estimate = {"value": value, "n": n}
+        if n > 1:
+            estimate |= {"low": value / wide, "high": value * wide}
+        found.append({"stage": stage, "gain": estimate})
+    return found
+
+
+@st.composite
+def ranks(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """The time of two ranks: 60 s in parts."""
+    if draw(st.booleans()):
+        return []
+    found = []
+    for rank in range(2):
+        parts = draw(st.lists(st.floats(0.01, 1), min_size=6, max_size=6))
+        names = ("busy_s", "fill_s", "fetch_s", "prep_s", "sync_s", "saves_s")
+        whole = sum(parts)
+        times = {name: 60 * part / whole for name, part in zip(names, parts, strict=True)}
+        found.append({"rank": rank, "wall_s": 60.0} | times)
+    return found
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> Any:
+    """A curve that flattens or does not, with one of large requests or without."""
+    if draw(st.booleans()):
+        return None
+    latency, most = draw(st.floats(0.0005, 0.05)), draw(st.floats(100, 20_000))
+    mine = curve(*(min(2**power / latency, most) for power in range(8)))
+    fast = draw(st.none() | st.floats(1.1, 20))
+    rate = most * 100_000 / 4_000_000
+    large = curve(*[rate * fast] * 3, size=4_000_000, order="sequential") if fast else None
+    return run_curve(mine, large)
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> dict[str, Any] | None:
+    """A search that found 0 to 9 accelerators."""
+    found = draw(st.none() | st.integers(0, 9))
+    if found is None:
+        return None
+    return {
+        "required_accelerator_utilization": 0.9,
+        "accelerators": found or None,
+        "low": max(0, found - 1),
+        "high": found + 1,
+        "points": [],
+    }
+
+
+RATES = st.none() | st.floats(50, 50_000)
+STAGES = ("storage_raw", "fetch", "prep", "harness")
+
+RECORDS = st.fixed_dictionaries(
+    {
+        "rates": st.fixed_dictionaries(dict.fromkeys(STAGES, RATES)),
+        "measured": st.floats(50, 2000),
+        "au": st.none() | st.floats(0.02, 1),
+        "repetitions": st.sampled_from([0, 1, 3]),
+        "residency": st.sampled_from([0.0, 0.0, 0.5]),
+        "workload": st.fixed_dictionaries(
+            {
+                "cache": st.sampled_from(["cold", "cold", "any", "warm"]),
+                "required_accelerator_utilization": st.sampled_from([0.7, 0.9]),
+                "batch_size": st.sampled_from([100, 100, 100, 70_000]),
+            }
+        ),
+        "dataset": st.sampled_from([{}, {"shards": 60_000}, {"shards": 60}, {"samples": 1}]),
+        "loader": st.sampled_from([{}, {"workers": 8, "transport": "tensor"}, {"workers": 0}]),
+        "host": st.sampled_from([{}, {"effective_cores": 0.5}]),
+        "repetition": st.fixed_dictionaries(
+            {"ranks": ranks(), "cpu_s": st.sampled_from([20.0, 500.0])}
+        ),
+        "knock_outs": gains(),
+        "curve": curves(),
+        "find_max": searches(),
+    }
+)
+
+
+def held(**more: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a property over generated records."""
+
+    def wrap(test: Callable[..., None]) -> Callable[..., None]:
+        quick = settings(
+            max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        )
+        return quick(given(record=RECORDS, **more)(test))
+
+    return wrap
+
+
+def verdict_of(doc: TrainingRecord) -> Verdict:
+    assert doc.job.verdict is not None
+    return doc.job.verdict
+
+
+@held()
+def test_a_verdict_does_not_contradict_itself(record: dict[str, Any]) -> None:
+    doc = build_run(**record)
+    found = verdict_of(doc)
+    starved_or_fed(doc, found, cached=record["residency"] > 0.1)
+    what_binds_has_the_largest_gain(found)
+    no_advice_promises_more_than_leaving_its_stage_out_brought(found)
+    figures_are_in_their_bounds(found)
+    it_can_be_told_and_concluded_again(doc, found)
+
+
+def starved_or_fed(doc: TrainingRecord, found: Verdict, *, cached: bool) -> None:
+    blamed = "storage" in (found.binds, *found.also)
+    if found.starved and (blamed or found.binds == "undecided") and found.accelerators_fed:
+        searched = found.fed is not None and found.fed.basis == "find-max"
+        assert searched or found.accelerators_fed < doc.job.accelerators
+    if found.starved is False and found.accelerators_fed is not None and not doc.job.find_max:
+        assert found.accelerators_fed >= doc.job.accelerators
+    cached = cached or doc.job.workload.cache == "warm"
+    if cached:
+        assert not (blamed and doc.job.repetitions)
+        assert found.storage_bound is None or not doc.job.repetitions
+    if found.binds == "accelerator" and found.basis == "tested":
+        others = {stage: gain for stage, gain in found.gains.items() if stage != "accelerator"}
+        told = {stage for stage, gain in others.items() if convinces(gain)}
+        assert told <= ({"storage"} if cached else set())
+    if any(advice.id == "none" for advice in found.advice):
+        assert found.binds == "accelerator"
+    if found.too_short:
+        assert found.binds == "undecided"
+
+
+def what_binds_has_the_largest_gain(found: Verdict) -> None:
+    if found.basis != "tested" or found.binds in ("undecided", "accelerator", "cpu", "sync"):
+        return
+    mine = found.gains[found.binds]
+    assert convinces(mine)
+    for stage in found.also:
+        assert convinces(found.gains[stage])
+        assert found.gains[stage].value <= mine.value
+        assert interval(found.gains[stage])[1] >= interval(mine)[0]
+
+
+def no_advice_promises_more_than_leaving_its_stage_out_brought(found: Verdict) -> None:
+    for advice in found.advice:
+        ends = [advice.low, advice.predicted_gain, advice.high]
+        known = [end for end in ends if end is not None]
+        assert known == sorted(known)
+        assert advice.predicted_gain is None or advice.predicted_gain >= 1
+        for stage, ids in BY_STAGE.items():
+            gain = found.gains.get(stage)
+            if gain is None or advice.id not in ids or found.binds == "cpu":
+                continue
+            assert max(known, default=0) <= (gain.value if gain.high is None else gain.high) + 1e-9
+
+
+def figures_are_in_their_bounds(found: Verdict) -> None:
+    if found.fetch_stall is not None and found.prep_stall is not None:
+        assert found.fetch_stall >= 0
+        assert found.prep_stall >= 0
+        assert found.fetch_stall + found.prep_stall <= 1 + 1e-9
+    fed = found.fed
+    if fed is not None and fed.accelerators is not None:
+        assert fed.low is None or fed.low <= fed.accelerators
+        assert fed.high is None or fed.high >= fed.accelerators
+        assert found.accelerators_fed == fed.accelerators
+
+
+def it_can_be_told_and_concluded_again(doc: TrainingRecord, found: Verdict) -> None:
+    for text in (found.sentence, found.explanation):
+        assert text.endswith(".")
+        assert "None" not in text
+        assert "\n" not in text
+    assert not (found.starved and "are fed" in found.sentence)
+    assert render_text(sections(doc))
+    assert conclude(doc) == doc
+
+
+@held(
+    change=st.sampled_from(
+        [
+            Change(storage_bandwidth=Quantity(2, relative=True)),
+            Change(concurrency=Quantity(4, relative=True)),
+            Change(workers=Quantity(8)),
+            Change(accelerators=Quantity(4)),
+        ]
+    )
+)
+def test_a_what_if_does_not_contradict_itself(record: dict[str, Any], change: Change) -> None:
+    doc = build_run(**record)
+    try:
+        found = what_if(doc, change)
+    except UsageError:
+        return
+    answer = verdict_of(found.document)
+    assert answer.basis == "inferred"
+    assert set(answer.gains) <= {"cpu"}
+    if answer.starved and "storage" in (answer.binds, *answer.also):
+        assert (
+            answer.accelerators_fed is None
+            or answer.accelerators_fed < found.document.job.accelerators
+        )
