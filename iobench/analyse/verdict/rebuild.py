@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ...schema.record import RunRecord, TrainingRecord
-from ...schema.training import Ceiling, Epoch, FindMax, Repetition
+from ...schema.training import Ceiling, FindMax, Repetition
 from ...schema.verdict import RunCurve
 from ...schema.workload import OWN_LOADER
 from ..checkpoint.meaning import with_meaning
@@ -25,8 +25,6 @@ from .validity import LEVELS, evaluate, validity
 from .windows import ceiling_again, cpu_ceiling
 
 T = TypeVar("T", bound=RunRecord)
-
-
 
 
 def conclude(doc: T) -> T:
