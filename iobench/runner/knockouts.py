@@ -210,7 +210,17 @@ class KnockOuts:
         self._add("fill", fill)
         self._base = steady_rate(events, workers=how.workers, together=how.together)
         stages = self.turns.order(number)
+        if stages and not self._has_time():
+            log.info("no round after repetition %d: the time for knock-outs is over", number)
+            return ()
         return tuple(stage for stage in stages if stage not in self._failed)
+
+    def _has_time(self) -> bool:
+        """Whether a round as long as those before ends in time; the first one always begins."""
+        assert self.turns is not None
+        spent = [one.seconds for each in self.job.knock_outs for one in each.rounds]
+        rounds = max(len(each.rounds) for each in self.job.knock_outs if each.stage != "fill")
+        return rounds == 0 or sum(spent) * (1 + 1 / rounds) <= self.turns.limit_s
 
     def _plan(self, took_s: float) -> Turns:
         bench, first = self.bench, self.job.repetitions[0]

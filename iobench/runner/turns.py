@@ -18,6 +18,9 @@ MIN_S = 1.0
 MIN_ROUNDS = 3
 """Rounds that the default budget has time for: an interval from fewer of them is far too wide."""
 
+OVERRUN, OVERRUN_OF_BUDGET = 2.0, 1.25
+"""How much longer than planned the knock-outs may take; where a budget was given, it is less."""
+
 NONE = "the budget of {budget} is too small for any of them: raise --budget"
 LEFT_OUT = "the budget of {budget} is too small for it: raise --budget, or --repeat"
 
@@ -45,12 +48,15 @@ class Length:
 class Turns:
     """After each of the repetitions ``rounds``, all ``stages`` are left out once each.
 
-    Each takes ``seconds`` of loading. ``left_out``: why other stages are not measured.
+    Each takes ``seconds`` of loading. ``left_out``: why other stages are not measured. No round
+    begins that would end after ``limit_s`` seconds of knock-outs: those with slow batches take
+    longer than planned.
     """
 
     rounds: tuple[int, ...] = ()
     stages: tuple[KnockedOut, ...] = ()
     seconds: float = 0.0
+    limit_s: float = 0.0
     left_out: dict[KnockedOut, str] = field(default_factory=dict)
 
     def order(self, number: int) -> tuple[KnockedOut, ...]:
@@ -87,6 +93,7 @@ def plan_turns(
                 rounds=spread(rounds, repetitions),
                 stages=tuple(stages[:count]),
                 seconds=min(seconds, length.loading_s),
+                limit_s=budget_s * (OVERRUN if given is None else OVERRUN_OF_BUDGET),
                 left_out=dict.fromkeys(stages[count:], why),
             )
     why = NONE.format(budget=format_duration(given or 0.0))

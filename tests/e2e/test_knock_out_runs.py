@@ -6,6 +6,7 @@ import ctypes
 import json
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from iobench.errors import InterruptedRun, StorageError, UsageError
 from iobench.load.reader import BatchReader
+from iobench.runner import knockouts, turns
 from iobench.runner.calibration.bench import Bench
 from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
@@ -146,6 +148,21 @@ def test_a_budget_that_is_too_small_leaves_all_out(measure: Measure) -> None:
     assert measured == {"fill"}  # it needs no time
     assert all(each.not_measured for stage, each in of(doc).items() if stage != "fill")
     assert set(pq.read_table(directory / "events.parquet")["phase"].to_pylist()) == {"measure"}
+
+
+def test_no_round_begins_that_the_budget_has_no_time_for(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = turns.plan_turns
+
+    def short(*given: Any, **more: Any) -> Any:
+        return replace(plan(*given, **more), limit_s=1e-3)
+
+    monkeypatch.setattr(knockouts, "plan_turns", short)
+    doc, _ = measure(repetitions=3, budget_s=60.0)
+    rounds = {stage: len(each.rounds) for stage, each in of(doc).items()}
+    assert rounds["storage"] == rounds["prep"] == rounds["accelerator"] == 1
+    assert rounds["fill"] == 3
 
 
 def test_knock_outs_can_be_switched_off(measure: Measure) -> None:

@@ -137,3 +137,28 @@ def test_each_ceiling_is_measured_again(make_dataset: Any, tmp_path: Path) -> No
     slow = bench.ceilings["fetch"].details.windows[-1]
     slow.seconds = 10.0
     assert "fetch" not in [entry.name for entry in again(bench)]
+
+
+def test_the_cpu_ceiling_is_the_cores_over_what_a_sample_costs(make_run: Build) -> None:
+    """8 cores, and 20 CPU seconds for 120,000 samples in each of five repetitions."""
+    cpu = make_run().job.ceilings["cpu"]
+    assert cpu.by == "computed"
+    assert cpu.samples_per_s == pytest.approx(8 / (20 / 120_000))
+    assert cpu.cpu_s_per_gb == pytest.approx(20 / 12)
+    assert cpu.windows is not None
+    assert cpu.windows.n == 5
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        {"repetition": {"cpu_s": None}},
+        {"repetition": {"complete": False}},
+        {"host": {"cores": None, "affinity_cores": None, "effective_cores": None}},
+        {"rates": dict.fromkeys(("storage_raw", "fetch", "prep", "harness", "accelerator"))},
+    ],
+)
+def test_there_is_no_cpu_ceiling_without_its_figures(
+    make_run: Build, lacking: dict[str, Any]
+) -> None:
+    assert "cpu" not in make_run(**lacking).job.ceilings
