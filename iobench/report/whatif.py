@@ -20,7 +20,9 @@ TRUSTED = 0.2
 Stages compete, or a ceiling was measured under other conditions than those of the run.
 """
 
-_CEILINGS = tuple(zip(LABELS, ("raw", "fetch", "prep", "harness", "accelerator"), strict=True))
+_CEILINGS = tuple(
+    zip(LABELS, ("raw", "fetch", "prep", "harness", "cpu", "accelerator"), strict=True)
+)
 """Names of the ceilings, and of their attributes in the evidence."""
 
 
