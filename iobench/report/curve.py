@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from ..analyse.verdict.curve import FLATTENED, is_near
+import math
+from dataclasses import replace
+
+from ..analyse.verdict.curve import FLATTENED, is_near, spent
 from ..schema.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
+from ..schema.record import TrainingRecord
 from ..units import counted, format_bytes, format_count, format_duration, format_rate
 from .figures import Format, figure, raw, word
 from .sections import Bars, Cell, Column, Headline, Item, Items, Row, Section, Table
@@ -15,7 +19,7 @@ _TOO_FEW = "-"
 def sections(probe: StorageProbe) -> list[Section]:
     """What was found, a table for each curve, and a table of all points for data."""
     what = f"dataset {probe.dataset}" if probe.dataset else counted(probe.objects, "object")
-    told = [_sentence(curve, spent) for curve, spent in zip(probe.curves, probe.spent, strict=True)]
+    told = [_sentence(curve, which) for curve, which in zip(probe.curves, probe.spent, strict=True)]
     if probe.large is not None:
         told.append(_sentence(probe.large, "unknown"))
     found: list[Section] = [
@@ -43,6 +47,17 @@ def sections(probe: StorageProbe) -> list[Section]:
     return found
 
 
+def curve_sections(doc: TrainingRecord) -> list[Section]:
+    """The curve of a run's own requests, with the mark where the run works on it."""
+    found = doc.job.curve
+    if found is None or not found.curve.points:
+        return []
+    told = [_sentence(found.curve, spent(found.curve, found.large))]
+    told += [found.not_measured] if found.not_measured else []
+    table = _table(found.curve, "curve", found.in_flight)
+    return [replace(table, notes=(*told, *found.curve.notes))]
+
+
 def _requests(curve: StorageCurve) -> str:
     """What is read: ``random reads of 128 KiB``."""
     size = format_bytes(curve.request_bytes)
@@ -52,7 +67,7 @@ def _requests(curve: StorageCurve) -> str:
     return f"{curve.order} reads of {size}"
 
 
-def _sentence(curve: StorageCurve, spent: Spent) -> str:
+def _sentence(curve: StorageCurve, which: Spent) -> str:
     """The plateau, the knee, and what is spent there; or why there is no plateau."""
     requests = _requests(curve)
     requests = requests[0].upper() + requests[1:]
@@ -76,12 +91,12 @@ def _sentence(curve: StorageCurve, spent: Spent) -> str:
     )
     if any(point.client for point in curve.points if point.in_flight >= knee):
         return f"{text} The CPU of this host is spent there, so the storage may be faster."
-    if spent == "operations":
+    if which == "operations":
         return (
             f"{text} Its operations/s are spent and its bandwidth is not: larger requests get more "
             "bytes/s, for example samples packed into shards."
         )
-    return f"{text} Its bandwidth is spent there." if spent == "bandwidth" else text
+    return f"{text} Its bandwidth is spent there." if which == "bandwidth" else text
 
 
 def _spread(rate: Rate, show: Format) -> str:
@@ -90,12 +105,19 @@ def _spread(rate: Rate, show: Format) -> str:
     return f"{show(rate.value)} [{show(rate.low)}, {show(rate.high)}]"
 
 
-def _mark(curve: StorageCurve, point: CurvePoint) -> str:
+def _mark(curve: StorageCurve, point: CurvePoint, in_flight: float | None = None) -> str:
+    """What is special about a point. ``in_flight``: of a job, marked at the nearest point."""
     knee = curve.knee_in_flight
     marks = ["knee"] if point.in_flight == knee else []
     on_plateau = knee is not None and point.in_flight > knee and is_near(point, curve.points)
     marks += ["plateau"] if on_plateau else []
-    return ", ".join([*marks, *(["client"] if point.client else [])])
+    marks += ["client"] if point.client else []
+    if in_flight and point is min(
+        curve.points, key=lambda each: abs(math.log(each.in_flight / in_flight))
+    ):
+        exact = point.in_flight == in_flight
+        marks.append("your job works here" + ("" if exact else f" ({format_count(in_flight)})"))
+    return ", ".join(marks)
 
 
 def _interval(rate: Rate) -> Cell:
@@ -104,7 +126,7 @@ def _interval(rate: Rate) -> Cell:
     return word(f"[{format_count(rate.low)}, {format_count(rate.high)}]")
 
 
-def _table(curve: StorageCurve, name: str) -> Table:
+def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Table:
     right: tuple[Column, ...] = (
         Column(name="in_flight", label="in flight", unit="count", align="right"),
         Column(name="reads_per_s", label="reads/s", unit="count", align="right"),
@@ -127,7 +149,7 @@ def _table(curve: StorageCurve, name: str) -> Table:
                 figure(point.latency_p999_s, format_duration, missing=_TOO_FEW),
                 word(bound),
             ),
-            mark=_mark(curve, point),
+            mark=_mark(curve, point, in_flight),
         )
         for point, bound in zip(curve.points, curve.bound, strict=True)
     )

@@ -12,17 +12,17 @@ from ..units import (
     format_count,
     format_duration,
     format_percent,
-    format_rate,
 )
 from .cache import cold_reads
 from .ceilings import ceiling_sections
+from .curve import curve_sections
+from .fed import fed_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
 from .knockouts import knock_out_sections
 from .loader import library_sections
 from .rates import rate_over_time
 from .saves import saves_sections
 from .sections import (
-    Bars,
     Cell,
     Column,
     Fact,
@@ -51,7 +51,8 @@ def sections(doc: TrainingRecord) -> list[Section]:
     found += ceiling_sections(doc)
     found += _metrics(doc)
     found += time_sections(doc)
-    found += _find_max(doc)
+    found += curve_sections(doc)
+    found += fed_sections(doc, of_stored=OF_STORED if reads_unseen(doc) else "")
     found += library_sections(doc)
     found += saves_sections(doc)
     found.append(Findings(findings=tuple(doc.findings)))
@@ -176,51 +177,6 @@ def _metrics(doc: TrainingRecord) -> list[Section]:
 def _single(label: str, name: str, cell: Cell) -> Row:
     """A row of the metrics without minimum, maximum and number."""
     return Row(cells=(word(label, name), cell, BLANK, BLANK, BLANK))
-
-
-def _find_max(doc: TrainingRecord) -> list[Section]:
-    if doc.job.find_max is None:
-        return []
-    found, required = (
-        doc.job.find_max,
-        format_percent(doc.job.find_max.required_accelerator_utilization),
-    )
-    none = "none of those tried" if found.bound else "not even one"
-    answer = none if found.accelerators is None else format_count(found.accelerators)
-    rows = []
-    for point in sorted(found.points, key=lambda point: point.accelerators):
-        number = Cell(value=point.accelerators, text=str(point.accelerators))
-        au = point.accelerator_utilization_sustained
-        if au is None:
-            why = point.not_measured.get("accelerator_utilization_sustained", NO_REASON)
-            lacking = Cell(value=None, why=f"not measured: {why}")
-            rows.append(Row(cells=(number, lacking, BLANK, BLANK)))
-            continue
-        rate = figure(point.read_bytes_per_s, format_rate, missing="")
-        fed = word("fed" if point.passed else "starved")
-        rows.append(Row(cells=(number, figure(au, format_percent), rate, fed)))
-    notes = [f"bandwidths are {OF_STORED}"] if reads_unseen(doc) else []
-    notes += [f"the search stopped: {found.bound}"] if found.bound else []
-    return [
-        Table(
-            id="find-max",
-            title=f"Accelerators fed at {required} utilization or more: {answer}",
-            columns=(
-                Column(name="accelerators", label="accelerators", unit="count", align="right"),
-                Column(
-                    name="accelerator_utilization_sustained",
-                    label="utilization",
-                    unit="share",
-                    align="right",
-                ),
-                Column(name="read_bytes_per_s", label="bandwidth", unit="bytes/s", align="right"),
-                Column(name="fed"),
-            ),
-            rows=tuple(rows),
-            bars=Bars(column="accelerator_utilization_sustained", full=1.0),
-            notes=tuple(notes),
-        )
-    ]
 
 
 def _advice(doc: TrainingRecord) -> list[Section]:

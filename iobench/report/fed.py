@@ -1,0 +1,148 @@
+"""How many accelerators the storage feeds: the tries of a search, and larger numbers of ranks."""
+
+from __future__ import annotations
+
+from ..analyse.verdict.search import STEADY, trials_of, utilization_of
+from ..schema.record import TrainingRecord
+from ..schema.training import FindMax
+from ..schema.verdict import Estimate, Fed
+from ..units import counted, format_count, format_percent, format_rate
+from .figures import BLANK, NO_REASON, figure, word
+from .sections import Bars, Cell, Column, Row, Section, Table
+
+_BY = {
+    "find-max": "by --find-max",
+    "plateau": "by the storage's curve",
+    "fetch": "by the fetch ceiling",
+    "": "",
+}
+
+
+def fed_sections(doc: TrainingRecord, *, of_stored: str = "") -> list[Section]:
+    """The search's tries, and what is known of the run's number of ranks and of larger ones.
+
+    ``of_stored``: what the bandwidths count, if not the bytes that were read.
+    """
+    found: list[Section] = []
+    if doc.job.find_max is not None:
+        found.append(_search(doc.job.find_max, of_stored))
+    fed = doc.job.verdict.fed if doc.job.verdict else None
+    if fed is not None and any(each.how == "extrapolated" for each in fed.at):
+        found.append(_more_ranks(fed, doc.job.workload.required_accelerator_utilization))
+    return found
+
+
+def number_text(fed: Fed) -> str:
+    """``11 [10, 11]``; ``8 or more`` where the storage may feed more than was tried."""
+    if fed.accelerators is None:
+        return "not known"
+    number = format_count(fed.accelerators)
+    if fed.low is not None and fed.high is not None:
+        return f"{number} [{fed.low}, {fed.high}]"
+    if fed.low is not None:
+        return f"{number} or more (at least {fed.low})"
+    return number
+
+
+def _more_ranks(fed: Fed, required: float) -> Table:
+    rows = []
+    for one in fed.at:
+        told = {True: "fed", False: "starved", None: "not told"}[one.fed]
+        utilization = one.accelerator_utilization
+        rows.append(
+            Row(
+                cells=(
+                    Cell(value=one.ranks, text=str(one.ranks)),
+                    _share(utilization),
+                    word(told),
+                    word(one.how),
+                )
+            )
+        )
+    notes = []
+    if fed.reads_in_flight is not None:
+        notes.append(f"that takes {counted(round(fed.reads_in_flight), 'read')} in flight")
+    if fed.potential is not None:
+        notes.append(
+            f"with so many reads in flight instead of the run's own the storage could feed "
+            f"{format_count(fed.potential)}"
+        )
+    elif fed.today is not None and fed.today != fed.accelerators:
+        notes.append(f"with the run's own reads in flight: {format_count(fed.today)}")
+    number = f"{number_text(fed)} {_BY[fed.basis]}".strip()
+    return Table(
+        id="fed",
+        title=f"Storage for accelerators at {format_percent(required)} utilization: {number}; "
+        "jobs with a barrier at each step",
+        columns=(
+            Column(name="ranks", label="accelerators", unit="count", align="right"),
+            Column(name="accelerator_utilization", label="utilization", unit="share"),
+            Column(name="fed"),
+            Column(name="how"),
+        ),
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def _share(estimate: Estimate | None) -> Cell:
+    if estimate is None:
+        return Cell(value=None, text="-")
+    text = format_percent(estimate.value)
+    if estimate.low is not None and estimate.high is not None:
+        text += f" [{format_percent(estimate.low)}, {format_percent(estimate.high)}]"
+    return Cell(value=estimate.value, text=text)
+
+
+def _search(found: FindMax, of_stored: str) -> Table:
+    """A row for each try, those of one number side by side."""
+    required = format_percent(found.required_accelerator_utilization)
+    none = "none of those tried" if found.bound else "not even one"
+    answer = none if found.accelerators is None else format_count(found.accelerators)
+    if found.low is not None and found.high is not None and found.accelerators is not None:
+        answer += f" [{found.low}, {found.high}]"
+    rows = []
+    for tries in trials_of(found.points).values():
+        for point in tries:
+            number = Cell(value=point.accelerators, text=str(point.accelerators))
+            trial = Cell(value=point.trial + 1, text=str(point.trial + 1))
+            steps = figure(point.steps, format_count, missing="")
+            au = utilization_of(point)
+            if au is None:
+                reasons = point.not_measured
+                why = reasons.get(STEADY, reasons.get("accelerator_utilization_sustained"))
+                lacking = Cell(value=None, why=f"not measured: {why or NO_REASON}")
+                rows.append(Row(cells=(number, lacking, BLANK, BLANK, trial, steps)))
+                continue
+            rate = figure(point.read_bytes_per_s, format_rate, missing="")
+            fed = word("fed" if point.passed else "starved")
+            rows.append(Row(cells=(number, figure(au, format_percent), rate, fed, trial, steps)))
+    notes = [f"bandwidths are {of_stored}"] if of_stored else []
+    notes += [f"the search stopped: {found.bound}"] if found.bound else []
+    wanted = found.wanted_steps
+    few = [point.steps for point in found.points if point.steps is not None]
+    if wanted and few and min(few) < wanted:
+        notes.append(
+            f"tries had {counted(min(few), 'step')} or more in the steady window, fewer than the "
+            f"{wanted} that a try should have: the data or the time of a try was too small"
+        )
+    return Table(
+        id="find-max",
+        title=f"Accelerators fed at {required} utilization or more: {answer}",
+        columns=(
+            Column(name="accelerators", label="accelerators", unit="count", align="right"),
+            Column(
+                name="accelerator_utilization_sustained",
+                label="utilization",
+                unit="share",
+                align="right",
+            ),
+            Column(name="read_bytes_per_s", label="bandwidth", unit="bytes/s", align="right"),
+            Column(name="fed"),
+            Column(name="trial", unit="count", align="right", where="pages"),
+            Column(name="steps", unit="count", align="right", where="pages"),
+        ),
+        rows=tuple(rows),
+        bars=Bars(column="accelerator_utilization_sustained", full=1.0),
+        notes=tuple(notes),
+    )
