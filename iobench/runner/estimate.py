@@ -22,8 +22,8 @@ START_S = 0.5
 _ACCELERATOR_S = 2.0
 """Longest window of the accelerator, which needs no storage to settle."""
 
-_SEARCH_POINTS, _SEARCH_POINT_S = 6, 10.0
-"""What ``--find-max`` usually tries, and the time of each try where the accelerators are fed."""
+_SEARCH_TRIES = 9
+"""What ``--find-max`` usually tries: a few numbers, and two of them three times."""
 
 _USUAL_STAGES = 3
 """Stages that a run usually leaves out in phases of their own."""
@@ -87,7 +87,7 @@ def estimate(
             PartTime(
                 part="find_max",
                 what="search for the largest number of accelerators",
-                seconds=_SEARCH_POINTS * (_SEARCH_POINT_S + START_S),
+                seconds=_SEARCH_TRIES * (_try_s(plan) + START_S),
                 at_least=True,
             )
         )
