@@ -220,7 +220,7 @@ def test_a_rank_that_stands_out_is_named() -> None:
     assert slowest_rank(ranks_with([70.0, 72.0, 99.0, 71.0])) == 2
 
 
-@pytest.mark.parametrize("own_s", [[90.0, 92.0, 94.0, 91.0], [99.0], []])
+@pytest.mark.parametrize("own_s", [[90.0, 92.0, 94.0, 91.0], [60.0, 70.0, 80.0, 95.0], [99.0], []])
 def test_no_rank_stands_out(own_s: list[float]) -> None:
     assert slowest_rank(ranks_with(own_s)) is None
 

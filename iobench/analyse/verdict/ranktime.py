@@ -4,12 +4,15 @@ The time of a rank adds up to its wall time: start-up, pipeline fill, waits for 
 busy time, waits for other ranks, and saves. A wait for a batch is divided by what a worker did for
 that batch: in proportion to its time in reads, and its time in decompress, decode, check and
 collate.
+
+Source: R. B. Dean and W. J. Dixon, "Simplified statistics for small numbers of observations", 1951
+(the ratio Q, for one value that is far from all others).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import mean
 from typing import NamedTuple
@@ -23,6 +26,12 @@ from .rankepochs import RankEpoch, epoch_ends_ns
 
 INDEPENDENT = "none"
 """The ``accelerator.sync`` of ranks that never wait for each other."""
+
+_DIXON = (0.941, 0.765, 0.642, 0.560, 0.507, 0.468, 0.437, 0.412)
+"""Critical values of Q for 3 to 10 values: a largest value beyond them is chance in 5 % of cases.
+
+For more values the critical ones are lower.
+"""
 
 Startups = Mapping[int, Sequence[float | None]]
 """By epoch: seconds from the common start to the first read of each rank."""
@@ -179,7 +188,8 @@ def slow_rank(repetition: Repetition) -> Slow | None:
     """The rank whose own time exceeds the mean of the others by more than NOISE of the wall time.
 
     A rank's own time is that without start-up, waits for other ranks, and saves. None if no rank
-    stands out, which is also the case if each rank is the slowest one in turn.
+    stands out from the others (by Dixon's Q, from three ranks on), as when each rank is the slowest
+    one in turn.
     """
     ranks = repetition.ranks
     if len(ranks) < 2:
@@ -188,7 +198,7 @@ def slow_rank(repetition: Repetition) -> Slow | None:
     worst = max(ranks, key=lambda each: own[each.rank])
     others = [each for each in ranks if each is not worst]
     excess = own[worst.rank] - mean(own[each.rank] for each in others)
-    if worst.wall_s <= 0 or excess <= NOISE * worst.wall_s:
+    if worst.wall_s <= 0 or excess <= NOISE * worst.wall_s or not _stands_out(own.values()):
         return None
     return Slow(
         worst.rank,
@@ -196,6 +206,15 @@ def slow_rank(repetition: Repetition) -> Slow | None:
         batches_s(worst),
         mean(batches_s(each) for each in others),
     )
+
+
+def _stands_out(values: Iterable[float]) -> bool:
+    """Whether the largest value is far from all others; two values do not tell it, and count."""
+    ordered = sorted(values)
+    if len(ordered) < 3:
+        return True
+    critical = _DIXON[min(len(ordered) - 3, len(_DIXON) - 1)]
+    return ordered[-1] - ordered[-2] > critical * (ordered[-1] - ordered[0])
 
 
 def slowest_rank(repetition: Repetition) -> int | None:

@@ -33,6 +33,11 @@ from .memory import Wrapper
 
 _Z99 = 2.3263478740408408  # the 99th percentile of the standard normal distribution
 
+_RANDOM = random.SystemRandom()
+"""It has no state that processes share: torch gives the workers of all ranks the same seed, with
+which the reads of all ranks would be slow at the same steps.
+"""
+
 
 class Link:
     """Serves one request at a time, in order of arrival.
@@ -119,9 +124,8 @@ class ThrottledStorage(Wrapper):
 
     def latency(self) -> float:
         """The latency of the next read in seconds."""
-        # Python seeds the random module again in a forked process.
         return (
-            self.latency_s * math.exp(random.gauss(0.0, self._sigma))
+            self.latency_s * math.exp(_RANDOM.normalvariate(0.0, self._sigma))
             if self._sigma
             else self.latency_s
         )
