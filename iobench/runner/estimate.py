@@ -8,6 +8,7 @@ from ..schema.plan import PartTime
 from ..units import counted
 from .calibration.ceilings import ENTRIES, Entry
 from .calibration.curve import budget_s, storage_curve
+from .calibration.findmax import MAX_POINT_S, wanted_steps
 from .calibration.windows import plan_windows
 from .confirm import MAX_TRIED, MIN_TURNS, Confirm
 from .experiment import Options
@@ -106,6 +107,12 @@ def _steps(plan: Plan) -> int:
     )
 
 
+def _try_s(plan: Plan) -> float:
+    """Seconds of a try of ``--find-max`` where the accelerators are fed."""
+    step_time = plan.workload.accelerator.step_time or 0.0
+    return min(MAX_POINT_S, wanted_steps(plan.workload) * step_time)
+
+
 def _knock_outs(
     plan: Plan, options: Options, repetitions: PartTime, each: float | None
 ) -> PartTime:
@@ -139,11 +146,13 @@ def _confirm(confirm: Confirm, repetition_s: float | None) -> PartTime:
     )
 
 
-def calibrating_s(plan: Plan, seconds: float, *, repetitions: int) -> float:
+def calibrating_s(plan: Plan, seconds: float, *, repetitions: int | None = None) -> float:
     """How long all ceilings and the storage's curve take, for windows of ``seconds``.
 
-    Some windows are divided, and the later parts follow the repetitions: each starts anew.
+    Some windows are divided, and the later parts follow the repetitions (as many as the plan's if
+    ``repetitions`` is None): each starts anew.
     """
+    repetitions = plan.repetitions if repetitions is None else repetitions
     entries = [entry for entry in ENTRIES if entry.applies(plan)]
     later = len(plan_windows(seconds, repetitions).after) * sum(entry.again for entry in entries)
     return START_S * (len(entries) + later) + sum(_window_s(entry, seconds) for entry in entries)

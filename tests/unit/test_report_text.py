@@ -86,6 +86,7 @@ def test_ceilings_are_bars_of_one_unit(make_run: Build) -> None:
         "fetch",
         "prep",
         "harness",
+        "all cores",
         "accelerators",
         "predicted",
         "measured",
