@@ -247,3 +247,23 @@ def test_checkpoints_are_left_out_and_those_of_other_knock_outs_are_not_recorded
     code_doc, _ = measure(mixed=Mixed(plan=plan, every=8), knock_outs=False)
     assert code_doc.job.quiet is not None
     assert code_doc.job.quiet.steps == 20
+
+
+def test_a_library_cannot_be_run_without_its_prep(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("webdataset")
+    doc, directory = measure("loader.kind=webdataset", codec="none", prove=False)
+    assert of(doc)["prep"].not_measured
+    assert of(doc)["storage"].gain is not None
+    assert of(doc)["accelerator"].gain is not None
+    assert rows_of(directory, "without-storage")["samples"].sum() > 0
+
+
+def test_without_a_barrier_no_rank_waits(measure: Measure) -> None:
+    doc, directory = measure(accelerators=2)
+    assert of(doc)["sync"].gain is not None
+    assert rows_of(directory, "measure")["sync_ns"].max() > 0
+    assert rows_of(directory, "without-sync")["sync_ns"].max() == 0
+    apart, _ = measure("accelerator.sync=none", accelerators=2)
+    assert of(apart)["sync"].not_measured

@@ -18,6 +18,9 @@ from ...units import format_duration
 from ..compare.statistics import mean_interval
 from .rankepochs import Events, rank_epochs
 
+_MIN_COST_S = 1e-12
+"""A sample that takes less CPU time than that is a damaged record."""
+
 
 def ceiling_from_events(
     events: Events, context: Repetition, *, round_steps: int = 1
@@ -151,18 +154,17 @@ def cpu_ceiling(repetitions: Sequence[Repetition], cores: float | None) -> Ceili
     It is the cores over the CPU time that a sample took in the complete repetitions: that of the
     ranks and their workers, so every stage counts once, and the kernel's threads do not.
     """
-    costs = [
-        each.cpu_s / each.samples
+    known = [
+        each
         for each in repetitions
-        if each.complete and each.cpu_s and each.samples
+        if each.complete and each.samples > 0 and each.cpu_s is not None
     ]
+    costs = [cost for each in known if (cost := (each.cpu_s or 0.0) / each.samples) >= _MIN_COST_S]
     if not costs or not cores:
         return None
     rates = [cores / cost for cost in costs]
     rate = cores / fmean(costs)
-    stored = sum(each.sample_bytes for each in repetitions if each.complete)
-    samples = sum(each.samples for each in repetitions if each.complete)
-    size = stored / samples
+    size = max(0.0, sum(each.sample_bytes for each in known) / sum(each.samples for each in known))
     return Ceiling(
         by="computed",
         samples_per_s=rate,
