@@ -154,7 +154,7 @@ def _confirm(args: argparse.Namespace) -> int:
 
     from ..analyse.verdict.rebuild import conclude
     from ..errors import UsageError
-    from ..report.tried import confirmed_sections
+    from ..report.tried import by_hand, confirmed_sections
     from ..runner.confirm import NOTHING, Confirm, applicable
     from ..runner.earlier import plan_again
     from ..runner.experiment import Options
@@ -176,9 +176,10 @@ def _confirm(args: argparse.Namespace) -> int:
     earlier = conclude(load_training(directory))
     advice = earlier.job.verdict.advice if earlier.job.verdict is not None else []
     if not applicable(advice):
+        remedy = "; ".join(f"{item.text}: {item.basis}" for item in by_hand(earlier))
         raise UsageError(
             f"there is nothing to confirm: {NOTHING}",
-            remedy=f"its advice is in: iobench report {directory}",
+            remedy=remedy or f"its advice is in: iobench report {directory}",
         )
     given = apply_overrides({}, args.overrides)
     if other := [key for key in given if key != "storage"]:

@@ -25,7 +25,7 @@ def tried_sections(doc: TrainingRecord) -> list[Section]:
         return []
     found: list[Section] = [_table(tried)] if tried else []
     notes = [Item(text=none)] if none else []
-    notes += _by_hand(doc)
+    notes += by_hand(doc)
     if notes:
         title = "Advice that was not tried"
         found.append(Items(id="not-tried", title=title, items=tuple(notes)))
@@ -100,8 +100,8 @@ def _table(tried: list[Confirmation]) -> Table:
     )
 
 
-def _by_hand(doc: TrainingRecord) -> list[Item]:
-    """The commands for advice that needs another dataset."""
+def by_hand(doc: TrainingRecord) -> list[Item]:
+    """Advice that needs another dataset, with the commands to try it."""
     job, spec, verdict = doc.job, doc.job.dataset.spec, doc.job.verdict
     if verdict is None:
         return []
@@ -113,5 +113,5 @@ def _by_hand(doc: TrainingRecord) -> list[Item]:
             f"--set {_OTHER_DATA[advice.id]}; iobench run {job.workload.name} --data NEW",
         )
         for advice in verdict.advice
-        if advice.id in _OTHER_DATA
+        if advice.id in _OTHER_DATA and not advice.settings
     ]

@@ -28,7 +28,7 @@ def confirmed(tmp_path: Path, url: str, **workload: Any) -> TrainingRun:
     plan = make_plan(
         build(Workload, spec, where="confirm"), url, accelerators=1, repetitions=2, seed=5
     )
-    doc, _ = run(plan, Options(results=tmp_path, calibration_s=1.5, confirm=Confirm()))
+    doc, _ = run(plan, Options(results=tmp_path, calibration_s=4.0, confirm=Confirm()))
     assert doc.status == "ok"
     return doc.job
 
@@ -47,14 +47,14 @@ def first(job: TrainingRun) -> Confirmation:
 
 
 def test_reads_in_flight_against_latency_give_what_was_promised(tmp_path: Path) -> None:
-    """A read takes 20 ms and 5 ms of the link, so one in flight yields 40 samples/s, and the link
-    has room for 200.
+    """A read takes 5 ms and 2 ms of the link, so one in flight yields 143 samples/s, and the link
+    has room for 500.
     """
-    data = make(tmp_path, format="files", samples=240, sample_size={"mean": 100_000})
+    data = make(tmp_path, format="files", samples=1000, sample_size={"mean": 50_000})
     job = confirmed(
         tmp_path,
-        f"throttled+{data}?latency=20ms&bandwidth=20MB",
-        batch_size=20,
+        f"throttled+{data}?latency=5ms&bandwidth=25MB",
+        batch_size=100,
         reader={"concurrency": 1},
         loader={"workers": 1},
     )
@@ -62,7 +62,7 @@ def test_reads_in_flight_against_latency_give_what_was_promised(tmp_path: Path) 
     assert tried.id == "concurrency"
     [setting] = tried.settings
     assert tried.found is not None
-    assert tried.promised.value == pytest.approx(5, rel=0.15)
+    assert tried.promised.value == pytest.approx(3.5, rel=0.15)
     assert tried.found.value == pytest.approx(tried.promised.value, rel=0.15)
     assert tried.answer == "kept"
     assert job.verdict is not None

@@ -18,6 +18,7 @@ from iobench.errors import InterruptedRun, IobenchError
 from iobench.generator import generate
 from iobench.report.record import sections
 from iobench.report.sections import Items, Table
+from iobench.report.tried import by_hand
 from iobench.runner import confirm, experiment
 from iobench.runner.confirm import Confirm, applicable
 from iobench.runner.experiment import Options
@@ -139,6 +140,10 @@ def test_advice_for_other_data_comes_with_its_commands() -> None:
     assert isinstance(items, Items)
     assert [item.text for item in items.items] == ["nothing to try", "pack"]
     assert "--samples 600 --set format=tar" in items.items[1].basis
+    assert [item.text for item in by_hand(doc)] == ["pack"]
+    packed = line("pack", 3.0, "reader.access=sequential")
+    verdict = advised.model_copy(update={"advice": [packed]})
+    assert by_hand(doc.with_job(verdict=verdict)) == []
 
 
 # Real runs: small files, each read delayed.
