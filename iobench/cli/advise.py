@@ -164,7 +164,7 @@ def _confirm(args: argparse.Namespace) -> int:
     from ..schema.sweep import SWEEP_FILE
     from .common import parse_time
     from .printing import print_report
-    from .terminal import Live, say
+    from .terminal import Live, say, warn
 
     directory = Path(args.directory)
     if (directory / SWEEP_FILE).is_file():
@@ -217,6 +217,9 @@ def _confirm(args: argparse.Namespace) -> int:
         doc, new = run_plan(plan, options, live)
     finally:
         live.close()
+    then, now = earlier.host.node, doc.host.node
+    if then != now:
+        warn(f"the gains were promised on host {then}, and tried on host {now}")
     print_report(args.format, doc, confirmed_sections(doc))
     if args.format == "text":
         say()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from ..schema.record import TrainingRecord
 from ..schema.verdict import Confirmation, Estimate
 from ..units import counted
@@ -109,8 +111,8 @@ def by_hand(doc: TrainingRecord) -> list[Item]:
     return [
         Item(
             text=advice.change,
-            basis=f"try it with: iobench generate {spec.name} --to NEW{samples} "
-            f"--set {_OTHER_DATA[advice.id]}; iobench run {job.workload.name} --data NEW",
+            basis=f"try it with: iobench generate {quote(spec.name)} --to NEW{samples} "
+            f"--set {_OTHER_DATA[advice.id]}; iobench run {quote(job.workload.name)} --data NEW",
         )
         for advice in verdict.advice
         if advice.id in _OTHER_DATA and not advice.settings

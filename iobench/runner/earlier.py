@@ -30,10 +30,16 @@ def plan_again(
     """The plan of a run, for another number of repetitions.
 
     ``data``, ``origin`` and ``storage`` (options of the storage) are what the user gave again.
-    Raises UsageError if the record does not have what is needed, or names an address that the user
-    did not; DatasetError if the dataset is not the one that the run read; and as ``make_plan``.
+    Raises UsageError if the run is INVALID, or if its record does not have what is needed or names
+    an address that the user did not; DatasetError if the dataset is not the one that the run read; and as ``make_plan``.
     """
     facts = doc.job.dataset
+    if doc.validity == "invalid":
+        rules = [finding.rule for finding in doc.findings if finding.level == "invalid"]
+        raise UsageError(
+            f"run {doc.run_id} is INVALID ({', '.join(rules)}), so its advice promises nothing",
+            remedy="run it again, with --confirm",
+        )
     if doc.job.saves is not None:
         raise UsageError(
             f"run {doc.run_id} saved checkpoints while it loaded, which can't be repeated from its "

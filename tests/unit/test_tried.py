@@ -331,6 +331,21 @@ def test_a_dataset_that_is_gone_or_another_one_is_refused(
     assert not (tmp_path / "new").exists()
 
 
+def test_the_advice_of_an_invalid_run_is_not_tried(
+    earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = earlier / "run.json"
+    record = json.loads(path.read_text())
+    record["job"]["repetitions"][0]["residency_before"] = 1.0  # a cold run that was warm
+    for epoch in record["job"]["repetitions"][0]["epochs"]:
+        epoch["residency_before"] = 1.0
+    path.write_text(json.dumps(record))
+    new = tmp_path / "new"
+    assert main(["advise", str(earlier), "--confirm", "--results", str(new)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not new.exists()
+
+
 def test_an_address_in_a_record_is_not_contacted(
     earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
