@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..analyse.verdict.confirmed import gain_of
+from ..analyse.verdict.explain import gain_text
 from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict
@@ -185,7 +186,7 @@ def _advice(doc: TrainingRecord) -> list[Section]:
     items = tuple(
         Item(
             text=advice.change,
-            lead="" if (gain := gain_of(advice)) is None else f"{gain.value:.2f} x",
+            lead="" if (gain := gain_of(advice)) is None else gain_text(gain),
             basis=advice.basis,
         )
         for advice in doc.job.verdict.advice

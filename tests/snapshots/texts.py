@@ -20,10 +20,13 @@ from typing import Any
 import pytest
 
 from iobench import extras
+from iobench.analyse.verdict.confirmed import gain_of
+from iobench.analyse.verdict.explain import gain_text
 from iobench.cli import common
 from iobench.cli.verbs import VERBS
 from tests.processes import in_process
 from tests.unit.conftest import build_run
+from tests.unit.test_causes import LATENT, SLOW, curve, run_curve, without
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "0.1.0"
@@ -204,6 +207,44 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "au": None,
         "measured": 3900,
     },
+    "latency, tested": {
+        **SLOW,
+        "curve": run_curve(curve(*LATENT)),
+        "knock_outs": without(storage=(4.9, 5.1), prep=(0.99, 1.01)),
+    },
+    "operations are spent, tested": {
+        **SLOW,
+        "curve": run_curve(
+            curve(200, 400, 401, 400), curve(50, 51, 50, size=4_000_000, order="sequential")
+        ),
+        "knock_outs": without(storage=(4.8, 5.2)),
+    },
+    "not starved, and the storage binds": {
+        "rates": {"fetch": 1460, "storage_raw": 1500},
+        "measured": 1440,
+        "au": 0.72,
+        "workload": {"required_accelerator_utilization": 0.7},
+        "knock_outs": without(storage=(1.34, 1.40), prep=(0.98, 1.01), accelerator=(1.0, 1.02)),
+    },
+    "storage and prep can't be told apart": {
+        "measured": 1000,
+        "au": 0.5,
+        "knock_outs": without(storage=(1.9, 2.2), prep=(1.8, 2.0)),
+    },
+    "saves": {
+        "measured": 1000,
+        "au": 0.995,
+        "repetition": {"wall_s": 20.0, "checkpoint_s": 10.0},
+        "knock_outs": without(saves=(1.95, 2.05), storage=(0.99, 1.01)),
+    },
+    "a warm cache": {
+        "rates": {"storage_raw": 650, "fetch": 600},
+        "measured": 580,
+        "au": 0.29,
+        "workload": {"cache": "warm"},
+        "knock_outs": without(prep=(1.4, 1.5)),
+    },
+    "too short": {"repetition": {"steps": 8}, "measured": 100, "au": 0.05},
     "a small host": {
         "rates": {"fetch": 700, "prep": 650},
         "measured": 600,
@@ -281,14 +322,18 @@ def reports() -> str:
 
 
 def verdicts() -> str:
-    """The sentence and the advice of each of VERDICTS."""
+    """The sentence, the explanation and the advice of each of VERDICTS."""
     shown = []
     for name, changes in VERDICTS.items():
         verdict = build_run(**changes).job.verdict
         assert verdict is not None
         lines = [f"{name}: {verdict.binds}", *textwrap.wrap(verdict.sentence, 98)]
+        lines += textwrap.wrap(
+            verdict.explanation, 94, initial_indent="   ", subsequent_indent="   "
+        )
         for advice in verdict.advice:
-            gain = "" if advice.predicted_gain is None else f"{advice.predicted_gain:.2f} x "
+            promised = gain_of(advice)
+            gain = "" if promised is None else f"{gain_text(promised)} "
             told = f"{gain}{advice.change} ({advice.basis})"
             lines += textwrap.wrap(told, 98, initial_indent="-> ", subsequent_indent="   ")
         lines += [f"not measured: {key}: {why}" for key, why in verdict.not_measured.items()]

@@ -16,6 +16,7 @@ from .advice_rest import fill_advice, nothing, saves_advice, sync_advice
 from .advice_storage import storage_advice
 from .decision import Decision
 from .evidence import Evidence
+from .explain import gain_text
 from .model import WORTH, at_most, reached
 from .tested import convinces
 
@@ -53,6 +54,8 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         gain = evidence.gains.get(stage)
         several = [_limited(each, gain) for each in BY_STAGE[stage](evidence, bound) if each]
         worth = [each for each in several if (each.predicted_gain or 0) >= WORTH]
+        if not worth and gain is not None and convinces(gain):
+            worth = [_of_unknown_gain(each, gain) for each in several[:1]]
         found += sorted(worth, key=_order)
     once = {each.change: each for each in reversed(found)}  # the first of several
     return [each for each in found if once[each.change] is each]
@@ -61,6 +64,19 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
 def _order(advice: Advice) -> tuple[bool, float]:
     """By gain; what the same storage can give comes before another storage."""
     return advice.id != "pack", -(advice.predicted_gain or 0.0)
+
+
+def _of_unknown_gain(advice: Advice, tested: Estimate) -> Advice:
+    """Advice on a stage that gains by test, where the ceilings say that it does not."""
+    return advice.model_copy(
+        update={
+            "predicted_gain": None,
+            "low": None,
+            "high": None,
+            "basis": f"leaving the stage out brings {gain_text(tested)}, but its ceiling does not "
+            "tell how much of that this change brings",
+        }
+    )
 
 
 def _stages(evidence: Evidence, decision: Decision) -> list[str]:

@@ -174,12 +174,12 @@ def _transport(evidence: Evidence) -> Advice | None:
         return Advice(
             id="transport",
             settings=["loader.transport=ring"],
-            change="use loader.transport=ring: batches stay in shared memory, and only the number "
-            "of a slot is sent through the pipe",
+            change="use loader.transport=ring",
             predicted_gain=model_gain(
                 evidence, harness=evidence.harness * RING_OVER_TENSOR, prep=None, cpu=None
             ),
-            basis="compared with torch's default collate, the ring moves at least 1.9 x the "
+            basis="batches stay in shared memory, and only the number of a slot goes through the "
+            "pipe; compared with torch's default collate, the ring moves at least 1.9 x the "
             "bytes/s with a tenth of the CPU time",
         )
     gain = model_gain(evidence, harness=None)

@@ -11,8 +11,11 @@ from ...schema.workload import MAX_CONCURRENCY, OWN_LOADER
 from ...units import counted, format_count, format_rate
 from .advice_host import direct_advice, more_cores
 from .evidence import AT_LIMIT, Evidence
-from .limits import enough_in_flight, gain_of_large_reads, gain_of_more_reads
-from .model import WORTH, model_gain
+from .limits import enough_in_flight, gain_of_large_reads, gain_of_more_reads, reads_for
+from .model import WORTH, at_most, model_gain
+
+ROOM = 1.5
+"""More reads in flight are advised until the storage delivers this times what can be used."""
 
 ZSTD_DECODE_BYTES_PER_S = 1.3e9
 """Decompressed bytes per CPU second, for zstd level 1 on float volumes and weights.
@@ -34,10 +37,15 @@ def storage_advice(evidence: Evidence, bound: Bound | None) -> Sequence[Advice |
 
 def _more_reads(evidence: Evidence) -> Advice | None:
     """More reads in flight, up to the knee of the curve."""
-    more, storage = gain_of_more_reads(evidence), evidence.storage
-    if more is None or storage is None or more.value < WORTH:
+    most = gain_of_more_reads(evidence, enough_in_flight(evidence))
+    useful = None if most is None else _moved(evidence, most)
+    if most is None or useful is None or most.value < WORTH:
         return None
-    target = enough_in_flight(evidence) or evidence.in_flight * more.value
+    useful = at_most(useful, evidence.gains.get("storage"))
+    # The storage need not deliver more than the other stages can use, with room for jitter.
+    target = reads_for(evidence, ROOM * max(1.0, useful.value))
+    more = gain_of_more_reads(evidence, target) or most
+    target = target or evidence.in_flight * most.value
     name, how, settings = _how(evidence, target)
     gain = _moved(evidence, more)
     if gain is None:
@@ -129,7 +137,7 @@ def _faster(evidence: Evidence, *, untried: bool = False) -> Advice | None:
     tested = evidence.gains.get("storage")
     if gain is None and tested is None:
         return None
-    first = "if iobench probe shows no gain from more reads in flight: " if untried else ""
+    unless = ", if iobench probe shows that more reads in flight do not help" if untried else ""
     if tested is not None:
         basis = "the storage was left out: the bytes came from memory"
         gain = tested.value
@@ -141,7 +149,7 @@ def _faster(evidence: Evidence, *, untried: bool = False) -> Advice | None:
         basis += f" at {evidence.required * 100:.4g} % utilization"
     return Advice(
         id="faster-storage",
-        change=f"{first}use faster storage, or spread the data over more devices",
+        change=f"use faster storage, or spread the data over more devices{unless}",
         predicted_gain=gain,
         basis=basis,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...schema.verdict import Estimate, Verdict
-from ...units import counted, format_count, format_percent
+from ...units import format_count
 from ..compare.statistics import NOISE
 from .decision import Decision
 from .evidence import Evidence
@@ -47,15 +47,14 @@ def explained(evidence: Evidence, decision: Decision, found: Verdict) -> Iterato
         yield refuted
     if found.slowest_rank is not None:
         yield f"The others wait for rank {found.slowest_rank}."
-    if evidence.gains:
-        yield _gains(evidence)
 
 
 def _rates(evidence: Evidence, found: Verdict) -> str:
     """Demand, what the run sustained, and what the stages deliver alone."""
     parts = []
     if evidence.accelerator is not None:
-        parts.append(f"the accelerators demand {evidence.told(evidence.accelerator)}")
+        who = "the accelerator demands" if evidence.accelerators == 1 else "the accelerators demand"
+        parts.append(f"{who} {evidence.told(evidence.accelerator)}")
     if evidence.measured is not None and not evidence.modelled:
         parts.append(f"the run sustained {evidence.told(evidence.measured)}")
     if evidence.storage is not None and not evidence.cached:
@@ -102,19 +101,3 @@ def _refuted(evidence: Evidence, decision: Decision) -> str:
     if rate is None or evidence.measured is None or evidence.measured <= rate * (1 + NOISE):
         return ""
     return "The run was faster than that ceiling, which was measured on a busier host."
-
-
-def _gains(evidence: Evidence) -> str:
-    """What the run gains without each stage."""
-    rounds = max(gain.n for gain in evidence.gains.values())
-    told = [
-        f"{NAMES.get(stage, stage)} {gain_text(gain)}"
-        for stage, gain in sorted(evidence.gains.items(), key=lambda item: -item[1].value)
-    ]
-    how = "one round" if rounds == 1 else counted(rounds, "round")
-    busy = (
-        ""
-        if evidence.cpu_busy is None
-        else f" The CPU was {format_percent(evidence.cpu_busy)} busy."
-    )
-    return f"Without each stage ({how}): {', '.join(told)}.{busy}"

@@ -38,15 +38,31 @@ def enough_in_flight(evidence: Evidence) -> float | None:
     return float(curve.knee_in_flight or max(point.in_flight for point in curve.points))
 
 
-def gain_of_more_reads(evidence: Evidence) -> Estimate | None:
-    """Factor on the rate of the storage with enough reads in flight; None if nothing tells."""
-    target = enough_in_flight(evidence)
+def gain_of_more_reads(evidence: Evidence, target: float | None) -> Estimate | None:
+    """Factor on the rate of the storage with ``target`` reads in flight; None if nothing tells."""
     if target is None or evidence.curve is None:
         if not evidence.raw or not evidence.fetch:
             return None
         return Estimate(value=evidence.raw / evidence.fetch)
     points = evidence.curve.curve.points
     return ratio(expected_rate(points, target), expected_rate(points, evidence.in_flight))
+
+
+def reads_for(evidence: Evidence, factor: float) -> float | None:
+    """The reads in flight with which the storage delivers ``factor`` times as much as today.
+
+    At most those from which on it delivers no more; None without a curve.
+    """
+    enough = enough_in_flight(evidence)
+    if enough is None:
+        return None
+    reads = evidence.in_flight
+    while reads < enough:
+        reads = min(2 * reads, enough)
+        found = gain_of_more_reads(evidence, reads)
+        if found is not None and found.value >= factor:
+            break
+    return max(reads, evidence.in_flight)
 
 
 def gain_of_large_reads(evidence: Evidence) -> Estimate | None:

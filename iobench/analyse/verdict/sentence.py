@@ -82,9 +82,9 @@ def _without_utilization(evidence: Evidence, decision: Decision, accelerators: s
     elif decision.binds == "accelerator":
         return f"the data pipeline is expected to keep up with {accelerators}"
     else:
-        rate = f"how busy {accelerators} were was not measured"
+        rate = f"how busy {accelerators} were is not known"
     if decision.binds == "undecided":
-        return f"{rate}; what limits it is undecided: {decision.reason}"
+        return f"{rate}; what binds is undecided: {decision.reason}"
     return f"{rate}, and {_subject(evidence, decision)} {_binds(decision)}"
 
 
@@ -125,23 +125,23 @@ def _feeds(evidence: Evidence, decision: Decision, fed: Fed | None) -> list[str]
         return [f"{evidence.cached}, so this says nothing about the storage"]
     if fed is None or fed.accelerators is None or evidence.utilization is None:
         return []
-    at = f"at {evidence.required * 100:.4g} %"
+    at = f"at {evidence.required * 100:.4g} % utilization"
+    searched = fed.basis == "find-max"
     number = format_count(fed.accelerators)
-    if fed.low is not None and fed.high is not None:
+    if fed.low is not None and fed.high is not None and fed.low < fed.high:
         number += f" [{fed.low}, {fed.high}]"
-    if fed.basis == "find-max":
+    if searched:
         number += " (measured)"
-    blamed = "storage" in (decision.binds, *decision.also)
-    if blamed and not evidence.fed and fed.accelerators == 0 and not fed.high:
-        return [
-            f"it can't feed even one {at}"
-            if evidence.accelerators == 1
-            else f"it can't feed any of them {at}"
-        ]
-    if blamed and not evidence.fed:
-        return [f"it can feed {number} of them {at}"]
-    alone = "storage" if evidence.fed else "storage alone"
-    return [f"{alone} could feed {number} {at}"]
+    if decision.binds == "undecided" and not searched and not evidence.fed:
+        return []
+    if "storage" not in (decision.binds, *decision.also) or evidence.fed:
+        alone = "storage" if evidence.fed or searched else "storage alone"
+        return [f"{alone} could feed {number} {at}"]
+    storage = "storage" if decision.also else "it"
+    if fed.accelerators == 0 and not fed.high:
+        few = "even one" if evidence.accelerators == 1 else "any of them"
+        return [f"{storage} can't feed {few} {at}"]
+    return [f"{storage} can feed {number} of them {at}"]
 
 
 def _todo(found: Verdict) -> list[str]:
@@ -152,11 +152,11 @@ def _todo(found: Verdict) -> list[str]:
     if first.id == "none":
         return ["no change is needed"]
     if first.found is not None:
-        return [f"{first.change}: tried, {gain_text(first.found)}"]
+        return [f"{first.change} ({gain_text(first.found)} the samples/s when it was tried)"]
     if first.predicted_gain is None:
         return [first.change]
     promised = Estimate(value=first.predicted_gain, low=first.low, high=first.high)
-    return [f"{first.change}: {gain_text(promised)} the samples/s"]
+    return [f"{first.change} ({gain_text(promised)} the samples/s)"]
 
 
 def _capital(text: str) -> str:
