@@ -127,7 +127,7 @@ def test_stages_that_share_the_cpu(tmp_path: Path, make_dataset: Any) -> None:
 RATE = 400
 """Samples/s of the dominant stage."""
 
-WORKERS = 4
+WORKERS = 6
 
 SEEDS = range(int(os.environ.get("IOBENCH_SEEDS", "1")))
 """20 by hand; all together they take half an hour."""
