@@ -92,12 +92,6 @@ def estimate(
                 at_least=True,
             )
         )
-    if options.confirm is not None:
-        measured = next(part for part in found if part.part == "measure")
-        what = "the advice, in turns with today's settings"
-        found.append(
-            measured.model_copy(update={"part": "confirm", "what": what, "at_least": True})
-        )
     return found
 
 

@@ -148,7 +148,7 @@ def test_a_chosen_run_fits(make: Any, limit_s: float, rate: float, start_s: floa
     steps = fitted.plan.workload.max_steps
     assert steps
     each = start_s + steps * BATCH / rate
-    ceilings_s = calibrating_s(plan, fitted.calibration_s)
+    ceilings_s = calibrating_s(plan, fitted.calibration_s, repetitions=REPETITIONS)
     spent = ceilings_s + fitted.plan.repetitions * each + fitted.knock_outs_s
     least = ceilings_s + MIN_REPETITIONS * (start_s + BATCH / rate) + fitted.knock_outs_s
     assert spent <= max(limit_s, least) + 1e-6
