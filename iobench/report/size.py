@@ -204,8 +204,13 @@ def _cpu(need: Requirement) -> str:
 
 def _measured(measured: Measured) -> str:
     raw = "" if measured.raw_bytes_per_s is None else f"; raw {_both(measured.raw_bytes_per_s)}"
+    interval = ""
+    if measured.low_bytes_per_s is not None and measured.high_bytes_per_s is not None:
+        low, high = format_rate(measured.low_bytes_per_s), format_rate(measured.high_bytes_per_s)
+        interval = f" [{low}, {high}]"
     return (
-        f"{measured.url or 'the storage'} gave one host {_both(measured.read_bytes_per_s)} by "
+        f"{measured.url or 'the storage'} gave one host {_both(measured.read_bytes_per_s)}"
+        f"{interval} by "
         f"{measured.by}{raw} (run {measured.run_id})"
     )
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from iobench.analyse.verdict.barrier import barrier_walls
 from iobench.analyse.verdict.curve import conclude_curve, rate_of
-from iobench.analyse.verdict.fed import fed
+from iobench.analyse.verdict.fed import delivered, fed
 from iobench.analyse.verdict.instep import StepTimes, at_more_ranks, step_times
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.schema.curve import CurvePoint, StorageCurve
@@ -170,6 +170,23 @@ def test_starved_by_storage_and_fed_exclude_each_other(
         assert min(found.accelerators, found.low or ranks) >= ranks
     assert found.low is None or found.low <= found.accelerators
     assert found.high is None or found.high >= found.accelerators
+
+
+def test_sizes_use_the_plateau_unless_something_was_measured(make_run: Build) -> None:
+    plain = conclude(with_curve(make_run(), curve_of(5000.0)))
+    supply = delivered(plain)
+    assert supply is not None
+    assert supply.value == pytest.approx(5000.0)
+    assert supply.low is not None
+    assert supply.low < 5000 < (supply.high or 0)
+    search = FindMax(required_accelerator_utilization=0.9, accelerators=4, low=3, high=4, points=[])
+    found = delivered(conclude(with_curve(make_run(find_max=search), curve_of(11_000.0))))
+    assert found is not None
+    assert (found.value, found.low, found.high) == (3600.0, 2700.0, 4500.0)
+    starved = make_run(measured=1400.0, au=0.7, rates={"fetch": 1450.0})
+    slow = delivered(conclude(with_curve(starved, curve_of(5000.0))))
+    assert slow is not None
+    assert slow.value == pytest.approx(1400.0)
 
 
 # More ranks than were measured

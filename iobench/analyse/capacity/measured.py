@@ -12,7 +12,8 @@ from ...errors import UsageError
 from ...schema.dataset import DatasetSpec
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
-from ..verdict.evidence import accelerators_fed, gather
+from ..verdict.evidence import Evidence, accelerators_fed, gather
+from ..verdict.fed import Supply, delivered
 from ..verdict.in_flight import run_reads_in_flight, run_reads_per_sample
 
 SIMILAR = 2.0
@@ -37,7 +38,10 @@ class Measured:
 
     run_id: str
     url: str
-    read_bytes_per_s: float  # through the reader, or raw if that was not measured
+    read_bytes_per_s: float  # of the plateau, else through the reader, or raw without that
+    low_bytes_per_s: float | None  # its interval
+    high_bytes_per_s: float | None
+    reads_in_flight: float  # that it takes
     by: str
     raw_bytes_per_s: float | None
     latency_s: float | None
@@ -51,9 +55,9 @@ class Measured:
 
 def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
     """Compare ``doc``'s storage with ``job``. Raises UsageError without a storage ceiling."""
-    evidence = gather(doc)
-    rate = evidence.bytes_per_s(evidence.storage)
-    if rate is None:
+    evidence, supply = gather(doc), delivered(doc)
+    rate = evidence.bytes_per_s(supply.value) if supply else None
+    if rate is None or supply is None:
         raise UsageError(
             f"run {doc.run_id} measured neither the fetch ceiling nor raw storage",
             remedy="name a run that measured its ceilings (without --calibration 0s)",
@@ -68,7 +72,10 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
         run_id=doc.run_id,
         url=doc.storage.url or "",
         read_bytes_per_s=rate,
-        by="the reader" if evidence.fetch is not None else evidence.raw_source,
+        low_bytes_per_s=evidence.bytes_per_s(supply.low),
+        high_bytes_per_s=evidence.bytes_per_s(supply.high),
+        reads_in_flight=supply.reads_in_flight,
+        by=_by(doc, evidence, supply),
         raw_bytes_per_s=evidence.bytes_per_s(evidence.raw),
         latency_s=latency,
         latency_from=source,
@@ -78,6 +85,18 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
         missing_bytes_per_s=max(0.0, needed - rate),
         notes=tuple(_notes(doc, job)),
     )
+
+
+def _by(doc: TrainingRecord, evidence: Evidence, supply: Supply) -> str:
+    """What measured the storage's rate."""
+    found = doc.job.verdict.fed if doc.job.verdict else None
+    if supply.plateau:
+        return f"the plateau of its curve, with {round(supply.reads_in_flight)} reads in flight"
+    if found is not None and found.basis == "find-max" and found.accelerators:
+        return "--find-max"
+    if doc.job.curve is not None and found is not None and found.basis == "plateau":
+        return "the run, which starved"
+    return "the reader" if evidence.fetch is not None else evidence.raw_source
 
 
 def _notes(doc: TrainingRecord, job: Job) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ...schema.record import TrainingRecord
@@ -75,6 +75,37 @@ def _why_not(doc: TrainingRecord, evidence: Evidence, cached: str) -> str:
 def supply_of(doc: TrainingRecord) -> Supply | None:
     """The plateau of the storage's curve, or its highest point, or the fetch ceiling."""
     return _from_curve(doc) or _from_ceiling(doc)
+
+
+def delivered(doc: TrainingRecord) -> Supply | None:
+    """What the storage delivers, where the run's own utilization and its search may correct that.
+
+    A search tells it from the number that it found, and a run that starves because of the storage
+    from what it received.
+    """
+    supply, evidence = supply_of(doc), gather(doc)
+    found = doc.job.verdict.fed if doc.job.verdict else None
+    each = evidence.required * (evidence.per_accelerator or 0.0)
+    if found is None or found.accelerators is None or not each > 0:
+        return supply
+    if found.basis == "find-max":
+        if found.accelerators == 0:
+            return supply
+        return Supply(
+            value=found.accelerators * each,
+            low=None if found.low is None else found.low * each,
+            high=None if found.high is None else (found.high + 1) * each,
+            reads_in_flight=found.reads_in_flight or 1.0,
+            today=None,
+            plateau=False,
+        )
+    capped = supply is not None and found.accelerators < _number(supply.value, each)
+    if supply is None or not capped or supply.too_few or evidence.measured is None:
+        return supply
+    rate = evidence.measured
+    return replace(
+        supply, value=min(rate, supply.value), low=None, high=None, today=rate, plateau=False
+    )
 
 
 def _from_curve(doc: TrainingRecord) -> Supply | None:

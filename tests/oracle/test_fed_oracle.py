@@ -1,0 +1,134 @@
+"""Oracles: how many accelerators a storage of known bandwidth feeds.
+
+An accelerator at 90 % takes 90 % of its full demand, so storage of 10.02 times one demand feeds
+11.1 of them: 11, or 10 where one is lost to the storage's own noise.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.analyse.verdict.curve import conclude_curve, rate_of
+from iobench.analyse.verdict.fed import fed
+from iobench.generator import generate
+from iobench.runner.experiment import Options, run
+from iobench.runner.plan import make_plan
+from iobench.schema.base import build
+from iobench.schema.curve import CurvePoint, StorageCurve
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.training import Ceiling, CeilingDetails
+from iobench.schema.verdict import RunCurve
+from iobench.schema.workload import Workload
+from iobench.storage.local.storage import LocalStorage
+
+SAMPLE, BATCH, STEP_S = 100, 40, 0.02
+DEMAND = BATCH * SAMPLE / STEP_S  # bytes/s of one accelerator that never waits
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """26 MB of samples without framing, so that the demand in bytes is exact.
+
+    Each try reads it once: 500 steps of 11 ranks.
+    """
+    root = tmp_path_factory.mktemp("fed") / "data"
+    spec: dict[str, Any] = {"name": "demo", "samples": 260_000, "sample_size": {"mean": SAMPLE}}
+    spec |= {"format": "tokens", "samples_per_shard": 5000, "content": "raw"}
+    generate(build(DatasetSpec, spec, where="fed"), LocalStorage(root), workers=0)
+    return root
+
+
+def test_a_search_finds_ten_times_the_demand(tmp_path: Path, data: Path) -> None:
+    """The whole command, with real ranks and workers on throttled storage."""
+    spec = {
+        "name": "oracle",
+        "dataset": "demo",
+        "batch_size": BATCH,
+        "accelerator": {"step_time": STEP_S},
+        "loader": {"workers": 1},
+        "reader": {"access": "sequential", "decode": False},
+        "max_steps": 20,
+    }
+    plan = make_plan(
+        build(Workload, spec, where="oracle"),
+        f"throttled+{data}?bandwidth={round(10.02 * DEMAND)}",
+        accelerators=1,
+        repetitions=1,
+        seed=1,
+    )
+    doc, _ = run(
+        plan, Options(results=tmp_path, calibration_s=1.0, find_max=True, knock_outs=False)
+    )
+    search = doc.job.find_max
+    assert search is not None
+    told = [(each.accelerators, each.accelerator_utilization_steady) for each in search.points]
+    assert search.accelerators in (10, 11), told
+    assert doc.job.verdict is not None
+    found = doc.job.verdict.fed
+    assert found is not None
+    assert (found.basis, found.accelerators) == ("find-max", search.accelerators)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= 11
+    assert found.high >= 10
+
+
+STREAMS = 20
+
+
+def test_the_interval_of_the_plateau_covers_the_truth() -> None:
+    """18 of 20 seeded curves; here the points are drawn and not measured, as 20 runs take long.
+
+    The noise is that of a shared disk: each point's mean is off by 3 %, and its windows scatter by
+    as much again. The truth is 10 to 20 times one demand.
+    """
+    from tests.unit.conftest import build_run
+
+    covered = 0
+    for seed in range(STREAMS):
+        chance = np.random.default_rng(seed)
+        truth = float(chance.uniform(10, 20))
+        demand = 1000.0  # samples/s of one accelerator of build_run
+        points = []
+        for number in range(8):
+            reached = min(2**number * 900.0, truth * demand)
+            middle = reached * (1 + 0.03 * chance.standard_normal())
+            windows = (middle * (1 + 0.03 * chance.standard_normal(5))).tolist()
+            points.append(
+                CurvePoint(
+                    in_flight=2**number,
+                    reads_per_s=rate_of(float(np.mean(windows)), windows),
+                    bytes_per_s=rate_of(float(np.mean(windows)) * 1e5, [w * 1e5 for w in windows]),
+                    reads=1000,
+                    seconds=0.3,
+                    disjoint=True,
+                )
+            )
+        curve = conclude_curve(
+            StorageCurve(
+                request_bytes=100_000,
+                request_bytes_min=100_000,
+                request_bytes_max=100_000,
+                order="random",
+                by="fio",
+                how="drawn",
+                direct=True,
+                points=points,
+            )
+        )
+        doc = build_run(accelerators=2, measured=1990.0, au=0.99)
+        raw = Ceiling(by="fio", details=CeilingDetails(read_bytes_per_sample=1e5))
+        doc = doc.with_job(
+            curve=RunCurve(curve=curve, in_flight=64.0),
+            ceilings=doc.job.ceilings | {"storage_raw": raw},
+        )
+        found = fed(doc)
+        most = int(truth / 0.9)
+        assert found.low is not None
+        high = found.high if found.high is not None else most
+        covered += found.low <= most <= high
+    assert covered >= 18, covered
