@@ -16,9 +16,11 @@ from iobench.analyse.verdict.curve import conclude_curve, rate_of
 from iobench.analyse.verdict.fed import delivered, fed
 from iobench.analyse.verdict.instep import StepTimes, at_more_ranks, step_times
 from iobench.analyse.verdict.rebuild import conclude
+from iobench.report.run import sections
+from iobench.report.sections import Table
 from iobench.schema.curve import CurvePoint, StorageCurve
 from iobench.schema.record import TrainingRecord
-from iobench.schema.training import Ceiling, CeilingDetails, FindMax
+from iobench.schema.training import Ceiling, CeilingDetails, FindMax, FindMaxPoint
 from iobench.schema.verdict import Estimate, FedAt, RunCurve
 from tests.unit.conftest import build_events, build_run
 
@@ -308,3 +310,48 @@ def test_a_report_says_what_the_run_said(make_run: Build) -> None:
     assert doc.job.verdict.fed is not None
     assert doc.job.verdict.accelerators_fed == doc.job.verdict.fed.accelerators
     assert conclude(doc).job.verdict == doc.job.verdict
+
+
+def test_a_report_marks_where_the_job_works(make_run: Build) -> None:
+    doc = conclude(with_curve(make_run(), curve_of(5000.0)))
+    assert doc.job.curve is not None
+    in_flight = doc.job.curve.in_flight
+    assert in_flight
+    (table,) = [each for each in sections(doc) if isinstance(each, Table) and each.id == "curve"]
+    marked = [row.cells[0].value for row in table.rows if "your job" in row.mark]
+    assert len(marked) == 1
+    assert isinstance(marked[0], int)
+    assert 1 / 2**0.5 <= marked[0] / in_flight <= 2**0.5
+    assert len(table.rows) == len(doc.job.curve.curve.points)
+    assert not [each for each in sections(make_run()) if getattr(each, "id", "") == "curve"]
+
+
+def test_a_report_has_a_row_for_each_try_and_for_each_number_of_ranks(make_run: Build) -> None:
+    points = [
+        FindMaxPoint(
+            accelerators=number,
+            accelerator_utilization=0.9,
+            accelerator_utilization_steady=0.97 if number < 4 else 0.8,
+            samples_per_s=1.0,
+            read_bytes_per_s=1.0,
+            passed=number < 4,
+            trial=trial,
+            steps=500,
+        )
+        for trial in range(3)
+        for number in (3, 4)
+    ]
+    search = FindMax(
+        required_accelerator_utilization=0.9, accelerators=3, low=3, high=3, points=points
+    )
+    more = FedAt(
+        ranks=8,
+        accelerator_utilization=Estimate(value=0.95, low=0.93, high=0.96, n=40),
+        fed=None,
+        how="extrapolated",
+    )
+    doc = conclude(make_run(find_max=search, repetition={"at_more_ranks": [more]}))
+    tables = {each.id: each for each in sections(doc) if isinstance(each, Table)}
+    assert [row.cells[0].value for row in tables["find-max"].rows] == [3, 3, 3, 4, 4, 4]
+    assert [row.cells[4].value for row in tables["find-max"].rows] == [1, 2, 3, 1, 2, 3]
+    assert [row.cells[0].value for row in tables["fed"].rows] == [2, 8]

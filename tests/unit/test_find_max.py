@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iobench.analyse.verdict.rebuild import rebuild
 from iobench.analyse.verdict.search import find_max_point, steady, with_answer
 from iobench.cli.main import main
 from iobench.errors import NoRoomError, UsageError
@@ -295,3 +296,22 @@ def test_a_search_without_a_step_time_is_refused_before_anything_is_measured(
     asked = ["run", "demo", "--data", str(path), "--find-max", "--results", str(results)]
     assert main([*asked, *settings]) == 2
     assert not results.exists()
+
+
+def test_a_search_is_computed_again_from_its_events(make_run: Callable[..., Any]) -> None:
+    """Each trial from its own events; one without any stays as recorded."""
+    rows = [
+        {"phase": "find-max.2", "repetition": trial, "rank": rank, "step": step,
+         "start": 2.0 * step, "wait": 1.0 - 0.9 * trial, "busy": 1.0 + 0.9 * trial, "samples": 1}
+        for trial in range(2)
+        for rank in range(2)
+        for step in range(10)
+    ]  # fmt: skip
+    stale = [point(2, 0, 0.1), point(2, 1, 0.1), point(3, 0, 0.1)]
+    found = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=stale)
+    doc = make_run(find_max=found, workload={"loader": {"workers": 2}})
+    again = rebuild(doc, build_events(rows)).job.find_max
+    assert again is not None
+    told = [(each.trial, each.accelerator_utilization_steady, each.steps) for each in again.points]
+    assert told == [(0, pytest.approx(0.5), 8), (1, pytest.approx(0.95), 8), (0, 0.1, 500)]
+    assert (again.accelerators, again.low, again.high) == (None, 0, 2)
