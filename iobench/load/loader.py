@@ -487,6 +487,16 @@ class BatchLoader(DataLoader[Any]):
                     if death is not None:
                         raise cause_of_death(death, self.reader) or death from error
                     raise
+                except (ConnectionError, EOFError) as error:
+                    # The shared memory of a tensor is received from the worker that sent it. torch
+                    # marks an error that a worker raised itself by "Caught".
+                    if not self.num_workers or str(error).startswith("Caught"):
+                        raise
+                    death = WorkerError(
+                        "a loader worker died before its batch was received",
+                        remedy="see the kernel log for out-of-memory kills",
+                    )
+                    raise cause_of_death(death, self.reader) or death from error
                 yield self._receive(reply, outstanding)
         except IobenchError:
             end_iterator(replies)
