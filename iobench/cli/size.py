@@ -114,11 +114,11 @@ def run(args: argparse.Namespace) -> int:
         doc = load_training(Path(args.run_directory))
     size = None if args.dataset_size is None else parse_size(args.dataset_size)
     spec = resized(load_dataset_spec(workload.dataset), size_bytes=size)
-    from ..dataset import read_by_blocks, with_shards_stated
-
     if spec.shards_unsaid:
+        from ..dataset import with_shards_stated
+
         spec = with_shards_stated(spec)
-    found = requirement(workload, spec, demand, doc, blocks=read_by_blocks(spec))
+    found = requirement(workload, spec, demand, doc)
     instance = None
     if args.instance is not None:
         from ..schema.instances import find_instance

@@ -141,6 +141,14 @@ class DatasetSpec(Strict):
         return self
 
     @property
+    def states_blocks(self) -> bool:
+        """Whether it says how shards are divided into blocks, so that they are read by blocks.
+
+        Only the format's plug-in knows whether others are.
+        """
+        return any(getattr(self, key) is not None for key in BLOCK_KEYS)
+
+    @property
     def shards_unsaid(self) -> bool:
         """Whether only the format's plug-in knows how samples are divided into shards."""
         return (

@@ -100,12 +100,8 @@ def requirement(
     spec: DatasetSpec,
     demand: Demand,
     run: TrainingRecord | None = None,
-    *,
-    blocks: bool = False,
 ) -> Requirement:
     """What ``demand`` requires. If ``run`` is given, its storage is compared with that.
-
-    ``blocks``: the dataset's format is read by blocks, as Parquet is.
 
     Raises UsageError for a demand that is not valid, or an accelerator without a step time.
     """
@@ -190,7 +186,7 @@ def requirement(
             ranks=demand.accelerators,
             sample_bytes=size,
             samples_per_shard=per_shard,
-            blocks=blocks,
+            blocks=spec.states_blocks,
         ),
         read_bytes_per_s_per_host=read / demand.hosts,
         network_bits_per_s_per_host=8 * read / demand.hosts,
