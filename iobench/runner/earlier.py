@@ -31,7 +31,8 @@ def plan_again(
 
     ``data``, ``origin`` and ``storage`` (options of the storage) are what the user gave again.
     Raises UsageError if the run is INVALID, or if its record does not have what is needed or names
-    an address that the user did not; DatasetError if the dataset is not the one that the run read; and as ``make_plan``.
+    an address that the user did not; DatasetError if the dataset is not the one that the run read;
+    and as ``make_plan``.
     """
     facts = doc.job.dataset
     if doc.validity == "invalid":
