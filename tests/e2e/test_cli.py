@@ -602,6 +602,7 @@ def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], 
     context = {
         "seed",
         "accelerators",
+        "sync",
         "epochs",
         "complete",
         "cpu_s",
@@ -615,6 +616,10 @@ def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], 
     ]
     for name in ("fetch", "prep", "harness", "accelerator"):
         document["job"]["ceilings"][name].update(samples_per_s=1.0, bytes_per_s=1.0)
+    for knock_out in document["job"]["knock_outs"]:
+        knock_out["gain"] = None
+        for one in knock_out["rounds"]:
+            one.update(samples_per_s=None, base_samples_per_s=None)
     (copy / "run.json").write_text(json.dumps(document))
     moved = data.rename(data.with_name("elsewhere"))
     try:
@@ -624,7 +629,7 @@ def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], 
     original = _figures(ran[1])
     for key in ("metrics", "findings", "validity"):
         assert again[key] == original[key], key
-    for key in ("repetitions", "verdict"):
+    for key in ("repetitions", "knock_outs", "verdict"):
         assert again["job"][key] == original["job"][key], key
     for name, ceiling in original["job"]["ceilings"].items():
         # An accelerator alone moves no bytes: its bytes/s are the dataset's mean size, which is
@@ -735,6 +740,7 @@ def test_run_json_has_the_agreed_keys(ran: tuple[Found, Path]) -> None:
         "fetch",
         "prep",
         "harness",
+        "cpu",
         "accelerator",
     }
     for name, ceiling in document["job"]["ceilings"].items():
