@@ -15,6 +15,7 @@ import pytest
 from iobench.analyse.verdict.curve import conclude_curve, rate_of
 from iobench.analyse.verdict.fed import fed
 from iobench.generator import generate
+from iobench.runner.calibration import findmax
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
@@ -25,25 +26,32 @@ from iobench.schema.verdict import RunCurve
 from iobench.schema.workload import Workload
 from iobench.storage.local.storage import LocalStorage
 
-SAMPLE, BATCH, STEP_S = 100, 40, 0.02
+SAMPLE, BATCH, STEP_S = 100, 40, 0.08
 DEMAND = BATCH * SAMPLE / STEP_S  # bytes/s of one accelerator that never waits
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """26 MB of samples without framing, so that the demand in bytes is exact.
+    """10 MB of samples without framing, so that the demand in bytes is exact.
 
-    Each try reads it once: 500 steps of 11 ranks.
+    Each try reads it once: 150 steps of 11 ranks.
     """
     root = tmp_path_factory.mktemp("fed") / "data"
-    spec: dict[str, Any] = {"name": "demo", "samples": 260_000, "sample_size": {"mean": SAMPLE}}
+    spec: dict[str, Any] = {"name": "demo", "samples": 100_000, "sample_size": {"mean": SAMPLE}}
     spec |= {"format": "tokens", "samples_per_shard": 5000, "content": "raw"}
     generate(build(DatasetSpec, spec, where="fed"), LocalStorage(root), workers=0)
     return root
 
 
-def test_a_search_finds_ten_times_the_demand(tmp_path: Path, data: Path) -> None:
-    """The whole command, with real ranks and workers on throttled storage."""
+def test_a_search_finds_ten_times_the_demand(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole command, with real ranks and workers on throttled storage.
+
+    Steps of 80 ms, so that 22 processes on few cores are next to nothing, and therefore 150 of
+    them instead of 500. One worker has two batches in flight.
+    """
+    monkeypatch.setattr(findmax, "MIN_STEPS", 150)
     spec = {
         "name": "oracle",
         "dataset": "demo",
