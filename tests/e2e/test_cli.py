@@ -178,7 +178,7 @@ def _small(words: list[str], home: Path) -> list[str]:
             "--set",
             "loader.workers=1",
         ]
-        if "--find-max" in words:  # not even one can be fed, so that the search is one point
+        if "--find-max" in words:  # not even one can be fed, so that only one is tried
             words += ["--set", "accelerator.step_time=50us", "--set", "reader.direct=false"]
         else:
             words += ["--set", "accelerator.step_time=2ms"]
