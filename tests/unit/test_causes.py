@@ -315,6 +315,15 @@ def test_operations_are_spent_and_bytes_are_not(make_run: Build) -> None:
     assert "pack" not in [advice.id for advice in in_shards.advice]
 
 
+def test_small_requests_tell_operations_but_not_how_much_packing_brings(make_run: Build) -> None:
+    """Files of 100 kB: there is nothing larger to read, but 4 KiB come no more often."""
+    spent = run_curve(curve(200, 400, 401, 400), curve(200, 400, 401, 400, size=4096))
+    found = judge(make_run, **SLOW, curve=spent, knock_outs=without(storage=(4.8, 5.2)))
+    assert found.storage_bound == "operations"
+    advice = found.advice[0]
+    assert (advice.id, advice.low, advice.high) == ("pack", 1.0, 5.2)
+
+
 def test_bandwidth_is_spent(make_run: Build) -> None:
     spent = run_curve(
         curve(200, 400, 401, 400), curve(5, 10, 10, 10, size=4_000_000, order="sequential")

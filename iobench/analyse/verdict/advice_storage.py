@@ -90,12 +90,17 @@ def _how(evidence: Evidence, target: float) -> tuple[AdviceId, str, list[str]]:
 
 def _pack(evidence: Evidence) -> Advice | None:
     """Larger requests, where operations are spent and bytes are not."""
-    larger = gain_of_large_reads(evidence)
-    if larger is None or evidence.packed is None or larger.value < WORTH:
+    if evidence.packed is None or (evidence.packed and evidence.access != "random"):
         return None
-    if evidence.packed and evidence.access != "random":
-        return None
-    gain = _moved(evidence, larger)
+    larger, tested = gain_of_large_reads(evidence), evidence.gains.get("storage")
+    gain = None
+    if larger is not None and larger.value >= WORTH:
+        gain = _moved(evidence, larger)
+        more = f"large requests get {larger.value:.2f} x the bytes/s"
+    elif larger is None and tested is not None:
+        # All that leaving the storage out brought, or any part of it.
+        gain = Estimate(value=tested.value, low=min(1.0, tested.value), high=tested.high)
+        more = "how much of it there is for large requests was not measured"
     if gain is None:
         return None
     change, settings = (
@@ -110,8 +115,7 @@ def _pack(evidence: Evidence) -> Advice | None:
         predicted_gain=gain.value,
         low=gain.low,
         high=gain.high,
-        basis="its operations/s are spent, its bandwidth is not: large requests get "
-        f"{larger.value:.2f} x the bytes/s",
+        basis=f"its operations/s are spent, its bandwidth is not: {more}",
     )
 
 

@@ -66,10 +66,17 @@ def reads_for(evidence: Evidence, factor: float) -> float | None:
 
 
 def gain_of_large_reads(evidence: Evidence) -> Estimate | None:
-    """Bytes/s of large sequential requests over those of the run's own; None without a curve."""
+    """Bytes/s of large sequential requests over those of the run's own; None without such a curve.
+
+    Where the objects are too small for large requests, the second curve is one of small ones. It
+    tells that operations are spent, and not how many more bytes/s there are.
+    """
     if evidence.curve is None or evidence.curve.large is None:
         return None
-    return ratio(_most_bytes(evidence.curve.large), _most_bytes(evidence.curve.curve))
+    mine, other = evidence.curve.curve, evidence.curve.large
+    if other.request_bytes <= mine.request_bytes:
+        return None
+    return ratio(_most_bytes(other), _most_bytes(mine))
 
 
 def _most_bytes(curve: StorageCurve) -> Rate | None:

@@ -83,7 +83,9 @@ def at_most(found: Estimate, bound: Estimate | None) -> Estimate:
     if bound is None:
         return found
     if found.value >= bound.value:
-        return bound
+        if bound.low is None or found.low is None:
+            return bound
+        return bound.model_copy(update={"low": min(bound.low, found.low)})
     if found.low is None or found.high is None:
         # A part of what the test found. How exact the model is was not measured.
         return found
