@@ -233,6 +233,32 @@ def test_accelerators_bring_their_workers_and_their_appetite(make_run: Build) ->
     assert found.document.job.verdict.headroom == pytest.approx(1.0)
 
 
+def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
+    """By the ceilings four accelerators are fed; the search found three, and 4 starved at 0.78."""
+    points = [
+        {
+            "accelerators": n,
+            "accelerator_utilization": au,
+            "accelerator_utilization_sustained": au,
+            "samples_per_s": rate,
+            "read_bytes_per_s": rate * 1e5,
+            "passed": au >= 0.9,
+        }
+        for n, au, rate in ((2, 0.95, 1900.0), (3, 0.92, 2760.0), (4, 0.78, 3120.0))
+    ]
+    search = {"required_accelerator_utilization": 0.9, "accelerators": 3, "points": points}
+    doc = make_run(find_max=search)
+    for ranks, rate in ((4, 3120), (6, 3120)):
+        found = what_if(doc, Change(accelerators=Quantity(ranks)))
+        verdict = found.document.job.verdict
+        assert verdict is not None
+        assert verdict.predicted_samples_per_s == rate
+        assert (verdict.starved, verdict.accelerators_fed) == (True, 3)
+        assert found.corrected_samples_per_s is None
+    modelled = what_if(doc, Change(step_time=TWICE)).document.job
+    assert modelled.find_max is None
+
+
 def test_faster_accelerators(make_run: Build) -> None:
     found = what_if(make_run(), Change(step_time=Quantity(0.25, relative=True)))
     assert rates(found)["accelerator"] == pytest.approx(8000)

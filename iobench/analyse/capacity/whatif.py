@@ -7,10 +7,14 @@ recorded run itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
 
 from ...errors import UsageError
 from ...schema.record import Summary, TrainingRecord
+from ...schema.training import FindMax
 from ...schema.verdict import Verdict
+from ...units import format_count
 from ..verdict.bind import verdict
 from ..verdict.evidence import Evidence, gather
 from ..verdict.model import limit_of
@@ -57,7 +61,8 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
         loader=settings.loader,
         ceilings=moved_ceilings(doc, before, change, settings, why),
         repetitions=[],
-        find_max=None,
+        # A search for the largest number of accelerators is of this storage, and these settings.
+        find_max=doc.job.find_max if change == Change(accelerators=change.accelerators) else None,
         knock_outs=[],
         confirmations=[],
         no_knock_outs="the figures are predicted",
@@ -66,7 +71,14 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
     turns = before.in_turns
     now = limit_of(before, {}, in_turns=turns)
     then = limit_of(gather(changed), {}, in_turns=turns)
-    changed = changed.model_copy(update={"metrics": _metrics(gather(changed), then)})
+    tried = _tried(changed.job.find_max, changed.job.accelerators)
+    if tried is not None:
+        then = tried.source, tried.samples_per_s
+        why.models.append(
+            f"{tried.source} measured {format_count(tried.samples_per_s)} samples/s"
+            f"{'' if tried.exact else ' at most'}, which overrides the models"
+        )
+    changed = changed.model_copy(update={"metrics": _metrics(gather(changed), then, tried)})
     error = now[1] / before.measured - 1 if now and before.measured else None
     same = now is not None and then is not None and now[0] == then[0]
     return Prediction(
@@ -81,12 +93,54 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
     )
 
 
-def _metrics(evidence: Evidence, limit: tuple[str, float] | None) -> dict[str, Summary]:
+class Tried(NamedTuple):
+    """What a search for the largest number of accelerators measured for a number of them.
+
+    ``exact``: this number was tried. Otherwise it is above one that starved, so the rate is the
+    highest that was delivered, and the utilization is not known.
+    """
+
+    samples_per_s: float
+    utilization: float | None
+    exact: bool
+    source: str = "the search for the largest number of accelerators"
+
+
+def _tried(search: FindMax | None, ranks: int) -> Tried | None:
+    """What the search says about ``ranks`` accelerators; None if it says nothing."""
+    points = [point for point in search.points if point.samples_per_s] if search else []
+    here = [point for point in points if point.accelerators == ranks]
+    if here:
+        utilizations = [
+            share
+            for point in here
+            if (
+                share := point.accelerator_utilization_steady
+                or point.accelerator_utilization_sustained
+            )
+            is not None
+        ]
+        return Tried(
+            median(point.samples_per_s or 0.0 for point in here),
+            median(utilizations) if utilizations else None,
+            exact=True,
+        )
+    failed = [point.accelerators for point in points if not point.passed]
+    if failed and ranks > min(failed):
+        return Tried(max(point.samples_per_s or 0.0 for point in points), None, exact=False)
+    return None
+
+
+def _metrics(
+    evidence: Evidence, limit: tuple[str, float] | None, tried: Tried | None
+) -> dict[str, Summary]:
     """Metrics that the model predicts, in the form of measured ones, with n = 0."""
     if limit is None:
         return {}
     figures = {"samples_per_s": limit[1]}
-    if evidence.accelerator:
+    if tried is not None and tried.utilization is not None:
+        figures["accelerator_utilization_sustained"] = tried.utilization
+    elif evidence.accelerator:
         figures["accelerator_utilization_sustained"] = min(1.0, limit[1] / evidence.accelerator)
     return {
         name: Summary(median=value, min=value, max=value, n=0) for name, value in figures.items()
