@@ -767,6 +767,10 @@ def test_run_json_has_the_agreed_keys(ran: tuple[Found, Path]) -> None:
         "prep",
         "harness",
         "accelerator",
+        "cpu",
+        "sync",
+        "saves",
+        "fill",
         "undecided",
     )
     for advice in document["job"]["verdict"]["advice"]:
