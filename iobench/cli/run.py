@@ -24,7 +24,7 @@ EXAMPLES = """examples:
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --find-max
   iobench run unet3d-h100 --data /mnt/fast/unet3d --set reader.concurrency=16 \
 --fail-on 'samples_per_s<20'
-  iobench run cosmoflow-h100 --data /mnt/fast/cosmoflow --confirm
+  iobench run resnet50-h100 --data /mnt/fast/resnet50 --confirm
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --checkpoint llama3-8b \
 --checkpoint-scale 1/64 --checkpoint-to /mnt/ckpt
   iobench run resnet50-h100 --data 'throttled+/mnt/fast/resnet50?bandwidth=2GB&latency=5ms'
