@@ -88,6 +88,6 @@ class StorageProbe(Record):
     budget_s: Figure
     took_s: Figure
     curves: list[StorageCurve]  # of the requests that were asked for
-    large: StorageCurve | None = None  # large sequential requests, to tell operations from bytes
+    large: StorageCurve | None = None  # of another size, to tell operations from bytes
     spent: list[Spent] = []  # of each curve, at its plateau
     notes: list[str] = []

@@ -26,7 +26,7 @@ from ...storage.base import Entry
 from ...units import counted, format_bytes
 from ..curve.curve import CurveMeasurement, Limits
 from ..curve.places import Places, blocks, samples
-from ..curve.story import MAX_IN_FLIGHT, MAX_POINT_S, MIN_POINT_S, large_request, overhead_s
+from ..curve.story import MAX_IN_FLIGHT, MAX_POINT_S, MIN_POINT_S, overhead_s, second_requests
 from ..plan import Plan
 from ..third_party import is_library
 from .bench import Bench
@@ -42,11 +42,6 @@ _FIRST_OTHER = 4
 
 _OTHER_SHARE = 0.25
 """Share of the time that the second curve has."""
-
-_SMALL_BYTES = 4 << 10
-_SMALLER = 4
-"""Where the objects are too small for large requests: the second curve's requests, and by how much
-they must be smaller than the first one's."""
 
 
 def budget_s(seconds: float) -> float:
@@ -85,7 +80,7 @@ def measure(bench: Bench) -> RunCurve:
     """
     plan, objects = bench.plan, _objects(bench.plan)
     places, note = requests(plan, objects)
-    second = _second(objects, places, seed=plan.seed)
+    second = second_requests(objects, places.median_bytes, seed=plan.seed)
     whole = budget_s(bench.seconds)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="iobench-curve-") as folder:
@@ -122,15 +117,6 @@ def measure(bench: Bench) -> RunCurve:
         else "requests of another size were not measured, so operations and bytes can't be told "
         "apart",
     )
-
-
-def _second(objects: Sequence[Entry], own: Places, *, seed: int) -> Places | None:
-    """The requests of the second curve; None if the objects have none of another size."""
-    if (large := large_request(objects)) is not None:
-        return blocks(objects, large, order="sequential", seed=seed)
-    if own.median_bytes >= _SMALLER * _SMALL_BYTES:
-        return blocks(objects, _SMALL_BYTES, order="random", seed=seed)
-    return None
 
 
 def requests(plan: Plan, objects: Sequence[Entry]) -> tuple[Places, str]:

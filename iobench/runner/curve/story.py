@@ -34,6 +34,12 @@ LARGE_BYTES = (4 << 20, 1 << 20)
 _LARGE_PLACES = 16
 """Sizes of large requests, the first for which the data has that many places."""
 
+_SMALL_BYTES = 4 << 10
+_SMALLER = 4
+"""Where the objects are too small for large requests: the second curve's requests, and by how much
+they must be smaller than the other ones.
+"""
+
 MIN_POINT_S, MAX_POINT_S = 0.1, 1.0
 _MIN_POINTS = 3
 _SEED = 42
@@ -41,11 +47,14 @@ _SEED = 42
 
 @dataclass(frozen=True, kw_only=True)
 class ProbePlan:
-    """A probe with all decisions made. ``requests``: bytes; None stands for a dataset's samples."""
+    """A probe with all decisions made. ``requests``: bytes; None stands for a dataset's samples.
+
+    ``second``: the requests that tell operations from bytes, see ``second_requests``.
+    """
 
     target: Target
     requests: Sequence[int | None]
-    large: int | None
+    second: Places | None
     max_in_flight: int
     budget_s: float
     point_s: float
@@ -53,7 +62,7 @@ class ProbePlan:
 
     @property
     def curves(self) -> int:
-        return len(self.requests) + (self.large is not None)
+        return len(self.requests) + (self.second is not None)
 
     @property
     def most_points(self) -> int:
@@ -96,12 +105,13 @@ def plan_probe(
     chosen: list[int | None] = list(requests)
     if not chosen:
         chosen = [None] if target.manifest else [DEFAULT_REQUEST]
-    large = large_request(objects)
+    usual = target.manifest.mean_stored_bytes if target.manifest else DEFAULT_REQUEST
+    smallest = min(usual if size is None else size for size in chosen)
     overhead = overhead_s(storage)
     plan = ProbePlan(
         target=target,
         requests=chosen,
-        large=large,
+        second=second_requests(objects, smallest, seed=_SEED),
         max_in_flight=max_in_flight,
         budget_s=budget_s,
         point_s=0.0,
@@ -157,13 +167,13 @@ def run_probe(plan: ProbePlan, *, tell: Callable[[str], None] = lambda title: No
             failed = [curve for curve in curves if not curve.points]
             if len(failed) == len(curves):
                 raise StorageError(failed[0].not_measured)
-            if plan.large is not None:
-                large = measure(blocks(target.objects, plan.large, order="sequential", seed=_SEED))
+            if plan.second is not None:
+                large = measure(plan.second)
             else:
                 notes.append(
-                    "large sequential requests were not measured, since the objects have too few "
-                    f"pieces of {format_bytes(LARGE_BYTES[-1])}; so operations and bytes can't be "
-                    "told apart"
+                    "requests of another size were not measured, since the objects have too few "
+                    f"pieces of {format_bytes(LARGE_BYTES[-1])} and are too small for other ones; "
+                    "so operations and bytes can't be told apart"
                 )
         finally:
             target.storage.close()
@@ -185,12 +195,18 @@ def run_probe(plan: ProbePlan, *, tell: Callable[[str], None] = lambda title: No
     )
 
 
-def large_request(objects: Sequence[Entry]) -> int | None:
-    """Bytes of the large requests for these objects; None if they have too few such pieces."""
+def second_requests(objects: Sequence[Entry], usual: float, *, seed: int) -> Places | None:
+    """Requests of another size than the ``usual`` bytes, to tell operations from bytes.
+
+    They are large and sequential. Where the objects have too few large pieces, they are small and
+    in random order. None if the usual ones are small themselves.
+    """
     for size in LARGE_BYTES:
         if sum(entry.size // size for entry in objects) >= _LARGE_PLACES:
-            return size
-    return None
+            return blocks(objects, size, order="sequential", seed=seed)
+    if usual < _SMALLER * _SMALL_BYTES:
+        return None
+    return blocks(objects, _SMALL_BYTES, order="random", seed=seed)
 
 
 def overhead_s(storage: Storage) -> float:
