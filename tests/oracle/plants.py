@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -45,6 +45,7 @@ def measured(
     accelerators: int = 1,
     repetitions: int = 3,
     calibration_s: float = 0.6,
+    knock_outs: bool = True,
     budget_s: float | None = None,
     mixed: Mixed | None = None,
     seed: int = 7,
@@ -66,6 +67,12 @@ def measured(
     doc, _ = run(plan, options)
     assert (doc.status, doc.error) == ("ok", "")
     return doc
+
+
+def tried(results: Path, url: object, **run: Any) -> float:
+    """Samples/s of a run that only repeats: for what a promise is compared with."""
+    alone = {"repetitions": 2, "calibration_s": 0, "knock_outs": False}
+    return rate_of(measured(results, url, **{**alone, **run}))
 
 
 def verdict_of(doc: TrainingRecord) -> Verdict:

@@ -35,6 +35,9 @@ WORKLOAD: dict[str, Any] = {
 
 READS_PER_S = 250
 
+ALONE: dict[str, Any] = {"repetitions": 2, "calibration_s": 0, "knock_outs": False}
+"""A run that only repeats."""
+
 
 @pytest.fixture
 def throttle(tmp_path: Path) -> Iterator[Throttle]:
@@ -47,7 +50,7 @@ def held(throttle: Throttle, folder: Path, url: object, **run: Any) -> TrainingR
     folder.mkdir()
 
     def work(scratch: Path) -> None:
-        doc = measured(scratch / "results", url, **run)
+        doc = measured(scratch / "results", url, **{"calibration_s": 2.5, **run})
         (scratch / "record.json").write_text(doc.model_dump_json())
 
     throttle.run(work, folder)
@@ -70,7 +73,7 @@ def test_operations_of_small_files(tmp_path: Path, throttle: Throttle, make_data
     assert gain_of(doc, "storage") == pytest.approx(1000 / READS_PER_S, rel=0.15)
     advice = first_advice(doc)
     assert advice.id == "pack"
-    packed = held(throttle, tmp_path / "packed", shards, repetitions=2, **WORKLOAD)
+    packed = held(throttle, tmp_path / "packed", shards, **ALONE, **WORKLOAD)
     found = rate_of(packed) / rate_of(doc)
     note_promise("250 reads/s by the kernel, files of 64 KiB", promise_of(advice), found)
     assert kept(promise_of(advice), found, slack=0.15), (advice, found)
@@ -92,7 +95,7 @@ def test_bandwidth_of_a_disk(tmp_path: Path, throttle: Throttle, make_dataset: A
     assert gain_of(doc, "storage") == pytest.approx(2.5, rel=0.15)
     advice = first_advice(doc)
     throttle.hold(bytes_per_s=400 * MB)
-    lifted = held(throttle, tmp_path / "lifted", shards, repetitions=2, **workload)
+    lifted = held(throttle, tmp_path / "lifted", shards, **ALONE, **workload)
     found = rate_of(lifted) / rate_of(doc)
     note_promise("40 of 100 MB/s by the kernel", promise_of(advice), found)
     assert kept(promise_of(advice), found, slack=0.15), (advice, found)

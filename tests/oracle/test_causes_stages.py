@@ -25,6 +25,7 @@ from tests.oracle.plants import (
     planted,
     promise_of,
     rate_of,
+    tried,
     verdict_of,
 )
 
@@ -43,7 +44,7 @@ def files(make_dataset: Any) -> Path:
 
 
 def saving(folder: Path, *, bandwidth: str, every: int) -> Mixed:
-    """Saves of 5.6 MB."""
+    """Saves of a 64th of ResNet-50's state."""
     asked = {"model": "resnet50", "writer": "stream", "scale": "1/64", "ranks": 1, "restores": 0}
     spec = build(CheckpointSpec, asked, where="oracle")
     target = f"throttled+{folder}?write_bandwidth={bandwidth}"
@@ -51,31 +52,25 @@ def saving(folder: Path, *, bandwidth: str, every: int) -> Mixed:
 
 
 def test_half_of_the_time_in_saves(tmp_path: Path, files: Path) -> None:
-    """30 steps of 50 ms, and after the 10th and the 20th a save of 5.6 MB at 7.5 MB/s. The
-    accelerator never waits for a batch, and without saves the job would be twice as fast.
+    """30 steps of 50 ms, and after the 10th and the 20th a save of some 4 MB at 5.5 MB/s.
+    The accelerator never waits for a batch, and without saves the job would be twice as fast.
     """
     workload: dict[str, Any] = {"accelerator": {"step_time": "50ms"}, "max_steps": 30}
     target = tmp_path / "saves"
-    mixed = saving(target, bandwidth="7.5MB", every=10)
-    doc = measured(tmp_path / "results", files, mixed=mixed, **workload)
+    mixed = saving(target, bandwidth="5.5MB", every=10)
+    doc = measured(tmp_path / "results", files, calibration_s=0.3, mixed=mixed, **workload)
     verdict = verdict_of(doc)
     assert verdict.binds == "saves"
     saves = [repetition.checkpoint_s for repetition in doc.job.repetitions]
     truth = 1 + sum(save or 0 for save in saves) / len(saves) / 1.5
-    assert truth == pytest.approx(2, rel=0.1)
+    assert truth == pytest.approx(2, rel=0.2)
     assert gain_of(doc, "saves") == pytest.approx(truth, rel=0.1)
     assert gain_of(doc, "storage") == pytest.approx(1, abs=0.1)
     assert verdict.fetch_stall == pytest.approx(0, abs=0.05)
     advice = first_advice(doc)
     assert advice.id == "faster-saves"
-    faster = measured(
-        tmp_path / "results",
-        files,
-        mixed=saving(tmp_path / "fast", bandwidth="10GB", every=10),
-        repetitions=2,
-        **workload,
-    )
-    found = rate_of(faster) / rate_of(doc)
+    fast = saving(tmp_path / "fast", bandwidth="10GB", every=10)
+    found = tried(tmp_path / "results", files, mixed=fast, **workload) / rate_of(doc)
     note_promise("half of the time in saves", promise_of(advice), found)
     assert kept(promise_of(advice), found, slack=0.15), (advice, found)
 
@@ -87,6 +82,7 @@ def test_an_epoch_of_four_steps(tmp_path: Path, make_dataset: Any) -> None:
     doc = measured(
         tmp_path,
         f"throttled+{make_dataset(samples=40, sample_size={'mean': 10_000})[1]}?latency=40ms",
+        calibration_s=0.3,
         accelerator={"step_time": "100ms"},
         epochs=3,
         loader={"workers": 4, "prefetch_factor": 1},
@@ -119,7 +115,7 @@ def test_stages_that_share_the_cpu(tmp_path: Path, make_dataset: Any) -> None:
     advice = first_advice(doc)
     assert advice.id == "cores"
     with on_cores(2):
-        found = rate_of(measured(tmp_path, url, repetitions=2, **workload)) / rate_of(doc)
+        found = tried(tmp_path, url, **workload) / rate_of(doc)
     note_promise("fetch and prep share one core", promise_of(advice), found)
     assert kept(promise_of(advice), found, slack=0.15), (advice, found)
 
@@ -151,7 +147,7 @@ def test_the_dominant_stage(
     doc = measured(
         tmp_path,
         f"throttled+{root}?iops={rates['storage']:g}",
-        calibration_s=0.4,
+        calibration_s=0.3,
         budget_s=30,
         seed=seed,
         batch_size=5,

@@ -23,6 +23,7 @@ from tests.oracle.plants import (
     planted,
     promise_of,
     rate_of,
+    tried,
     verdict_of,
 )
 
@@ -49,7 +50,7 @@ def test_too_few_reads_in_flight(tmp_path: Path, small_files: Path) -> None:
     """
     url = f"throttled+{small_files}?latency=20ms"
     today = {**LATENT, "reader": {"concurrency": 2}}
-    doc = measured(tmp_path, url, **today)
+    doc = measured(tmp_path, url, calibration_s=1.5, **today)
     verdict = verdict_of(doc)
     assert (verdict.binds, verdict.basis, verdict.starved) == ("storage", "tested", True)
     assert verdict.storage_bound == "latency"
@@ -58,7 +59,7 @@ def test_too_few_reads_in_flight(tmp_path: Path, small_files: Path) -> None:
     assert advice.id == "concurrency"
     assert all(other.id != "faster-storage" for other in verdict.advice)
     changed = apply_overrides(today, advice.settings)
-    found = rate_of(measured(tmp_path, url, repetitions=2, **changed)) / rate_of(doc)
+    found = tried(tmp_path, url, **changed) / rate_of(doc)
     note_promise("latency 20 ms, 4 reads in flight", promise_of(advice), found)
     assert kept(promise_of(advice), found, slack=0.15), (advice, found)
 
@@ -70,6 +71,7 @@ def test_enough_reads_in_flight_at_the_plateau(tmp_path: Path, small_files: Path
     doc = measured(
         tmp_path,
         f"throttled+{small_files}?latency=20ms&iops=200",
+        calibration_s=1.5,
         **LATENT,
         reader={"concurrency": 16},
     )
@@ -94,7 +96,8 @@ def test_bandwidth_is_spent(tmp_path: Path, shards: Path) -> None:
     bandwidth is what the advice asks for.
     """
     workload: dict[str, Any] = {"accelerator": {"step_time": "10ms"}, "reader": {"direct": True}}
-    doc = measured(tmp_path, f"throttled+{shards}?bandwidth=40MB", repetitions=3, **workload)
+    url = f"throttled+{shards}?bandwidth=40MB"
+    doc = measured(tmp_path, url, calibration_s=1.5, **workload)
     verdict = verdict_of(doc)
     assert (verdict.binds, verdict.starved) == ("storage", True)
     assert verdict.storage_bound == "bandwidth"
@@ -102,8 +105,8 @@ def test_bandwidth_is_spent(tmp_path: Path, shards: Path) -> None:
     advice = first_advice(doc)
     assert advice.id == "faster-storage"
     assert not advice.settings
-    lifted = measured(tmp_path, f"throttled+{shards}?bandwidth=400MB", repetitions=2, **workload)
-    found = rate_of(lifted) / rate_of(doc)
+    lifted = tried(tmp_path, f"throttled+{shards}?bandwidth=400MB", **workload)
+    found = lifted / rate_of(doc)
     note_promise("bandwidth 40 MB/s of 100 MB/s", promise_of(advice), found)
     assert kept(promise_of(advice), found, slack=0.15), (advice, found)
 
@@ -133,7 +136,7 @@ def test_spent_burst_credits(tmp_path: Path, shards: Path) -> None:
             f"credited+{shards}?bandwidth=20MB&credits=160MB",
             repetitions=1,
             calibration_s=0,
-            budget_s=0,
+            knock_outs=False,
             epochs=4,
             accelerator={"kind": "null"},
             reader={"direct": True},
