@@ -111,13 +111,22 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     gain = tested.value if tested is not None else gain
     if gain is None:
         return None
+    # What all cores together could do, if nothing else needed them.
+    alone = evidence.cpu or evidence.prep
+    wanted = gain * (evidence.measured or evidence.prep)
     return Advice(
         id="cores",
         change="provide more cores for data preparation: "
-        f"{math.ceil(evidence.cores * gain)} instead of {evidence.cores:g}",
+        f"{_cores(evidence.cores * wanted / alone, evidence.cores)} instead of "
+        f"{evidence.cores:g}",
         predicted_gain=gain,
-        basis=f"each core prepares {evidence.told(evidence.prep / evidence.cores)}; {NEXT}",
+        basis=f"by its CPU time, one core prepares {evidence.told(alone / evidence.cores)}; {NEXT}",
     )
+
+
+def _cores(needed: float, today: float) -> int:
+    """Whole cores: at least one more than today."""
+    return max(math.floor(today) + 1, math.ceil(needed))
 
 
 def _another_loader(evidence: Evidence) -> Advice | None:
