@@ -192,7 +192,8 @@ def _advice(doc: TrainingRecord) -> list[Section]:
         for advice in doc.job.verdict.advice
     )
     measured = any(advice.found for advice in doc.job.verdict.advice)
-    title = f"What would help, with the {'found or ' if measured else ''}predicted samples/s"
+    found = "found or " if measured else ""
+    title = f"What would help: the {found}predicted factor on the measured samples/s"
     return [Items(id="advice", title=title, items=items)]
 
 
