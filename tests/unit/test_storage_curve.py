@@ -214,6 +214,29 @@ def test_smaller_requests_tell_it_where_the_objects_are_small(
     assert spent(whole, client) == ("unknown" if bound == "operations" else bound)
 
 
+@pytest.mark.parametrize(
+    ("size", "other", "bound"),
+    [
+        (64 << 10, 4 << 10, "operations"),  # bytes would be 16 times the reads/s
+        (1000 << 10, 1 << 20, "bandwidth"),  # its own requests are large ones
+        (64 << 10, 32 << 10, "unknown"),  # twice the reads/s is no further than the intervals
+    ],
+)
+def test_short_windows_tell_where_the_sizes_are_far_apart(
+    size: int, other: int, bound: str
+) -> None:
+    """Intervals of +-35 %, as a throttle that works in slices of 100 ms gives them."""
+    found = [
+        conclude_curve(curve(planted(0.005, 250.0, noise=0.35, size=each), each))
+        for each in (size, other)
+    ]
+    if bound == "bandwidth":  # as many bytes/s, not as many reads/s
+        found[1] = conclude_curve(
+            curve(planted(0.005, 250.0 * size / other, noise=0.35, size=other), other)
+        )
+    assert spent(*found) == bound
+
+
 def test_a_client_without_cpu_is_not_the_storage() -> None:
     points = [
         point(each.in_flight, each.reads_per_s, client=each.in_flight > 1)

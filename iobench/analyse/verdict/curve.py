@@ -147,16 +147,23 @@ def spent(curve: StorageCurve, other: StorageCurve | None) -> Spent:
     where the objects are too small for these, smaller ones than this curve's. Of the two sizes the
     smaller one has spent the bandwidth if it reaches ``ALIKE`` of the bytes/s of the larger one,
     and the larger one has spent the operations if it reaches ``ALIKE`` of the reads/s of the
-    smaller one. Unknown where the intervals do not part, one of the two has no plateau, or a
+    smaller one. Unknown where the intervals do not tell, one of the two has no plateau, or a
     client's CPU was spent at it.
+
+    Wide intervals tell, too, where the sizes are far apart. If the two plateaus are alike in one
+    unit, they differ in the other one by the ratio of the sizes, so an interval that lies on the
+    near side of the geometric middle of both is enough.
     """
     if other is None or _client_at_plateau(curve):
         return "unknown"
+    sizes = sorted((curve.request_bytes, other.request_bytes))
+    apart = sizes[0] / sizes[1]
     if other.request_bytes < curve.request_bytes:
         return _against(
             curve.plateau_reads_per_s,
             other.plateau_reads_per_s,
             [point.reads_per_s for point in other.points],
+            apart=apart,
             client=_client_at_plateau(other),
             far="bandwidth",
             near="operations",
@@ -165,6 +172,7 @@ def spent(curve: StorageCurve, other: StorageCurve | None) -> Spent:
         curve.plateau_bytes_per_s,
         other.plateau_bytes_per_s,
         [point.bytes_per_s for point in other.points],
+        apart=apart,
         client=_client_at_plateau(other),
         far="operations",
         near="bandwidth",
@@ -176,14 +184,15 @@ def _against(
     theirs: Rate | None,
     rates: Sequence[Rate],
     *,
+    apart: float,
     client: bool,
     far: Spent,
     near: Spent,
 ) -> Spent:
     """``near`` if my plateau reaches ``ALIKE`` of theirs, ``far`` if it certainly does not.
 
-    ``rates`` are those of their points, for a curve without a plateau. ``client``: their plateau
-    is one of the client's CPU.
+    ``rates`` are those of their points, for a curve without a plateau. ``apart``: the smaller
+    request over the larger one. ``client``: their plateau is one of the client's CPU.
     """
     reached = theirs or max(rates, key=lambda rate: rate.value, default=None)
     if mine is None or reached is None:
@@ -192,7 +201,10 @@ def _against(
         return far  # also where the other requests could get even more
     if theirs is None or client:
         return "unknown"
-    return near if _low(mine) >= ALIKE * theirs.value else "unknown"
+    if _low(mine) >= ALIKE * theirs.value:
+        return near
+    parted = apart > ALIKE or _low(mine) >= math.sqrt(apart) * _high(theirs)
+    return near if mine.value >= ALIKE * theirs.value and parted else "unknown"
 
 
 def _client_at_plateau(curve: StorageCurve) -> bool:
