@@ -33,6 +33,7 @@ def test_a_runs_log_has_the_ranks_in_it(
     words = ["run", "demo", "--data", str(root), "--results", str(tmp_path / "results")]
     words += ["-n", "1", "--calibration", "0s", "--accelerators", "2", "--set", "batch_size=5"]
     words += ["--set", "loader.workers=1", "--set", "reader.crop=null", "--set", "epochs=1"]
+    words += ["--no-knockouts"]  # so that each rank is started once
     assert main([*words, "--quiet", "--log-file", str(file), "--log-level", "debug"]) == 0
     assert capsys.readouterr().err == ""
     found = lines(file.read_text())

@@ -77,6 +77,7 @@ def test_the_examples_on_s3(
         _examples(),
         key=lambda words: (
             "generate",
+            "check",
             "probe",
             "scan",
             "checkpoint",
@@ -99,7 +100,9 @@ def test_the_examples_on_s3(
                 "--results",
                 str(tmp_path / "results"),
             ]
-        if words[0] in ("scan", "probe"):
+        if words[0] == "check":
+            small += ["--budget", "10s", "--results", str(tmp_path / "results")]
+        if words[0] in ("check", "scan", "probe"):
             small += ["--quiet"]
         if words[0] == "probe":
             small += ["--max-in-flight", "2", "--time", "2s"]
