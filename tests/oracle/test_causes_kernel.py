@@ -31,8 +31,8 @@ WORKLOAD: dict[str, Any] = {
     "reader": {"direct": True, "concurrency": 16},
     "loader": {"workers": 2},
 }
-"""1,000 samples/s are asked for, with up to 32 reads in flight. The kernel works in slices of 0.1 s,
-so short points of a curve differ by more than those of a real limit.
+"""1,000 samples/s are asked for, with up to 32 reads in flight. The kernel works in slices of
+0.1 s, so short points of a curve differ by more than those of a device.
 """
 
 READS_PER_S = 250

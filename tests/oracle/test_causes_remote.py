@@ -1,5 +1,8 @@
-"""The storage as the cause where fio can't go: S3 (rclone, behind its own limit or a proxy that
-delays each request), and NFS (nfs-ganesha, version 4).
+"""The storage as the cause where fio can't go: S3 (rclone, behind a proxy that delays each request),
+and NFS (nfs-ganesha, version 4).
+
+Bandwidths are held by ``throttled``: rclone's own limit lets through some 4 MiB at once after each
+pause, which is more than a short window holds.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ from iobench.schema.base import apply_overrides, build
 from iobench.schema.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.oracle.plants import (
-    MB,
     first_advice,
     gain_of,
     kept,
@@ -57,11 +59,11 @@ def written(folder: Path, spec: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """Objects ``files/`` and ``shards/``, served by a server that is held to 20 MB/s."""
+    """Objects ``files/`` and ``shards/``."""
     folder = tmp_path_factory.mktemp("causes-s3") / "server"
     for name, spec in (("files", FILES), ("shards", SHARDS)):
         written(folder / "data" / BUCKET / name, spec)
-    with rclone_server(folder, "--bwlimit", "20000k") as server:
+    with rclone_server(folder) as server:
         yield server
 
 
@@ -77,7 +79,7 @@ def followed(doc: Any, results: Path, url: str, workload: dict[str, Any], case: 
 
 def test_latency_of_s3(tmp_path: Path, bucket: S3Server) -> None:
     """Each GET waits 40 ms on its way: 4 in flight are 100 objects/s, a quarter of what is asked
-    for. 20 kB at that rate are a tenth of the server's bandwidth.
+    for.
     """
     today = {**LATENT, "reader": {"concurrency": 2}}
     with late(bucket.port, 0.04) as proxy:
@@ -91,19 +93,20 @@ def test_latency_of_s3(tmp_path: Path, bucket: S3Server) -> None:
 
 
 def test_bandwidth_of_s3(tmp_path: Path, bucket: S3Server) -> None:
-    """The server sends 20 MB/s of the 50 MB/s asked for."""
-    doc = measured(
-        tmp_path,
-        bucket.url("shards"),
-        calibration_s=1.5,
-        accelerator={"step_time": "20ms"},
-        reader={"concurrency": 8},
-    )
+    assert_bandwidth(tmp_path, f"throttled+{bucket.url('shards')}&bandwidth=20MB")
+
+
+def assert_bandwidth(results: Path, url: str) -> None:
+    """20 MB/s of the 50 MB/s asked for."""
+    workload: dict[str, Any] = {
+        "accelerator": {"step_time": "20ms"},
+        "reader": {"concurrency": 4},
+    }
+    doc = measured(results, url, calibration_s=1.5, **workload)
     verdict = verdict_of(doc)
     assert (verdict.binds, verdict.starved) == ("storage", True)
-    assert doc.metrics["read_bytes_per_s"].median == pytest.approx(20.48 * MB, rel=0.1)
     assert verdict.storage_bound == "bandwidth"
-    assert gain_of(doc, "storage") == pytest.approx(50 / 20.48, rel=0.15)
+    assert gain_of(doc, "storage") == pytest.approx(2.5, rel=0.15)
     assert first_advice(doc).id == "faster-storage"
 
 
@@ -127,15 +130,5 @@ def test_latency_of_nfs(tmp_path: Path, export: NfsServer) -> None:
 
 
 def test_bandwidth_of_nfs(tmp_path: Path, export: NfsServer) -> None:
-    """20 MB/s of the 50 MB/s asked for."""
-    url = f"throttled+{export.url('export/shards', version=4)}&bandwidth=20MB"
-    workload: dict[str, Any] = {
-        "accelerator": {"step_time": "20ms"},
-        "reader": {"concurrency": 4},
-    }
-    doc = measured(tmp_path, url, calibration_s=1.5, **workload)
-    verdict = verdict_of(doc)
-    assert (verdict.binds, verdict.starved) == ("storage", True)
-    assert verdict.storage_bound == "bandwidth"
-    assert gain_of(doc, "storage") == pytest.approx(2.5, rel=0.15)
-    assert first_advice(doc).id == "faster-storage"
+    url = export.url("export/shards", version=4)
+    assert_bandwidth(tmp_path, f"throttled+{url}&bandwidth=20MB")
