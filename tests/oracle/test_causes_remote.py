@@ -1,5 +1,5 @@
-"""The storage as the cause where fio can't go: S3 (rclone, behind a proxy that delays each request),
-and NFS (nfs-ganesha, version 4).
+"""The storage as the cause where fio can't go: S3 (rclone, behind a proxy that delays requests), and
+NFS (nfs-ganesha, version 4).
 
 Bandwidths are held by ``throttled``: rclone's own limit lets through some 4 MiB at once after each
 pause, which is more than a short window holds.
@@ -39,10 +39,10 @@ pytestmark = pytest.mark.usefixtures("s3_environment")
 FILES = {"name": "demo", "samples": 400, "sample_size": {"mean": 20_000}}
 SHARDS = {
     "name": "demo",
-    "samples": 300,
+    "samples": 400,
     "sample_size": {"mean": 100_000},
     "format": "tar",
-    "samples_per_shard": 30,
+    "samples_per_shard": 40,
 }
 
 LATENT: dict[str, Any] = {
@@ -97,10 +97,10 @@ def test_bandwidth_of_s3(tmp_path: Path, bucket: S3Server) -> None:
 
 
 def assert_bandwidth(results: Path, url: str) -> None:
-    """20 MB/s of the 50 MB/s asked for."""
+    """20 MB/s of the 50 MB/s asked for; 4 MB are in flight of the 40 MB of an epoch."""
     workload: dict[str, Any] = {
         "accelerator": {"step_time": "20ms"},
-        "reader": {"concurrency": 4},
+        "reader": {"concurrency": 2},
     }
     doc = measured(results, url, calibration_s=1.5, **workload)
     verdict = verdict_of(doc)
