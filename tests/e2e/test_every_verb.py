@@ -42,7 +42,7 @@ class Story:
         return found
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
 def place(
     request: pytest.FixtureRequest,
     tmp_path: Path,

@@ -27,6 +27,7 @@ from iobench.storage.local.storage import LocalStorage
 from tests.processes import completed
 
 QUICK = (
+    "--no-knockouts",
     *("--repeat", "1", "--calibration", "0.1"),
     *(
         "--set",

@@ -33,7 +33,7 @@ DATASET = (
     "demo", "--samples", 12, "--set", "samples_per_shard=2", "--set", "sample_size.mean=3kB",
     "--set", "sample_size.max=6kB",
 )  # fmt: skip
-QUICK = ("--repeat", 1, "--calibration", 0, "--set", "epochs=1", "--set", "loader.workers=0",
+QUICK = ("--no-knockouts", "--repeat", 1, "--calibration", 0, "--set", "epochs=1", "--set", "loader.workers=0",
          "--set", "batch_size=4", "--set", "reader.crop=null", "--set", "reader.decode=false",
          "--quiet")  # fmt: skip
 
