@@ -33,9 +33,9 @@ DATASET = (
     "demo", "--samples", 12, "--set", "samples_per_shard=2", "--set", "sample_size.mean=3kB",
     "--set", "sample_size.max=6kB",
 )  # fmt: skip
-QUICK = ("--no-knockouts", "--repeat", 1, "--calibration", 0, "--set", "epochs=1", "--set", "loader.workers=0",
+QUICK = ("--repeat", 1, "--calibration", 0, "--set", "epochs=1", "--set", "loader.workers=0",
          "--set", "batch_size=4", "--set", "reader.crop=null", "--set", "reader.decode=false",
-         "--quiet")  # fmt: skip
+         "--no-knockouts", "--quiet")  # fmt: skip
 
 WRITING = "iobench.generator.writer:UnitWriter._write_shard"
 READING = "iobench.runner.cache:prepare_cache"

@@ -1,5 +1,5 @@
-"""The storage as the cause where fio can't go: S3 (rclone, behind a proxy that delays requests), and
-NFS (nfs-ganesha, version 4).
+"""The storage as the cause where fio can't go: S3 (rclone, behind a proxy that delays requests),
+and NFS (nfs-ganesha, version 4).
 
 Bandwidths are held by ``throttled``: rclone's own limit lets through some 4 MiB at once after each
 pause, which is more than a short window holds.
