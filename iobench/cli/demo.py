@@ -22,7 +22,7 @@ EXAMPLES = """examples:
   iobench demo --s3
 """
 _LOCAL = "demo-data"
-_BUDGET = "15s"
+_BUDGET = "12s"
 """For the knock-outs: enough for three rounds, and the demo stays short."""
 
 
@@ -40,11 +40,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "-n",
         "--repeat",
         type=whole_number,
-        default=6,
+        default=4,
         metavar="N",
-        help="number of repetitions (default: 6)",
+        help="number of repetitions (default: 4)",
     )
-    add_calibration(parser, "3s", "time to measure each ceiling")
+    add_calibration(parser, "2s", "time to measure each ceiling")
     parser.add_argument(
         "--results",
         type=Path,
