@@ -1,4 +1,4 @@
-"""The storage as the cause where fio can't go: S3 (rclone, behind a proxy that delays requests),
+"""The storage as the cause where fio can't go: S3 (rclone behind a proxy that delays requests)
 and NFS (nfs-ganesha, version 4).
 
 Bandwidths are held by ``throttled``: rclone's own limit lets through some 4 MiB at once after each
