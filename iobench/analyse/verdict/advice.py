@@ -57,8 +57,13 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         if not worth and gain is not None and convinces(gain):
             worth = [_of_unknown_gain(each, gain) for each in several[:1]]
         found += sorted(worth, key=_order)
-    once = {each.change: each for each in reversed(found)}  # the first of several
-    return [each for each in found if once[each.change] is each]
+    once = {_same(each): each for each in reversed(found)}  # the first of several
+    return [each for each in found if once[_same(each)] is each]
+
+
+def _same(advice: Advice) -> tuple[str, ...]:
+    """What two lines have in common that advise the same change, perhaps for different stages."""
+    return (advice.id, *advice.settings) if advice.id else (advice.change,)
 
 
 def _order(advice: Advice) -> tuple[bool, float]:

@@ -94,6 +94,7 @@ def measure(bench: Bench) -> RunCurve:
                 per_point_s=point_s + overhead_s(plan.storage),
                 deadline_s=began + until_s,
                 first=first,
+                reach=plan.reads_in_flight,
                 time_option="--calibration",
             )
             return CurveMeasurement(plan.storage, places, limits, run_dir=run_dir).run()

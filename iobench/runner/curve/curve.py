@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,7 +53,8 @@ class Limits:
     """``point_s``: time of one point; ``deadline_s``: on time.monotonic, after which none begins.
 
     ``per_point_s``: the time that a point really takes. ``first``: reads in flight of the first
-    point. ``time_option``: the command-line option that allows more time.
+    point. ``reach``: reads in flight that the curve has to reach. ``time_option``: the
+    command-line option that allows more time.
     """
 
     max_in_flight: int
@@ -60,6 +62,7 @@ class Limits:
     per_point_s: float
     deadline_s: float
     first: int = 1
+    reach: int = 1
     time_option: str = "--time"
 
 
@@ -150,7 +153,16 @@ class CurveMeasurement:
                 return FLATTENED
             if in_flight >= limits.max_in_flight:
                 return f"{limits.max_in_flight} reads in flight were the limit"
-            in_flight = min(2 * in_flight, limits.max_in_flight)
+            in_flight = min(self._step(in_flight, needed) * in_flight, limits.max_in_flight)
+
+    def _step(self, in_flight: int, point_s: float) -> int:
+        """By what factor the next point has more reads in flight.
+
+        Where the time does not suffice for doublings up to twice ``reach``, it is 4.
+        """
+        doublings = math.log2(max(1.0, 2 * self.limits.reach / in_flight))
+        left_s = self.limits.deadline_s - time.monotonic()
+        return 2 if doublings * point_s <= left_s else 4
 
     def _no_room(self, in_flight: int) -> str:
         free, needed = memory.available_bytes(), in_flight * self.places.max_bytes
