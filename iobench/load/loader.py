@@ -397,6 +397,7 @@ class BatchLoader(DataLoader[Any]):
         streams = max(1, spec.workers)
         self._requested = max(1, spec.workers * spec.prefetch_factor)  # batches, at most
         self.in_flight = self._requested + ahead * streams
+        self.round_batches = streams * max(1, ahead)  # that are read at the same time
         # Where samples stay where they are read to, each batch ahead needs its output already.
         self._outputs_ahead = ahead * streams if reader.in_place else 0
         if spec.transport == "tensor":

@@ -155,6 +155,7 @@ class LibraryLoader:
         self.epoch = 0
         self.cpu_ns: dict[int, int] = {}
         self.in_flight = max(1, source.loading.workers * source.loading.prefetch_factor)
+        self.round_batches = max(1, source.loading.workers)
         with _One(self.kind):
             self._library = library(source)
 

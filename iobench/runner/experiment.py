@@ -153,7 +153,6 @@ def _measure(
         failure = error
     doc.job.ceilings = bench.ceilings
     doc.job.curve = bench.curve
-    add_loader_facts(doc, bench.loader)
     doc.findings += others.findings()
     with defer_interrupts(discard=failure is not None):
         doc = conclude(doc)
@@ -174,6 +173,7 @@ def _calibrate(bench: Bench, windows: Windows, doc: TrainingRecord, progress: Pr
         if entry.applies(bench.plan):
             with _timed(doc, "calibrate", progress, f"ceiling: {entry.title}"):
                 bench.ceilings[entry.name] = entry.measure(bench)
+                add_loader_facts(doc, bench.loader)
 
 
 def _tell_rate(bench: Bench, progress: Progress) -> None:

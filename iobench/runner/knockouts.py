@@ -208,7 +208,7 @@ class KnockOuts:
         how, events = how_of(self.job), outcome.events()
         fill = without_fill(number, events, outcome.epochs, how)
         self._add("fill", fill)
-        self._base = steady_rate(events, workers=how.workers, together=how.together)
+        self._base = steady_rate(events, round_steps=how.round_steps, together=how.together)
         stages = self.turns.order(number)
         if stages and not self._has_time():
             log.info("no round after repetition %d: the time for knock-outs is over", number)
@@ -254,7 +254,7 @@ class KnockOuts:
         """What the repetition took, and how long a knock-out has to be for a rate."""
         loading_s = first.wall_s or 0.0
         step_s = loading_s * first.accelerators / max(1, first.steps)
-        steps = _ROUNDS * max(1, self.bench.plan.workload.loader.workers)
+        steps = _ROUNDS * max(1, how_of(self.job).round_steps)
         if self.saver is not None:
             steps = max(steps, self.saver.every)
         return Length(
@@ -292,7 +292,7 @@ class KnockOuts:
             self._replace(self._of(stage).model_copy(update={"not_measured": str(error)}))
             return
         how = how_without(stage, self.job)
-        rate = steady_rate(outcome.events(), workers=how.workers, together=how.together)
+        rate = steady_rate(outcome.events(), round_steps=how.round_steps, together=how.together)
         took_s = time.monotonic() - began
         self._add(stage, one.model_copy(update={"seconds": took_s, "samples_per_s": rate}))
 

@@ -145,6 +145,9 @@ class LoaderFacts(OpenRecord):
     requests_per_batch: Figure | None = None
     # The reader issues requests of later batches while a batch has fewer than reader.concurrency.
     reads_ahead: bool | None = None
+    # Batches of a rank that are read at the same time, and so arrive together: one of each worker,
+    # or as many as the worker reads ahead.
+    round_batches: Few | None = None
     in_flight_batches: Few | None = None
     slot_bytes: Count | None = None
     slots: Few | None = None

@@ -100,7 +100,14 @@ def test_with_the_cap_lifted_the_verdict_changes(tmp_path: Path, data: Any) -> N
     # The same at 2 x the appetite: the accelerator never waits, and one more could be fed.
     url = f"throttled+{raw_shards(data)}?bandwidth=200MB"
     # Steps of 80 ms, so that a worker's round trip (0.5 to 1 ms) is next to nothing.
-    doc = measure(tmp_path, url, accelerator={"step_time": "80ms"}, batch_size=40)
+    # A batch is 2 requests: with 2 in flight, no worker's first batch waits for one read ahead.
+    doc = measure(
+        tmp_path,
+        url,
+        accelerator={"step_time": "80ms"},
+        batch_size=40,
+        reader={"concurrency": 2},
+    )
     assert doc.job.verdict is not None
     assert doc.job.verdict.binds == "accelerator"
     assert not doc.job.verdict.starved
@@ -135,7 +142,7 @@ def test_latency_is_hidden_by_requests_in_flight(tmp_path: Path, data: Any) -> N
         accelerator={"kind": "null"},
         loader={"workers": 1},
         reader={"concurrency": 8},
-        batch_size=40,
+        batch_size=16,
         calibration_s=0.3,
     )
     assert doc.metrics["samples_per_s"].median == pytest.approx(160, rel=0.1)

@@ -84,7 +84,7 @@ def test_one_round_has_no_interval_and_an_incomplete_one_does_not_count() -> Non
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_fill_is_left_out_of_a_steady_rate(make_events: Build, workers: int) -> None:
     events = make_events(steps(10, 0.1, fill_s=1.0))
-    assert steady_rate(events, workers=workers) == pytest.approx(1000.0)
+    assert steady_rate(events, round_steps=workers) == pytest.approx(1000.0)
     epochs = [Epoch(epoch=0, startup_s=0.5)]
     assert whole_rate(events, epochs) == pytest.approx(1000 / 1.5)
 
@@ -92,10 +92,10 @@ def test_the_fill_is_left_out_of_a_steady_rate(make_events: Build, workers: int)
 def test_an_epoch_of_few_steps_counts_from_its_second_one(make_events: Build) -> None:
     rows = steps(4, 0.5, fill_s=1.4) + steps(4, 0.5, fill_s=1.4, epoch=1)
     events = make_events(rows)
-    assert steady_rate(events, workers=8) == pytest.approx(200.0)
+    assert steady_rate(events, round_steps=8) == pytest.approx(200.0)
     assert whole_rate(events, []) == pytest.approx(800 / 6.8)
-    assert steady_rate(make_events(steps(1, 0.5)), workers=8) is None
-    assert steady_rate(make_events([]), workers=1) is None
+    assert steady_rate(make_events(steps(1, 0.5)), round_steps=8) is None
+    assert steady_rate(make_events([]), round_steps=1) is None
 
 
 def test_checkpoints_count_with_their_share_of_all_steps(make_events: Build) -> None:
@@ -104,17 +104,17 @@ def test_checkpoints_count_with_their_share_of_all_steps(make_events: Build) -> 
         for n in range(10)
     ]
     rows[4]["checkpoint"] = 1.0
-    assert steady_rate(make_events(rows), workers=2) == pytest.approx(1000 / 2.0)
+    assert steady_rate(make_events(rows), round_steps=2) == pytest.approx(1000 / 2.0)
     rows[4]["checkpoint"], rows[0]["checkpoint"] = 0.0, 1.0
     for row in rows[1:5]:
         row["start"] += 1.0
-    assert steady_rate(make_events(rows), workers=2) == pytest.approx(1000 / 2.0)
+    assert steady_rate(make_events(rows), round_steps=2) == pytest.approx(1000 / 2.0)
 
 
 def test_in_step_the_slowest_rank_counts(make_events: Build) -> None:
     events = make_events(steps(11, 0.1) + steps(11, 0.2, rank=1))
-    assert steady_rate(events, workers=1) == pytest.approx(1000 + 500)
-    assert steady_rate(events, workers=1, together=True) == pytest.approx(2000 / 2.0)
+    assert steady_rate(events, round_steps=1) == pytest.approx(1000 + 500)
+    assert steady_rate(events, round_steps=1, together=True) == pytest.approx(2000 / 2.0)
 
 
 def test_rebuild_computes_the_gains_from_the_events(make_run: Build, make_events: Build) -> None:

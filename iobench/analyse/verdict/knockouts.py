@@ -26,9 +26,12 @@ FILL = "the rate of each repetition with the first batches of its epochs left ou
 
 
 class How(NamedTuple):
-    """How the ranks of a run step: ``workers`` of each rank, and whether they step in step."""
+    """How the ranks of a run step: batches that arrive together, and whether ranks step in step.
 
-    workers: int
+    ``round_steps``: of one rank, a batch of each of its workers or as many as these read ahead.
+    """
+
+    round_steps: int
     together: bool
 
 
@@ -40,7 +43,8 @@ def in_step(accelerator: AcceleratorSpec | AcceleratorFacts, ranks: int) -> bool
 def how_of(job: TrainingRun) -> How:
     """How the ranks of a run step."""
     workload = job.workload
-    return How(workload.loader.workers, in_step(workload.accelerator, job.accelerators))
+    steps = job.loader.round_batches or workload.loader.workers
+    return How(steps, in_step(workload.accelerator, job.accelerators))
 
 
 def how_without(stage: KnockedOut, job: TrainingRun) -> How:
@@ -54,16 +58,16 @@ def phase_of(stage: KnockedOut) -> str:
     return f"without-{stage}"
 
 
-def steady_rate(events: Events, *, workers: int, together: bool = False) -> float | None:
+def steady_rate(events: Events, *, round_steps: int, together: bool = False) -> float | None:
     """Samples/s over all ranks, with the fill of each epoch left out.
 
-    ``events`` are the rows of one phase and repetition. Workers start together, so the first batch
-    of each of a rank's ``workers`` is left out; an epoch with fewer than two such rounds counts
-    from its second step on, and one with a single step does not count. Checkpoints count with their
+    ``events`` are the rows of one phase and repetition. Workers start together, so the first round
+    of ``round_steps`` of a rank is left out; an epoch with fewer than two such rounds counts from
+    its second step on, and one with a single step does not count. Checkpoints count with their
     share of all steps, since the steady part may have one save more or fewer. ``together``: ranks
     step in step, so the slowest one's time counts. None if nothing is left.
     """
-    first = max(1, workers)
+    first = max(1, round_steps)
 
     def steady(part: RankEpoch) -> Mask:
         later: Mask = part.rows["step"] >= first
@@ -160,7 +164,7 @@ def without_fill(number: int, events: Events, epochs: Sequence[Epoch], how: How)
     """
     return KnockOutRound(
         repetition=number,
-        samples_per_s=steady_rate(events, workers=how.workers, together=how.together),
+        samples_per_s=steady_rate(events, round_steps=how.round_steps, together=how.together),
         base_samples_per_s=whole_rate(events, epochs, together=how.together),
         seconds=0.0,
     )
@@ -195,10 +199,12 @@ def _again(
     update: dict[str, float | None] = {}
     without = how_without(stage, job)
     if len(base["step"]):
-        update["base_samples_per_s"] = steady_rate(base, workers=how.workers, together=how.together)
+        update["base_samples_per_s"] = steady_rate(
+            base, round_steps=how.round_steps, together=how.together
+        )
     rows = select(events, phase_of(stage), one.repetition)
     if len(rows["step"]) and one.complete:
         update["samples_per_s"] = steady_rate(
-            rows, workers=without.workers, together=without.together
+            rows, round_steps=without.round_steps, together=without.together
         )
     return one.model_copy(update=update)

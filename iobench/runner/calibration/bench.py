@@ -159,9 +159,7 @@ class Bench:
 
 
 def _rated(window: Window, outcome: Outcome, took_s: float) -> Ceiling:
-    # Without a reader there are no workers, so each step is a round.
-    workers = window.phase.loading.workers if window.phase.reader is not None else 1
-    rounds = max(1, workers)
+    rounds = max(1, outcome.loader.round_batches or 1)
     one = rated_window(
         outcome.events(),
         seconds=took_s,

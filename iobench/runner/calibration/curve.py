@@ -24,9 +24,9 @@ from ...schema.training import Ceiling, CeilingDetails
 from ...schema.verdict import Estimate, RunCurve
 from ...storage.base import Entry
 from ...units import counted, format_bytes
-from ..curve.curve import CurveMeasurement, Limits
+from ..curve.curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
 from ..curve.places import Places, blocks, samples
-from ..curve.story import MAX_IN_FLIGHT, MAX_POINT_S, MIN_POINT_S, overhead_s, second_requests
+from ..curve.story import MAX_IN_FLIGHT, overhead_s, second_requests
 from ..plan import Plan
 from ..third_party import is_library
 from .bench import Bench

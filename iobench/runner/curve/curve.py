@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 FIRST_READS_PER_S, MAX_BYTES_PER_S = 50_000, 16e9
 """What one read in flight may reach, and any number of them; places are handed out by it."""
 
+MIN_POINT_S, MAX_POINT_S = 0.1, 1.0
+
 MARGIN = 2.5
 """Twice as many reads in flight bring at most twice the rate, with some room."""
 
@@ -204,10 +206,24 @@ class CurveMeasurement:
             throttled=found.throttled,
         )
 
+    def _seconds(self, in_flight: int) -> float:
+        """How long a point lasts: longer where reads are slow.
+
+        What is in flight at its ends, and what a limit has saved up before, then matter less.
+        """
+        shortest, rate = self.limits.point_s, 0.0
+        if self.points:
+            rate = self.points[-1].reads_per_s.value
+        if rate <= 0:
+            return shortest
+        overhead_s = self.limits.per_point_s - shortest
+        left_s = self.limits.deadline_s - time.monotonic() - overhead_s
+        return max(shortest, min(MAX_POINT_S, ENOUGH * in_flight / rate, left_s))
+
     def _read(self, places: list[Place], in_flight: int, most: int) -> Depth:
         """By fio, or by threads where fio can't read what it was given first."""
         reader: Reader = self.fio or self.threads
-        seconds = self.limits.point_s
+        seconds = self._seconds(in_flight)
         try:
             return reader.read(places, in_flight=in_flight, seconds=seconds, most=most)
         except StorageError as error:

@@ -18,7 +18,7 @@ from ...measure.fio_depth import OVERHEAD_S
 from ...schema.curve import StorageCurve, StorageProbe
 from ...storage.base import Entry, Files, Storage
 from ...units import counted, format_bytes, format_duration, parse_size
-from .curve import CurveMeasurement, Limits
+from .curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
 from .places import Places, blocks, samples
 from .target import Target
 
@@ -40,7 +40,6 @@ _SMALLER = 4
 they must be smaller than the other ones.
 """
 
-MIN_POINT_S, MAX_POINT_S = 0.1, 1.0
 _MIN_POINTS = 3
 _SEED = 42
 

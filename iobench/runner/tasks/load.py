@@ -184,6 +184,7 @@ class _Stepper:
         ring = self.loader.ring
         found: dict[str, object] = {
             "in_flight_batches": self.loader.in_flight,
+            "round_batches": self.loader.round_batches,
             "slot_bytes": ring.slot_bytes if ring else None,
             "slots": ring.count if ring else None,
             "slot_pages": ring.pages if ring else None,
@@ -226,18 +227,19 @@ class _Stepper:
     def _may_stop(self, now: int, end: int) -> bool:
         """Whether the time limit ends the epoch at this step.
 
-        Workers begin together, so their batches arrive in rounds. A rate taken in the middle of a
-        round misses the other workers' almost complete batches, which for slow batches is most of
-        the work. So rounds are finished, and there are at least ``_MIN_ROUNDS``, unless the
-        patience ends. With checkpoints, the phase ends after one of them instead.
+        Workers begin together, so batches arrive in rounds: one of each worker, or as many as it
+        reads ahead. A rate taken in the middle of a round misses the other, almost complete
+        batches, which for slow batches is most of the work. So rounds are finished, and there are
+        at least ``_MIN_ROUNDS``, unless the patience ends. With checkpoints, the phase ends after
+        one of them instead.
         """
         if now < end:
             return False
         if not self.phase.whole_rounds:
             return True
-        workers = max(1, self.phase.loading.workers)
+        together = self.loader.round_batches if self.loader is not None else 1
         patience = _PATIENCE_IN_ROUNDS * round((self.phase.limit_s or 0) * 1e9)
-        rounds, rest = divmod(self.done, workers)
+        rounds, rest = divmod(self.done, together)
         if self.phase.saving is not None:
             rest = self.done % self.phase.saving.every
         return (rounds >= _MIN_ROUNDS and not rest) or now > end + patience
