@@ -24,7 +24,7 @@ def test_storage_of_known_speed_binds_through_a_library(
     _, root = make_dataset(samples=100, sample_size={"mean": MB // 2}, format=form, **shards)
     workload = tmp_path / "w.yaml"
     workload.write_text(
-        "{name: w, dataset: demo, batch_size: 10, cache: any, accelerator: {step_time: 50ms}, "
+        "{name: w, dataset: demo, batch_size: 10, accelerator: {step_time: 50ms}, "
         "reader: {shuffle: false},"
         f" loader: {{kind: {kind}}}}}\n"
     )

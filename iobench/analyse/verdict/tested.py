@@ -59,8 +59,12 @@ def by_test(evidence: Evidence) -> Decision:
         for stage, gain in stage_gains(evidence.gains).items()
         if stage != "accelerator" and convinces(gain)
     }
-    if evidence.cached:
-        found.pop("storage", None)  # what was left out was a cache
+    if evidence.cached and found.pop("storage", None) is not None and not found:
+        return Decision(
+            binds="undecided",
+            basis="tested",
+            reason="reading limits the run, but a cache served the reads",
+        )
     if not found:
         return _by_elimination(evidence)
     top = max(found, key=lambda stage: found[stage].value)
