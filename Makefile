@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow coverage check bench fuzz promises clean fio libnfs gcc ganesha
+.PHONY: help setup demo test test-all test-slow oracles coverage check bench fuzz promises clean fio libnfs gcc ganesha
 
 PYTHON ?= python3
 MINUTES ?= 10
@@ -27,11 +27,14 @@ demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 test: setup gcc  ## the tests that take minutes: every verb, on local disk and an S3 server
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow'
 
-test-all: test test-slow  ## all tests: those of "make test" first, then the others
+test-all: test test-slow  ## all tests but the longest oracles: those of "make test" first
 
 test-slow: setup gcc ganesha  ## the tests that "make test" leaves out
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'slow and not alone'
 	# Oracles measure speeds: one at a time, with nothing beside them.
+	$(BIN)/python -m pytest -q -m 'alone and not long' tests/oracle
+
+oracles: setup gcc ganesha  ## every oracle, one at a time (half an hour)
 	$(BIN)/python -m pytest -q -m alone tests/oracle
 
 coverage: setup gcc ganesha  ## which branches the tests take, by package (half an hour)

@@ -18,6 +18,20 @@ BESIDE_OTHERS = {"test_places.py", "test_rounds_oracle.py"}
 more.
 """
 
+LONG = {
+    "test_advise_oracle.py",
+    "test_binding.py",
+    "test_causes_kernel.py",
+    "test_causes_remote.py",
+    "test_causes_stages.py",
+    "test_compare_oracle.py",
+    "test_confirm_oracle.py",
+    "test_fed_oracle.py",
+    "test_sweep_oracle.py",
+    "test_whatif_oracle.py",
+}
+"""Files whose oracles only ``make oracles`` runs: together they take a quarter of an hour."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -25,3 +39,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=2))
             if item.path.name not in BESIDE_OTHERS:
                 item.add_marker(pytest.mark.alone)
+            if item.path.name in LONG:
+                item.add_marker(pytest.mark.long)
