@@ -295,7 +295,7 @@ def test_every_example_runs(
         words
         for verb in order
         for example in examples(help_of(*verb.split()))
-        for words in [shlex.split(example.partition(" > ")[0])[1:]]
+        for words in [shlex.split(example.partition(" > ")[0], comments=True)[1:]]
     ]
     commands = [
         words for words in commands if not any("s3://" in word for word in words)

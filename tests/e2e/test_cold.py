@@ -188,7 +188,7 @@ def test_a_ceiling_that_a_cache_served_is_told(
 
     monkeypatch.setattr(cache, "prepare_cache", and_warm)
     settings = arguments("reader.direct=false", "accelerator.step_time=1ms")
-    code = main([*settings, "--json", "--calibration", "0.1"])
+    code = main([*settings, "--json", "--calibration", "0.1", "--no-knockouts"])
     doc = json.loads(capsys.readouterr().out)
     assert len(calls) == 2
     assert code == 3

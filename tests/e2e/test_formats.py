@@ -203,6 +203,7 @@ def test_what_the_data_can_not_give_is_one_line_and_leaves_nothing(
         *sets(*change, "reader.crop=null"),
         "--results",
         tmp_path / "results",
+        "--quiet",
     )
     assert found.returncode == 2
     assert found.stdout == ""

@@ -432,6 +432,7 @@ def test_ctrl_c_with_two_ranks_keeps_the_finished_repetition(
         "2",
         "--repeat",
         "50",
+        "--no-knockouts",
         "--set",
         "max_steps=20",
         "--set",

@@ -21,6 +21,7 @@ more.
 LONG = {
     "test_advise_oracle.py",
     "test_binding.py",
+    "test_blkio.py",
     "test_causes_kernel.py",
     "test_causes_remote.py",
     "test_causes_stages.py",
@@ -28,9 +29,11 @@ LONG = {
     "test_confirm_oracle.py",
     "test_fed_oracle.py",
     "test_sweep_oracle.py",
+    "test_sync_oracle.py",
+    "test_verdict_oracle.py",
     "test_whatif_oracle.py",
 }
-"""Files whose oracles only ``make oracles`` runs: together they take a quarter of an hour."""
+"""Files whose oracles only ``make oracles`` runs: together they take 20 minutes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -45,7 +45,7 @@ WORKLOADS = (
     Workload(
         "unet3d-h100",
         "unet3d",
-        8,
+        12,
         (
             "sample_size.mean=150kB",
             "sample_size.stdev=10kB",
@@ -99,10 +99,10 @@ def test_a_workload_runs_anywhere(
     )
     fed = json.loads(iobench("run", workload.name, "--data", where, *results, *QUICK, *modest))
     assert (fed["status"], fed["validity"]) == ("ok", "valid")
-    assert (fed["job"]["verdict"]["binds"], fed["job"]["verdict"]["starved"]) == (
-        "accelerator",
-        False,
-    ), fed["job"]["verdict"]["sentence"]
+    verdict = fed["job"]["verdict"]
+    assert verdict["starved"] is False, verdict["sentence"]
+    # Runs of a few steps: the start of their epochs may bind, and the storage does not.
+    assert "storage" not in (verdict["binds"], *verdict["also"]), verdict["sentence"]
     for repetition in fed["job"]["repetitions"]:
         assert repetition["samples"] == workload.samples
         assert repetition["bytes_read"] >= repetition["sample_bytes"] > 0
