@@ -119,10 +119,10 @@ def test_a_workload_runs_anywhere(
             *settings(*workload.run, "accelerator.step_time=10ms"),
         )
     )
-    assert (starved["job"]["verdict"]["binds"], starved["job"]["verdict"]["starved"]) == (
-        "storage",
-        True,
-    ), starved["job"]["verdict"]["sentence"]
+    verdict = starved["job"]["verdict"]
+    assert verdict["starved"] is True, verdict["sentence"]
+    # In an epoch of a few steps much of the wait is that for the first batch.
+    assert verdict["binds"] in ("storage", "fill"), verdict["sentence"]
     assert starved["job"]["dataset"]["id"] == fed["job"]["dataset"]["id"]
     assert starved["metrics"]["read_bytes_per_s"]["median"] < 2.3e6
 
