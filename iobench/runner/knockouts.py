@@ -24,7 +24,7 @@ from ..analyse.verdict.knockouts import (
     with_gain,
     without_fill,
 )
-from ..errors import IobenchError
+from ..errors import IobenchError, TargetLostError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..load.null import ReadyReader
@@ -272,7 +272,8 @@ class KnockOuts:
         """Measure repetition ``number`` again without a stage, and add the round.
 
         If that fails, the failure is the reason why the stage is not measured. Raises
-        PhaseInterrupted after the round was added as not complete.
+        PhaseInterrupted after the round was added as not complete, and TargetLostError if another
+        process has taken the place of the checkpoints over: nothing more may be written there.
         """
         entry, began = self.entries[stage], time.monotonic()
         one = KnockOutRound(
@@ -285,6 +286,8 @@ class KnockOuts:
             with defer_interrupts(discard=True):
                 took_s = time.monotonic() - began
                 self._add(stage, one.model_copy(update={"seconds": took_s, "complete": False}))
+            raise
+        except TargetLostError:
             raise
         except IobenchError as error:
             log.warning("the knock-out of %s failed: %s", stage, error)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from iobench.errors import InterruptedRun, StorageError, UsageError
+from iobench.errors import InterruptedRun, StorageError, TargetLostError, UsageError
 from iobench.load.reader import BatchReader
 from iobench.runner import knockouts, turns
 from iobench.runner.calibration.bench import Bench
@@ -184,6 +184,19 @@ def test_a_knock_out_that_fails_does_not_end_the_run(
     assert doc.status == "ok"
     assert "planted" in of(doc)["storage"].not_measured
     assert of(doc)["prep"].gain is not None
+
+
+def test_a_place_of_checkpoints_that_is_lost_ends_the_run(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process writes there now, so no knock-out may go on saving."""
+
+    def lost(*_: object) -> None:
+        raise TargetLostError("another process has taken it over")
+
+    monkeypatch.setattr(KnockOuts, "_saving", lost)
+    with pytest.raises(TargetLostError):
+        measure()
 
 
 def test_an_interrupted_round_does_not_count(
