@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .common import add_break_lock, add_origin, add_overrides
+from .common import add_break_lock, add_origin, add_overrides, add_results
 from .verbs import DOCUMENTS, Verb
 
 EXAMPLES = """examples:
@@ -68,13 +68,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="time for the turns (default: as long as the run's repetitions took, and at least "
         "three turns)",
     )
-    tried.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="DIR",
-        help="directory for the new run directory (default: results)",
-    )
+    add_results(tried, "for the new run directory")
     add_break_lock(parser)
     add_overrides(parser, "storage.endpoint=http://127.0.0.1:9000, for data at a URL")
 

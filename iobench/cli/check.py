@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import add_overrides, duration, whole_number
+from .common import add_accelerators, add_overrides, add_results, duration
 from .terminal import Live, note
 from .verbs import DOCUMENTS, Verb
 
@@ -37,13 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "on the dataset that lies there, otherwise resnet50-h100, which reads many small images "
         "and is the best known",
     )
-    parser.add_argument(
-        "--accelerators",
-        type=whole_number,
-        default=1,
-        metavar="N",
-        help="number of ranks, each with its own loader (default: 1)",
-    )
+    add_accelerators(parser)
     parser.add_argument(
         "--budget",
         type=duration,
@@ -58,13 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep the generated data, and print where it is",
     )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="DIR",
-        help="directory for the run directory (default: results)",
-    )
+    add_results(parser, "for the run directory")
     add_overrides(parser, "loader.workers=8")
 
 

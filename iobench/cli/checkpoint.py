@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .common import (
     add_break_lock,
     add_overrides,
     add_renamed,
+    add_results,
     number,
     parse_share,
     parse_time,
@@ -144,13 +144,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONDITION",
         help="exit with status 4 if this holds, e.g. 'blocked_s>5'; repeatable",
     )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="DIR",
-        help="directory for run directories (default: results)",
-    )
+    add_results(parser, "for run directories")
     add_break_lock(parser)
     add_overrides(parser, "fsync=false")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from .logs import add_logging
 
@@ -100,6 +101,28 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_accelerators(parser: argparse.ArgumentParser) -> None:
+    """Add ``--accelerators``, the number of ranks of a run."""
+    parser.add_argument(
+        "--accelerators",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="number of ranks, each with its own loader (default: 1)",
+    )
+
+
+def add_results(parser: argparse._ActionsContainer, what: str) -> None:
+    """Add ``--results``. ``what``: what the directory is for."""
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help=f"directory {what} (default: results)",
+    )
 
 
 def add_calibration(parser: argparse.ArgumentParser, default: str, what: str) -> None:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .common import add_calibration, whole_number
+from .common import add_calibration, add_results, whole_number
 from .terminal import note
 from .verbs import DOCUMENTS, Verb
 
@@ -45,13 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="number of repetitions (default: 4)",
     )
     add_calibration(parser, "2s", "time to measure each ceiling")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="DIR",
-        help="directory for the run directory (default: results)",
-    )
+    add_results(parser, "for the run directory")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .common import add_results
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
@@ -21,13 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "workload", help="recorded name of the workload (for checkpoint studies: of the model)"
     )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="DIR",
-        help="directory of the runs (default: results)",
-    )
+    add_results(parser, "of the runs")
     parser.add_argument(
         "--metric",
         metavar="NAME",

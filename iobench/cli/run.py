@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import signal
-from pathlib import Path
 from typing import Any
 
 from .common import (
+    add_accelerators,
     add_break_lock,
     add_calibration,
     add_origin,
     add_overrides,
+    add_results,
     check_measuring,
     duration,
     whole_number,
@@ -37,13 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--data", required=True, metavar="DIR", help="directory or URL of the dataset"
     )
     add_origin(parser)
-    parser.add_argument(
-        "--accelerators",
-        type=whole_number,
-        default=1,
-        metavar="N",
-        help="number of ranks, each with its own loader (default: 1)",
-    )
+    add_accelerators(parser)
     parser.add_argument(
         "-n",
         "--repeat",
@@ -77,13 +72,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with status 4 if this holds, e.g. 'accelerator_utilization_sustained<0.9'; "
         "repeatable",
     )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="DIR",
-        help="directory for run directories (default: results)",
-    )
+    add_results(parser, "for run directories")
     parser.add_argument(
         "--seed",
         type=whole_number,

@@ -11,6 +11,7 @@ from .common import (
     add_calibration,
     add_overrides,
     add_renamed,
+    add_results,
     check_measuring,
     duration,
     whole_number,
@@ -108,13 +109,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="compare the advised settings with those in use today, by new runs with other seeds; "
         "exit with status 4 if the advice is not confirmed",
     )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="DIR",
-        help="directory for the directory of the sweep (default: results)",
-    )
+    add_results(parser, "for the directory of the sweep")
     parser.add_argument(
         "--seed",
         type=whole_number,
