@@ -1,0 +1,104 @@
+"""What sets two runs apart: each fact that may change a figure is in their identity, and only the
+host and the storage are their place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from iobench.analyse.compare.identity import (
+    by_identity,
+    common,
+    differences,
+    identity,
+    place,
+    role_of,
+    same_identity,
+)
+from iobench.schema.record import TrainingRecord
+from tests.unit.test_compare import document
+
+THROTTLED = {
+    "scheme": "throttled",
+    "url": "throttled+/data",
+    "bandwidth_bytes_per_s": 100_000_000,
+    "latency_s": 0.0,
+    "iops": None,
+    "free_bytes": 7,
+}
+
+
+def run(**changes: Any) -> TrainingRecord:
+    return TrainingRecord.model_validate(document([1.0, 1.1], **changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "role"),
+    [
+        ({"iobench_version": "9"}, "iobench_version", "other"),
+        ({"host__node": "b"}, "host.node", "place"),
+        ({"host__effective_cores": 1.0}, "host.effective_cores", "place"),
+        ({"host__affinity_cpus": "0"}, "host.affinity_cpus", "other"),
+        ({"host__cpu_quota_cores": 1.5}, "host.cpu_quota_cores", "other"),
+        ({"host__numa_nodes": 2}, "host.numa_nodes", "other"),
+        ({"host__packages": {"torch": "9"}}, "host.packages.torch", "other"),
+        ({"host__gpus": [{"name": "x"}]}, "host.gpus.name", "other"),
+        ({"storage__mount_options": "ro"}, "storage.mount_options", "other"),
+        ({"storage__devices": [{"name": "sdb"}]}, "storage.devices.name", "other"),
+        ({"storage__endpoint": "http://b"}, "storage.endpoint", "place"),
+        ({"storage__client": "boto3"}, "storage.client", "other"),
+        ({"storage": {**THROTTLED}}, "storage.bandwidth_bytes_per_s", "place"),
+        ({"storage__faults": {"stall_every": 3}}, "storage.faults.stall_every", "place"),
+        ({"loader": {"direct": True}}, "loader.direct", "other"),
+        ({"accelerators": 2}, "accelerators", "asked"),
+        ({"workload__reader": {"crop": 8}}, "reader.crop", "asked"),
+        ({"dataset__id": "y"}, "dataset.id", "other"),
+    ],
+)
+def test_a_fact_is_in_the_identity_with_its_role(
+    change: dict[str, Any], key: str, role: str
+) -> None:
+    one, other = run(), run(**change)
+    told = {line.partition(":")[0] for line in differences(identity(one), identity(other))}
+    assert key in told
+    assert role_of(key) == role
+    assert (place(one) == place(other)) == (role != "place")
+    assert not same_identity([one, other])
+    assert [len(group) for group in by_identity([one, other, one])] == [2, 1]
+
+
+def test_two_throttles_of_one_storage_are_two_places() -> None:
+    slow, fast = (
+        run(storage={**THROTTLED, "bandwidth_bytes_per_s": rate})
+        for rate in (100_000_000, 290_000_000)
+    )
+    assert place(slow) != place(fast)
+    assert differences(identity(slow), identity(fast)) == (
+        "storage.bandwidth_bytes_per_s: 100000000 -> 290000000",
+    )
+    assert common([slow, fast])["storage.bandwidth_bytes_per_s"] == "100000000 | 290000000"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"storage": {**THROTTLED, "free_bytes": 8}},
+        {"storage": {**THROTTLED, "latency_p99_s": None}},
+        {"host__hugetlb": {"free": 3}},
+        {"created": "2026-02-01T00:00:00+00:00", "run_id": "r2"},
+    ],
+)
+def test_what_changes_by_itself_is_no_part_of_the_identity(change: dict[str, Any]) -> None:
+    assert same_identity([run(storage=THROTTLED), run(**{"storage": THROTTLED, **change})])
+
+
+def test_the_facts_of_all_hosts_count() -> None:
+    one = document([1.0])
+    other = document([1.0])
+    one["hosts"] = [{"node": "a"}, {"node": "b"}]
+    other["hosts"] = [{"node": "a"}, {"node": "c"}]
+    first, second = (TrainingRecord.model_validate(each) for each in (one, other))
+    assert identity(first)["host.node"] == "a | b"
+    assert place(first) != place(second)
