@@ -26,6 +26,11 @@ were measured in turns, with a sequential test."""
 Degrees = Annotated[int, Field(strict=True, ge=0)]
 
 
+Method = Literal["ranks", "t", "sequential", ""]
+"""How the interval was found. ``ranks``: the exact permutation test of rank sums, inverted. ``t``:
+Student's t of the log ratio. ``sequential``: repeated intervals, for turns."""
+
+
 class Drift(Record):
     """How much the medians of equal runs differ from one another: of one host and storage.
 
@@ -51,6 +56,8 @@ class Claim(Record):
     threshold: Share
     p: Share | None = None
     basis: Basis | None = None
+    method: Method = ""
+    confidence: Share = 0.95  # of the interval; above 0.95 where several metrics are told at once
     baseline_runs: Count = 0
     candidate_runs: Count = 0
     more: Count | None = None  # further runs on each side, or turns, that would tell; None: unknown

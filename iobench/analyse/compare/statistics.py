@@ -14,12 +14,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from statistics import fmean, median, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import Literal
 
 import numpy as np
 
 from ...schema.verdict import Estimate
+from .student import quantile
 
 SIGNIFICANT = 0.05
 NOISE = 0.05
@@ -48,9 +49,6 @@ would even be wrong for a side of one value: it would leave out more than half o
 each end.
 """
 
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Student's t, two-sided 95 %, for 1 to 10 degrees of freedom; beyond: at most 2.23."""
-
 _MAX_LOG = math.log(1e30)
 
 Difference = Literal["better", "worse", "same", "too few"]
@@ -58,7 +56,7 @@ Difference = Literal["better", "worse", "same", "too few"]
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval [low, high] of the mean of at least two values (Student's t)."""
-    half = _T[min(len(values) - 1, len(_T)) - 1] * stdev(values) / math.sqrt(len(values))
+    half = quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
     middle = fmean(values)
     return middle - half, middle + half
 
@@ -148,29 +146,38 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def ratio_interval(
-    rates: Sequence[float], base: Sequence[float]
+    rates: Sequence[float], base: Sequence[float], *, level: float = SIGNIFICANT
 ) -> tuple[float, float, float, float]:
-    """(ratio, low, high, coverage) of two groups of repetitions.
+    """(ratio, low, high, coverage) of two groups of independent values above 0.
 
     The ratio is the Hodges-Lehmann estimate; [low, high] is the interval of the exact Mann-Whitney
-    test at 5 %. Above ``MAX_SMALL_SIDE`` and ``MAX_EXACT`` values it is that of the normal
-    approximation. With fewer than 4 repetitions on each side the interval covers less than 95 %, so
-    its coverage is returned too.
+    test at ``level``. Above ``MAX_SMALL_SIDE`` and ``MAX_EXACT`` values it is that of the normal
+    approximation. Where the values are too few for the level (``reaches``), the interval is that of
+    all ratios and covers less, so its coverage is returned too.
     """
     ratios = sorted(one / other for one, other in product(rates, base))
+    half, odd = divmod(len(ratios), 2)
+    # the geometric mean of the two in the middle: it is inverted if the groups change places
+    below = ratios[half if odd else half - 1]
+    middle = below * math.sqrt(ratios[half] / below) if 0 < below < math.inf else below
     few, many = sorted((len(rates), len(base)))
     if few > MAX_SMALL_SIDE and len(ratios) > MAX_EXACT * MAX_EXACT // 4:
         spread = math.sqrt(len(ratios) * (len(rates) + len(base) + 1) / 12)
-        cut = int(len(ratios) / 2 - 1.96 * spread)
-        return median(ratios), ratios[cut], ratios[-cut - 1], 1 - SIGNIFICANT
+        cut = int(len(ratios) / 2 - NormalDist().inv_cdf(1 - level / 2) * spread)
+        return middle, ratios[cut], ratios[-cut - 1], 1 - level
     counts = _orders(few, many)
     total, tail, cut = sum(counts), 0, 0
-    while cut < len(ratios) // 2 and 2 * (tail + counts[cut]) <= SIGNIFICANT * total:
+    while cut < half and 2 * (tail + counts[cut]) <= level * total:
         tail += counts[cut]
         cut += 1
     if cut == 0:
-        return median(ratios), ratios[0], ratios[-1], 1 - 2 * counts[0] / total
-    return median(ratios), ratios[cut - 1], ratios[-cut], 1 - 2 * tail / total
+        return middle, ratios[0], ratios[-1], 1 - 2 * counts[0] / total
+    return middle, ratios[cut - 1], ratios[-cut], 1 - 2 * tail / total
+
+
+def reaches(one: int, other: int, level: float = SIGNIFICANT) -> bool:
+    """Whether the exact test of groups of these sizes can have a p of at most ``level``."""
+    return level * math.comb(one + other, one) >= 2
 
 
 def _orders(n: int, m: int) -> list[int]:

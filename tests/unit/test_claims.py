@@ -1,0 +1,249 @@
+"""What may be said about two groups of runs, from one value for each run."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from iobench.analyse.compare.claims import (
+    MAX_MORE,
+    Sides,
+    answer_of,
+    claim,
+    claims_at_once,
+)
+from iobench.analyse.compare.statistics import ratio_interval, reaches
+from iobench.analyse.compare.student import quantile, two_sided_p
+from iobench.schema.claim import Claim, Drift
+
+
+def rate(
+    candidate: list[float],
+    baseline: list[float],
+    *,
+    threshold: float = 0.05,
+    drift: Drift | None = None,
+    level: float = 0.05,
+    higher_is_better: bool = True,
+) -> Claim:
+    return claim(
+        "samples_per_s",
+        candidate,
+        baseline,
+        higher_is_better=higher_is_better,
+        threshold=threshold,
+        drift=drift,
+        level=level,
+    )
+
+
+def drift(sd: float, degrees: int = 10) -> Drift:
+    return Drift(metric="samples_per_s", sd=sd, degrees=degrees, runs=degrees + 1)
+
+
+def bounds(found: Claim) -> tuple[float, float]:
+    assert found.ratio is not None
+    assert found.ratio.low is not None
+    assert found.ratio.high is not None
+    return found.ratio.low, found.ratio.high
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "threshold", "answer"),
+    [
+        (0.97, 1.02, 0.05, "equal"),
+        (0.96, 0.98, 0.05, "equal"),  # told to differ, and by less than the threshold
+        (0.96, 0.98, 0.02, "different"),
+        (0.94, 0.98, 0.05, "different"),
+        (1.01, 1.2, 0.05, "different"),
+        (0.94, 1.0, 0.05, "not told"),
+        (0.9, 1.1, 0.05, "not told"),
+        (0.9, 1.1, 0.2, "equal"),
+        (1.0, 1.0, 0.0, "equal"),
+        (1.0, 1.1, 0.0, "not told"),
+    ],
+)
+def test_the_answer_follows_from_the_interval(
+    low: float, high: float, threshold: float, answer: str
+) -> None:
+    assert answer_of(low, high, threshold) == answer
+
+
+def test_four_runs_a_side_are_told_apart_by_their_ranks() -> None:
+    base, fast = [100.0, 101.0, 99.0, 100.5], [120.0, 121.0, 119.0, 120.5]
+    found = rate(fast, base)
+    assert (found.answer, found.better, found.basis, found.method) == (
+        "different",
+        True,
+        "runs",
+        "ranks",
+    )
+    assert found.p == pytest.approx(2 / 70)
+    assert found.ratio is not None
+    assert found.ratio.value == pytest.approx(1.2, rel=0.01)
+    assert bounds(found) == pytest.approx((119 / 101, 121 / 99))
+    assert (found.candidate_runs, found.baseline_runs, found.ratio.n) == (4, 4, 4)
+    assert rate(base, fast).better is False
+    assert rate(base, fast, higher_is_better=False).better is True
+    assert rate(base[::-1], base).answer == "equal"
+
+
+def test_a_loss_at_much_noise_is_not_told_and_never_equal() -> None:
+    """A true loss of 10 % at a noise of 10 %: the old answer was "no difference" in 68 %."""
+    rng = np.random.default_rng(5)
+    answers = [
+        rate(
+            list(np.exp(rng.normal(math.log(90), 0.1, 6))),
+            list(np.exp(rng.normal(math.log(100), 0.1, 6))),
+        )
+        for _ in range(200)
+    ]
+    assert {found.answer for found in answers} == {"different", "not told"}
+    assert all(found.more for found in answers if found.answer == "not told")
+
+
+def test_one_run_a_side_needs_the_drift_of_earlier_runs() -> None:
+    found = rate([96.0], [100.0])
+    assert (found.answer, found.basis, found.more) == ("not told", None, None)
+    assert found.ratio is not None
+    assert found.ratio.value == pytest.approx(0.96)
+    assert found.ratio.low is None
+    assert "iobench ab" in found.why
+    known = rate([96.0], [100.0], drift=drift(0.04))
+    assert (known.answer, known.basis, known.method) == ("not told", "drift", "t")
+    half = 2.228 * 0.04 * math.sqrt(2)
+    assert bounds(known) == pytest.approx((0.96 * math.exp(-half), 0.96 * math.exp(half)), rel=1e-3)
+    assert known.more
+    assert rate([80.0], [100.0], drift=drift(0.04)).answer == "different"
+    assert rate([100.0], [101.0], drift=drift(0.01)).answer == "equal"
+    assert rate([80.0], [100.0], drift=drift(0.04, degrees=2)).answer == "not told"
+
+
+def test_few_runs_are_pooled_with_the_drift() -> None:
+    few, base = [80.0, 82.0], [100.0, 102.0]
+    assert rate(few, base).answer == "not told"  # 2 degrees of freedom
+    assert rate(few, base, drift=drift(0.02, 4)).basis == "drift"
+    three = rate([80.0, 82.0, 81.0], [100.0, 102.0])
+    assert (three.answer, three.basis, three.method) == ("different", "runs", "t")
+    # with enough runs on both sides, earlier runs are not needed
+    many = rate([80.0, 82.0, 81.0, 80.5], [100.0, 102.0, 101.0, 99.0], drift=drift(0.5))
+    assert (many.answer, many.basis) == ("different", "runs")
+
+
+def test_what_was_not_measured_is_not_told() -> None:
+    for candidate, baseline in (([], [1.0]), ([1.0], []), ([], [])):
+        found = rate(candidate, baseline)
+        assert (found.answer, found.ratio) == ("not told", None)
+        assert found.why
+    zero = rate([0.0, 0.1, 0.1, 0.1], [0.2, 0.3, 0.4, 0.5])
+    assert (zero.answer, zero.ratio) == ("not told", None)
+    assert zero.p == pytest.approx(2 / 70)
+
+
+def test_further_runs_would_tell() -> None:
+    """The number of further runs is enough in most cases, if the ratio is as estimated."""
+    found = rate([97.0], [100.0], drift=drift(0.02, 20), threshold=0.01)
+    assert found.answer == "not told"
+    assert found.more
+    runs = 1 + found.more
+    rng = np.random.default_rng(3)
+    answers = [
+        rate(
+            list(np.exp(rng.normal(math.log(97), 0.02, runs))),
+            list(np.exp(rng.normal(math.log(100), 0.02, runs))),
+            threshold=0.01,
+        ).answer
+        for _ in range(200)
+    ]
+    assert answers.count("different") > 0.7 * 200
+    assert rate([99.0], [100.0], drift=drift(0.5), threshold=0.01).more == MAX_MORE
+
+
+def test_several_metrics_are_told_by_holms_procedure() -> None:
+    """5 metrics of equal sides are all called equal or not told in 95 % of comparisons."""
+    rng = np.random.default_rng(11)
+    false = 0
+    for _ in range(200):
+        drawn = rng.normal(0, 0.05, (5, 2, 5))
+        sides = {
+            str(index): Sides(
+                candidate=list(np.exp(both[0])),
+                baseline=list(np.exp(both[1])),
+                higher_is_better=True,
+            )
+            for index, both in enumerate(drawn)
+        }
+        found = claims_at_once(sides, threshold=0.0)
+        false += any(each.answer == "different" for each in found.values())
+    assert false <= 16  # 10 expected at most; binomial, above 0.97
+    one = Sides(
+        candidate=[80.0, 81, 82, 83], baseline=[100.0, 101, 102, 103], higher_is_better=True
+    )
+    alone = claims_at_once({"a": one})["a"]
+    assert alone == claim("a", one.candidate, one.baseline, higher_is_better=True)
+    both = claims_at_once({"a": one, "b": one})
+    assert [found.answer for found in both.values()] == ["different", "different"]
+    assert sorted(found.confidence for found in both.values()) == [0.95, 0.975]
+
+
+RATES = st.lists(st.floats(1, 100), min_size=1, max_size=7)
+
+
+@given(RATES, RATES, st.floats(0.001, 0.3), st.none() | st.floats(0.001, 0.3))
+def test_the_other_side_gives_the_inverse_and_the_same_answer(
+    one: list[float], other: list[float], threshold: float, sd: float | None
+) -> None:
+    known = None if sd is None else drift(sd, 4)
+    found = rate(one, other, threshold=threshold, drift=known)
+    back = rate(other, one, threshold=threshold, drift=known)
+    assert found.ratio is not None
+    assert back.ratio is not None
+    assert found.ratio.value == pytest.approx(1 / back.ratio.value)
+    assert found.more == back.more or found.answer != back.answer
+    if found.ratio.low is None:
+        assert found.answer == back.answer == "not told"
+        return
+    low, high = bounds(found)
+    assert (low, high) == pytest.approx(tuple(1 / each for each in reversed(bounds(back))))
+    assert low <= found.ratio.value <= high
+    assert found.answer == answer_of(low, high, threshold)
+    edges = (1.0, 1 + threshold, 1 / (1 + threshold))
+    assume(all(abs(end / edge - 1) > 1e-9 for end in (low, high) for edge in edges))
+    assert found.answer == back.answer
+    assert (found.better is None) == (found.answer != "different")
+    assert found.better is None or found.better is not back.better
+
+
+@given(st.lists(st.floats(1, 100), min_size=4, max_size=7), st.floats(0.001, 0.2))
+def test_a_stricter_level_gives_a_wider_interval(values: list[float], level: float) -> None:
+    assume(reaches(len(values), 4, level / 2))
+    base = [1.0, 3.0, 7.0, 20.0]
+    _, low, high, covered = ratio_interval(values, base, level=level)
+    _, wide_low, wide_high, wide = ratio_interval(values, base, level=level / 2)
+    assert wide_low <= low <= high <= wide_high
+    assert wide >= covered >= 1 - level - 1e-12
+    assert wide >= 1 - level / 2 - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("degrees", "level", "expected"),
+    [
+        (1, 0.05, 12.7062),
+        (2, 0.05, 4.30265),
+        (3, 0.025, 4.17653),
+        (10, 0.05, 2.22814),
+        (11, 0.05, 2.20099),
+        (30, 0.01, 2.75000),
+        (120, 0.05, 1.97993),
+        (1000, 0.05, 1.96234),
+    ],
+)
+def test_quantiles_of_students_t(degrees: int, level: float, expected: float) -> None:
+    """Tables of the distribution, as in Abramowitz and Stegun, 26.10."""
+    assert quantile(degrees, level) == pytest.approx(expected, rel=1e-5)
+    assert two_sided_p(expected, degrees) == pytest.approx(level, rel=1e-4)
+    assert two_sided_p(0.0, degrees) == pytest.approx(1.0)
