@@ -30,6 +30,14 @@ def add_common(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
         dest="format",
         help="same as --format json: one JSON document on stdout and nothing else",
     )
+    if "html" in formats:
+        group.add_argument(
+            "--html",
+            action="store_const",
+            const="html",
+            dest="format",
+            help="same as --format html: one page with charts that any browser shows, offline",
+        )
     group.add_argument(
         "-o",
         "--output",

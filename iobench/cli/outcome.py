@@ -9,21 +9,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..analyse.verdict.thresholds import violations
+from ..documents import write_whole
 from ..report.record import sections
+from ..report.sections import Section
 from ..schema.record import RunRecord
-from .printing import print_report
+from .printing import page, print_report
 from .terminal import say, warn
 
+PAGE = "report.html"
+"""The file in a run directory that any browser shows."""
 
-def finish(doc: RunRecord, directory: Path, *, kind: str, fail_on: Sequence[str]) -> int:
-    """Print ``doc`` as text, json, csv or markdown, and return the exit code.
 
-    0: ok, 3: the run is invalid, 4: a condition of ``fail_on`` holds.
+def finish(
+    doc: RunRecord, directory: Path, *, kind: str, fail_on: Sequence[str], new: bool = True
+) -> int:
+    """Print ``doc`` in the format ``kind``, and return the exit code.
+
+    0: ok, 3: the run is invalid, 4: a condition of ``fail_on`` holds. ``new``: the run has just
+    ended, and its directory gets the report as a page.
     """
-    print_report(kind, doc, sections(doc))
+    shown = sections(doc)
+    print_report(kind, doc, shown)
+    paged = new and _keep_page(doc, shown, directory)
     if kind == "text":
         say()
         say(f"results: {directory}")
+        if paged:
+            say(f"page:    {directory / PAGE}")
         say(f"again:   iobench report {directory}")
     failed = violations(doc, fail_on)
     for line in failed:
@@ -31,3 +43,13 @@ def finish(doc: RunRecord, directory: Path, *, kind: str, fail_on: Sequence[str]
     if doc.validity == "invalid":
         return 3
     return 4 if failed else 0
+
+
+def _keep_page(doc: RunRecord, shown: Sequence[Section], directory: Path) -> bool:
+    """Write the page into the run directory; a place where that fails costs no result."""
+    try:
+        write_whole(directory / PAGE, page(doc, shown))
+    except OSError as error:
+        warn(f"{directory / PAGE} could not be written: {error.strerror or error}")
+        return False
+    return True

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     elif isinstance(doc, TrainingRecord):
         warn(f"no events.parquet in {directory}: figures are shown as recorded")
     doc = conclude(doc)
-    return finish(doc, directory, kind=args.format, fail_on=args.fail_on)
+    return finish(doc, directory, kind=args.format, fail_on=args.fail_on, new=False)
 
 
 VERB = Verb(

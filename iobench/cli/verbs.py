@@ -37,10 +37,10 @@ VERBS = (
 )
 """In the order of ``iobench --help``. The module of a verb of two words has an underscore."""
 
-DOCUMENTS = ("text", "json", "csv", "markdown")
+DOCUMENTS = ("text", "json", "csv", "markdown", "html")
 """The formats of a verb that prints a report with tables."""
 
-PAGES = ("text", "json", "markdown")
+PAGES = ("text", "json", "markdown", "html")
 """The formats of a verb that prints a report without tables."""
 
 

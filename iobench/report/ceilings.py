@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ..analyse.verdict.evidence import bytes_per_sample, gather
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
-from ..units import format_count, format_rate
+from ..units import counted, format_count, format_rate
 from .figures import BLANK, NO_REASON, figure, spread, word
-from .sections import Bars, Cell, Column, Row, Section, Table
+from .sections import Axis, Bars, Cell, Column, Mark, Range, Ranges, Row, Section, Table
 
 LABELS = {
     "storage_raw": "storage, raw",
@@ -92,16 +94,59 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         Column(name="how", label="how", where="pages"),
     )
     of = f"{unit} of stored bytes and samples/s" if size else "samples/s"
+    longest = min(max(known), LONGEST * min(known))
     return [
+        _roofline(doc, rates, bound, longest),
         Table(
             id="ceilings",
             title=f"Ceilings of each stage alone, {of}",
             columns=columns,
             rows=tuple(rows),
-            bars=Bars(column="samples_per_s", full=min(max(known), LONGEST * min(known))),
+            bars=Bars(column="samples_per_s", full=longest),
             notes=_transport(doc, size),
-        )
+        ),
     ]
+
+
+MAX_DEMANDS = 4
+"""Numbers of accelerators whose demand is marked: 1, 2, 4 ... times that of the run."""
+
+
+def _roofline(
+    doc: TrainingRecord, rates: Mapping[str, float | None], bound: Sequence[str], longest: float
+) -> Ranges:
+    """The ceilings, with the demand of the run's accelerators and of more of them as lines."""
+    rows = []
+    for name, rate in rates.items():
+        if not rate:
+            continue
+        windows = doc.job.ceilings.get(name, Ceiling()).windows
+        exact = windows is not None and windows.value == rate
+        rows.append(
+            Range(
+                label=LABELS.get(name, name),
+                text=_with_interval(rate, doc.job.ceilings.get(name, Ceiling())),
+                value=rate,
+                low=windows.low if windows is not None and exact else None,
+                high=windows.high if windows is not None and exact else None,
+                mark="binds" if name in bound else "",
+            )
+        )
+    demand, ranks = rates.get("accelerator"), doc.job.accelerators
+    marks = [
+        Mark(at=demand * factor, label=f"demand of {counted(ranks * factor, 'accelerator')}")
+        for factor in (1, 2, 4, 8)
+        if demand and demand * factor <= longest
+    ]
+    return Ranges(
+        id="roofline",
+        title="What each stage can do alone, and what the accelerators demand",
+        axis=Axis(label="samples/s", unit="samples/s"),
+        rows=tuple(rows),
+        full=longest,
+        marks=tuple(marks[:MAX_DEMANDS]),
+        table="ceilings",
+    )
 
 
 def _with_interval(rate: float, ceiling: Ceiling) -> str:

@@ -10,7 +10,22 @@ from ..schema.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
 from ..schema.record import TrainingRecord
 from ..units import counted, format_bytes, format_count, format_duration, format_rate
 from .figures import Format, figure, raw, word
-from .sections import Bars, Cell, Column, Headline, Item, Items, Row, Section, Table
+from .sections import (
+    Axis,
+    Bars,
+    Cell,
+    Column,
+    Headline,
+    Item,
+    Items,
+    Lines,
+    Mark,
+    Point,
+    Row,
+    Section,
+    Series,
+    Table,
+)
 
 _TOO_FEW = "-"
 """For a percentile that would be the slowest read of all: fewer than 100 or 1,000 reads."""
@@ -30,9 +45,9 @@ def sections(probe: StorageProbe) -> list[Section]:
         )
     ]
     for number, curve in enumerate(probe.curves, start=1):
-        found += [_table(curve, f"curve-{number}")] if curve.points else []
+        found += _drawn(curve, f"curve-{number}")
     if probe.large is not None and probe.large.points:
-        found.append(_table(probe.large, "curve-large"))
+        found += _drawn(probe.large, "curve-large")
     everything = [*probe.curves, *([probe.large] if probe.large else [])]
     found.append(_data(everything))
     notes = list(probe.notes)
@@ -54,8 +69,65 @@ def curve_sections(doc: TrainingRecord) -> list[Section]:
         return []
     told = [_sentence(found.curve, spent(found.curve, found.large))]
     told += [found.not_measured] if found.not_measured else []
-    table = _table(found.curve, "curve", found.in_flight)
-    return [replace(table, notes=(*told, *found.curve.notes))]
+    *charts, table = _drawn(found.curve, "curve", found.in_flight)
+    assert isinstance(table, Table)
+    return [*charts, replace(table, notes=(*told, *found.curve.notes))]
+
+
+def _drawn(curve: StorageCurve, name: str, in_flight: float | None = None) -> list[Section]:
+    """Charts of throughput and latency, and the table of both; nothing without points."""
+    if not curve.points:
+        return []
+    requests = _requests(curve)
+    x = Axis(label="reads in flight", unit="count", scale="log2")
+    knee = curve.knee_in_flight
+    marks = [Mark(at=knee, label="knee")] if knee else []
+    marks += [Mark(at=in_flight, label="your job works here")] if in_flight else []
+    rate = Series(
+        label="reads/s",
+        points=tuple(
+            Point(
+                x=point.in_flight,
+                y=point.reads_per_s.value,
+                low=point.reads_per_s.low,
+                high=point.reads_per_s.high,
+            )
+            for point in curve.points
+        ),
+    )
+    times = {
+        "p50": [(point.in_flight, point.latency_p50_s) for point in curve.points],
+        "p99": [(point.in_flight, point.latency_p99_s) for point in curve.points],
+        "p99.9": [(point.in_flight, point.latency_p999_s) for point in curve.points],
+    }
+    latency = tuple(
+        Series(label=label, points=tuple(Point(x=at, y=each) for at, each in found if each))
+        for label, found in times.items()
+        if any(each for _, each in found)
+    )
+    charts: list[Section] = [
+        Lines(
+            id=f"{name}-throughput",
+            title=f"Throughput: {requests}",
+            x=x,
+            y=Axis(label="reads/s", unit="count"),
+            series=(rate,),
+            marks=tuple(marks),
+            table=name,
+        )
+    ]
+    if latency:
+        charts.append(
+            Lines(
+                id=f"{name}-latency",
+                title=f"Latency of a read: {requests}",
+                x=x,
+                y=Axis(label="time of one read", unit="s", scale="log10"),
+                series=latency,
+                marks=tuple(marks),
+            )
+        )
+    return [*charts, _table(curve, name, in_flight)]
 
 
 def _requests(curve: StorageCurve) -> str:

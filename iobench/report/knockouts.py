@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..schema.record import TrainingRecord
-from ..schema.verdict import KnockedOut, KnockOut
+from ..schema.verdict import Estimate, KnockedOut, KnockOut
 from ..units import format_count
 from .figures import NO_REASON, raw, word
-from .sections import Bars, Cell, Column, Prose, Row, Section, Table
+from .sections import Axis, Bars, Cell, Column, Prose, Range, Ranges, Row, Section, Table
 
 LABELS: dict[KnockedOut, str] = {
     "storage": "storage",
@@ -31,7 +33,9 @@ def knock_out_sections(doc: TrainingRecord) -> list[Section]:
         return [Prose(id="knock-outs", paragraphs=(why,))]
     shown.sort(key=lambda each: -each.gain.value if each.gain else 0.0)
     largest = max(each.gain.value for each in shown if each.gain)
+    full = min(max(largest, 1.0), LONGEST)
     return [
+        _chart(shown, full),
         Table(
             id="knock-outs",
             title="What each stage costs: samples/s if it took no time, over samples/s as it is",
@@ -44,9 +48,33 @@ def knock_out_sections(doc: TrainingRecord) -> list[Section]:
                 Column(name="how", label="how", where="pages"),
             ),
             rows=tuple(_row(each) for each in shown),
-            bars=Bars(column="gain", full=min(max(largest, 1.0), LONGEST)),
-        )
+            bars=Bars(column="gain", full=full),
+        ),
     ]
+
+
+def _chart(shown: Sequence[KnockOut], full: float) -> Ranges:
+    """The gains as bars from 1, which is the rate as it is."""
+    rows = tuple(
+        Range(
+            label=LABELS[each.stage],
+            text=_text(each.gain),
+            value=each.gain.value,
+            low=each.gain.low,
+            high=each.gain.high,
+        )
+        for each in shown
+        if each.gain
+    )
+    return Ranges(
+        id="gains",
+        title="What each stage costs",
+        axis=Axis(label="samples/s without the stage, over samples/s as it is", unit="ratio"),
+        rows=rows,
+        origin=1.0,
+        full=full,
+        table="knock-outs",
+    )
 
 
 def _concerns(doc: TrainingRecord, stage: KnockedOut) -> bool:
@@ -63,9 +91,19 @@ def _row(knock_out: KnockOut) -> Row:
     if gain is None:
         why = f"not measured: {knock_out.not_measured or NO_REASON}"
         return Row(cells=(label, Cell(value=None, why=why), raw(None), raw(None), raw(None), how))
-    text = f"{gain.value:.2f} x"
-    if gain.low is not None and gain.high is not None:
-        text += f" [{gain.low:.2f}, {gain.high:.2f}]"
     number = Cell(value=gain.n, text=format_count(gain.n))
-    cells = (label, Cell(value=gain.value, text=text), raw(gain.low), raw(gain.high), number, how)
+    cells = (
+        label,
+        Cell(value=gain.value, text=_text(gain)),
+        raw(gain.low),
+        raw(gain.high),
+        number,
+        how,
+    )
     return Row(cells=cells)
+
+
+def _text(gain: Estimate) -> str:
+    if gain.low is None or gain.high is None:
+        return f"{gain.value:.2f} x"
+    return f"{gain.value:.2f} x [{gain.low:.2f}, {gain.high:.2f}]"

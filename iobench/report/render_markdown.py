@@ -41,7 +41,7 @@ def _blocks(section: Section) -> Iterable[list[str]]:
             lines.append(f"- {finding.level} `{finding.rule}`: {finding.evidence}")
             lines += [f"  - {finding.remedy}"] if finding.remedy else []
         yield lines
-    elif section.where != "data":
+    elif isinstance(section, Table) and section.where != "data":
         yield _title(section.title)
         yield _table(section)
         yield [f"- {note}" for note in section.notes] + _more(section.more)

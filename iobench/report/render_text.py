@@ -97,7 +97,9 @@ def _lines(section: Section, width: int, room: int, paint: Paint) -> list[str]:
         return _title(section.title, width, paint) + _items(section, width)
     if isinstance(section, Findings):
         return _findings(section, width, paint)
-    return [] if section.where != "everywhere" else _table(section, width, room, paint)
+    if isinstance(section, Table) and section.where == "everywhere":
+        return _table(section, width, room, paint)
+    return []
 
 
 def _title(title: str, width: int, paint: Paint) -> list[str]:

@@ -48,6 +48,8 @@ CONTEXT = ("seed", "accelerators", "complete")
 def sections(doc: TrainingRecord) -> list[Section]:
     """All sections for which the run has data."""
     found: list[Section] = [_verdict(doc)]
+    found += _advice(doc)
+    found += tried_sections(doc)
     found += knock_out_sections(doc)
     found += ceiling_sections(doc)
     found += _metrics(doc)
@@ -57,8 +59,6 @@ def sections(doc: TrainingRecord) -> list[Section]:
     found += library_sections(doc)
     found += saves_sections(doc)
     found.append(Findings(findings=tuple(doc.findings)))
-    found += _advice(doc)
-    found += tried_sections(doc)
     found += [_about(doc), _repetitions(doc)]
     return found
 

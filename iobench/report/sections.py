@@ -1,9 +1,11 @@
 """What a report says, as data: sections that every medium can show.
 
 Each subject (a run, a comparison, a cost ...) has a module with a function ``sections``, and each
-medium (text, Markdown, CSV) has one renderer, which knows sections only. So there is nothing of a
-medium in a section: no width, no colour, no markup. The texts in it may come from others; the
+medium (text, Markdown, CSV, HTML) has one renderer, which knows sections only. So there is nothing
+of a medium in a section: no width, no colour, no markup. The texts in it may come from others; the
 renderers escape them (``text.renders``).
+
+Charts are for HTML alone. Each draws figures of a table, which the other media show.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..schema.metrics import Unit
 from ..schema.record import Finding
 
 Value = str | float | int | bool | None
@@ -143,5 +146,91 @@ class Findings:
     findings: tuple[Finding, ...]
 
 
-Section = Headline | Prose | Facts | Items | Table | Findings
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """What an axis shows, in base units. A logarithmic one has ticks at powers of two or ten."""
+
+    label: str
+    unit: Unit
+    scale: Literal["linear", "log2", "log10"] = "linear"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """A line across a chart at a value of its horizontal axis, with a label."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    label: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lines:
+    """A line for each series, with intervals where points have them. ``table``: its figures."""
+
+    id: str
+    title: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    marks: tuple[Mark, ...] = ()
+    table: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Range:
+    """A row of ``Ranges``: a value with its interval; ``text`` is how people see both."""
+
+    label: str
+    text: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    mark: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranges:
+    """Bars from ``origin``, with intervals, and lines across all of them at the marks.
+
+    A bar that is longer than ``full`` is cut, and its end shows that.
+    """
+
+    id: str
+    title: str
+    axis: Axis
+    rows: tuple[Range, ...]
+    origin: float = 0.0
+    full: float | None = None
+    marks: tuple[Mark, ...] = ()
+    table: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shares:
+    """A bar of full length for each row, divided by the shares of its parts."""
+
+    id: str
+    title: str
+    parts: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[float, ...]], ...]  # label, and a share of 0 to 1 for each part
+    table: str = ""
+
+
+Chart = Lines | Ranges | Shares
+
+Section = Headline | Prose | Facts | Items | Table | Findings | Chart
 """A part of a report. Its ``id`` is stable, and no two sections of a report have the same."""

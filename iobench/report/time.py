@@ -8,7 +8,7 @@ from ..schema.training import Repetition
 from ..schema.verdict import RankTime, WorkerTime
 from ..units import format_percent
 from .figures import figure, raw
-from .sections import Cell, Column, Row, Section, Table
+from .sections import Cell, Column, Row, Section, Shares, Table
 
 MAX_ROWS = 8
 
@@ -57,10 +57,24 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
         for each in shown
     )
     of = f", repetition {number + 1}" if len(doc.job.repetitions) > 1 else ""
+    title = f"Where the time went: shares of the wall time of each rank{of}"
     return [
+        Shares(
+            id="time-parts",
+            title=title,
+            parts=tuple(columns.values()),
+            rows=tuple(
+                (
+                    f"rank {each.rank}",
+                    tuple((getattr(each, key) or 0.0) / each.wall_s for key in columns),
+                )
+                for each in shown
+            ),
+            table="time",
+        ),
         Table(
             id="time",
-            title=f"Where the time went: shares of the wall time of each rank{of}",
+            title=title,
             columns=(
                 Column(name="rank", label="rank", align="right"),
                 *(
@@ -72,7 +86,7 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
             rows=rows,
             notes=_notes(repetition.worker_time),
             more=len(times) - len(shown),
-        )
+        ),
     ]
 
 

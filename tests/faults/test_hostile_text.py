@@ -59,6 +59,7 @@ def readers(run_directory: str, workload: str) -> list[tuple[str, ...]]:
     """Every verb that reads a run, in every form that it prints."""
     forms = [("--format", form) for form in ("text", "json", "csv", "markdown")]
     verbs: list[tuple[str, ...]] = [("report", run_directory, *form) for form in forms]
+    verbs += [("report", run_directory, "--html")]
     verbs += [("compare", "plain", run_directory, *form) for form in forms]
     verbs += [("compare", run_directory, "plain", "--by", "host.node")]
     verbs += [("cost", run_directory, "--host-price-per-hour", "1", *form) for form in forms]

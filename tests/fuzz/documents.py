@@ -23,6 +23,7 @@ from iobench.measure.timeline import read_events
 from iobench.report import advise, record
 from iobench.report import sweep as sweep_report
 from iobench.report.render_csv import render_csv
+from iobench.report.render_html import html_page
 from iobench.report.render_markdown import render_markdown
 from iobench.report.render_text import render_text
 from iobench.report.sections import Section
@@ -62,6 +63,7 @@ def _in_every_medium(sections: Sequence[Section]) -> None:
     render_text(sections, width=80)
     render_csv(sections)
     render_markdown(sections)
+    html_page(sections, title="", made="", document="{}", table="")
 
 
 def _shown(doc: RunRecord) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import iobench.report
 from iobench.report.render_csv import render_csv
+from iobench.report.render_html import hypertext
 from iobench.report.sections import Cell, Column, Row, Table
 from iobench.schema.record import Finding
 from iobench.text import csv_cell, escaped, markdown, printable, renders
@@ -129,10 +130,12 @@ RENDERERS = [
     ("module", "name", "function"), RENDERERS, ids=[f"{m}.{n}" for m, n, _ in RENDERERS]
 )
 def test_every_renderer_is_one(module: str, name: str, function: Any) -> None:
-    wanted = markdown if name.endswith("markdown") else printable
+    wanted = {"render_markdown": markdown, "render_html": hypertext}.get(name, printable)
     assert getattr(function, "escape", None) is wanted
 
 
 def test_renderers_are_found() -> None:
-    assert {name for _, name, _ in RENDERERS} == {"render_csv", "render_markdown", "render_text"}
+    assert {name for _, name, _ in RENDERERS} == {
+        f"render_{medium}" for medium in ("csv", "html", "markdown", "text")
+    }
     assert RAW.search(HOSTILE)

@@ -1,0 +1,110 @@
+"""Scales of charts: where a value is drawn, and which ticks an axis has. No markup."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...schema.metrics import Metric, Unit
+from ...units import format_count
+from ..figures import format_of
+from ..sections import Axis
+
+MAX_TICKS = 6
+_NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
+_BINARY = ("bytes", "bytes/s")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps values of [low, high] to positions of [start, end], in pixels."""
+
+    axis: Axis
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        """The position of ``value``; values outside lie on the nearest end."""
+        low, high, value = (self._warped(each) for each in (self.low, self.high, value))
+        share = (value - low) / (high - low) if high > low else 0.5
+        return self.start + (self.end - self.start) * min(1.0, max(0.0, share))
+
+    def _warped(self, value: float) -> float:
+        if self.axis.scale == "linear":
+            return value
+        return math.log(max(value, self.low, 1e-300))
+
+    def ticks(self) -> list[float]:
+        """At most MAX_TICKS + 1 values to label, all within the scale."""
+        if self.axis.scale == "linear":
+            return _linear_ticks(self.low, self.high, binary=self.axis.unit in _BINARY)
+        base = 2.0 if self.axis.scale == "log2" else 10.0
+        first = math.ceil(math.log(self.low, base) - 1e-9)
+        last = math.floor(math.log(self.high, base) + 1e-9)
+        step = max(1, math.ceil((last - first + 1) / (MAX_TICKS + 2)))
+        return [base**power for power in range(first, last + 1, step)]
+
+    def text(self, value: float) -> str:
+        """A tick's label."""
+        return text_of(value, self.axis.unit)
+
+
+def scale(axis: Axis, values: Iterable[float], start: float, end: float) -> Scale:
+    """A scale that holds all positive values: from 0 if linear, else from the smallest one."""
+    known = [value for value in values if math.isfinite(value)]
+    if axis.scale == "linear":
+        return Scale(axis, 0.0, max(known, default=1.0) * 1.05 or 1.0, start, end)
+    known = [value for value in known if value > 0] or [1.0]
+    low, high = min(known), max(known)
+    if axis.scale == "log10":
+        low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
+    if high <= low:
+        low, high = low / 2, high * 2
+    return Scale(axis, low, high, start, end)
+
+
+def _linear_ticks(low: float, high: float, *, binary: bool) -> list[float]:
+    span = high - low
+    if span <= 0:
+        return [low]
+    unit = 1024.0 ** max(0, math.floor(math.log(span, 1024))) if binary and span >= 1 else 1.0
+    raw = span / unit / MAX_TICKS
+    power = 10.0 ** math.floor(math.log10(raw))
+    if power == 0 or not math.isfinite(power):
+        return [low]
+    step = next(nice * power for nice in _NICE if nice * power >= raw * (1 - 1e-9)) * unit
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def text_of(value: float, unit: Unit) -> str:
+    """A value in base units, as people see it."""
+    if unit == "ratio":
+        return f"{value:.3g} x"
+    if unit in ("samples/s", "count"):
+        return format_count(value)
+    return format_of(Metric(name="", unit=unit, label="", of="verdict"))(value)
+
+
+def spread_out(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions near the wanted ones, in the same order, at least ``gap`` apart, within bounds.
+
+    If there is no room for all, they are spread evenly.
+    """
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    if len(order) > 1 and (len(order) - 1) * gap > high - low:
+        gap = (high - low) / (len(order) - 1)
+    placed = [0.0] * len(wanted)
+    floor = low
+    for index in order:
+        placed[index] = floor = max(floor, wanted[index])
+        floor += gap
+    ceiling = high
+    for index in reversed(order):
+        placed[index] = ceiling = min(ceiling, placed[index])
+        ceiling -= gap
+    return placed

@@ -1,0 +1,228 @@
+"""Charts as SVG: text that can be selected, and shapes that print.
+
+All colours come from classes of ``page.css``, so that one drawing fits a dark and a light page. No
+figure is told by colour alone: lines have dashes and labels at their ends, and a table is behind
+each chart. Texts are escaped before they get here (``render_html``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..sections import Axis, Chart, Lines, Mark, Ranges, Series, Shares
+from .scale import Scale, scale, spread_out, text_of
+
+WIDTH = 720
+LEFT, RIGHT, TOP, BOTTOM = 78, 96, 14, 44
+LINES_HEIGHT = 300
+ROW, BAR = 30, 14
+LABELS, TEXTS = 150, 190
+"""Room for the labels of rows at the left, and for their figures at the right."""
+
+CHARACTER = 6.6
+"""Mean width of a character of the charts' font, in pixels: about right is enough."""
+
+COLORS = 8
+"""Classes ``c0`` to ``c7`` of the style sheet."""
+
+
+def chart(section: Chart) -> str:
+    """The chart as one ``svg`` element, with title and description for screen readers."""
+    if isinstance(section, Lines):
+        body, height, told = _lines(section)
+    elif isinstance(section, Ranges):
+        body, height, told = _ranges(section)
+    else:
+        body, height, told = _shares(section)
+    name = f"{section.id}-chart"
+    return (
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {height:g}" role="img" '
+        f'aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{section.title}</title>'
+        f'<desc id="{name}-d">{told}</desc>{"".join(body)}</svg>'
+    )
+
+
+def _lines(section: Lines) -> tuple[list[str], float, str]:
+    points = [point for series in section.series for point in series.points]
+    marked = [mark.at for mark in section.marks]
+    right = WIDTH - RIGHT
+    top = TOP + 16 * len(section.marks)
+    bottom = top + LINES_HEIGHT - TOP - BOTTOM
+    x = scale(section.x, [*(point.x for point in points), *marked], LEFT, right)
+    ends = [each for point in points for each in (point.y, point.high) if each is not None]
+    lows = [point.low for point in points if point.low]
+    y = scale(section.y, [*ends, *lows], bottom, top)
+    body = [*_grid(y, LEFT, right), *_bottom(x, bottom), *_names(section.x, section.y, bottom)]
+    body += _marks(section.marks, x, top, bottom)
+    for number, series in enumerate(section.series):
+        body += _series(series, number, x, y)
+    last = [series.points[-1] for series in section.series if series.points]
+    named = [series for series in section.series if series.points]
+    heights = spread_out([y.at(point.y) for point in last], 15, top + 4, bottom)
+    for number, (series, height) in enumerate(zip(named, heights, strict=True)):
+        body.append(
+            f'<text class="end t{number % COLORS}" x="{right + 8:g}" y="{height + 4:.1f}">'
+            f"{series.label}</text>"
+        )
+    told = "; ".join(
+        f"{series.label}: {text_of(series.points[0].y, section.y.unit)} at "
+        f"{text_of(series.points[0].x, section.x.unit)}, "
+        f"{text_of(series.points[-1].y, section.y.unit)} at "
+        f"{text_of(series.points[-1].x, section.x.unit)}"
+        for series in named
+    )
+    return body, bottom + BOTTOM, told
+
+
+def _series(series: Series, number: int, x: Scale, y: Scale) -> Iterable[str]:
+    color = f"c{number % COLORS}"
+    known = [point for point in series.points if point.low is not None and point.high is not None]
+    if len(known) > 1:
+        upper = [f"{x.at(p.x):.1f},{y.at(p.high or p.y):.1f}" for p in known]
+        lower = [f"{x.at(p.x):.1f},{y.at(p.low or p.y):.1f}" for p in reversed(known)]
+        yield f'<polygon class="band {color}" points="{" ".join(upper + lower)}"/>'
+    drawn = " ".join(f"{x.at(point.x):.1f},{y.at(point.y):.1f}" for point in series.points)
+    yield f'<polyline class="line {color}" points="{drawn}"/>'
+    for point in series.points:
+        at_x, at_y = x.at(point.x), y.at(point.y)
+        told = f"{text_of(point.x, x.axis.unit)}: {text_of(point.y, y.axis.unit)}"
+        yield (
+            f'<circle class="dot {color}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="3.5">'
+            f"<title>{series.label}, {told}</title></circle>"
+        )
+
+
+def _grid(y: Scale, left: float, right: float) -> Iterable[str]:
+    for tick in y.ticks():
+        at = y.at(tick)
+        yield f'<line class="grid" x1="{left:g}" x2="{right:g}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        yield (
+            f'<text class="tick" x="{left - 8:g}" y="{at + 4:.1f}" text-anchor="end">'
+            f"{y.text(tick)}</text>"
+        )
+
+
+def _bottom(x: Scale, bottom: float) -> Iterable[str]:
+    for tick in x.ticks():
+        at = x.at(tick)
+        yield (
+            f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom:g}" y2="{bottom + 4:g}"/>'
+        )
+        yield (
+            f'<text class="tick" x="{at:.1f}" y="{bottom + 18:g}" text-anchor="middle">'
+            f"{x.text(tick)}</text>"
+        )
+
+
+def _names(x: Axis, y: Axis, bottom: float) -> Iterable[str]:
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    yield (
+        f'<text class="name" x="{middle:g}" y="{bottom + 38:g}" text-anchor="middle">'
+        f"{x.label}</text>"
+    )
+    yield f'<text class="name" x="4" y="{TOP - 2:g}">{y.label}</text>'
+
+
+def _marks(marks: Sequence[Mark], x: Scale, top: float, bottom: float) -> Iterable[str]:
+    """A line for each mark; each label has a line of text of its own above the chart."""
+    for number, mark in enumerate(marks):
+        at = x.at(mark.at)
+        height = top - 6 - 16 * (len(marks) - 1 - number)
+        room = len(mark.label) * CHARACTER
+        anchor, shift = ("end", -4) if at + room > WIDTH else ("start", 4)
+        yield (
+            f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{height - 8:g}" y2="{bottom:g}"/>'
+        )
+        yield (
+            f'<text class="tick" x="{at + shift:.1f}" y="{height:g}" text-anchor="{anchor}">'
+            f"{mark.label}</text>"
+        )
+
+
+def _ranges(section: Ranges) -> tuple[list[str], float, str]:
+    right = WIDTH - TEXTS
+    top = TOP + 16 * len(section.marks)
+    bottom = top + ROW * len(section.rows)
+    shown = [value for row in section.rows for value in (row.value, row.high) if value is not None]
+    shown += [mark.at for mark in section.marks]
+    full = section.full or max(shown, default=1.0)
+    x = scale(section.axis, [min(value, full) for value in shown], LABELS, right)
+    body = [*_bottom(x, bottom), *_marks(section.marks, x, top, bottom)]
+    origin = x.at(section.origin)
+    for number, row in enumerate(section.rows):
+        middle = top + ROW * (number + 0.5)
+        end = x.at(row.value)
+        kind = "bar bound" if row.mark else "bar"
+        start, width = min(origin, end), abs(end - origin)
+        body.append(
+            f'<text class="label" x="{LABELS - 10:g}" y="{middle + 4:g}" text-anchor="end">'
+            f"{row.label}</text>"
+            f'<rect class="{kind}" x="{start:.1f}" y="{middle - BAR / 2:g}" '
+            f'width="{max(width, 1):.1f}" height="{BAR}"/>'
+        )
+        cut = row.value > x.high * 1.0001
+        if row.low is not None and row.high is not None and not cut:
+            low, high = x.at(row.low), x.at(row.high)
+            ends = "".join(f"M{at:.1f} {middle - 5:g}v10" for at in (low, high))
+            body.append(f'<path class="whisker" d="M{low:.1f} {middle:g}H{high:.1f}{ends}"/>')
+        if cut:
+            body.append(
+                f'<path class="cut" d="M{right - 12:g} {middle - 9:g}l-6 18m6 -18"/>'
+                f'<path class="cut" d="M{right - 6:g} {middle - 9:g}l-6 18"/>'
+            )
+        text = f"{row.text} {row.mark}".strip()
+        body.append(f'<text class="figure" x="{right + 10:g}" y="{middle + 4:g}">{text}</text>')
+    if section.origin > 0:
+        body.append(
+            f'<line class="axis" x1="{origin:.1f}" x2="{origin:.1f}" y1="{top:g}" y2="{bottom:g}"/>'
+        )
+    middle = (LABELS + right) / 2
+    body.append(
+        f'<text class="name" x="{middle:g}" y="{bottom + 38:g}" text-anchor="middle">'
+        f"{section.axis.label}</text>"
+    )
+    told = "; ".join(f"{row.label}: {row.text}" for row in section.rows)
+    return body, bottom + BOTTOM, told
+
+
+def _shares(section: Shares) -> tuple[list[str], float, str]:
+    drawn = [at for at in range(len(section.parts)) if any(row[1][at] > 0 for row in section.rows)]
+    color = {at: number % COLORS for number, at in enumerate(drawn)}
+    right, top = WIDTH - 20, 34
+    bottom = top + ROW * len(section.rows)
+    body: list[str] = []
+    at_x = float(LABELS)
+    for at in drawn:
+        body.append(
+            f'<rect class="part c{color[at]}" x="{at_x:g}" y="8" width="12" height="12"/>'
+            f'<text class="tick" x="{at_x + 17:g}" y="18">{section.parts[at]}</text>'
+        )
+        at_x += 34 + CHARACTER * len(section.parts[at])
+    for number, (label, shares) in enumerate(section.rows):
+        y = top + ROW * number
+        body.append(
+            f'<text class="label" x="{LABELS - 10:g}" y="{y + 17:g}" text-anchor="end">'
+            f"{label}</text>"
+        )
+        start = float(LABELS)
+        for at in drawn:
+            width = (right - LABELS) * max(0.0, min(1.0, shares[at]))
+            if width <= 0:
+                continue
+            text = text_of(shares[at], "share")
+            body.append(
+                f'<rect class="part c{color[at]}" x="{start:.1f}" y="{y + 3:g}" '
+                f'width="{width:.1f}" height="20"><title>{section.parts[at]}: {text}</title></rect>'
+            )
+            if width > CHARACTER * len(text) + 8:
+                body.append(
+                    f'<text class="inside i{color[at]}" x="{start + width / 2:.1f}" '
+                    f'y="{y + 17:g}" text-anchor="middle">{text}</text>'
+                )
+            start += width
+    told = "; ".join(
+        f"{label}: "
+        + ", ".join(f"{section.parts[at]} {text_of(shares[at], 'share')}" for at in drawn)
+        for label, shares in section.rows
+    )
+    return body, bottom + 10, told

@@ -1,0 +1,189 @@
+"""Sections as one HTML page that needs nothing else: no request leaves it.
+
+Style, script and data are inside the file. A Content-Security-Policy allows this style and this
+script alone, by their hashes, and no connection at all. Charts are drawn as SVG, each with its
+table below it. The data is JSON in script elements of a type that browsers do not run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+
+from ..text import printable, renders
+from .page.svg import chart
+from .sections import (
+    Facts,
+    Findings,
+    Headline,
+    Items,
+    Lines,
+    Prose,
+    Ranges,
+    Section,
+    Shares,
+    Table,
+)
+
+MAX_ROWS = 2000
+"""Rows of a table in a page; the downloads have all of them."""
+
+
+def hypertext(text: str, limit: int | None = None) -> str:
+    """``printable`` text that HTML shows as it is, in elements and in attributes with quotes."""
+    return html.escape(printable(text, limit))
+
+
+@cache
+def _resource(name: str) -> str:
+    return (files(__package__) / "page" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """The source expression of Content Security Policy, level 3, for an inline element."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def html_page(
+    sections: Sequence[Section], *, title: str, made: str, document: str, table: str
+) -> str:
+    """The whole page, in ASCII.
+
+    ``made``: by which version, and when. ``document`` and ``table`` are the report as JSON and as
+    CSV, which the page offers for download.
+    """
+    style, script = _resource("page.css"), _resource("page.js")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    body = render_html(sections, title, made)
+    text = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{hypertext(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}"
+        f'<script type="application/json" id="json">{_data(document)}</script>\n'
+        f'<script type="application/json" id="csv">{_data(json.dumps(table))}</script>\n'
+        f"<script>{script}</script>\n</body>\n</html>\n"
+    )
+    # Style, script and data are ASCII. Elsewhere a character reference is the character.
+    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def _data(text: str) -> str:
+    """JSON that cannot end the script element that it is in: ``<`` is inside strings only."""
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+@renders(hypertext)
+def render_html(sections: Sequence[Section], title: str, made: str) -> str:
+    """What is inside the page's body: all sections but the data."""
+    charts = {each.table for each in sections if isinstance(each, Lines | Ranges | Shares)}
+    blocks = [block for section in sections for block in _blocks(section, sections, charts)]
+    first = any(isinstance(section, Headline) for section in sections)
+    heading = "" if first else f"<h1>{title}</h1>\n"
+    return (
+        '<a class="skip" href="#report">Skip to the report</a>\n<header>\n'
+        f"<p>{made}</p>\n"
+        '<button type="button" id="theme" hidden>Light or dark</button>\n'
+        '<button type="button" data-of="json" data-name="report.json" '
+        'data-type="application/json" hidden>Download JSON</button>\n'
+        '<button type="button" data-of="csv" data-name="report.csv" '
+        'data-type="text/csv" hidden>Download CSV</button>\n</header>\n'
+        f'<main id="report">\n{heading}{"".join(blocks)}</main>\n'
+    )
+
+
+def _blocks(section: Section, all_of_them: Sequence[Section], charts: set[str]) -> Iterable[str]:
+    if isinstance(section, Headline):
+        heading = (
+            "h1"
+            if section is next(each for each in all_of_them if isinstance(each, Headline))
+            else "h2"
+        )
+        tone = ' class="good"' if section.tone == "good" else ""
+        yield f'<{heading} id="{section.id}"{tone}>{section.title}</{heading}>\n'
+        yield from (f'<p class="lead">{text}</p>\n' for text in section.sentences)
+    elif isinstance(section, Prose):
+        yield from (f"<p>{text}</p>\n" for text in section.paragraphs)
+    elif isinstance(section, Facts):
+        yield _title(section.id, section.title)
+        facts = "".join(f"<dt>{f.label}</dt><dd>{f.text}</dd>" for f in section.facts)
+        yield f"<dl>{facts}</dl>\n" if facts else ""
+    elif isinstance(section, Items):
+        yield _title(section.id, section.title)
+        yield _items(section)
+    elif isinstance(section, Findings):
+        yield _title(section.id, "Findings" if section.findings else "Findings: none")
+        yield _findings(section)
+    elif isinstance(section, Lines | Ranges | Shares):
+        yield _title(section.id, section.title)
+        yield f'<div class="figure-box">{chart(section)}</div>\n'
+        behind = [
+            each for each in all_of_them if isinstance(each, Table) and each.id == section.table
+        ]
+        for table in behind:
+            notes = "".join(f'<p class="note">{note}</p>\n' for note in table.notes)
+            yield f"{notes}<details><summary>The figures as a table</summary>{_table(table)}"
+            yield "</details>\n"
+    elif section.where != "data" and section.id not in charts:
+        yield _title(section.id, section.title)
+        yield _table(section)
+        yield "".join(f'<p class="note">{note}</p>\n' for note in section.notes)
+
+
+def _title(identity: str, title: str) -> str:
+    return f'<h2 id="{identity}">{title}</h2>\n' if title else ""
+
+
+def _items(section: Items) -> str:
+    lines = []
+    for item in section.items:
+        lead = f"<b>{item.lead}</b>" if item.lead else ""
+        basis = f'<span class="remedy">{item.basis}</span>' if item.basis else ""
+        lines.append(f"<li>{lead}{item.text}{basis}</li>")
+    lines += [f"<li>and {section.more:,} more</li>"] if section.more else []
+    return f"<ul>{''.join(lines)}</ul>\n" if lines else ""
+
+
+def _findings(section: Findings) -> str:
+    lines = []
+    for each in section.findings:
+        remedy = f'<span class="remedy">{each.remedy}</span>' if each.remedy else ""
+        lines.append(
+            f'<li class="{each.level}"><b>{each.level}</b><code>{each.rule}</code> '
+            f"{each.evidence}{remedy}</li>"
+        )
+    return f"<ul>{''.join(lines)}</ul>\n" if lines else ""
+
+
+def _table(table: Table) -> str:
+    shown = [at for at, column in enumerate(table.columns) if column.where != "data"]
+    align = {at: ' class="right"' if table.columns[at].align == "right" else "" for at in shown}
+    marks = any(row.mark for row in table.rows)
+    head = "".join(
+        f'<th scope="col"{align[at]}>{table.columns[at].label}</th>'
+        if table.columns[at].label.strip()
+        else "<td></td>"
+        for at in shown
+    ) + ("<td></td>" if marks else "")
+    lines = []
+    for row in table.rows[:MAX_ROWS]:
+        cells = "".join(f"<td{align[at]}>{row.cells[at].shown}</td>" for at in shown)
+        cells += f"<td>{row.mark}</td>" if marks else ""
+        lines.append(f'<tr class="marked">{cells}</tr>' if row.mark else f"<tr>{cells}</tr>")
+    more = table.more + max(0, len(table.rows) - MAX_ROWS)
+    end = f'<p class="note">and {more:,} more</p>\n' if more > 0 else ""
+    told = any(table.columns[at].label.strip() for at in shown)
+    top = f"<thead><tr>{head}</tr></thead>" if told else ""
+    name = table.title or table.id
+    return (
+        f'<div class="wide" role="region" aria-label="{name}" tabindex="0">'
+        f"<table>{top}<tbody>{''.join(lines)}</tbody></table></div>\n{end}"
+    )
