@@ -192,6 +192,13 @@ class Run:
 
         return render_markdown(sections(self.document))
 
+    def to_html(self) -> str:
+        """Return the report as one HTML page, which needs no network."""
+        from .report.page.whole import page
+        from .report.record import sections
+
+        return page(self.document, sections(self.document))
+
     def to_csv(self) -> str:
         """Return CSV with a header and a row for each repetition (of a study: save, restore)."""
         from .report.record import sections

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from ..analyse.verdict.thresholds import violations
 from ..documents import write_whole
+from ..report.page.whole import page
 from ..report.record import sections
 from ..report.sections import Section
 from ..schema.record import RunRecord
-from .printing import page, print_report
+from .printing import print_report
 from .terminal import say, warn
 
 PAGE = "report.html"

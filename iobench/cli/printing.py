@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from .. import __version__
-from ..documents import json_text
+from ..report.page.whole import page
 from ..report.render_csv import render_csv
-from ..report.render_html import html_page
 from ..report.render_markdown import render_markdown
 from ..report.render_text import render_text
-from ..report.sections import Headline, Section
+from ..report.sections import Section
 from .terminal import DEFAULT_COLUMNS, columns, show, show_data, show_json, use_color
 
 PIPE_COLUMNS = 140
@@ -32,15 +30,3 @@ def print_report(kind: str, document: object, sections: Sequence[Section]) -> No
         width = min(DEFAULT_COLUMNS, columns())
         room = columns() if sys.stdout.isatty() else PIPE_COLUMNS
         show(render_text(sections, width=width, color=use_color(), room=room))
-
-
-def page(document: object, sections: Sequence[Section]) -> str:
-    """The report as an HTML page, with the document and its tables for download."""
-    titles = [section.title for section in sections if isinstance(section, Headline)]
-    return html_page(
-        sections,
-        title=titles[0] if titles else "iobench report",
-        made=f"iobench {__version__}",
-        document=json_text(document),
-        table=render_csv(sections),
-    )

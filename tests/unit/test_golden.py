@@ -88,7 +88,7 @@ def test_runs_are_reported_with_their_figures(
         for name, figure in was["metrics"].items():
             assert now["metrics"][name]["median"] == pytest.approx(figure["median"]), (run, name)
             assert now["metrics"][name]["n"] == figure["n"], (run, name)
-        for kind in ("text", "markdown", "csv"):
+        for kind in ("text", "markdown", "csv", "html"):
             assert printed(capsys, "report", run, "--format", kind, code=code)
 
 
