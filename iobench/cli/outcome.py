@@ -13,7 +13,7 @@ from ..documents import write_whole
 from ..report.page.whole import page
 from ..report.record import sections
 from ..report.sections import Section
-from ..schema.record import RunRecord
+from ..schema.record import EVENTS_FILE, RunRecord, TrainingRecord
 from .printing import print_report
 from .terminal import say, warn
 
@@ -29,9 +29,8 @@ def finish(
     0: ok, 3: the run is invalid, 4: a condition of ``fail_on`` holds. ``new``: the run has just
     ended, and its directory gets the report as a page.
     """
-    shown = sections(doc)
-    print_report(kind, doc, shown)
-    paged = new and _keep_page(doc, shown, directory)
+    print_report(kind, doc, _page_sections(doc, directory) if kind == "html" else sections(doc))
+    paged = new and _keep_page(doc, directory)
     if kind == "text":
         say()
         say(f"results: {directory}")
@@ -46,10 +45,19 @@ def finish(
     return 4 if failed else 0
 
 
-def _keep_page(doc: RunRecord, shown: Sequence[Section], directory: Path) -> bool:
+def _page_sections(doc: RunRecord, directory: Path) -> list[Section]:
+    """The report with the timeline of the run's events, if there are some."""
+    if not isinstance(doc, TrainingRecord) or not (directory / EVENTS_FILE).is_file():
+        return sections(doc)
+    from ..measure.timeline import read_events
+
+    return sections(doc, read_events(directory / EVENTS_FILE))
+
+
+def _keep_page(doc: RunRecord, directory: Path) -> bool:
     """Write the page into the run directory; a place where that fails costs no result."""
     try:
-        write_whole(directory / PAGE, page(doc, shown))
+        write_whole(directory / PAGE, page(doc, _page_sections(doc, directory)))
     except OSError as error:
         warn(f"{directory / PAGE} could not be written: {error.strerror or error}")
         return False

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     from ..analyse.verdict.rebuild import conclude, rebuild
     from ..analyse.verdict.thresholds import parse
-    from ..schema.record import TrainingRecord, load_run
+    from ..schema.record import EVENTS_FILE, TrainingRecord, load_run
     from .outcome import finish
     from .terminal import warn
 
@@ -52,10 +52,10 @@ def run(args: argparse.Namespace) -> int:
     doc = load_run(named)
     if args.rules:
         doc = doc.model_copy(update={"rules": args.rules})
-    if isinstance(doc, TrainingRecord) and (directory / "events.parquet").is_file():
+    if isinstance(doc, TrainingRecord) and (directory / EVENTS_FILE).is_file():
         from ..measure.timeline import read_events
 
-        doc = rebuild(doc, read_events(directory / "events.parquet"))
+        doc = rebuild(doc, read_events(directory / EVENTS_FILE))
     elif isinstance(doc, TrainingRecord):
         warn(f"no events.parquet in {directory}: figures are shown as recorded")
     doc = conclude(doc)

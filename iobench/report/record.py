@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from ..analyse.verdict.rankepochs import Events
 from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
 from . import checkpoint, run
 from .sections import Section
 
 
-def sections(doc: RunRecord) -> list[Section]:
-    """The report of a checkpoint study, or of a run that loaded data."""
+def sections(doc: RunRecord, events: Events | None = None) -> list[Section]:
+    """The report of a checkpoint study, or of a run that loaded data.
+
+    ``events`` of the run add its timeline, which only pages show.
+    """
     if isinstance(doc, CheckpointRecord):
         return checkpoint.sections(doc)
     assert isinstance(doc, TrainingRecord)
-    return run.sections(doc)
+    return run.sections(doc, events)

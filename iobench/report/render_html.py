@@ -28,7 +28,13 @@ from .sections import (
     Section,
     Shares,
     Table,
+    Timeline,
 )
+
+DRAWN = Lines | Ranges | Shares | Timeline
+
+MOVES = {"in": "Zoom in", "out": "Zoom out", "left": "Earlier", "right": "Later", "all": "All"}
+"""The buttons of a timeline, by what ``page.js`` calls them."""
 
 MAX_ROWS = 2000
 """Rows of a table in a page; the downloads have all of them."""
@@ -57,23 +63,32 @@ def html_page(
     ``made``: by which version, and when. ``document`` and ``table`` are the report as JSON and as
     CSV, which the page offers for download.
     """
-    style, script = _resource("page.css"), _resource("page.js")
+    styles, scripts = [_resource("page.css")], [_resource("page.js")]
+    if any(isinstance(section, Timeline) for section in sections):
+        styles.insert(0, _resource("uplot/uPlot.min.css"))
+        scripts.insert(0, _licensed(_resource("uplot/uPlot.iife.min.js")))
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; "
+        f"style-src {' '.join(map(_hash, styles))}; base-uri 'none'; form-action 'none'"
     )
     body = render_html(sections, title, made)
     text = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{hypertext(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}"
+        f"<title>{hypertext(title)}</title>\n"
+        f"{''.join(f'<style>{style}</style>' for style in styles)}\n</head>\n<body>\n{body}"
         f'<script type="application/json" id="json">{_data(document)}</script>\n'
         f'<script type="application/json" id="csv">{_data(json.dumps(table))}</script>\n'
-        f"<script>{script}</script>\n</body>\n</html>\n"
+        f"{''.join(f'<script>{script}</script>' for script in scripts)}\n</body>\n</html>\n"
     )
     # Style, script and data are ASCII. Elsewhere a character reference is the character.
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def _licensed(script: str) -> str:
+    """The script below its licence, which every copy must contain."""
+    return f"/*\n{_resource('uplot/LICENSE')}*/\n{script}"
 
 
 def _data(text: str) -> str:
@@ -84,7 +99,7 @@ def _data(text: str) -> str:
 @renders(hypertext)
 def render_html(sections: Sequence[Section], title: str, made: str) -> str:
     """What is inside the page's body: all sections but the data."""
-    charts = {each.table for each in sections if isinstance(each, Lines | Ranges | Shares)}
+    charts = {each.table for each in sections if isinstance(each, DRAWN)}
     blocks = [block for section in sections for block in _blocks(section, sections, charts)]
     first = any(isinstance(section, Headline) for section in sections)
     heading = "" if first else f"<h1>{title}</h1>\n"
@@ -122,9 +137,12 @@ def _blocks(section: Section, all_of_them: Sequence[Section], charts: set[str]) 
     elif isinstance(section, Findings):
         yield _title(section.id, "Findings" if section.findings else "Findings: none")
         yield _findings(section)
-    elif isinstance(section, Lines | Ranges | Shares):
+    elif isinstance(section, DRAWN):
         yield _title(section.id, section.title)
-        yield f'<div class="figure-box">{chart(section)}</div>\n'
+        if isinstance(section, Timeline):
+            yield _timeline(section)
+        else:
+            yield f'<div class="figure-box">{chart(section)}</div>\n'
         behind = [
             each for each in all_of_them if isinstance(each, Table) and each.id == section.table
         ]
@@ -136,6 +154,29 @@ def _blocks(section: Section, all_of_them: Sequence[Section], charts: set[str]) 
         yield _title(section.id, section.title)
         yield _table(section)
         yield "".join(f'<p class="note">{note}</p>\n' for note in section.notes)
+
+
+def _timeline(section: Timeline) -> str:
+    """The data of a timeline, which the script draws with uPlot, and buttons to move in it."""
+    name = f"{section.id}-data"
+    data = {
+        "title": section.title,
+        "tracks": [
+            {"label": each.label, "at": each.at, "low": each.low, "high": each.high}
+            for each in section.tracks
+        ],
+        "marks": [{"at": each.at, "label": each.label} for each in section.marks],
+    }
+    buttons = "".join(
+        f'<button type="button" data-move="{move}" hidden>{label}</button>'
+        for move, label in MOVES.items()
+    )
+    notes = "".join(f'<p class="note">{note}</p>\n' for note in section.notes)
+    return (
+        f'<div class="timeline" data-of="{name}"><div class="moves">{buttons}</div>'
+        f'<div class="plot"></div></div>\n{notes}'
+        f'<script type="application/json" id="{name}">{_data(json.dumps(data))}</script>\n'
+    )
 
 
 def _title(identity: str, title: str) -> str:

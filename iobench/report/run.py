@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..analyse.verdict.confirmed import gain_of
 from ..analyse.verdict.explain import gain_text
+from ..analyse.verdict.rankepochs import Events
 from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict
@@ -37,6 +38,7 @@ from .sections import (
     Table,
 )
 from .time import time_sections
+from .timeline import timeline_sections
 from .tried import tried_sections
 
 OF_STORED = "of the samples' stored bytes"
@@ -45,8 +47,8 @@ CONTEXT = ("seed", "accelerators", "complete")
 """Columns of a repetition that are not measured figures."""
 
 
-def sections(doc: TrainingRecord) -> list[Section]:
-    """All sections for which the run has data."""
+def sections(doc: TrainingRecord, events: Events | None = None) -> list[Section]:
+    """All sections for which the run has data; with its ``events``, its timeline, too."""
     found: list[Section] = [_verdict(doc)]
     found += _advice(doc)
     found += tried_sections(doc)
@@ -54,6 +56,7 @@ def sections(doc: TrainingRecord) -> list[Section]:
     found += ceiling_sections(doc)
     found += _metrics(doc)
     found += time_sections(doc)
+    found += timeline_sections(doc, events) if events is not None else []
     found += curve_sections(doc)
     found += fed_sections(doc, of_stored=OF_STORED if reads_unseen(doc) else "")
     found += library_sections(doc)

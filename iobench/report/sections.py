@@ -230,7 +230,30 @@ class Shares:
     table: str = ""
 
 
-Chart = Lines | Ranges | Shares
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Track:
+    """One figure over time. ``low`` and ``high`` differ where a point stands for several steps."""
+
+    label: str
+    at: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """Tracks over seconds, into which one can zoom. ``marks`` are events on the time axis."""
+
+    id: str
+    title: str
+    y: Axis
+    tracks: tuple[Track, ...]
+    marks: tuple[Mark, ...] = ()
+    notes: tuple[str, ...] = ()
+    table: str = ""
+
+
+Chart = Lines | Ranges | Shares | Timeline
 
 Section = Headline | Prose | Facts | Items | Table | Findings | Chart
 """A part of a report. Its ``id`` is stable, and no two sections of a report have the same."""

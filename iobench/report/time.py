@@ -33,7 +33,7 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
     Of more than MAX_ROWS ranks it has the slowest, the fastest and the median one, and the first
     ones of the others.
     """
-    chosen = _middle(doc)
+    chosen = middle_repetition(doc)
     if chosen is None:
         return []
     number, repetition = chosen
@@ -90,7 +90,7 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
     ]
 
 
-def _middle(doc: TrainingRecord) -> tuple[int, Repetition] | None:
+def middle_repetition(doc: TrainingRecord) -> tuple[int, Repetition] | None:
     """Number and figures of the repetition with the median rate; None if none is known."""
     known = [
         (number, each)

@@ -18,7 +18,7 @@ from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..measure import timeline
-from ..schema.record import TrainingRecord
+from ..schema.record import EVENTS_FILE, TrainingRecord
 from ..schema.training import Repetition, TrainingRun
 from ..schema.verdict import Advice
 from ..storage.locks.reading import reading
@@ -39,8 +39,6 @@ from .repetition import measure, repetition_phase
 from .third_party import is_library, prepare_library
 
 log = logging.getLogger(__name__)
-
-EVENTS_FILE = "events.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)

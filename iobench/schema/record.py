@@ -22,7 +22,8 @@ from .host import Host, StorageFacts
 from .training import TrainingRun
 from .upgrade import SCHEMA_VERSION, upgraded
 
-RUN_FILE = "run.json"
+RUN_FILE, EVENTS_FILE = "run.json", "events.parquet"
+"""The documents of a run directory."""
 
 
 class Finding(Record):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from iobench.report.page.scale import scale, spread_out
 from iobench.report.page.svg import chart
 from iobench.report.render_csv import render_csv
-from iobench.report.render_html import html_page, hypertext
+from iobench.report.render_html import DRAWN, html_page, hypertext
 from iobench.report.sections import (
     Axis,
     Headline,
@@ -31,6 +31,8 @@ from iobench.report.sections import (
     Series,
     Shares,
     Table,
+    Timeline,
+    Track,
 )
 from tests.hostile import HOSTILE
 from tests.unit.test_sections import REPORTS, cells, plain, report, texts
@@ -98,14 +100,16 @@ def test_a_page_shows_all_of_a_report(name: str) -> None:
     text, page = made(name)
     assert text.isascii()
     assert len(page.ids) == len(set(page.ids))
-    drawn = {each.table for each in report(name) if isinstance(each, Lines | Ranges | Shares)}
+    drawn = {
+        each.table for each in report(name) if isinstance(each, Lines | Ranges | Shares | Timeline)
+    }
     for section in report(name):
         if isinstance(section, Table):
             if section.where != "data":
                 shown = [*cells(section, "everywhere", "pages"), *section.notes]
                 shown += [] if section.id in drawn else [section.title]
                 assert all(plain(each) in page.told for each in shown), section.id
-        elif isinstance(section, Lines | Ranges | Shares):
+        elif isinstance(section, DRAWN):
             assert section.title in page.told
         else:
             assert all(plain(each) in page.told for each in texts(section)), section.id
@@ -231,3 +235,30 @@ def test_labels_do_not_overlap(wanted: list[float]) -> None:
     assert all(gap >= 5.0 - 1e-9 for gap in gaps)
     assert ordered[0] >= -1e-9
     assert ordered[-1] <= 100 + 1e-9
+
+
+def test_a_timeline_brings_its_data_and_the_library_that_draws_it() -> None:
+    section = Timeline(
+        id="steps",
+        title="t",
+        y=Axis(label="y", unit="s"),
+        tracks=(Track(label="</script>", at=(0.0, 1.0), low=(0.1, 0.2), high=(0.1, 0.4)),),
+        marks=(Mark(at=0.5, label="save"),),
+    )
+    text = html_page([section], title="t", made="m", document="{}", table="")
+    page = Page(text)
+    data = {each["id"]: json.loads(text) for each, text in page.raw if "id" in each}
+    (track,) = data["steps-data"]["tracks"]
+    assert (track["at"], track["low"], track["high"]) == ([0.0, 1.0], [0.1, 0.2], [0.1, 0.4])
+    assert data["steps-data"]["marks"] == [{"at": 0.5, "label": "save"}]
+    running = [text for attributes, text in page.raw if "type" not in attributes]
+    policy = next(value or "" for _, key, value in page.attributes if key == "content")
+    assert len(running) == 4
+    assert all(source(each) in policy for each in running)
+    assert "uPlot" in text
+    assert (
+        "uPlot"
+        not in html_page([], title="t", made="m", document="{}", table="").partition(
+            '<script>"use strict"'
+        )[0]
+    )

@@ -119,7 +119,7 @@ def repetition_metrics(events: Events, context: Repetition, *, round_steps: int 
     if context.sync == INDEPENDENT:
         known["sync_s"], missing["sync_s"] = None, WAITS_FOR_NOBODY
     known.update(_utilization(parts, times, context, missing), **_waits(parts, missing))
-    known["late_p99_s"] = _quantile(
+    known["late_p99_s"] = quantile(
         [part.rows["late_ns"] / part.rows["steps"] for part in parts],
         [part.rows["steps"] for part in parts],
         0.99,
@@ -221,8 +221,8 @@ def _waits(parts: Sequence[RankEpoch], missing: dict[str, str]) -> dict[str, flo
     values = [part.rows["wait_ns"][1:] / part.rows["steps"][1:] for part in parts]
     weights = [part.rows["steps"][1:] for part in parts]
     figures: dict[str, float | None] = {
-        "wait_p50_s": _quantile(values, weights, 0.5),
-        "wait_p99_s": _quantile(values, weights, 0.99),
+        "wait_p50_s": quantile(values, weights, 0.5),
+        "wait_p99_s": quantile(values, weights, 0.99),
     }
     if figures["wait_p50_s"] is None:
         missing.update(wait_p50_s=TOO_FEW_STEPS, wait_p99_s=TOO_FEW_STEPS)
@@ -239,7 +239,7 @@ def _waits(parts: Sequence[RankEpoch], missing: dict[str, str]) -> dict[str, flo
     return figures
 
 
-def _quantile(values: Sequence[Array], weights: Sequence[Array], q: float) -> float | None:
+def quantile(values: Sequence[Array], weights: Sequence[Array], q: float) -> float | None:
     """Weighted quantile ``q`` (inverted distribution function) of times in nanoseconds, in seconds.
 
     A merged row counts as its mean, once per step.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..sections import Axis, Chart, Lines, Mark, Ranges, Series, Shares
+from ..sections import Axis, Lines, Mark, Ranges, Series, Shares
 from .scale import Scale, scale, spread_out, text_of
 
 WIDTH = 720
@@ -26,7 +26,7 @@ COLORS = 8
 """Classes ``c0`` to ``c7`` of the style sheet."""
 
 
-def chart(section: Chart) -> str:
+def chart(section: Lines | Ranges | Shares) -> str:
     """The chart as one ``svg`` element, with title and description for screen readers."""
     if isinstance(section, Lines):
         body, height, told = _lines(section)

@@ -1,0 +1,96 @@
+"""The steps of the repetition with the median rate, along its time: for pages alone."""
+
+from __future__ import annotations
+
+from ..analyse.verdict.metrics import select
+from ..analyse.verdict.rankepochs import Events
+from ..analyse.verdict.steps import QUANTILES, RankSteps, StepTimes, step_times
+from ..schema.record import TrainingRecord
+from ..units import format_count, format_duration
+from .figures import figure
+from .sections import Axis, Cell, Column, Mark, Row, Section, Table, Timeline, Track
+from .time import middle_repetition
+
+MAX_RANKS = 8
+"""Ranks that are drawn: the slowest ones by their p99."""
+
+MAX_MARKS = 40
+
+
+def timeline_sections(doc: TrainingRecord, events: Events) -> list[Section]:
+    """Wait and busy time of each step, and how long the steps of each rank waited.
+
+    ``events`` are those of the whole run.
+    """
+    chosen = middle_repetition(doc)
+    found = step_times(select(events, "measure", chosen[0])) if chosen else None
+    if chosen is None or found is None:
+        return []
+    of = f", repetition {chosen[0] + 1}" if len(doc.job.repetitions) > 1 else ""
+    shown = sorted(found.ranks, key=lambda each: -each.quantiles["p99"])[:MAX_RANKS]
+    shown.sort(key=lambda each: each.rank)
+    several = len(found.ranks) > 1
+    tracks = [
+        Track(label=f"{what}{f', rank {each.rank}' if several else ''}", **bins)
+        for each in shown
+        for what, bins in (("wait", _track(each, "wait")), ("busy", _track(each, "busy")))
+    ]
+    notes = ["Wait: from asking for a batch to having it. Busy: the accelerator's step."]
+    if found.merged:
+        notes.append(
+            "There are more steps than points: each point shows the least and the largest value of "
+            "its steps."
+        )
+    if len(shown) < len(found.ranks):
+        notes.append(f"The {len(shown)} ranks with the longest waits of {len(found.ranks)}.")
+    return [
+        Timeline(
+            id="timeline",
+            title=f"Each step over time{of}",
+            y=Axis(label="time of a step", unit="s"),
+            tracks=tuple(tracks),
+            marks=_marks(found),
+            notes=tuple(notes),
+            table="waits",
+        ),
+        _waits(found, of),
+    ]
+
+
+def _track(rank: RankSteps, what: str) -> dict[str, tuple[float, ...]]:
+    bins = rank.wait if what == "wait" else rank.busy
+    return {"at": bins.at_s, "low": bins.low, "high": bins.high}
+
+
+def _marks(found: StepTimes) -> tuple[Mark, ...]:
+    marks = [Mark(at=at, label=f"epoch {number}") for number, at in enumerate(found.epochs_s, 2)]
+    marks += [Mark(at=at, label="save") for at in found.saves_s]
+    marks += [Mark(at=at, label="retry") for at in found.retries_s]
+    return tuple(marks[:MAX_MARKS])
+
+
+def _waits(found: StepTimes, of: str) -> Table:
+    times = [*QUANTILES, "longest"]
+    return Table(
+        id="waits",
+        title=f"How long the steps of each rank waited for their batch{of}",
+        columns=(
+            Column(name="rank", label="rank", align="right"),
+            Column(name="steps", label="steps", unit="count", align="right"),
+            *(Column(name=f"wait_{name}_s", label=name, unit="s", align="right") for name in times),
+            Column(name="retries", label="retries", unit="count", align="right"),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    Cell(value=each.rank, text=str(each.rank)),
+                    figure(each.steps, format_count),
+                    *(figure(each.quantiles[name], format_duration) for name in QUANTILES),
+                    figure(each.longest_wait_s, format_duration),
+                    figure(each.retries, format_count),
+                )
+            )
+            for each in found.ranks
+        ),
+        where="pages",
+    )
