@@ -37,13 +37,13 @@ def run(**changes: Any) -> TrainingRecord:
 @pytest.mark.parametrize(
     ("change", "key", "role"),
     [
-        ({"iobench_version": "9"}, "iobench_version", "other"),
+        ({"iobench_version": "9"}, "iobench_version", "version"),
         ({"host__node": "b"}, "host.node", "place"),
         ({"host__effective_cores": 1.0}, "host.effective_cores", "place"),
         ({"host__affinity_cpus": "0"}, "host.affinity_cpus", "other"),
         ({"host__cpu_quota_cores": 1.5}, "host.cpu_quota_cores", "other"),
         ({"host__numa_nodes": 2}, "host.numa_nodes", "other"),
-        ({"host__packages": {"torch": "9"}}, "host.packages.torch", "other"),
+        ({"host__packages": {"torch": "9"}}, "host.packages.torch", "version"),
         ({"host__gpus": [{"name": "x"}]}, "host.gpus.name", "other"),
         ({"storage__mount_options": "ro"}, "storage.mount_options", "other"),
         ({"storage__devices": [{"name": "sdb"}]}, "storage.devices.name", "other"),

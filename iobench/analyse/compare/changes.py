@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -105,7 +106,7 @@ def _search(values: _F64, start: int, stop: int, noise: float) -> list[tuple[int
             cuts = [begin, end]
     found = [(start + cut, p) for cut in cuts]
     bounds = [0, *cuts, len(part)]
-    for low, high in zip(bounds, bounds[1:], strict=False) if cuts else ():
+    for low, high in pairwise(bounds) if cuts else ():
         found += _search(values, start + low, start + high, noise)
     return found
 

@@ -6,7 +6,10 @@ key has a role (``ROLES``):
 - ``asked``: what the run asks of the storage. Rates of runs that differ in it are not comparable.
 - ``place``: the host and the storage. Runs of different places are never one series, and the drift
   between runs belongs to one place.
-- ``other``: everything else. It may differ between runs that are compared, and is then printed.
+- ``version``: versions of software, which change as time passes.
+- ``other``: everything else.
+
+What differs between runs that are compared is printed, whatever its role.
 
 Runs are pooled only if their whole identity is the same.
 """
@@ -20,7 +23,7 @@ from ...schema.record import RunRecord, TrainingRecord
 from ...schema.sweep import setting_text
 from ..tuning.points import flatten
 
-Role = Literal["asked", "place", "other"]
+Role = Literal["asked", "place", "version", "other"]
 
 ROLES: tuple[tuple[str, Role], ...] = (
     # The work. Its name is that of the workload, or of the model of a checkpoint study.
@@ -68,6 +71,17 @@ ROLES: tuple[tuple[str, Role], ...] = (
     ("storage.latency_s", "place"),
     ("storage.latency_p99_s", "place"),
     ("storage.faults.", "place"),
+    # Software.
+    ("iobench_version", "version"),
+    ("host.kernel", "version"),
+    ("host.python", "version"),
+    ("host.packages.", "version"),
+    ("storage.client_version", "version"),
+    ("storage.client_versions", "version"),
+    ("storage.client_versions.", "version"),
+    ("storage.fsspec_version", "version"),
+    ("storage.library", "version"),
+    ("loader.library", "version"),
 )
 """The role of a key, or of all keys that begin so (with a dot at the end). The first one counts;
 keys that are not here are ``other``.

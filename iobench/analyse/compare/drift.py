@@ -1,0 +1,111 @@
+"""How much equal runs differ from one another: the drift of one host and storage.
+
+Machines, neighbours and caches change from hour to hour, so the medians of equal runs differ by
+more than the noise within a run tells. ``drift_of`` estimates by how much, from recorded runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+
+from ...schema.claim import Drift
+from ...schema.record import RunRecord
+from .changes import change_points
+from .identity import identity, place, role_of
+from .runs import values_of
+
+MIN_RUNS = 4
+"""Smallest number of runs that a drift is computed from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The runs of one day (UTC): the median, the lowest and the highest of their medians."""
+
+    date: str  # ISO 8601
+    runs: int
+    median: float
+    low: float
+    high: float
+
+
+def median_of(doc: RunRecord, metric: str) -> float | None:
+    """The run's value of a metric: the median of its repetitions; None if it has none."""
+    values = values_of(doc, metric)
+    return median(values) if values else None
+
+
+def drift_of(runs: Sequence[RunRecord], metric: str) -> Drift | None:
+    """The standard deviation of the logarithm of equal runs' medians.
+
+    ``runs`` are of one place (``identity.place``) and one workload, in any order; others must be
+    left out before (``like``). Only runs of the same identity are compared with one another, and
+    of these only runs between two changes of the level (``changes``). The variances of all these
+    groups are pooled. If they have fewer than ``MIN_RUNS`` runs together, runs of different
+    versions of software count as equal, which makes the drift larger rather than smaller. None if
+    these are too few, too. INVALID runs and medians of 0 do not count.
+    """
+    counted = [
+        (doc.created, value, identity(doc))
+        for doc in sorted(runs, key=lambda doc: (doc.created, doc.run_id))
+        if doc.validity != "invalid" and (value := median_of(doc, metric)) is not None and value > 0
+    ]
+    for ignored in (frozenset[str](), frozenset({"version"})):
+        groups: dict[tuple[tuple[str, str], ...], list[tuple[str, float]]] = {}
+        for created, value, facts in counted:
+            key = tuple((k, facts[k]) for k in sorted(facts) if role_of(k) not in ignored)
+            groups.setdefault(key, []).append((created, value))
+        if (found := _pooled(metric, groups.values())) is not None:
+            return found
+    return None
+
+
+def _pooled(metric: str, groups: Iterable[Sequence[tuple[str, float]]]) -> Drift | None:
+    """The drift within groups of (created, median), each in the order of time."""
+    squares, degrees, times = 0.0, 0, list[str]()
+    for group in groups:
+        logs = [math.log(value) for _, value in group]
+        cuts = [change.at for change in change_points([value for _, value in group])]
+        for start, stop in pairwise([0, *cuts, len(group)]):
+            if stop - start < 2:
+                continue
+            middle = fmean(logs[start:stop])
+            squares += sum((log - middle) ** 2 for log in logs[start:stop])
+            degrees += stop - start - 1
+            times += [created for created, _ in group[start:stop]]
+    if len(times) < MIN_RUNS:
+        return None
+    return Drift(
+        metric=metric,
+        sd=math.sqrt(squares / degrees),
+        degrees=degrees,
+        runs=len(times),
+        first=min(times),
+        last=max(times),
+    )
+
+
+def like(doc: RunRecord, runs: Iterable[RunRecord]) -> list[RunRecord]:
+    """The runs that ask the same as ``doc`` at the same place: those whose drift is its drift."""
+    wanted, here = _asked(doc), place(doc)
+    return [other for other in runs if _asked(other) == wanted and place(other) == here]
+
+
+def _asked(doc: RunRecord) -> dict[str, str]:
+    return {key: value for key, value in identity(doc).items() if role_of(key) == "asked"}
+
+
+def calendar(runs: Sequence[RunRecord], metric: str) -> tuple[Day, ...]:
+    """The medians of each day's runs, the oldest day first. INVALID runs do not count."""
+    days: dict[str, list[float]] = {}
+    for doc in sorted(runs, key=lambda doc: doc.created):
+        if doc.validity != "invalid" and (value := median_of(doc, metric)) is not None:
+            days.setdefault(doc.created[:10], []).append(value)
+    return tuple(
+        Day(date, len(values), median(values), min(values), max(values))
+        for date, values in days.items()
+    )
