@@ -1,0 +1,59 @@
+"""The flags of a gate, ``--fail-on`` and ``--if-untold``, and the exit status that follows."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FAILED = 4
+
+
+def add_gate(parser: argparse.ArgumentParser, of: str) -> None:
+    """Add the flags. ``of``: the metrics that the gate looks at, for the help."""
+    parser.add_argument(
+        "--fail-on",
+        metavar="CHANGE",
+        help=f"exit with status 4 if the candidate is worse, with this threshold (e.g. 2%%): {of}",
+    )
+    parser.add_argument(
+        "--if-untold",
+        choices=("fail", "warn", "pass"),
+        default="fail",
+        help="what --fail-on does where nothing is told, a metric is missing, or a run is INVALID: "
+        "exit with status 4, warn and exit with status 0, or pass (default: fail)",
+    )
+
+
+def change(flag: str, text: str) -> float:
+    """The change that a flag states: ``5%`` or ``0.05``. Raises UsageError."""
+    from ..errors import UsageError
+
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise UsageError(
+            f"{flag} must be a change of 0 to 100 %, but is '{text}'",
+            remedy="write it like 5% or 0.05",
+        )
+    return share
+
+
+def status_of(args: argparse.Namespace, failed: Iterable[str], untold: Iterable[str]) -> int:
+    """The exit status of a gate, after a line on stderr for each failure.
+
+    ``failed``: what is worse, one line each. ``untold``: what is not told.
+    """
+    from .terminal import warn
+
+    worse, unknown = list(failed), list(untold)
+    for line in worse:
+        warn(f"--fail-on {args.fail_on}: {line}")
+    if args.if_untold != "pass":
+        for line in unknown:
+            warn(f"--fail-on {args.fail_on}: not told: {line}")
+    return FAILED if worse or (unknown and args.if_untold == "fail") else 0
