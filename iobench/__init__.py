@@ -85,7 +85,7 @@ __all__ = [
 if TYPE_CHECKING:
     # The same names as in _PLACES below: a test compares the two.
     from .accelerate.base import Accelerator
-    from .analyse.compare.runs import Comparison
+    from .analyse.compare.comparison import Comparison
     from .api import Run, compare, generate, make_loader, open_run, run
     from .checkpoint.base import CheckpointWriter
     from .codecs.base import Codec
@@ -137,7 +137,7 @@ if TYPE_CHECKING:
 else:
     _PLACES = {
         "accelerate.base": ("Accelerator",),
-        "analyse.compare.runs": ("Comparison",),
+        "analyse.compare.comparison": ("Comparison",),
         "api": ("Run", "compare", "generate", "make_loader", "open_run", "run"),
         "checkpoint.base": ("CheckpointWriter",),
         "errors": tuple(

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from .errors import UsageError
 
 if TYPE_CHECKING:
-    from .analyse.compare.runs import Comparison, Group
+    from .analyse.compare.comparison import Comparison
+    from .analyse.compare.runs import Group
     from .dataset import Dataset
     from .generator import GenerateReport
     from .generator.engine import Progress as GenerateProgress
@@ -315,12 +316,15 @@ def compare(
 ) -> Comparison:
     """Compare ``candidate`` with ``baseline``: what is better or worse, and how certain that is.
 
-    Each side is one run, a folder of runs, or several of either; their repetitions are combined.
-    Runs are only comparable if they demand the same of the storage; ``across`` names settings that
-    may differ nevertheless (``dataset.shard_size``). The result's ``difference`` is ``better``,
-    ``worse``, ``same`` or ``too few`` (repetitions), for the most important metric. ``rows`` has
-    each metric, ``changes`` the other differences, and ``obstacles`` the reasons if the sides
-    cannot be compared. ``include_invalid`` also counts runs that violate a rule.
+    Each side is one run, a folder of runs, or several of either; each run is one value, the median
+    of its repetitions. Runs are only comparable if they demand the same of the storage, and the
+    runs of one side must be equal in everything that may change a figure; ``across`` names keys
+    that may differ nevertheless (``dataset.shard_size``). The result's ``difference`` is
+    ``better``, ``worse``, ``equal`` (within 5 %) or ``not told``, for the most important metric.
+    ``rows`` has each metric with its claim, ``changes`` the other differences, and ``obstacles``
+    the reasons if the sides cannot be compared. With fewer than 4 runs on a side, and too few on
+    both to tell the variance between runs, nothing is told: ``iobench compare`` also uses the drift
+    of earlier runs. ``include_invalid`` also counts runs that violate a rule.
 
     Raises UsageError if a side has no run that counts, or runs that demand different things of the
     storage; UnknownNameError for an unknown metric.
@@ -330,7 +334,7 @@ def compare(
     >>> found.obstacles, [row.metric for row in found.rows]
     ((), ['samples_per_s'])
     """
-    from .analyse.compare.runs import compare as judge
+    from .analyse.compare.comparison import compare as compare_groups
     from .errors import UnknownNameError
     from .schema.metrics import COMPARED
 
@@ -339,7 +343,7 @@ def compare(
             raise UnknownNameError("metric", name, COMPARED)
     keys = tuple(across)
     sides = [_group(side, keys, include_invalid) for side in (baseline, candidate)]
-    return judge(*sides, across=keys, metrics=tuple(metrics or COMPARED))
+    return compare_groups(*sides, across=keys, metrics=tuple(metrics or ()))
 
 
 def _group(side: Runs | Sequence[Runs], across: tuple[str, ...], include_invalid: bool) -> Group:

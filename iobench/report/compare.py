@@ -1,4 +1,4 @@
-"""``iobench compare``: metrics of both sides, their ratio, and whether they differ."""
+"""``iobench compare``: metrics of both sides, their ratio, and what may be said about it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ..analyse.compare.runs import Comparison, Group, Row
+from ..analyse.compare.claims import MAX_MORE
+from ..analyse.compare.comparison import Comparison, Row, word_of
+from ..analyse.compare.gate import Gated, shown
+from ..analyse.compare.runs import Group, RunValue
 from ..analyse.compare.statistics import SIGNIFICANT
+from ..schema.claim import Claim, Drift
 from ..schema.metrics import COMPARED
-from ..units import counted
-from .figures import figure, format_of, raw, spread_of, word
+from ..units import counted, format_share
+from .figures import figure, format_of, raw, spread, word
 from .sections import Cell, Column, Fact, Facts, Headline, Item, Items, Section, Table
 from .sections import Row as TableRow
 
-WORDS = {"better": "better", "worse": "WORSE", "same": "~", "too few": "too few runs"}
 NOTHING = "no metric was measured on both sides"
 
 _COLUMNS = (
@@ -23,21 +26,31 @@ _COLUMNS = (
     Column(name="baseline_median", label="baseline"),
     Column(name="candidate_median", label="candidate"),
     Column(name="ratio", label="ratio"),
-    Column(name="low", where="data"),
-    Column(name="high", where="data"),
+    *(Column(name=name, where="data") for name in ("low", "high", "confidence")),
     Column(name="p", label="p"),
-    Column(name="effect", label="A12"),
-    Column(name="difference"),
+    Column(name="answer", label="answer"),
+    Column(name="more", label="more runs"),
+    *(
+        Column(name=name, where="data")
+        for name in (
+            *("better", "threshold", "basis", "baseline_runs", "candidate_runs"),
+            *("drift_sd", "negligible", "why"),
+        )
+    ),
 )
+
+_ESTIMATES = {
+    "ranks": "the median of the ratios of each candidate run to each baseline run",
+    "t": "the geometric mean of the candidate's runs over that of the baseline's",
+}
+"""What the ratio is, by the method of the claim."""
 
 
 def sections(compared: Sequence[Comparison], left_out: Sequence[str]) -> list[Section]:
-    """For each comparison a headline, what is compared, and a table of metrics."""
-    found = [
-        section
-        for number, each in enumerate(compared, start=1)
-        for section in _comparison(each, f"comparison-{number}")
-    ]
+    """The order of several candidates; for each comparison a headline and a table of metrics."""
+    found = _rankings(compared)
+    for number, each in enumerate(compared, start=1):
+        found += _comparison(each, f"comparison-{number}")
     return found + left_out_sections(left_out)
 
 
@@ -47,16 +60,39 @@ def left_out_sections(left_out: Sequence[str]) -> list[Section]:
     return [Items(id="left-out", title="Left out", items=items)] if items else []
 
 
+def _rankings(compared: Sequence[Comparison]) -> list[Section]:
+    """A list for each baseline that has several candidates, which are in order already."""
+    by_baseline: dict[tuple[str, ...], list[Comparison]] = {}
+    for each in compared:
+        if each.primary is not None:
+            ids = (each.baseline.label, *(doc.run_id for doc in each.baseline.runs))
+            by_baseline.setdefault((each.workload, *ids), []).append(each)
+    found: list[Section] = []
+    for rivals in by_baseline.values():
+        row = rivals[0].primary
+        if len(rivals) > 1 and row is not None:
+            metric = COMPARED[row.metric].short
+            items = tuple(
+                Item(text=f"{each.candidate.label}: {told(each.primary)}", lead=f"{place}")
+                for place, each in enumerate(rivals, start=1)
+                if each.primary is not None
+            )
+            title = f"{rivals[0].workload}, best first: {metric} over {rivals[0].baseline.label}"
+            found.append(Items(id=f"ranking-{len(found) + 1}", title=title, items=items))
+    return found
+
+
 def _comparison(each: Comparison, name: str) -> list[Section]:
     facts = [("baseline", _group(each.baseline)), ("candidate", _group(each.candidate))]
     facts += [("not comparable", line) for line in each.obstacles]
     facts += [("differs", "; ".join(each.changes))] if each.changes else []
-    better = each.difference == "better" and not each.obstacles
+    facts += [("not compared", line) for line in each.missing]
+    facts += _how(each)
     found: list[Section] = [
         Headline(
             id=name,
             title=f"{each.workload}: {_verdict(each)}",
-            tone="good" if better else "plain",
+            tone="good" if each.difference == "better" else "plain",
         ),
         Facts(
             id=f"{name}-sides", facts=tuple(Fact(label=label, text=text) for label, text in facts)
@@ -68,49 +104,145 @@ def _comparison(each: Comparison, name: str) -> list[Section]:
     return found
 
 
+def _how(each: Comparison) -> list[tuple[str, str]]:
+    """What the values and the ratio are, and what the interval rests on: of the primary metric."""
+    row = each.primary
+    if row is None:
+        return []
+    single = {len(row.baseline), len(row.candidate)} == {1}
+    values = "a run's value is the median of its repetitions; in brackets the smallest and largest "
+    values += "repetition" if single else "run"
+    claim = row.claim
+    if single and claim.method != "ranks":
+        ratio = "candidate over baseline"
+    else:
+        estimate = _ESTIMATES["ranks" if claim.method == "ranks" else "t"]
+        ratio = f"{estimate}; it need not be the ratio of the two medians beside it"
+    return [("values", values), ("ratio", ratio), ("interval", _interval(each, row))]
+
+
+def _interval(each: Comparison, row: Row) -> str:
+    claim = row.claim
+    if not claim.method:
+        return f"none: {claim.why}"
+    runs = f"{claim.baseline_runs} and {counted(claim.candidate_runs, 'run')}"
+    how = (
+        f"exact permutation test of {runs}"
+        if claim.method == "ranks"
+        else f"Student's t of {runs}"
+        + (f", with {drift_text(row.drift)}" if row.drift else ", with their own variance")
+    )
+    levels = sorted({_percent(other.claim.confidence) for other in each.rows})
+    if claim.confidence > 1 - SIGNIFICANT or len(levels) > 1:
+        return f"{how}; {' to '.join(levels)} for each metric, 95 % for all together (Holm)"
+    return f"{how}; {levels[0]} for each metric by itself"
+
+
+def drift_text(drift: Drift) -> str:
+    """``a drift between runs of 3.1 % (14 earlier runs, 2026-01-01 to 2026-01-09)``."""
+    days = sorted({drift.first[:10], drift.last[:10]} - {""})
+    when = f", {' to '.join(days)}" if days else ""
+    return (
+        f"a drift between runs of {format_share(drift.sd)} "
+        f"({counted(drift.runs, 'earlier run')}{when})"
+    )
+
+
 def _row(each: Comparison, row: Row) -> TableRow:
-    judged, metric = row.judgement, COMPARED[row.metric]
-    show = format_of(metric)
-    ratio = "-"
-    if judged.ratio is not None:
-        ratio = f"{judged.ratio:.3g} x [{judged.low:.3g}, {judged.high:.3g}]"
+    claim, metric = row.claim, COMPARED[row.metric]
+    ratio = claim.ratio
     return TableRow(
         cells=(
             *(raw(text) for text in (each.workload, each.baseline.label, each.candidate.label)),
             word(metric.short, row.metric),
-            Cell(value=median(row.baseline), text=spread_of(row.baseline, show)),
-            Cell(value=median(row.candidate), text=spread_of(row.candidate, show)),
-            Cell(value=judged.ratio, text=ratio),
-            raw(judged.low),
-            raw(judged.high),
-            figure(judged.p, _p),
-            # A12: probability that a value of the candidate is larger; 0.5 means no effect.
-            figure(judged.effect, lambda effect: f"{effect:.2f}"),
-            word(WORDS[judged.difference], judged.difference),
+            _values(row.baseline, row.metric),
+            _values(row.candidate, row.metric),
+            Cell(value=ratio.value, text=shown(row)) if ratio else figure(None, str),
+            raw(ratio.low if ratio else None),
+            raw(ratio.high if ratio else None),
+            raw(claim.confidence),
+            figure(claim.p, lambda p: _p(p, round(1 - claim.confidence, 9))),
+            word(_answer(row), claim.answer),
+            figure(claim.more, _more),
+            raw(claim.better),
+            raw(claim.threshold),
+            raw(claim.basis),
+            raw(claim.baseline_runs),
+            raw(claim.candidate_runs),
+            raw(row.drift.sd if row.drift else None),
+            raw(row.negligible),
+            raw(claim.why),
         )
     )
+
+
+def _values(runs: Sequence[RunValue], metric: str) -> Cell:
+    """The median of the runs, with their range; of one run that of its repetitions."""
+    values = [run.median for run in runs]
+    ends = (runs[0].low, runs[0].high) if len(runs) == 1 else (min(values), max(values))
+    show = format_of(COMPARED[metric])
+    return Cell(value=median(values), text=spread(median(values), *ends, show))
+
+
+def _answer(row: Row) -> str:
+    if row.negligible:
+        return row.negligible
+    claim = row.claim
+    if claim.answer == "equal":
+        return f"equal within {_percent(claim.threshold)}"
+    if claim.answer == "different":
+        return "better" if claim.better else "WORSE"
+    return "not told"
+
+
+def told(row: Row | None) -> str:
+    """What is told of a metric, in one line: the answer and the ratio, or why there is none."""
+    if row is None:
+        return NOTHING
+    claim = row.claim
+    ratio = f"{shown(row)} in {COMPARED[row.metric].short}"
+    if claim.answer == "equal":
+        return f"equal within {_percent(claim.threshold)}: {ratio}"
+    if claim.answer == "different":
+        return f"{'better' if claim.better else 'WORSE'}: {ratio}"
+    reasons = [claim.why if not claim.method else "", more_text(claim) + " would tell"]
+    why = "; ".join(filter(None, reasons if claim.more else reasons[:1]))
+    return f"not told: {ratio}" + (f"; {why}" if why else "")
+
+
+def more_text(claim: Claim) -> str:
+    """``about 12 more runs on each side``; only if the number is known."""
+    more = claim.more or 0
+    return f"about {_more(more)} more {'run' if more == 1 else 'runs'} on each side"
+
+
+def _more(more: float) -> str:
+    return f">{MAX_MORE - 1}" if more >= MAX_MORE else f"{more:.0f}"
 
 
 def _verdict(each: Comparison) -> str:
     if each.obstacles:
         return "not comparable"
-    return {
-        "better": "the candidate is better",
-        "worse": "the candidate is WORSE",
-        "same": "no difference (~)",
-        "too few": "too few runs to tell",
-    }.get(each.difference, NOTHING)
+    row = each.primary
+    if row is None:
+        return NOTHING
+    text = told(row)
+    return f"the candidate is {text}" if word_of(row.claim) in ("better", "worse") else text
 
 
 def _group(group: Group) -> str:
-    repetitions = max((len(group.values(metric)) for metric in COMPARED), default=0)
-    return f"{group.label} ({counted(len(group.runs), 'run')}, {counted(repetitions, 'value')})"
+    most = max((run.repetitions for name in COMPARED for run in group.values(name)), default=0)
+    return f"{group.label} ({counted(len(group.runs), 'run')} of {counted(most, 'repetition')})"
 
 
-def _p(p: float) -> str:
-    shown = f"{p:.2g}"
+def _percent(share: float) -> str:
+    return f"{share * 100:.4g} %"
+
+
+def _p(p: float, level: float) -> str:
+    shown_p = f"{p:.2g}"
     # 0.0498 must not be shown as 0.05, which is not significant.
-    return f"<{SIGNIFICANT:g}" if p < SIGNIFICANT <= float(shown) else shown
+    return f"<{level:g}" if p < level <= float(shown_p) else shown_p
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,19 +257,23 @@ class ComparisonRecord:
     comparable: bool
     obstacles: tuple[str, ...]
     changes: tuple[str, ...]
+    missing: tuple[str, ...]
     difference: str | None
     rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """The JSON document of ``iobench compare``."""
+    """The JSON document of ``iobench compare``. ``gate``: without ``--fail-on`` there is none."""
 
     comparisons: tuple[ComparisonRecord, ...]
     left_out: tuple[str, ...]
+    gate: tuple[Gated, ...]
 
 
-def document(compared: Sequence[Comparison], left_out: Sequence[str]) -> Document:
+def document(
+    compared: Sequence[Comparison], left_out: Sequence[str], gated: Sequence[Gated] = ()
+) -> Document:
     """The comparisons with the runs of both sides by their ids."""
     records = tuple(
         ComparisonRecord(
@@ -149,9 +285,10 @@ def document(compared: Sequence[Comparison], left_out: Sequence[str]) -> Documen
             comparable=not each.obstacles,
             obstacles=tuple(each.obstacles),
             changes=tuple(each.changes),
+            missing=tuple(each.missing),
             difference=each.difference or None,
             rows=tuple(each.rows),
         )
         for each in compared
     )
-    return Document(comparisons=records, left_out=tuple(left_out))
+    return Document(comparisons=records, left_out=tuple(left_out), gate=tuple(gated))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..analyse.compare.runs import Row
+from ..analyse.compare.comparison import Row
 from ..analyse.tuning.confirmation import Confirmation
 from ..analyse.tuning.recommend import Recommendation
 from ..schema.verdict import Answer, Estimate
@@ -20,7 +20,7 @@ def sections(found: Confirmation) -> list[Section]:
     row = next(row for row in found.comparison.rows if row.metric == "samples_per_s")
     promised = "an unknown gain" if found.promised is None else interval(found.promised)
     measured = "an unknown gain" if found.found is None else interval(found.found)
-    p = "" if row.judgement.p is None else f", p = {row.judgement.p:.2g}"
+    p = "" if row.claim.p is None else f", p = {row.claim.p:.2g}"
     changes = ", ".join(f"{key}={value}" for key, value in advice.changes.items())
     title = (
         f"{'confirmed' if found.confirmed else 'NOT confirmed'}: {ANSWERS[found.answer]}: with "

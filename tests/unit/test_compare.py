@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from iobench.analyse.compare.collect import collect
-from iobench.analyse.compare.runs import Group, compare
+from iobench.analyse.compare.comparison import compare
+from iobench.analyse.compare.runs import Group
 from iobench.analyse.compare.statistics import mann_whitney_p
 from iobench.analyse.tuning.confirmation import Confirmation
 from iobench.cli.main import main
@@ -88,6 +89,14 @@ def write(name: str, rates: list[float], **changes: Any) -> str:
     return name
 
 
+def several(name: str, rates: list[float], **changes: Any) -> str:
+    """A folder of runs, one for each rate, which is the median of its three repetitions."""
+    for number, rate in enumerate(rates):
+        values = [rate * 0.999, rate, rate * 1.001]
+        write(f"{name}/{number}", values, run_id=f"{name}-{number}", **changes)
+    return name
+
+
 def compared(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
     assert main(["compare", *words, "--json"]) == code
     return json.loads(capsys.readouterr().out)
@@ -102,32 +111,247 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> str:
 
 
 def test_faster_slower_and_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = write("a", BASE), write("b", FAST)
+    one, other = several("a", BASE), several("b", FAST)
     (found,) = compared(capsys, one, other)["comparisons"]
     assert found["difference"] == "better"
     (row,) = found["rows"]
-    assert row["judgement"]["ratio"] == pytest.approx(1.2, rel=0.01)
-    assert row["judgement"]["p"] == pytest.approx(2 / 924)
+    claim = row["claim"]
+    assert claim["ratio"]["value"] == pytest.approx(1.2, rel=0.01)
+    assert claim["p"] == pytest.approx(2 / 924)
+    assert (claim["basis"], claim["baseline_runs"], claim["candidate_runs"]) == ("runs", 6, 6)
+    assert [run["median"] for run in row["baseline"]] == BASE
+    assert row["baseline"][0]["low"] == pytest.approx(99.9)
+    assert row["baseline"][0]["repetitions"] == 3
     assert compared(capsys, other, one)["comparisons"][0]["difference"] == "worse"
-    assert compared(capsys, one, write("c", BASE[::-1]))["comparisons"][0]["difference"] == "same"
-    assert (
-        compared(capsys, one, write("few", FAST[:3]))["comparisons"][0]["difference"] == "too few"
-    )
-    assert (
-        compared(capsys, one, write("single", FAST[:1]))["comparisons"][0]["difference"]
-        == "too few"
-    )
+    again = several("c", BASE[::-1])
+    assert compared(capsys, one, again)["comparisons"][0]["difference"] == "equal"
 
 
-def test_a_regression_decides_the_exit_code(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slow, fast = write("a", BASE), write("b", FAST)
-    assert "samples_per_s of w is worse (0.833 x): a" in told(
-        capsys, fast, slow, "--fail-on", "5%", code=4
+def test_repetitions_of_one_run_prove_nothing_about_another(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six repetitions on each side, 20 % apart: it may be the hour."""
+    one, other = write("x/a", BASE), write("y/b", FAST)
+    (found,) = compared(capsys, one, other)["comparisons"]
+    claim = found["rows"][0]["claim"]
+    assert (found["difference"], claim["basis"], claim["p"]) == ("not told", None, None)
+    assert (claim["baseline_runs"], claim["candidate_runs"]) == (1, 1)
+    assert "iobench ab" in claim["why"]
+    assert main(["compare", one, other, "--fail-on", "5%"]) == 4
+    assert main(["compare", one, other, "--fail-on", "5%", "--if-untold", "warn"]) == 0
+
+
+def test_equal_runs_that_drift_are_seldom_called_different(tmp_path: Path) -> None:
+    """A drift of 4 % between runs whose repetitions differ by 1 %: by repetitions 20 to 38 %."""
+    rng = np.random.default_rng(1)
+    false = 0
+    for _ in range(100):
+        sides = []
+        for label in "ab":
+            docs = [
+                TrainingRecord.model_validate(
+                    document(
+                        (100 * np.exp(rng.normal(0, 0.04) + rng.normal(0, 0.01, 6))).tolist(),
+                        run_id=f"{label}{number}",
+                    )
+                )
+                for number in range(4)
+            ]
+            sides.append(Group(label, docs))
+        false += compare(*sides).difference in ("better", "worse")
+    assert false <= 10  # 5 expected at most; binomial, above 0.98
+
+
+def test_one_run_a_side_is_told_by_the_drift_of_earlier_runs(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drifting = [100.0, 101.0, 99.0, 100.5, 99.5, 100.2]
+    for number, rate in enumerate(drifting):
+        write(f"results/{number}", [rate], run_id=f"r{number}", storage__url="/here")
+    slow = write("results/slow", [80.0], run_id="slow", storage__url="/here")
+    (found,) = compared(capsys, "results/0", slow)["comparisons"]
+    claim = found["rows"][0]["claim"]
+    assert (found["difference"], claim["basis"]) == ("worse", "drift")
+    assert 0.003 < found["rows"][0]["drift"]["sd"] < 0.02
+    # earlier runs elsewhere, and runs of another storage, tell nothing
+    Path("empty").mkdir()
+    other = write("results/other", [80.0], run_id="other", storage__url="/there")
+    (found,) = compared(capsys, "results/0", other)["comparisons"]
+    assert found["difference"] == "not told"
+    for number, rate in enumerate(drifting):
+        write(f"there/{number}", [rate], run_id=f"t{number}", storage__url="/there")
+    known = ("--history", "results", "--history", "there")
+    (found,) = compared(capsys, "results/0", other, *known)["comparisons"]
+    assert found["difference"] == "worse"
+    assert "nowhere" in told(capsys, "results/0", slow, "--history", "nowhere")
+
+
+def test_runs_that_differ_are_not_pooled(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each kind of the candidate's runs is compared with the baseline's most similar one."""
+    for place, cores in (("a", (1, 2)), ("b", (1, 2, 4))):
+        for number in cores:
+            several(f"{place}/{number}", BASE, host__effective_cores=number)
+    found = compared(capsys, "a", "b")["comparisons"]
+    assert [(len(each["baseline_runs"]), len(each["candidate_runs"])) for each in found] == [
+        (6, 6)
+    ] * 3
+    differ = [any("effective_cores" in line for line in each["changes"]) for each in found]
+    assert sorted(differ) == [False, False, True]
+    (found,) = compared(capsys, "a", "b", "--across", "host.effective_cores")["comparisons"]
+    assert (len(found["baseline_runs"]), len(found["candidate_runs"])) == (12, 18)
+
+
+def test_a_group_of_runs_that_differ_is_refused_with_the_key() -> None:
+    docs = [
+        TrainingRecord.model_validate(document(BASE, host__cores=cores, run_id=f"r{cores}"))
+        for cores in (1, 2)
+    ]
+    found = compare(Group("both", docs), Group("one", docs[:1]))
+    assert found.rows == ()
+    assert [line.split(":")[0] for line in found.obstacles] == ["host.cores"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("host__node", "other"),
+        ("host__effective_cores", 1.0),
+        ("storage__mount_options", "ro"),
+        ("storage__device", "sdb"),
+        ("iobench_version", "9"),
+    ],
+)
+def test_all_of_the_identity_that_differs_is_named(path: str, value: Any) -> None:
+    one, other = (
+        TrainingRecord.model_validate(document(BASE, **changes)) for changes in ({}, {path: value})
     )
-    assert main(["compare", fast, slow, "--fail-on", "20%"]) == 0
-    assert main(["compare", slow, fast, "--fail-on", "5%"]) == 0
+    found = compare(Group("a", [one]), Group("b", [other]))
+    assert [line.split(":")[0] for line in found.changes] == [path.replace("__", ".")]
+
+
+def test_several_candidates_are_listed_best_first(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = several("base", BASE)
+    middle, slow, fast = (
+        several(name, [rate * factor for rate in BASE])
+        for name, factor in (("m", 1.1), ("s", 0.8), ("f", 1.3))
+    )
+    found = compared(capsys, base, middle, slow, fast)["comparisons"]
+    assert [each["candidate"] for each in found] == ["f", "m", "s"]
+
+
+def test_a_gate_takes_its_own_threshold(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """1,000 against 960, told without doubt: a loss of 4 % is beyond 2 % and within 5 %."""
+    base = several("a", [1000.0, 1001.0, 1002.0, 999.0, 998.0, 1000.5])
+    lost = several("b", [960.0, 961.0, 962.0, 959.0, 958.0, 960.5])
+    for change, code in (("2%", 4), ("0.02", 4), ("5%", 0)):
+        assert main(["compare", base, lost, "--fail-on", change]) == code
+    assert main(["compare", lost, base, "--fail-on", "2%"]) == 0
     capsys.readouterr()
-    assert "--fail-on" in told_error(capsys, slow, fast, "--fail-on", "much")
+    for wrong in ("much", "-1%", "101%", "nan"):
+        assert "--fail-on" in told_error(capsys, base, lost, f"--fail-on={wrong}")
+
+
+def test_a_gate_never_passes_what_is_not_told(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Noise of 10 %: the interval holds a loss of 5 % as well as no loss."""
+    base = several("a", [90.0, 95.0, 100.0, 105.0, 110.0])
+    new = several("b", [88.0, 93.0, 98.0, 103.0, 108.0])
+    gate = ("compare", base, new, "--fail-on", "5%")
+    assert main([*gate]) == 4
+    assert main([*gate, "--if-untold", "fail"]) == 4
+    assert capsys.readouterr().err.count("not told") == 2
+    assert main([*gate, "--if-untold", "warn"]) == 0
+    assert capsys.readouterr().err.count("not told") == 1
+    assert main([*gate, "--if-untold", "pass"]) == 0
+    assert capsys.readouterr().err == ""
+    # what is told worse fails, whatever is done about the rest
+    slow = several("c", [50.0, 51.0, 52.0, 53.0, 54.0])
+    assert main(["compare", base, slow, "--fail-on", "5%", "--if-untold", "pass"]) == 4
+
+
+def with_waits(name: str, waits: list[float], *, steps: int = 10, **figures: float) -> str:
+    """Six runs of equal rates, whose steps take 0.1 s, with these waits."""
+    for number, wait in enumerate(waits):
+        doc = document([BASE[number]], run_id=f"{name}-{number}")
+        doc["job"]["repetitions"][0] |= {"wait_p99_s": wait, "steps": steps, **figures}
+        Path(f"{name}/{number}").mkdir(parents=True)
+        (Path(name) / str(number) / "run.json").write_text(json.dumps(doc))
+    return name
+
+
+def test_a_gate_looks_at_the_primary_metric_or_at_those_named(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few, many = (
+        with_waits(name, [wait + number / 1e5 for number in range(6)])
+        for name, wait in (("a", 0.02), ("b", 0.03))
+    )
+    assert main(["compare", few, many, "--fail-on", "5%"]) == 0
+    capsys.readouterr()
+    both = ("--metric", "samples_per_s", "--metric", "wait_p99_s")
+    found = compared(capsys, few, many, "--fail-on", "5%", *both, code=4)
+    assert [(each["metric"], each["outcome"]) for each in found["gate"]] == [
+        ("samples_per_s", "passed"),
+        ("wait_p99_s", "failed"),
+    ]
+    levels = [row["claim"]["confidence"] for row in found["comparisons"][0]["rows"]]
+    assert sorted(levels) == [0.95, 0.975]
+
+
+def test_waits_below_one_percent_of_a_step_do_not_count(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """84 and 119 microseconds at a step of 100 ms are 1.4 times, and nothing."""
+    few, many = (
+        with_waits(name, [wait + number / 1e8 for number in range(6)])
+        for name, wait in (("a", 84e-6), ("b", 119e-6))
+    )
+    gate = ("--fail-on", "5%", "--metric", "wait_p99_s")
+    found = compared(capsys, few, many, *gate)
+    assert [each["outcome"] for each in found["gate"]] == ["passed"]
+    (row,) = found["comparisons"][0]["rows"]
+    assert row["claim"]["answer"] == "different"
+    assert row["negligible"]
+    # without steps, they are compared with the wall time of 1 s
+    few, many = (
+        with_waits(name, [wait + number / 1e8 for number in range(6)], steps=0)
+        for name, wait in (("c", 0.011), ("d", 0.02))
+    )
+    compared(capsys, few, many, *gate, code=4)
+
+
+def test_a_metric_that_one_side_lacks_is_no_pass(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = with_waits("a", [0.02] * 6)
+    new = several("b", BASE)
+    found = compared(capsys, base, new, "--fail-on", "5%", "--metric", "wait_p99_s", code=2)
+    assert found["comparisons"][0]["missing"]
+    both = ("--metric", "samples_per_s", "--metric", "wait_p99_s", "--fail-on", "5%")
+    found = compared(capsys, base, new, *both, code=4)
+    assert [each["outcome"] for each in found["gate"]] == ["passed", "not told"]
+    # a rate that is null on one side: the primary metric is missing, whatever else was measured
+    for number in range(6):
+        write(f"n/{number}", [None], run_id=f"n{number}")  # type: ignore[list-item]
+    assert main(["compare", base, "n", "--fail-on", "5%"]) == 2
+
+
+def test_invalid_runs_and_missing_workloads_are_no_pass(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, new = several("a", BASE), several("b", BASE)
+    gate = ("compare", base, new, "--fail-on", "5%")
+    assert main([*gate]) == 0
+    write("b/invalid", BASE, run_id="i", validity="invalid")
+    assert main([*gate]) == 4
+    assert main([*gate, "--include-invalid"]) == 4
+    assert main([*gate, "--if-untold", "warn"]) == 0
+    shutil.rmtree("b/invalid")
+    several("a/more", BASE, workload__name="more")
+    assert main([*gate]) == 4
 
 
 def told_error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -147,7 +371,7 @@ def told_error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_what_asks_something_else_is_not_comparable(
     home: Path, capsys: pytest.CaptureFixture[str], change: str, value: Any, key: str
 ) -> None:
-    one, other = write("a", BASE), write("b", FAST, **{change: value})
+    one, other = several("a", BASE), several("b", FAST, **{change: value})
     assert f"not comparable: {key}" in told(capsys, one, other)
     if key != "workload":
         (found,) = compared(capsys, one, other, "--across", key)["comparisons"]
@@ -168,39 +392,34 @@ def test_how_it_is_read_may_differ_and_is_shown(
 def test_folders_are_taken_apart_by_what_they_ask(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Repetitions of runs that ask the same are taken together; two results folders copied together
-    are one.
-    """
+    """Runs that ask the same are one group; two results folders copied together are one."""
     for machine, rates in (("one", BASE), ("two", FAST)):
-        write(f"{machine}/r1", rates[:3])
-        write(f"{machine}/deeper/r2", rates[3:])
+        several(f"{machine}/r1", rates[:3])
+        several(f"{machine}/deeper/r2", rates[3:])
         write(f"{machine}/r3", rates, workload__batch_size=32)
         write(f"{machine}/r4", rates, workload__name=f"only-{machine}")
     found = compared(capsys, "one", "two")
     assert [(len(each["baseline_runs"]), each["difference"]) for each in found["comparisons"]] == [
-        (2, "better"),
-        (1, "better"),
+        (6, "better"),
+        (1, "not told"),
     ]
     assert any("only-one" in line for line in found["left_out"])
 
 
 def test_runs_by_a_key(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for workers, factor in ((1, 1.0), (2, 1.2), (16, 1.21)):
-        write(f"r/w{workers}", [rate * factor for rate in BASE], workload__loader__workers=workers)
-        write(
+        rates = [rate * factor for rate in BASE]
+        several(f"r/w{workers}", rates, workload__loader__workers=workers)
+        several(
             f"r/i{workers}",
-            [rate * factor for rate in BASE],
+            rates,
             host__instance_type=f"m{workers}",
             workload__batch_size=4,
         )
     by = compared(capsys, "r", "--by", "loader.workers")["comparisons"]
-    assert [
-        (each["baseline"], each["candidate"], each["difference"])
-        for each in by
-        if each["baseline"] != "?"
-    ][:2] == [
-        ("loader.workers=1", "loader.workers=2", "better"),
+    assert [(each["baseline"], each["candidate"], each["difference"]) for each in by][:2] == [
         ("loader.workers=1", "loader.workers=16", "better"),
+        ("loader.workers=1", "loader.workers=2", "better"),
     ]
     by = compared(capsys, "r", "--by", "host.instance_type")["comparisons"]
     assert {(each["baseline"], each["candidate"]) for each in by} == {
@@ -223,7 +442,7 @@ def test_what_does_not_count_is_named(home: Path, capsys: pytest.CaptureFixture[
     Path("r/notes.txt").write_text("mine")
     found = compared(capsys, "r", "s")
     (each,) = found["comparisons"]
-    assert (len(each["baseline_runs"]), each["difference"]) == (1, "better")
+    assert (len(each["baseline_runs"]), each["difference"]) == (1, "not told")
     for words in (
         "cache.cold-residency",
         "empty",
@@ -256,7 +475,7 @@ def test_what_has_no_counterpart_is_named(home: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_copied_run_counts_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Results folders are merged by copying; three values a side, copied, are still too few."""
+    """Results folders are merged by copying; a run a side, copied, is still too few."""
     (
         write("one/r", BASE[:3]),
         write("one/copied/r", BASE[:3]),
@@ -264,7 +483,7 @@ def test_a_copied_run_counts_once(home: Path, capsys: pytest.CaptureFixture[str]
         write("two/copied/r", FAST[:3]),
     )
     found = compared(capsys, "one", "two")
-    assert found["comparisons"][0]["difference"] == "too few"
+    assert found["comparisons"][0]["difference"] == "not told"
     assert any("one/r is a copy of one/copied/r" in line for line in found["left_out"])
     write("by/w1", BASE[:3]), write("by/w2", FAST[:3], workload__loader__workers=4)
     (each,) = compared(capsys, "by", "by/w1", "by/w2", "--by", "loader.workers")["comparisons"]
@@ -274,16 +493,12 @@ def test_a_copied_run_counts_once(home: Path, capsys: pytest.CaptureFixture[str]
 def test_the_headline_is_that_of_the_metrics_asked_for(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    docs = {name: document(BASE) for name in ("a", "b")}
-    for name, doc in docs.items():
-        for number, repetition in enumerate(doc["job"]["repetitions"]):
-            repetition["cpu_s"] = (10 if name == "a" else 20) + number / 10
-        Path(name).mkdir()
-        (Path(name) / "run.json").write_text(json.dumps(doc))
-    assert main(["compare", "a", "b", "--metric", "cpu_s"]) == 0
-    assert capsys.readouterr().out.startswith("w: the candidate is WORSE\n")
-    assert main(["compare", "a", "b"]) == 0
-    assert capsys.readouterr().out.startswith("w: no difference (~)\n")
+    for name, spent in (("a", 10.0), ("b", 20.0)):
+        with_waits(name, [0.02] * 6, cpu_s=spent)
+    (found,) = compared(capsys, "a", "b", "--metric", "cpu_s")["comparisons"]
+    assert found["difference"] == "worse"
+    (found,) = compared(capsys, "a", "b")["comparisons"]
+    assert found["difference"] == "equal"
     told(capsys, "a", "b", "--metric", "blocked_s")
 
 
@@ -295,12 +510,12 @@ def test_a_p_that_counts_is_not_shown_as_one_that_does_not(
     one, other = chance.lognormal(0, 0.2, 8).tolist(), chance.lognormal(0.25, 0.2, 8).tolist()
     p = mann_whitney_p(one, other)
     assert 0.0495 < p < 0.05
-    assert main(["compare", write("a", one), write("b", other)]) == 0
+    assert main(["compare", several("a", one), several("b", other)]) == 0
     assert " <0.05 " in capsys.readouterr().out
 
 
 def test_every_form_says_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = write("a", BASE), write("b", FAST)
+    one, other = several("a", BASE), several("b", FAST)
     shown = {}
     for form in ("text", "csv", "markdown"):
         assert main(["compare", one, other, "--format", form]) == 0
@@ -348,7 +563,7 @@ def test_a_copy_of_a_run_counts_once(home: Path, capsys: pytest.CaptureFixture[s
     write("new", FAST)
     assert main(["compare", "base", "new"]) == 0
     shown = capsys.readouterr().out
-    assert "(2 runs, 12 values)" in shown
+    assert "(2 runs of 6 repetitions)" in shown
     assert "is a copy of base/" in shown
 
 
@@ -378,7 +593,7 @@ def test_advice_of_no_gain_is_confirmed_by_what_is_no_slower(
     today: list[float], advised: list[float], answer: str
 ) -> None:
     sides = [
-        Group(name, [TrainingRecord.model_validate(document(list(map(float, rates))))])
+        Group(name, [TrainingRecord.model_validate(document([float(rate)])) for rate in rates])
         for name, rates in (("t", today), ("a", advised))
     ]
     advice = SimpleNamespace(gain=1.0, gain_low=0.9, gain_high=1.1, changes={"loader.workers": "1"})

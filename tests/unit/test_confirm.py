@@ -10,7 +10,8 @@ from typing import cast
 
 import pytest
 
-from iobench.analyse.compare.runs import Comparison, Group, compare
+from iobench.analyse.compare.comparison import Comparison, compare
+from iobench.analyse.compare.runs import Group
 from iobench.analyse.tuning.confirmation import Confirmation
 from iobench.analyse.tuning.recommend import Recommendation
 from iobench.cli.main import main
@@ -39,7 +40,7 @@ def test_visits_that_are_invalid_or_too_few_tell_nothing(tmp_path: Path) -> None
         point(tmp_path / "some", ["valid", "invalid", "unknown", "valid", "valid"]),
         tmp_path / "some",
     )
-    assert found.values("samples_per_s") == [100.0, 102.0, 103.0, 104.0]
+    assert [run.median for run in found.values("samples_per_s")] == [100.0, 102.0, 103.0, 104.0]
     with pytest.raises(UsageError, match=r"\b3 of the 4\b.*\br1\b"):
         _visits(
             point(tmp_path / "broken", ["valid", "invalid", "valid", "valid"]), tmp_path / "broken"
@@ -56,7 +57,8 @@ class Advised:
 
 def compared(candidate: list[float]) -> Comparison:
     before, after = (
-        Group("", [TrainingRecord.model_validate(document(rates))]) for rates in (BASE, candidate)
+        Group("", [TrainingRecord.model_validate(document([rate])) for rate in rates])
+        for rates in (BASE, candidate)
     )
     return compare(before, after, metrics=("samples_per_s",))
 

@@ -23,9 +23,11 @@ from iobench.analyse.capacity.whatif import what_if
 from iobench.analyse.checkpoint.interval import waste
 from iobench.analyse.checkpoint.meaning import meaning
 from iobench.analyse.checkpoint.study import with_figures
+from iobench.analyse.compare.claims import claim
+from iobench.analyse.compare.comparison import Comparison
 from iobench.analyse.compare.cost import Terms, cost
-from iobench.analyse.compare.runs import Comparison, Group, Row, values_of, workload_of
-from iobench.analyse.compare.statistics import judge
+from iobench.analyse.compare.gate import outcome_of
+from iobench.analyse.compare.runs import Group, values_of, workload_of
 from iobench.analyse.tuning.shardsize import Bounds, fit
 from iobench.analyse.verdict.evidence import gather
 from iobench.analyse.verdict.in_flight import run_reads_per_sample
@@ -277,21 +279,17 @@ def test_larger_shards_that_take_no_longer_fit_no_model() -> None:
     assert min(limits.values()) == 5e6
 
 
-@pytest.mark.parametrize(
-    ("rates", "beyond", "worse"),
-    [([0.0] * 6, 1e9, True), ([50.0] * 6, 0.4, True), ([50.0] * 6, 0.6, False)],
-)
-def test_a_rate_that_fell_to_nothing_is_beyond_every_bound(
-    rates: list[float], beyond: float, worse: bool
-) -> None:
-    """There is no ratio to compare it with."""
+def test_a_rate_that_fell_to_nothing_is_worse_at_every_threshold() -> None:
+    """There is no ratio to compare with the threshold."""
     base = (99.0, 100.0, 101.0, 99.5, 100.5, 100.2)
-    judged = judge(rates, base, higher_is_better=True)
-    row = Row("samples_per_s", True, base, tuple(rates), judged)
+    found = claim("samples_per_s", [0.0] * 6, base, higher_is_better=True, threshold=1.0)
+    assert (found.answer, found.better, found.ratio) == ("different", False, None)
+    assert outcome_of(found, higher_is_better=True) == "failed"
+    back = claim("samples_per_s", base, [0.0] * 6, higher_is_better=True)
+    assert outcome_of(back, higher_is_better=True) == "passed"
+    one = claim("samples_per_s", [0.0], [100.0], higher_is_better=True)
+    assert outcome_of(one, higher_is_better=True) == "not told"
     nobody = Group("a")
-    found = Comparison("w", nobody, nobody, (), (), (row,))
-    assert found.difference == "worse"
-    assert found.regressions(beyond) == ([row] if worse else [])
     assert Comparison("w", nobody, nobody, ("storage: a -> b",), (), ()).difference == ""
 
 

@@ -19,11 +19,12 @@ import iobench.report
 from iobench.analyse.capacity.change import Change, Quantity
 from iobench.analyse.capacity.requirement import Demand, requirement
 from iobench.analyse.capacity.whatif import what_if
+from iobench.analyse.compare.comparison import Comparison
+from iobench.analyse.compare.comparison import compare as compare_runs
 from iobench.analyse.compare.cost import Terms
 from iobench.analyse.compare.cost import cost as cost_of
 from iobench.analyse.compare.history import history as history_of
-from iobench.analyse.compare.runs import Comparison, Group
-from iobench.analyse.compare.runs import compare as compare_runs
+from iobench.analyse.compare.runs import Group
 from iobench.analyse.tuning.confirmation import Confirmation as SweepConfirmation
 from iobench.analyse.tuning.recommend import Target, recommend
 from iobench.analyse.tuning.sweepfolder import read_sweep
@@ -89,7 +90,7 @@ POINTS = [
 
 
 def _group(label: str, rates: list[float]) -> Group:
-    return Group(label, [TrainingRecord.model_validate(document(rates))])
+    return Group(label, [TrainingRecord.model_validate(document([rate])) for rate in rates])
 
 
 def _compare(rates: list[float]) -> Comparison:
@@ -456,8 +457,9 @@ def test_the_document_of_a_comparison_has_its_raw_figures() -> None:
     (one,) = found["comparisons"]
     assert found["left_out"] == ["left"]
     assert [row["metric"] for row in one["rows"]] == ["samples_per_s"]
-    assert one["rows"][0]["baseline"] == BASE
-    assert one["rows"][0]["judgement"]["difference"] == "better"
+    assert [run["median"] for run in one["rows"][0]["baseline"]] == BASE
+    assert one["rows"][0]["claim"]["answer"] == "different"
+    assert one["rows"][0]["claim"]["better"] is True
 
 
 @pytest.mark.parametrize("kind", ["csv", "markdown"])

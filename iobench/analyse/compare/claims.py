@@ -23,7 +23,7 @@ from statistics import fmean
 
 from ...schema.claim import Answer, Basis, Claim, Drift, Method
 from ...schema.verdict import Estimate
-from .statistics import NOISE, SIGNIFICANT, mann_whitney_p, ratio_interval, reaches
+from .statistics import NOISE, SIGNIFICANT, a12, mann_whitney_p, ratio_interval, reaches
 from .student import quantile, two_sided_p
 
 MIN_RUNS = 4
@@ -112,10 +112,11 @@ def claim(
         return told(why=f"it was not measured by the {' and the '.join(missing)}")
     ranks = min(runs) >= MIN_RUNS and reaches(*runs, level)
     if min(*candidate, *baseline) <= 0:
-        return told(
-            why="a value is 0, so that there is no ratio",
-            p=mann_whitney_p(candidate, baseline) if ranks else None,
-        )
+        p = mann_whitney_p(candidate, baseline) if ranks else None
+        if p is None or p > level:
+            return told(why="a value is 0, so that there is no ratio", p=p)
+        better = (a12(candidate, baseline) > 0.5) == higher_is_better
+        return told("different", better=better, p=p, basis="runs", method="ranks")
     one, other = ([math.log(value) for value in side] for side in (candidate, baseline))
     spread, degrees = _spread(one, other, earlier)
     if ranks:

@@ -21,8 +21,10 @@ class Collected:
     left_out: list[str] = field(default_factory=list)  # one line each
 
 
-def collect(place: Path) -> Collected:
+def collect(place: Path, depth: int = DEPTH) -> Collected:
     """The run in ``place`` (a run directory or its ``run.json``), or all runs below it.
+
+    ``depth``: levels of folders to search.
 
     A run that cannot be read (half written, another schema version) is left out and named in
     ``left_out``, and so is a folder that cannot be opened. So is a copy of another run, because a
@@ -38,7 +40,7 @@ def collect(place: Path) -> Collected:
             remedy="name a run directory, or a directory of runs, e.g. results/<run>",
         )
     first: dict[bytes, Path] = {}
-    for directory in sorted(_run_directories(place, DEPTH, found.left_out)):
+    for directory in sorted(_run_directories(place, depth, found.left_out)):
         try:
             doc = load_run(directory)
             original = first.setdefault(
@@ -59,6 +61,16 @@ def collect(place: Path) -> Collected:
             remedy="name a run directory, or a directory of runs",
         )
     return found
+
+
+def beside(place: Path) -> tuple[Path, int]:
+    """Where runs like those in ``place`` may be, and the levels of folders to search there.
+
+    They are the runs of a folder itself, and the neighbours of a run.
+    """
+    if place.is_file():
+        place = place.parent
+    return (place.resolve().parent, 1) if (place / RUN_FILE).is_file() else (place, DEPTH)
 
 
 def _run_directories(place: Path, depth: int, left_out: list[str]) -> Iterator[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...schema.verdict import Answer, Estimate
-from ..compare.runs import Comparison
+from ..compare.comparison import Comparison
 from ..verdict.confirmed import answer
 from .recommend import Recommendation
 
@@ -35,11 +35,7 @@ class Confirmation:
     def found(self) -> Estimate | None:
         """The gain of the fresh runs, with its interval."""
         row = next(row for row in self.comparison.rows if row.metric == "samples_per_s")
-        judged = row.judgement
-        if judged.ratio is None:
-            return None
-        count = min(len(row.baseline), len(row.candidate))
-        return Estimate(value=judged.ratio, low=judged.low, high=judged.high, n=count)
+        return row.claim.ratio
 
     @property
     def answer(self) -> Answer:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ...analyse.compare.runs import Group, compare, usable
-from ...analyse.compare.statistics import MIN_VALUES
+from ...analyse.compare.claims import MIN_RUNS
+from ...analyse.compare.comparison import compare
+from ...analyse.compare.runs import Group, usable
 from ...analyse.tuning.confirmation import Confirmation
 from ...analyse.tuning.points import same, settings_text
 from ...analyse.tuning.recommend import Recommendation, recommend
@@ -93,11 +94,11 @@ def _visits(point: SweepPoint, directory: Path) -> Group:
         else:
             group.runs.append(doc)
     count = len(group.values("samples_per_s"))
-    if count < MIN_VALUES:
+    if count < MIN_RUNS:
         why = point.failed or broken or "there was no time left"
         raise UsageError(
             f"the advice could not be confirmed: {group.label} has {count} of the "
-            f"{MIN_VALUES} repetitions that are necessary: {why}",
+            f"{MIN_RUNS} runs that are necessary: {why}",
             remedy=f"see {directory}",
         )
     return group
