@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   iobench compare results/<run> results/<run>
-  iobench compare before/ after/ --fail-on 2% --if-untold warn
+  iobench compare results/<run> results/<run> --fail-on 2% --if-untold warn
   iobench compare results/<run> results/<run> --across dataset.shard_size,dataset.codec \
 --format markdown
   iobench compare results --by loader.workers --metric samples_per_s

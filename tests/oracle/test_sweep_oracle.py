@@ -65,8 +65,8 @@ def test_workers_against_latency_confirmed_by_fresh_runs(iobench: Run, tmp_path:
     assert (code, found["confirmed"]) == (0, True)
     [row] = [row for row in found["comparison"] if row["metric"] == "samples_per_s"]
     assert (len(row["baseline"]), len(row["candidate"])) == (5, 5)
-    assert row["judgement"]["difference"] == "better"
-    assert row["judgement"]["ratio"] == pytest.approx(3, rel=0.1)
+    assert (row["claim"]["answer"], row["claim"]["better"]) == ("different", True)
+    assert row["claim"]["ratio"]["value"] == pytest.approx(3, rel=0.1)
     runs = [
         json.loads(path.read_text())
         for folder in (swept, found)

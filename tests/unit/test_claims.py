@@ -139,8 +139,12 @@ def test_what_was_not_measured_is_not_told() -> None:
         found = rate(candidate, baseline)
         assert (found.answer, found.ratio) == ("not told", None)
         assert found.why
-    zero = rate([0.0, 0.1, 0.1, 0.1], [0.2, 0.3, 0.4, 0.5])
+    zero = rate([0.0, 0.1, 0.1, 0.1], [0.1, 0.3, 0.4, 0.5])
     assert (zero.answer, zero.ratio) == ("not told", None)
+    assert zero.p is not None
+    # without a ratio, the ranks still tell
+    zero = rate([0.0, 0.1, 0.1, 0.1], [0.2, 0.3, 0.4, 0.5])
+    assert (zero.answer, zero.better, zero.ratio) == ("different", False, None)
     assert zero.p == pytest.approx(2 / 70)
 
 

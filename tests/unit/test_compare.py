@@ -241,6 +241,13 @@ def test_several_candidates_are_listed_best_first(
     assert [each["candidate"] for each in found] == ["f", "m", "s"]
 
 
+def test_a_run_is_compared_with_all_others(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    several("r", BASE)
+    (found,) = compared(capsys, "r", "r/3")["comparisons"]
+    assert (len(found["baseline_runs"]), found["candidate_runs"]) == (5, ["r-3"])
+    assert found["difference"] == "equal"  # 5 runs tell how much runs differ
+
+
 def test_a_gate_takes_its_own_threshold(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """1,000 against 960, told without doubt: a loss of 4 % is beyond 2 % and within 5 %."""
     base = several("a", [1000.0, 1001.0, 1002.0, 999.0, 998.0, 1000.5])

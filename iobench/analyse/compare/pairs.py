@@ -7,10 +7,11 @@ that only equal runs are one group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...schema.record import RunRecord
+from ...units import counted
 from ..tuning.points import number
 from .collect import collect
 from .identity import identity
@@ -41,7 +42,7 @@ class Place:
     """A directory of runs. ``invalid``: the INVALID runs that do not count, with the reasons."""
 
     label: str
-    runs: tuple[RunRecord, ...]
+    runs: dict[Path, RunRecord]  # by their directories, resolved
     left_out: tuple[str, ...]
     invalid: tuple[str, ...]
 
@@ -54,7 +55,8 @@ def read_place(
     Raises UsageError if there is no run.
     """
     found = collect(path)
-    runs, invalid, left_out = [], [], list(found.left_out)
+    runs: dict[Path, RunRecord] = {}
+    invalid, left_out = [], list(found.left_out)
     for directory, doc in found.runs.items():
         if seen is not None:
             if directory.resolve() in seen:
@@ -65,8 +67,8 @@ def read_place(
             left_out.append(why)
             invalid += [why] if doc.validity == "invalid" else []
         else:
-            runs.append(doc)
-    return Place(str(path), tuple(runs), tuple(left_out), tuple(invalid))
+            runs[directory.resolve()] = doc
+    return Place(str(path), runs, tuple(left_out), tuple(invalid))
 
 
 def by_place(places: Sequence[Place], across: Sequence[str]) -> Pairs:
@@ -77,9 +79,9 @@ def by_place(places: Sequence[Place], across: Sequence[str]) -> Pairs:
     """
     found = Pairs(left_out=[line for each in places for line in each.left_out])
     found.unseen += [line for each in places[1:] for line in each.invalid]
-    asked_of = [_by_question(place, across) for place in places]
-    baselines = asked_of[0]
-    for candidates in asked_of[1:]:
+    for place in places[1:]:
+        baselines = _by_question(_without(places[0], place, found), across)
+        candidates = _by_question(place, across)
         used = {asked for asked in baselines if asked in candidates}
         matched = {asked[0] for asked in used}
         for asked, before in baselines.items():
@@ -107,7 +109,7 @@ def by_key(places: Sequence[Place], key: str, across: Sequence[str]) -> Pairs:
     found = Pairs(left_out=[line for each in places for line in each.left_out])
     found.unseen += [line for each in places for line in each.invalid]
     groups: dict[tuple[str, ...], dict[str, Group]] = {}
-    for doc in (doc for place in places for doc in place.runs):
+    for doc in (doc for place in places for doc in place.runs.values()):
         value = lookup(doc, key)
         sides = groups.setdefault(question(doc, across), {})
         sides.setdefault(value, Group(f"{key}={value}")).runs.append(doc)
@@ -126,6 +128,21 @@ def by_key(places: Sequence[Place], key: str, across: Sequence[str]) -> Pairs:
     return found
 
 
+def _without(baseline: Place, candidate: Place, found: Pairs) -> Place:
+    """The baseline without the runs of the candidate, unless it has no others.
+
+    ``iobench compare results results/<run>`` compares a run with all others.
+    """
+    others = {path: doc for path, doc in baseline.runs.items() if path not in candidate.runs}
+    if not others or len(others) == len(baseline.runs):
+        return baseline
+    both = len(baseline.runs) - len(others)
+    found.left_out.append(
+        f"{counted(both, 'run')} of {baseline.label}: compared as {candidate.label}"
+    )
+    return replace(baseline, runs=others)
+
+
 def _in_order(text: str) -> tuple[bool, float, str]:
     value = number(text)
     return value is None, value or 0.0, text
@@ -133,7 +150,7 @@ def _in_order(text: str) -> tuple[bool, float, str]:
 
 def _by_question(place: Place, across: Sequence[str]) -> dict[tuple[str, ...], Group]:
     groups: dict[tuple[str, ...], Group] = {}
-    for doc in place.runs:
+    for doc in place.runs.values():
         groups.setdefault(question(doc, across), Group(place.label)).runs.append(doc)
     return groups
 
