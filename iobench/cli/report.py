@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from .verbs import DOCUMENTS, Verb
 
@@ -18,7 +19,11 @@ exit status: 0 ok, 1 failed, 2 usage, 3 the run is invalid, 4 a --fail-on condit
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="RUN_DIR", help="directory of a run, or its run.json")
+    parser.add_argument(
+        "directory",
+        metavar="RUN_DIR",
+        help="directory of a run, or its run.json; or of a comparison in turns (iobench ab)",
+    )
     parser.add_argument(
         "--fail-on",
         metavar="CONDITION",
@@ -37,10 +42,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
     from ..analyse.verdict.rebuild import conclude, rebuild
     from ..analyse.verdict.thresholds import parse
+    from ..schema.ab import AB_FILE
     from ..schema.record import EVENTS_FILE, TrainingRecord, load_run
     from .outcome import finish
     from .terminal import warn
@@ -48,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     for expression in args.fail_on:
         parse(expression)  # report a wrong condition before anything is printed
     named = Path(args.directory)
+    if named.name == AB_FILE or (named / AB_FILE).is_file():
+        return _comparison(args, named.parent if named.name == AB_FILE else named)
     directory = named.parent if named.is_file() else named
     doc = load_run(named)
     if args.rules:
@@ -60,6 +66,23 @@ def run(args: argparse.Namespace) -> int:
         warn(f"no events.parquet in {directory}: figures are shown as recorded")
     doc = conclude(doc)
     return finish(doc, directory, kind=args.format, fail_on=args.fail_on, new=False)
+
+
+def _comparison(args: argparse.Namespace, directory: Path) -> int:
+    """Print a comparison in turns again, with its claims computed from its turns."""
+    from ..analyse.compare.turns import claims_of
+    from ..errors import UsageError
+    from ..schema.ab import load_ab
+    from .ab import finish
+
+    if args.fail_on or args.rules:
+        raise UsageError(
+            f"--fail-on and --rules are about one run, but {directory} is a comparison in turns",
+            remedy=f"name one of its runs, {directory}/a or {directory}/b",
+        )
+    record = load_ab(directory)
+    record = record.model_copy(update={"claims": claims_of(record)})
+    return finish(record, directory, kind=args.format)
 
 
 VERB = Verb(

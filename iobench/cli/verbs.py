@@ -22,6 +22,7 @@ VERBS = (
     "scan",
     "run",
     "sweep",
+    "ab",
     "checkpoint",
     "checkpoint plan",
     "verify",

@@ -6,10 +6,11 @@ Any other location, and the options that say how to reach it, must be given agai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ..errors import DatasetError, UsageError
-from ..schema.base import build
+from ..schema.base import apply_overrides, build
 from ..schema.record import TrainingRecord
 from ..schema.workload import Workload
 from ..storage import is_local
@@ -17,6 +18,17 @@ from ..text import printable
 from .plan import Plan, make_plan
 
 _REMEDY = "add --data with the directory or URL of the run's dataset"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What an earlier run was asked to do, and where its data is."""
+
+    workload: Workload
+    data: str
+    origin: str | None
+    accelerators: int
+    seed: int
 
 
 def plan_again(
@@ -34,18 +46,56 @@ def plan_again(
     an address that the user did not; DatasetError if the dataset is not the one that the run read;
     and as ``make_plan``.
     """
-    facts = doc.job.dataset
     if doc.validity == "invalid":
         rules = [finding.rule for finding in doc.findings if finding.level == "invalid"]
         raise UsageError(
             f"run {doc.run_id} is INVALID ({', '.join(rules)}), so its advice promises nothing",
             remedy="run it again, with --confirm",
         )
+    asked = asked_again(doc, data=data, origin=origin, storage=storage or {})
+    plan = make_plan(
+        asked.workload,
+        asked.data,
+        origin=asked.origin,
+        accelerators=asked.accelerators,
+        repetitions=repetitions,
+        seed=asked.seed,
+    )
+    check_same_data(doc, plan)
+    return plan
+
+
+def check_same_data(doc: TrainingRecord, plan: Plan) -> None:
+    """Raises DatasetError if the plan's dataset is not the one that the run read."""
+    known = doc.job.dataset.id
+    if known is not None and plan.manifest.header.id != known:
+        raise DatasetError(
+            f"{plan.data} holds another dataset than the one that run {doc.run_id} read",
+            remedy=_REMEDY + ", or run the workload on the new one",
+        )
+
+
+def asked_again(
+    doc: TrainingRecord,
+    *,
+    data: str | None = None,
+    origin: str | None = None,
+    storage: Mapping[str, object] | None = None,
+    overrides: Sequence[str] = (),
+) -> Asked:
+    """What a run was asked to do, with ``overrides`` as by ``--set``.
+
+    ``data``, ``origin`` and ``storage`` are what the user gave again. Without ``storage``, the
+    options of a remote storage are those of ``overrides``, which may differ from the run's. Raises
+    UsageError if the record does not have what is needed, or names an address or an option that
+    the user did not; SpecError.
+    """
+    facts = doc.job.dataset
     if doc.job.saves is not None:
         raise UsageError(
             f"run {doc.run_id} saved checkpoints while it loaded, which can't be repeated from its "
             "record",
-            remedy="run it again, with --checkpoint and --confirm",
+            remedy="run the workload again, with --checkpoint",
         )
     place = _allowed("data", data, facts.location)
     if place is None:
@@ -54,8 +104,10 @@ def plan_again(
         )
     settings = doc.job.workload.model_dump(mode="json")
     if not is_local(place):
-        recorded, given = settings.get("storage") or {}, dict(storage or {})
-        if recorded != given:
+        recorded = settings.get("storage") or {}
+        own = apply_overrides({}, overrides).get("storage")
+        given = dict(own if isinstance(own, dict) else {}) if storage is None else dict(storage)
+        if recorded.keys() - given.keys() or (storage is not None and recorded != given):
             raise UsageError(
                 f"run {doc.run_id} read its data with other options of the storage, which iobench "
                 "does not use only because a file contains them",
@@ -63,20 +115,17 @@ def plan_again(
                 + ", ".join(sorted(printable(str(key), 40) for key in {*recorded, *given})),
             )
         settings["storage"] = given
-    plan = make_plan(
-        build(Workload, settings, where=f"the workload of run {doc.run_id}"),
-        place,
+    return Asked(
+        workload=build(
+            Workload,
+            apply_overrides(settings, overrides),
+            where=f"the workload of run {doc.run_id}",
+        ),
+        data=place,
         origin=_allowed("origin", origin, facts.origin),
         accelerators=doc.job.accelerators,
-        repetitions=repetitions,
         seed=doc.job.repetitions[0].seed if doc.job.repetitions else 0,
     )
-    if facts.id is not None and plan.manifest.header.id != facts.id:
-        raise DatasetError(
-            f"{place} holds another dataset than the one that run {doc.run_id} read",
-            remedy=_REMEDY + ", or run the workload on the new one",
-        )
-    return plan
 
 
 def _allowed(flag: str, given: str | None, recorded: str | None) -> str | None:

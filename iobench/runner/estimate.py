@@ -61,7 +61,7 @@ def estimate(
                 seconds=calibrating_s(plan, options.calibration_s, repetitions=plan.repetitions),
             )
         )
-    each = _repetition_s(plan, samples_per_s) if repetition_s is None else repetition_s
+    each = expected_repetition_s(plan, samples_per_s) if repetition_s is None else repetition_s
     at_least = samples_per_s is None and repetition_s is None
     if options.mixed is not None:
         why = "the storage's write bandwidth is not known"
@@ -158,7 +158,7 @@ def _window_s(entry: Entry, seconds: float) -> float:
     return min(seconds, _ACCELERATOR_S) if entry.name == "accelerator" else seconds
 
 
-def _repetition_s(plan: Plan, samples_per_s: float | None) -> float | None:
+def expected_repetition_s(plan: Plan, samples_per_s: float | None = None) -> float | None:
     """Seconds of a repetition: the accelerators' steps, or what the stages need for the samples.
 
     None if neither is known.

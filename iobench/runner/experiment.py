@@ -118,7 +118,7 @@ def _measure(
     try:
         before = shard_versions(plan)
         if is_library(plan):
-            with _timed(
+            with timed(
                 doc,
                 "prepare",
                 progress,
@@ -130,16 +130,16 @@ def _measure(
             _calibrate(bench, windows, doc, progress)
             _tell_rate(bench, progress)
         if saver:
-            with _timed(doc, "checkpoint", progress, "checkpoints alone"):
+            with timed(doc, "checkpoint", progress, "checkpoints alone"):
                 saver.alone(progress)
         _rounds(bench, windows, doc, options, progress, others, saver)
         if options.find_max:
-            with _timed(doc, "find_max", progress, "finding the largest number of accelerators"):
+            with timed(doc, "find_max", progress, "finding the largest number of accelerators"):
                 doc.job.find_max = begin_search(bench)
                 find_max(bench, doc.job.find_max, progress)
             others.look()
         if options.confirm is not None:
-            with _timed(doc, "confirm", progress, "trying the advice"):
+            with timed(doc, "confirm", progress, "trying the advice"):
                 _confirm(bench, options.confirm, doc, others, progress, saver)
         add_changes(doc, plan, before)
     except KeyboardInterrupt:
@@ -149,14 +149,7 @@ def _measure(
         doc.status = "failed"
         doc.error = str(error)
         failure = error
-    doc.job.ceilings = bench.ceilings
-    doc.job.curve = bench.curve
-    doc.findings += others.findings()
-    with defer_interrupts(discard=failure is not None):
-        doc = conclude(doc)
-        timeline.write_events(directory / EVENTS_FILE, bench.parts)
-        write_document(directory, doc)
-    log.info("run %s: %s, %s", directory.name, doc.status, doc.validity)
+    doc = write_run(doc, bench, others, stopped=failure is not None)
     if saver:
         failure = saver.end(failure)
     if failure is not None:
@@ -164,12 +157,30 @@ def _measure(
     return doc, directory
 
 
+def write_run(
+    doc: TrainingRecord, bench: Bench, others: Others, *, stopped: bool
+) -> TrainingRecord:
+    """Conclude a run, write its events and its document, and return that.
+
+    ``stopped``: the run was interrupted or has failed, so that a further interrupt is dropped.
+    """
+    doc.job.ceilings = bench.ceilings
+    doc.job.curve = bench.curve
+    doc.findings += others.findings()
+    with defer_interrupts(discard=stopped):
+        doc = conclude(doc)
+        timeline.write_events(bench.directory / EVENTS_FILE, bench.parts)
+        write_document(bench.directory, doc)
+    log.info("run %s: %s, %s", bench.directory.name, doc.status, doc.validity)
+    return doc
+
+
 def _calibrate(bench: Bench, windows: Windows, doc: TrainingRecord, progress: Progress) -> None:
     """Measure each ceiling for the first time, the cheapest first."""
     bench.window_s = windows.first_s
     for entry in ENTRIES:
         if entry.applies(bench.plan):
-            with _timed(doc, "calibrate", progress, f"ceiling: {entry.title}"):
+            with timed(doc, "calibrate", progress, f"ceiling: {entry.title}"):
                 bench.ceilings[entry.name] = entry.measure(bench)
                 add_loader_facts(doc, bench.loader)
 
@@ -200,7 +211,7 @@ def _rounds(
         title = f"repetition {number + 1} of {plan.repetitions}"
         began = time.monotonic()
         with (
-            _timed(doc, "measure", progress, title),
+            timed(doc, "measure", progress, title),
             saver.during() if saver else nullcontext() as saving,
         ):
             phase = repetition_phase(plan, number, saving=saving)
@@ -209,14 +220,14 @@ def _rounds(
             others.look()
         if knock_outs is not None:
             for stage in knock_outs.begin(number, outcome, time.monotonic() - began):
-                with _timed(doc, "knock_outs", progress, f"{title}, without {stage}"):
+                with timed(doc, "knock_outs", progress, f"{title}, without {stage}"):
                     knock_outs.run(stage, number)
                     others.look()
         for entry in again(bench) if number in windows.after else ():
-            with _timed(doc, "calibrate", progress, f"ceiling: {entry.title}, again"):
+            with timed(doc, "calibrate", progress, f"ceiling: {entry.title}, again"):
                 measure_again(bench, entry, windows.later_s)
         if saver and number == 0 and not (knock_outs and knock_outs.leaves_saves_out):
-            with _timed(doc, "measure", progress, "a repetition without checkpoints"):
+            with timed(doc, "measure", progress, "a repetition without checkpoints"):
                 _without_checkpoints(bench, job, others)
 
 
@@ -263,7 +274,8 @@ def _confirm(
 
 
 @contextmanager
-def _timed(doc: TrainingRecord, name: str, progress: Progress, title: str) -> Iterator[None]:
+def timed(doc: TrainingRecord, name: str, progress: Progress, title: str) -> Iterator[None]:
+    """Run the body as a part of the run, and add its time to ``doc.timings``."""
     started = time.monotonic()
     progress.phase(title)
     log.info("%s: %s", name, title)

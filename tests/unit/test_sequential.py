@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.sequential import MAX_TURNS, MIN_TURNS, Sequential, log_ratio
+from iobench.analyse.compare.sequential import MIN_TURNS, Sequential, log_ratio
 from iobench.analyse.compare.student import quantile
+from iobench.schema.ab import MAX_TURNS
 
 SERIES = 4000
 

@@ -45,6 +45,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
 
+from ...schema.ab import MAX_TURNS
 from ...schema.claim import Answer, Claim
 from ...schema.verdict import Estimate
 from .claims import answer_of
@@ -52,8 +53,6 @@ from .student import quantile
 
 MIN_TURNS = 4
 """Turns before the first look: with fewer the spread is hardly known (3 degrees of freedom)."""
-
-MAX_TURNS = 200
 
 _GROWTH = 1.1
 """Each look has at least this many times the turns of the one before it."""

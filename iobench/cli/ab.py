@@ -1,0 +1,392 @@
+"""``iobench ab``: measure two configurations in turns until their difference is told."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .common import (
+    add_break_lock,
+    add_origin,
+    add_overrides,
+    add_results,
+    parse_share,
+    parse_time,
+    whole_number,
+)
+from .terminal import Live
+from .verbs import DOCUMENTS, Verb
+
+if TYPE_CHECKING:
+    from ..runner.ab import SideAsked
+    from ..schema.ab import AbRecord
+    from ..schema.record import TrainingRecord
+
+EXAMPLES = """examples:
+  iobench ab /mnt/a/resnet50 /mnt/b/resnet50 --workload resnet50-h100
+  iobench ab /mnt/fast/resnet50 --workload resnet50-h100 --set-b reader.concurrency=16
+  iobench ab results/<run> --set-b loader.workers=8 --budget 10m
+  iobench ab results/<run> /mnt/new/resnet50 --fail-on 5%
+
+A is the baseline, B the candidate. A turn is one repetition of each, with the same seed; the order
+is A B, B A, A B, ... After 4, 6, 8, ... turns a sequential test looks whether the difference is
+told: in at most 5 % of comparisons of equal sides it calls them different, however often it looks.
+
+exit status: 0 ok, 1 failed, 2 usage, 3 a side is INVALID, 4 B is worse, or not told, by --fail-on
+"""
+
+_SEED, _ACCELERATORS = 42, 1
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "a",
+        metavar="A",
+        help="the baseline: directory or URL of a dataset, or the directory of a run, whose "
+        "workload, data and settings are repeated",
+    )
+    parser.add_argument(
+        "b", metavar="B", nargs="?", help="the candidate, likewise (default: the same as A)"
+    )
+    parser.add_argument(
+        "--workload",
+        metavar="NAME",
+        help="name of a workload (iobench list workloads) or YAML file; without it, that of the "
+        "run that A or B names",
+    )
+    add_overrides(parser, "loader.workers=8")
+    for side in ("a", "b"):
+        parser.add_argument(
+            f"--set-{side}",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help=f"override a key for {side.upper()} alone; repeatable",
+        )
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="directory or URL of the data of the runs that are repeated (default: where their "
+        "records say, if that is a directory)",
+    )
+    add_origin(parser)
+    for side in ("a", "b"):
+        parser.add_argument(
+            f"--origin-{side}", metavar="URL", help=f"the same for {side.upper()} alone"
+        )
+    parser.add_argument(
+        "--accelerators",
+        type=whole_number,
+        metavar="N",
+        help=f"number of ranks (default: as in the run that is repeated, or {_ACCELERATORS})",
+    )
+    parser.add_argument(
+        "--metric",
+        default="samples_per_s",
+        metavar="NAME",
+        help="metric whose difference is to be told (default: samples_per_s)",
+    )
+    parser.add_argument(
+        "--threshold",
+        metavar="CHANGE",
+        help="largest change that counts as equal (default: 5%%)",
+    )
+    parser.add_argument(
+        "--max-turns",
+        type=whole_number,
+        default=20,
+        metavar="N",
+        help="most turns, 4 to 200 (default: 20)",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="time limit for all of it, e.g. 10m; no turn begins that would end later",
+    )
+    parser.add_argument(
+        "--fail-on",
+        metavar="CHANGE",
+        help="exit with status 4 if B is told worse; this is then the threshold, e.g. 5%%",
+    )
+    parser.add_argument(
+        "--if-untold",
+        choices=("fail", "warn", "pass"),
+        default="fail",
+        help="what --fail-on does if the difference is not told (default: fail)",
+    )
+    parser.add_argument(
+        "--rules",
+        choices=("quick", "mlperf"),
+        default="quick",
+        help="rule set; a side that breaks a rule of mlperf is INVALID (default: quick)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=whole_number,
+        metavar="N",
+        help="seed of the first turn; each has its own (default: as in the run that is repeated, "
+        f"or {_SEED})",
+    )
+    add_results(parser, "for the directory of the comparison")
+    add_break_lock(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    import signal
+
+    from ..analyse.compare.turns import METRICS
+    from ..errors import UnknownNameError, UsageError
+    from ..runner.ab import AbOptions, compare_in_turns
+    from .terminal import warn
+
+    names = [metric.name for metric in METRICS]
+    if args.metric not in names:
+        raise UnknownNameError("metric", args.metric, names)
+    for name, least in (("accelerators", 1), ("seed", 0)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise UsageError(f"--{name} must be at least {least}, but is {value}")
+    threshold = _threshold(args)
+    a, b = sides_of(args)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    told = Turns(quiet=args.quiet)
+    options = AbOptions(
+        results=args.results,
+        metric=args.metric,
+        threshold=threshold,
+        max_turns=args.max_turns,
+        budget_s=parse_time("--budget", args.budget),
+        rules=args.rules,
+        command=tuple(args.command_line),
+        break_lock=args.break_lock,
+    )
+    told.announce(a, b, options.max_turns)
+    try:
+        record, directory = compare_in_turns(a, b, options, told)
+    finally:
+        told.close()
+    code = finish(record, directory, kind=args.format)
+    if code == 0 and args.fail_on is not None:
+        why = failure(record, if_untold=args.if_untold)
+        if why:
+            warn(f"--fail-on {args.fail_on}: {why}")
+            return 0 if args.if_untold == "warn" and _untold(record) else 4
+    return code
+
+
+def finish(record: AbRecord, directory: Path, *, kind: str) -> int:
+    """Print the record, and return the exit code: 0, or 3 if a side is INVALID."""
+    from ..report.ab import sections
+    from .printing import print_report
+    from .terminal import say
+
+    print_report(kind, record, sections(record))
+    if kind == "text":
+        say()
+        say(f"results: {directory}")
+        say(f"again:   iobench report {directory}")
+    return 3 if any(side.validity == "invalid" for side in record.sides) else 0
+
+
+def _untold(record: AbRecord) -> bool:
+    from ..analyse.compare.turns import primary
+
+    return primary(record).answer == "not told"
+
+
+def failure(record: AbRecord, *, if_untold: str) -> str:
+    """Why the gate does not pass, or what it warns of; empty if it passes."""
+    from ..analyse.compare.turns import primary, verdict
+    from ..report.ab import answer
+
+    found = verdict(primary(record))
+    untold = found == "not told" and if_untold != "pass"
+    return answer(record) if found == "worse" or untold else ""
+
+
+def _threshold(args: argparse.Namespace) -> float:
+    """``--threshold``, or the change of ``--fail-on``, which must not be another one."""
+    from ..analyse.compare.statistics import NOISE
+    from ..errors import UsageError
+
+    given = [
+        parse_share(flag, text)
+        for flag, text in (("--threshold", args.threshold), ("--fail-on", args.fail_on))
+        if text is not None
+    ]
+    if len(set(given)) > 1:
+        raise UsageError(
+            f"--fail-on {args.fail_on} is the threshold, but --threshold is {args.threshold}",
+            remedy="give one of them",
+        )
+    return given[0] if given else NOISE
+
+
+def sides_of(args: argparse.Namespace) -> tuple[SideAsked, SideAsked]:
+    """Make the plans of both sides. Raises UsageError, and as ``make_plan``, with the side."""
+    from ..errors import UsageError
+    from ..runner.ab import naming
+
+    places = (args.a, args.a if args.b is None else args.b)
+    runs = []
+    for name, place in zip("AB", places, strict=True):
+        with naming(name):
+            runs.append(_run_of(place))
+    known = next((doc for doc in runs if doc is not None), None)
+    if known is None and args.workload is None:
+        raise UsageError(
+            "it is not known which workload to run on the data",
+            remedy="add --workload NAME (iobench list workloads), or name a run directory for A",
+        )
+    if args.workload is not None and all(doc is not None for doc in runs):
+        raise UsageError(
+            "--workload can't be used with run directories, which have a workload",
+            remedy="leave it out, or name the datasets",
+        )
+    if args.data is not None and known is None:
+        raise UsageError(
+            "--data is for run directories, but A and B are datasets", remedy="leave it out"
+        )
+    found = []
+    for name, place, doc in zip("AB", places, runs, strict=True):
+        with naming(name):
+            found.append(_side(args, name.lower(), place, doc, known))
+    a, b = found
+    if a.plan.workload.name != b.plan.workload.name:
+        raise UsageError(
+            f"A runs the workload '{a.plan.workload.name}', but B '{b.plan.workload.name}', so "
+            "that their rates can't be compared",
+            remedy="name two runs of one workload, or two datasets and --workload",
+        )
+    return a, b
+
+
+def _run_of(place: str) -> TrainingRecord | None:
+    """The record of a run directory; None for a dataset."""
+    from ..errors import UsageError
+    from ..schema.ab import AB_FILE
+    from ..schema.record import RUN_FILE, load_training
+    from ..schema.sweep import SWEEP_FILE
+
+    path = Path(place)
+    for file, kind in ((AB_FILE, "comparison in turns"), (SWEEP_FILE, "sweep")):
+        if (path / file).is_file():
+            raise UsageError(
+                f"{place} is a {kind}, not one run", remedy="name the directory of a run below it"
+            )
+    if path.name == RUN_FILE and path.is_file():
+        return load_training(path)
+    return load_training(path) if (path / RUN_FILE).is_file() else None
+
+
+def _side(
+    args: argparse.Namespace,
+    name: str,
+    place: str,
+    doc: TrainingRecord | None,
+    known: TrainingRecord | None,
+) -> SideAsked:
+    """The plan of a side: of a run (``doc``), or of a dataset with a workload.
+
+    ``known``: the run whose workload a dataset without --workload gets. Its seed is that of both
+    sides.
+    """
+    from ..runner.ab import SideAsked
+    from ..runner.earlier import Asked, asked_again, check_same_data
+    from ..runner.plan import make_plan
+    from ..schema.job import DatasetFacts
+    from ..schema.workload import load_workload
+
+    own = tuple(getattr(args, f"set_{name}"))
+    overrides = [*args.overrides, *own]
+    origin = getattr(args, f"origin_{name}") or args.origin
+    if doc is not None:
+        asked = asked_again(doc, data=args.data, origin=origin, overrides=overrides)
+    elif args.workload is None and known is not None:
+        elsewhere = known.with_job(dataset=DatasetFacts(location=None))
+        asked = asked_again(elsewhere, data=place, origin=origin, overrides=overrides)
+    else:
+        asked = Asked(
+            workload=load_workload(args.workload, overrides),
+            data=place,
+            origin=origin,
+            accelerators=known.job.accelerators if known is not None else _ACCELERATORS,
+            seed=_SEED,
+        )
+    seed = _SEED
+    if args.seed is not None:
+        seed = args.seed
+    elif known is not None and known.job.repetitions:
+        seed = known.job.repetitions[0].seed
+    plan = make_plan(
+        asked.workload,
+        asked.data,
+        origin=asked.origin,
+        accelerators=args.accelerators if args.accelerators is not None else asked.accelerators,
+        repetitions=args.max_turns,
+        seed=seed,
+    )
+    if doc is not None and args.data is None:
+        check_same_data(doc, plan)
+    return SideAsked(plan=plan, settings=own, repeats=doc.run_id if doc is not None else "")
+
+
+class Turns(Live):
+    """What is told while the turns are taken: the time they take, and a line for each."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet, lines=True)
+        self._quiet = quiet
+
+    def announce(self, a: SideAsked, b: SideAsked, max_turns: int) -> None:
+        """Tell what will be measured, and how long it takes at least."""
+        from ..analyse.compare.sequential import MIN_TURNS
+        from ..runner.ab import are_same, shortest_s
+        from .terminal import whole_seconds
+
+        for name, side in (("A", a), ("B", b)):
+            given = f", {', '.join(side.settings)}" if side.settings else ""
+            self._note(f"{name}: {side.plan.workload.name} on {side.plan.data}{given}")
+        if are_same(a.plan, b.plan):
+            self._note("A and B are the same: a difference would be a false alarm")
+        least = shortest_s(a.plan, b.plan)
+        if least is None:
+            self._note("how long it takes is known after the warm-up of both sides")
+            return
+        first = whole_seconds((1 + MIN_TURNS) * least)
+        most = whole_seconds((1 + max_turns) * least)
+        self._note(
+            f"a warm-up, then {MIN_TURNS} to {max_turns} turns of 2 repetitions: at least {first}, "
+            f"and {most} for all turns"
+        )
+
+    def planned(self, record: AbRecord, turn_s: float) -> None:
+        from ..report.ab import planned_line
+
+        self._note(planned_line(record, turn_s))
+
+    def turned(self, record: AbRecord) -> None:
+        from ..report.ab import turn_line
+
+        self._note(turn_line(record))
+
+    def _note(self, line: str) -> None:
+        from .terminal import note
+
+        self.close()
+        note(line, quiet=self._quiet)
+
+
+VERB = Verb(
+    help="measure two configurations in turns until it is told whether they differ",
+    description=(
+        "Measure two datasets, storages or settings in turns, until a sequential test with a "
+        "controlled error rate tells whether they differ by more than a threshold, or the budget "
+        "ends. Print the ratio with its interval."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+    formats=DOCUMENTS,
+)

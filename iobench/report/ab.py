@@ -1,0 +1,247 @@
+"""``iobench ab``: what two sides that took turns tell, and each turn while they are measured."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from ..analyse.compare.turns import (
+    claims_of,
+    differs,
+    logs_of,
+    other_work,
+    primary,
+    sequential_of,
+    verdict,
+)
+from ..schema.ab import AbRecord, Side
+from ..schema.claim import Claim
+from ..schema.metrics import BY_NAME
+from ..units import counted, format_duration, format_percent
+from .figures import figure, format_of, raw, word
+from .sections import (
+    Cell,
+    Column,
+    Fact,
+    Facts,
+    Headline,
+    Item,
+    Items,
+    Row,
+    Section,
+    Table,
+)
+from .tried import interval
+
+SHOWN_DIFFERENCES = 12
+"""Lines of what differs that a report shows; the record has both identities."""
+
+_ENDED = {
+    "told": "",
+    "turns": "all turns that were asked for have been taken (--max-turns)",
+    "budget": "the budget has no time for another turn (--budget)",
+    "": "",
+}
+
+
+def sections(record: AbRecord) -> list[Section]:
+    """The answer, the sides, what differs, every metric, and (as data) every turn."""
+    claims = record.claims or claims_of(record)
+    found: list[Section] = [
+        Headline(
+            id="ab",
+            title=answer(record),
+            sentences=tuple(_sentences(record, primary(record))),
+            tone="good" if verdict(claims[0]) in ("better", "equal") else "plain",
+        ),
+        Facts(id="sides", title="Sides", facts=tuple(_side(side) for side in record.sides)),
+    ]
+    lines = differs(record)
+    if lines:
+        found.append(
+            Items(
+                id="differs",
+                title="What differs, A -> B",
+                items=tuple(Item(text=line) for line in lines[:SHOWN_DIFFERENCES]),
+                more=max(0, len(lines) - SHOWN_DIFFERENCES),
+            )
+        )
+    if record.turns:
+        found += [_claims(record, claims), _turns(record)]
+    return found
+
+
+def answer(record: AbRecord) -> str:
+    """The answer in a sentence: the ratio with its interval, and how many turns it took."""
+    claim = primary(record)
+    turns = f"{counted(len(record.turns), 'turn')} of 2 repetitions"
+    if claim.ratio is None:
+        return f"not told: {claim.why}" if record.turns else "not told: no turn is complete"
+    if claim.answer == "equal":
+        shown = interval(claim.ratio)
+        within = format_percent(record.threshold)
+        return f"equal within {within}: {_is(claim, shown)}; told after {turns}"
+    if claim.answer == "different":
+        told = "" if claim.better else ", which is worse"
+        return f"{_is(claim, interval(claim.ratio))}{told}: told after {turns}"
+    return f"not told after {turns}: {_is(claim, interval(claim.ratio))}"
+
+
+def _is(claim: Claim, ratio: str) -> str:
+    metric = BY_NAME[claim.metric]
+    if metric.name == "samples_per_s":
+        return f"B is {ratio} as fast as A"
+    return f"{metric.short} of B is {ratio} that of A"
+
+
+def _sentences(record: AbRecord, claim: Claim) -> list[str]:
+    found = []
+    if record.status == "interrupted":
+        found.append("It was interrupted: only complete turns count.")
+    if record.status == "failed":
+        found.append(f"It failed: {record.error}")
+    if record.status == "running":
+        found.append("It still runs, or was killed: the turns until now are shown.")
+    if claim.answer == "not told":
+        found.append(_untold(record, claim))
+    invalid = [side.name for side in record.sides if side.validity == "invalid"]
+    if invalid:
+        found.append(
+            f"INVALID by the rules in force: {' and '.join(invalid)}. Why: iobench report, with "
+            "the directory of the side."
+        )
+    if record.a.identity and not differs(record):
+        found.append("A and B are the same: a difference would be a false alarm.")
+    others = other_work(record)
+    if others:
+        found.append(
+            f"The sides do different work ({', '.join(others)}), so the ratio is not only of the "
+            "storage or of how it is read."
+        )
+    return found
+
+
+def _untold(record: AbRecord, claim: Claim) -> str:
+    parts = [claim.why] if claim.why else []
+    if _ENDED[record.ended]:
+        parts.append(_ENDED[record.ended])
+    if claim.more is not None:
+        parts.append(
+            f"about {counted(claim.more, 'more turn')} would tell: "
+            f"--max-turns {len(record.turns) + claim.more}"
+        )
+    return "; ".join(parts) + "."
+
+
+def _side(side: Side) -> Fact:
+    given = f" with {', '.join(side.settings)}" if side.settings else ""
+    again = f", as in run {side.repeats}" if side.repeats else ""
+    return Fact(label=side.name, text=f"{side.workload} on {side.data}{given}{again}")
+
+
+def _claims(record: AbRecord, claims: list[Claim]) -> Table:
+    rows = tuple(
+        Row(
+            cells=(
+                Cell(value=claim.metric, text=BY_NAME[claim.metric].short),
+                _middle(record, claim.metric, "a"),
+                _middle(record, claim.metric, "b"),
+                Cell(
+                    value=claim.ratio.value if claim.ratio else None,
+                    text=interval(claim.ratio),
+                ),
+                word(verdict(claim)),
+            ),
+            mark="" if claim.metric == record.metric or claim.answer != "not told" else claim.why,
+        )
+        for claim in claims
+    )
+    return Table(
+        id="claims",
+        title="Every metric: median over the turns, and B over A with its interval",
+        columns=(
+            Column(name="metric", label="metric"),
+            Column(name="a", label="A", align="right"),
+            Column(name="b", label="B", align="right"),
+            Column(name="ratio", label="B / A", align="right"),
+            Column(name="answer", label="B is"),
+        ),
+        rows=rows,
+        notes=(
+            f"The intervals hold at the same time for all looks at one metric; {record.metric} "
+            "alone decides.",
+        ),
+    )
+
+
+def _middle(record: AbRecord, metric: str, side: str) -> Cell:
+    turns = ((turn.a if side == "a" else turn.b) for turn in record.turns)
+    known = [value for turn in turns if (value := turn.figures.get(metric)) is not None]
+    return figure(median(known) if known else None, format_of(BY_NAME[metric]))
+
+
+def _turns(record: AbRecord) -> Table:
+    names = [claim.metric for claim in record.claims or claims_of(record)]
+    columns = (
+        Column(name="turn", label="turn"),
+        Column(name="side", label="side"),
+        Column(name="first", label="first"),
+        Column(name="began", label="began"),
+        Column(name="seed", label="seed"),
+        Column(name="seconds", label="took", unit="s"),
+        *(Column(name=name, label=name, unit=BY_NAME[name].unit) for name in names),
+    )
+    rows = tuple(
+        Row(
+            cells=(
+                raw(turn.turn),
+                word(name),
+                raw(turn.first == name),
+                word(turn.began),
+                raw(turn.seed),
+                raw(side.seconds),
+                *(raw(side.figures.get(metric)) for metric in names),
+            )
+        )
+        for turn in record.turns
+        for name, side in (("A", turn.a), ("B", turn.b))
+    )
+    return Table(id="turns", columns=columns, rows=rows, where="data")
+
+
+def turn_line(record: AbRecord) -> str:
+    """The last turn in a line: both rates, their ratio, the interval so far, what it takes."""
+    turn = record.turns[-1]
+    metric = BY_NAME[record.metric]
+    show = format_of(metric)
+    one, other = (side.figures[record.metric] for side in (turn.a, turn.b))
+    test, logs = sequential_of(record), logs_of(record.turns, record.metric)
+    unit = " samples/s" if metric.unit == "samples/s" else ""
+    order = "A B" if turn.first == "A" else "B A"
+    parts = [
+        f"turn {turn.turn + 1} ({order}): A {show(one)}, B {show(other)}{unit}",
+        f"B is {other / one:.2f} x A",
+    ]
+    found = test.estimate(logs)
+    if found is not None and found.low is not None:
+        parts.append(f"so far {interval(found)}")
+    needed = test.turns_for_threshold(logs)
+    line = ", ".join(parts)
+    if needed is not None and len(logs) >= 2 and not test.ends(logs):
+        line += f"; {format_percent(record.threshold)} takes about {counted(needed, 'turn')}"
+    return line
+
+
+def planned_line(record: AbRecord, turn_s: float) -> str:
+    """How many turns there will be, told after the warm-up."""
+    turns = record.planned_turns or record.max_turns
+    test = sequential_of(record)
+    if turns < test.looks[0]:
+        return (
+            f"a turn takes about {format_duration(turn_s)}: the budget has time for "
+            f"{counted(turns, 'turn')}, but an answer takes {test.looks[0]}"
+        )
+    most = test.looks[-1]
+    return (
+        f"a turn takes about {format_duration(turn_s)}: {test.looks[0]} to {most} turns, "
+        f"{format_duration(test.looks[0] * turn_s)} to {format_duration(most * turn_s)}"
+    )

@@ -1,0 +1,388 @@
+"""Measure two configurations in turns, until their difference is told or the budget ends.
+
+A turn is one repetition of each side, with the same seed and in alternating order (A B, B A, A B,
+...), so that a linear drift of the machine or the storage cancels over each two turns. The first
+repetition of each side is a warm-up: it tells how long a turn takes, and by that how many turns
+there will be, which the sequential test must know before the first one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from .. import __version__
+from ..analyse.compare.identity import identity
+from ..analyse.compare.sequential import MIN_TURNS
+from ..analyse.compare.statistics import NOISE
+from ..analyse.compare.turns import claims_of, figures_of, logs_of, sequential_of
+from ..errors import InterruptedRun, IobenchError, UsageError
+from ..interrupts import defer_interrupts
+from ..load import make_reader
+from ..schema.ab import MAX_TURNS, AbRecord, Name, Side, SideTurn, Turn, save_ab
+from ..schema.metrics import BY_NAME
+from ..schema.record import TrainingRecord
+from ..schema.training import Repetition
+from ..storage.locks.reading import reading
+from ..text import printable
+from ..units import format_duration
+from .agent import HostAgent
+from .calibration.bench import Bench
+from .directory import new_directory
+from .estimate import expected_repetition_s
+from .experiment import timed, write_run
+from .facts import add_changes, add_loader_facts, begin_record, shard_versions
+from .others import Others
+from .plan import Plan
+from .progress import Progress
+from .repetition import measure, repetition_phase
+from .third_party import is_library, prepare_library
+
+log = logging.getLogger(__name__)
+
+USUAL_TURNS = 20
+"""Turns at most, unless the user says otherwise: they tell 10 % at a spread of 5 %."""
+
+NO_KNOCK_OUTS = "two sides in turns leave no stage out"
+
+_WARM_UP_SEED = MAX_TURNS
+"""Added to the seed for the warm-up, so that no turn reads in the same order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideAsked:
+    """One side: its plan, and how the user has named it."""
+
+    plan: Plan
+    settings: tuple[str, ...] = ()  # that were given for this side alone
+    repeats: str = ""  # the id of the run that is repeated
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbOptions:
+    """Options of a comparison in turns. ``budget_s``: seconds for all of it; None: no limit."""
+
+    results: Path
+    metric: str = "samples_per_s"
+    threshold: float = NOISE
+    max_turns: int = USUAL_TURNS
+    budget_s: float | None = None
+    rules: str = "quick"
+    command: tuple[str, ...] = ()
+    break_lock: bool = False
+
+
+class Watcher(Progress, Protocol):
+    """Who is told of the turns."""
+
+    def planned(self, record: AbRecord, turn_s: float) -> None:
+        """The sides are warm, and a turn takes about ``turn_s``."""
+
+    def turned(self, record: AbRecord) -> None:
+        """A turn is complete; it is the last one of ``record``."""
+
+
+def shortest_s(a: Plan, b: Plan) -> float | None:
+    """How long the warm-up takes at least, and as long again each turn; None: not known."""
+    known = [expected_repetition_s(a), expected_repetition_s(b)]
+    return sum(each for each in known if each is not None) if all(known) else None
+
+
+def are_same(a: Plan, b: Plan) -> bool:
+    """Whether both sides would do the same with the same data."""
+    one, other = ((p.workload, p.data, p.origin, p.accelerators, p.seed) for p in (a, b))
+    return one == other
+
+
+def compare_in_turns(
+    a: SideAsked, b: SideAsked, options: AbOptions, watcher: Watcher
+) -> tuple[AbRecord, Path]:
+    """Measure both sides in turns; return the record and its directory.
+
+    Both datasets are locked together with other readers. Raises UsageError, before anything is
+    written, if the budget can't be enough for one turn or a side can't be read; InterruptedRun or
+    the failure of a side, which its message names, after the record was written.
+    """
+    if not MIN_TURNS <= options.max_turns <= MAX_TURNS:
+        raise UsageError(
+            f"the number of turns must be {MIN_TURNS} to {MAX_TURNS}, but is {options.max_turns}"
+        )
+    least = shortest_s(a.plan, b.plan)
+    if options.budget_s is not None and least is not None and 2 * least > options.budget_s:
+        raise _too_small(options.budget_s, 2 * least)
+    with ExitStack() as held:
+        leases = []
+        for name, asked in (("A", a), ("B", b)):
+            with naming(name):
+                # This refuses what the data can't provide, before anything is written.
+                make_reader(asked.plan.manifest, asked.plan.storage, asked.plan.workload.reader)
+                lease = reading(
+                    asked.plan.home, asked.plan.manifest, verb="ab", break_dead=options.break_lock
+                )
+                leases.append(Others(held.enter_context(lease)))
+        directory = new_directory(options.results, f"{a.plan.workload.name}-ab")
+        sides = (
+            _Side("A", a, leases[0], directory, options, watcher, held),
+            _Side("B", b, leases[1], directory, options, watcher, held),
+        )
+        return _Comparison(sides, directory, options, watcher).run(), directory
+
+
+def _too_small(budget_s: float, needed_s: float) -> UsageError:
+    return UsageError(
+        f"the budget of {format_duration(budget_s)} is too small: the warm-up and one turn take "
+        f"at least {format_duration(needed_s)}, and an answer takes {MIN_TURNS} turns",
+        remedy="raise --budget, or take fewer steps with --set max_steps=N",
+    )
+
+
+@contextmanager
+def naming(side: str) -> Iterator[None]:
+    """Errors that the body raises begin with the name of the side."""
+    try:
+        yield
+    except IobenchError as error:
+        error.what = printable(f"side {side}: {error.what}")
+        raise
+
+
+class _Side:
+    """One side while it is measured: its run directory, and the record of its run."""
+
+    def __init__(
+        self,
+        name: Name,
+        asked: SideAsked,
+        others: Others,
+        directory: Path,
+        options: AbOptions,
+        progress: Progress,
+        held: ExitStack,
+    ) -> None:
+        plan = asked.plan
+        self.name: Name = name
+        self.others, self.progress = others, progress
+        own = directory / name.lower()
+        try:
+            own.mkdir()
+        except OSError as error:
+            raise IobenchError(f"cannot make the run directory {own}: {error.strerror}") from error
+        self.bench = Bench(
+            plan=plan,
+            agent=HostAgent(plan.storage),
+            directory=own,
+            seconds=0.0,
+            tick=progress.steps,
+            held=held,
+        )
+        self.doc = begin_record(
+            plan,
+            self.bench.agent,
+            run_id=f"{directory.name}-{own.name}",
+            command=options.command,
+            rules=options.rules,
+        )
+        self.doc.job.no_knock_outs = NO_KNOCK_OUTS
+        self.record = Side(
+            name=name,
+            run=own.name,
+            data=plan.data,
+            workload=plan.workload.name,
+            settings=list(asked.settings),
+            repeats=asked.repeats,
+        )
+        self.versions: dict[str, str] | str = ""
+
+    def warm_up(self) -> None:
+        """Prepare what the loader needs, and run a repetition that is not counted."""
+        bench, doc = self.bench, self.doc
+        with self._failing():
+            self.versions = shard_versions(bench.plan)
+            if is_library(bench.plan):
+                kind = bench.plan.workload.loader.kind
+                title = f"side {self.name}: the samples that loader '{kind}' delivers"
+                with timed(doc, "prepare", self.progress, title):
+                    add_loader_facts(doc, prepare_library(bench.plan, bench.held, proof=True))
+            phase = repetition_phase(bench.plan, _WARM_UP_SEED, name="warm-up")
+            began = time.monotonic()
+            with timed(doc, "warm_up", self.progress, f"side {self.name}: warm-up"):
+                kept: list[Repetition] = []
+                outcome = measure(
+                    bench,
+                    replace(phase, repetition=0),
+                    kept.append,
+                    self.others.look,
+                    keep_interrupted=False,
+                )
+                add_loader_facts(doc, outcome.loader)
+            self.record.warm_up_s = time.monotonic() - began
+
+    def repeat(self, number: int) -> SideTurn:
+        """Run the repetition of a turn. Raises IobenchError if it has not read all it should."""
+        began = time.monotonic()
+        with self._failing():
+            title = f"turn {number + 1}, side {self.name}"
+            with timed(self.doc, "measure", self.progress, title):
+                repetitions = self.doc.job.repetitions
+                phase = repetition_phase(self.bench.plan, number)
+                outcome = measure(self.bench, phase, repetitions.append, self.others.look)
+                self.others.look()
+            if not outcome.complete:
+                raise IobenchError("the repetition delivered no complete epoch")
+            return SideTurn(seconds=time.monotonic() - began, figures=figures_of(repetitions[-1]))
+
+    def end(self, *, stopped: bool, interrupted: bool) -> None:
+        """Write the run, and add what it says of itself to the record of the side."""
+        if interrupted:
+            self.doc.status = "interrupted"
+        if not stopped:
+            add_changes(self.doc, self.bench.plan, self.versions)
+        doc: TrainingRecord = write_run(self.doc, self.bench, self.others, stopped=stopped)
+        self.record.validity, self.record.identity = doc.validity, identity(doc)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A failure in the body is recorded in the run, and names the side."""
+        try:
+            yield
+        except IobenchError as error:
+            self.doc.status, self.doc.error = "failed", str(error)
+            with naming(self.name):
+                raise
+
+
+class _Comparison:
+    """The turns of one call of ``compare_in_turns``."""
+
+    def __init__(
+        self, sides: tuple[_Side, _Side], directory: Path, options: AbOptions, watcher: Watcher
+    ) -> None:
+        self.sides, self.directory = sides, directory
+        self.options, self.watcher = options, watcher
+        self.began = time.monotonic()
+        self.record = AbRecord(
+            iobench_version=__version__,
+            created=_now(),
+            command=list(options.command),
+            metric=options.metric,
+            threshold=options.threshold,
+            max_turns=options.max_turns,
+            budget_s=options.budget_s,
+            a=sides[0].record,
+            b=sides[1].record,
+        )
+        log.info("%s and %s in turns, in %s", *(side.record.data for side in sides), directory)
+
+    def run(self) -> AbRecord:
+        """Take the turns. What was measured is written, whatever happens."""
+        record = self.record
+        failure: IobenchError | None = None
+        try:
+            self._save()
+            for side in self.sides:
+                side.warm_up()
+            self._turns(self._plan())
+            record.status = "ok"
+        except KeyboardInterrupt:
+            record.status = "interrupted"
+            failure = InterruptedRun(
+                f"interrupted after {len(record.turns)} complete turns; what was measured until "
+                f"then: iobench report {self.directory}"
+            )
+        except IobenchError as error:
+            record.status, record.error = "failed", str(error)
+            failure = error
+        with defer_interrupts(discard=failure is not None):
+            for side in self.sides:
+                interrupted = record.status == "interrupted"
+                side.end(stopped=failure is not None, interrupted=interrupted)
+            record.a, record.b = (side.record for side in self.sides)
+            self._save()
+        log.info("%s: %s after %d turns", self.directory.name, record.status, len(record.turns))
+        if failure is not None:
+            raise failure
+        return record
+
+    def _plan(self) -> int:
+        """How many turns there is time for. Raises UsageError if there is none for one."""
+        turn_s = sum(side.record.warm_up_s or 0.0 for side in self.sides)
+        turns, budget_s = self.options.max_turns, self.options.budget_s
+        if budget_s is not None:
+            used_s = time.monotonic() - self.began
+            turns = min(turns, int((budget_s - used_s) / max(turn_s, 1e-3)))
+            if turns < 1:
+                raise _too_small(budget_s, used_s + turn_s)
+        self.record.planned_turns = turns
+        self.watcher.planned(self.record, turn_s)
+        return turns
+
+    def _turns(self, planned: int) -> None:
+        record, budget_s = self.record, self.options.budget_s
+        test = sequential_of(record)
+        for number in range(min(planned, test.looks[-1])):
+            used_s = time.monotonic() - self.began
+            if budget_s is not None and number and used_s + _seconds(record.turns[-1]) > budget_s:
+                record.ended = "budget"
+                return
+            self._turn(number)
+            if test.ends(logs_of(record.turns, record.metric)):
+                told = record.claims[0].answer != "not told"
+                record.ended = "told" if told else "turns"
+                break
+        else:
+            record.ended = "budget"
+        if record.ended == "turns" and planned < self.options.max_turns:
+            record.ended = "budget"
+
+    def _turn(self, number: int) -> None:
+        """Measure each side once, and add the turn. Raises IobenchError without a ratio."""
+        record = self.record
+        order = self.sides if number % 2 == 0 else self.sides[::-1]
+        began, seed = _now(), self.sides[0].bench.plan.seed + number
+        found = {side.name: side.repeat(number) for side in order}
+        turn = Turn(
+            turn=number,
+            first=order[0].name,
+            began=began,
+            seed=seed,
+            a=found["A"],
+            b=found["B"],
+        )
+        for side in self.sides:
+            _check_measured(side, found[side.name], record.metric)
+        with defer_interrupts():
+            record.turns.append(turn)
+            record.claims = claims_of(record)
+            self._save()
+        self.watcher.turned(record)
+
+    def _save(self) -> None:
+        save_ab(self.directory, self.record)
+
+
+def _check_measured(side: _Side, turn: SideTurn, metric: str) -> None:
+    """Raises IobenchError if a side has no value of the metric, or one of which there is no ratio.
+
+    A comparison that can't be decided by its metric must not go on, and never passes.
+    """
+    if not turn.figures.get(metric):
+        label = BY_NAME[metric].short
+        is_0 = metric in turn.figures
+        why = "is 0, so that it has no ratio" if is_0 else "was not measured"
+        raise IobenchError(
+            f"side {side.name}: {label} ({metric}) {why}", remedy="choose another --metric"
+        )
+
+
+def _seconds(turn: Turn) -> float:
+    return turn.a.seconds + turn.b.seconds
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
