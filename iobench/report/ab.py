@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from statistics import median
 
+from ..analyse.compare.sequential import MIN_TURNS
 from ..analyse.compare.turns import (
     claims_of,
     differs,
     logs_of,
+    measured,
     other_work,
     primary,
     sequential_of,
@@ -16,7 +18,7 @@ from ..analyse.compare.turns import (
 from ..schema.ab import AbRecord, Side
 from ..schema.claim import Claim
 from ..schema.metrics import BY_NAME
-from ..units import counted, format_duration, format_percent
+from ..units import counted, format_duration, format_share
 from .figures import figure, format_of, raw, word
 from .sections import (
     Cell,
@@ -78,11 +80,10 @@ def answer(record: AbRecord) -> str:
         return f"not told: {claim.why}" if record.turns else "not told: no turn is complete"
     if claim.answer == "equal":
         shown = interval(claim.ratio)
-        within = format_percent(record.threshold)
+        within = format_share(record.threshold)
         return f"equal within {within}: {_is(claim, shown)}; told after {turns}"
     if claim.answer == "different":
-        told = "" if claim.better else ", which is worse"
-        return f"{_is(claim, interval(claim.ratio))}{told}: told after {turns}"
+        return f"{_is(claim, interval(claim.ratio))}: told after {turns}"
     return f"not told after {turns}: {_is(claim, interval(claim.ratio))}"
 
 
@@ -90,7 +91,8 @@ def _is(claim: Claim, ratio: str) -> str:
     metric = BY_NAME[claim.metric]
     if metric.name == "samples_per_s":
         return f"B is {ratio} as fast as A"
-    return f"{metric.short} of B is {ratio} that of A"
+    worse = ", which is worse" if claim.better is False else ""
+    return f"{metric.short} of B is {ratio} that of A{worse}"
 
 
 def _sentences(record: AbRecord, claim: Claim) -> list[str]:
@@ -101,8 +103,10 @@ def _sentences(record: AbRecord, claim: Claim) -> list[str]:
         found.append(f"It failed: {record.error}")
     if record.status == "running":
         found.append("It still runs, or was killed: the turns until now are shown.")
-    if claim.answer == "not told":
+    if claim.answer == "not told" and record.turns:
         found.append(_untold(record, claim))
+    if claim.answer == "different" and _may_be_small(claim):
+        found.append(f"The difference may be less than {format_share(record.threshold)}.")
     invalid = [side.name for side in record.sides if side.validity == "invalid"]
     if invalid:
         found.append(
@@ -120,6 +124,14 @@ def _sentences(record: AbRecord, claim: Claim) -> list[str]:
     return found
 
 
+def _may_be_small(claim: Claim) -> bool:
+    """Whether a part of the interval lies within the threshold."""
+    ratio, most = claim.ratio, 1 + claim.threshold
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return False
+    return ratio.high > 1 / most if ratio.value < 1 else ratio.low < most
+
+
 def _untold(record: AbRecord, claim: Claim) -> str:
     parts = [claim.why] if claim.why else []
     if _ENDED[record.ended]:
@@ -129,7 +141,8 @@ def _untold(record: AbRecord, claim: Claim) -> str:
             f"about {counted(claim.more, 'more turn')} would tell: "
             f"--max-turns {len(record.turns) + claim.more}"
         )
-    return "; ".join(parts) + "."
+    line = "; ".join(parts)
+    return f"{line[:1].upper()}{line[1:]}."
 
 
 def _side(side: Side) -> Fact:
@@ -151,7 +164,7 @@ def _claims(record: AbRecord, claims: list[Claim]) -> Table:
                 ),
                 word(verdict(claim)),
             ),
-            mark="" if claim.metric == record.metric or claim.answer != "not told" else claim.why,
+            mark="" if measured(record, claim) else claim.why,
         )
         for claim in claims
     )
@@ -221,13 +234,13 @@ def turn_line(record: AbRecord) -> str:
         f"turn {turn.turn + 1} ({order}): A {show(one)}, B {show(other)}{unit}",
         f"B is {other / one:.2f} x A",
     ]
-    found = test.estimate(logs)
-    if found is not None and found.low is not None:
-        parts.append(f"so far {interval(found)}")
-    needed = test.turns_for_threshold(logs)
+    if len(logs) >= MIN_TURNS:
+        parts.append(f"so far {interval(test.estimate(logs))}")
     line = ", ".join(parts)
-    if needed is not None and len(logs) >= 2 and not test.ends(logs):
-        line += f"; {format_percent(record.threshold)} takes about {counted(needed, 'turn')}"
+    needed = test.turns_for_threshold(logs) if len(logs) >= MIN_TURNS else None
+    if needed is not None and not test.ends(logs):
+        change = format_share(record.threshold)
+        line += f"; to tell {change} takes about {counted(needed, 'turn')}"
     return line
 
 
@@ -235,13 +248,13 @@ def planned_line(record: AbRecord, turn_s: float) -> str:
     """How many turns there will be, told after the warm-up."""
     turns = record.planned_turns or record.max_turns
     test = sequential_of(record)
-    if turns < test.looks[0]:
+    each, most = format_duration(turn_s), test.looks[-1]
+    if turns < MIN_TURNS:
         return (
-            f"a turn takes about {format_duration(turn_s)}: the budget has time for "
-            f"{counted(turns, 'turn')}, but an answer takes {test.looks[0]}"
+            f"a turn takes about {each}: the budget has time for {counted(turns, 'turn')}, but an "
+            f"answer takes {MIN_TURNS}"
         )
-    most = test.looks[-1]
-    return (
-        f"a turn takes about {format_duration(turn_s)}: {test.looks[0]} to {most} turns, "
-        f"{format_duration(test.looks[0] * turn_s)} to {format_duration(most * turn_s)}"
-    )
+    least_s, most_s = (format_duration(number * turn_s) for number in (MIN_TURNS, most))
+    if most == MIN_TURNS:
+        return f"a turn takes about {each}: {most} turns, {most_s}"
+    return f"a turn takes about {each}: {MIN_TURNS} to {most} turns, {least_s} to {most_s}"

@@ -48,6 +48,7 @@ from statistics import fmean, stdev
 from ...schema.ab import MAX_TURNS
 from ...schema.claim import Answer, Claim
 from ...schema.verdict import Estimate
+from ...units import format_share
 from .claims import answer_of
 from .student import quantile
 
@@ -194,7 +195,8 @@ class Sequential:
     def _why(self, turns: int) -> str:
         if turns < MIN_TURNS:
             return f"an answer takes at least {MIN_TURNS} turns"
-        return f"the interval holds no change and one of more than {self.threshold:.3g}"
+        change = format_share(self.threshold)
+        return f"the interval holds no change and one of more than {change}"
 
     def _half(self, spread: float, turns: int, max_turns: int | None = None) -> float:
         test = self if max_turns is None else Sequential(max_turns, self.threshold)

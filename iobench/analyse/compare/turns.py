@@ -70,6 +70,11 @@ def claims_of(record: AbRecord) -> list[Claim]:
     return claims
 
 
+def measured(record: AbRecord, claim: Claim) -> bool:
+    """Whether every turn has a ratio of the claim's metric."""
+    return len(logs_of(record.turns, claim.metric)) == len(record.turns)
+
+
 def primary(record: AbRecord) -> Claim:
     """The claim of the metric by which the comparison is decided."""
     return claims_of(record)[0]
