@@ -12,6 +12,7 @@ from .common import (
     add_renamed,
     add_results,
     number,
+    parse_rate,
     parse_share,
     parse_time,
     whole_number,
@@ -29,6 +30,8 @@ EXAMPLES = """examples:
   iobench checkpoint llama3-70b --to s3://bucket/ckpt --writer stream --repeat 10
   iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --accelerators 1024 \
 --accelerator-price-per-hour 2.5
+  iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --accelerators 1024 \
+--hosts-writing 128 --storage-write-limit 40GB/s
 
 The target must be new, empty, or hold checkpoints of iobench. The checkpoints of this study are
 removed at the end; --keep-data keeps the last one. Checkpoints that were there before are kept; to
@@ -91,6 +94,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="accelerators in the real training, for its failures and its cost (default: as "
         "published)",
     )
+    add_hosts(meaning)
     meaning.add_argument(
         "--mtbf",
         metavar="TIME",
@@ -149,6 +153,35 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser, "fsync=false")
 
 
+HOSTS = {
+    "--hosts-writing": (
+        "N",
+        "hosts that save at the same time, each its part of the model (default: the whole job is "
+        "taken to get what one host gets)",
+    ),
+    "--hosts-restoring": (
+        "N",
+        "hosts that read at the same time after an interruption; replicas read a part again "
+        "(default: those that write)",
+    ),
+    "--storage-write-limit": (
+        "RATE",
+        "what the storage takes from all hosts together, e.g. 40GB/s (default: not known)",
+    ),
+    "--storage-read-limit": (
+        "RATE",
+        "what the storage gives all hosts together, e.g. 80GB/s (default: not known)",
+    ),
+}
+
+
+def add_hosts(parser: argparse._ActionsContainer) -> None:
+    """Add the flags that say how many hosts share the storage, and what it can do."""
+    for flag, (metavar, text) in HOSTS.items():
+        kind = whole_number if metavar == "N" else str
+        parser.add_argument(flag, type=kind, metavar=metavar, help=text)
+
+
 def run(args: argparse.Namespace) -> int:
     from ..analyse.verdict.thresholds import parse
     from ..checkpoint.base import asynchronous_version
@@ -198,6 +231,8 @@ def asked_training(args: argparse.Namespace) -> Training:
     from ..units import parse_duration
 
     for flag, value in (
+        ("--hosts-writing", args.hosts_writing),
+        ("--hosts-restoring", args.hosts_restoring),
         ("--accelerator-price-per-hour", args.price),
         ("--samples-per-s", args.samples_per_s),
         ("--accelerators", args.accelerators),
@@ -213,6 +248,10 @@ def asked_training(args: argparse.Namespace) -> Training:
         "samples_per_s": args.samples_per_s,
         "stall_budget": parse_share("--stall-budget", args.stall_budget),
         "notice_s": parse_duration(args.notice),
+        "hosts_writing": args.hosts_writing,
+        "hosts_restoring": args.hosts_restoring,
+        "storage_write_bytes_per_s": parse_rate("--storage-write-limit", args.storage_write_limit),
+        "storage_read_bytes_per_s": parse_rate("--storage-read-limit", args.storage_read_limit),
     }
     return build(Training, asked, where="checkpoint")
 

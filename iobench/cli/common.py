@@ -256,3 +256,21 @@ def parse_time(flag: str, text: str | None) -> float | None:
             f"{flag} must be more than 0, but is '{text}'", remedy="write it like 30min"
         )
     return seconds
+
+
+def parse_rate(flag: str, text: str | None) -> float | None:
+    """Parse bytes per second, like ``20GB/s``; None if the flag was not given.
+
+    Raises UsageError; for a rate of 0 it names the flag.
+    """
+    from ..errors import UsageError
+    from ..units import parse_size
+
+    if text is None:
+        return None
+    rate = parse_size(text.strip().removesuffix("/s"))
+    if rate <= 0:
+        raise UsageError(
+            f"{flag} must be more than 0, but is '{text}'", remedy="write it like 20GB/s"
+        )
+    return float(rate)

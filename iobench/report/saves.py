@@ -21,8 +21,11 @@ _SHOWN = ("blocked_s", "staged_s", "accepted_s", "durable_s", "extra_memory_byte
 
 
 def spread_cells(found: Spread, show: Format) -> tuple[Cell, ...]:
-    """Cells of the median (with smallest and largest value), p95, minimum, maximum and number."""
-    tail = f", p95 {show(found.p95)}" if found.n > 1 else ""
+    """Cells of the median (with smallest and largest value), p95, minimum, maximum and number.
+
+    Fewer than 20 values do not tell their p95.
+    """
+    tail = "" if found.p95 is None else f", p95 {show(found.p95)}"
     told = f"{spread(found.median, found.min, found.max, show)}{tail}"
     middle = Cell(value=found.median, text=told)
     return (middle, *(raw(value) for value in (found.p95, found.min, found.max, found.n)))

@@ -74,7 +74,10 @@ class Training(OpenRecord):
     """The training that saves the checkpoints, as the user described it for the analysis.
 
     None means: for ``mtbf_s`` the published failure rate, for ``accelerators`` the study's own
-    ranks; without a price the analysis computes no cost.
+    ranks; without a price the analysis computes no cost. A study measures one host.
+    ``hosts_writing`` hosts save at the same time, each its part of the model, and after an
+    interruption ``hosts_restoring`` of them read at the same time (None: as many). The limits are
+    those of the storage for all hosts together, as the user states them.
     """
 
     accelerators: Annotated[int, Field(ge=1, le=10**9)] | None = None
@@ -85,6 +88,10 @@ class Training(OpenRecord):
     samples_per_s: Positive | None = None
     stall_budget: Annotated[float, Field(ge=MIN_SHARE, lt=1)] = 0.01
     notice_s: Figure = 120.0
+    hosts_writing: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    hosts_restoring: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    storage_write_bytes_per_s: Positive | None = None
+    storage_read_bytes_per_s: Positive | None = None
 
 
 class Asked(OpenRecord):
@@ -102,24 +109,53 @@ class Today(OpenRecord):
     waste: float
 
 
+class Spread(Record):
+    """Statistics of one figure over saves or restores."""
+
+    median: float
+    mean: float | None = None  # None: in older records
+    p95: float | None  # None: fewer than 20 values do not tell it
+    min: float
+    max: float
+    n: int
+
+    @property
+    def upper(self) -> float:
+        """The p95, or the largest value where there are too few to know it."""
+        return self.max if self.p95 is None else self.p95
+
+
 class Meaning(Asked):
     """What a study's figures mean for the training that was asked about.
 
-    Computed by ``analyse.checkpoint.meaning``.
+    Computed by ``analyse.checkpoint.meaning``. Times are of the whole model, saved by all hosts of
+    the training. The interval and the notice go by ``Spread.upper`` of the times, what is lost by
+    their mean, and single times are medians.
     """
 
     accelerators: int
     mtbf_s: float
     mtbf_how: str
     bytes: int  # of the whole model's checkpoint
-    blocked_s: float  # for the whole model
+    condition: str  # on which the times of saves are those of the training
+    restore_condition: str
+    host_write_bytes_per_s: float | None  # what the measured host got
+    job_write_bytes_per_s: float | None  # what all hosts get on that condition
+    at_write_limit: bool  # the stated limit of the storage makes saves longer
+    at_read_limit: bool
+    times: dict[str, Spread]  # blocked_s, durable_s, committed_s, behind_s, restore_s
+    blocked_s: float
     durable_s: float
+    committed_s: float
     restore_s: float | None
     restart_s: float
-    young_s: float
+    slowdown: float | None  # of a training step during a save; None: synchronous or not measured
+    slowed_s: float | None  # lost by that in each save
+    young_s: float  # these three: for what a save costs, without failures
     daly_s: float
     availability_s: float
-    interval_s: float  # advised: Daly's, but at least the time until a save is durable
+    interval_s: float  # advised: Daly's, but at least the time until a restore finds the save
+    interval_median_s: float  # the same by the medians
     overhead: float  # share of the time, at that interval
     waste: float  # the same, with the work that is lost in interruptions
     today: Today | None
@@ -127,10 +163,12 @@ class Meaning(Asked):
     lost_samples_per_day: float | None
     lost_usd_per_day: float | None
     stall_budget: float
-    needed_write_bytes_per_s: float  # so that saves stay within the budget at the best interval
+    # So that saves stay within the budget at the best interval. None: a copy takes more than that.
+    needed_write_bytes_per_s: float | None
     within_budget: bool
     notice_s: float
     fits_notice: bool
+    over_notice: int  # saves that took longer
     curve: list[tuple[float, float]]  # (interval, waste)
 
 
@@ -197,16 +235,6 @@ class Restore(Record):
     residency_how: str = ""
     verified: bool | None = None  # equal bit for bit; None: not requested
     rank_s: list[float] = []
-
-
-class Spread(Record):
-    """Statistics of one figure over saves or restores."""
-
-    median: float
-    p95: float
-    min: float
-    max: float
-    n: int
 
 
 class Study(Record):

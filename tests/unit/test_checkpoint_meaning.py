@@ -131,10 +131,13 @@ def study(*saves: Save, **more: object) -> Study:
     return with_figures(Study(**{**settings, "files": 1, "saves": list(saves), **more}))  # type: ignore[arg-type]
 
 
-def test_the_95th_percentile_of_few_is_the_largest() -> None:
-    assert spread([3.0, 1.0, 2.0]).p95 == 3.0
-    assert spread([float(n) for n in range(1, 101)]).p95 == 95.0
+def test_the_95th_percentile_of_few_is_not_known() -> None:
+    """The largest value stands for it then."""
+    few = spread([3.0, 1.0, 2.0])
+    assert (few.p95, few.upper, few.mean) == (None, 3.0, 2.0)
+    assert spread([float(n) for n in range(1, 20)]).p95 is None
     assert spread([float(n) for n in range(1, 21)]).p95 == 19.0
+    assert spread([float(n) for n in range(1, 101)]).upper == 95.0
 
 
 def test_bandwidth_is_the_mean_of_the_saves() -> None:

@@ -3,7 +3,9 @@
 Failures are random with an exponential distribution. All times are in seconds. ``blocked_s`` is
 the time for which one save stops training. ``mtbf_s`` is the mean time between interruptions of
 the whole job. ``restart_s`` is the time from an interruption until training goes on, including the
-restore. An interval is the training time between two saves.
+restore. An interval is the time from the end of one stop to the begin of the next. An asynchronous
+save goes on during it, and may slow its steps down: ``slowed_s`` is the part of the interval that
+this costs.
 
 Sources: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9),
 1974. J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
@@ -62,12 +64,13 @@ def waste(
     mtbf_s: float,
     restart_s: float = 0.0,
     exposed_s: float = 0.0,
+    slowed_s: float = 0.0,
 ) -> float:
-    """Share of the time for saves, lost work and restarts, 0 to 1.
+    """Share of the time for saves, slower steps, lost work and restarts, 0 to 1.
 
-    It is exact for exponentially distributed failures (Daly's equation 20). ``exposed_s`` is the
-    time after training went on in which a save is not yet durable. An interruption in that time
-    also loses the interval before the save.
+    It is exact for exponentially distributed failures (Daly's equation 20): of each interval,
+    ``slowed_s`` is no progress. ``exposed_s`` is the time after training went on in which a save
+    is not yet durable. An interruption in that time also loses the interval before the save.
     """
     try:
         spent = (
@@ -77,12 +80,23 @@ def waste(
         return 1.0
     if spent == 0:  # a save takes no time, and saving is continuous
         return min(1.0, exposed_s / mtbf_s)
-    return min(1.0, 1 - interval_s / spent + exposed_s / mtbf_s)
+    return min(1.0, 1 - max(0.0, interval_s - slowed_s) / spent + exposed_s / mtbf_s)
 
 
-def overhead(interval_s: float, blocked_s: float) -> float:
-    """Share of the time for which saves stop training, if there are no failures."""
-    return blocked_s / (interval_s + blocked_s) if blocked_s else 0.0
+def best_s(blocked_s: float, mtbf_s: float, slowed_s: float = 0.0) -> float:
+    """The interval of least waste, by Daly's formula.
+
+    Of an interval T, T - ``slowed_s`` is progress. In these terms ``waste`` is that of saves that
+    stop training for ``blocked_s`` + ``slowed_s``, so the interval is theirs, longer by
+    ``slowed_s``.
+    """
+    return daly_s(blocked_s + slowed_s, mtbf_s) + slowed_s
+
+
+def overhead(interval_s: float, blocked_s: float, slowed_s: float = 0.0) -> float:
+    """Share of the time that saves cost, if there are no failures: stops, and slower steps."""
+    lost = blocked_s + slowed_s
+    return min(1.0, lost / (interval_s + blocked_s)) if lost else 0.0
 
 
 def longest_save_s(budget: float, interval_s: float) -> float:
@@ -96,3 +110,18 @@ def longest_save_at_best_s(budget: float, mtbf_s: float) -> float:
     That overhead is sqrt(save / (2 mtbf)), so save = 2 mtbf budget².
     """
     return 2 * mtbf_s * budget * budget
+
+
+def needed_write_bytes_per_s(
+    size: float, budget: float, mtbf_s: float, *, copy_s: float = 0.0, drag: float = 1.0
+) -> float | None:
+    """Rate of durable writes at which saves of ``size`` bytes take the share ``budget`` at best.
+
+    ``copy_s``: for which an asynchronous save stops training. ``drag``: share of the time of
+    writing that training loses, which is 1 for a synchronous save. An asynchronous save must also
+    end before the next one begins. None: ``copy_s`` alone takes more than ``budget``.
+    """
+    longest = longest_save_at_best_s(budget, mtbf_s)
+    if copy_s >= longest:
+        return None
+    return max(size * drag / (longest - copy_s), size * budget / longest)

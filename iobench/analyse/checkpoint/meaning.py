@@ -1,15 +1,17 @@
 """What a checkpoint study means for a training of a given size.
 
-It computes the interval at which to save, the cost of saving, and the bandwidth that is needed.
-For a study with ``--scale``, times are extrapolated to the whole model in proportion to the bytes,
-at the measured bandwidth. All functions are pure.
+It computes the interval at which to save, the cost of saving, and the bandwidth that is needed, for
+the whole model and all hosts of the training (see ``whole``). Each figure goes by the statistic
+that it needs: the interval and a notice by the p95 of the saves, what is lost over many saves by
+their mean. All functions are pure.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from ...schema.checkpoint import Asked, Meaning, Study, Today, Training
+from ...schema.checkpoint import Asked, Meaning, Spread, Study, Today, Training
 from ...units import (
     counted,
     format_bytes,
@@ -20,13 +22,16 @@ from ...units import (
 )
 from .interval import (
     availability_s,
+    best_s,
     daly_s,
-    longest_save_at_best_s,
+    needed_write_bytes_per_s,
     overhead,
     published_mtbf_s,
     waste,
     young_s,
 )
+from .study import slowdown, spread
+from .whole import condition, restoring, whole_restores, whole_saves, writing
 
 DAY_S = 86_400
 CURVE_POINTS = 13
@@ -40,34 +45,98 @@ def with_meaning(study: Study) -> Study:
     return study.model_copy(update={"meaning": meaning(study, asked) or Asked(asked=asked)})
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SaveCost:
+    """What saves cost a training.
+
+    A save stops it for ``blocked_s`` and then goes on behind it for ``behind_s``, in which a step
+    makes ``drag`` less progress (0 to 1).
+    """
+
+    blocked_s: float
+    behind_s: float
+    drag: float
+    mtbf_s: float
+    restart_s: float
+
+    def slowed_s(self, interval_s: float) -> float:
+        """The part of an interval that slower steps cost."""
+        return self.drag * min(self.behind_s, interval_s) if self.drag else 0.0
+
+    def stopped_s(self, interval_s: float) -> float:
+        """For how long a save stops training; one that is not over when the next is due blocks."""
+        return self.blocked_s + max(0.0, self.behind_s - interval_s)
+
+    def waste(self, interval_s: float) -> float:
+        """Share of the time for saves, slower steps, lost work and restarts."""
+        return waste(
+            interval_s,
+            self.stopped_s(interval_s),
+            self.mtbf_s,
+            self.restart_s,
+            self.behind_s,
+            self.slowed_s(interval_s),
+        )
+
+    def overhead(self, interval_s: float) -> float:
+        """Share of the time for saves and slower steps, without interruptions."""
+        return overhead(interval_s, self.stopped_s(interval_s), self.slowed_s(interval_s))
+
+    @property
+    def each_s(self) -> float:
+        """What one save costs, if there is no interruption."""
+        return self.blocked_s + self.slowed_s(math.inf)
+
+    @property
+    def best_s(self) -> float:
+        """The best interval; the save before must have ended by then."""
+        best = best_s(self.blocked_s, self.mtbf_s, self.slowed_s(math.inf))
+        return max(best, self.behind_s)
+
+
 def meaning(study: Study, training: Training) -> Meaning | None:
     """What the figures mean for ``training``.
 
     It is None if no save was finished, or if the end of none was recorded.
     """
-    stopped = study.figures.get("blocked_s")
-    end = study.figures.get("durable_s") or study.figures.get("accepted_s")
-    if stopped is None or end is None:
+    writers, readers = writing(study, training), restoring(study, training)
+    saves = whole_saves(study, writers)
+    if not saves:
         return None
-    growth = study.full_bytes / study.bytes if study.bytes else 1.0
-    blocked, durable = stopped.median * growth, end.median * growth
-    restored = study.figures.get("restore_s")
-    restore = restored.median * growth if restored else None
+    times = {
+        name: spread([getattr(save, name) for save in saves])
+        for name in ("blocked_s", "durable_s", "committed_s", "behind_s")
+    }
+    if restores := whole_restores(study, readers):
+        times["restore_s"] = spread(restores)
     accelerators = training.accelerators or study.ranks
     mtbf = training.mtbf_s or published_mtbf_s(accelerators)
-    restart = training.restart_s + (restore or 0.0)
-    exposed = max(0.0, durable - blocked)
-    interval = max(daly_s(blocked, mtbf), exposed)
+    slower = slowdown(study)
+    drag = 0.0 if slower is None or slower <= 1 else 1 - 1 / slower
+    restore = times.get("restore_s")
 
-    def wasted(at: float) -> float:
-        return waste(at, blocked, mtbf, restart, exposed)
+    def cost(statistic: str) -> SaveCost:
+        """The cost by one statistic of the times, a name in ``Spread``."""
+        return SaveCost(
+            blocked_s=getattr(times["blocked_s"], statistic),
+            behind_s=getattr(times["behind_s"], statistic),
+            drag=drag,
+            mtbf_s=mtbf,
+            restart_s=training.restart_s
+            + (0.0 if restore is None else getattr(restore, statistic)),
+        )
 
-    lost = wasted(interval) * DAY_S
+    plan, mean, middle = cost("upper"), cost("mean"), cost("median")
+    interval = plan.best_s
+    lost = mean.waste(interval) * DAY_S
     price = training.usd_per_accelerator_hour
-    longest = longest_save_at_best_s(training.stall_budget, mtbf)
+    asynchronous = any(save.staged_s is not None for save in study.saves)
     today = None
     if (at := training.interval_s) is not None:
-        today = Today(interval_s=at, overhead=overhead(at, blocked), waste=wasted(at))
+        today = Today(interval_s=at, overhead=mean.overhead(at), waste=mean.waste(at))
+    written, read = study.write_bytes_per_s, study.restore_bytes_per_s
+    stated = training.hosts_writing is not None
+    committed = times["committed_s"]
     found = Meaning(
         asked=training,
         accelerators=accelerators,
@@ -78,16 +147,29 @@ def meaning(study: Study, training: Training) -> Meaning | None:
             "at the rate of Llama 3's pre-training: 50,700 accelerator hours for each interruption"
         ),
         bytes=study.full_bytes,
-        blocked_s=blocked,
-        durable_s=durable,
-        restore_s=restore,
-        restart_s=restart,
-        young_s=young_s(blocked, mtbf),
-        daly_s=daly_s(blocked, mtbf),
-        availability_s=availability_s(blocked, mtbf, restart),
+        condition=condition(writers, written, stated=stated),
+        restore_condition=condition(
+            readers, read, stated=stated or training.hosts_restoring is not None
+        ),
+        host_write_bytes_per_s=written,
+        job_write_bytes_per_s=writers.rate(written),
+        at_write_limit=writers.limits(written),
+        at_read_limit=readers.limits(read),
+        times=times,
+        blocked_s=times["blocked_s"].median,
+        durable_s=times["durable_s"].median,
+        committed_s=committed.median,
+        restore_s=None if restore is None else restore.median,
+        restart_s=middle.restart_s,
+        slowdown=slower,
+        slowed_s=None if slower is None else mean.slowed_s(interval),
+        young_s=young_s(plan.each_s, mtbf),
+        daly_s=daly_s(plan.each_s, mtbf),
+        availability_s=availability_s(plan.each_s, mtbf, plan.restart_s),
         interval_s=interval,
-        overhead=overhead(interval, blocked),
-        waste=wasted(interval),
+        interval_median_s=middle.best_s,
+        overhead=mean.overhead(interval),
+        waste=mean.waste(interval),
         today=today,
         lost_s_per_day=lost,
         lost_samples_per_day=None
@@ -95,11 +177,18 @@ def meaning(study: Study, training: Training) -> Meaning | None:
         else lost * training.samples_per_s,
         lost_usd_per_day=None if price is None else lost / 3600 * price * accelerators,
         stall_budget=training.stall_budget,
-        needed_write_bytes_per_s=study.full_bytes / longest,
-        within_budget=overhead(interval, blocked) <= training.stall_budget,
+        needed_write_bytes_per_s=needed_write_bytes_per_s(
+            study.full_bytes,
+            training.stall_budget,
+            mtbf,
+            copy_s=mean.blocked_s if asynchronous else 0.0,
+            drag=drag if asynchronous else 1.0,
+        ),
+        within_budget=mean.overhead(interval) <= training.stall_budget,
         notice_s=training.notice_s,
-        fits_notice=durable <= training.notice_s,
-        curve=[(at, wasted(at)) for at in _around(interval)],
+        fits_notice=committed.upper <= training.notice_s,
+        over_notice=sum(save.committed_s > training.notice_s for save in saves),
+        curve=[(at, mean.waste(at)) for at in _around(interval)],
     )
     return found.model_copy(update={"sentence": _sentence(study, found)})
 
@@ -109,6 +198,20 @@ def _around(interval: float) -> list[float]:
     return [
         interval * math.exp(math.log(CURVE_SPAN) * step / half) for step in range(-half, half + 1)
     ]
+
+
+def upper_word(found: Spread) -> str:
+    """The name of ``found.upper``, with the number of values: ``the longest of 10``."""
+    return f"the p95 of {found.n}" if found.p95 is not None else f"the longest of {found.n}"
+
+
+def not_told(found: Spread) -> float | None:
+    """The largest share of saves that may be longer than all ``found.n`` saves, with 95 % certainty.
+
+    If the share were p, all of n independent saves would be shorter with probability (1 - p)^n,
+    which is 5 % for this share. None if the p95 is known.
+    """
+    return None if found.p95 is not None else 1 - 0.05 ** (1 / found.n)
 
 
 def _sentence(study: Study, found: Meaning) -> str:
@@ -123,10 +226,25 @@ def _sentence(study: Study, found: Meaning) -> str:
     at = f"on {counted(found.accelerators, 'accelerator')}"
     return (
         f"A save of {format_bytes(study.full_bytes)} with writer {study.writer} stops training for "
-        f"{format_duration(found.blocked_s)}{whole}. "
+        f"{format_duration(found.blocked_s)}{whole}, {found.condition}. "
         f"With an interruption every {format_duration(found.mtbf_s)} {at}, save every "
-        f"{format_duration(found.interval_s)}: {loss}. "
-        f"To save within {format_share(found.stall_budget)} of the time, the storage must write "
-        f"{format_rate(found.needed_write_bytes_per_s)} durably"
-        f"{'' if found.within_budget else ', which this storage does not reach'}."
+        f"{format_duration(found.interval_s)}: {loss}. {_needed(found)}"
+    )
+
+
+def _needed(found: Meaning) -> str:
+    """What the storage must write, and whether the measured rate is enough on that condition."""
+    share = format_share(found.stall_budget)
+    rate = found.needed_write_bytes_per_s
+    if rate is None:
+        return f"The copies alone take more than {share} of the time, however fast the storage is."
+    needed = f"To save within {share} of the time, the storage must write {format_rate(rate)}"
+    one, limit = found.host_write_bytes_per_s, found.asked.storage_write_bytes_per_s
+    if limit is not None and rate > limit:
+        return f"{needed} durably, more than its stated limit of {format_rate(limit)}."
+    if found.within_budget or not one or rate <= one:
+        return f"{needed} durably."
+    return (
+        f"{needed} durably: {counted(math.ceil(rate / one), 'host')} at the rate of the measured "
+        "one would, if the storage gives each of them as much."
     )

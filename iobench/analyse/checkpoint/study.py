@@ -21,15 +21,21 @@ MEASURED = metrics_of("save", "restore")
 WRITE_BANDWIDTH, RESTORE_BANDWIDTH = (each for each in MEASURED if each.unit == "bytes/s")
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Median, p95, minimum, maximum and count of ``values``.
+MIN_FOR_P95 = 20
+"""Fewest values whose p95 is known from them: of fewer, it is the largest or above it."""
 
-    The p95 is of the nearest rank, so for fewer than 20 values it is the largest.
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median, mean, p95, minimum, maximum and count of ``values``.
+
+    The p95 is the value of the nearest rank; None for fewer than ``MIN_FOR_P95`` values.
     """
     ordered = sorted(values)
+    told = len(ordered) >= MIN_FOR_P95
     return Spread(
         median=median(ordered),
-        p95=ordered[-(-95 * len(ordered) // 100) - 1],
+        mean=fmean(ordered),
+        p95=ordered[-(-95 * len(ordered) // 100) - 1] if told else None,
         min=ordered[0],
         max=ordered[-1],
         n=len(ordered),
@@ -42,8 +48,11 @@ def end_s(save: Save) -> float | None:
 
 
 def duration_s(save: Save) -> float:
-    """Time that storage took for the save: from the end of the copy, if any, to its own end."""
-    return (end_s(save) or 0.0) - (save.staged_s or 0.0)
+    """Time that storage took for the save: from the end of the copy, if any, to its own end.
+
+    A copy begins when the previous save has ended, so the wait for that is left out.
+    """
+    return (end_s(save) or 0.0) - (save.waited_s or 0.0) - (save.staged_s or 0.0)
 
 
 def value_of(done: Save | Restore, metric: Metric) -> float | None:
