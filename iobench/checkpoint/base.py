@@ -26,7 +26,7 @@ All times are CLOCK_MONOTONIC, which the processes of one host share. Durations 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -90,7 +90,7 @@ class Pending(Protocol):
 class Restored:
     """One rank's restore. Its verification against the save's checksums is not part of the time."""
 
-    started_s: float  # CLOCK_MONOTONIC at the call
+    started_s: float  # CLOCK_MONOTONIC when it began to read, after the check of the files
     wall_s: float  # until the last byte was in its tensor
     bytes: int  # of the files that this rank read
     cpu_s: float  # CPU time of this process, without the verification
@@ -129,11 +129,20 @@ class CheckpointWriter(Protocol):
         ``CheckpointRoot.partial`` finds and ``CheckpointRoot.remove`` removes.
         """
 
-    def restore(self, state: State, target: CheckpointTarget, *, verify: bool = True) -> Restored:
+    def restore(
+        self,
+        state: State,
+        target: CheckpointTarget,
+        *,
+        verify: bool = True,
+        begin: Callable[[], None] | None = None,
+    ) -> Restored:
         """Fill ``state``, whose tensors are allocated with the saved names, types and shapes.
 
-        With ``verify`` it returns after everything has been verified. After an error the state's
-        contents are undefined. Raises StorageError, CheckpointError, CorruptCheckpointError.
+        With ``verify`` it returns after everything has been verified. ``begin`` is called once,
+        between the check of the files and the clock's start: it returns when all ranks have got so
+        far. After an error, also one of ``begin``, the state's contents are undefined. Raises
+        StorageError, CheckpointError, CorruptCheckpointError.
         """
 
     def close(self) -> None:

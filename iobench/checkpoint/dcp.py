@@ -6,7 +6,7 @@ A plain tensor belongs to one rank, and is saved under the rank's name. Tensors 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -145,7 +145,14 @@ class Dcp:
             shared=shared,
         )
 
-    def restore(self, state: State, target: CheckpointTarget, *, verify: bool = True) -> Restored:
+    def restore(
+        self,
+        state: State,
+        target: CheckpointTarget,
+        *,
+        verify: bool = True,
+        begin: Callable[[], None] | None = None,
+    ) -> Restored:
         manifest = target.manifest()
         part = (
             own_part(self.name, self.job, target)
@@ -162,7 +169,10 @@ class Dcp:
         with read_errors(f"{target.url}/{METADATA}"):
             limit = manifest.world * header_limit(list(part.checksums))
             inspected = inspect(target, files, set(wanted), limit=limit)
-        looked, clock = before.wall(), Clock()
+        looked = before.wall()
+        if begin is not None:
+            begin()
+        clock = Clock()
         with read_errors(f"{target.url}/{METADATA}"):
             reader = SafeReader(target, inspected)
         try:

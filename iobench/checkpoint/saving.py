@@ -101,7 +101,14 @@ class FileWriter(ABC):
             )
         )
 
-    def restore(self, state: State, target: CheckpointTarget, *, verify: bool = True) -> Restored:
+    def restore(
+        self,
+        state: State,
+        target: CheckpointTarget,
+        *,
+        verify: bool = True,
+        begin: Callable[[], None] | None = None,
+    ) -> Restored:
         part = own_part(self.name, self.job, target)
         where = f"{target.url}/{self.file()}"
         self.check(state, target)
@@ -112,7 +119,10 @@ class FileWriter(ABC):
         before = Clock()
         with read_errors(where):
             self.inspect(state, target)
-        inspected, clock = before.wall(), Clock()
+        inspected = before.wall()
+        if begin is not None:
+            begin()
+        clock = Clock()
         with read_errors(where):
             self.read(state, target)
         wall, cpu = clock.wall(), clock.cpu()

@@ -34,6 +34,7 @@ from .messages import (
     Drain,
     Last,
     Prepare,
+    PrepareRestore,
     Report,
     Restored,
     RestoreNow,
@@ -228,10 +229,12 @@ class StudyJob:
             save.step_alone_s = _mean(s for rank in ranks for s in rank.alone_s)
 
     def restore(self) -> Script:
-        """Restore the latest checkpoint, cold, into wiped tensors."""
+        """Restore the latest checkpoint, cold, into wiped tensors; all ranks start together."""
         step = self.book.committed[-1]
+        yield lambda: PrepareRestore(step)
+        # Nobody reads now: the ranks have checked their files, and wait for the common start.
         cache = self.agent.empty_cache(self.root.step(step).data_keys())
-        points = yield lambda: RestoreNow(step, time.monotonic_ns() + HEAD_START_NS)
+        points = yield lambda: RestoreNow(time.monotonic_ns() + HEAD_START_NS)
         parts = [point for point in points if isinstance(point, Restored)]
         times = [part.wall_s for part in parts]
         cpu = [part.cpu_s for part in parts if part.cpu_s is not None]
@@ -247,6 +250,7 @@ class StudyJob:
                 residency_how=cache.how,
                 verified=False if False in verified else None if None in verified else True,
                 rank_s=times,
+                rank_late_s=[part.late_s for part in parts],
             )
         )
 

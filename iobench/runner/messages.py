@@ -79,10 +79,16 @@ class Drain(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreNow(Command):
-    """Read the checkpoint of ``step`` into tensors that were wiped."""
+class PrepareRestore(Command):
+    """Wipe the tensors, and check that the files of ``step`` can be restored into them."""
 
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreNow(Command):
+    """Read the checkpoint into the tensors that were wiped."""
+
     at_ns: int
 
 
@@ -149,10 +155,12 @@ class Done(Point):
 class Restored(Point):
     """A rank's part of a restore.
 
-    ``verified``: whether the state is the one that was saved; None if the check was not requested.
+    ``wall_s`` is from the common start, after which the rank began ``late_s`` later. ``verified``:
+    whether the state is the one that was saved; None if the check was not requested.
     """
 
     wall_s: float
+    late_s: float
     bytes: int
     cpu_s: float | None
     verified: bool | None

@@ -6,7 +6,7 @@ When the last rank has reported its part, the checkpoint is committed.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..checkpoint.catalog import CheckpointRoot
 from ..schema.checkpoint import CheckpointSpec, RankSave, Save
@@ -55,27 +55,39 @@ def joined_save(step: int, parts: Sequence[RankSave], committed_s: float) -> Sav
     """Combine the ranks' saves to the job's: each of its times is that of the slowest rank."""
 
     def slowest(name: str) -> float | None:
-        values = [getattr(part, name) for part in parts]
-        return None if None in values else max(values)
+        return _slowest(getattr(part, name) for part in parts)
 
     ends = [part.durable_s if part.durable_s is not None else part.accepted_s for part in parts]
     known = [end for end in ends if end is not None]
     cpu = [part.cpu_s for part in parts]
-    durable, staged = slowest("durable_s"), slowest("staged_s")
     return Save(
         step=step,
         blocked_s=max(part.blocked_s for part in parts),
         accepted_s=slowest("accepted_s"),
-        durable_s=durable,
+        durable_s=slowest("durable_s"),
         committed_s=committed_s,
         first_done_s=min(known, default=None),
         last_done_s=max(known, default=None),
-        staged_s=staged,
+        staged_s=slowest("staged_s"),
         waited_s=slowest("waited_s"),
-        persist_s=durable - staged if durable is not None and staged is not None else None,
+        persist_s=_slowest(map(_persist_s, parts)),
         bytes=sum(part.bytes for part in parts),
         files=sum(part.files for part in parts),
         cpu_s=None if None in cpu else sum(value for value in cpu if value is not None),
         extra_memory_bytes=slowest("extra_memory_bytes"),  # type: ignore[arg-type]
         ranks=list(parts),
     )
+
+
+def _slowest(times: Iterable[float | None]) -> float | None:
+    """The longest of the ranks' times; None if that of one rank is not known."""
+    values = list(times)
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
+
+
+def _persist_s(part: RankSave) -> float | None:
+    """From a rank's copy until it is durable. The copy began after the wait for the save before."""
+    if part.durable_s is None or part.staged_s is None:
+        return None
+    return part.durable_s - part.staged_s - (part.waited_s or 0.0)

@@ -234,7 +234,8 @@ class Restore(Record):
     residency_before: float | None = None  # share of the files in the page cache, 0 to 1
     residency_how: str = ""
     verified: bool | None = None  # equal bit for bit; None: not requested
-    rank_s: list[float] = []
+    rank_s: list[float] = []  # from the common start
+    rank_late_s: list[float] = []  # of it, until the rank began
 
 
 class Study(Record):

@@ -120,6 +120,7 @@ METRICS: tuple[Metric, ...] = (
     _save("extra_memory_bytes", "bytes", "extra memory, worst rank"),
     _save("write_bytes_per_s", "bytes/s", "write bandwidth", "more", "write bandwidth"),
     _restore("restore_s", "s", "restore, cold", short="restore"),
+    _restore("restore_skew_s", "s", "  slowest rank after the fastest"),
     _restore("restore_bytes_per_s", "bytes/s", "restore bandwidth", "more", "restore bandwidth"),
     _verdict("headroom", "ratio", "storage over what is demanded", "more"),
     _verdict("accelerators_fed", "count", "accelerators that the storage feeds", "more"),

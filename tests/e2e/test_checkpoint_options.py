@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from iobench.checkpoint import dcp, saving
+from iobench.checkpoint.stream import Stream
 from iobench.cli.main import main
+from iobench.runner.tasks import checkpoint
 
 
 @pytest.fixture
@@ -54,3 +58,40 @@ def test_options_of_one_writer_are_refused_for_others(
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert option.partition("=")[0] in told.err
     assert main([*words, "--writer", "stream", "--set", option]) == 0
+
+
+def test_no_rank_reads_before_all_are_ready_to_restore(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One rank wipes its tensors longer than the other, which is no part of a restore."""
+    log = tmp_path / "log"
+
+    def write(what: str) -> None:
+        with log.open("a") as file:
+            file.write(f"{time.monotonic()} {what}\n")
+
+    def slow_wipe(state: dict[str, Any]) -> None:
+        wipe(state)
+        if "step" in state:  # the state itself, and no part of it
+            time.sleep(0.2 * (os.getpid() % 2))  # mostly, the pids of two ranks are neighbours
+            write("wiped")
+
+    def logged_read(*given: Any) -> None:
+        write("reads")
+        read(*given)
+
+    wipe, read = checkpoint.wipe, Stream.read
+    monkeypatch.setattr(checkpoint, "wipe", slow_wipe)
+    monkeypatch.setattr(Stream, "read", logged_read)
+    assert main([*words, "--ranks", "2"]) == 0
+    restores = json.loads(capsys.readouterr().out)["job"]["restores"]
+    lines = [line.split() for line in log.read_text().splitlines()]
+    events = [what for _, what in sorted(lines, key=lambda line: float(line[0]))]
+    assert events == ["wiped"] * 2 + ["reads"] * 2 + ["wiped"] * 2 + ["reads"] * 2
+    for restore in restores:
+        assert len(restore["rank_s"]) == len(restore["rank_late_s"]) == 2
+        assert restore["wall_s"] == max(restore["rank_s"])
+        assert all(late >= 0 for late in restore["rank_late_s"])

@@ -122,9 +122,7 @@ def test_after_an_interruption_all_hosts_read_against_the_limit() -> None:
     wide = told(saved, hosts_writing=4, hosts_restoring=16)
     assert wide.restore_s == 1.0
     assert not wide.at_read_limit
-    limited = told(
-        saved, hosts_writing=4, hosts_restoring=16, storage_read_bytes_per_s=4.0 * GIB
-    )
+    limited = told(saved, hosts_writing=4, hosts_restoring=16, storage_read_bytes_per_s=4.0 * GIB)
     assert limited.restore_s == pytest.approx(8.0)  # 32 GiB
     assert limited.at_read_limit
     assert limited.waste > wide.waste

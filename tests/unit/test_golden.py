@@ -85,8 +85,11 @@ def test_runs_are_reported_with_their_figures(
         code = 3 if was["validity"] == "invalid" else 0
         now = json.loads(printed(capsys, "report", run, "--format", "json", code=code))
         assert (now["run_id"], now["status"]) == (was["run_id"], was["status"]), run
+        # The wait for the save before counted as writing, and was 1 ms in that study.
+        rel = 1e-3 if run.name == "checkpoint-dcp-async" else 1e-6
         for name, figure in was["metrics"].items():
-            assert now["metrics"][name]["median"] == pytest.approx(figure["median"]), (run, name)
+            median = pytest.approx(figure["median"], rel=rel)
+            assert now["metrics"][name]["median"] == median, (run, name)
             assert now["metrics"][name]["n"] == figure["n"], (run, name)
         for kind in ("text", "markdown", "csv", "html"):
             assert printed(capsys, "report", run, "--format", kind, code=code)

@@ -206,7 +206,7 @@ def upper_word(found: Spread) -> str:
 
 
 def not_told(found: Spread) -> float | None:
-    """The largest share of saves that may be longer than all ``found.n`` saves, with 95 % certainty.
+    """The largest share of saves that may be longer than all ``found.n``, with 95 % certainty.
 
     If the share were p, all of n independent saves would be shorter with probability (1 - p)^n,
     which is 5 % for this share. None if the p95 is known.

@@ -55,6 +55,11 @@ def duration_s(save: Save) -> float:
     return (end_s(save) or 0.0) - (save.waited_s or 0.0) - (save.staged_s or 0.0)
 
 
+def _ranks(done: Restore) -> bool:
+    """Whether several ranks restored, so that one of them can be the slowest."""
+    return len(done.rank_s) > 1
+
+
 def value_of(done: Save | Restore, metric: Metric) -> float | None:
     """The metric of one save or restore; None if it is of the other kind, or was not measured.
 
@@ -71,6 +76,8 @@ def value_of(done: Save | Restore, metric: Metric) -> float | None:
     if metric.name == rate:
         return done.bytes / took if took > 0 else None
     if isinstance(done, Restore):
+        if metric.name == "restore_skew_s":
+            return took - done.first_done_s if _ranks(done) and done.first_done_s else None
         return took if metric.name == own else None
     value: float | None = getattr(done, metric.name, None)
     return value

@@ -2,21 +2,23 @@
 
 What the parent of a study sends, and what comes back::
 
-    Prepare      Done: the state has changed, and its checksums are known
-    SaveNow      Saved when the part is durable, and Done after the training steps
-    Drain        Saved for what was still going on, then Done
-    RestoreNow   Restored
-    Stop         Ended
+    Prepare         Done: the state has changed, and its checksums are known
+    SaveNow         Saved when the part is durable, and Done after the training steps
+    Drain           Saved for what was still going on, then Done
+    PrepareRestore  Done: the tensors are wiped, and the files were checked
+    RestoreNow      Restored
+    Stop            Ended
 
 Beside a run, ``tasks.load`` calls ``save``, ``poll`` and ``close`` between its steps instead.
 """
 
 from __future__ import annotations
 
+import inspect
 import signal
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...checkpoint.base import CheckpointWriter, Job, Pending, State, make_writer, options_of
 from ...checkpoint.catalog import CheckpointRoot
@@ -24,9 +26,23 @@ from ...checkpoint.leaves import state_checksums
 from ...measure.memory import PeakMemory
 from ...schema.checkpoint import CheckpointSpec, RankSave
 from ..checkpoint_plan import OPTIONS
-from ..messages import Done, Drain, Ended, Prepare, Restored, RestoreNow, Saved, SaveNow
+from ..messages import (
+    Done,
+    Drain,
+    Ended,
+    Prepare,
+    PrepareRestore,
+    Restored,
+    RestoreNow,
+    Saved,
+    SaveNow,
+)
 from ..task import HURRY, Link
 from .steps import TrainingSteps
+
+
+class _StoppedError(Exception):
+    """The parent has ended the study instead of starting the restore."""
 
 
 class _Going(NamedTuple):
@@ -85,10 +101,12 @@ class CheckpointRank:
                     case Drain():
                         self._finish()
                         self.link.send(Done())
-                    case RestoreNow(step, at_ns):
-                        self._restore(step, at_ns)
+                    case PrepareRestore(step):
+                        self._restore(step)
                     case _:
                         break
+        except _StoppedError:
+            pass
         finally:
             self.writer.close()
         self.link.send(Ended())
@@ -161,25 +179,48 @@ class CheckpointRank:
             self.poll()
         return done
 
-    def _restore(self, step: int, start_ns: int) -> None:
+    def _restore(self, step: int) -> None:
+        """Prepare a restore, and carry it out when all ranks are ready."""
         wipe(self.state)
-        _wait_until(start_ns)
         target = self.root.step(step)
-        # A third party's writer need not support ``verify=False``, so pass it only if needed.
-        how = {} if self.spec.verify else {"verify": False}
+        # A third party's writer need not know the options that came after its version.
+        known = inspect.signature(self.writer.restore).parameters
+        start_ns = 0
+
+        def begin() -> None:
+            nonlocal start_ns
+            start_ns = self._common_start()
+
+        how: dict[str, Any] = {} if self.spec.verify else {"verify": False}
+        if "begin" in known:
+            how["begin"] = begin
+        else:
+            begin()
         restored = self.writer.restore(self.state, target, **how)
-        # The safety check of the files is iobench's own, and no part of a training's restore.
-        late = restored.started_s - restored.inspected_s - start_ns / 1e9
+        late = restored.started_s - start_ns / 1e9
+        if "begin" not in known:
+            # The safety check of the files is iobench's own, and no part of a training's restore.
+            late -= restored.inspected_s
         right = self.state.get("step") == step
         self.link.send(
             Restored(
                 wall_s=restored.wall_s + late,
+                late_s=late,
                 bytes=restored.bytes,
                 cpu_s=restored.cpu_s,
                 # None: the check was not requested. A wrong step is an error in any case.
                 verified=None if right and not restored.verified else right,
             )
         )
+
+    def _common_start(self) -> int:
+        """Wait until all ranks are ready and their common start has come; return it."""
+        self.link.send(Done())
+        command = self.link.receive()
+        if not isinstance(command, RestoreNow):
+            raise _StoppedError
+        _wait_until(command.at_ns)
+        return command.at_ns
 
 
 def writer_options(spec: CheckpointSpec) -> dict[str, int]:
