@@ -175,11 +175,34 @@ HOSTS = {
 }
 
 
-def add_hosts(parser: argparse._ActionsContainer) -> None:
+def add_hosts(parser: argparse._ActionsContainer, *, hidden: bool = False) -> None:
     """Add the flags that say how many hosts share the storage, and what it can do."""
     for flag, (metavar, text) in HOSTS.items():
         kind = whole_number if metavar == "N" else str
-        parser.add_argument(flag, type=kind, metavar=metavar, help=text)
+        shown = argparse.SUPPRESS if hidden else text
+        parser.add_argument(flag, type=kind, metavar=metavar, help=shown)
+
+
+def asked_hosts(args: argparse.Namespace) -> dict[str, float | None]:
+    """Return what the flags of ``add_hosts`` say, by the keys of ``Training``.
+
+    Raises UsageError.
+    """
+    from ..errors import UsageError
+    from ..schema.checkpoint import MAX_HOSTS
+
+    for flag, value in (
+        ("--hosts-writing", args.hosts_writing),
+        ("--hosts-restoring", args.hosts_restoring),
+    ):
+        if value is not None and not 1 <= value <= MAX_HOSTS:
+            raise UsageError(f"{flag} must be 1 to {MAX_HOSTS:,}, but is {value}")
+    return {
+        "hosts_writing": args.hosts_writing,
+        "hosts_restoring": args.hosts_restoring,
+        "storage_write_bytes_per_s": parse_rate("--storage-write-limit", args.storage_write_limit),
+        "storage_read_bytes_per_s": parse_rate("--storage-read-limit", args.storage_read_limit),
+    }
 
 
 def run(args: argparse.Namespace) -> int:
@@ -231,8 +254,6 @@ def asked_training(args: argparse.Namespace) -> Training:
     from ..units import parse_duration
 
     for flag, value in (
-        ("--hosts-writing", args.hosts_writing),
-        ("--hosts-restoring", args.hosts_restoring),
         ("--accelerator-price-per-hour", args.price),
         ("--samples-per-s", args.samples_per_s),
         ("--accelerators", args.accelerators),
@@ -248,10 +269,7 @@ def asked_training(args: argparse.Namespace) -> Training:
         "samples_per_s": args.samples_per_s,
         "stall_budget": parse_share("--stall-budget", args.stall_budget),
         "notice_s": parse_duration(args.notice),
-        "hosts_writing": args.hosts_writing,
-        "hosts_restoring": args.hosts_restoring,
-        "storage_write_bytes_per_s": parse_rate("--storage-write-limit", args.storage_write_limit),
-        "storage_read_bytes_per_s": parse_rate("--storage-read-limit", args.storage_read_limit),
+        **asked_hosts(args),
     }
     return build(Training, asked, where="checkpoint")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from .checkpoint import add_hosts, asked_hosts
 from .common import parse_share, parse_time, whole_number
 from .verbs import PAGES, Verb
 
 EXAMPLES = """examples:
   iobench checkpoint plan llama3-405b --to /mnt/ckpt
   iobench checkpoint plan llama3-405b --interval 30min --stall-budget 1% --stall-budget 2%
+  iobench checkpoint plan llama3-405b --hosts-writing 64 --storage-write-limit 100GB/s
   iobench checkpoint plan llama3-8b --to /mnt/ckpt --ranks 2 --scale 1/64
 """
 
@@ -47,6 +49,7 @@ def _add(parser: argparse.ArgumentParser, *, hidden: bool) -> None:
         if hidden
         else "largest share of the time that saves may take; repeatable (default: 1%% and 5%%)",
     )
+    add_hosts(parser, hidden=hidden)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +78,7 @@ def show_plan(args: argparse.Namespace, model: str) -> int:
     from ..report.checkpoint_plan import sections
     from ..runner.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
     from ..schema.base import build
-    from ..schema.checkpoint import CheckpointSpec
+    from ..schema.checkpoint import CheckpointSpec, Training
     from .printing import print_report
 
     asked = {"model": model, "scale": args.scale, "ranks": args.ranks}
@@ -86,13 +89,17 @@ def show_plan(args: argparse.Namespace, model: str) -> int:
     )
     if args.accelerators is not None and args.accelerators < 1:
         raise UsageError(f"--accelerators must be at least 1, but is {args.accelerators}")
+    training = {
+        "accelerators": args.accelerators,
+        "mtbf_s": parse_time("--mtbf", args.mtbf),
+        "interval_s": parse_time("--interval", args.interval),
+        **asked_hosts(args),
+    }
     plan = describe_checkpoint(
         spec,
         args.to,
         ranks=args.ranks,
-        accelerators=args.accelerators,
-        mtbf_s=parse_time("--mtbf", args.mtbf),
-        interval_s=parse_time("--interval", args.interval),
+        training=build(Training, training, where="checkpoint plan"),
         budgets=[parse_share("--stall-budget", text) for text in args.stall_budget or ()]
         or STALL_BUDGETS,
     )

@@ -122,7 +122,11 @@ def _notice(found: Meaning) -> str:
             f"{found.over_notice} of {end.n} took longer than that notice"
         )
     share = not_told(end)
-    sure = "" if share is None else f"; up to {format_share(share)} of the saves may take longer"
+    sure = (
+        ""
+        if share is None
+        else f"; {counted(end.n, 'save')} cannot rule out that {format_share(share)} take longer"
+    )
     return f"a save fits into a notice of {notice}: {took}{sure}"
 
 

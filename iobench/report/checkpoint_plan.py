@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..schema.plan import CheckpointPlanFigures
+from ..schema.plan import BudgetFigures, CheckpointPlanFigures
 from ..units import counted, format_bytes, format_count, format_duration, format_rate, format_share
 from .plan import known
 from .sections import Fact, Facts, Section
@@ -48,18 +48,40 @@ def sections(plan: CheckpointPlanFigures) -> list[Section]:
             ),
         ),
     ]
-    for budget in plan.budgets:
+    if plan.restore_s is not None:
         rows.append(
             (
-                f"{budget.stall_budget * 100:g} % stalled",
-                f"{format_rate(budget.write_bytes_per_s)} of durable writes: a save of "
-                f"{format_duration(budget.longest_save_s)} "
-                f"every {format_duration(budget.interval_s)}; {format_share(budget.waste)} lost "
-                "with interruptions, without restarts",
+                "restore",
+                f"{format_duration(plan.restore_s)} at least: {format_bytes(plan.restored_bytes)} "
+                "at the storage's stated limit",
             )
         )
+    rows += [
+        (f"{each.stall_budget * 100:g} % stalled", _budget(plan, each)) for each in plan.budgets
+    ]
     facts = tuple(Fact(label=name, text=text) for name, text in rows)
     return [Facts(id="checkpoint-plan", facts=facts)]
+
+
+def _budget(plan: CheckpointPlanFigures, budget: BudgetFigures) -> str:
+    """The write rate for one budget, of the storage and of each host, and what is still lost."""
+    each = ""
+    if budget.write_bytes_per_s_of_host is not None and plan.hosts_writing is not None:
+        each = (
+            f", {format_rate(budget.write_bytes_per_s_of_host)} by each of "
+            f"{counted(plan.hosts_writing, 'host')}"
+        )
+    limit = ""
+    if plan.storage_write_bytes_per_s is not None and not budget.within_limit:
+        rate = format_rate(plan.storage_write_bytes_per_s)
+        limit = f" (MORE than the storage's stated limit of {rate})"
+    without = "the restart" if plan.restore_s is not None else "restart and restore"
+    return (
+        f"{format_rate(budget.write_bytes_per_s)} of durable writes by all hosts together{limit}"
+        f"{each}: a save of {format_duration(budget.longest_save_s)} every "
+        f"{format_duration(budget.interval_s)}; {format_share(budget.waste)} lost with "
+        f"interruptions, without {without}"
+    )
 
 
 def _room(plan: CheckpointPlanFigures) -> str:

@@ -16,6 +16,7 @@ from ..analyse.checkpoint.interval import (
     waste,
     young_s,
 )
+from ..analyse.checkpoint.whole import restored_bytes
 from ..checkpoint.base import State, check_options
 from ..checkpoint.models import Model, Parallelism, find_model, scale
 from ..checkpoint.sharding import Share, layout, shares
@@ -98,38 +99,44 @@ def describe_checkpoint(
     url: str | None,
     *,
     ranks: int | None,
-    accelerators: int | None,
-    mtbf_s: float | None,
-    interval_s: float | None = None,
+    training: Training,
     budgets: Sequence[float] = STALL_BUDGETS,
 ) -> CheckpointPlanFigures:
     """Compute the size of one checkpoint of a model, and the bandwidth that its storage needs.
 
-    Nothing is built or written; the target is only asked for its free space. ``interval_s``: the
-    time between saves; None: for each of the stall budgets the interval that is best for it.
+    Nothing is built or written; the target is only asked for its free space. Without an interval in
+    ``training``, each of the stall budgets gets the interval that is best for it.
     """
     full = find_model(spec.model)
     model, scaling = scale(full, float(spec.share))
     parallelism = layout(full, ranks)
     parts = shares(model, parallelism)
     sizes = [share.nbytes for share in parts]
-    count = accelerators or max(full.layout.ranks, parallelism.ranks)
-    mtbf = mtbf_s or published_mtbf_s(count)
+    count = training.accelerators or max(full.layout.ranks, parallelism.ranks)
+    mtbf = training.mtbf_s or published_mtbf_s(count)
+    hosts, limit = training.hosts_writing, training.storage_write_bytes_per_s
+    read = restored_bytes(full.state_bytes, training)
+    restore = (
+        read / training.storage_read_bytes_per_s if training.storage_read_bytes_per_s else None
+    )
     rows = []
     for budget in budgets:
         longest = (
             longest_save_at_best_s(budget, mtbf)
-            if interval_s is None
-            else longest_save_s(budget, interval_s)
+            if training.interval_s is None
+            else longest_save_s(budget, training.interval_s)
         )
-        interval = interval_s or young_s(longest, mtbf)
+        interval = training.interval_s or young_s(longest, mtbf)
+        rate = full.state_bytes / longest
         rows.append(
             BudgetFigures(
                 stall_budget=budget,
                 longest_save_s=longest,
                 interval_s=interval,
-                write_bytes_per_s=full.state_bytes / longest,
-                waste=waste(interval, longest, mtbf),
+                write_bytes_per_s=rate,
+                write_bytes_per_s_of_host=rate / hosts if hosts else None,
+                within_limit=None if limit is None else rate <= limit,
+                waste=waste(interval, longest, mtbf, restore or 0.0),
             )
         )
     root = local_root(open_storage(url)) if url else None
@@ -157,7 +164,11 @@ def describe_checkpoint(
         fits=None if free is None else needed <= free,
         accelerators=count,
         mtbf_s=mtbf,
-        mtbf_published=mtbf_s is None,
+        mtbf_published=training.mtbf_s is None,
+        hosts_writing=hosts,
+        storage_write_bytes_per_s=limit,
+        restored_bytes=read,
+        restore_s=restore,
         budgets=rows,
     )
 

@@ -70,6 +70,10 @@ class CheckpointSpec(Strict):
         return self.count if self.restores is None else self.restores
 
 
+MAX_HOSTS = 10**6
+Hosts = Annotated[int, Field(strict=True, ge=1, le=MAX_HOSTS)]
+
+
 class Training(OpenRecord):
     """The training that saves the checkpoints, as the user described it for the analysis.
 
@@ -88,8 +92,8 @@ class Training(OpenRecord):
     samples_per_s: Positive | None = None
     stall_budget: Annotated[float, Field(ge=MIN_SHARE, lt=1)] = 0.01
     notice_s: Figure = 120.0
-    hosts_writing: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    hosts_restoring: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    hosts_writing: Hosts | None = None
+    hosts_restoring: Hosts | None = None
     storage_write_bytes_per_s: Positive | None = None
     storage_read_bytes_per_s: Positive | None = None
 

@@ -70,7 +70,9 @@ class BudgetFigures(Record):
     stall_budget: float  # 0 to 1
     longest_save_s: float
     interval_s: float
-    write_bytes_per_s: float
+    write_bytes_per_s: float  # of all hosts together
+    write_bytes_per_s_of_host: float | None  # None: the number of hosts was not stated
+    within_limit: bool | None  # None: the limit of the storage was not stated
     waste: float  # share of the time, with the cost of interruptions
 
 
@@ -99,4 +101,8 @@ class CheckpointPlanFigures(Record):
     accelerators: int
     mtbf_s: float
     mtbf_published: bool  # from the published failure rate, since the user stated none
+    hosts_writing: int | None  # None: not stated
+    storage_write_bytes_per_s: float | None  # its stated limit for all hosts together
+    restored_bytes: float  # that all hosts together read after an interruption
+    restore_s: float | None  # at the stated limit, so at least; None: no limit was stated
     budgets: list[BudgetFigures]

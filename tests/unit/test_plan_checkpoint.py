@@ -107,3 +107,25 @@ def test_what_makes_no_sense_is_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     assert words in refused(capsys, *arguments)
+
+
+def test_the_rate_is_that_of_all_hosts_and_held_against_the_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    base = ("llama3-405b", "--stall-budget", "1%", "--interval", "30min")
+    plain = plan(capsys, *base)
+    (row,) = plain["budgets"]
+    assert (row["write_bytes_per_s_of_host"], row["within_limit"]) == (None, None)
+    assert plain["restore_s"] is None
+    needed = row["write_bytes_per_s"]
+    limits = ("--storage-write-limit", f"{needed * 0.9:.0f}", "--storage-read-limit", "100GB/s")
+    hosts = ("--hosts-writing", "64", "--hosts-restoring", "128")
+    found = plan(capsys, *base, *hosts, *limits)
+    (told,) = found["budgets"]
+    assert told["write_bytes_per_s"] == needed
+    assert told["write_bytes_per_s_of_host"] == pytest.approx(needed / 64)
+    assert told["within_limit"] is False
+    assert found["restore_s"] == pytest.approx(2 * found["full_bytes"] / 100e9)
+    assert told["waste"] > row["waste"]  # a restore was not known before, and is not free
+    assert "host" in refused(capsys, *base, "--hosts-writing", "0")
+    assert "--storage-read-limit" in refused(capsys, *base, "--storage-read-limit", "0GB/s")

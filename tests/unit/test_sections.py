@@ -64,7 +64,7 @@ from iobench.report.sections import (
 )
 from iobench.runner.checkpoint_plan import describe_checkpoint
 from iobench.runner.plan import describe_plan
-from iobench.schema.checkpoint import CheckpointSpec
+from iobench.schema.checkpoint import CheckpointSpec, Training
 from iobench.schema.curve import StorageProbe
 from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.instances import find_instance, priced_at
@@ -237,7 +237,7 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
     ),
     "checkpoint plan": lambda: checkpoint_plan.sections(
         describe_checkpoint(
-            CheckpointSpec(model="llama3-70b"), None, ranks=None, accelerators=None, mtbf_s=None
+            CheckpointSpec(model="llama3-70b"), None, ranks=None, training=Training()
         )
     ),
     "whatif": _whatif,

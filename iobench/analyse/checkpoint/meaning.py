@@ -237,7 +237,12 @@ def _needed(found: Meaning) -> str:
     share = format_share(found.stall_budget)
     rate = found.needed_write_bytes_per_s
     if rate is None:
-        return f"The copies alone take more than {share} of the time, however fast the storage is."
+        more = (
+            "however fast the storage is"
+            if found.asked.hosts_writing
+            else "but more hosts copy their parts at the same time"
+        )
+        return f"The copies alone take more than {share} of the time, {more}."
     needed = f"To save within {share} of the time, the storage must write {format_rate(rate)}"
     one, limit = found.host_write_bytes_per_s, found.asked.storage_write_bytes_per_s
     if limit is not None and rate > limit:

@@ -68,6 +68,12 @@ def writing(study: Study, training: Training) -> Hosts:
     )
 
 
+def restored_bytes(size: int, training: Training) -> float:
+    """Bytes that all hosts together read after an interruption, of a checkpoint of ``size``."""
+    writers = training.hosts_writing or 1
+    return size / writers * (training.hosts_restoring or writers)
+
+
 def restoring(study: Study, training: Training) -> Hosts:
     """The hosts that read at the same time after an interruption: as many as write, or as stated.
 
@@ -80,7 +86,7 @@ def restoring(study: Study, training: Training) -> Hosts:
     return Hosts(
         count=count,
         growth=study.full_bytes / study.bytes / writers if study.bytes else 1.0,
-        least_s=study.full_bytes / writers * count / limit if limit else 0.0,
+        least_s=restored_bytes(study.full_bytes, training) / limit if limit else 0.0,
         limit=limit,
     )
 
