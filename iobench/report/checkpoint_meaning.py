@@ -24,7 +24,7 @@ def meaning_sections(study: Study) -> list[Section]:
         ),
         ("hosts", _hosts(found)),
         ("one save", _one_save(study, found)),
-        ("slower steps", _slower(study, found)),
+        ("slower steps", _slower(found)),
         ("restart", f"{format_duration(found.restart_s)}, of it {_restore(found)}"),
         (
             "save every",
@@ -81,9 +81,9 @@ def _one_save(study: Study, found: Meaning) -> str:
     )
 
 
-def _slower(study: Study, found: Meaning) -> str:
+def _slower(found: Meaning) -> str:
     """What the steps during an asynchronous save cost; empty for a synchronous writer."""
-    if all(save.staged_s is None for save in study.saves):
+    if not found.asynchronous:
         return ""
     if found.slowdown is None or found.slowed_s is None:
         return "not measured, and not counted: the study ran no training steps (--set steps=50)"
@@ -107,9 +107,9 @@ def _to_buy(found: Meaning) -> str:
     share = format_share(found.stall_budget)
     if found.needed_write_bytes_per_s is None:
         return f"no storage: the copies alone take more than {share} of the time"
-    return f"{format_rate(found.needed_write_bytes_per_s)} of durable writes, for {share}" + (
-        " of the time"
-    )
+    most = "at most " if found.asynchronous and found.slowdown is None else ""
+    rate = format_rate(found.needed_write_bytes_per_s)
+    return f"{most}{rate} of durable writes, for {share} of the time"
 
 
 def _notice(found: Meaning) -> str:

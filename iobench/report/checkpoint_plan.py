@@ -72,9 +72,10 @@ def _budget(plan: CheckpointPlanFigures, budget: BudgetFigures) -> str:
             f"{counted(plan.hosts_writing, 'host')}"
         )
     limit = ""
-    if plan.storage_write_bytes_per_s is not None and not budget.within_limit:
+    if plan.storage_write_bytes_per_s is not None:
+        against = "within" if budget.within_limit else "MORE than"
         rate = format_rate(plan.storage_write_bytes_per_s)
-        limit = f" (MORE than the storage's stated limit of {rate})"
+        limit = f" ({against} the storage's stated limit of {rate})"
     without = "the restart" if plan.restore_s is not None else "restart and restore"
     return (
         f"{format_rate(budget.write_bytes_per_s)} of durable writes by all hosts together{limit}"

@@ -153,6 +153,7 @@ class Meaning(Asked):
     committed_s: float
     restore_s: float | None
     restart_s: float
+    asynchronous: bool  # training goes on while the state is written
     slowdown: float | None  # of a training step during a save; None: synchronous or not measured
     slowed_s: float | None  # lost by that in each save
     young_s: float  # these three: for what a save costs, without failures
@@ -168,6 +169,7 @@ class Meaning(Asked):
     lost_usd_per_day: float | None
     stall_budget: float
     # So that saves stay within the budget at the best interval. None: a copy takes more than that.
+    # If an unknown part of an asynchronous save is lost to slower steps: as if all of it were.
     needed_write_bytes_per_s: float | None
     within_budget: bool
     notice_s: float

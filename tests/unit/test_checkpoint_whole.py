@@ -190,6 +190,9 @@ def test_slower_steps_are_lost_time() -> None:
     assert slowed.interval_s == pytest.approx(daly_s(2 + lost, mtbf) + lost)
     assert slowed.waste < slowed.today.waste
     assert (plain.slowdown, plain.slowed_s) == (None, None)  # not measured, which is not 0
+    assert plain.needed_write_bytes_per_s is not None
+    assert slowed.needed_write_bytes_per_s is not None
+    assert plain.needed_write_bytes_per_s > 5 * slowed.needed_write_bytes_per_s
 
 
 @pytest.mark.parametrize("slower", [0.0, 0.97, 1.0])

@@ -161,6 +161,7 @@ def meaning(study: Study, training: Training) -> Meaning | None:
         committed_s=committed.median,
         restore_s=None if restore is None else restore.median,
         restart_s=middle.restart_s,
+        asynchronous=asynchronous,
         slowdown=slower,
         slowed_s=None if slower is None else mean.slowed_s(interval),
         young_s=young_s(plan.each_s, mtbf),
@@ -182,7 +183,7 @@ def meaning(study: Study, training: Training) -> Meaning | None:
             training.stall_budget,
             mtbf,
             copy_s=mean.blocked_s if asynchronous else 0.0,
-            drag=drag if asynchronous else 1.0,
+            drag=1.0 if slower is None else drag,
         ),
         within_budget=mean.overhead(interval) <= training.stall_budget,
         notice_s=training.notice_s,
@@ -243,7 +244,8 @@ def _needed(found: Meaning) -> str:
             else "but more hosts copy their parts at the same time"
         )
         return f"The copies alone take more than {share} of the time, {more}."
-    needed = f"To save within {share} of the time, the storage must write {format_rate(rate)}"
+    most = "at most " if found.asynchronous and found.slowdown is None else ""
+    needed = f"To save within {share} of the time, the storage must write {most}{format_rate(rate)}"
     one, limit = found.host_write_bytes_per_s, found.asked.storage_write_bytes_per_s
     if limit is not None and rate > limit:
         return f"{needed} durably, more than its stated limit of {format_rate(limit)}."
