@@ -1,26 +1,27 @@
-"""Cloud instances and their prices, from ``results/instances.yaml`` or a user's CSV file.
+"""Cloud instances and their prices: the table ``results/instances.yaml``, and what users state.
 
-Every price has a date or a source. A figure that is not known is None.
+Every price has a source, and its date and region where they are known. All prices are in USD: the
+table of a user in another currency is refused. A figure that is not known is None.
 """
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from ..documents import read_regular
 from ..errors import SpecError, UnknownNameError, UsageError
 from .base import Strict, build
 from .yamlfile import read_yaml
 
 FILE = "instances.yaml"
-MAX_PRICES_BYTES = 16 << 20
+CURRENCY = "USD"
+STATED = "stated"
+"""The source of a price that was given on the command line."""
+
 MAX_USD_PER_HOUR = 10_000
 """A price above this is a typing error: the largest known instance costs about 1 % of it."""
 
@@ -44,10 +45,22 @@ class Instance(Strict):
     nvme_gb: float | None = Field(default=None, gt=0)
     usd_per_hour: float | None = Field(default=None, gt=0, le=MAX_USD_PER_HOUR)
     spot_usd_per_hour: float | None = Field(default=None, gt=0, le=MAX_USD_PER_HOUR)
-    region: str | None = None
-    sources: int | None = None
-    priced: str = ""  # date of the price (ISO 8601) or its source
+    currency: str = CURRENCY
+    region: str | None = None  # of the price on demand
+    spot_region: str | None = None
+    zone: str | None = None  # within the region, for a list that has prices by zone
+    sources: int | None = None  # independent public lists that agreed on the price
+    priced: str = ""  # date of the price, ISO 8601
     spot_priced: str = ""
+    source: str = ""  # where the price comes from: the name of a file, or "stated"
+    spot_source: str = ""
+
+    @field_validator("currency")
+    @classmethod
+    def _dollars(cls, value: str) -> str:
+        if value.upper() != CURRENCY:
+            raise ValueError(f"prices in {value[:20]} are not read: convert them to {CURRENCY}")
+        return CURRENCY
 
     @property
     def network_bytes_per_s(self) -> float | None:
@@ -63,105 +76,89 @@ def builtin() -> dict[str, Instance]:
         (path for path in (package / FILE, package.parent / "results" / FILE) if path.is_file()),
         package / FILE,
     )
-    data = read_yaml(path)
-    date, rows = str(data.get("collected", "")), data.get("instances")
+    return {row.type: row for row in read_table(path, read_yaml(path), source=path.name)}
+
+
+def read_table(path: Path, data: Mapping[str, object], *, source: str) -> list[Instance]:
+    """Read a document with the keys ``instances`` (rows of ``Instance``) and ``collected``.
+
+    ``collected`` is the date of the prices of rows that have none themselves. Raises SpecError.
+    """
+    date, rows = str(data.get("collected") or ""), data.get("instances")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise SpecError(f"{path}: 'instances' must be a list of mappings")
-    found = [
-        build(Instance, {**row, **_dated(row, date)}, where=f"{path}: {row.get('type', '?')}")
+    if unknown := set(data) - {"instances", "collected", "currency"}:
+        raise SpecError(f"{path}: unknown key '{min(unknown, key=str)}'")
+    own = {"currency": data["currency"]} if data.get("currency") else {}
+    return [
+        build(
+            Instance,
+            {**own, **sourced(row, source=source, date=date)},
+            where=f"{path}: {row.get('type', '?')}",
+        )
         for row in rows
     ]
-    return {row.type: row for row in found}
 
 
-def _dated(row: Mapping[str, object], source: str) -> dict[str, str]:
-    """Return ``source`` as the source of each price that ``row`` has.
+def sourced(row: Mapping[str, object], *, source: str, date: str = "") -> dict[str, object]:
+    """Return ``row`` with source, date and region at each price that it has.
 
-    A price that it lacks gets no source. It may come from another row, with the source there.
+    A price that it lacks gets none of them. It may come from another table, with those there.
     """
-    return {
-        name: source
-        for name, price in (("priced", "usd_per_hour"), ("spot_priced", "spot_usd_per_hour"))
-        if row.get(price)
-    }
-
-
-def read_prices(path: Path) -> dict[str, Instance]:
-    """Read a CSV file with the columns ``type`` and ``usd_per_hour`` (or ``spot_usd_per_hour``).
-
-    It may have other columns of Instance. SkyPilot's names (InstanceType, Price, SpotPrice and
-    others) are accepted, too.
-
-    Raises SpecError that names the line.
-    """
-    names = {
-        "instancetype": "type",
-        "price": "usd_per_hour",
-        "spotprice": "spot_usd_per_hour",
-        "vcpus": "cores",
-        "memorygib": "memory_gib",
-    }
-    names |= {"acceleratorname": "accelerator", "acceleratorcount": "accelerators"}
-    known = set(Instance.model_fields)
-    found: dict[str, Instance] = {}
-    try:
-        text = read_regular(path, MAX_PRICES_BYTES).decode()
-        with io.StringIO(text, newline="") as file:
-            for number, row in enumerate(csv.DictReader(file), start=2):
-                if None in row:
-                    raise SpecError(f"{path}: line {number} has more cells than there are columns")
-                cells = {
-                    names.get(str(key).strip().lower(), str(key).strip().lower()): (
-                        value or ""
-                    ).strip()
-                    for key, value in row.items()
-                }
-                if "type" not in cells or not {"usd_per_hour", "spot_usd_per_hour"} & set(cells):
-                    raise SpecError(f"{path}: the columns 'type' and 'usd_per_hour' are missing")
-                data = {key: value for key, value in cells.items() if key in known and value}
-                for key in ("cores", "accelerators", "sources"):
-                    if key in data and _is_number(data[key]):  # "8.0" becomes "8"
-                        data[key] = f"{float(data[key]):.15g}"
-                made = build(
-                    Instance,
-                    {**_dated(data, f"of {path.name}"), **data},
-                    where=f"{path}: line {number}",
-                )
-                found.setdefault(made.type, made)
-    except (OSError, ValueError, csv.Error) as error:
-        raise SpecError(f"cannot read the prices in {path}: {error}") from None
-    if not found:
-        raise SpecError(f"{path} holds no prices")
+    found = dict(row)
+    priced = found.pop("priced", None) or date
+    region = found.pop("region", None)
+    for prefix in ("", "spot_"):
+        if row.get(f"{prefix}usd_per_hour"):
+            found[f"{prefix}source"] = source
+            found[f"{prefix}priced"] = str(found.get(f"{prefix}priced") or priced)
+            found[f"{prefix}region"] = found.get(f"{prefix}region") or region
     return found
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+_NO_PRICE = {
+    "usd_per_hour": None,
+    "region": None,
+    "priced": "",
+    "source": "",
+    "sources": None,
+}
 
 
-def find_instance(name: str, prices: Mapping[str, Instance] | None = None) -> Instance:
+def in_region(region: str | None, asked: str) -> bool:
+    """Whether a price of ``region`` is valid in the region that a user asked for.
+
+    A price without a region is valid everywhere. ``us-east`` holds ``us-east-1``, either way.
+    """
+    if not region or not asked or region == asked:
+        return True
+    return asked.startswith(f"{region}-") or region.startswith(f"{asked}-")
+
+
+def find_instance(
+    name: str, own: Mapping[str, Instance] | None = None, region: str = ""
+) -> Instance:
     """Find an instance by its type.
 
-    A user's own ``prices`` replace those of the built-in row of the same type. Raises
-    UnknownNameError with the nearest types.
+    ``own`` are rows of the user: their prices replace those of the built-in row of the same type.
+    A built-in price of another ``region`` is left out. Raises UnknownNameError with the nearest
+    types.
     """
-    known = builtin()
-    own = prices.get(name) if prices else None
-    if own is None:
-        if name not in known:
-            raise UnknownNameError(
-                "instance",
-                name,
-                [*known, *(prices or {})],
-                remedy="list them with: iobench list instances",
-            )
-        return known[name]
-    stated = own.model_dump(exclude_none=True, exclude_defaults=True)
-    return known[name].model_copy(update=stated) if name in known else own
+    stated = own.get(name) if own else None
+    known = builtin().get(name)
+    if known is None and stated is None:
+        raise UnknownNameError(
+            "instance",
+            name,
+            [*builtin(), *(own or {})],
+            remedy="list them with: iobench list instances",
+        )
+    elsewhere = known is not None and not in_region(known.region, region)
+    if known is not None and (elsewhere or (stated is not None and stated.usd_per_hour)):
+        known = known.model_copy(update=_NO_PRICE)
+    if known is None or stated is None:
+        return known or stated  # type: ignore[return-value]
+    return known.model_copy(update=stated.model_dump(exclude_none=True, exclude_defaults=True))
 
 
 def priced_at(
@@ -169,7 +166,8 @@ def priced_at(
 ) -> Instance:
     """Return ``instance`` with the prices that the user states on the command line.
 
-    Raises UsageError for a price that is not above 0 or above ``MAX_USD_PER_HOUR``.
+    Raises UsageError for a price that is not above 0 or above ``MAX_USD_PER_HOUR``, and for a spot
+    price above the one on demand.
     """
     for flag, value in (
         ("--host-price-per-hour", usd_per_hour),
@@ -180,10 +178,17 @@ def priced_at(
                 f"{flag} must be more than 0 and at most {MAX_USD_PER_HOUR} USD, but is {value:g}"
             )
     base = instance or build(Instance, {"type": name}, where="the instance")
-    update: dict[str, object] = {}
-    stated = f"stated on {datetime.date.today().isoformat()}"
-    if usd_per_hour is not None:
-        update |= {"usd_per_hour": usd_per_hour, "priced": stated}
-    if spot is not None:
-        update |= {"spot_usd_per_hour": spot, "spot_priced": stated}
-    return base.model_copy(update=update)
+    today = datetime.date.today().isoformat()
+    for prefix, value in (("", usd_per_hour), ("spot_", spot)):
+        if value is not None:
+            update = {"usd_per_hour": value, "priced": today, "source": STATED, "region": None}
+            base = base.model_copy(update={f"{prefix}{key}": each for key, each in update.items()})
+    same = in_region(base.region, base.spot_region or "")
+    if same and (base.spot_usd_per_hour or 0.0) > (base.usd_per_hour or MAX_USD_PER_HOUR):
+        raise UsageError(
+            f"the spot price of {base.type} is {base.spot_usd_per_hour:g} USD an hour, more than "
+            f"its price on demand of {base.usd_per_hour or 0:g}",
+            remedy="correct one of them: --host-price-per-hour, --host-spot-price-per-hour or the "
+            "file of --prices",
+        )
+    return base

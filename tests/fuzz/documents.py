@@ -30,8 +30,8 @@ from iobench.report.sections import Section
 from iobench.schema.base import apply_overrides, build
 from iobench.schema.checkpoint import CheckpointSpec
 from iobench.schema.dataset import DatasetSpec, load_dataset_spec
-from iobench.schema.instances import read_prices
 from iobench.schema.manifest import layout_files, layout_names, unfinished_layout
+from iobench.schema.prices import read_prices
 from iobench.schema.record import RunRecord, TrainingRecord, load_run, load_training
 from iobench.schema.sweep import load_sweep, parse_axis
 from iobench.schema.workload import load_workload
@@ -143,7 +143,8 @@ def overrides(data: bytes) -> None:
 
 
 def prices(data: bytes) -> None:
-    for row in read_prices(_written("prices", "prices.csv", data)).values():
+    found = read_prices(_written("prices", "prices.csv", data))
+    for row in (*found.rows, *found.of("us").values()):
         _ = row.network_bytes_per_s, json_text(row)
 
 

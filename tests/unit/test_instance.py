@@ -1,4 +1,4 @@
-"""Which instance this is, prices, and what a sample costs."""
+"""Which instance this is, and what its network can carry."""
 
 from __future__ import annotations
 
@@ -8,30 +8,15 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from iobench.analyse.compare.cost import Terms, cost, samples_per_usd
 from iobench.cli.main import main
-from iobench.errors import SpecError, UnknownNameError, UsageError
 from iobench.measure import instance
 from iobench.measure.instance import AZURE_TAG, OPT_IN, CloudInstance, recognise
-from iobench.report.cost import sections
-from iobench.report.render_text import render_text
-from iobench.schema.instances import (
-    Instance,
-    builtin,
-    find_instance,
-    priced_at,
-    read_prices,
-)
-from iobench.schema.job import Layout
-from iobench.schema.record import TrainingRecord
+from iobench.schema.instances import builtin
 from tests.servers.listener import Listener, listener
-from tests.unit.test_compare import BASE, FAST, document
+from tests.unit.test_compare import BASE, document
 
 __all__ = ["listener"]
 
@@ -213,259 +198,6 @@ def test_the_table_is_dated_sourced_and_sound() -> None:
     )  # the baseline, not "up to 10 Gigabit"
 
 
-def test_unknown_instances_and_absurd_prices() -> None:
-    with pytest.raises(UnknownNameError, match=r"g5\.2xlarge"):
-        find_instance("g5.2xlage")
-    for price in (0.0, -1.0, 1e6, float("nan")):
-        with pytest.raises(UsageError, match="--host-price-per-hour"):
-            priced_at("x", price, None, None)
-
-
-def test_prices_of_ones_own(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.csv"
-    mine.write_text("type,usd_per_hour\ng5.2xlarge,0.99\nmy-box,0.10\n")
-    prices = read_prices(mine)
-    assert find_instance("my-box", prices).usd_per_hour == 0.10
-    own = find_instance("g5.2xlarge", prices)
-    assert (own.usd_per_hour, own.accelerator, own.priced) == (0.99, "A10G", "of mine.csv")
-    sky = tmp_path / "sky.csv"
-    sky.write_text(
-        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,Price,SpotPrice,Region\nbig,H100,2.0,8.0,9.5,3.1,r\ng5.2xlarge,,,4,,1.0,r\n"
-    )
-    assert read_prices(sky)["big"] == Instance(
-        type="big",
-        accelerator="H100",
-        accelerators=2,
-        cores=8,
-        usd_per_hour=9.5,
-        spot_usd_per_hour=3.1,
-        region="r",
-        priced="of sky.csv",
-        spot_priced="of sky.csv",
-    )
-    spot = find_instance("g5.2xlarge", read_prices(sky))
-    assert (spot.usd_per_hour, spot.priced) == (
-        builtin()["g5.2xlarge"].usd_per_hour,
-        builtin()["g5.2xlarge"].priced,
-    )  # not the list's
-    assert (spot.spot_usd_per_hour, spot.spot_priced) == (1.0, "of sky.csv")
-    stated = priced_at("g5.2xlarge", 2.0, None, spot)
-    assert (stated.priced[:6], stated.spot_priced) == ("stated", "of sky.csv")
-    wrong = {
-        "type,usd_per_hour\nx,1,2\n": "line 2 has more cells",
-        "type,usd_per_hour,cores\nx,1,inf\n": "line 2",
-    }
-    wrong |= {
-        "a,b\n1,2\n": "columns",
-        "type,usd_per_hour\nx,-3\n": "line 2",
-        "type,usd_per_hour\nx,lots\n": "line 2",
-        "": "no prices",
-    }
-    for text, words in wrong.items():
-        mine.write_text(text)
-        with pytest.raises(SpecError, match=words):
-            read_prices(mine)
-
-
-# Cost
-
-
-def test_published_examples() -> None:
-    """ResNet-50 on a CPU instance and on a GPU instance, and a rate at a spot price (printed there
-    as 1135.76, in thousands).
-    """
-    cpu, gpu = samples_per_usd(9.12, 0.357), samples_per_usd(340, 1.212)
-    assert gpu / cpu == pytest.approx(11, rel=0.01)
-    assert samples_per_usd(40.73, 0.1291) == pytest.approx(1_135_755, abs=50)
-
-
-def run_of(rates: list[float], **changes: Any) -> TrainingRecord:
-    return TrainingRecord.model_validate(document(rates, dataset__samples=1000, **changes))
-
-
-MACHINE = Instance(type="m", usd_per_hour=2.0, spot_usd_per_hour=0.5, priced="2026-01-01")
-
-
-@given(
-    rate=st.floats(0.1, 1e6),
-    price=st.floats(0.01, 100),
-    hosts=st.integers(1, 64),
-    epochs=st.integers(1, 100),
-)
-def test_money_is_time(rate: float, price: float, hosts: int, epochs: int) -> None:
-    """A job's dollars are its samples over samples per dollar, however many hosts do it at full
-    efficiency.
-    """
-    found = cost(
-        run_of([rate] * 6),
-        Instance(type="m", usd_per_hour=price),
-        Terms(hosts=hosts, epochs=epochs),
-    )
-    assert found is not None
-    (paid,) = found.prices
-    assert paid.job_usd == pytest.approx(epochs * 1000 / paid.samples_per_usd)
-    assert paid.job_s == pytest.approx(epochs * 1000 / (rate * hosts))
-    assert paid.usd_per_million_samples * paid.samples_per_usd == pytest.approx(1e6)
-
-
-def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
-    doc = run_of(BASE)
-    for repetition in doc.job.repetitions:
-        repetition.accelerator_utilization_strict = 0.75
-    found = cost(
-        doc,
-        MACHINE,
-        Terms(
-            hosts=2,
-            efficiency=0.9,
-            interruptions_per_hour=0.1,
-            checkpoint_every_s=1200,
-            restart_s=600,
-        ),
-    )
-    assert found is not None
-    demand, spot = found.prices
-    assert demand.waiting_usd_per_hour == pytest.approx(2 * 2.0 * 0.25)
-    assert demand.lost_share == 0
-    assert spot.lost_share == pytest.approx(
-        2 * 0.1 * (600 + 600) / 3600
-    )  # an interruption of one stops both
-    assert spot.samples_per_s == pytest.approx(2 * 0.9 * 100.1 * (1 - spot.lost_share), rel=0.01)
-    assert spot.samples_per_usd_low < spot.samples_per_usd < spot.samples_per_usd_high
-
-
-def test_a_layout_of_its_own_is_paid_once() -> None:
-    """1000 samples were converted in 20 s; an epoch of 5000 takes 100 s, and 10 epochs at 100/s on
-    2 hosts 250 s.
-    """
-    doc = run_of([100.0] * 6)
-    doc.job.loader.layout = Layout(seconds=20.0, bytes=1, files=1, made_earlier=False)
-    found = cost(doc, MACHINE, Terms(hosts=2, epochs=10, samples=5000))
-    assert found is not None
-    assert found.preparation_s == 100
-    assert found.prices[0].job_s == pytest.approx(100 + 250)
-    assert found.prices[0].job_usd == pytest.approx(350 / 3600 * 2 * 2.0)
-
-
-def test_how_many_hosts_for_a_deadline() -> None:
-    """100/s and 3,600,000 samples: one host takes 10 h. In 1 h, n hosts at 80 %: 10 / 0.8 n <= 1
-    from 13 on.
-    """
-    doc = run_of([100.0] * 6)
-    found = cost(doc, MACHINE, Terms(epochs=1, samples=3_600_000, deadline_s=3600, efficiency=0.8))
-    assert found is not None
-    late = found.prices[0]
-    assert (late.within_deadline, late.hosts_in_time) == (False, 13)
-    assert late.in_time_usd == pytest.approx(10 / 0.8 * 2.0)  # host hours x USD
-    found = cost(
-        doc, MACHINE, Terms(hosts=13, epochs=1, samples=3_600_000, deadline_s=3600, efficiency=0.8)
-    )
-    assert found is not None
-    assert (found.prices[0].within_deadline, found.prices[0].hosts_in_time) == (True, None)
-    found = cost(doc, MACHINE, Terms(epochs=1, samples=3_600_000, deadline_s=1, efficiency=0.8))
-    assert found is not None
-    assert (found.prices[0].within_deadline, found.prices[0].hosts_in_time) == (False, None)
-
-
-def test_all_time_lost_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """60 interruptions an hour that cost 35 minutes each: nothing is trained for any money, and no
-    deadline is met.
-    """
-    (tmp_path / "run.json").write_text(json.dumps(document(BASE, dataset__samples=1000)))
-    words = [
-        "cost",
-        str(tmp_path),
-        "--host-price-per-hour",
-        "1",
-        "--host-spot-price-per-hour",
-        "0.5",
-        "--interruptions-per-hour",
-        "60",
-        "--epochs",
-        "1",
-        "--deadline",
-        "9h",
-    ]
-    shown = _text(capsys, words)
-    assert "nothing is trained" in shown
-    spot = next(line for line in shown.splitlines() if line.startswith("  spot  "))
-    assert (spot.split()[-1], "0.5" in spot.split(), "stated on" in spot) == ("-", True, True)
-    assert "100.0 % of the time is lost" in shown
-    assert "the job never ends" in shown
-    for form in ("csv", "markdown"):
-        _text(capsys, [*words, "--format", form])
-    (one,) = json.loads(_text(capsys, [*words, "--json"]), parse_constant=pytest.fail)["costs"]
-    assert (one["prices"][1]["usd_per_million_samples"], one["prices"][1]["within_deadline"]) == (
-        None,
-        False,
-    )
-
-
-def test_cost_as_a_user_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, rates in (("a", BASE), ("b", FAST)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text(
-            json.dumps(document(rates, dataset__samples=1000, host__instance_type="g5.2xlarge"))
-        )
-    both = ["cost", str(tmp_path / "a"), str(tmp_path / "b")]
-    assert main([*both, "--json"]) == 0
-    slow, fast = json.loads(capsys.readouterr().out)["costs"]
-    assert slow["instance"]["type"] == "g5.2xlarge"  # as recorded
-    assert fast["prices"][0]["samples_per_usd"] / slow["prices"][0][
-        "samples_per_usd"
-    ] == pytest.approx(1.2, rel=0.01)
-    for form in ("text", "csv", "markdown"):
-        assert (
-            main([*both, "--format", form, "--epochs", "2", "--deadline", "1s", "--budget", "100"])
-            == 0
-        )
-        shown = capsys.readouterr().out
-        assert "g5.2xlarge" in shown
-        assert "2026-11-20" in shown  # every price has its date
-        assert "us-east" in shown  # and its place
-    assert (
-        main(
-            [
-                *both,
-                "--instance",
-                "4xg5.2xlarge",
-                "--instance",
-                "p4d.24xlarge",
-                "--efficiency",
-                "0.5",
-                "--json",
-            ]
-        )
-        == 0
-    )
-    small, big = json.loads(capsys.readouterr().out)["costs"]
-    assert [(one["hosts"], one["instance"]["type"]) for one in (small, big)] == [
-        (4, "g5.2xlarge"),
-        (1, "p4d.24xlarge"),
-    ]
-    assert small["prices"][0]["samples_per_s"] == pytest.approx(
-        4 * 0.5 * small["samples_per_s"]["median"]
-    )
-    assert big["prices"][0]["samples_per_s"] == big["samples_per_s"]["median"]
-    assert "TOO LATE" in _text(capsys, [*both, "--epochs", "2", "--deadline", "1s"])
-    for words, told in (
-        (["--instance", "g5.2xlage"], "g5.2xlarge"),
-        (["--host-price-per-hour", "-1"], "--host-price-per-hour"),
-        (["--host-price-per-hour", "1e9"], "--host-price-per-hour"),
-        (["--instance", "g5.4xlarge"], "g5.4xlarge"),
-        (["--instance", "0xg5.2xlarge"], "0xg5.2xlarge"),
-        (["--instance", "g5.2xlarge"] * 3, "--instance"),
-        (["--budget", "0"], "--budget"),
-        (["--hosts", "0"], "--hosts"),
-        (["--efficiency", "2"], "--efficiency"),
-        (["--prices", str(tmp_path / "none.csv")], "none.csv"),
-    ):
-        assert main([*both, *words]) == 2, words
-        shown = capsys.readouterr()
-        assert (shown.out, shown.err.count("\n")) == ("", 1)
-        assert told in shown.err
-
-
 def _text(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
     assert main(words) == 0
     return capsys.readouterr().out
@@ -513,18 +245,3 @@ def test_whatif_caps_storage_at_the_network(
     )
     assert main(["whatif", str(tmp_path), "--instance", "a2-highgpu-1g"]) == 2
     assert "a2-highgpu-1g" in capsys.readouterr().err
-
-
-def test_a_price_of_another_machine_than_the_measured_one_says_so() -> None:
-    doc = run_of([100.0] * 6)
-    assert cost(doc, Instance(type="m", usd_per_hour=1.0), Terms()).notes == ()  # type: ignore[union-attr]
-    doc.host.cores = 2
-    found = cost(
-        doc,
-        Instance(type="m", cores=8, accelerators=8, accelerator="H100", usd_per_hour=1.0),
-        Terms(),
-    )
-    assert found is not None
-    assert "2 cores" in found.notes[0]
-    assert "8 accelerators" in found.notes[1]
-    assert "the run had 2 cores, m has 8" in render_text(sections([found], []))

@@ -25,7 +25,6 @@ from iobench.analyse.checkpoint.meaning import meaning
 from iobench.analyse.checkpoint.study import with_figures
 from iobench.analyse.compare.claims import claim
 from iobench.analyse.compare.comparison import Comparison
-from iobench.analyse.compare.cost import Terms, cost
 from iobench.analyse.compare.gate import outcome_of
 from iobench.analyse.compare.runs import Group, values_of, workload_of
 from iobench.analyse.tuning.shardsize import Bounds, fit
@@ -35,7 +34,6 @@ from iobench.analyse.verdict.rebuild import conclude
 from iobench.errors import IobenchError, SpecError, UsageError
 from iobench.schema.base import build
 from iobench.schema.checkpoint import CheckpointSpec, Training
-from iobench.schema.instances import Instance
 from iobench.schema.job import Delivery, LoaderFacts
 from iobench.schema.record import CheckpointRecord, TrainingRecord, load_run, load_training
 from iobench.schema.verdict import Verdict
@@ -217,12 +215,6 @@ def test_storage_faster_than_decompression_is_not_helped_by_it(
 
     assert advised(4.0)
     assert not advised(1.0)
-
-
-def test_a_run_without_a_rate_has_no_price(make_run: Callable[..., TrainingRecord]) -> None:
-    machine = Instance(type="m", usd_per_hour=1.0)
-    assert cost(make_run(measured=None), machine, Terms()) is None
-    assert cost(make_run(), machine, Terms()) is not None
 
 
 def test_latency_of_a_run_that_knows_too_little(make_run: Callable[..., TrainingRecord]) -> None:

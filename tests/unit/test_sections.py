@@ -21,9 +21,10 @@ from iobench.analyse.capacity.requirement import Demand, requirement
 from iobench.analyse.capacity.whatif import what_if
 from iobench.analyse.compare.comparison import Comparison
 from iobench.analyse.compare.comparison import compare as compare_runs
-from iobench.analyse.compare.cost import Terms
-from iobench.analyse.compare.cost import cost as cost_of
 from iobench.analyse.compare.history import history as history_of
+from iobench.analyse.compare.losses import Saving, Schedule
+from iobench.analyse.compare.options import Terms
+from iobench.analyse.compare.ranking import Machine, rankings
 from iobench.analyse.compare.runs import Group
 from iobench.analyse.tuning.confirmation import Confirmation as SweepConfirmation
 from iobench.analyse.tuning.recommend import Target, recommend
@@ -105,13 +106,22 @@ def _history() -> list[Section]:
 
 def _cost() -> list[Section]:
     priced = priced_at("g5.xlarge", 1.2, 0.4, find_instance("g5.xlarge"))
-    terms = Terms(hosts=2, epochs=90, deadline_s=60.0, budget_usd=5.0, interruptions_per_hour=0.1)
-    found = [
-        cost_of(doc, instance, terms)
-        for doc in (build_run(), build_run(measured=900.0))
-        for instance in (priced, find_instance("g5.xlarge"))
-    ]
-    return cost.sections([one for one in found if one is not None], ["r2 has no repetition"])
+    schedule = Schedule(saving=Saving(run_id="c", blocked_s=30.0))
+    terms = Terms(epochs=90, deadline_s=60.0, budget_usd=5.0, schedule=schedule)
+    machines: tuple[Machine, ...] = (
+        ((2, priced),),
+        ((1, find_instance("g5.12xlarge")),),
+        ((1, priced), (1, find_instance("g5.4xlarge"))),
+    )
+    found = rankings(
+        [
+            (doc, machine)
+            for doc in (build_run(), build_run(measured=900.0))
+            for machine in machines
+        ],
+        terms,
+    )
+    return cost.sections(found, ["r2 has no repetition"])
 
 
 def _size() -> list[Section]:

@@ -1,215 +1,269 @@
-"""What a sample costs: the rate of a recorded run, and the price of the machines. Pure functions.
+"""What a sample costs: the rate of recorded runs, and the price of the machines. Pure functions.
 
-A spot instance is interrupted: the training since the last checkpoint is lost, and a restart takes
-time. With r interruptions an hour and a checkpoint every T, an hour loses r x (T / 2 + restart).
-This is the first-order form of Young's waste (1974). Hosts that train together wait for one
-another, so N hosts lose N times as much.
+Hosts that train together wait for the slowest of them at each step, and are interrupted together.
+They are faster than one host only as far as the storage was measured to deliver, unless the user
+says that it grows with them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from ...schema.instances import Instance
-from ...schema.record import TrainingRecord
 from ...units import counted
-from .runs import values_of
+from .losses import Saving, Schedule, lost_share, saving_of
+from .options import Option, Part, Price, Terms
+from .pace import Pace
 
 MAX_HOSTS = 1024
 """Largest number of hosts to try in the search for one that meets the deadline."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Terms:
-    """Terms of the training.
-
-    There are ``hosts`` instances, each as fast as the recorded run times ``efficiency``.
-    """
-
-    hosts: int = 1
-    efficiency: float = 1.0  # scaling efficiency of several hosts, 0 to 1
-    epochs: int | None = None
-    samples: int | None = None  # of one epoch, if the real data is larger than that of the run
-    deadline_s: float | None = None
-    budget_usd: float | None = None
-    interruptions_per_hour: float = 0.0  # of each host, for a spot instance
-    checkpoint_every_s: float = 3600.0
-    restart_s: float = 300.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Price:
-    """One way to pay for the run's rate: on demand or spot."""
-
-    kind: str  # on demand, spot
-    priced: str  # the date of the price, or its source
-    usd_per_hour: float  # of one host
-    samples_per_s: float  # of all hosts, after lost work
-    samples_per_usd: float
-    samples_per_usd_low: float  # from the slowest repetition
-    samples_per_usd_high: float
-    usd_per_million_samples: float | None  # None: all of the time is lost
-    waiting_usd_per_hour: float | None  # paid while accelerators wait
-    lost_share: float  # share of the time that interruptions cost
-    job_s: float | None  # for the requested epochs, including preparation
-    job_usd: float | None
-    samples_in_budget: float | None
-    within_deadline: bool | None
-    # fewest hosts that meet the deadline if these do not; None: not needed or not found
-    hosts_in_time: int | None
-    in_time_usd: float | None  # cost of the job with ``hosts_in_time`` hosts
-    within_budget: bool | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
-    run_id: str
-    workload: str
-    instance: Instance
-    hosts: int
-    samples_per_s: tuple[float, float, float]  # of one host: median, min, max
-    utilization: float | None
-    preparation_s: float | None  # to write the loader's own layout once; None if it has none
-    prices: tuple[Price, ...]
-    notes: tuple[str, ...]  # differences between the priced machine and the measured one
+MAX_INTERRUPTIONS = 60.0
+"""Largest number of interruptions of a host in an hour that is searched for, or can be stated."""
 
 
 def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
     return samples_per_s * 3600 / usd_per_hour
 
 
-def cost(doc: TrainingRecord, instance: Instance, terms: Terms) -> Cost | None:
-    """What the run would cost on ``instance``, or None if the run has no rate.
+def break_even_efficiency(
+    usd_per_hour: float, other_usd_per_hour: float, speedup: float = 1.0
+) -> float:
+    """The scaling efficiency at which several hosts cost as much for a sample as another machine.
 
-    ``prices`` is empty if the instance has no known price.
+    ``usd_per_hour``: of these hosts together. ``speedup``: their rate at an efficiency of 1 over
+    that of the other machine; 1 if both have the same accelerators. Above 1 it cannot be reached.
     """
-    rates = values_of(doc, "samples_per_s")
-    if not rates:
+    return usd_per_hour / other_usd_per_hour / speedup
+
+
+def options_of(parts: Sequence[Part], terms: Terms) -> list[Option]:
+    """The ways to pay for these hosts: on demand and spot, as far as all have such a price."""
+    found = []
+    for kind in ("on demand", "spot"):
+        prices = [_price(part.instance, kind) for part in parts]
+        known = [price for price in prices if price is not None]
+        if len(known) == len(prices):
+            found.append(_option(tuple(parts), kind, tuple(known), terms))
+    return found
+
+
+def _price(instance: Instance, kind: str) -> Price | None:
+    spot = kind == "spot"
+    usd = instance.spot_usd_per_hour if spot else instance.usd_per_hour
+    if usd is None:
         return None
-    pace = (median(rates), min(rates), max(rates))
-    used = values_of(doc, "accelerator_utilization_strict")
-    utilization = median(used) if used else None
-    samples = terms.samples or doc.job.dataset.samples
-    preparation = _preparation(doc, samples)
-    kinds = (
-        ("on demand", instance.priced, instance.usd_per_hour, 0.0),
-        ("spot", instance.spot_priced, instance.spot_usd_per_hour, terms.interruptions_per_hour),
-    )
-    prices = [
-        _price(
-            kind,
-            priced,
-            usd,
-            rate_of=pace,
-            often=often,
-            terms=terms,
-            samples=samples,
-            utilization=utilization,
-            preparation=preparation or 0.0,
-        )
-        for kind, priced, usd, often in kinds
-        if usd is not None
-    ]
-    return Cost(
-        run_id=doc.run_id,
-        workload=doc.job.workload.name,
-        instance=instance,
-        hosts=terms.hosts,
-        samples_per_s=pace,
-        utilization=utilization,
-        preparation_s=preparation,
-        prices=tuple(prices),
-        notes=tuple(_notes(doc, instance)),
-    )
-
-
-def _price(
-    kind: str,
-    priced: str,
-    usd: float,
-    *,
-    rate_of: tuple[float, float, float],
-    often: float,
-    terms: Terms,
-    samples: int | None,
-    utilization: float | None,
-    preparation: float,
-) -> Price:
-    lost = _lost(terms, often, terms.hosts)
-    # rates of one host
-    middle, low, high = (rate * _scaling(terms, terms.hosts) * (1 - lost) for rate in rate_of)
-    hourly = usd * terms.hosts
-    todo = terms.epochs * samples if terms.epochs and samples else None
-
-    def job(hosts: int) -> float | None:
-        everyone = rate_of[0] * _scaling(terms, hosts) * (1 - _lost(terms, often, hosts)) * hosts
-        return preparation + todo / everyone if todo and everyone else None
-
-    job_s = job(terms.hosts)
-    job_usd = job_s / 3600 * hourly if job_s is not None else None
-    in_time = _within(job_s, terms.deadline_s) if todo else None
-    more = (
-        [n for n in range(terms.hosts + 1, MAX_HOSTS + 1) if _within(job(n), terms.deadline_s)]
-        if in_time is False
-        else []
-    )
-    in_time_s = job(more[0]) if more else None
     return Price(
-        kind=kind,
-        priced=priced,
+        type=instance.type,
         usd_per_hour=usd,
-        samples_per_s=middle * terms.hosts,
-        samples_per_usd=samples_per_usd(middle, usd),
-        samples_per_usd_low=samples_per_usd(low, usd),
-        samples_per_usd_high=samples_per_usd(high, usd),
-        usd_per_million_samples=1e6 / samples_per_usd(middle, usd) if middle else None,
-        waiting_usd_per_hour=None if utilization is None else hourly * (1 - utilization),
-        lost_share=lost,
-        job_s=job_s,
-        job_usd=job_usd,
-        samples_in_budget=None
-        if terms.budget_usd is None
-        else terms.budget_usd * samples_per_usd(middle, usd),
-        within_deadline=in_time,
-        hosts_in_time=more[0] if more else None,
-        in_time_usd=None if in_time_s is None else in_time_s / 3600 * usd * more[0],
-        within_budget=_within(job_usd, terms.budget_usd) if todo else None,
+        currency=instance.currency,
+        region=(instance.spot_region if spot else instance.region) or "",
+        priced=instance.spot_priced if spot else instance.priced,
+        source=instance.spot_source if spot else instance.source,
     )
 
 
-def _notes(doc: TrainingRecord, instance: Instance) -> list[str]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Job:
+    """The arithmetic of one option, for any number of hosts."""
+
+    slowest: Pace
+    terms: Terms
+    interruptions_per_hour: float  # of each host
+    schedule: Schedule
+    preparation_s: float
+    samples: int | None  # of the whole job
+
+    def wanted(self, hosts: int) -> float:
+        """Samples/s that the hosts take while they train, at the rate of the slowest of them."""
+        return hosts * self.slowest.middle * (self.terms.efficiency if hosts > 1 else 1.0)
+
+    def storage(self, hosts: int) -> float | None:
+        """The most that the storage was measured to deliver; None: it does not limit the hosts.
+
+        It delivered what the runs received, whatever its ceiling says.
+        """
+        known = self.slowest.storage
+        if hosts <= self.slowest.hosts or known is None:
+            return None
+        return max(known.value, self.slowest.middle * self.slowest.hosts)
+
+    def lost(self, hosts: int) -> float:
+        return lost_share(self.schedule, self.interruptions_per_hour * hosts)
+
+    def rate(self, hosts: int) -> float:
+        """Samples/s of all hosts, after lost time."""
+        wanted, storage = self.wanted(hosts), self.storage(hosts)
+        capped = wanted if storage is None or self.terms.storage_grows else min(wanted, storage)
+        return capped * (1 - self.lost(hosts))
+
+    def seconds(self, hosts: int) -> float | None:
+        """Time of the job; None without a job, and for one that never ends."""
+        rate = self.rate(hosts)
+        return self.preparation_s + self.samples / rate if self.samples and rate else None
+
+    def hosts_in_time(self, more_than: int) -> int | None:
+        """The fewest hosts, above a number, that meet the deadline."""
+        each = range(more_than + 1, MAX_HOSTS + 1)
+        return next((n for n in each if _within(self.seconds(n), self.terms.deadline_s)), None)
+
+
+def _option(parts: tuple[Part, ...], kind: str, prices: tuple[Price, ...], terms: Terms) -> Option:
+    slowest = min(parts, key=lambda part: part.pace.middle).pace
+    hosts, spot = sum(part.hosts for part in parts), kind == "spot"
+    hourly = sum(part.hosts * price.usd_per_hour for part, price in zip(parts, prices, strict=True))
+    saving = terms.schedule.saving or _saving(slowest)
+    known = terms.samples or slowest.runs[0].job.dataset.samples
+    preparation = max((part.pace.preparation_s or 0.0 for part in parts), default=0.0)
+    job = _Job(
+        slowest=slowest,
+        terms=terms,
+        interruptions_per_hour=(terms.interruptions_per_hour or 0.0) if spot else 0.0,
+        schedule=Schedule(
+            every_s=terms.schedule.every_s, restart_s=terms.schedule.restart_s, saving=saving
+        ),
+        preparation_s=preparation * (known or 0),
+        samples=terms.epochs * known if terms.epochs and known else None,
+    )
+    wanted, storage, lost = job.wanted(hosts), job.storage(hosts), job.lost(hosts)
+    limits = storage is not None and wanted > storage and not terms.storage_grows
+    rate, seconds = job.rate(hosts), job.seconds(hosts)
+    low, high = (rate * factor for factor in _interval(job, hosts, limits=limits))
+    usd = seconds / 3600 * hourly if seconds is not None else None
+    in_time = _within(seconds, terms.deadline_s) if job.samples else None
+    more = job.hosts_in_time(hosts) if in_time is False and len(parts) == 1 else None
+    more_s = job.seconds(more) if more else None
+    each = samples_per_usd(rate, hourly)
+    return Option(
+        parts=parts,
+        kind=kind,
+        prices=prices,
+        usd_per_hour=hourly,
+        samples_per_s=rate,
+        samples_per_usd=each,
+        samples_per_usd_low=samples_per_usd(low, hourly),
+        samples_per_usd_high=samples_per_usd(high, hourly),
+        usd_per_million_samples=1e6 / each if each else None,
+        never_interrupted=spot and terms.interruptions_per_hour is None,
+        saves_counted=saving is not None,
+        lost_share=lost,
+        waiting_usd_per_hour=_waiting(
+            parts, prices, slowest, share=storage / wanted if limits and storage else 1.0
+        ),
+        wanted_samples_per_s=wanted,
+        storage_samples_per_s=storage,
+        storage_limits=limits,
+        if_storage_grows=hosts > slowest.hosts and not limits and _beyond(storage, wanted),
+        break_even_interruptions_per_hour=_break_even(job, parts, hourly) if spot else None,
+        job_s=seconds,
+        job_usd=usd,
+        preparation_s=job.preparation_s or None,
+        samples_in_budget=None if terms.budget_usd is None else terms.budget_usd * each,
+        within_deadline=in_time,
+        within_budget=_within(usd, terms.budget_usd) if job.samples else None,
+        hosts_in_time=more,
+        in_time_usd=None
+        if more is None or more_s is None
+        else more_s / 3600 * prices[0].usd_per_hour * more,
+        notes=tuple(note for part in parts for note in _notes(part)),
+    )
+
+
+def _beyond(storage: float | None, wanted: float) -> bool:
+    """Whether hosts want more than the storage was measured to deliver, or that is not known."""
+    return storage is None or wanted > storage
+
+
+def _saving(pace: Pace) -> Saving | None:
+    """The saves that the runs themselves measured, if they saved: those of the newest run."""
+    known = [found for doc in pace.runs if (found := saving_of(doc)) is not None]
+    return known[-1] if known else None
+
+
+def _interval(job: _Job, hosts: int, *, limits: bool) -> tuple[float, float]:
+    """The ends of the rate's interval, over the rate.
+
+    Hosts that wait for the storage have the interval of the storage.
+    """
+    pace, storage = job.slowest, job.slowest.storage
+    low, high = pace.low / pace.middle, pace.high / pace.middle
+    top = job.storage(hosts)
+    if not limits or storage is None or top is None:
+        return low, high
+    least = min(top, storage.value if storage.low is None else storage.low)
+    wanted = job.wanted(hosts)
+    most = min(wanted * high, max(top, wanted * high if storage.high is None else storage.high))
+    return min(least, wanted * low) / top, max(1.0, most / top)
+
+
+def _waiting(
+    parts: Sequence[Part], prices: Sequence[Price], slowest: Pace, *, share: float
+) -> float | None:
+    """USD an hour for accelerators that wait for data.
+
+    ``share``: of the rate that the hosts could have, what the storage lets them have. A host that
+    is faster than the slowest one waits for it.
+    """
+    total = 0.0
+    for part, price in zip(parts, prices, strict=True):
+        if part.pace.utilization is None:
+            return None
+        busy = part.pace.utilization * share * slowest.middle / part.pace.middle
+        total += part.hosts * price.usd_per_hour * (1 - min(1.0, busy))
+    return total
+
+
+def _break_even(job: _Job, parts: Sequence[Part], spot_hourly: float) -> float | None:
+    """Interruptions of each spot host in an hour at which a sample costs as much as on demand.
+
+    None without a price on demand; ``MAX_INTERRUPTIONS`` stands for all larger rates.
+    """
+    prices = [part.instance.usd_per_hour for part in parts]
+    demand = sum(
+        part.hosts * usd for part, usd in zip(parts, prices, strict=True) if usd is not None
+    )
+    if None in prices or demand <= 0:
+        return None
+    hosts = sum(part.hosts for part in parts)
+    least = (1 - lost_share(job.schedule, 0.0)) * spot_hourly / demand
+
+    def pays(often: float) -> bool:
+        return 1 - lost_share(job.schedule, often * hosts) >= least
+
+    low, high = 0.0, MAX_INTERRUPTIONS
+    if pays(high):
+        return high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if pays(middle) else (low, middle)
+    return low
+
+
+def _notes(part: Part) -> list[str]:
     """Differences between the measured machine and the priced one.
 
     The rate is valid for the price only if the two are the same.
     """
+    doc, instance = part.pace.runs[0], part.instance
     found = []
+    if not part.measured:
+        found.append(
+            f"no run has a host of type {instance.type}: its rate is that of the slowest runs here"
+        )
     cores = doc.host.effective_cores or doc.host.cores
     if cores and instance.cores and float(cores) != instance.cores:
         found.append(
             f"the run had {counted(float(cores), 'core')}, {instance.type} has {instance.cores}: "
             "its rate there was not measured"
         )
-    if instance.accelerators and doc.job.accelerators != instance.accelerators:
+    each = doc.job.accelerators / part.pace.hosts
+    if instance.accelerators and each != instance.accelerators:
         found.append(
-            f"the run fed {counted(doc.job.accelerators, 'accelerator')}, but "
+            f"the run fed {counted(each, 'accelerator')}, but "
             f"{counted(instance.accelerators, 'accelerator')} are paid for"
         )
     return found
-
-
-def _preparation(doc: TrainingRecord, samples: int | None) -> float | None:
-    """Seconds to convert one epoch's samples on one host, at the conversion rate of the run."""
-    layout, measured = doc.job.loader.layout, doc.job.dataset.samples
-    return layout.seconds * samples / measured if layout and measured and samples else None
-
-
-def _lost(terms: Terms, often: float, hosts: int) -> float:
-    return min(1.0, hosts * often * (terms.checkpoint_every_s / 2 + terms.restart_s) / 3600)
-
-
-def _scaling(terms: Terms, hosts: int) -> float:
-    return terms.efficiency if hosts > 1 else 1.0
 
 
 def _within(takes: float | None, limit: float | None) -> bool | None:

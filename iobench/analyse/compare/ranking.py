@@ -1,0 +1,227 @@
+"""Ways to pay for the same work, best first, and what may be said about their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...schema.claim import Answer, Drift
+from ...schema.instances import Instance
+from ...schema.record import TrainingRecord
+from .claims import answer_of, claim
+from .cost import break_even_efficiency, options_of
+from .identity import by_identity, differences, identity, role_of
+from .options import Option, Part, Terms
+from .pace import METRIC, Pace, pace_of
+from .statistics import NOISE
+
+Machine = tuple[tuple[int, Instance], ...]
+"""The hosts of a job: how many of each type of instance."""
+
+DriftOf = Callable[[TrainingRecord], Drift | None]
+"""How much runs like this one differ from one another, as far as that is known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Against:
+    """What a sample costs with this option, over its cost with the best one.
+
+    ``low`` and ``high`` are None if the interval is not known; ``why`` has the reason.
+    """
+
+    answer: Answer
+    ratio: float | None  # None: nothing is trained with this option
+    low: float | None = None
+    high: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BreakEven:
+    """The scaling efficiency at which an option costs as much for a sample as ``other``."""
+
+    option: Option
+    other: Option
+    efficiency: float  # above 1: it cannot be as cheap
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranking:
+    """The options for one workload on one dataset, best first. The first is compared with none."""
+
+    workload: str
+    terms: Terms
+    options: tuple[Option, ...]
+    against: tuple[Against | None, ...]  # for each option
+    break_evens: tuple[BreakEven, ...]
+    # What differs between the runs of an option and those of the first one; a line for each key
+    differs: tuple[tuple[str, ...], ...]
+    without_price: tuple[str, ...]  # types of instances
+
+
+def rankings(
+    priced: Sequence[tuple[TrainingRecord, Machine]],
+    terms: Terms,
+    *,
+    drift_of: DriftOf | None = None,
+) -> list[Ranking]:
+    """Rank the ways to pay for each workload among ``priced``: runs, and machines to run them on.
+
+    Runs of the same identity and machine are one option. Runs that measured no rate are left out.
+    """
+    works: dict[tuple[str, ...], list[tuple[TrainingRecord, Machine]]] = {}
+    for doc, machine in priced:
+        works.setdefault(_asked(doc), []).append((doc, machine))
+    found = [_ranking(each, terms, drift_of) for each in works.values()]
+    return [ranking for ranking in found if ranking is not None]
+
+
+def _asked(doc: TrainingRecord) -> tuple[str, ...]:
+    """What the run asks of the storage: a sample is the same work in runs that agree in it."""
+    facts = identity(doc)
+    return tuple(f"{key}={facts[key]}" for key in sorted(facts) if role_of(key) == "asked")
+
+
+def _ranking(
+    priced: Sequence[tuple[TrainingRecord, Machine]], terms: Terms, drift_of: DriftOf | None
+) -> Ranking | None:
+    machines: dict[Machine, list[TrainingRecord]] = {}
+    for doc, machine in priced:
+        machines.setdefault(machine, []).append(doc)
+    options: list[Option] = []
+    unpriced: list[str] = []
+    for machine, docs in machines.items():
+        for parts in _jobs(machine, docs, drift_of):
+            made = options_of(parts, terms)
+            options += made
+            unpriced += [] if made else [part.instance.type for part in parts]
+    if not options and not unpriced:
+        return None
+    options.sort(key=_order)
+    best = options[0] if options else None
+    return Ranking(
+        workload=priced[0][0].job.workload.name,
+        terms=terms,
+        options=tuple(options),
+        against=tuple(None if one is best else _against(one, best) for one in options if best),
+        break_evens=tuple(_break_evens(options, terms)),
+        differs=tuple(_differs(one, options[0]) for one in options),
+        without_price=tuple(dict.fromkeys(unpriced)),
+    )
+
+
+def _jobs(
+    machine: Machine, docs: Sequence[TrainingRecord], drift_of: DriftOf | None
+) -> list[tuple[Part, ...]]:
+    """The jobs on this machine: one for each group of runs, or one if it has several types.
+
+    Each type then has the slowest pace among the runs on that type; a type without runs has the
+    slowest of all.
+    """
+    groups = [
+        [doc for doc in group if isinstance(doc, TrainingRecord)] for group in by_identity(docs)
+    ]
+    paces = [
+        pace
+        for group in groups
+        if (pace := pace_of(group, drift_of(group[0]) if drift_of else None)) is not None
+    ]
+    if not paces:
+        return []
+    if len(machine) == 1:
+        ((hosts, instance),) = machine
+        return [(Part(hosts=hosts, instance=instance, pace=pace),) for pace in paces]
+    parts = []
+    for hosts, instance in machine:
+        own = [pace for pace in paces if pace.type == instance.type]
+        slowest = min(own or paces, key=lambda pace: pace.middle)
+        parts.append(Part(hosts=hosts, instance=instance, pace=slowest, measured=bool(own)))
+    return [tuple(parts)]
+
+
+def _order(option: Option) -> tuple[bool, bool, float]:
+    """Best first: what meets the deadline and the budget, then what is known, then the cost."""
+    return (not option.in_time_and_budget, option.never_interrupted, -option.samples_per_usd)
+
+
+def _against(option: Option, best: Option) -> Against:
+    """The cost of a sample with ``option``, over that with ``best``.
+
+    Prices and losses are stated figures; only the rates are uncertain. Two options of the same runs
+    differ by these stated figures alone, unless the storage limits one of them.
+    """
+    if not option.samples_per_usd or not best.samples_per_usd:
+        return Against(answer="different", ratio=None)
+    ratio = best.samples_per_usd / option.samples_per_usd
+    one, other = option.slowest.pace, best.slowest.pace
+    if option.never_interrupted and not best.never_interrupted:
+        if ratio > 1 + NOISE and _same_runs(one, other):
+            return Against(answer="different", ratio=ratio, low=ratio)
+        why = "its interruptions are not known"
+        return Against(answer="not told", ratio=ratio, low=ratio, why=why)
+    if option.if_storage_grows != best.if_storage_grows:
+        why = "one of the two needs a storage that grows with its hosts"
+        return Against(answer="not told", ratio=ratio, why=why)
+    if option.storage_limits or best.storage_limits:
+        low = best.samples_per_usd_low / option.samples_per_usd_high
+        high = best.samples_per_usd_high / max(option.samples_per_usd_low, 1e-30)
+        return Against(answer=answer_of(low, high, NOISE), ratio=ratio, low=low, high=high)
+    if _same_runs(one, other):
+        return Against(answer=answer_of(ratio, ratio, NOISE), ratio=ratio, low=ratio, high=ratio)
+    found = claim(
+        METRIC,
+        other.values,
+        one.values,
+        higher_is_better=True,
+        threshold=NOISE,
+        drift=other.drift or one.drift,
+    )
+    interval = found.ratio
+    if interval is None or interval.low is None or interval.high is None:
+        return Against(answer="not told", ratio=ratio, why=found.why)
+    factor = ratio * one.middle / other.middle  # of the stated figures
+    low, high = interval.low * factor, interval.high * factor
+    return Against(
+        answer=answer_of(low, high, NOISE), ratio=interval.value * factor, low=low, high=high
+    )
+
+
+def _same_runs(one: Pace, other: Pace) -> bool:
+    return len(one.runs) == len(other.runs) and all(
+        doc is each for doc, each in zip(one.runs, other.runs, strict=True)
+    )
+
+
+def _break_evens(options: Sequence[Option], terms: Terms) -> list[BreakEven]:
+    """For each option of several hosts: the efficiency to be as cheap as the best other machine.
+
+    An option that waits for its storage has none, since its efficiency does not matter then.
+    """
+    found = []
+    for option in options:
+        others = [
+            other
+            for other in options
+            if other.machine != option.machine and not other.never_interrupted
+        ]
+        if option.hosts < 2 or option.storage_limits or not others:
+            continue
+        other = max(others, key=lambda each: each.samples_per_usd)
+        whole = option.samples_per_s / terms.efficiency
+        if whole <= 0 or other.samples_per_s <= 0:
+            continue
+        needed = break_even_efficiency(
+            option.usd_per_hour, other.usd_per_hour, whole / other.samples_per_s
+        )
+        found.append(BreakEven(option=option, other=other, efficiency=needed))
+    return found
+
+
+def _differs(option: Option, best: Option) -> tuple[str, ...]:
+    """What differs in the runs of the two options: settings, host, storage, versions."""
+    one, other = option.slowest.pace, best.slowest.pace
+    return (
+        ()
+        if _same_runs(one, other)
+        else differences(identity(other.runs[0]), identity(one.runs[0]))
+    )

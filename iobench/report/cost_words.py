@@ -1,0 +1,265 @@
+"""What ``iobench cost`` says in words: the answer for everyone, and the details of each option."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..analyse.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS
+from ..analyse.compare.options import Option, Price
+from ..analyse.compare.ranking import Against, BreakEven, Ranking
+from ..schema.instances import STATED
+from ..units import counted, format_count, format_duration, format_percent
+
+MAX_DIFFERENCES = 4
+"""Largest number of differences between runs that are shown for an option."""
+
+
+def title(one: Ranking) -> str:
+    if not one.options:
+        return f"{one.workload}: no price is known"
+    best = one.options[0]
+    if len(one.options) == 1:
+        return f"{one.workload} on {_named(best)}"
+    if not best.samples_per_usd:
+        return f"{one.workload}: nothing is trained with any option"
+    return f"{one.workload} is cheapest on {_named(best)}"
+
+
+def _named(option: Option) -> str:
+    return f"{_paid(option)}{', if it is never interrupted' if option.never_interrupted else ''}"
+
+
+def _paid(option: Option) -> str:
+    return f"{option.machine} {'on spot' if option.kind == 'spot' else option.kind}"
+
+
+def sentences(one: Ranking) -> Iterator[str]:
+    if not one.options:
+        return
+    best = one.options[0]
+    most = "at most " if best.never_interrupted else ""
+    if best.samples_per_usd:
+        yield f"1 USD buys {most}{_large(best.samples_per_usd)} samples{_job(one, best)}."
+    yield from _of_storage(best)
+    yield from _next_best(one)
+    yield from _of_spot(one)
+    if not best.in_time_and_budget:
+        yield "No option meets the deadline and the budget."
+
+
+def _large(value: float) -> str:
+    """``2.58 million``, as people say it."""
+    size, name = scale(value)
+    return f"{_three(value / size)} {name}" if name else format_count(value)
+
+
+def scale(value: float) -> tuple[float, str]:
+    """The unit in which people say a large number, and its name."""
+    return (1e9, "billion") if value >= 1e9 else (1e6, "million") if value >= 1e6 else (1.0, "")
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else format_count(value)
+
+
+def _job(one: Ranking, option: Option) -> str:
+    if option.job_s is None or option.job_usd is None:
+        return ""
+    least = "at least " if option.never_interrupted else ""
+    epochs = counted(one.terms.epochs or 1, "epoch")
+    kept = [] if option.within_deadline is None else ["in time" * bool(option.within_deadline)]
+    kept += ["within the budget"] if option.within_budget else []
+    kept = [each for each in kept if each]
+    fits = f", {' and '.join(kept)}" if kept else ""
+    return (
+        f"; {epochs} cost {least}{_usd(option.job_usd)} and take {least}"
+        f"{format_duration(option.job_s)}{fits}"
+    )
+
+
+def _of_storage(option: Option) -> Iterator[str]:
+    wanted = f"{format_count(option.wanted_samples_per_s)} samples/s"
+    known = option.storage_samples_per_s
+    if option.storage_limits and known is not None:
+        yield (
+            f"The hosts wait for the storage: together they could take {wanted}, and it was "
+            f"measured to deliver {format_count(known)}."
+        )
+    elif option.if_storage_grows:
+        measured = (
+            "what it can deliver was not measured"
+            if known is None
+            else f"it was measured to deliver {format_count(known)}"
+        )
+        yield f"This holds if the storage grows with the hosts: they take {wanted}, and {measured}."
+
+
+def _next_best(one: Ranking) -> Iterator[str]:
+    """The next option on another machine, or the next one at all, if its cost is known."""
+    known = [
+        (option, against)
+        for option, against in zip(one.options, one.against, strict=True)
+        if against is not None and not option.never_interrupted
+    ]
+    others = [each for each in known if each[0].machine != one.options[0].machine] or known
+    if not others:
+        return
+    other, against = others[0]
+    if against.ratio is None:
+        yield f"On {_named(other)}, nothing is trained."
+    elif against.answer == "different":
+        yield f"With {_named(other)}, a sample costs {_said(against)}."
+    elif against.answer == "equal":
+        yield f"With {_named(other)}, it costs as much, within 5 %."
+    else:
+        yield (
+            f"With {_named(other)}, a sample cost {_said(against)} in these runs; whether that "
+            f"holds on another day is not told: {against.why or 'the interval holds both'}."
+        )
+
+
+def _said(against: Against) -> str:
+    """``1.63 times as much, 1.5 to 1.7``, as people say it."""
+    if against.ratio is None:
+        return "more than can be said"
+    text = f"{against.ratio:.3g} times as much"
+    if against.low is None or against.high is None or against.low == against.high:
+        return text
+    return f"{text} (95 % interval: {against.low:.3g} to {against.high:.3g})"
+
+
+def _of_spot(one: Ranking) -> Iterator[str]:
+    unknown = [option for option in one.options if option.never_interrupted]
+    if not unknown:
+        return
+    option = min(unknown, key=lambda each: -each.samples_per_usd)
+    often = option.break_even_interruptions_per_hour
+    until = "" if often is None else f"; it pays below {_often(often)}"
+    yield (
+        f"How often spot instances are interrupted is not known (--interruptions-per-hour): "
+        f"{option.machine} on spot gives at most {_large(option.samples_per_usd)} samples for 1 "
+        f"USD{until}."
+    )
+
+
+def _often(rate: float) -> str:
+    """A rate of interruptions of one host."""
+    if rate >= MAX_INTERRUPTIONS:
+        return "60 interruptions of a host an hour"
+    if rate >= 1:
+        return f"{rate:.2g} interruptions of a host an hour"
+    if rate <= 0:
+        return "any interruption"
+    return f"one interruption of a host every {format_duration(3600 / rate)}"
+
+
+def _usd(value: float) -> str:
+    return f"{plain_usd(value)} USD"
+
+
+def plain_usd(value: float) -> str:
+    return f"{value:,.2f}" if value >= 1 else f"{value:.4g}"
+
+
+def details(option: Option) -> Iterator[str]:
+    yield from (_priced(price) for price in option.prices)
+    runs = [doc.run_id for part in option.parts for doc in part.pace.runs]
+    shown = ", ".join(dict.fromkeys(runs[:3])) + (", ..." if len(runs) > 3 else "")
+    yield f"the rate is that of {counted(len(runs), 'run')}: {shown}"
+    if len(option.parts) > 1:
+        slowest = option.slowest
+        yield (
+            f"hosts that train together wait for the slowest at each step: {slowest.instance.type},"
+            f" {format_count(slowest.pace.middle)} samples/s"
+        )
+    yield from _of_storage(option)
+    if option.waiting_usd_per_hour is not None:
+        yield f"{_usd(option.waiting_usd_per_hour)} an hour are paid while accelerators wait"
+    yield from _lost(option)
+    if option.preparation_s is not None:
+        written = format_duration(option.preparation_s)
+        yield f"the loader's own layout takes {written} to write, once: counted in a job"
+    if option.within_deadline is False:
+        yield _late(option)
+    if option.within_budget is False:
+        yield "OVER the budget" if option.job_usd is not None else "the job never ends"
+    if option.samples_in_budget is not None:
+        yield f"the budget buys {format_count(option.samples_in_budget)} samples"
+
+
+def _priced(price: Price) -> str:
+    source = "stated on the command line" if price.source == STATED else price.source
+    facts = [
+        f"{price.type}: {price.usd_per_hour:g} {price.currency} an hour",
+        price.region or "region not stated",
+        price.priced or "date not stated",
+        source or "source not stated",
+    ]
+    return ", ".join(facts)
+
+
+def _lost(option: Option) -> Iterator[str]:
+    often = option.break_even_interruptions_per_hour
+    if option.never_interrupted:
+        yield "how often it is interrupted is not known: these figures hold if it never is"
+    if option.lost_share:
+        what = "saves and interruptions" if option.saves_counted else "interruptions"
+        what = what if option.kind == "spot" and not option.never_interrupted else "saves"
+        yield f"{format_percent(option.lost_share)} of the time is lost to {what}"
+    if not option.saves_counted:
+        yield "the time of saves is not in it: name a run that measured them with --checkpoints"
+    if often is not None:
+        yield f"it is cheaper than on demand below {_often(often)}"
+
+
+def _late(option: Option) -> str:
+    if option.job_s is None:
+        return "the job never ends"
+    if option.hosts_in_time is None or option.in_time_usd is None:
+        if len(option.parts) > 1:
+            return "TOO LATE"
+        why = ", since the storage delivers no more" if option.storage_samples_per_s else ""
+        return f"TOO LATE, and so are up to {MAX_HOSTS} hosts{why}"
+    return (
+        f"TOO LATE: {format_count(option.hosts_in_time)} hosts would be in time, for "
+        f"{_usd(option.in_time_usd)}"
+    )
+
+
+def differs(lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        more = len(lines) - MAX_DIFFERENCES
+        shown = "; ".join(lines[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
+        yield f"its runs differ from those of option 1: {shown}"
+
+
+def break_even(found: BreakEven) -> str:
+    one, other = _named(found.option), _paid(found.other)
+    if found.efficiency > 1:
+        return f"at no scaling efficiency is a sample as cheap with {one} as with {other}"
+    return (
+        f"at a scaling efficiency of {found.efficiency:.3g}, a sample costs as much with {one} as "
+        f"with {other}"
+    )
+
+
+def bases(one: Ranking) -> Iterator[str]:
+    bases = {option.slowest.pace.basis for option in one.options}
+    if "repetitions" in bases:
+        yield (
+            "with fewer than 4 runs, [ ] has the slowest and the fastest repetition, which tell "
+            "nothing about another day"
+        )
+    if bases & {"runs", "drift"}:
+        yield "[ ] is the 95 % interval of the rate of such runs"
+
+
+def times(against: Against) -> str:
+    if against.ratio is None:
+        return ""
+    if against.low is None or against.high is None:
+        least = "at least " if against.low is not None else ""
+        return f"{least}{against.ratio:.3g} x"
+    if against.low == against.high:
+        return f"{against.ratio:.3g} x"
+    return f"{against.ratio:.3g} x [{against.low:.3g}, {against.high:.3g}]"

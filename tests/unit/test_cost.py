@@ -1,0 +1,555 @@
+"""What a sample costs: the arithmetic of published tables, hosts, losses, and the order of ways to
+pay.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.analyse.compare.cost import break_even_efficiency, samples_per_usd
+from iobench.analyse.compare.losses import Saving, Schedule, lost_share, saving_of
+from iobench.analyse.compare.options import Option, Terms
+from iobench.analyse.compare.ranking import Machine, Ranking, rankings
+from iobench.cli.main import main
+from iobench.report.cost import sections
+from iobench.report.render_text import render_text
+from iobench.schema.claim import Drift
+from iobench.schema.instances import Instance
+from iobench.schema.job import Layout
+from iobench.schema.record import TrainingRecord, load_run
+from iobench.schema.verdict import RankTime
+from tests.unit.conftest import build_run
+from tests.unit.test_compare import BASE, FAST, document
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
+
+# Published tables
+
+
+@pytest.mark.parametrize(
+    ("samples_per_s", "usd_per_hour", "per_usd", "usd_per_million"),
+    [
+        (9.12, 0.357, 91_966, 10.87),
+        (24.34 / 1.86, 0.357, 131_960, 7.58),
+        (24.34, 0.357, 245_445, 4.07),
+        (37.93, 0.357, 382_487, 2.61),
+        (39.05, 0.357, 393_782, 2.54),
+        (40.73, 0.357, 410_723, 2.43),
+        (40.73, 0.1291, 1_135_771, 0.88),
+        (340, 1.212, 1_009_901, 0.99),
+    ],
+)
+def test_training_on_cpu_and_gpu_instances(
+    samples_per_s: float, usd_per_hour: float, per_usd: int, usd_per_million: float
+) -> None:
+    """ResNet-50 on c7i.2xlarge, on demand and spot, and on g5.2xlarge."""
+    found = samples_per_usd(samples_per_s, usd_per_hour)
+    assert round(found) == per_usd
+    assert round(1e6 / found, 2) == usd_per_million
+
+
+def test_a_gpu_that_is_6_7_times_cheaper() -> None:
+    per_usd = 6.7 * samples_per_usd(40.73, 0.357)
+    assert per_usd / 1e6 == pytest.approx(2.75, abs=0.005)
+    assert per_usd * 1.212 / 3600 == pytest.approx(926, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("host_usd_per_hour", "efficiencies"),
+    [(1.212, (0.855, 0.598, 0.427, 0.342, 0.256)), (1.624, (1.145, 0.802, 0.573, 0.458, 0.344))],
+)
+def test_break_even_of_spot(host_usd_per_hour: float, efficiencies: tuple[float, ...]) -> None:
+    """4 hosts with a discount against one g5.12xlarge with as many accelerators; above 1 it is
+    impossible.
+    """
+    found = [
+        break_even_efficiency(4 * host_usd_per_hour * (1 - discount), 5.672)
+        for discount in (0, 0.3, 0.5, 0.6, 0.7)
+    ]
+    assert found == pytest.approx(efficiencies, abs=0.0006)
+
+
+# Losses
+
+
+@pytest.mark.parametrize(
+    ("hosts", "per_hour", "lost"),
+    [(8, 0.05, 0.213), (16, 0.05, 0.389), (32, 0.05, 0.646), (32, 0.1, 0.896)],
+)
+def test_losses_are_exact(hosts: int, per_hour: float, lost: float) -> None:
+    """Saves every hour that take no time, restarts of 5 minutes."""
+    assert lost_share(Schedule(), hosts * per_hour) == pytest.approx(lost, abs=0.0006)
+    assert lost_share(Schedule(), 0.0) == 0.0
+
+
+def test_saves_take_time_with_and_without_interruptions() -> None:
+    schedule = Schedule(saving=Saving(run_id="c", blocked_s=400.0, restore_s=100.0))
+    assert lost_share(schedule, 0.0) == pytest.approx(400 / 4000)
+    assert lost_share(schedule, 0.4) > lost_share(Schedule(), 0.4) + 0.05
+
+
+def test_the_saves_of_a_study_are_those_of_the_whole_model() -> None:
+    found = load_run(GOLDEN / "checkpoint-stream")
+    study = found.checkpoints
+    saving = saving_of(found)
+    assert study is not None
+    assert saving is not None
+    growth = study.full_bytes / study.bytes
+    assert saving.blocked_s == pytest.approx(study.figures["blocked_s"].median * growth)
+    assert saving_of(load_run(GOLDEN / "calibrated")) is None
+
+
+# Options
+
+
+MACHINE = Instance(type="m", usd_per_hour=2.0, spot_usd_per_hour=0.5, priced="2026-01-01")
+
+
+def run_of(rates: list[float], **changes: Any) -> TrainingRecord:
+    return TrainingRecord.model_validate(document(rates, dataset__samples=1000, **changes))
+
+
+def ranked(*given: tuple[TrainingRecord, Machine], terms: Terms | None = None) -> Ranking:
+    (found,) = rankings(given, terms or Terms())
+    return found
+
+
+def options(
+    doc: TrainingRecord,
+    terms: Terms | None = None,
+    *,
+    hosts: int = 1,
+    instance: Instance = MACHINE,
+) -> list[Option]:
+    """On demand first, if there is such a price, then spot."""
+    found = ranked((doc, ((hosts, instance),)), terms=terms).options
+    return sorted(found, key=lambda option: option.kind)
+
+
+@given(
+    rate=st.floats(0.1, 1e6),
+    price=st.floats(0.01, 100),
+    hosts=st.integers(1, 64),
+    epochs=st.integers(1, 100),
+)
+def test_money_is_time(rate: float, price: float, hosts: int, epochs: int) -> None:
+    """A job's dollars are its samples over samples per dollar, however many hosts do it at full
+    efficiency.
+    """
+    (paid,) = options(
+        run_of([rate] * 6),
+        Terms(epochs=epochs, storage_grows=True),
+        hosts=hosts,
+        instance=Instance(type="m", usd_per_hour=price),
+    )
+    assert paid.job_usd == pytest.approx(epochs * 1000 / paid.samples_per_usd)
+    assert paid.job_s == pytest.approx(epochs * 1000 / (rate * hosts))
+    assert paid.usd_per_million_samples is not None
+    assert paid.usd_per_million_samples * paid.samples_per_usd == pytest.approx(1e6)
+
+
+def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
+    doc = run_of(BASE)
+    for repetition in doc.job.repetitions:
+        repetition.accelerator_utilization_strict = 0.5  # with the start-up of a short run
+        repetition.accelerator_utilization_sustained = 0.75
+    schedule = Schedule(every_s=1200, restart_s=600)
+    terms = Terms(efficiency=0.9, interruptions_per_hour=0.1, schedule=schedule)
+    demand, spot = options(doc, terms, hosts=2)
+    assert demand.waiting_usd_per_hour == pytest.approx(2 * 2.0 * 0.25)
+    assert demand.lost_share == 0
+    assert spot.lost_share == lost_share(schedule, 0.2)  # an interruption of one stops both
+    assert spot.samples_per_s == pytest.approx(2 * 0.9 * 100.1 * (1 - spot.lost_share), rel=0.01)
+    assert spot.samples_per_usd_low < spot.samples_per_usd < spot.samples_per_usd_high
+    assert not spot.never_interrupted
+
+
+def test_unknown_interruptions_give_upper_bounds_which_are_never_the_best() -> None:
+    found = ranked((run_of(BASE), ((1, MACHINE),)))
+    best, spot = found.options
+    assert (best.kind, best.never_interrupted) == ("on demand", False)
+    assert (spot.kind, spot.never_interrupted) == ("spot", True)
+    assert spot.samples_per_usd == pytest.approx(4 * best.samples_per_usd)
+    against = found.against[1]
+    assert against is not None
+    assert (against.answer, against.low, against.high) == ("not told", 0.25, None)
+    # It costs a quarter, so it pays until three quarters of the time are lost.
+    often = spot.break_even_interruptions_per_hour
+    assert often is not None
+    assert lost_share(Schedule(), often) == pytest.approx(0.75)
+    stated = ranked((run_of(BASE), ((1, MACHINE),)), terms=Terms(interruptions_per_hour=0.0))
+    assert (stated.options[0].kind, stated.options[0].never_interrupted) == ("spot", False)
+
+
+def test_saves_within_a_run_are_counted_once() -> None:
+    """A third of each repetition was spent on saves: the rate without them is 1.5 times as high,
+    and saves of the interval that is asked for count instead.
+    """
+    doc = run_of([100.0] * 6)
+    for repetition in doc.job.repetitions:
+        repetition.wall_s, repetition.checkpoint_s = 16.0, 5.0
+        repetition.ranks = [RankTime(rank=0, wall_s=16.0, startup_s=1.0, busy_s=1.0, fill_s=0.0)]
+    saving = Saving(run_id="c", blocked_s=400.0)
+    demand, _ = options(doc, Terms(schedule=Schedule(saving=saving)))
+    assert demand.samples_per_s == pytest.approx(100 * 15 / 10 * 0.9)
+    assert demand.saves_counted
+
+
+def test_a_layout_of_its_own_is_paid_once() -> None:
+    """1000 samples were converted in 20 s; an epoch of 5000 takes 100 s, and 10 epochs at 100/s on
+    2 hosts 250 s.
+    """
+    doc = run_of([100.0] * 6)
+    doc.job.loader.layout = Layout(seconds=20.0, bytes=1, files=1, made_earlier=False)
+    found, _ = options(doc, Terms(epochs=10, samples=5000), hosts=2)
+    assert found.preparation_s == 100
+    assert found.job_s == pytest.approx(100 + 250)
+    assert found.job_usd == pytest.approx(350 / 3600 * 2 * 2.0)
+
+
+HOUR = Terms(epochs=1, samples=3_600_000, deadline_s=3600, efficiency=0.8, storage_grows=True)
+
+
+def test_how_many_hosts_for_a_deadline() -> None:
+    """100/s and 3,600,000 samples: one host takes 10 h. In 1 h, n hosts at 80 %: 10 / 0.8 n <= 1
+    from 13 on.
+    """
+    doc = run_of([100.0] * 6)
+    late, _ = options(doc, HOUR)
+    assert (late.within_deadline, late.hosts_in_time) == (False, 13)
+    assert late.in_time_usd == pytest.approx(10 / 0.8 * 2.0)  # host hours x USD
+    in_time, _ = options(doc, HOUR, hosts=13)
+    assert (in_time.within_deadline, in_time.hosts_in_time) == (True, None)
+    never, _ = options(doc, Terms(epochs=1, samples=3_600_000, deadline_s=1))
+    assert (never.within_deadline, never.hosts_in_time) == (False, None)
+
+
+def storage_of(rate: float) -> TrainingRecord:
+    """1,900 samples/s on one host; the storage was measured to deliver ``rate``."""
+    rates = {"fetch": rate, "storage_raw": None}
+    return build_run(rates=rates, measured=1900.0, dataset={"samples": 7_200_000})
+
+
+def test_hosts_get_no_more_than_the_storage_was_measured_to_deliver() -> None:
+    terms = Terms(epochs=1, deadline_s=1800)
+    one, _ = options(storage_of(2100.0), terms)
+    assert one.samples_per_s == pytest.approx(1900)
+    assert (one.storage_limits, one.if_storage_grows) == (False, False)
+    # 7.2 million samples in half an hour are 4,000/s, which this storage never delivers.
+    assert (one.within_deadline, one.hosts_in_time) == (False, None)
+    eight, _ = options(storage_of(2100.0), terms, hosts=8)
+    assert eight.samples_per_s == pytest.approx(2100)
+    assert eight.wanted_samples_per_s == pytest.approx(8 * 1900)
+    assert (eight.storage_samples_per_s, eight.storage_limits) == (2100, True)
+    assert eight.waiting_usd_per_hour == pytest.approx(8 * 2.0 * (1 - 0.95 * 2100 / 15_200))
+    enough, _ = options(storage_of(20_000.0), terms, hosts=8)
+    assert enough.samples_per_s == pytest.approx(15_200)
+    assert (enough.storage_limits, enough.if_storage_grows) == (False, False)
+
+
+def test_a_storage_that_grows_is_a_condition() -> None:
+    terms = Terms(epochs=1, deadline_s=1800, storage_grows=True)
+    one, _ = options(storage_of(2100.0), terms)
+    assert one.hosts_in_time == 3
+    eight, _ = options(storage_of(2100.0), terms, hosts=8)
+    assert eight.samples_per_s == pytest.approx(15_200)
+    assert (eight.storage_limits, eight.if_storage_grows) == (False, True)
+    unknown, _ = options(run_of(BASE), Terms(), hosts=8)  # no ceiling was measured
+    assert (unknown.storage_samples_per_s, unknown.if_storage_grows) == (None, True)
+
+
+def test_the_storage_delivers_at_least_what_the_run_received() -> None:
+    found, _ = options(storage_of(1000.0), hosts=2)
+    assert found.storage_samples_per_s == pytest.approx(1900)
+
+
+SMALL = Instance(type="small", usd_per_hour=1.0, spot_usd_per_hour=0.6)
+LARGE = Instance(type="large", usd_per_hour=3.0)
+
+
+def test_hosts_of_several_types_wait_for_the_slowest() -> None:
+    slow = run_of([100.0] * 6, host__instance_type="small")
+    fast = run_of([150.0] * 6, host__instance_type="large")
+    for doc in (slow, fast):
+        for repetition in doc.job.repetitions:
+            repetition.accelerator_utilization_sustained = 0.9
+    machine: Machine = ((2, SMALL), (1, LARGE))
+    (option,) = ranked((slow, machine), (fast, machine)).options  # large has no spot price
+    assert (option.hosts, option.usd_per_hour, option.kind) == (3, 5.0, "on demand")
+    assert option.samples_per_s == pytest.approx(300)
+    assert option.slowest.instance.type == "small"
+    assert [part.measured for part in option.parts] == [True, True]
+    assert option.waiting_usd_per_hour == pytest.approx(2 * 1.0 * 0.1 + 3.0 * (1 - 0.9 * 2 / 3))
+    assert "small" in option.machine
+    assert "large" in option.machine
+    (guess,) = ranked((slow, machine)).options
+    assert [part.measured for part in guess.parts] == [True, False]
+    assert any("large" in note for note in guess.notes)
+
+
+def test_a_run_on_several_hosts_is_priced_by_the_host() -> None:
+    doc = run_of([400.0] * 6, hosts=[{"cores": 2}, {"cores": 2}])
+    (one, _), (two, _) = options(doc), options(doc, hosts=2)
+    assert one.samples_per_s == pytest.approx(200)
+    assert two.samples_per_s == pytest.approx(400)
+    assert not two.if_storage_grows  # so many hosts were measured
+
+
+# Order
+
+
+def test_runs_of_the_same_identity_are_one_option() -> None:
+    """Four runs a side, each of several repetitions: the interval is that of runs."""
+    runs = [run_of([rate] * 3) for rate in (100.0, 101.0, 99.0, 100.0)]
+    other = [run_of([rate] * 3, storage__url="/b") for rate in (160.0, 161.0, 159.0, 160.0)]
+    machine = ((1, Instance(type="m", usd_per_hour=1.0)),)
+    found = ranked(*((doc, machine) for doc in (*runs, *other)))
+    best, second = found.options
+    assert [len(option.slowest.pace.values) for option in found.options] == [4, 4]
+    assert best.samples_per_usd == pytest.approx(160 * 3600)
+    assert second.slowest.pace.basis == "runs"
+    assert second.samples_per_usd_low < 100 * 3600 < second.samples_per_usd_high
+    against = found.against[1]
+    assert found.against[0] is None
+    assert against is not None
+    assert (against.answer, round(against.ratio or 0, 1)) == ("different", 1.6)
+    assert found.differs[1] == ("storage.url: /b -> /data",)
+
+
+def test_one_run_a_side_tells_no_order_and_known_drift_does() -> None:
+    machine = ((1, Instance(type="m", usd_per_hour=1.0)),)
+    given = [(run_of(BASE), machine), (run_of(FAST, storage__url="/b"), machine)]
+    (found,) = rankings(given, Terms())
+    against = found.against[1]
+    assert against is not None
+    assert (against.answer, against.low) == ("not told", None)
+    assert against.ratio == pytest.approx(1.2, rel=0.01)
+    drift = Drift(metric="samples_per_s", sd=0.02, degrees=10, runs=11)
+    (found,) = rankings(given, Terms(), drift_of=lambda _: drift)
+    against = found.against[1]
+    assert against is not None
+    assert against.answer == "different"
+    assert found.options[0].slowest.pace.basis == "drift"
+    assert found.options[0].samples_per_usd_low < 0.97 * found.options[0].samples_per_usd
+
+
+def test_the_same_runs_at_two_prices_differ_by_the_prices() -> None:
+    cheap, dear = (Instance(type=name, usd_per_hour=usd) for name, usd in (("a", 1.0), ("b", 1.3)))
+    doc = run_of(BASE)
+    found = ranked((doc, ((1, dear),)), (doc, ((1, cheap),)))
+    against = found.against[1]
+    assert against is not None
+    assert (against.answer, against.low, against.high) == (
+        "different",
+        pytest.approx(1.3),
+        pytest.approx(1.3),
+    )
+    assert found.options[0].machine == "a"
+
+
+def test_what_misses_the_deadline_comes_last() -> None:
+    cheap, fast = run_of([100.0] * 6), run_of([150.0] * 6, storage__url="/b")
+    machines = (((1, SMALL),), ((1, LARGE),))
+    terms = Terms(epochs=1, samples=400_000, deadline_s=3600, interruptions_per_hour=0.0)
+    found = ranked((cheap, machines[0]), (fast, machines[1]), terms=terms)
+    assert [option.machine for option in found.options] == ["large", "small", "small"]
+    assert [option.within_deadline for option in found.options] == [True, False, False]
+
+
+def test_the_efficiency_at_which_hosts_are_as_cheap_as_another_machine() -> None:
+    """4 hosts on demand against one with as many accelerators, each as fast: 0.855."""
+    one, four = (
+        Instance(type=name, usd_per_hour=usd) for name, usd in (("1", 5.672), ("4", 1.212))
+    )
+    small = run_of([100.0] * 6)
+    whole = run_of([400.0] * 6, host__instance_type="1")
+    terms = Terms(efficiency=0.9, storage_grows=True)
+    found = ranked((small, ((4, four),)), (whole, ((1, one),)), terms=terms)
+    (line,) = found.break_evens
+    assert (line.option.machine, line.other.machine) == ("4 x 4", "1")
+    assert line.efficiency == pytest.approx(4 * 1.212 / 5.672)
+
+
+def test_different_work_is_never_ranked_together() -> None:
+    machine = ((1, MACHINE),)
+    given = [(run_of(BASE), machine), (run_of(BASE, workload__batch_size=16), machine)]
+    assert len(rankings(given, Terms())) == 2
+
+
+def test_a_run_without_a_rate_has_no_option() -> None:
+    doc = build_run(measured=None)
+    assert rankings([(doc, ((1, MACHINE),))], Terms()) == []
+
+
+def test_a_price_of_another_machine_than_the_measured_one_says_so() -> None:
+    doc = run_of([100.0] * 6)
+    (plain,) = options(doc, instance=Instance(type="m", usd_per_hour=1.0))
+    assert plain.notes == ()
+    doc.host.cores = 2
+    machine = Instance(type="m", cores=8, accelerators=8, accelerator="H100", usd_per_hour=1.0)
+    (found,) = options(doc, instance=machine)
+    assert "2 cores" in found.notes[0]
+    assert "8 accelerators" in found.notes[1]
+    assert found.notes[0] in " ".join(
+        render_text(sections([ranked((doc, ((1, machine),)))], [])).split()
+    )
+
+
+# The verb
+
+
+def _text(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def _found(capsys: pytest.CaptureFixture[str], words: list[str]) -> Any:
+    (found,) = json.loads(_text(capsys, [*words, "--json"]), parse_constant=pytest.fail)["rankings"]
+    return found
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> list[str]:
+    for name, rates in (("a", BASE), ("b", FAST)):
+        (tmp_path / name).mkdir()
+        changes = {"dataset__samples": 1000, "host__instance_type": "g5.2xlarge"}
+        changes["storage__url"] = f"/{name}"
+        (tmp_path / name / "run.json").write_text(json.dumps(document(rates, **changes)))
+    return ["cost", str(tmp_path / "a"), str(tmp_path / "b")]
+
+
+def test_all_time_lost_is_said(both: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """60 interruptions an hour where each costs ten days: nothing is trained for any money, and no
+    deadline is met.
+    """
+    words = [*both[:2], "--host-price-per-hour", "1", "--host-spot-price-per-hour", "0.5"]
+    words += ["--interruptions-per-hour", "60", "--restart", "10d", "--epochs", "1"]
+    words += ["--deadline", "9h"]
+    for form in ("text", "csv", "markdown"):
+        _text(capsys, [*words, "--format", form])
+    demand, spot = _found(capsys, words)["options"]
+    assert demand["figures"]["within_deadline"] is True
+    assert (spot["figures"]["usd_per_million_samples"], spot["figures"]["lost_share"]) == (None, 1)
+    assert (spot["figures"]["within_deadline"], spot["figures"]["job_s"]) == (False, None)
+    assert spot["against"] == {
+        "answer": "different",
+        "ratio": None,
+        "low": None,
+        "high": None,
+        "why": "",
+    }
+
+
+def test_cost_as_a_user_calls_it(both: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    fast, slow = _found(capsys, both)["options"]
+    assert slow["parts"][0]["instance"]["type"] == "g5.2xlarge"  # as recorded
+    ratio = fast["figures"]["samples_per_usd"] / slow["figures"]["samples_per_usd"]
+    assert ratio == pytest.approx(1.2, rel=0.01)
+    (price,) = slow["figures"]["prices"]
+    assert price == {
+        "type": "g5.2xlarge",
+        "usd_per_hour": 1.212,
+        "currency": "USD",
+        "region": "us-east",
+        "priced": "2026-11-20",
+        "source": "instances.yaml",
+    }
+    job = ["--epochs", "2", "--deadline", "1s", "--budget", "100"]
+    for form in ("text", "csv", "markdown"):
+        shown = _text(capsys, [*both, "--format", form, *job])
+        assert "g5.2xlarge" in shown
+        assert "2026-11-20" in shown
+        assert "us-east" in shown
+    machines = ["--instance", "4xg5.2xlarge", "--instance", "p4d.24xlarge", "--efficiency", "0.5"]
+    found = _found(capsys, [*both, *machines])["options"]
+    small, big = sorted(found, key=lambda option: -option["hosts"])
+    assert [(one["hosts"], one["machine"]) for one in (small, big)] == [
+        (4, "4 x g5.2xlarge"),
+        (1, "p4d.24xlarge"),
+    ]
+    assert small["figures"]["samples_per_s"] == pytest.approx(
+        4 * 0.5 * small["parts"][0]["samples_per_s"]["value"]
+    )
+    assert big["figures"]["samples_per_s"] == big["parts"][0]["samples_per_s"]["value"]
+
+
+def test_each_type_has_its_own_price(both: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    machines = ["--instance", "g5.xlarge", "--instance", "g5.2xlarge"]
+    prices = ["--host-spot-price-per-hour", "g5.xlarge=0.4,g5.2xlarge=0.5"]
+    found = _found(capsys, [*both, *machines, *prices])["options"]
+    assert {
+        (one["machine"], one["figures"]["usd_per_hour"])
+        for one in found
+        if one["figures"]["kind"] == "spot"
+    } == {("g5.xlarge", 0.4), ("g5.2xlarge", 0.5)}
+
+
+def test_hosts_of_two_types_and_saves_of_a_study(
+    both: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*both, "--instance", "2xg5.2xlarge+1xg5.xlarge"]
+    words += ["--checkpoints", str(GOLDEN / "checkpoint-stream")]
+    (found,) = _found(capsys, words)["options"]
+    assert (found["machine"], found["hosts"]) == ("2 x g5.2xlarge + 1 x g5.xlarge", 3)
+    assert [part["measured"] for part in found["parts"]] == [True, False]
+    assert found["figures"]["usd_per_hour"] == pytest.approx(2 * 1.212 + 1.006)
+    assert found["figures"]["saves_counted"]
+    assert found["figures"]["lost_share"] > 0.1
+
+
+def test_what_is_wrong_is_said_in_one_line(
+    both: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    euro = tmp_path / "euro.csv"
+    euro.write_text("type,usd_per_hour,currency\ng5.2xlarge,1,EUR\n")
+    regions = tmp_path / "regions.csv"
+    regions.write_text("type,usd_per_hour,region\ng5.2xlarge,1,a\ng5.2xlarge,2,b\n")
+    two = ["--instance", "g5.xlarge", "--instance", "g5.2xlarge"]
+    for words, told in (
+        (["--instance", "g5.2xlage"], "g5.2xlarge"),
+        (["--host-price-per-hour", "-1"], "--host-price-per-hour"),
+        (["--host-price-per-hour", "1e9"], "--host-price-per-hour"),
+        (["--host-price-per-hour", "g5.xlarge=1"], "g5.xlarge"),
+        ([*two, "--host-spot-price-per-hour", "0.5"], "--host-spot-price-per-hour"),
+        (["--host-spot-price-per-hour", "g5.2xlarge=2"], "spot"),
+        (["--instance", "g5.4xlarge"], "g5.4xlarge"),
+        (["--instance", "0xg5.2xlarge"], "0xg5.2xlarge"),
+        (["--instance", "g5.2xlarge+g5.2xlarge"], "twice"),
+        (["--instance", "g5.2xlarge"] * 3, "--instance"),
+        (["--region", "eu-west-1"], "g5.2xlarge"),
+        (["--budget", "0"], "--budget"),
+        (["--hosts", "0"], "--hosts"),
+        (["--efficiency", "2"], "--efficiency"),
+        (["--interruptions-per-hour", "-1"], "--interruptions-per-hour"),
+        (["--interval", "0s"], "--interval"),
+        (["--deadline", "2020-01-01"], "--deadline"),
+        (["--deadline", "2026-13-45"], "--deadline"),
+        (["--deadline=-5h"], "--deadline"),
+        (["--deadline", "0h"], "--deadline"),
+        (["--prices", str(tmp_path / "none.csv")], "none.csv"),
+        (["--prices", str(euro)], "EUR"),
+        (["--prices", str(regions)], "--region"),
+        (["--checkpoints", str(tmp_path / "a")], "--checkpoints"),
+    ):
+        assert main([*both, *words]) == 2, words
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err.count("\n")) == ("", 1), shown.err
+        assert told in shown.err
+
+
+@pytest.mark.parametrize("text", ["1,g5.xlarge=1", "a=1,a=2", "a=", "=", "1,2"])
+def test_prices_that_can_not_be_read(text: str, both: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*both, "--host-price-per-hour", text])
+    assert caught.value.code == 2
+
+
+def test_a_deadline_may_be_a_date(both: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*both, "--epochs", "1", "--deadline", "2999-01-01T12:00"]
+    assert all(option["figures"]["within_deadline"] for option in _found(capsys, words)["options"])
