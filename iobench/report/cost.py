@@ -12,14 +12,13 @@ from .cost_words import (
     bases,
     break_even,
     details,
-    differs,
     plain_usd,
     scale,
     sentences,
     times,
     title,
 )
-from .figures import figure, raw, spread, word
+from .figures import Format, figure, raw, spread, word
 from .sections import Cell, Column, Fact, Facts, Headline, Row, Section, Table
 
 _SHOWN = {
@@ -37,7 +36,7 @@ _PAGES = {"samples_per_s": "samples/s"}
 _DATA = (
     *("workload", "hosts", "instances", "run_ids", "interval_basis", "runs"),
     *("currency", "region", "priced", "source"),
-    *("samples_per_usd_low", "samples_per_usd_high", "never_interrupted", "saves_counted"),
+    *("samples_per_usd_low", "samples_per_usd_high", "never_interrupted", "save_blocked_s"),
     *("lost_share", "waiting_usd_per_hour", "wanted_samples_per_s", "storage_samples_per_s"),
     *("storage_limits", "if_storage_grows", "break_even_interruptions_per_hour"),
     *("preparation_s", "samples_in_budget", "within_deadline", "within_budget"),
@@ -75,7 +74,7 @@ def _ranking(one: Ranking, name: str) -> Iterator[Section]:
     facts = [
         Fact(label=f"option {number}", text=text)
         for number, option in enumerate(one.options, start=1)
-        for text in (*details(option), *differs(one.differs[number - 1]))
+        for text in details(one, number)
     ]
     facts += [Fact(label="break-even", text=break_even(each)) for each in one.break_evens]
     facts += [Fact(label="interval", text=text) for text in bases(one)]
@@ -116,6 +115,7 @@ def _row(
             value=option.samples_per_s, text=most + format_count(option.samples_per_s)
         ),
         "answer": _answer(option, against),
+        "save_blocked_s": raw(option.saving.blocked_s if option.saving else None),
         "workload": raw(one.workload),
         "instances": raw(" ".join(part.instance.type for part in option.parts)),
         "run_ids": raw(" ".join(doc.run_id for part in option.parts for doc in part.pace.runs)),
@@ -135,13 +135,18 @@ def _row(
 def _spread(option: Option) -> str:
     """``2.58 [2.57, 2.6] million``."""
     size, name = scale(option.samples_per_usd)
-    told = spread(
-        option.samples_per_usd / size,
-        option.samples_per_usd_low / size,
-        option.samples_per_usd_high / size,
-        format_count if size == 1 else lambda value: f"{value:.4g}",
+    show: Format = format_count if size == 1 else lambda value: f"{value:.4g}"
+    middle, low, high = (
+        None if value is None else value / size
+        for value in (
+            option.samples_per_usd,
+            option.samples_per_usd_low,
+            option.samples_per_usd_high,
+        )
     )
-    return f"{told} {name}".strip()
+    if middle is None or low is None or high is None:
+        return f"{show(option.samples_per_usd / size)} {name}".strip()
+    return f"{spread(middle, low, high, show)} {name}".strip()
 
 
 def _answer(option: Option, against: Against | None) -> Cell:

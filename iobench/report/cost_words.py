@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..analyse.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS
+from ..analyse.compare.losses import Saving
 from ..analyse.compare.options import Option, Price
 from ..analyse.compare.ranking import Against, BreakEven, Ranking
 from ..schema.instances import STATED
-from ..units import counted, format_count, format_duration, format_percent
+from ..units import counted, format_bytes, format_count, format_duration, format_percent
 
 MAX_DIFFERENCES = 4
 """Largest number of differences between runs that are shown for an option."""
@@ -22,7 +23,12 @@ def title(one: Ranking) -> str:
         return f"{one.workload} on {_named(best)}"
     if not best.samples_per_usd:
         return f"{one.workload}: nothing is trained with any option"
-    return f"{one.workload} is cheapest on {_named(best)}"
+    untold = any(
+        against is not None and against.answer == "not told" and not option.never_interrupted
+        for option, against in zip(one.options, one.against, strict=True)
+    )
+    came_out = "came out cheapest" if untold else "is cheapest"
+    return f"{one.workload} {came_out} on {_named(best)}"
 
 
 def _named(option: Option) -> str:
@@ -96,26 +102,34 @@ def _of_storage(option: Option) -> Iterator[str]:
 
 def _next_best(one: Ranking) -> Iterator[str]:
     """The next option on another machine, or the next one at all, if its cost is known."""
+    best = one.options[0]
     known = [
-        (option, against)
-        for option, against in zip(one.options, one.against, strict=True)
+        (number, option, against)
+        for number, (option, against) in enumerate(
+            zip(one.options, one.against, strict=True), start=1
+        )
         if against is not None and not option.never_interrupted
     ]
-    others = [each for each in known if each[0].machine != one.options[0].machine] or known
+    others = [each for each in known if each[1].machine != best.machine] or known
     if not others:
         return
-    other, against = others[0]
+    number, other, against = others[0]
+    named = f"option {number}, {_named(other)}"
     if against.ratio is None:
-        yield f"On {_named(other)}, nothing is trained."
+        yield f"With {named}, nothing is trained."
     elif against.answer == "different":
-        yield f"With {_named(other)}, a sample costs {_said(against)}."
+        yield f"With {named}, a sample costs {_said(against)}."
     elif against.answer == "equal":
-        yield f"With {_named(other)}, it costs as much, within 5 %."
+        yield f"With {named}, it costs as much, within 5 %."
     else:
         yield (
-            f"With {_named(other)}, a sample cost {_said(against)} in these runs; whether that "
-            f"holds on another day is not told: {against.why or 'the interval holds both'}."
+            f"With {named}, a sample cost {_said(against)} in these runs; whether that holds on "
+            f"another day is not told: {against.why or 'the interval holds both'}."
         )
+    if other.machine == best.machine and (lines := one.differs[number - 1]):
+        keys = [line.partition(":")[0] for line in lines[:MAX_DIFFERENCES]]
+        more = " and others" if len(lines) > len(keys) else ""
+        yield f"Their runs differ in {', '.join(keys)}{more}."
 
 
 def _said(against: Against) -> str:
@@ -161,7 +175,9 @@ def plain_usd(value: float) -> str:
     return f"{value:,.2f}" if value >= 1 else f"{value:.4g}"
 
 
-def details(option: Option) -> Iterator[str]:
+def details(one: Ranking, number: int) -> Iterator[str]:
+    """The facts of option ``number`` of a ranking, from 1."""
+    option = one.options[number - 1]
     yield from (_priced(price) for price in option.prices)
     runs = [doc.run_id for part in option.parts for doc in part.pace.runs]
     shown = ", ".join(dict.fromkeys(runs[:3])) + (", ..." if len(runs) > 3 else "")
@@ -172,7 +188,8 @@ def details(option: Option) -> Iterator[str]:
             f"hosts that train together wait for the slowest at each step: {slowest.instance.type},"
             f" {format_count(slowest.pace.middle)} samples/s"
         )
-    yield from _of_storage(option)
+    if number > 1:  # it is in the first sentences
+        yield from _of_storage(option)
     if option.waiting_usd_per_hour is not None:
         yield f"{_usd(option.waiting_usd_per_hour)} an hour are paid while accelerators wait"
     yield from _lost(option)
@@ -185,6 +202,7 @@ def details(option: Option) -> Iterator[str]:
         yield "OVER the budget" if option.job_usd is not None else "the job never ends"
     if option.samples_in_budget is not None:
         yield f"the budget buys {format_count(option.samples_in_budget)} samples"
+    yield from _differs(one.differs[number - 1])
 
 
 def _priced(price: Price) -> str:
@@ -203,13 +221,26 @@ def _lost(option: Option) -> Iterator[str]:
     if option.never_interrupted:
         yield "how often it is interrupted is not known: these figures hold if it never is"
     if option.lost_share:
-        what = "saves and interruptions" if option.saves_counted else "interruptions"
+        what = "saves and interruptions" if option.saving else "interruptions"
         what = what if option.kind == "spot" and not option.never_interrupted else "saves"
         yield f"{format_percent(option.lost_share)} of the time is lost to {what}"
-    if not option.saves_counted:
-        yield "the time of saves is not in it: name a run that measured them with --checkpoints"
+    yield _saves(option.saving)
     if often is not None:
         yield f"it is cheaper than on demand below {_often(often)}"
+
+
+def _saves(saving: Saving | None) -> str:
+    if saving is None:
+        return "the time of saves is not in it: name a run that measured them with --checkpoints"
+    part = (
+        f", computed from {format_bytes(saving.bytes)} of {format_bytes(saving.full_bytes)}"
+        if saving.bytes < saving.full_bytes
+        else ""
+    )
+    return (
+        f"a save stops training for {format_duration(saving.blocked_s)}, as measured by "
+        f"{saving.run_id} on {counted(saving.hosts, 'host')}{part}"
+    )
 
 
 def _late(option: Option) -> str:
@@ -226,7 +257,7 @@ def _late(option: Option) -> str:
     )
 
 
-def differs(lines: Sequence[str]) -> Iterator[str]:
+def _differs(lines: Sequence[str]) -> Iterator[str]:
     if lines:
         more = len(lines) - MAX_DIFFERENCES
         shown = "; ".join(lines[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")

@@ -129,7 +129,7 @@ def _option(parts: tuple[Part, ...], kind: str, prices: tuple[Price, ...], terms
     wanted, storage, lost = job.wanted(hosts), job.storage(hosts), job.lost(hosts)
     limits = storage is not None and wanted > storage and not terms.storage_grows
     rate, seconds = job.rate(hosts), job.seconds(hosts)
-    low, high = (rate * factor for factor in _interval(job, hosts, limits=limits))
+    interval = _interval(job, hosts, limits=limits)
     usd = seconds / 3600 * hourly if seconds is not None else None
     in_time = _within(seconds, terms.deadline_s) if job.samples else None
     more = job.hosts_in_time(hosts) if in_time is False and len(parts) == 1 else None
@@ -142,11 +142,11 @@ def _option(parts: tuple[Part, ...], kind: str, prices: tuple[Price, ...], terms
         usd_per_hour=hourly,
         samples_per_s=rate,
         samples_per_usd=each,
-        samples_per_usd_low=samples_per_usd(low, hourly),
-        samples_per_usd_high=samples_per_usd(high, hourly),
+        samples_per_usd_low=each * interval[0] if interval else None,
+        samples_per_usd_high=each * interval[1] if interval else None,
         usd_per_million_samples=1e6 / each if each else None,
         never_interrupted=spot and terms.interruptions_per_hour is None,
-        saves_counted=saving is not None,
+        saving=saving,
         lost_share=lost,
         waiting_usd_per_hour=_waiting(
             parts, prices, slowest, share=storage / wanted if limits and storage else 1.0
@@ -181,20 +181,17 @@ def _saving(pace: Pace) -> Saving | None:
     return known[-1] if known else None
 
 
-def _interval(job: _Job, hosts: int, *, limits: bool) -> tuple[float, float]:
-    """The ends of the rate's interval, over the rate.
+def _interval(job: _Job, hosts: int, *, limits: bool) -> tuple[float, float] | None:
+    """The ends of the rate's interval, over the rate; None if it is not known.
 
     Hosts that wait for the storage have the interval of the storage.
     """
-    pace, storage = job.slowest, job.slowest.storage
-    low, high = pace.low / pace.middle, pace.high / pace.middle
-    top = job.storage(hosts)
+    pace, storage, top = job.slowest, job.slowest.storage, job.storage(hosts)
     if not limits or storage is None or top is None:
-        return low, high
-    least = min(top, storage.value if storage.low is None else storage.low)
-    wanted = job.wanted(hosts)
-    most = min(wanted * high, max(top, wanted * high if storage.high is None else storage.high))
-    return min(least, wanted * low) / top, max(1.0, most / top)
+        return pace.low / pace.middle, pace.high / pace.middle
+    if storage.low is None or storage.high is None:
+        return None
+    return min(storage.low, top) / top, max(storage.high, top) / top
 
 
 def _waiting(

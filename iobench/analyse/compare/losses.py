@@ -18,9 +18,15 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """What a save and a restore of the whole model take, as a run measured it."""
+    """What a save and a restore of the whole model take, as a run on ``hosts`` hosts measured it.
+
+    Where ``bytes`` is less than ``full_bytes``, the times are computed at the measured bandwidth.
+    """
 
     run_id: str
+    hosts: int = 1
+    bytes: int = 0
+    full_bytes: int = 0
     blocked_s: float  # training stands still
     exposed_s: float = 0.0  # then, until the save is durable
     restore_s: float | None = None  # None: not measured
@@ -49,6 +55,9 @@ def saving_of(doc: RunRecord) -> Saving | None:
     restored = study.figures.get("restore_s")
     return Saving(
         run_id=doc.run_id,
+        hosts=max(1, len(doc.hosts)),
+        bytes=study.bytes,
+        full_bytes=study.full_bytes,
         blocked_s=stopped.median * growth,
         exposed_s=max(0.0, end.median - stopped.median) * growth,
         restore_s=restored.median * growth if restored else None,

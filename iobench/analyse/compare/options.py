@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...schema.instances import Instance
-from .losses import Schedule
+from .losses import Saving, Schedule
 from .pace import Pace
 
 
@@ -59,11 +59,11 @@ class Figures:
     usd_per_hour: float  # of all hosts
     samples_per_s: float
     samples_per_usd: float
-    samples_per_usd_low: float
-    samples_per_usd_high: float
+    samples_per_usd_low: float | None  # None: the interval of the storage is not known
+    samples_per_usd_high: float | None
     usd_per_million_samples: float | None  # None: all of the time is lost
     never_interrupted: bool
-    saves_counted: bool  # False: the time of a save is not known
+    saving: Saving | None  # None: the time of a save is not known, and not in these figures
     lost_share: float  # of the time, by saves and interruptions
     waiting_usd_per_hour: float | None  # paid while accelerators wait for data
     # Samples/s that the hosts could take, and the most that the storage was measured to deliver

@@ -116,11 +116,12 @@ def _storage(runs: Sequence[TrainingRecord]) -> Estimate | None:
     ]
     if not found:
         return None
-    highs = [each.value if each.high is None and not each.plateau else each.high for each in found]
+    lows, highs = [each.low for each in found], [each.high for each in found]
+    known = None not in lows and None not in highs
     return Estimate(
         value=median(each.value for each in found),
-        low=min(each.value if each.low is None else each.low for each in found),
-        high=None if None in highs else max(high for high in highs if high is not None),
+        low=min(low for low in lows if low is not None) if known else None,
+        high=max(high for high in highs if high is not None) if known else None,
         n=len(found),
     )
 

@@ -163,9 +163,7 @@ def _against(option: Option, best: Option) -> Against:
         why = "one of the two needs a storage that grows with its hosts"
         return Against(answer="not told", ratio=ratio, why=why)
     if option.storage_limits or best.storage_limits:
-        low = best.samples_per_usd_low / option.samples_per_usd_high
-        high = best.samples_per_usd_high / max(option.samples_per_usd_low, 1e-30)
-        return Against(answer=answer_of(low, high, NOISE), ratio=ratio, low=low, high=high)
+        return _by_intervals(option, best, ratio)
     if _same_runs(one, other):
         return Against(answer=answer_of(ratio, ratio, NOISE), ratio=ratio, low=ratio, high=ratio)
     found = claim(
@@ -184,6 +182,17 @@ def _against(option: Option, best: Option) -> Against:
     return Against(
         answer=answer_of(low, high, NOISE), ratio=interval.value * factor, low=low, high=high
     )
+
+
+def _by_intervals(option: Option, best: Option, ratio: float) -> Against:
+    """The widest interval of the ratio that those of both options allow."""
+    least, most = option.samples_per_usd_low, option.samples_per_usd_high
+    low, high = best.samples_per_usd_low, best.samples_per_usd_high
+    if not least or not most or low is None or high is None:
+        why = "how exactly the storage was measured is not known"
+        return Against(answer="not told", ratio=ratio, why=why)
+    low, high = low / most, high / least
+    return Against(answer=answer_of(low, high, NOISE), ratio=ratio, low=low, high=high)
 
 
 def _same_runs(one: Pace, other: Pace) -> bool:
