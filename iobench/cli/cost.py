@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   iobench cost results/<run> --instance g5.2xlarge
   iobench cost results/<run> --instance g5.2xlarge --host-spot-price-per-hour 0.45 \
---interruptions-per-hour 0.05 --interval 10m --checkpoints results/<checkpoint>
+--interruptions-per-hour 0.05 --interval 10m
   iobench cost results/<run> --instance p5.48xlarge --hosts 4 --efficiency 0.9 --epochs 90 \
 --samples 1281167 --deadline 24h --budget 5000
-  iobench cost results/<run> results/<run> --host-price-per-hour g5.xlarge=1.0,g5.2xlarge=1.2
+  iobench cost results/<run> results/<run> --instance g5.xlarge --instance g5.2xlarge \
+--host-spot-price-per-hour g5.xlarge=0.40,g5.2xlarge=0.45
   iobench cost results/<run> results/<run> --instance 4xg5.2xlarge --instance p4d.24xlarge \
 --efficiency 0.9 --deadline 24h --epochs 90
-  iobench cost results/ --instance 2xg5.2xlarge+4xg5.4xlarge --prices mine.csv --region us-east-1
+  iobench cost results --instance 2xg5.2xlarge+1xg5.12xlarge --region us-east-1
 
 Prices come from results/instances.yaml (iobench list instances), from your own file (--prices) or
 from the command line (--host-price-per-hour, --host-spot-price-per-hour). Without --instance, the

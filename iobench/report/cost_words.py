@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from ..analyse.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS
 from ..analyse.compare.losses import Saving
-from ..analyse.compare.options import Option, Price
+from ..analyse.compare.options import Option, Part, Price
 from ..analyse.compare.ranking import Against, BreakEven, Ranking
 from ..schema.instances import STATED
 from ..units import counted, format_bytes, format_count, format_duration, format_percent
+from .figures import spread
 
 MAX_DIFFERENCES = 4
 """Largest number of differences between runs that are shown for an option."""
@@ -179,9 +180,7 @@ def details(one: Ranking, number: int) -> Iterator[str]:
     """The facts of option ``number`` of a ranking, from 1."""
     option = one.options[number - 1]
     yield from (_priced(price) for price in option.prices)
-    runs = [doc.run_id for part in option.parts for doc in part.pace.runs]
-    shown = ", ".join(dict.fromkeys(runs[:3])) + (", ..." if len(runs) > 3 else "")
-    yield f"the rate is that of {counted(len(runs), 'run')}: {shown}"
+    yield from (_rated(part) for part in option.parts)
     if len(option.parts) > 1:
         slowest = option.slowest
         yield (
@@ -203,6 +202,17 @@ def details(one: Ranking, number: int) -> Iterator[str]:
     if option.samples_in_budget is not None:
         yield f"the budget buys {format_count(option.samples_in_budget)} samples"
     yield from _differs(one.differs[number - 1])
+
+
+def _rated(part: Part) -> str:
+    pace = part.pace
+    ids = list(dict.fromkeys(doc.run_id for doc in pace.runs))
+    shown = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
+    rate = spread(pace.middle, pace.low, pace.high, format_count)
+    return (
+        f"{part.instance.type}: {rate} samples/s on each host, from "
+        f"{counted(len(pace.runs), 'run')}: {shown}"
+    )
 
 
 def _priced(price: Price) -> str:

@@ -291,6 +291,9 @@ def test_hosts_of_several_types_wait_for_the_slowest() -> None:
     assert option.waiting_usd_per_hour == pytest.approx(2 * 1.0 * 0.1 + 3.0 * (1 - 0.9 * 2 / 3))
     assert "small" in option.machine
     assert "large" in option.machine
+    other = run_of([90.0] * 6, host__instance_type="small", storage__url="/b")
+    (slower,) = ranked((slow, machine), (other, machine), (fast, machine)).options
+    assert [(part.groups, part.pace.middle) for part in slower.parts] == [(2, 90.0), (1, 150.0)]
     (guess,) = ranked((slow, machine)).options
     assert [part.measured for part in guess.parts] == [True, False]
     assert any("large" in note for note in guess.notes)

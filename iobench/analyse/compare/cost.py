@@ -248,6 +248,11 @@ def _notes(part: Part) -> list[str]:
         found.append(
             f"no run has a host of type {instance.type}: its rate is that of the slowest runs here"
         )
+    if part.groups > 1:
+        found.append(
+            f"the rate of {instance.type} is that of the slowest of {part.groups} groups of runs, "
+            "which differ in settings, host, storage or versions"
+        )
     cores = doc.host.effective_cores or doc.host.cores
     if cores and instance.cores and float(cores) != instance.cores:
         found.append(

@@ -25,12 +25,17 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Hosts of one type in a job. ``measured``: the runs of ``pace`` had this type of host."""
+    """Hosts of one type in a job.
+
+    ``measured``: the runs of ``pace`` had this type of host. ``groups``: of how many groups of
+    runs ``pace`` is that of the slowest.
+    """
 
     hosts: int
     instance: Instance
     pace: Pace
     measured: bool = True
+    groups: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

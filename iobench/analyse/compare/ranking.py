@@ -134,8 +134,16 @@ def _jobs(
     parts = []
     for hosts, instance in machine:
         own = [pace for pace in paces if pace.type == instance.type]
-        slowest = min(own or paces, key=lambda pace: pace.middle)
-        parts.append(Part(hosts=hosts, instance=instance, pace=slowest, measured=bool(own)))
+        among = own or paces
+        parts.append(
+            Part(
+                hosts=hosts,
+                instance=instance,
+                pace=min(among, key=lambda pace: pace.middle),
+                measured=bool(own),
+                groups=len(among),
+            )
+        )
     return [tuple(parts)]
 
 
