@@ -15,13 +15,13 @@ from .codecs.base import Codec
 from .contents.base import Content
 from .documents import MAX_HEADER_BYTES
 from .errors import DatasetError, SpecError, UsageError
-from .formats.base import Blocks, Format
+from .formats.base import Blocks, Format, Framed
 from .registry import CODECS, CONTENTS, FORMATS
 from .schema import dataset as schema
 from .schema import manifest as on_disk
 from .schema.dataset import DatasetSpec
 from .schema.manifest import MANIFEST, MARKER, SAMPLES, SHARDS, Manifest, hash_bytes, parse_header
-from .schema.packing import Keys, Packing
+from .schema.packing import Keys, Layout, Packing
 from .storage import is_local, open_storage, rewrapped
 from .storage.base import Storage
 from .storage.catalog import exists, innermost, local_root, read_object
@@ -83,6 +83,25 @@ class ResolvedSpec:
 def read_by_blocks(spec: DatasetSpec) -> bool:
     """Whether samples of this specification are read by blocks. Loads its format alone."""
     return isinstance(FORMATS.open(spec.format), Blocks)
+
+
+def layout_of(spec: DatasetSpec) -> Layout:
+    """How samples lie in the shards of a dataset with this specification.
+
+    Raises SpecError, UnknownNameError, and UsageError if a plug-in cannot be loaded.
+    """
+    resolved = ResolvedSpec.of(spec)
+    form, framing = resolved.format, 0.0
+    if isinstance(form, Framed):
+        stored = round(schema.expected_stored_bytes(spec))
+        framing = float(sum(form.margins(spec.samples // 2, resolved.suffix, stored)))
+    blocks = isinstance(form, Blocks)
+    return Layout(
+        blocks=blocks,
+        block_bytes=(spec.block_size or form.block_bytes) if isinstance(form, Blocks) else None,
+        framing_bytes=framing,
+        prefers_random=form.access == "random",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,8 @@ _DURATION_UNITS = {
     "d": 86400.0,
 }
 
+_COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+
 MAX_BYTES = 2**63 - 1
 """The largest size: offsets in files and in the manifest's tables are signed 64-bit integers."""
 
@@ -92,6 +94,20 @@ def parse_size(text: str | int | float) -> int:
     if value > MAX_BYTES:
         raise UsageError(
             f"'{_short(text)}' is more than 8 EiB", remedy="write it like '146.6 MB' or '64MiB'"
+        )
+    return round(value)
+
+
+def parse_count(text: str) -> int:
+    """The number in ``"86.6M"``, ``"7B"`` or ``4096``, rounded to a whole one. Raises UsageError.
+
+    The letters are those with which parameters of models are counted: k, M, B (or G) and T.
+    """
+    value = _parse(text, _COUNT_UNITS, "count", "'86.6M' or '7B'")
+    if not 1 <= value <= MAX_BYTES:
+        raise UsageError(
+            f"'{_short(text)}' is not a count of one or more",
+            remedy="write it like '86.6M' or '7B'",
         )
     return round(value)
 

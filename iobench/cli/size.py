@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from .common import add_overrides, number, whole_number
 from .verbs import PAGES, Verb
 
+if TYPE_CHECKING:
+    from ..analyse.capacity.requirement import Demand
+
 EXAMPLES = """examples:
   iobench size unet3d-b200 --accelerators 64 --hosts 8
-  iobench size unet3d-b200 --accelerators 64 --hosts 8 --latency 5ms --dataset-size 20TiB \
---cache 512GiB
+  iobench size unet3d-b200 --accelerators 64 --hosts 8 --latency 5ms --latency-p99 40ms \
+--dataset-size 20TiB --cache 512GiB
   iobench size unet3d-h100 --accelerators 8 --instance p4d.24xlarge
   iobench size resnet50-h100 --accelerators 8 --from results/<run>
   iobench size resnet50-h100 --accelerators 64 --hosts 8 --checkpoint-bytes 105GB \
---checkpoint-budget 1m --json
+--checkpoint-budget 1m --restore-budget 2m --json
+  iobench size resnet50-h100 --accelerators 32 --hosts 4 --parameters 25.6M --gradient-precision \
+fp32
 """
 
 
@@ -49,12 +55,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--latency",
         metavar="TIME",
-        help="latency of one read, e.g. 5ms (default: as measured by the run of --from)",
+        help="latency of one read, the median, e.g. 5ms (default: as measured by the run of "
+        "--from)",
+    )
+    parser.add_argument(
+        "--latency-p99",
+        metavar="TIME",
+        help="99th percentile of that latency, e.g. 40ms: the margin covers how it differs "
+        "(default: as measured by the run of --from, or all reads alike)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=whole_number,
+        metavar="K",
+        help="steps of an epoch, over which the utilization counts (default: those of the "
+        "dataset, at least 500)",
     )
     parser.add_argument(
         "--dataset-size",
         metavar="SIZE",
         help="bytes of the real dataset, if it differs from the workload's, e.g. 20TiB",
+    )
+    parser.add_argument(
+        "--alignment",
+        metavar="SIZE",
+        help="the storage reads whole blocks of this size: 1 for object stores (default: 4KiB, as "
+        "file systems and O_DIRECT do, or as in the run of --from)",
     )
     parser.add_argument(
         "--cache", metavar="SIZE", help="memory for cached data in each host, e.g. 512GiB"
@@ -70,6 +96,43 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="longest time for which one checkpoint may stop the training, e.g. 1m",
     )
     parser.add_argument(
+        "--checkpoint-every",
+        metavar="TIME",
+        help="time from one checkpoint to the next, e.g. 30m, for the mean rate of writes",
+    )
+    parser.add_argument(
+        "--restore-budget",
+        metavar="TIME",
+        help="longest time in which all ranks together may read the checkpoint after an "
+        "interruption, e.g. 2m",
+    )
+    parser.add_argument(
+        "--restore-copies",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="how often a restore reads the checkpoint: 1 where each rank reads its own part, the "
+        "number of ranks where each reads all of it (default: 1)",
+    )
+    gradients = parser.add_mutually_exclusive_group()
+    gradients.add_argument(
+        "--gradient-bytes",
+        metavar="SIZE",
+        help="bytes of the gradients that the hosts exchange in each step of data-parallel "
+        "training, e.g. 346MB",
+    )
+    gradients.add_argument(
+        "--parameters",
+        metavar="COUNT",
+        help="parameters of the model, e.g. 86.6M, instead of --gradient-bytes",
+    )
+    parser.add_argument(
+        "--gradient-precision",
+        choices=["fp32", "tf32", "bf16", "fp16", "fp8"],
+        default="fp32",
+        help="of each gradient, with --parameters (default: fp32)",
+    )
+    parser.add_argument(
         "--instance",
         metavar="TYPE",
         help="instance type of the hosts, to check its network (iobench list instances)",
@@ -81,28 +144,17 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
     from pathlib import Path
 
-    from ..analyse.capacity.requirement import Demand, requirement
+    from ..analyse.capacity.requirement import requirement
+    from ..dataset import layout_of, with_shards_stated
     from ..errors import UsageError
     from ..report.size import sections
     from ..schema.dataset import load_dataset_spec, resized
     from ..schema.record import load_training
     from ..schema.workload import load_workload
-    from ..units import parse_duration, parse_size
+    from ..units import parse_size
     from .printing import print_report
 
-    demand = Demand(
-        accelerators=args.accelerators,
-        hosts=args.hosts,
-        required=args.required_au,
-        latency_s=None if args.latency is None else parse_duration(args.latency),
-        cache_bytes=None if args.cache is None else parse_size(args.cache),
-        checkpoint_bytes=None
-        if args.checkpoint_bytes is None
-        else parse_size(args.checkpoint_bytes),
-        checkpoint_budget_s=None
-        if args.checkpoint_budget is None
-        else parse_duration(args.checkpoint_budget),
-    )
+    demand = _demand(args)
     workload = load_workload(args.workload, args.overrides)
     doc = None
     if args.run_directory is not None:
@@ -114,11 +166,8 @@ def run(args: argparse.Namespace) -> int:
         doc = load_training(Path(args.run_directory))
     size = None if args.dataset_size is None else parse_size(args.dataset_size)
     spec = resized(load_dataset_spec(workload.dataset), size_bytes=size)
-    if spec.shards_unsaid:
-        from ..dataset import with_shards_stated
-
-        spec = with_shards_stated(spec)
-    found = requirement(workload, spec, demand, doc)
+    spec = with_shards_stated(spec)
+    found = requirement(workload, spec, demand, doc, layout=layout_of(spec))
     instance = None
     if args.instance is not None:
         from ..schema.instances import find_instance
@@ -127,6 +176,41 @@ def run(args: argparse.Namespace) -> int:
     document = {**asdict(found), "instance": instance}
     print_report(args.format, document, sections(found, instance))
     return 0
+
+
+def _demand(args: argparse.Namespace) -> Demand:
+    """The question of the command line. Raises UsageError."""
+    from ..analyse.capacity.requirement import Demand
+    from ..analyse.capacity.traffic import PRECISIONS, Saves
+    from ..units import parse_count, parse_duration, parse_size
+
+    def seconds(text: str | None) -> float | None:
+        return None if text is None else parse_duration(text)
+
+    def size(text: str | None) -> int | None:
+        return None if text is None else parse_size(text)
+
+    gradients = size(args.gradient_bytes)
+    if args.parameters is not None:
+        gradients = parse_count(args.parameters) * PRECISIONS[args.gradient_precision]
+    return Demand(
+        accelerators=args.accelerators,
+        hosts=args.hosts,
+        required=args.required_au,
+        steps=args.steps,
+        latency_s=seconds(args.latency),
+        latency_p99_s=seconds(args.latency_p99),
+        alignment=size(args.alignment),
+        cache_bytes=size(args.cache),
+        gradient_bytes=gradients,
+        saves=Saves(
+            checkpoint_bytes=size(args.checkpoint_bytes),
+            budget_s=seconds(args.checkpoint_budget),
+            every_s=seconds(args.checkpoint_every),
+            restore_budget_s=seconds(args.restore_budget),
+            restore_copies=args.restore_copies,
+        ),
+    )
 
 
 VERB = Verb(

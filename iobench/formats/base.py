@@ -187,6 +187,9 @@ class Blocks(Assembled):
     A sample may be cut into columns (``DatasetSpec.columns``).
     """
 
+    block_bytes: ClassVar[int] = 4 << 20
+    """Bytes of samples in a block, if the dataset's specification states no ``block_size``."""
+
     @abstractmethod
     def prefix(self, sizes: Array, *, columns: int, of: int) -> Array:
         """Bytes of the first ``columns`` columns of samples of these sizes, cut into ``of``."""

@@ -42,6 +42,7 @@ class Parquet(Blocks):
     suffix: ClassVar[str] = ".parquet"
     has_checksums: ClassVar[bool] = True
     framing_bytes: ClassVar[int] = 64
+    block_bytes: ClassVar[int] = DEFAULT_BLOCK
 
     def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
         if not codec.parquet_names:

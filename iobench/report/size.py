@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..analyse.capacity.caching import Cache
 from ..analyse.capacity.measured import Measured
-from ..analyse.capacity.requirement import Cache, Requirement
+from ..analyse.capacity.requirement import Requirement
 from ..schema.instances import Instance
 from ..units import (
     counted,
@@ -14,6 +15,12 @@ from ..units import (
     format_rate,
 )
 from .sections import Fact, Facts, Section
+
+SOME = 1.02
+"""A read amplification below this is not worth a word."""
+
+MUCH = 1.5
+"""A margin above this is due to too few reads in flight, or to very short epochs."""
 
 
 def sections(need: Requirement, instance: Instance | None = None) -> list[Section]:
@@ -33,11 +40,15 @@ def sections(need: Requirement, instance: Instance | None = None) -> list[Sectio
             ),
         ),
         ("reads", _reads(need)),
+        ("margin", _margin(need)),
+        ("peak", _peak(need)),
         ("concurrency", _concurrency(need)),
         ("each host", _host(need)),
+        ("network", _network(need)),
         *([("instance", _instance(need, instance))] if instance else []),
         ("cache", _cache(need, need.cache)),
         ("checkpoints", _checkpoints(need)),
+        ("restore", _restore(need)),
         ("CPU", _cpu(need)),
     ]
     if need.measured is not None:
@@ -51,18 +62,82 @@ def sections(need: Requirement, instance: Instance | None = None) -> list[Sectio
 
 
 def headline(need: Requirement) -> str:
-    """The rates to buy, as a phrase."""
-    writes = (
-        ""
-        if need.write_bytes_per_s is None
-        else f", and {_both(need.write_bytes_per_s)} of durable writes"
+    """What to buy, in a sentence that can be read aloud."""
+    job = (
+        f"To keep {counted(need.accelerators, 'accelerator')} busy "
+        f"{need.required_accelerator_utilization * 100:.4g} % of the time"
     )
+    if need.buy_bytes_per_s is None:
+        return f"{job}, {need.not_measured['buy_bytes_per_s']}"
+    where = f" by {counted(need.hosts, 'host')} together" if need.hosts > 1 else ""
     flight = (
         ""
         if need.reads_in_flight is None
-        else f" with {format_count(need.reads_in_flight)} in flight"
+        else f" with {counted(need.reads_in_flight, 'read')} in flight"
     )
-    return f"{_both(need.read_bytes_per_s)} of sustained, uncached reads{flight}{writes}"
+    writes = (
+        ""
+        if need.write_bytes_per_s is None
+        else f", and {_both(need.write_bytes_per_s)} of durable writes at the same time"
+    )
+    restore = (
+        ""
+        if need.restore_bytes_per_s is None or need.restore_bytes_per_s <= need.buy_bytes_per_s
+        else f"; a restore in time takes {_both(need.restore_bytes_per_s)} of reads"
+    )
+    return (
+        f"{job}, buy storage that sustains {_both(need.buy_bytes_per_s)} of uncached reads"
+        f"{where}{flight}{writes}{restore}"
+    )
+
+
+def _margin(need: Requirement) -> str:
+    """The margin and what it is for, or why there is none."""
+    found = need.margin
+    over = f"over epochs of {counted(found.steps, 'step')}"
+    if found.factor is None or found.filling is None:
+        return f"none is enough: {need.not_measured['buy_bytes_per_s']}"
+    parts = [f"{_more(found.filling)} for filling the pipeline {over}"]
+    who = f" at the barrier of {counted(found.ranks, 'rank')}" if found.barrier else ""
+    parts.append(
+        f"{_more(found.unequal or 1.0)} for batches whose times differ by "
+        f"{format_percent(found.spread)}{who}, with {counted(found.queue, 'batch', 'batches')} "
+        "prefetched by each rank"
+    )
+    unknown = (
+        "; the spread of the latencies of reads is not in it, since it was not given "
+        "(--latency with --latency-p99, or --from)"
+        if need.latency_p99_s is None
+        else ""
+    )
+    slow = (
+        "; raise reader.concurrency or loader.workers instead, which is cheaper"
+        if found.factor > MUCH and need.latency_s is not None
+        else ""
+    )
+    return (
+        f"with {_more(found.factor)} margin on the mean of {_both(need.read_bytes_per_s)}: "
+        f"{', '.join(parts)}{unknown}{slow}"
+    )
+
+
+def _more(factor: float) -> str:
+    return format_percent(factor - 1)
+
+
+def _peak(need: Requirement) -> str:
+    text = (
+        f"up to {_both(need.peak_read_bytes_per_s)} of reads, if the storage gives them: "
+        "while nobody waits, while the pipeline fills"
+    )
+    if need.restore_bytes_per_s is not None:
+        text += ", or during a restore"
+    if need.together_bytes_per_s is not None:
+        text += (
+            f"; {_both(need.together_bytes_per_s)} of reads and writes together while a checkpoint "
+            "is saved"
+        )
+    return text
 
 
 def _both(bytes_per_s: float) -> str:
@@ -88,6 +163,8 @@ def _data(need: Requirement) -> str:
         if need.samples_per_shard <= 1
         else f"{format_count(need.samples_per_shard)} in each shard"
     )
+    if need.block_samples is not None:
+        cut += f" and {format_count(need.block_samples)} in each block"
     return (
         f"{need.dataset}: {format_bytes(need.dataset_bytes)}, samples of "
         f"{format_bytes(need.sample_bytes)} as stored, {cut}, "
@@ -97,10 +174,19 @@ def _data(need: Requirement) -> str:
 
 def _reads(need: Requirement) -> str:
     each = f"{format_count(need.reads_per_s)} reads/s of {format_bytes(need.read_bytes)}"
-    return (
+    text = (
         f"{_both(need.read_bytes_per_s)} at that utilization: {each}, "
         f"{format_count(need.opens_per_s)} opens/s"
     )
+    if need.read_amplification < SOME:
+        return text
+    cause = (
+        f"each sample costs the whole block that it shares with "
+        f"{format_count(need.block_samples - 1)} others"
+        if need.block_samples is not None and need.access == "random"
+        else "file systems read whole blocks of 4 KiB"
+    )
+    return f"{text}; {need.read_amplification:.3g} x the bytes of the samples, because {cause}"
 
 
 def _concurrency(need: Requirement) -> str:
@@ -121,17 +207,50 @@ def _concurrency(need: Requirement) -> str:
 
 def _host(need: Requirement) -> str:
     network = f"{need.network_bits_per_s_per_host / 1e9:.3g} Gb/s"
-    return (
+    text = (
         f"{_both(need.read_bytes_per_s_per_host)}: {network} of network in, payload alone, as a "
         "baseline that lasts and not as a burst"
     )
+    if need.hosts == 1:
+        return text
+    return f"{text}; the storage serves all {format_count(need.hosts)} hosts at the same time"
+
+
+def _network(need: Requirement) -> str:
+    """The shares of a host's traffic, and the rate that its network must have."""
+    found = need.network
+    gradients = (
+        "gradients not given (--parameters or --gradient-bytes)"
+        if found.gradients is None
+        else f"{_gigabits(found.gradients)} of gradients in each direction"
+    )
+    if found.gradient_bytes:
+        gradients += f" ({format_bytes(found.gradient_bytes)} in each step, by ring all-reduce)"
+    parts = [f"{_gigabits(found.samples_in)} of samples in", gradients]
+    if found.saves_out:
+        parts.append(f"{_gigabits(found.saves_out)} of checkpoints out")
+    if found.restore_in:
+        parts.append(f"{_gigabits(found.restore_in)} in during a restore")
+    shares = ""
+    if found.gradients and found.training_in:
+        shares = (
+            f"; samples are {format_percent(found.samples_in / found.training_in)} of what comes in"
+        )
+    return (
+        f"{_gigabits(found.needed)} for each host, in the busier direction: {', '.join(parts)}"
+        f"{shares}; as a mean over the steps, payload alone"
+    )
+
+
+def _gigabits(bytes_per_s: float) -> str:
+    return f"{8 * bytes_per_s / 1e9:.3g} Gb/s"
 
 
 def _instance(need: Requirement, instance: Instance) -> str:
     """Whether the baseline of the hosts' network is enough."""
     if instance.network_baseline_gbps is None:
         return f"{instance.type}: its network is not known"
-    needed, kept = need.network_bits_per_s_per_host / 1e9, instance.network_baseline_gbps
+    needed, kept = 8 * need.network.needed / 1e9, instance.network_baseline_gbps
     peak = instance.network_peak_gbps
     burst = f" (bursts to {peak:g} Gb/s do not last)" if peak and peak > kept else ""
     if needed <= kept:
@@ -157,18 +276,26 @@ def _instance(need: Requirement, instance: Instance) -> str:
 
 
 def _cache(need: Requirement, cache: Cache | None) -> str:
+    order = (
+        "LRU, a new order in each epoch"
+        if need.shuffle
+        else "LRU, and reader.shuffle=false reads in the same order each time, so that it helps "
+        "only if it holds all that the host reads"
+    )
+    direct = "" if need.page_cached else "; O_DIRECT bypasses it, so set reader.direct=false"
     if cache is None:
         return (
             "half of the reads from the second epoch on are saved by "
             f"{format_bytes(need.cache_to_halve_bytes_per_host)} of page cache in "
-            f"each host, or by {format_bytes(need.pinned_to_halve_bytes_per_host)} pinned there; "
+            f"each host ({order}{direct}), or by "
+            f"{format_bytes(need.pinned_to_halve_bytes_per_host)} pinned there; "
             "the first epoch needs the whole rate"
         )
     return (
         f"{format_bytes(cache.bytes_per_host)} in each host hold {format_percent(cache.share)} of "
         "the data. From the second epoch on a "
-        f"reshuffled page cache serves {format_percent(cache.page_cache_hit_rate)} of the reads "
-        "and leaves "
+        f"page cache ({order}{direct}) serves {format_percent(cache.page_cache_hit_rate)} of the "
+        "reads and leaves "
         f"{_both(cache.page_cache_read_bytes_per_s)}; pinned, with each host reading its own part, "
         f"{format_percent(cache.pinned_hit_rate)} "
         f"and {_both(cache.pinned_read_bytes_per_s)}. The first epoch needs the whole rate"
@@ -176,20 +303,42 @@ def _cache(need: Requirement, cache: Cache | None) -> str:
 
 
 def _checkpoints(need: Requirement) -> str:
-    if (
-        need.write_bytes_per_s is None
-        or need.checkpoint_bytes is None
-        or need.checkpoint_budget_s is None
-    ):
+    saves = need.saves
+    if need.write_bytes_per_s is None or saves.checkpoint_bytes is None or saves.budget_s is None:
         return f"not sized: {need.not_measured['write_bytes_per_s']}"
     each = (
         f", {_both(need.write_bytes_per_s / need.hosts)} from each host" if need.hosts > 1 else ""
     )
     within = (
-        f"{format_bytes(need.checkpoint_bytes)} durable within "
-        f"{format_duration(need.checkpoint_budget_s)}"
+        f"{format_bytes(saves.checkpoint_bytes)} durable within {format_duration(saves.budget_s)}"
     )
-    return f"{within}: {_both(need.write_bytes_per_s)} of writes{each}"
+    mean = ""
+    if saves.mean_write_bytes_per_s is not None and saves.every_s is not None:
+        mean = (
+            f"; one every {format_duration(saves.every_s)} is a mean of "
+            f"{_both(saves.mean_write_bytes_per_s)}"
+        )
+    return f"{within}: {_both(need.write_bytes_per_s)} of writes{each}, beside the reads{mean}"
+
+
+def _restore(need: Requirement) -> str:
+    """All ranks read the checkpoint at the same time, after an interruption."""
+    saves = need.saves
+    if (
+        need.restore_bytes_per_s is None
+        or saves.checkpoint_bytes is None
+        or saves.restore_budget_s is None
+    ):
+        return f"not sized: {need.not_measured['restore_bytes_per_s']}"
+    copies = "" if saves.restore_copies == 1 else f" {format_count(saves.restore_copies)} times"
+    each = (
+        f", {_both(need.restore_bytes_per_s / need.hosts)} to each host" if need.hosts > 1 else ""
+    )
+    return (
+        f"{format_bytes(saves.checkpoint_bytes)} read{copies} by all ranks together within "
+        f"{format_duration(saves.restore_budget_s)}: {_both(need.restore_bytes_per_s)} of reads"
+        f"{each}, while nobody trains"
+    )
 
 
 def _cpu(need: Requirement) -> str:
@@ -220,13 +369,22 @@ def _would_feed(need: Requirement, measured: Measured) -> str:
         f"{format_count(min(measured.accelerators_fed, need.accelerators))} of "
         f"{counted(need.accelerators, 'accelerator')}"
     )
+    counting = (
+        "" if measured.low_bytes_per_s is None else ", counting on the low end of its interval"
+    )
+    margin = (
+        "" if measured.with_margin else " (no margin: a whole job was measured, with its waits)"
+    )
     if measured.missing_bytes_per_s == 0:
-        text = f"{fed}: {measured.read_bytes_per_s / need.read_bytes_per_s:.2f} x what is needed"
+        text = (
+            f"{fed}: {measured.counted_bytes_per_s / measured.needed_bytes_per_s:.2f} x what is "
+            f"needed{counting}{margin}"
+        )
     else:
-        factor = need.read_bytes_per_s / measured.read_bytes_per_s
+        factor = measured.needed_bytes_per_s / measured.counted_bytes_per_s
         text = (
             f"{fed}: {_both(measured.missing_bytes_per_s)} are missing, {factor:.3g} x the "
-            "measured rate is needed"
+            f"measured rate is needed{counting}{margin}"
         )
     if need.hosts == 1:
         return text

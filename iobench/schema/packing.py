@@ -30,6 +30,16 @@ class Packing:
         return f"{DATA}/{self.index_name}" if self.index_name else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How samples lie in the shards of a dataset, as far as the size of reads depends on it."""
+
+    blocks: bool  # samples are read by whole blocks, as in Parquet
+    block_bytes: int | None = None  # of samples before the codec; None: not known, or no blocks
+    framing_bytes: float = 0.0  # around one sample, read with it when a shard is read in order
+    prefers_random: bool = False  # ``reader.access: auto`` means random access
+
+
 class Keys:
     """The key of each shard below the dataset's root: ``Keys(packing)(shard)``.
 

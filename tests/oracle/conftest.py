@@ -28,6 +28,7 @@ LONG = {
     "test_compare_oracle.py",
     "test_confirm_oracle.py",
     "test_fed_oracle.py",
+    "test_size_oracle.py",
     "test_sweep_oracle.py",
     "test_sync_oracle.py",
     "test_verdict_oracle.py",

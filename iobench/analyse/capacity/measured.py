@@ -30,15 +30,23 @@ class Job:
     accelerators: int
     hosts: int
     required: float
+    amplification: float = 1.0  # bytes read over bytes of samples
+    margin: float = 1.0  # factor on the mean rate, for a storage that was measured by itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """A storage as measured by one host, in stored bytes/s, and what it would do for a job."""
+    """A storage as measured by one host, in stored bytes/s, and what it would do for a job.
+
+    The low end of its interval is what the job can rely on: ``counted_bytes_per_s``.
+    """
 
     run_id: str
     url: str
     read_bytes_per_s: float  # of the plateau, else through the reader, or raw without that
+    counted_bytes_per_s: float  # the low end of its interval, or the rate itself without one
+    needed_bytes_per_s: float  # to compare with the line above
+    with_margin: bool  # False: measured with the pipeline and its ranks, which had their losses
     low_bytes_per_s: float | None  # its interval
     high_bytes_per_s: float | None
     reads_in_flight: float  # that it takes
@@ -62,16 +70,20 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
             f"run {doc.run_id} measured neither the fetch ceiling nor raw storage",
             remedy="name a run that measured its ceilings (without --calibration 0s)",
         )
-    samples_per_s = rate / job.bytes_per_sample
+    low = rate if supply.low is None else evidence.bytes_per_s(supply.low) or rate
+    alone = not _with_its_job(doc, supply)
+    more = job.amplification / _amplification(doc) * (job.margin if alone else 1.0)
     latency, source = known_latency(doc)
-    fed = accelerators_fed(samples_per_s, job.samples_per_s_per_accelerator, job.required) or 0
-    needed = (
-        job.required * job.accelerators * job.samples_per_s_per_accelerator * job.bytes_per_sample
-    )
+    of_one = job.samples_per_s_per_accelerator * job.bytes_per_sample * more
+    fed = accelerators_fed(low, of_one, job.required) or 0
+    needed = job.required * job.accelerators * of_one
     return Measured(
         run_id=doc.run_id,
         url=doc.storage.url or "",
         read_bytes_per_s=rate,
+        counted_bytes_per_s=low,
+        needed_bytes_per_s=needed,
+        with_margin=alone,
         low_bytes_per_s=evidence.bytes_per_s(supply.low),
         high_bytes_per_s=evidence.bytes_per_s(supply.high),
         reads_in_flight=supply.reads_in_flight,
@@ -82,9 +94,24 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
         cpu_s_per_gb=cpu_s_per_gb(doc),
         accelerators_fed=fed,
         accelerators_fed_local=fed * job.hosts,
-        missing_bytes_per_s=max(0.0, needed - rate),
+        missing_bytes_per_s=max(0.0, needed - low),
         notes=tuple(_notes(doc, job)),
     )
+
+
+def _with_its_job(doc: TrainingRecord, supply: Supply) -> bool:
+    """Whether the rate is what a whole job received: filling and waits for others are in it."""
+    found = doc.job.verdict.fed if doc.job.verdict else None
+    if found is None or supply.plateau:
+        return False
+    by_search = found.basis == "find-max" and bool(found.accelerators)
+    return by_search or (supply.today is not None and supply.today == gather(doc).measured)
+
+
+def _amplification(doc: TrainingRecord) -> float:
+    """Bytes read over stored bytes of samples in the run; 1 if that is not known."""
+    known = doc.metrics.get("read_amplification")
+    return known.median if known is not None and known.median > 0 else 1.0
 
 
 def _by(doc: TrainingRecord, evidence: Evidence, supply: Supply) -> str:
@@ -135,6 +162,21 @@ def cpu_s_per_gb(doc: TrainingRecord) -> float | None:
     ]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if len(known) == len(costs) else None
+
+
+def known_latency_p99(doc: TrainingRecord) -> float | None:
+    """The 99th percentile of one read's latency in seconds; None if it was not measured.
+
+    It belongs to the median that ``known_latency`` returns.
+    """
+    if doc.storage.latency_s:
+        stated = (doc.storage.model_extra or {}).get("latency_p99_s")
+        return float(stated) if isinstance(stated, int | float) and stated > 0 else None
+    if doc.job.curve is not None and (points := doc.job.curve.curve.points):
+        first = points[0]
+        if first.in_flight == 1 and first.latency_p50_s:
+            return first.latency_p99_s
+    return doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p99_s
 
 
 def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:

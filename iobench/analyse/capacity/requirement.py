@@ -2,26 +2,33 @@
 
 It is arithmetic on specifications, and on a recorded run if there is one. Required rates are those
 at the required utilization: an accelerator that may wait 10 % of the time consumes 90 % of its full
-demand. The rate to buy does not include caches, because in the first epoch they are empty. Sources
-are given in ``analyse.capacity.sizing``.
+demand. The rate to buy is higher by a margin (``margin``), and does not include caches, because in
+the first epoch they are empty. Sources are given in ``analyse.capacity.sizing``.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...errors import UsageError
-from ...schema.dataset import (
-    DatasetSpec,
-    expected_samples_per_shard,
-    expected_stored_bytes,
-    share_of_columns,
-)
+from ...schema.dataset import DatasetSpec, expected_samples_per_shard, expected_stored_bytes
+from ...schema.packing import Layout
 from ...schema.record import TrainingRecord
 from ...schema.workload import Workload
-from ..verdict.in_flight import asked_reads_in_flight, reads_per_sample, reads_sequentially
+from ..verdict.in_flight import job_reads_in_flight
+from ..verdict.rules_data import MIN_STEPS
 from . import sizing
-from .measured import Job, Measured, measured_storage
+from .amplification import ALIGNMENT, Reads, expected_reads
+from .caching import Cache, cache_of, cache_that_halves
+from .margin import Margin, batch_sizes, batch_waits, lognormal_sigma, margin
+from .measured import Job, Measured, known_latency, known_latency_p99, measured_storage
+from .pipeline import Pipeline
+from .traffic import Network, Saves, network
+
+_NO_SAVES = Saves()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,25 +38,14 @@ class Demand:
     accelerators: int
     hosts: int = 1
     required: float | None = None  # utilization, 0 to 1; None: the workload's
-    latency_s: float | None = None  # of one read
+    steps: int | None = None  # of an epoch; None: those of the dataset, but at least MIN_STEPS
+    latency_s: float | None = None  # of one read, the median
+    latency_p99_s: float | None = None
+    # The storage reads whole blocks of so many bytes. None: 1 if ``run`` read objects, else 4 KiB
+    alignment: int | None = None
     cache_bytes: int | None = None  # that each host can spare for data
-    checkpoint_bytes: int | None = None
-    checkpoint_budget_s: float | None = None  # how long a checkpoint may stop training
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cache:
-    """Effect of memory on the hosts from the second epoch on.
-
-    Every epoch is reshuffled over all hosts.
-    """
-
-    bytes_per_host: float
-    share: float  # of one host's cache, relative to what an epoch reads of the dataset
-    page_cache_hit_rate: float  # LRU; any host reads any sample
-    page_cache_read_bytes_per_s: float  # left for storage
-    pinned_hit_rate: float  # no eviction, and each host reads its own part
-    pinned_read_bytes_per_s: float
+    saves: Saves = _NO_SAVES
+    gradient_bytes: int | None = None  # of the model, that all hosts exchange in each step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,27 +64,38 @@ class Requirement:
     dataset_bytes: float
     samples_per_shard: float
     access: str
+    block_samples: float | None  # that share a block which is read as a whole
+    read_amplification: float  # bytes read over bytes of samples
     demanded_samples_per_s: float  # if no accelerator ever waits
-    demanded_read_bytes_per_s: float
+    demanded_read_bytes_per_s: float  # bytes of samples
     samples_per_s: float  # at the required utilization, like all figures below
-    read_bytes_per_s: float
+    read_bytes_per_s: float  # the mean, with amplification
+    margin: Margin
+    buy_bytes_per_s: float | None  # with the margin
+    buy_reads_per_s: float | None
+    peak_read_bytes_per_s: float  # the most that the job asks for, if the storage gives it
     reads_per_s: float
     read_bytes: float  # of one request, on average
     opens_per_s: float  # shards
     latency_s: float | None
+    latency_p99_s: float | None
     latency_from: str
-    reads_in_flight: int | None  # needed
+    reads_in_flight: int | None  # needed for the rate to buy, or else for the mean
     reads_in_flight_asked: int  # the most that the workload's readers keep
-    read_bytes_per_s_per_host: float
-    network_bits_per_s_per_host: float  # incoming, payload only
+    read_bytes_per_s_per_host: float  # of the rate to buy, like the network below
+    network_bits_per_s_per_host: float  # incoming samples, payload only
+    network: Network
+    shuffle: bool
+    page_cached: bool  # reads may go through the page cache
     cache: Cache | None
     cache_to_halve_bytes_per_host: (
         float  # page cache that halves the reads from the second epoch on
     )
     pinned_to_halve_bytes_per_host: float
-    checkpoint_bytes: int | None
-    checkpoint_budget_s: float | None
-    write_bytes_per_s: float | None
+    saves: Saves
+    write_bytes_per_s: float | None  # while a checkpoint is being saved
+    restore_bytes_per_s: float | None
+    together_bytes_per_s: float | None  # reads to buy and writes at the same time
     # CPU seconds per second for reading, preparing and hand-over, without the training itself
     cores: float | None
     measured: Measured | None
@@ -100,9 +107,12 @@ def requirement(
     spec: DatasetSpec,
     demand: Demand,
     run: TrainingRecord | None = None,
+    *,
+    layout: Layout | None = None,
 ) -> Requirement:
     """What ``demand`` requires. If ``run`` is given, its storage is compared with that.
 
+    ``layout``: that of the dataset's format; None: as far as the specification itself tells.
     Raises UsageError for a demand that is not valid, or an accelerator without a step time.
     """
     required = _checked(workload, demand)
@@ -113,36 +123,46 @@ def requirement(
             f"{workload.accelerator.kind} accelerator is not known",
             remedy="give one: --set accelerator.kind=emulated --set accelerator.step_time=100ms",
         )
-    size, per_shard = expected_stored_bytes(spec), expected_samples_per_shard(spec)
-    whole = size * spec.samples
-    size *= share_of_columns(spec, workload.reader.columns)
-    touched = size * spec.samples  # bytes that an epoch reads, and that caches hold
+    if layout is None:
+        layout = Layout(blocks=spec.states_blocks, block_bytes=spec.block_size)
+    per_shard = expected_samples_per_shard(spec)
+    whole = expected_stored_bytes(spec) * spec.samples
+    reads = expected_reads(
+        workload,
+        spec,
+        layout,
+        stored_bytes=expected_stored_bytes(spec),
+        alignment=_alignment(demand, run),
+    )
+    touched = reads.sample_bytes * spec.samples  # that an epoch wants, and that caches hold
     appetite = sizing.demanded_samples_per_s(
         batch_size=workload.batch_size, step_time_s=step_time, accelerators=demand.accelerators
     )
     samples_per_s = required * appetite
-    read = samples_per_s * size
-    sequential = reads_sequentially(workload.reader.access, per_shard)
-    requests = reads_per_sample(
-        sample_bytes=size,
-        block_size=workload.reader.block_size,
-        batch_size=workload.batch_size,
-        samples_per_shard=per_shard,
-        sequential=sequential,
-    )
+    read = samples_per_s * reads.read_bytes
     missing: dict[str, str] = {}
+    latency, p99, latency_from = _latency(demand, run)
+    pipeline = _pipeline(workload, spec, demand, layout, reads, step_time, latency, p99)
+    found = margin(pipeline, required)
+    factor = found.factor
+    buy = None if factor is None else factor * read
+    if buy is None:
+        missing["buy_bytes_per_s"] = _why_no_rate(found, required, latency)
+    needed = read if buy is None else buy
     measured = None
     if run is not None:
         job = Job(
             spec=spec,
-            bytes_per_sample=size,
+            bytes_per_sample=reads.sample_bytes,
             samples_per_s_per_accelerator=appetite / demand.accelerators,
             accelerators=demand.accelerators,
             hosts=demand.hosts,
             required=required,
+            amplification=reads.amplification,
+            margin=factor or 1.0,
         )
         measured = measured_storage(run, job)
-    latency, latency_from = _latency(demand, measured)
+    requests_per_s = samples_per_s * reads.requests * (factor or 1.0)
     if latency is None:
         missing["reads_in_flight"] = (
             "no latency of a read was given: use --latency, or --from with a run that measured it"
@@ -152,51 +172,79 @@ def requirement(
             "no CPU time per byte was given: use --from with a run that measured fetch, prep and "
             "harness"
         )
-    checkpoint = (
-        demand.checkpoint_bytes / demand.checkpoint_budget_s
-        if demand.checkpoint_bytes and demand.checkpoint_budget_s
-        else None
-    )
-    if checkpoint is None:
+    saves = demand.saves
+    if saves.write_bytes_per_s is None:
         missing["write_bytes_per_s"] = "--checkpoint-bytes and --checkpoint-budget were not given"
+    if saves.restore_bytes_per_s is None:
+        missing["restore_bytes_per_s"] = "--checkpoint-bytes and --restore-budget were not given"
+    traffic = network(
+        hosts=demand.hosts,
+        read_bytes_per_s=needed,
+        gradient_bytes=demand.gradient_bytes,
+        steps_per_s=required / step_time,
+        saves=saves,
+    )
+    mean_latency = None
+    if latency is not None:
+        mean_latency = latency * math.exp(lognormal_sigma(latency, p99) ** 2 / 2)
+    shuffle = workload.reader.shuffle
     return Requirement(
         workload=workload.name,
         dataset=spec.name,
         accelerators=demand.accelerators,
         hosts=demand.hosts,
         required_accelerator_utilization=required,
-        sample_bytes=size,
+        sample_bytes=reads.sample_bytes,
         dataset_bytes=whole,
         samples_per_shard=per_shard,
-        access="sequential" if sequential else "random",
+        access="sequential" if reads.sequential else "random",
+        block_samples=reads.block_samples,
+        read_amplification=reads.amplification,
         demanded_samples_per_s=appetite,
-        demanded_read_bytes_per_s=appetite * size,
+        demanded_read_bytes_per_s=appetite * reads.sample_bytes,
         samples_per_s=samples_per_s,
         read_bytes_per_s=read,
-        reads_per_s=samples_per_s * requests,
-        read_bytes=size / requests,
-        opens_per_s=samples_per_s / per_shard if sequential or per_shard <= 1 else samples_per_s,
+        margin=found,
+        buy_bytes_per_s=buy,
+        buy_reads_per_s=None if buy is None else requests_per_s,
+        peak_read_bytes_per_s=max(
+            needed, appetite * reads.read_bytes, saves.restore_bytes_per_s or 0.0
+        ),
+        reads_per_s=samples_per_s * reads.requests,
+        read_bytes=reads.read_bytes / reads.requests,
+        opens_per_s=samples_per_s / per_shard
+        if reads.sequential or per_shard <= 1
+        else samples_per_s,
         latency_s=latency,
+        latency_p99_s=p99,
         latency_from=latency_from,
         reads_in_flight=None
-        if latency is None
-        else sizing.reads_in_flight(reads_per_s=samples_per_s * requests, latency_s=latency),
-        reads_in_flight_asked=asked_reads_in_flight(
-            workload,
-            ranks=demand.accelerators,
-            sample_bytes=size,
-            samples_per_shard=per_shard,
-            blocks=spec.states_blocks,
+        if mean_latency is None
+        else sizing.reads_in_flight(reads_per_s=requests_per_s, latency_s=mean_latency),
+        reads_in_flight_asked=_asked(workload, layout, reads, demand.accelerators),
+        read_bytes_per_s_per_host=needed / demand.hosts,
+        network_bits_per_s_per_host=8 * needed / demand.hosts,
+        network=traffic,
+        shuffle=shuffle,
+        page_cached=workload.reader.direct is False or workload.reader.mmap,
+        cache=cache_of(
+            demand.cache_bytes,
+            touched=touched,
+            hosts=demand.hosts,
+            shuffle=shuffle,
+            read_bytes_per_s=needed,
         ),
-        read_bytes_per_s_per_host=read / demand.hosts,
-        network_bits_per_s_per_host=8 * read / demand.hosts,
-        cache=_cache(demand, touched, read),
-        cache_to_halve_bytes_per_host=sizing.cache_for_hit_rate(0.5, hosts=demand.hosts) * touched,
+        cache_to_halve_bytes_per_host=cache_that_halves(
+            touched, hosts=demand.hosts, shuffle=shuffle
+        ),
         pinned_to_halve_bytes_per_host=0.5 / demand.hosts * touched,
-        checkpoint_bytes=demand.checkpoint_bytes,
-        checkpoint_budget_s=demand.checkpoint_budget_s,
-        write_bytes_per_s=checkpoint,
-        cores=measured.cpu_s_per_gb * read / 1e9
+        saves=saves,
+        write_bytes_per_s=saves.write_bytes_per_s,
+        restore_bytes_per_s=saves.restore_bytes_per_s,
+        together_bytes_per_s=None
+        if buy is None or saves.write_bytes_per_s is None
+        else buy + saves.write_bytes_per_s,
+        cores=measured.cpu_s_per_gb * samples_per_s * reads.sample_bytes / 1e9
         if measured and measured.cpu_s_per_gb is not None
         else None,
         measured=measured,
@@ -204,9 +252,76 @@ def requirement(
     )
 
 
+def _pipeline(
+    workload: Workload,
+    spec: DatasetSpec,
+    demand: Demand,
+    layout: Layout,
+    reads: Reads,
+    step_time: float,
+    latency: float | None,
+    p99: float | None,
+) -> Pipeline:
+    """The job as ``pipeline`` simulates it."""
+    reader, loader = workload.reader, workload.loader
+    makers, queue = max(1, loader.workers), loader.workers * loader.prefetch_factor
+    ahead = reader.read_ahead is not False and not layout.blocks and loader.workers > 0
+    if ahead and reads.per_batch < reader.concurrency:
+        # Each worker reads several of its batches at once.
+        makers *= min(loader.prefetch_factor, max(1, int(reader.concurrency // reads.per_batch)))
+    steps = demand.steps
+    if steps is None:
+        steps = max(MIN_STEPS, spec.samples // (workload.batch_size * demand.accelerators))
+    by_whole_blocks = layout.blocks and not reads.sequential
+    return Pipeline(
+        ranks=demand.accelerators,
+        makers=makers,
+        queue=queue,
+        steps=steps,
+        step_s=step_time,
+        barrier=workload.accelerator.sync == "step",
+        # The blocks of a batch are about as large as those of any other.
+        sizes=np.ones(1) if by_whole_blocks else batch_sizes(spec.sample_size, workload.batch_size),
+        waits_s=batch_waits(
+            requests=reads.per_batch,
+            concurrency=reader.concurrency,
+            latency_s=latency or 0.0,
+            latency_p99_s=p99,
+        ),
+    )
+
+
+def _asked(workload: Workload, layout: Layout, reads: Reads, ranks: int) -> int:
+    """The most reads in flight of the job's readers."""
+    return job_reads_in_flight(
+        concurrency=workload.reader.concurrency,
+        workers=workload.loader.workers,
+        ranks=ranks,
+        requests_per_batch=reads.per_batch,
+        reads_ahead=workload.reader.read_ahead is not False and not layout.blocks,
+    )
+
+
+def _why_no_rate(found: Margin, required: float, latency: float | None) -> str:
+    """Why no storage is fast enough, in one line."""
+    reached = f"no rate is enough for {required:.4g}: even one without a limit"
+    if found.queue == 0:
+        return f"{reached} reaches {found.highest:.3f}, since no worker reads ahead of the steps"
+    if latency is None or found.highest >= 1 - 1 / found.steps:
+        return f"{reached} reaches {found.highest:.3f}, since the pipeline fills in each epoch"
+    return (
+        f"{reached} reaches {found.highest:.3f} with the latency of its reads and the reads that "
+        "the readers keep in flight: raise reader.concurrency or loader.workers"
+    )
+
+
 def _checked(workload: Workload, demand: Demand) -> float:
     """Check ``demand`` and return the required utilization. Raises UsageError."""
-    for what, number in (("accelerators", demand.accelerators), ("hosts", demand.hosts)):
+    for what, number in (
+        ("accelerators", demand.accelerators),
+        ("hosts", demand.hosts),
+        ("steps", 1 if demand.steps is None else demand.steps),
+    ):
         if number < 1:
             raise UsageError(f"the number of {what} must be at least 1, but is {number}")
     if demand.hosts > demand.accelerators:
@@ -222,40 +337,31 @@ def _checked(workload: Workload, demand: Demand) -> float:
             f"the required utilization must be more than 0 and at most 1, but is {required:g}",
             remedy="write it like 0.9",
         )
-    if (demand.checkpoint_bytes is None) != (demand.checkpoint_budget_s is None):
-        raise UsageError(
-            "a checkpoint needs both its bytes and the time for which it may stop the training",
-            remedy="give e.g. --checkpoint-bytes 105GB --checkpoint-budget 1m",
-        )
+    demand.saves.check()
     for name, value in (
-        ("--checkpoint-bytes", demand.checkpoint_bytes),
-        ("--checkpoint-budget", demand.checkpoint_budget_s),
         ("--latency", demand.latency_s),
+        ("--latency-p99", demand.latency_p99_s),
+        ("--gradient-bytes", demand.gradient_bytes),
+        ("--alignment", demand.alignment),
     ):
         if value is not None and value <= 0:
             raise UsageError(f"{name} must be more than 0, but is {value:g}")
+    if demand.latency_p99_s is not None and (
+        demand.latency_s is None or demand.latency_p99_s < demand.latency_s
+    ):
+        raise UsageError(
+            "--latency-p99 needs a --latency (the median), which is at most as long",
+            remedy="give e.g. --latency 5ms --latency-p99 20ms",
+        )
     return required
 
 
-def _latency(demand: Demand, measured: Measured | None) -> tuple[float | None, str]:
+def _latency(demand: Demand, run: TrainingRecord | None) -> tuple[float | None, float | None, str]:
+    """The median and the 99th percentile of one read's latency in seconds, and their source."""
     if demand.latency_s is not None:
-        return demand.latency_s, "as given"
-    if measured is not None and measured.latency_s is not None:
-        return measured.latency_s, measured.latency_from
-    return None, ""
-
-
-def _cache(demand: Demand, touched: float, read: float) -> Cache | None:
-    if demand.cache_bytes is None:
-        return None
-    share = min(1.0, demand.cache_bytes / touched)
-    page = sizing.expected_hit_rate(share, hosts=demand.hosts)
-    pinned = sizing.pinned_hit_rate(share, hosts=demand.hosts)
-    return Cache(
-        bytes_per_host=demand.cache_bytes,
-        share=share,
-        page_cache_hit_rate=page,
-        page_cache_read_bytes_per_s=(1 - page) * read,
-        pinned_hit_rate=pinned,
-        pinned_read_bytes_per_s=(1 - pinned) * read,
-    )
+        return demand.latency_s, demand.latency_p99_s, "as given"
+    if run is not None:
+        latency, source = known_latency(run)
+        if latency is not None:
+            return latency, known_latency_p99(run), source
+    return None, None, ""

@@ -1,0 +1,175 @@
+"""How much more than the mean rate a storage must deliver, so that a job reaches its utilization.
+
+A storage that delivers exactly the required utilization times the full demand is not enough: no
+step runs while the pipeline fills; batches take different times, since their sizes and the
+latencies of their reads differ; and with a barrier each step waits for the slowest rank. Batches
+that are prefetched hide a part of this. The margin is the smallest factor on that rate with which
+the simulated job (``pipeline``) reaches the required utilization in 95 % of its runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import NormalDist, fmean, stdev
+
+import numpy as np
+
+from ...schema.dataset import SampleSize
+from .pipeline import Floats, Pipeline, utilization
+
+MAX_RANKS = 128
+"""Ranks that are simulated at most. More are slower by little: the slowest of N batches grows with
+the logarithm of N."""
+
+_BATCHES = 4000  # that are simulated for one utilization, about
+_REPLICAS = (2, 12)
+_Z95 = NormalDist().inv_cdf(0.95)
+_PRECISION = 0.004
+_UNLIMITED = 1e6  # a speed that costs no time
+_SEED = 42
+_POOL = 2048  # batches whose sizes and waits are drawn from
+_MAX_REQUESTS = 256  # of a batch that are drawn one by one
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Margin:
+    """Factors on the mean rate; each is at least 1. None: no rate is enough.
+
+    ``filling`` is that of a job whose batches all take the mean time, ``factor`` the whole. Where
+    they are None, ``highest`` is the utilization with a storage that needs no time for bytes.
+    """
+
+    factor: float | None
+    filling: float | None
+    highest: float
+    spread: float  # of a batch's time, standard deviation over mean, at the rate with the margin
+    steps: int  # of an epoch
+    ranks: int
+    queue: int  # batches under way or ready, of each rank
+    barrier: bool
+
+    @property
+    def unequal(self) -> float | None:
+        """The part of the factor that is due to batches of different times."""
+        if self.factor is None or self.filling is None:
+            return None
+        return self.factor / self.filling
+
+
+def margin(job: Pipeline, required: float) -> Margin:
+    """The margin with which ``job`` reaches ``required``, a utilization (0 to 1)."""
+    even = replace(job.even, ranks=1)
+    highest = _low(job, _UNLIMITED)
+    filling = _smallest(lambda speed: _once(even, speed) >= required, required)
+    factor = None
+    if filling is not None and highest >= required:
+        factor = _smallest(lambda speed: _low(job, speed) >= required, filling * required)
+        factor = None if factor is None else factor * filling
+    shared_s = job.step_s * max(1, job.makers) / (required * (factor or 1.0))
+    sd = math.hypot(float(job.sizes.std()) * shared_s, float(job.waits_s.std()))
+    return Margin(
+        factor=factor,
+        filling=filling if factor is not None else None,
+        highest=highest,
+        spread=sd / (shared_s + float(job.waits_s.mean())),
+        steps=job.steps,
+        ranks=job.ranks,
+        queue=job.queue,
+        barrier=job.barrier and job.ranks > 1,
+    )
+
+
+def _smallest(enough: Callable[[float], bool], least: float) -> float | None:
+    """The smallest factor on the speed ``least`` that is enough, rounded up; None: none is."""
+    low, high = 1.0, 1.0
+    while not enough(high * least):
+        if high * least >= _UNLIMITED:
+            return None
+        low, high = high, high * (1.25 if high < 4 else 8)
+    while high > low * (1 + _PRECISION):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle * least) else (middle, high)
+    return high
+
+
+def _simulated(job: Pipeline) -> int:
+    """How many steps to simulate: a few fillings of the queue at least."""
+    few = max(40, 4 * max(job.makers, job.queue))
+    return max(few, min(400, _BATCHES // job.ranks))
+
+
+def _once(job: Pipeline, speed: float) -> float:
+    return utilization(job, speed, simulated=_simulated(job), seed=_SEED)
+
+
+def _low(job: Pipeline, speed: float) -> float:
+    """The utilization that 95 % of runs reach.
+
+    It is that of a normal distribution with the mean and the standard deviation of a few replicas.
+    The longer a run is than its simulated part, the less it deviates.
+    """
+    job = replace(job, ranks=min(job.ranks, MAX_RANKS))
+    count = _simulated(job)
+    few, many = _REPLICAS
+    replicas = min(many, max(few, _BATCHES // (count * job.ranks)))
+    found = [utilization(job, speed, simulated=count, seed=_SEED + n) for n in range(replicas)]
+    shorter = min(1.0, count / job.steps)
+    return fmean(found) - _Z95 * stdev(found) * math.sqrt(shorter)
+
+
+def batch_sizes(size: SampleSize, batch_size: int) -> Floats:
+    """Bytes of batches relative to their mean, drawn from the distribution of samples.
+
+    Clipping to [min, max] is as in the generator, but for bounds that a content sets.
+    """
+    if size.distribution == "constant":
+        return np.ones(1)
+    draw = np.random.default_rng(_SEED)
+    few = min(batch_size, 64)
+    shape, mean = (_POOL, few), size.mean_bytes
+    if size.quantiles is not None:
+        points, values = zip(*size.quantiles, strict=True)
+        samples = np.interp(draw.random(shape), points, values)
+    elif size.distribution == "normal":
+        samples = draw.normal(mean, size.stdev or 0.0, shape)
+    else:
+        sigma = size.sigma or 0.0
+        samples = draw.lognormal(math.log(mean) - sigma**2 / 2, sigma, shape)
+    top = size.quantiles[-1][1] if size.quantiles else 4 * mean
+    samples = np.clip(samples, size.min or 1, size.max if size.max is not None else top)
+    sums = samples.mean(axis=1)
+    # The mean of many samples deviates less than that of the few that were drawn.
+    relative = 1 + (sums / sums.mean() - 1) * math.sqrt(few / batch_size)
+    return np.asarray(np.maximum(relative, 1e-3))
+
+
+def batch_waits(
+    *, requests: float, concurrency: int, latency_s: float, latency_p99_s: float | None
+) -> Floats:
+    """How long the latencies of a batch's reads take, in seconds, with ``concurrency`` at once.
+
+    The latency of a read is lognormal with the median ``latency_s`` and that 99th percentile, or
+    constant. Each read begins when one before it has ended.
+    """
+    if not latency_s > 0:
+        return np.zeros(1)
+    whole = max(1, round(requests))
+    count = min(whole, _MAX_REQUESTS)
+    sigma = lognormal_sigma(latency_s, latency_p99_s)
+    if not sigma:
+        return np.full(1, latency_s * math.ceil(whole / concurrency))
+    draw = np.random.default_rng(_SEED)
+    lanes = np.zeros((_POOL, min(concurrency, count)))
+    row = np.arange(_POOL)
+    for _ in range(count):
+        lanes[row, lanes.argmin(axis=1)] += draw.lognormal(math.log(latency_s), sigma, _POOL)
+    return np.asarray(lanes.max(axis=1) * (whole / count))
+
+
+def lognormal_sigma(median: float, p99: float | None) -> float:
+    """The parameter of a lognormal distribution with this median and 99th percentile."""
+    if p99 is None or p99 <= median:
+        return 0.0
+    return math.log(p99 / median) / NormalDist().inv_cdf(0.99)
