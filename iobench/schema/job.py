@@ -27,6 +27,7 @@ class AcceleratorFacts(OpenRecord):
 
 class ReaderFacts(OpenRecord):
     access: str = "auto"
+    shuffle: bool = True
     concurrency: Annotated[int, Field(ge=1, le=10**6)] = 1
     read_ahead: bool | str = "auto"
     block_size: Number = 4 << 20

@@ -9,14 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.errors import IobenchError, SpecError
+from iobench.errors import IobenchError, SpecError, UsageError
+from iobench.runner.progress import Silent
+from iobench.runner.sweeping import visits
+from iobench.runner.sweeping.plan import OVER_BUDGET, Budget, groups_within
 from iobench.schema.sweep import (
     SWEEP_FILE,
+    Sweep,
+    SweepPoint,
     combinations,
     load_sweep,
     parse_axis,
     save_sweep,
 )
+from tests.unit.conftest import build_run
 
 GOLDEN = Path(__file__).parents[1] / "golden/0.1.0/sweep"
 
@@ -85,3 +91,53 @@ def test_a_record_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == [SWEEP_FILE]
     with pytest.raises(IobenchError):
         save_sweep(tmp_path / "nowhere", sweep)
+
+
+def _sweep(*points: SweepPoint) -> Sweep:
+    return Sweep(
+        created="",
+        command=[],
+        workload="demo",
+        data_root="d",
+        seed=1,
+        repetitions=2,
+        calibration_s=0,
+        axes={"a": [1, 2]},
+        points=list(points),
+    )
+
+
+def _point(number: int, data: str, dataset_bytes: int = 40) -> SweepPoint:
+    return SweepPoint(settings={"a": number}, data=data, dataset_bytes=dataset_bytes)
+
+
+def test_groups_begin_with_todays_settings() -> None:
+    """A time budget leaves out the last groups, and never the settings that others are compared
+    with. Points of one dataset stay together, so that it is generated once.
+    """
+    points = (_point(1, "z"), _point(2, "a"), _point(3, "z"), _point(4, "m", 90))
+    points = (*points, _point(5, "b", 101))
+    sweep = _sweep(*points)
+    groups = groups_within(sweep, Budget(data_bytes=100))
+    assert [[point.settings["a"] for point in group] for group in groups] == [[1, 3, 2], [4]]
+    assert sweep.points[-1].failed == OVER_BUDGET
+    assert groups_within(sweep, Budget()) == [sweep.points]
+    with pytest.raises(UsageError, match="--data-budget"):
+        groups_within(sweep, Budget(data_bytes=39))
+
+
+def test_a_rate_that_was_not_measured_is_no_rate_of_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repetition that was shorter than its start-up has no rate."""
+    doc = build_run(repetition={"samples_per_s": None})
+    assert doc.job.repetitions[0].samples_per_s is None
+    for name, result in (("resolve", (None, None)), ("make_plan", None)):
+        monkeypatch.setattr(visits, name, lambda *_, result=result, **__: result)
+    monkeypatch.setattr(visits, "run_plan", lambda *_: (doc, tmp_path / "r"))
+    told: list[str] = []
+    point = _point(1, "z")
+    visits._visit(_sweep(point), point, 0, tmp_path, Silent(), told.append)
+    assert (point.samples_per_s, point.runs, point.seconds) == ([], [], [])
+    assert point.failed
+    assert len(told) == 1

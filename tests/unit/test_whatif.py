@@ -314,8 +314,45 @@ def test_runs_that_do_not_know_enough(make_run: Build) -> None:
         what_if(nothing, Change(storage_bandwidth=TWICE))
     with pytest.raises(UsageError, match="fetch"):
         what_if(make_run(rates={"fetch": None}), Change(latency=TWICE))
+    with pytest.raises(UsageError, match="fetch"):
+        what_if(make_run(rates={"fetch": None}), Change(concurrency=TWICE))
     with pytest.raises(UsageError, match="step time"):
         what_if(make_run(workload={"accelerator": {"kind": "null"}}), Change(step_time=TWICE))
+
+
+@pytest.mark.parametrize(
+    "change", [Change(workers=TWICE), Change(accelerators=TWICE), Change(storage_bandwidth=TWICE)]
+)
+def test_without_a_fetch_ceiling_the_raw_one_stands_in_and_that_is_said(
+    make_run: Build, change: Change
+) -> None:
+    """Raw storage is an upper bound of what the reader gets, and it moves with bandwidth alone."""
+    doc = make_run(rates={"fetch": None, "storage_raw": 1500})
+    found = what_if(doc, change)
+    grown = 2 if change.storage_bandwidth else 1
+    ceilings = found.document.job.ceilings
+    assert ceilings["storage_raw"].samples_per_s == pytest.approx(grown * 1500)
+    assert ceilings["fetch"].samples_per_s is None
+    assert [line for line in found.bases if line.startswith("fetch: not measured")]
+    whole = what_if(make_run(), change)
+    assert not [line for line in whole.bases if line.startswith("fetch: not measured")]
+
+
+@pytest.mark.parametrize(("hits", "shuffle"), [(0.153, True), (0.0, False)])
+def test_a_page_cache_serves_nothing_without_a_new_order(
+    starved: Any, hits: float, shuffle: bool
+) -> None:
+    """Half of the data fits: LRU evicts each sample just before it is read again."""
+    reader = starved.job.workload.reader.model_copy(update={"shuffle": shuffle})
+    doc = starved.with_job(workload=starved.job.workload.model_copy(update={"reader": reader}))
+    found = what_if(doc, Change(cache_bytes=3_000_000_000))
+    before = rates(what_if(doc, Change(workers=Quantity(2))))["fetch"]
+    memory = 8 / (0.05 * 1e5 / 1e9)  # the samples/s of 8 cores, which read from the cache
+    assert rates(found)["fetch"] == pytest.approx(
+        1 / (hits / memory + (1 - hits) / before), rel=0.01
+    )
+    pinned = what_if(doc, Change(cache_bytes=3_000_000_000, pinned=True))
+    assert rates(pinned)["fetch"] == pytest.approx(1 / (0.5 / memory + 0.5 / before), rel=0.01)
 
 
 def test_fio_is_not_named_where_it_never_ran(starved: Any) -> None:

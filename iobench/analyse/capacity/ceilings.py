@@ -46,11 +46,16 @@ def _rates(
         rates["storage_raw"] = min(before.raw * factor, network)
     if before.fetch is not None:
         rates["fetch"] = _fetch(doc, before, change, after, factor, network, why)
-    elif change.latency is not None or change.cache_bytes is not None:
+    elif not (change.latency is change.cache_bytes is change.concurrency is None):
         raise UsageError(
-            f"run {doc.run_id} has no fetch ceiling, so the effect of a latency or a cache cannot "
-            "be predicted",
+            f"run {doc.run_id} has no fetch ceiling, so the effect of a latency, a cache or reads "
+            "in flight cannot be predicted",
             remedy="name a run that measured it",
+        )
+    elif before.raw is not None:
+        why.models.append(
+            "fetch: not measured; the raw rate of the storage stands in for it, which is an upper "
+            "bound, and does not change with workers or accelerators"
         )
     if before.prep is not None:
         rates["prep"] = models.prepared(
@@ -182,7 +187,11 @@ def _fetch(
         else max(known for known in (before.prep, before.harness, rate) if known)
     )
     kept, hits = models.with_cache(
-        rate, memory=max(rate, memory), cached=change.cache_bytes / read, pinned=change.pinned
+        rate,
+        memory=max(rate, memory),
+        cached=change.cache_bytes / read,
+        pinned=change.pinned,
+        shuffle=doc.job.workload.reader.shuffle,
     )
     kind = "pinned" if change.pinned else "page"
     why.changes.append(

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 
 from ..verdict.evidence import AT_LIMIT
-from .sizing import expected_hit_rate, pinned_hit_rate
+from .caching import page_cache_hits
+from .sizing import pinned_hit_rate
 
 DEVICE, READS, CLIENT = "the device", "reads in flight", "this host's CPU"
 
@@ -101,15 +102,18 @@ def fetch_parts(
     }
 
 
-def with_cache(rate: float, *, memory: float, cached: float, pinned: bool) -> tuple[float, float]:
+def with_cache(
+    rate: float, *, memory: float, cached: float, pinned: bool, shuffle: bool
+) -> tuple[float, float]:
     """(fetch ceiling, hit rate) with a cache of ``cached`` times the dataset's size.
 
     The ceiling is 1 / (h / memory + (1 - h) / rate) for the hit rate h. Source: DS-Analyzer's F(x),
     with h = c + (1 - c) ln(1 - c) for a page cache under reshuffling, and h = c without eviction.
-    Validity: from the second epoch on, every epoch reshuffled, one host, nothing else in the cache.
+    Without ``shuffle`` every epoch has the same order, and a page cache serves nothing unless all
+    of the data fits. Validity: from the second epoch on, one host, nothing else in the cache.
     Linux's eviction is not exactly LRU.
     """
-    hits = pinned_hit_rate(cached) if pinned else expected_hit_rate(cached)
+    hits = pinned_hit_rate(cached) if pinned else page_cache_hits(cached, shuffle=shuffle)
     return 1 / (hits / memory + (1 - hits) / rate), hits
 
 

@@ -356,6 +356,14 @@ def _checked(workload: Workload, demand: Demand) -> float:
     return required
 
 
+def _alignment(demand: Demand, run: TrainingRecord | None) -> int:
+    """Bytes of the blocks that the storage reads."""
+    if demand.alignment is not None:
+        return demand.alignment
+    objects = run is not None and run.storage.page_cache is False and not run.job.loader.direct
+    return 1 if objects else ALIGNMENT
+
+
 def _latency(demand: Demand, run: TrainingRecord | None) -> tuple[float | None, float | None, str]:
     """The median and the 99th percentile of one read's latency in seconds, and their source."""
     if demand.latency_s is not None:

@@ -130,14 +130,17 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
     """Divide the points into groups whose runs take turns.
 
     All points are one group, unless their datasets together exceed the byte budget. Then a group
-    has as many datasets as fit at a time. A point whose dataset alone exceeds the budget is left
-    out, and listed. Raises UsageError if that is every point.
+    has as many datasets as fit at a time, in the order in which the points first need them: today's
+    settings are in the first group, since a time budget leaves out the last ones. A point whose
+    dataset alone exceeds the budget is left out, and listed. Raises UsageError if that is every
+    point.
     """
     if budget.data_bytes is None:
         return [sweep.points]
     groups: list[list[SweepPoint]] = []
     inside: dict[str, int] = {}
-    for point in sorted(sweep.points, key=lambda p: p.data):
+    turn = {data: number for number, data in enumerate(dict.fromkeys(p.data for p in sweep.points))}
+    for point in sorted(sweep.points, key=lambda p: turn[p.data]):
         if point.dataset_bytes > budget.data_bytes:
             sweep.left_out.append(
                 f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed "

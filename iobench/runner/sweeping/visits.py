@@ -266,7 +266,13 @@ def _visit(
         point.failed = false
         tell(f"{describe(point.settings)}: {false}")
         return
-    rate = doc.job.repetitions[0].samples_per_s or 0.0
+    repetition = doc.job.repetitions[0]
+    rate = repetition.samples_per_s
+    if rate is None:
+        why = repetition.not_measured.get("samples_per_s", "the repetition was too short")
+        point.failed = f"its samples/s were not measured: {why}"
+        tell(f"{describe(point.settings)}: {point.failed}")
+        return
     point.runs.append(run_directory.name)
     point.samples_per_s.append(rate)
     point.seconds.append(time.monotonic() - began)
