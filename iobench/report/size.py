@@ -69,25 +69,27 @@ def headline(need: Requirement) -> str:
     )
     if need.buy_bytes_per_s is None:
         return f"{job}, {need.not_measured['buy_bytes_per_s']}"
-    where = f" by {counted(need.hosts, 'host')} together" if need.hosts > 1 else ""
+    where = f" for {counted(need.hosts, 'host')} together" if need.hosts > 1 else ""
     flight = (
         ""
         if need.reads_in_flight is None
         else f" with {counted(need.reads_in_flight, 'read')} in flight"
     )
+    factor = need.margin.factor or 1.0
+    margin = f" (a margin of {_more(factor)} included)" if factor > 1 else ""
     writes = (
         ""
         if need.write_bytes_per_s is None
-        else f", and {_both(need.write_bytes_per_s)} of durable writes at the same time"
+        else f", and {_decimal(need.write_bytes_per_s)} of durable writes at the same time"
     )
     restore = (
         ""
         if need.restore_bytes_per_s is None or need.restore_bytes_per_s <= need.buy_bytes_per_s
-        else f"; a restore in time takes {_both(need.restore_bytes_per_s)} of reads"
+        else f"; a restore in time takes {_decimal(need.restore_bytes_per_s)} of reads"
     )
     return (
-        f"{job}, buy storage that sustains {_both(need.buy_bytes_per_s)} of uncached reads"
-        f"{where}{flight}{writes}{restore}"
+        f"{job}, buy storage that sustains {_decimal(need.buy_bytes_per_s)} of uncached reads"
+        f"{where}{flight}{margin}{writes}{restore}"
     )
 
 
@@ -99,11 +101,12 @@ def _margin(need: Requirement) -> str:
         return f"none is enough: {need.not_measured['buy_bytes_per_s']}"
     parts = [f"{_more(found.filling)} for filling the pipeline {over}"]
     who = f" at the barrier of {counted(found.ranks, 'rank')}" if found.barrier else ""
-    parts.append(
-        f"{_more(found.unequal or 1.0)} for batches whose times differ by "
-        f"{format_percent(found.spread)}{who}, with {counted(found.queue, 'batch', 'batches')} "
-        "prefetched by each rank"
-    )
+    if found.spread >= 0.0005:
+        parts.append(
+            f"{_more(found.unequal or 1.0)} for batches whose times differ by "
+            f"{format_percent(found.spread)}{who}, with "
+            f"{counted(found.queue, 'batch', 'batches')} prefetched by each rank"
+        )
     unknown = (
         "; the spread of the latencies of reads is not in it, since it was not given "
         "(--latency with --latency-p99, or --from)"
@@ -140,12 +143,18 @@ def _peak(need: Requirement) -> str:
     return text
 
 
-def _both(bytes_per_s: float) -> str:
-    """A rate in both units: storage is sold in GB/s, and iobench prints GiB/s elsewhere."""
+def _decimal(bytes_per_s: float) -> str:
+    """A rate in the units in which storage is sold: GB/s."""
     for power, unit in ((12, "TB/s"), (9, "GB/s"), (6, "MB/s"), (3, "kB/s")):
         if bytes_per_s >= 10**power:
-            return f"{bytes_per_s / 10**power:.3g} {unit} ({format_rate(bytes_per_s)})"
+            return f"{bytes_per_s / 10**power:.3g} {unit}"
     return format_rate(bytes_per_s)
+
+
+def _both(bytes_per_s: float) -> str:
+    """A rate in both units: iobench prints GiB/s elsewhere."""
+    decimal, binary = _decimal(bytes_per_s), format_rate(bytes_per_s)
+    return decimal if decimal == binary else f"{decimal} ({binary})"
 
 
 def _job(need: Requirement) -> str:

@@ -54,14 +54,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     # Single small samples anywhere in the shards, at a latency with a long tail.
     "small random reads": (
-        {"samples": 12_000, "sample_size": {"mean": 2000}, "format": "tar", "shard_size": "2MB"},
+        {"samples": 3000, "sample_size": {"mean": 2000}, "format": "tar", "shard_size": "1MB"},
         {
-            "batch_size": 40,
+            "batch_size": 10,
             "accelerator": {"step_time": 0.15},
             "loader": {"workers": 2, "prefetch_factor": 1},
             "reader": {"access": "random", "concurrency": 4},
         },
-        "latency=2ms&latency_p99=10ms",
+        "latency=10ms&latency_p99=50ms",
     ),
 }
 

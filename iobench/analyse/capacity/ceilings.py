@@ -46,7 +46,11 @@ def _rates(
         rates["storage_raw"] = min(before.raw * factor, network)
     if before.fetch is not None:
         rates["fetch"] = _fetch(doc, before, change, after, factor, network, why)
-    elif not (change.latency is change.cache_bytes is change.concurrency is None):
+    elif (
+        change.latency is not None
+        or change.cache_bytes is not None
+        or change.concurrency is not None
+    ):
         raise UsageError(
             f"run {doc.run_id} has no fetch ceiling, so the effect of a latency, a cache or reads "
             "in flight cannot be predicted",
