@@ -5,68 +5,25 @@ real disk at a known speed.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-BLKIO = Path("/sys/fs/cgroup/blkio")
-MB = 1_000_000
+from tests.oracle.plants import MB, throttle_for
+
 LIMIT = 100 * MB
-
-
-def _disk_of(path: Path) -> str:
-    """major:minor of the whole disk behind ``path``; the throttle knows no partitions. Empty where
-    there is none.
-    """
-    number = path.stat().st_dev
-    block = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
-    if not block.exists():
-        return ""
-    real = block.resolve()
-    disk = real.parent if (real / "partition").exists() else real
-    return (disk / "dev").read_text().strip()
 
 
 @pytest.fixture
 def throttled(tmp_path: Path) -> Iterator[Path]:
     """A cgroup whose reads of the disk behind ``tmp_path`` are held to LIMIT bytes/s."""
-    disk = _disk_of(tmp_path)
-    if not disk:
-        pytest.skip(
-            f"{tmp_path} lies on no block device: the oracle against the kernel's throttle did NOT "
-            "run"
-        )
-    if not (BLKIO / "blkio.throttle.read_bps_device").exists():
-        pytest.skip(
-            f"{BLKIO} is no cgroup v1 blkio hierarchy: the oracle against the kernel's throttle "
-            "did NOT run"
-        )
-    group = BLKIO / f"iobench-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(
-            f"{BLKIO} is not writable ({error.strerror}): the oracle against the kernel's throttle "
-            "did NOT run"
-        )
-    try:
-        (group / "blkio.throttle.read_bps_device").write_text(f"{disk} {LIMIT}\n")
-        yield group
-    finally:
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                group.rmdir()
-                break
-            except OSError:  # a process of the run is still leaving
-                assert time.monotonic() < deadline, f"{group} is still in use"
-                time.sleep(0.1)
+    with throttle_for(tmp_path) as throttle:
+        throttle.hold(bytes_per_s=LIMIT)
+        yield throttle.group
 
 
 def _run(group: Path, *arguments: str | Path) -> dict[str, Any]:

@@ -7,13 +7,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...load import make_reader
 from ...storage.locks.reading import reading
 from ..agent import HostAgent
 from ..calibration.bench import Bench
 from ..estimate import START_S, calibrating_s
-from ..phase import Phase
 from ..plan import Plan, steps_per_repetition
+from ..repetition import repetition_phase
 from ..third_party import is_library
 
 REPETITIONS, MIN_REPETITIONS = 6, 3
@@ -64,7 +63,6 @@ def fit(plan: Plan, seconds: float) -> Fitted:
 
 def measure_pilot(plan: Plan, seconds: float) -> Pilot:
     """Run all stages together for a moment, and record nothing."""
-    workload = plan.workload
     with (
         tempfile.TemporaryDirectory(prefix="iobench-check-") as folder,
         reading(plan.home, plan.manifest, verb="check"),
@@ -72,17 +70,11 @@ def measure_pilot(plan: Plan, seconds: float) -> Pilot:
         bench = Bench(
             plan=plan, agent=HostAgent(plan.storage), directory=Path(folder), seconds=seconds
         )
-        phase = Phase(
-            name="pilot",
-            reader=make_reader(plan.manifest, plan.storage, workload.reader),
-            reading=workload.reader,
-            loading=workload.loader,
-            accelerator=workload.accelerator,
-            accelerators=plan.accelerators,
-            batch_size=workload.batch_size,
-            seed=plan.seed + _SEED_STEP,
+        phase = replace(
+            repetition_phase(plan, _SEED_STEP, name="pilot"),
+            epochs=1,
+            max_steps=None,
             limit_s=seconds,
-            evicts=workload.cache == "cold",
         )
         began = time.monotonic()
         outcome = bench.run(phase, stored=True)
