@@ -63,7 +63,13 @@ def measured(
         repetitions=repetitions,
         seed=seed,
     )
-    options = Options(results=results, calibration_s=calibration_s, budget_s=budget_s, mixed=mixed)
+    options = Options(
+        results=results,
+        calibration_s=calibration_s,
+        knock_outs=knock_outs,
+        budget_s=budget_s,
+        mixed=mixed,
+    )
     doc, _ = run(plan, options)
     assert (doc.status, doc.error) == ("ok", "")
     return doc

@@ -1,7 +1,7 @@
 """The storage as the cause: what of it is spent is told apart, and the advice keeps its promise.
 
 The wrapper ``throttled`` has the latency, the operations/s and the bytes/s that are planted, and
-its clock is exact.
+its clock is exact. Rows that hold for any storage are repeated on S3 and NFS.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from iobench.schema.base import apply_overrides
+from tests.oracle.places import Place, place, wrapped
 from tests.oracle.plants import (
     MB,
     findings,
@@ -27,6 +28,8 @@ from tests.oracle.plants import (
     verdict_of,
 )
 
+__all__ = ["place"]
+
 LATENT: dict[str, Any] = {
     "batch_size": 16,
     "accelerator": {"step_time": "20ms"},
@@ -37,10 +40,21 @@ LATENT: dict[str, Any] = {
 """
 
 
+SMALL_FILES: dict[str, Any] = {"samples": 320, "sample_size": {"mean": 20_000}}
+"""One read request is one sample."""
+
+SHARDS: dict[str, Any] = {
+    "samples": 600,
+    "sample_size": {"mean": 100_000},
+    "format": "tar",
+    "samples_per_shard": 60,
+}
+"""60 MB in shards of 6 MB, samples of 100 kB."""
+
+
 @pytest.fixture(scope="module")
 def small_files(make_dataset: Any) -> Path:
-    """320 files of 20 kB: one read request is one sample."""
-    path: Path = make_dataset(samples=320, sample_size={"mean": 20_000})[1]
+    path: Path = make_dataset(**SMALL_FILES)[1]
     return path
 
 
@@ -64,13 +78,13 @@ def test_too_few_reads_in_flight(tmp_path: Path, small_files: Path) -> None:
     assert kept(promise_of(advice), found, slack=0.15), (advice, found)
 
 
-def test_enough_reads_in_flight_at_the_plateau(tmp_path: Path, small_files: Path) -> None:
+def test_enough_reads_in_flight_at_the_plateau(tmp_path: Path, place: Place) -> None:
     """The same latency, and 200 reads/s in all: 32 reads in flight are far beyond the knee at 4.
     More of them would bring nothing.
     """
     doc = measured(
         tmp_path,
-        f"throttled+{small_files}?latency=20ms&iops=200",
+        wrapped("throttled", place.dataset(**SMALL_FILES), latency="20ms", iops=200),
         calibration_s=1.5,
         **LATENT,
         reader={"concurrency": 16},
@@ -84,10 +98,7 @@ def test_enough_reads_in_flight_at_the_plateau(tmp_path: Path, small_files: Path
 
 @pytest.fixture(scope="module")
 def shards(make_dataset: Any) -> Path:
-    """60 MB in shards of 6 MB, samples of 100 kB."""
-    path: Path = make_dataset(
-        samples=600, sample_size={"mean": 100_000}, format="tar", samples_per_shard=60
-    )[1]
+    path: Path = make_dataset(**SHARDS)[1]
     return path
 
 
@@ -111,13 +122,13 @@ def test_bandwidth_is_spent(tmp_path: Path, shards: Path) -> None:
     assert kept(promise_of(advice), found, slack=0.15), (advice, found)
 
 
-def test_not_starved_and_storage_binds_all_the_same(tmp_path: Path, shards: Path) -> None:
+def test_not_starved_and_storage_binds_all_the_same(tmp_path: Path, place: Place) -> None:
     """36 MB/s of the 50 MB/s asked for keep the accelerator busy for 72 % of the time, and 70 % are
     required: it is not starved, and faster storage would bring 1.39 times the rate.
     """
     doc = measured(
         tmp_path,
-        f"throttled+{shards}?bandwidth=36MB",
+        wrapped("throttled", place.dataset(**SHARDS), bandwidth="36MB"),
         accelerator={"step_time": "20ms"},
         required_accelerator_utilization=0.7,
     )
@@ -128,18 +139,18 @@ def test_not_starved_and_storage_binds_all_the_same(tmp_path: Path, shards: Path
     assert first_advice(doc).id != "none"
 
 
-def test_spent_burst_credits(tmp_path: Path, shards: Path) -> None:
+def test_spent_burst_credits(tmp_path: Path, place: Place) -> None:
     """20 MB/s until 160 MB are read, and half of it from then on: the rate falls at second 8."""
     with planted():
         doc = measured(
             tmp_path,
-            f"credited+{shards}?bandwidth=20MB&credits=160MB",
+            wrapped("credited", place.dataset(**SHARDS), bandwidth="20MB", credits="160MB"),
             repetitions=1,
             calibration_s=0,
             knock_outs=False,
             epochs=4,
             accelerator={"kind": "null"},
-            reader={"direct": True},
+            reader=place.direct,
             loader={"workers": 2},
         )
     assert "rate.falls" in findings(doc)

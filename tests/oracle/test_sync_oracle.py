@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,9 @@ from iobench.schema.training import Repetition
 from iobench.schema.workload import Workload
 from iobench.storage.base import Storage
 from iobench.storage.simulated.throttled import ThrottledStorage
+from tests.oracle.places import Place, place
+
+__all__ = ["place"]
 
 RANKS, STEPS = 4, 60
 
@@ -46,13 +48,13 @@ class SlowRank(ThrottledStorage):
 
 
 @pytest.fixture
-def measure(tmp_path: Path, make_dataset: Any) -> Measure:
+def measure(tmp_path: Path, place: Place) -> Measure:
     """Run RANKS ranks for STEPS steps of one sample each over a storage.
 
     Returns the repetition, the rules of the findings, and the ranks' own step times in seconds,
     without waits for other ranks: [RANKS, STEPS].
     """
-    path: Path = make_dataset(samples=RANKS * STEPS, format="files")[1]
+    url = place.dataset(samples=RANKS * STEPS, sample_size={"mean": 20_000}, format="files")
 
     def go(
         wrap: Callable[[Storage], Storage], *, step_time: str, sync: str = "step"
@@ -64,7 +66,7 @@ def measure(tmp_path: Path, make_dataset: Any) -> Measure:
             | {"reader": {"concurrency": 1}, "loader": {"workers": 1, "prefetch_factor": 1}},
             where="oracle",
         )
-        plan = make_plan(spec, str(path), accelerators=RANKS, repetitions=1, seed=5)
+        plan = make_plan(spec, url, accelerators=RANKS, repetitions=1, seed=5)
         plan = replace(plan, storage=wrap(plan.storage))
         options = Options(results=tmp_path / sync, calibration_s=0.0, knock_outs=False)
         doc, folder = run(plan, options)

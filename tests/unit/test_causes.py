@@ -158,6 +158,7 @@ def test_stages_that_share_the_cpu(make_run: Build) -> None:
         host={"cores": 2, "affinity_cores": 2, "effective_cores": 2.0},
         repetition={"wall_s": 60.0, "cpu_s": 118.0},
         knock_outs=without(storage=(1.7, 1.8), prep=(2.2, 2.3)),
+        dataset={"spec": {"name": "d", "content": "raw", "codec": "gzip", "compress_ratio": 1.0}},
         concluded=False,
     )
     per_gb = {name: 2 / rate / 1e5 * 1e9 for name, rate in (("fetch", 2600), ("prep", 2000))}
@@ -173,6 +174,10 @@ def test_stages_that_share_the_cpu(make_run: Build) -> None:
         assert advice.id == "cores"
         assert advice.predicted_gain == pytest.approx(2000 / 1130, rel=0.01)  # the demand
         assert found.gains["cpu"].value == advice.predicted_gain
+    slight = without(storage=(1.7, 1.8), prep=(1.2, 1.3))
+    advised = verdict(doc.with_job(ceilings=ceilings, knock_outs=slight)).advice
+    of_prep = [each.predicted_gain for each in advised if each.id in ("codec", "decoding")]
+    assert of_prep == [1.25]  # what leaving out preparation brought, although the CPU binds
     ceilings["cpu"] = Ceiling(samples_per_s=5000, by="accelerator")  # not near it
     assert verdict(doc.with_job(ceilings=ceilings)).binds == "prep"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...schema.curve import Bound
-from ...schema.verdict import Advice, Estimate
+from ...schema.verdict import Advice, AdviceId, Estimate
 from .advice_host import cpu_advice, harness_advice, prep_advice
 from .advice_rest import fill_advice, nothing, saves_advice, sync_advice
 from .advice_storage import storage_advice
@@ -32,6 +32,11 @@ BY_STAGE: dict[str, ByStage] = {
     "saves": saves_advice,
 }
 
+CHANGED: dict[AdviceId, str] = {"direct": "storage", "codec": "prep", "decoding": "prep"}
+"""The stage that some advice changes, whatever binds: stages that share the CPU get advice on each
+of them.
+"""
+
 
 def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[Advice]:
     """Changes worth making. ``bound`` is what limits the storage.
@@ -52,7 +57,11 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
     found = []
     for stage in _stages(evidence, decision):
         gain = evidence.gains.get(stage)
-        several = [_limited(each, gain) for each in BY_STAGE[stage](evidence, bound) if each]
+        several = [
+            _limited(each, evidence.gains.get(CHANGED.get(each.id, stage)))
+            for each in BY_STAGE[stage](evidence, bound)
+            if each
+        ]
         worth = [each for each in several if (each.predicted_gain or 0) >= WORTH]
         if not worth and gain is not None and convinces(gain):
             worth = [_of_unknown_gain(each, gain) for each in several[:1]]

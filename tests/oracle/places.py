@@ -1,0 +1,80 @@
+"""Where the data of an oracle lies: a local disk, S3 (rclone), or NFS (nfs-ganesha, version 4).
+
+The rows of causes are the same at each of them; ``make oracles`` alone runs those of the servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.generator import generate
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.storage.local.storage import LocalStorage
+from tests.servers.nfs import ganesha_v4
+from tests.servers.s3 import BUCKET, ENVIRONMENT, rclone_server
+
+
+@dataclass
+class Place:
+    """A storage with a folder of this host behind it, in which datasets are made."""
+
+    root: Path
+    address: Callable[[str], str]  # the URL of a folder below ``root``
+    port: int = 0  # of the server
+    direct: dict[str, Any] = field(default_factory=dict)  # reader settings against page caches
+    made: dict[str, str] = field(default_factory=dict)
+
+    def dataset(self, **spec: Any) -> str:
+        """The URL of a dataset of this specification, which is generated once."""
+        key = repr(sorted(spec.items()))
+        if key not in self.made:
+            name = f"data{len(self.made)}"
+            asked = build(DatasetSpec, {"name": "demo", **spec}, where="oracle")
+            generate(asked, LocalStorage(self.root / name), workers=0)
+            self.made[key] = self.address(name)
+        return self.made[key]
+
+
+def wrapped(scheme: str, url: str, **options: object) -> str:
+    """``throttled+URL?latency=20ms``, whether the URL has options or not."""
+    query = "&".join(f"{name}={value}" for name, value in options.items())
+    return f"{scheme}+{url}{'&' if '?' in url else '?'}{query}"
+
+
+@contextmanager
+def local(folder: Path) -> Iterator[Place]:
+    yield Place(folder, lambda name: str(folder / name), direct={"direct": True})
+
+
+@contextmanager
+def s3(folder: Path) -> Iterator[Place]:
+    with rclone_server(folder / "server") as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield Place(folder / "server" / "data" / BUCKET, server.url, server.port)
+
+
+@contextmanager
+def nfs(folder: Path) -> Iterator[Place]:
+    with ganesha_v4(folder / "server") as server:
+        yield Place(server.root, lambda name: server.url(f"export/{name}", version=4), server.port)
+
+
+PLACES = {"local": local, "s3": s3, "nfs": nfs}
+
+
+@pytest.fixture(
+    scope="module",
+    params=["local", *(pytest.param(name, marks=pytest.mark.long) for name in ("s3", "nfs"))],
+)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Each of the places in turn."""
+    with PLACES[request.param](tmp_path_factory.mktemp(request.param)) as found:
+        yield found
