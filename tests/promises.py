@@ -1,7 +1,8 @@
-"""``make promises``: measure the figures of docs/promises.md, print them, and write them there.
+"""``make promises``: measure the figures of docs/promises.md and docs/statistics.md, print them, and
+write them there.
 
-Three parts, each with its share of the time: the tests that the page names, the loop of injected
-faults, and fuzzing. Exit code 1 where a promise did not hold.
+Four parts, each with its share of the time: the simulated comparisons, the tests that the page
+names, the loop of injected faults, and fuzzing. Exit code 1 where a promise did not hold.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from xml.etree import ElementTree
 from iobench import __version__
 from iobench.units import format_duration
 
+from .claim_rates import figures as claim_figures
 from .faults.loop.driver import collect
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/promises.md"
+STATISTICS = ROOT / "docs/statistics.md"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 FAULTS_S = 270.0
@@ -41,20 +44,31 @@ def main() -> int:
     parser.add_argument("--faults-s", type=float, default=FAULTS_S, help="seconds of fault loops")
     parser.add_argument("--fuzz-minutes", type=float, default=FUZZ_MINUTES)
     parser.add_argument("--races", type=int, default=RACES, help="how often each race is run")
+    parser.add_argument("--statistics", action="store_true", help="only docs/statistics.md")
     args = parser.parse_args()
     start = time.monotonic()
-    lines, held = tested(args.races)
-    for part in (faults(args.faults_s), fuzzed(args.fuzz_minutes)):
+    lines, held = claim_figures()
+    write(STATISTICS, lines, start)
+    if args.statistics:
+        return 0 if held else 1
+    start = time.monotonic()
+    lines = []
+    for part in (tested(args.races), faults(args.faults_s), fuzzed(args.fuzz_minutes)):
         lines += part[0]
         held = held and part[1]
-    took = format_duration(time.monotonic() - start)
-    lines.insert(0, f"Version {__version__}, {datetime.now(UTC):%Y-%m-%d}, measured in {took}.\n")
-    text = "\n".join(lines)
-    print(text)
-    page = PAGE.read_text(encoding="utf-8")
-    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+    write(PAGE, lines, start)
     return 0 if held else 1
+
+
+def write(page: Path, lines: list[str], start: float) -> None:
+    """Print the figures, and put them between the marks of the page."""
+    took = format_duration(time.monotonic() - start)
+    head = f"Version {__version__}, {datetime.now(UTC):%Y-%m-%d}, measured in {took}.\n"
+    text = "\n".join([head, *lines])
+    print(text)
+    found = page.read_text(encoding="utf-8")
+    before, after = found.partition(BEGIN)[0], found.partition(END)[2]
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 
 def tested(races: int) -> tuple[list[str], bool]:

@@ -271,7 +271,7 @@ class Throttle:
         assert status == 0, failure.read_text() if failure.exists() else status
 
 
-def _disk_of(path: Path) -> str:
+def disk_of(path: Path) -> str:
     """major:minor of the whole disk behind ``path``; the throttle knows no partitions. Empty where
     there is none.
     """
@@ -287,7 +287,7 @@ def _disk_of(path: Path) -> str:
 @contextmanager
 def throttle_for(path: Path) -> Iterator[Throttle]:
     """A throttle of the disk behind ``path``; skips the test where the kernel offers none."""
-    disk = _disk_of(path)
+    disk = disk_of(path)
     reason = ""
     group = BLKIO / f"iobench-causes-{os.getpid()}"
     if not disk:

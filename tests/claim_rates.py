@@ -1,0 +1,264 @@
+"""How often claims about runs are right, where the truth is known.
+
+``tests/oracle/test_claims.py`` tests these shares against what is promised, and ``make promises``
+writes them into docs/statistics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from iobench.analyse.compare.claims import claim
+from iobench.analyse.compare.sequential import MIN_TURNS, Sequential
+from iobench.schema.claim import Answer, Claim, Drift
+
+from .simulated import Floats, World, at_least, at_most, block_ratios, medians
+
+METRIC = "samples_per_s"
+THRESHOLD = 0.05
+TRUTHS = (1.0, 0.95, 0.9, 0.8)
+"""Candidate over baseline. 0.95 is just outside the threshold: 1/1.05 is 0.952."""
+
+MAX_WRONG = 0.05
+MIN_POWER = 0.8
+TRIALS = 1000
+
+WORLDS = (
+    World(cv=0.01),
+    World(cv=0.01, drift=0.02),
+    World(cv=0.03, drift=0.05, correlation=0.5),
+    World(cv=0.05, tails=3, repetitions=4),
+    World(cv=0.1, drift=0.03, correlation=0.5, repetitions=10),
+    World(cv=0.1, repetitions=6),
+)
+"""The order of runs does not matter here: their levels do not depend on one another."""
+
+WALKS = (World(cv=0.01, drift=0.01, walk=True), World(cv=0.01, drift=0.03, walk=True))
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Runs on each side. ``earlier``: runs of equal settings before them, from which the drift is
+    known. The runs of one side are made before those of the other, or ``in_turns``: A B B A.
+    """
+
+    runs: int
+    earlier: int = 0
+    in_turns: bool = False
+
+    def __str__(self) -> str:
+        order = " in turns" if self.in_turns else ""
+        known = f", {self.earlier} earlier runs" if self.earlier else ""
+        return f"{self.runs} and {self.runs}{order}{known}"
+
+
+SITUATIONS = (
+    Situation(1, earlier=10),
+    Situation(2, earlier=10),
+    Situation(3),
+    Situation(4),
+    Situation(6),
+)
+
+IN_ORDER = (Situation(4), Situation(4, in_turns=True), Situation(6), Situation(6, in_turns=True))
+
+
+@dataclass(frozen=True)
+class Told:
+    """Shares of the trials in which each answer was given, by the true ratio."""
+
+    trials: int
+    different: dict[float, float] = field(default_factory=dict)  # in the right direction
+    wrong_way: dict[float, float] = field(default_factory=dict)
+    equal: dict[float, float] = field(default_factory=dict)
+
+    @property
+    def false_different(self) -> float:
+        """The largest share that is called different where nothing is, or the wrong way round."""
+        return max(self.different[1.0], *self.wrong_way.values())
+
+    @property
+    def wrong_equal(self) -> float:
+        """The largest share that is called equal where the truth is outside the threshold."""
+        return max(share for truth, share in self.equal.items() if truth * (1 + THRESHOLD) < 1)
+
+    @property
+    def held(self) -> bool:
+        return max(self.false_different, self.wrong_equal) <= at_most(MAX_WRONG, self.trials)
+
+    @property
+    def cells(self) -> str:
+        """The figures as cells of a table."""
+        return " | ".join(
+            f"{100 * value:.1f}"
+            for value in (
+                self.false_different,
+                self.wrong_equal,
+                *(self.different[truth] for truth in TRUTHS[1:]),
+                self.equal[1.0],
+            )
+        )
+
+
+HEADS = (
+    *("false different", "wrong equal"),
+    *(f"different told at {truth:g}" for truth in TRUTHS[1:]),
+    "equal told at 1",
+)
+
+
+def told(claims: Mapping[float, Sequence[Claim]]) -> Told:
+    """Count the answers. More samples/s are better, so a ratio below 1 is worse."""
+    found = Told(len(claims[1.0]))
+    for truth, given in claims.items():
+        right: tuple[bool | None, ...] = (True, False) if truth == 1 else (False,)
+        different = [each for each in given if each.answer == "different"]
+        found.different[truth] = sum(each.better in right for each in different) / found.trials
+        found.wrong_way[truth] = len(different) / found.trials - found.different[truth]
+        found.equal[truth] = _share(given, "equal")
+    return found
+
+
+def _share(claims: Sequence[Claim], answer: Answer) -> float:
+    return sum(each.answer == answer for each in claims) / len(claims)
+
+
+def compared(world: World, situation: Situation, *, trials: int = TRIALS) -> Told:
+    """What ``compare`` tells of runs of this world."""
+    runs, earlier = situation.runs, situation.earlier
+    rng = np.random.default_rng((1, (*WORLDS, *WALKS).index(world), runs, earlier))
+    values = medians(rng, world, trials, earlier + 2 * runs)
+    known, both = np.split(values, (earlier,), axis=1)
+    second = np.arange(2 * runs) >= runs
+    if situation.in_turns:  # A B B A A B B A ...
+        second = np.isin(np.arange(2 * runs) % 4, (1, 2))
+    drifts = [drift(row) for row in known] if earlier else [None] * trials
+    return told(
+        {
+            truth: [
+                claim(
+                    METRIC,
+                    (truth * row[second]).tolist(),
+                    row[~second].tolist(),
+                    higher_is_better=True,
+                    threshold=THRESHOLD,
+                    drift=each,
+                )
+                for row, each in zip(both, drifts, strict=True)
+            ]
+            for truth in TRUTHS
+        }
+    )
+
+
+def drift(values: Floats) -> Drift:
+    """What is known from the medians of these runs."""
+    return Drift(
+        metric=METRIC,
+        sd=float(np.log(values).std(ddof=1)),
+        degrees=len(values) - 1,
+        runs=len(values),
+    )
+
+
+MAX_TURNS = 20
+
+TURN_WORLDS = (
+    World(cv=0.01),
+    World(cv=0.03),
+    World(cv=0.1),
+    World(cv=0.05, correlation=0.5),
+    World(cv=0.05, tails=3),
+    World(cv=0.02, drift=0.02),
+    World(cv=0.02, drift=0.03, walk=True),
+)
+"""Sides of a turn are one repetition each: ``drift`` is that of one repetition to the next."""
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """What ``ab`` told, and how often it told a true 10 % within the turns that it had promised."""
+
+    told: Told
+    turns: dict[float, float]  # the median number, by the true ratio
+    promised: int  # trials in which the first turns promised a number within the largest one
+    kept: int  # of these: told different, in the right direction, within that number
+
+    @property
+    def power(self) -> float:
+        return self.kept / self.promised
+
+    @property
+    def held(self) -> bool:
+        return self.told.held and self.power >= at_least(MIN_POWER, self.promised)
+
+    @property
+    def cells(self) -> str:
+        turns = " | ".join(f"{self.turns[truth]:g}" for truth in (1.0, 0.9))
+        return f"{self.told.cells} | {turns} | {100 * self.power:.1f} of {self.promised}"
+
+
+def in_turns(world: World, *, trials: int = TRIALS) -> InTurns:
+    """What ``ab`` tells after at most ``MAX_TURNS`` turns, each of which gives one ratio."""
+    test = Sequential(MAX_TURNS, THRESHOLD)
+    claims: dict[float, Sequence[Claim]] = {}
+    turns: dict[float, float] = {}
+    promised = kept = 0
+    for truth in TRUTHS:
+        rng = np.random.default_rng((2, TURN_WORLDS.index(world)))
+        series = block_ratios(rng, world, trials, MAX_TURNS, truth).tolist()
+        taken = [next(n for n in test.looks if test.ends(logs[:n])) for logs in series]
+        given = [
+            test.claim(METRIC, logs[:n], higher_is_better=True)
+            for logs, n in zip(series, taken, strict=True)
+        ]
+        claims[truth], turns[truth] = given, float(np.median(taken))
+        if truth == 0.9:
+            promises = [test.turns_for_threshold(logs[:MIN_TURNS]) for logs in series]
+            for promise, n, each in zip(promises, taken, given, strict=True):
+                if promise is not None and promise <= MAX_TURNS:
+                    promised += 1
+                    kept += n <= promise and each.better is False
+    return InTurns(told(claims), turns, promised, kept)
+
+
+def figures() -> tuple[list[str], bool]:
+    """The tables of docs/statistics.md, and whether every promise held."""
+    comparisons = {(world, case): compared(world, case) for world in WORLDS for case in SITUATIONS}
+    walks = {(world, case): compared(world, case) for world in WALKS for case in IN_ORDER}
+    turns = {world: in_turns(world) for world in TURN_WORLDS}
+    lines = [
+        f"Per cent of {TRIALS:,} simulated comparisons for each row.",
+        "",
+        "`compare`:",
+        "",
+        *_table(
+            ("runs differ by", "runs", *HEADS),
+            [f"{world} | {case} | {found.cells}" for (world, case), found in comparisons.items()],
+        ),
+        "`compare`, where the level walks from run to run. Nothing is promised of runs that are not "
+        "in turns:",
+        "",
+        *_table(
+            ("runs differ by", "runs", *HEADS),
+            [f"{world} | {case} | {found.cells}" for (world, case), found in walks.items()],
+        ),
+        f"`ab` with at most {MAX_TURNS} turns:",
+        "",
+        *_table(
+            (
+                *("repetitions differ by", *HEADS, "turns at 1", "turns at 0.9"),
+                "0.9 told within the promised turns",
+            ),
+            [f"{world.of_turns} | {found.cells}" for world, found in turns.items()],
+        ),
+    ]
+    held = [each.held for each in (*comparisons.values(), *turns.values())]
+    return lines, all(held)
+
+
+def _table(heads: Sequence[str], rows: Sequence[str]) -> list[str]:
+    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {row} |" for row in rows), ""]

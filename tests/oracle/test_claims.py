@@ -1,0 +1,63 @@
+"""Claims about runs against a simulated truth: runs whose ratio, noise and drift are planted.
+
+Everything is computed from seeded random numbers, so the shares are the same on each machine. A
+share is tested against what is promised with the room that its number of trials leaves: a true rate
+of 5 % would pass in 99.9 % of simulations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from iobench.analyse.compare.claims import Sides, claims_at_once, excludes_1
+from tests.claim_rates import (
+    MAX_WRONG,
+    SITUATIONS,
+    TRIALS,
+    TURN_WORLDS,
+    WALKS,
+    WORLDS,
+    Situation,
+    compared,
+    in_turns,
+)
+from tests.simulated import World, at_most, medians
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=str)
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_runs_are_not_called_different_or_equal_by_chance(
+    world: World, situation: Situation
+) -> None:
+    found = compared(world, situation)
+    assert found.false_different <= at_most(MAX_WRONG, TRIALS), found
+    assert found.wrong_equal <= at_most(MAX_WRONG, TRIALS), found
+
+
+@pytest.mark.parametrize("world", WALKS, ids=str)
+def test_runs_in_turns_bear_a_level_that_walks(world: World) -> None:
+    """Runs of one side before those of the other do not: docs/statistics.md says so."""
+    assert compared(world, Situation(6, in_turns=True)).held
+    assert compared(WALKS[-1], Situation(6)).false_different > 2 * MAX_WRONG
+
+
+@pytest.mark.parametrize("world", TURN_WORLDS, ids=str)
+def test_turns_tell_a_tenth_within_the_promised_number(world: World) -> None:
+    found = in_turns(world)
+    assert found.held, found
+
+
+def test_several_metrics_together_are_rarely_different_by_chance() -> None:
+    """Five metrics of equal runs, independent of one another: the worst case for Holm."""
+    rng = np.random.default_rng(3)
+    world, trials, metrics, runs = World(cv=0.1, drift=0.03), 400, 5, 6
+    values = medians(rng, world, trials * metrics, 2 * runs).reshape(trials, metrics, 2, runs)
+    wrong = 0
+    for trial in values.tolist():
+        sides = {
+            f"metric {number}": Sides(candidate=one, baseline=other, higher_is_better=True)
+            for number, (one, other) in enumerate(trial)
+        }
+        wrong += any(map(excludes_1, claims_at_once(sides).values()))
+    assert wrong / trials <= at_most(MAX_WRONG, trials)
