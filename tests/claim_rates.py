@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from iobench.analyse.compare.changes import change_points
 from iobench.analyse.compare.claims import claim
 from iobench.analyse.compare.sequential import MIN_TURNS, Sequential
 from iobench.schema.claim import Answer, Claim, Drift
@@ -225,11 +226,55 @@ def in_turns(world: World, *, trials: int = TRIALS) -> InTurns:
     return InTurns(told(claims), turns, promised, kept)
 
 
+HISTORIES = 100
+LENGTHS = (20, 40)
+
+HISTORY_WORLDS = (
+    World(cv=0.01, drift=0.02),
+    World(cv=0.01, drift=0.05),
+    World(cv=0.1, drift=0.03, correlation=0.5),
+)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Shares of histories with a change point: where no level changed (``false``), and within one
+    run of a step of 10 % in the middle (``found``; ``besides``: with another one, too).
+    """
+
+    trials: int
+    false: float
+    found: float
+    besides: float
+
+    @property
+    def held(self) -> bool:
+        return self.false <= at_most(MAX_WRONG, self.trials)
+
+    @property
+    def cells(self) -> str:
+        return " | ".join(f"{100 * part:.1f}" for part in (self.false, self.found, self.besides))
+
+
+def histories(world: World, runs: int, *, trials: int = HISTORIES) -> Changes:
+    """What ``history`` finds in so many runs of this world."""
+    rng = np.random.default_rng((4, HISTORY_WORLDS.index(world), runs))
+    values = medians(rng, world, trials, runs)
+    false = sum(bool(change_points(row)) for row in values.tolist())
+    step = runs // 2
+    values[:, step:] *= 0.9
+    found = [[change.at for change in change_points(row)] for row in values.tolist()]
+    right = [any(abs(at - step) <= 1 for at in places) for places in found]
+    besides = sum(len(places) > 1 for places in found)
+    return Changes(trials, false / trials, sum(right) / trials, besides / trials)
+
+
 def figures() -> tuple[list[str], bool]:
     """The tables of docs/statistics.md, and whether every promise held."""
     comparisons = {(world, case): compared(world, case) for world in WORLDS for case in SITUATIONS}
     walks = {(world, case): compared(world, case) for world in WALKS for case in IN_ORDER}
     turns = {world: in_turns(world) for world in TURN_WORLDS}
+    changes = {(world, runs): histories(world, runs) for world in HISTORY_WORLDS for runs in LENGTHS}
     lines = [
         f"Per cent of {TRIALS:,} simulated comparisons for each row.",
         "",
@@ -255,8 +300,17 @@ def figures() -> tuple[list[str], bool]:
             ),
             [f"{world.of_turns} | {found.cells}" for world, found in turns.items()],
         ),
+        f"`history`, per cent of {HISTORIES} simulated histories for each row:",
+        "",
+        *_table(
+            (
+                *("runs differ by", "runs", "false change points"),
+                *("a step to 0.9 found", "and another change besides"),
+            ),
+            [f"{world} | {runs} | {found.cells}" for (world, runs), found in changes.items()],
+        ),
     ]
-    held = [each.held for each in (*comparisons.values(), *turns.values())]
+    held = [each.held for each in (*comparisons.values(), *turns.values(), *changes.values())]
     return lines, all(held)
 
 

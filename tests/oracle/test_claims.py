@@ -12,6 +12,8 @@ import pytest
 
 from iobench.analyse.compare.claims import Sides, claims_at_once, excludes_1
 from tests.claim_rates import (
+    HISTORY_WORLDS,
+    LENGTHS,
     MAX_WRONG,
     SITUATIONS,
     TRIALS,
@@ -20,6 +22,7 @@ from tests.claim_rates import (
     WORLDS,
     Situation,
     compared,
+    histories,
     in_turns,
 )
 from tests.simulated import World, at_most, medians
@@ -46,6 +49,13 @@ def test_runs_in_turns_bear_a_level_that_walks(world: World) -> None:
 def test_turns_tell_a_tenth_within_the_promised_number(world: World) -> None:
     found = in_turns(world)
     assert found.held, found
+
+
+def test_histories_without_a_change_rarely_have_one() -> None:
+    found = [histories(world, runs) for world in HISTORY_WORLDS for runs in LENGTHS]
+    assert all(each.held for each in found), found
+    shares, trials = [each.false for each in found], sum(each.trials for each in found)
+    assert sum(shares) / len(shares) <= at_most(MAX_WRONG, trials), found
 
 
 def test_several_metrics_together_are_rarely_different_by_chance() -> None:
