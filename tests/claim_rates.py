@@ -274,7 +274,9 @@ def figures() -> tuple[list[str], bool]:
     comparisons = {(world, case): compared(world, case) for world in WORLDS for case in SITUATIONS}
     walks = {(world, case): compared(world, case) for world in WALKS for case in IN_ORDER}
     turns = {world: in_turns(world) for world in TURN_WORLDS}
-    changes = {(world, runs): histories(world, runs) for world in HISTORY_WORLDS for runs in LENGTHS}
+    changes = {
+        (world, runs): histories(world, runs) for world in HISTORY_WORLDS for runs in LENGTHS
+    }
     lines = [
         f"Per cent of {TRIALS:,} simulated comparisons for each row.",
         "",
@@ -284,8 +286,8 @@ def figures() -> tuple[list[str], bool]:
             ("runs differ by", "runs", *HEADS),
             [f"{world} | {case} | {found.cells}" for (world, case), found in comparisons.items()],
         ),
-        "`compare`, where the level walks from run to run. Nothing is promised of runs that are not "
-        "in turns:",
+        "`compare`, where the level walks from run to run. Nothing is promised of runs that are "
+        "not in turns:",
         "",
         *_table(
             ("runs differ by", "runs", *HEADS),
@@ -315,4 +317,9 @@ def figures() -> tuple[list[str], bool]:
 
 
 def _table(heads: Sequence[str], rows: Sequence[str]) -> list[str]:
-    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {row} |" for row in rows), ""]
+    return [
+        f"| {' | '.join(heads)} |",
+        "|---" * len(heads) + "|",
+        *(f"| {row} |" for row in rows),
+        "",
+    ]

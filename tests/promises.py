@@ -1,5 +1,5 @@
-"""``make promises``: measure the figures of docs/promises.md and docs/statistics.md, print them, and
-write them there.
+"""``make promises``: measure the figures of docs/promises.md and docs/statistics.md, print them,
+and write them there.
 
 Four parts, each with its share of the time: the simulated comparisons, the tests that the page
 names, the loop of injected faults, and fuzzing. Exit code 1 where a promise did not hold.

@@ -85,7 +85,7 @@ def noise(
 
 
 def levels(rng: np.random.Generator, world: World, trials: int, runs: int) -> Floats:
-    """(trials, runs): the logarithm of each run's level, in the order in which the runs were made."""
+    """(trials, runs): the logarithm of each run's level, in the order of time."""
     drawn = world.drift * rng.standard_normal((trials, runs))
     return np.cumsum(drawn, axis=1) if world.walk else drawn
 

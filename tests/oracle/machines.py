@@ -8,7 +8,6 @@ turns. The cores are those that a process may run on (its affinity), and are rec
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import time

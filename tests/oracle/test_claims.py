@@ -7,14 +7,18 @@ of 5 % would pass in 99.9 % of simulations.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.claims import Sides, claims_at_once, excludes_1
+from iobench.analyse.compare.claims import Sides, claim, claims_at_once, excludes_1
+from iobench.analyse.compare.drift import drift_of
 from tests.claim_rates import (
     HISTORY_WORLDS,
     LENGTHS,
     MAX_WRONG,
+    METRIC,
     SITUATIONS,
     TRIALS,
     TURN_WORLDS,
@@ -25,7 +29,7 @@ from tests.claim_rates import (
     histories,
     in_turns,
 )
-from tests.simulated import World, at_most, medians
+from tests.simulated import World, at_most, medians, record, repetitions
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=str)
@@ -56,6 +60,24 @@ def test_histories_without_a_change_rarely_have_one() -> None:
     assert all(each.held for each in found), found
     shares, trials = [each.false for each in found], sum(each.trials for each in found)
     assert sum(shares) / len(shares) <= at_most(MAX_WRONG, trials), found
+
+
+def test_drift_of_recorded_runs_makes_one_run_a_side_enough() -> None:
+    """Ten earlier runs, then six pairs of runs that are compared one with one."""
+    rng = np.random.default_rng(5)
+    world, trials, earlier, pairs = World(cv=0.01, drift=0.03), 60, 10, 6
+    truth = medians(rng, world, 4000, 1)
+    wrong, variances = 0, []
+    for _ in range(trials):
+        rates = repetitions(rng, world, 1, earlier)[0].tolist()
+        known = drift_of([record(run, hour) for hour, run in enumerate(rates)], METRIC)
+        assert known is not None
+        variances.append(known.sd**2)
+        for after, before in medians(rng, world, pairs, 2).tolist():
+            found = claim(METRIC, [after], [before], higher_is_better=True, drift=known)
+            wrong += found.answer == "different"
+    assert math.sqrt(np.mean(variances)) == pytest.approx(np.log(truth).std(), rel=0.1)
+    assert wrong / (trials * pairs) <= at_most(MAX_WRONG, trials)
 
 
 def test_several_metrics_together_are_rarely_different_by_chance() -> None:
