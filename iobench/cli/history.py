@@ -9,7 +9,12 @@ from .common import add_results
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ..schema.record import RunRecord
+
+MAX_FACT = 60
+"""Longest fact, in characters, that a title shows."""
 
 EXAMPLES = """examples:
   iobench history resnet50-h100
@@ -32,11 +37,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.collect import collect
     from ..analyse.compare.history import history
-    from ..analyse.compare.runs import (
-        question,
-        usable,
-        workload_of,
-    )
+    from ..analyse.compare.identity import place, workload_of
+    from ..analyse.compare.runs import question, usable
     from ..errors import UnknownNameError, UsageError
     from ..report.history import document, sections
     from ..schema.metrics import COMPARED
@@ -55,20 +57,15 @@ def run(args: argparse.Namespace) -> int:
         if why:
             left_out.append(why)
         else:
-            groups.setdefault((doc.host.node or "?", *question(doc)), []).append(doc)
+            groups.setdefault((*question(doc), *place(doc)), []).append(doc)
     shown, metrics = [], set()
+    titles = _titles(groups)
     for asked, runs in groups.items():
         metric = args.metric or (
-            "blocked_s" if asked[1].startswith("checkpoint ") else "samples_per_s"
+            "blocked_s" if asked[0].startswith("checkpoint ") else "samples_per_s"
         )
         metrics.add(metric)
-        rivals = [other for other in groups if other[:2] == asked[:2]]
-        # Long facts are left out, such as the quantiles of all sample sizes.
-        telling = [fact for fact in asked[2:] if not fact.endswith("=null") and len(fact) <= 60]
-        apart = [fact for fact in telling if any(fact not in other for other in rivals)]
-        one = history(
-            f"{asked[1]} on {asked[0]}{' with ' if apart else ''}{', '.join(apart)}", runs, metric
-        )
+        one = history(titles[asked], runs, metric)
         if one.entries:
             shown.append(one)
     if not shown:
@@ -92,11 +89,37 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _titles(groups: Mapping[tuple[str, ...], Sequence[RunRecord]]) -> dict[tuple[str, ...], str]:
+    """``WORKLOAD on NODE with KEY=VALUE ...``: what sets the groups of one node apart."""
+    titles = {}
+    for facts in groups:
+        node = _node(facts)
+        rivals = [other for other in groups if other[0] == facts[0] and _node(other) == node]
+        apart = [
+            fact
+            for fact in facts[1:]
+            # Long facts are left out, such as the quantiles of all sample sizes.
+            if not fact.endswith("=null")
+            and (len(fact) <= MAX_FACT or fact.startswith("storage."))
+            and any(fact not in other for other in rivals)
+        ]
+        title = f"{facts[0]} on {node}"
+        titles[facts] = f"{title} with {', '.join(apart)}" if apart else title
+    return titles
+
+
+def _node(facts: Sequence[str]) -> str:
+    key = "host.node="
+    return next((fact.removeprefix(key) for fact in facts if fact.startswith(key)), "?")
+
+
 VERB = Verb(
     help="one workload over time: trend, when it changed, and what else changed then",
     description=(
-        "Show all runs of a workload on each machine, oldest first. Runs that demand something "
-        "else of the storage are shown separately."
+        "Show all runs of a workload, oldest first, and where their level changed. The value of a "
+        "run is the median of its repetitions. Runs on another machine or storage, and runs that "
+        "demand something else of the storage, are shown separately. A change is told if at least "
+        "two runs show it and 8 runs or more are there."
     ),
     examples=EXAMPLES,
     arguments=arguments,

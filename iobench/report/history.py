@@ -1,20 +1,27 @@
-"""``iobench history``: a line with a bar for each run, and the runs where the rate changed."""
+"""``iobench history``: a line with a bar for each run, where the level changed, and the drift."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from ..analyse.compare.history import ChangePoint, Entry, History
+from ..analyse.compare.drift import MIN_RUNS, Day
+from ..analyse.compare.history import ChangePoint, Entry, History, Told
+from ..analyse.compare.statistics import NOISE
+from ..schema.claim import Drift
 from ..schema.metrics import COMPARED
-from ..units import counted
+from ..units import counted, format_duration, format_percent
 from .compare import left_out_sections
-from .figures import format_of, raw, spread_of, word
+from .figures import Format, figure, format_of, raw, spread_of, word
 from .sections import Bars, Cell, Column, Headline, Item, Items, Row, Section, Table
+
+MAX_CHANGED = 6
+"""Largest number of changed facts that one change shows."""
 
 
 def sections(found: Sequence[History], left_out: Sequence[str]) -> list[Section]:
-    """For each history its trend, its runs (the oldest first), and the changes that count."""
+    """For each history its trend and drift, its runs (the oldest first), days and changes."""
     parts = [
         section
         for number, one in enumerate(found, start=1)
@@ -27,16 +34,13 @@ def _history(one: History, name: str) -> list[Section]:
     metric = COMPARED[one.metric]
     trend = "" if one.trend is None else f", newest third {one.trend:.3g} x the oldest"
     runs = counted(len(one.entries), "run")
-    varied = dict.fromkeys(
-        change.partition(":")[0] for entry in one.entries for change in entry.changed
-    )
-    # These changes, and not only the storage, may explain a trend.
-    sentences = (f"not the same in all: {', '.join(varied)}",) if varied else ()
-    title = f"{one.workload}: {metric.short} of {runs}{trend}"
-    points = {point.at: point for point in one.points}
-    rows = tuple(_run(one, number, points.get(number)) for number in range(len(one.entries)))
+    points = {point.at: point for point in (*one.points, *([one.possible] if one.possible else []))}
     found: list[Section] = [
-        Headline(id=name, title=title, sentences=sentences),
+        Headline(
+            id=name,
+            title=f"{one.workload}: {metric.short} of {runs}{trend}",
+            sentences=tuple(_sentences(one)),
+        ),
         Table(
             id=f"{name}-runs",
             columns=(
@@ -48,16 +52,63 @@ def _history(one: History, name: str) -> list[Section]:
                 Column(name="min", unit=metric.unit, where="data"),
                 Column(name="max", unit=metric.unit, where="data"),
                 Column(name="validity", where="data"),
+                Column(name="change", where="data"),
+                Column(name="ratio", where="data"),
             ),
-            rows=rows,
+            rows=tuple(_run(one, number, points.get(number)) for number in range(len(one.entries))),
             bars=Bars(column="median", full=max(entry.median for entry in one.entries)),
-            notes=() if one.points else ("no change that counts",),
+            notes=_notes(one),
         ),
     ]
-    if not one.points:
-        return found
-    items = tuple(_change(point, one.entries[point.at]) for point in one.points)
-    return [*found, Items(id=f"{name}-changes", title="Changes that count", items=items)]
+    if one.days:
+        found.append(_days(one, f"{name}-days"))
+    items = tuple(_change(point, one.entries[point.at]) for _, point in sorted(points.items()))
+    return [*found, Items(id=f"{name}-changes", title="Changes", items=items)] if items else found
+
+
+def _sentences(one: History) -> list[str]:
+    found = [_drift(one.drift)]
+    varied = dict.fromkeys(
+        change.partition(":")[0] for entry in one.entries for change in entry.changed
+    )
+    if varied:  # These changes, and not only the storage, may explain a trend.
+        found.append(f"Not the same in all: {', '.join(varied)}.")
+    if one.gap_days is not None:
+        found.append(f"There is no run in the {one.gap_days:.0f} days before {one.gap_until[:10]}.")
+    return found
+
+
+def _drift(drift: Drift | None) -> str:
+    if drift is None:
+        return (
+            "How much equal runs differ here is not known: "
+            f"it takes {MIN_RUNS} runs with the same settings."
+        )
+    text = (
+        f"Equal runs of this workload here differ by {format_percent(drift.sd)} (standard "
+        f"deviation of {counted(drift.runs, 'run')}"
+    )
+    span = _seconds(drift.first, drift.last)
+    if span is None:
+        return f"{text})."
+    if span < 86_400:
+        return f"{text} within {format_duration(span)}: drift over days is not in it)."
+    return f"{text} over {span / 86_400:.0f} days)."
+
+
+def _seconds(first: str, last: str) -> float | None:
+    try:
+        return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
+    except (ValueError, TypeError):  # somebody else's record; or only one of them has a time zone
+        return None
+
+
+def _notes(one: History) -> tuple[str, ...]:
+    if one.answer == "not told":
+        return (f"it is not told whether it changed: {one.why}",)
+    if one.answer == "no change":
+        return (f"no lasting change of more than {format_percent(NOISE)} was found",)
+    return ()
 
 
 def _run(one: History, number: int, point: ChangePoint | None) -> Row:
@@ -74,21 +125,64 @@ def _run(one: History, number: int, point: ChangePoint | None) -> Row:
             raw(min(entry.values)),
             raw(max(entry.values)),
             raw(entry.validity),
+            raw(None if point is None else _word(point)),
+            raw(None if point is None else point.ratio.value),
         ),
         mark="; ".join(marks),
     )
 
 
+def _days(one: History, name: str) -> Table:
+    """The calendar. It says nothing that the runs do not if each day has one run."""
+    metric = COMPARED[one.metric]
+    show = format_of(metric)
+    return Table(
+        id=name,
+        title="Days",
+        columns=(
+            Column(name="workload", where="data"),
+            Column(name="metric", where="data"),
+            Column(name="day", label="day"),
+            Column(name="runs", label="runs", align="right"),
+            Column(name="median", label="median", unit=metric.unit),
+            Column(name="lowest", label="lowest run", unit=metric.unit),
+            Column(name="highest", label="highest run", unit=metric.unit),
+        ),
+        rows=tuple(_day(one, day, show) for day in one.days),
+        where="everywhere" if 1 < len(one.days) < sum(day.runs for day in one.days) else "pages",
+    )
+
+
+def _day(one: History, day: Day, show: Format) -> Row:
+    figures = (figure(value, show) for value in (day.median, day.low, day.high))
+    cells = (raw(one.workload), raw(one.metric), word(day.date))
+    return Row(cells=(*cells, Cell(value=day.runs, text=str(day.runs)), *figures))
+
+
 def _word(point: ChangePoint) -> str:
-    return "WORSE" if point.judgement.difference == "worse" else "better"
+    found = "better" if point.better else "WORSE"
+    return f"perhaps {found}" if point.why else found
 
 
 def _change(point: ChangePoint, entry: Entry) -> Item:
-    judged = point.judgement
-    ratio = "" if judged.ratio is None else f" {judged.ratio:.3g} x,"
-    why = "; ".join(point.changed) or "nothing in the fingerprint or the settings changed"
+    ratio = point.ratio
+    interval = ""
+    if ratio.low is not None and ratio.high is not None:
+        interval = f" [{ratio.low:.3g}, {ratio.high:.3g}]"
+    told = f", not told: {point.why}" if point.why else ""
+    if point.p is not None:
+        told = f", p {point.p:.2g}"
+    text = (
+        f"{entry.created[:16]}: {_word(point)}: {ratio.value:.3g} x{interval}{told}; "
+        f"since the run of {point.after[:16]}"
+    )
+    more = len(point.changed) - MAX_CHANGED
+    rest = f"; and {more} more" if more > 0 else ""
+    why = "; ".join(point.changed[:MAX_CHANGED])
     return Item(
-        text=f"{entry.created[:16]}: {_word(point)}:{ratio} p {judged.p:.2g}; changed: {why}"
+        text=f"{text} changed: {why}{rest}"
+        if why
+        else f"{text} nothing in the settings, the host, the storage or the versions changed"
     )
 
 
@@ -99,8 +193,15 @@ class HistoryRecord:
     workload: str
     metric: str
     entries: tuple[Entry, ...]
+    answer: Told
+    why: str
     points: tuple[ChangePoint, ...]
+    possible: ChangePoint | None
     trend: float | None
+    drift: Drift | None
+    days: tuple[Day, ...]
+    gap_days: float | None
+    gap_until: str
     medians: tuple[float, ...]
 
 
@@ -119,8 +220,15 @@ def document(found: Sequence[History], left_out: Sequence[str]) -> Document:
             workload=one.workload,
             metric=one.metric,
             entries=one.entries,
+            answer=one.answer,
+            why=one.why,
             points=one.points,
+            possible=one.possible,
             trend=one.trend,
+            drift=one.drift,
+            days=one.days,
+            gap_days=one.gap_days,
+            gap_until=one.gap_until,
             medians=tuple(entry.median for entry in one.entries),
         )
         for one in found

@@ -5,6 +5,7 @@ beside them is named.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from iobench.report.history import sections
 from iobench.report.render_text import render_text
 from iobench.schema.record import TrainingRecord
 from tests.unit.test_compare import document
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def runs(
@@ -33,7 +36,7 @@ def runs(
             document(
                 rates,
                 run_id=f"r{number}",
-                created=f"2026-01-{number + 1:02d}T00:00:00+00:00",
+                created=(START + timedelta(days=number)).isoformat(),
                 host__kernel=kernel,
             )
         )
@@ -48,16 +51,80 @@ def found(documents: list[dict[str, Any]]) -> Any:
 
 def test_planted_changes_are_found_where_they_are() -> None:
     one = found(runs([1.0] * 8 + [0.8] * 6 + [0.95] * 8, kernels={8: "6.5"}))
-    assert [point.at for point in one.points] == [8, 14]
-    assert [point.judgement.difference for point in one.points] == ["worse", "better"]
-    assert one.points[0].judgement.ratio == pytest.approx(0.8, abs=0.06)
+    assert [(point.at, point.better) for point in one.points] == [(8, False), (14, True)]
+    ratio = one.points[0].ratio
+    assert ratio.value == pytest.approx(0.8, abs=0.06)
+    assert ratio.low is not None
+    assert ratio.low < 0.8 < (ratio.high or 0)
     assert one.points[0].changed == ("host.kernel: 6.1 -> 6.5",)
     assert one.points[1].changed == ()
+    assert (one.answer, one.possible) == ("changed", None)
 
 
-def test_noise_is_no_change() -> None:
-    """30 histories of 20 equal runs: a change is seen in 2 of them at most."""
-    assert sum(bool(found(runs([1.0] * 20, seed=seed)).points) for seed in range(30)) <= 2
+@pytest.mark.parametrize("spread", [0.02, 0.04])
+def test_runs_that_drift_are_no_change(spread: float) -> None:
+    """15 histories of 20 runs whose levels drift: 3 at most have a change (5 % are allowed)."""
+    chance = np.random.default_rng(3)
+    histories = [found(runs(chance.lognormal(0, spread, 20).tolist())) for _ in range(15)]
+    assert sum(bool(one.points) for one in histories) <= 3
+    assert histories[0].drift is not None
+    assert histories[0].drift.sd == pytest.approx(spread, rel=0.5)
+
+
+def test_repetitions_of_a_run_are_one_value() -> None:
+    """A run that is far off, with a hundred repetitions, is one odd run and no change."""
+    documents = runs([1.0] * 10 + [0.5] + [1.0] * 9)
+    rates = documents[10]["job"]["repetitions"]
+    documents[10]["job"]["repetitions"] = rates * 20
+    one = found(documents)
+    assert (one.points, one.answer) == ((), "no change")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "answer", "told"),
+    [
+        (5, 5, "changed", True),
+        (4, 4, "changed", True),
+        (18, 2, "changed", True),
+        (6, 2, "not told", False),  # p of 8 runs is 2 / 28 at best
+        (3, 3, "not told", False),
+        (1, 1, "not told", False),
+        (2, 1, "not told", False),
+        (12, 1, "not told", False),  # until the next run confirms it
+    ],
+)
+def test_a_large_step_is_told_or_possible(before: int, after: int, answer: str, told: bool) -> None:
+    one = found(runs([1.0] * before + [2.7] * after, kernels={before: "6.5"}))
+    assert one.answer == answer
+    assert bool(one.points) == told
+    point = one.points[0] if told else one.possible
+    assert point is not None
+    assert (point.at, point.better, point.changed) == (before, True, ("host.kernel: 6.1 -> 6.5",))
+    assert point.ratio.value == pytest.approx(2.7, rel=0.05)
+    assert (point.more is None, point.why == "") == (told or before == 1, told)
+    assert (one.why == "") == told
+
+
+def test_few_runs_tell_nothing_but_are_shown() -> None:
+    one = found(runs([1.0]))
+    assert (one.answer, one.points, one.possible, one.drift) == ("not told", (), None, None)
+    assert len(one.days) == 1
+    assert "not told" in render_text(sections([one], ()))
+    equal = found(runs([1.0] * 5))
+    assert (equal.answer, equal.possible) == ("not told", None)
+
+
+def test_a_gap_is_shown() -> None:
+    documents = runs([1.0] * 4)
+    documents[3]["created"] = "2026-02-01T00:00:00+00:00"
+    one = found(documents)
+    assert (one.gap_days, one.gap_until) == (29, "2026-02-01T00:00:00+00:00")
+    assert found(runs([1.0] * 4)).gap_days is None
+
+
+def test_200_runs_with_many_changes() -> None:
+    one = found(runs(np.repeat([1.0, 0.8, 1.0, 0.7, 1.0], 40).tolist()))
+    assert [point.at for point in one.points] == [40, 80, 120, 160]
 
 
 def test_the_order_is_that_of_time() -> None:
@@ -76,24 +143,22 @@ def test_an_invalid_run_is_shown_and_does_not_count() -> None:
         each["validity"] = "invalid"
     documents[0]["validity"] = "unknown"
     one = found(documents)
-    assert [(point.at, point.judgement.difference, point.changed) for point in one.points] == [
-        (11, "worse", ("host.kernel: 6.1 -> 6.5",))
+    assert [(point.at, point.better, point.changed) for point in one.points] == [
+        (11, False, ("host.kernel: 6.1 -> 6.5",))
     ]
     assert one.trend == pytest.approx(0.7, abs=0.05)
+    assert sum(day.runs for day in one.days) == 12
     shown = render_text(sections([one], ()))
     assert (shown.count("INVALID"), len(one.entries)) == (5, 17)
     assert not found([{**each, "validity": "invalid"} for each in documents]).points
 
 
-def test_a_point_that_is_no_difference_in_the_end_is_none() -> None:
-    """With this noise run 15 is cut off from [14, 25), whose last runs are slow; without these it
-    is as fast as its neighbours.
-    """
+def test_four_levels_are_found() -> None:
     one = found(runs([1.1] * 7 + [0.9] * 7 + [1.1] * 7 + [0.7] * 4, seed=9))
-    assert [(point.at, point.judgement.difference) for point in one.points] == [
-        (7, "worse"),
-        (14, "better"),
-        (21, "worse"),
+    assert [(point.at, point.better) for point in one.points] == [
+        (7, False),
+        (14, True),
+        (21, False),
     ]
 
 
@@ -112,14 +177,20 @@ def test_history_as_a_user_calls_it(
     assert main(["history", "w"]) == 0
     shown = capsys.readouterr().out
     assert "WORSE: 0.8" in shown
-    assert "nothing in the fingerprint or the settings changed" in " ".join(shown.split())
     assert "results/half" in shown.split("Left out")[1]
     assert main(["history", "w", "--json"]) == 0
     documents = json.loads(capsys.readouterr().out)["histories"]
-    assert sorted(len(each["entries"]) for each in documents) == [
-        2,
-        10,
-    ]  # another batch size asks something else
+    # another batch size asks something else
+    assert sorted((len(each["entries"]), each["answer"]) for each in documents) == [
+        (2, "not told"),
+        (10, "changed"),
+    ]
+    assert documents[0]["points"][0]["ratio"]["value"] == pytest.approx(0.8, abs=0.03)
+    assert documents[0]["drift"]["degrees"] == 8
+    assert main(["history", "w", "--format", "csv"]) == 0
+    runs_table, days_table = capsys.readouterr().out.split("\n\n")
+    assert (runs_table.count("\n"), runs_table.count("WORSE")) == (12, 1)
+    assert days_table.count("\n") == 13
     assert main(["history", "v"]) == 2
     assert ": w\n" in capsys.readouterr().err  # what there is
     assert main(["history", "w", "--metric", "speed"]) == 2
@@ -149,9 +220,13 @@ def test_series_say_what_sets_them_apart(
         folder = tmp_path / "results" / str(number)
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps(each))
-    assert main(["history", "w"]) == 0
-    first, second = capsys.readouterr().out.split("\n\n")
-    assert "batch_size=8: samples/s of 2 runs" in first
-    assert "not the same" not in first
-    assert "batch_size=99: samples/s of 2 runs" in second
-    assert "not the same in all: storage.url" in second
+    assert main(["history", "w", "--json"]) == 0
+    titles = {
+        each["workload"]: len(each["entries"])
+        for each in json.loads(capsys.readouterr().out)["histories"]
+    }
+    assert titles == {
+        "w on ? with batch_size=8, storage.url=/data": 2,
+        "w on ? with batch_size=99, storage.url=/data": 1,
+        "w on ? with batch_size=99, storage.url=/elsewhere": 1,
+    }

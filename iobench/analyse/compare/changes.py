@@ -17,6 +17,7 @@ A change below the noise threshold does not count, however significant it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,6 +63,15 @@ class Change:
 
     at: int
     p: float
+
+
+def can_tell(runs: int, after: int) -> bool:
+    """Whether a perfect step is significant, with ``after`` of the ``runs`` behind it."""
+    return (
+        runs >= MIN_RUNS
+        and min(after, runs - after) >= MIN_SIDE
+        and 2 / math.comb(runs, after) < SPLIT_LEVEL
+    )
 
 
 def change_points(medians: Sequence[float], *, noise: float = NOISE) -> list[Change]:

@@ -1,46 +1,47 @@
-"""One workload over time on one machine: a line for each run, and the runs where the rate changed.
+"""One workload over time at one place: a line for each run, and where their level changed.
 
-Change points are found by binary segmentation (A. J. Scott and M. Knott, "A cluster analysis method
-for grouping means in the analysis of variance", 1974), with the test of ``statistics`` instead of
-the analysis of variance. A sequence of runs is split where the difference between its two sides has
-the lowest p, if that is significant (p below 0.05 divided by the number of positions that were
-tried, and a change above the noise threshold). INVALID runs are shown, but not counted.
+The value of a run is the median of its repetitions, which share the run's hour and tell nothing
+about the next one. ``changes`` finds the change points by permutation of the runs. A change that
+only the newest run shows, or that too few runs show, is not told: it is ``possible``, with what is
+missing. INVALID runs are shown, but not counted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from datetime import UTC, datetime
+from itertools import count, pairwise
+from statistics import fmean, median
+from typing import Literal
 
+from ...schema.claim import Drift
 from ...schema.metrics import COMPARED
 from ...schema.record import RunRecord
-from .runs import recorded, settings_of, values_of
-from .statistics import NOISE, SIGNIFICANT, Judgement, judge, ratio_interval
+from ...schema.verdict import Estimate
+from ...units import counted
+from .changes import MIN_RUNS, MIN_SIDE, can_tell, change_points
+from .claims import MIN_DEGREES
+from .drift import Day, calendar, drift_of
+from .identity import differences, identity
+from .runs import values_of
+from .statistics import NOISE, SIGNIFICANT, ratio_interval
+from .student import two_sided_p
 
-FINGERPRINT = (
-    "node",
-    "cpu_model",
-    "cores",
-    "effective_cores",
-    "memory_bytes",
-    "kernel",
-    "python",
-    "instance_type",
-    "iobench_version",
-)
-PLACE = ("url", "filesystem", "mount_options", "device", "client", "client_version")
-NEWEST = 60
-"""Largest number of values on each side of a position: more distant ones say little about it."""
+MIN_GAP_DAYS = 7
+"""A time without runs is shown if it is at least as long."""
+
+Told = Literal["changed", "no change", "not told"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One run. ``changed`` lists how its fingerprint and settings differ from the run before."""
+    """One run. ``changed`` lists how its identity differs from that of the run before."""
 
     run_id: str
     created: str
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # of its repetitions
     validity: str  # valid, invalid or unknown, as recorded
     changed: tuple[str, ...]
 
@@ -51,123 +52,198 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """A change of the metric at run number ``at``; ``judgement`` compares both sides."""
+    """A change of the metric at run number ``at``: the level from there on over that before it.
+
+    The levels are those of the runs up to the next change on each side. ``why`` says why the change
+    is not told, and ``more`` how many further runs could tell it; both are empty where it is told.
+    ``more`` is None, too, where no number of runs could: one run alone was made before the change.
+    """
 
     at: int
-    judgement: Judgement
-    changed: tuple[str, ...]  # compared with the last counted run before it
+    ratio: Estimate  # n: runs of the smaller side; no interval if it would cover less than 95 %
+    better: bool
+    p: float | None  # in the stretch of runs where it was found
+    after: str  # when the last run before it was made: it happened in between
+    changed: tuple[str, ...]  # of the identity, compared with the last counted run before it
+    why: str = ""
+    more: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class History:
+    """``answer`` is ``not told`` also where the newest runs may show a change."""
+
     workload: str
     metric: str
     entries: tuple[Entry, ...]  # oldest first
+    answer: Told
+    why: str  # it is not told
     points: tuple[ChangePoint, ...]
+    possible: ChangePoint | None
     trend: float | None  # newest third over oldest third of the counted runs; None for fewer than 3
+    drift: Drift | None
+    days: tuple[Day, ...]
+    gap_days: float | None  # the longest time without a run; None: less than MIN_GAP_DAYS
+    gap_until: str  # when the first run after it was made
 
 
 def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
-    """The history of runs that are comparable, on one machine, in any order."""
+    """The history of runs of one workload at one place (``identity.place``), in any order."""
     ordered = sorted(
         (doc for doc in runs if values_of(doc, metric)), key=lambda doc: (doc.created, doc.run_id)
     )
-    facts = [_facts(doc) for doc in ordered]
-    entries = []
-    for index, doc in enumerate(ordered):
-        changed = _changes(facts[index - 1], facts[index]) if index else ()
-        entries.append(
-            Entry(doc.run_id, doc.created, tuple(values_of(doc, metric)), doc.validity, changed)
+    facts = [identity(doc) for doc in ordered]
+    entries = tuple(
+        Entry(
+            doc.run_id,
+            doc.created,
+            tuple(values_of(doc, metric)),
+            doc.validity,
+            differences(facts[index - 1], facts[index]) if index else (),
         )
-    counted = [index for index, entry in enumerate(entries) if entry.validity != "invalid"]
-    values = [entries[index].values for index in counted]
+        for index, doc in enumerate(ordered)
+    )
+    valid = [index for index, entry in enumerate(entries) if entry.validity != "invalid"]
+    medians = [entries[index].median for index in valid]
+    positive = bool(medians) and min(medians) > 0
+    higher = COMPARED[metric].better == "more"
+
+    def point(
+        bounds: tuple[int, int, int], p: float | None, why: str = "", more: int | None = None
+    ) -> ChangePoint:
+        start, at, stop = bounds
+        ratio = _estimate(medians[at:stop], medians[start:at])
+        return ChangePoint(
+            at=valid[at],
+            ratio=ratio,
+            better=(ratio.value > 1) == higher,
+            p=p,
+            after=entries[valid[at - 1]].created,
+            changed=differences(facts[valid[at - 1]], facts[valid[at]]),
+            why=why,
+            more=more,
+        )
+
+    found = change_points(medians) if positive else []
+    bounds = [0, *(change.at for change in found), len(medians)]
     points = tuple(
-        ChangePoint(counted[at], judgement, _changes(facts[counted[at - 1]], facts[counted[at]]))
-        for at, judgement in _changed(values, higher=COMPARED[metric].better == "more")
+        point((bounds[number], change.at, bounds[number + 2]), change.p)
+        for number, change in enumerate(found)
     )
-    third = len(values) // 3
-    trend = None
-    if third:
-        old, new = (
-            [value for run in part for value in run] for part in (values[:third], values[-third:])
-        )
-        trend = ratio_interval(new, old)[0] if min(*old, *new) > 0 else None
-    return History(workload, metric, tuple(entries), points, trend)
+    possible = None
+    if positive and (suspect := _suspect(medians, bounds)) is not None:
+        possible = point((bounds[-2], suspect.at, len(medians)), None, suspect.why, suspect.more)
+    answer, why = _answer(medians, positive=positive, told=bool(points), possible=possible)
+    third = len(medians) // 3
+    gap_days, gap_until = _gap([entry.created for entry in entries])
+    return History(
+        workload=workload,
+        metric=metric,
+        entries=entries,
+        answer=answer,
+        why=why,
+        points=points,
+        possible=possible,
+        trend=ratio_interval(medians[-third:], medians[:third])[0] if third and positive else None,
+        drift=drift_of(ordered, metric),
+        days=calendar(ordered, metric),
+        gap_days=gap_days,
+        gap_until=gap_until,
+    )
 
 
-def _changed(values: Sequence[Sequence[float]], *, higher: bool) -> list[tuple[int, Judgement]]:
-    """(position, judgement) of each change point; the judgement compares the runs on both sides.
+def _answer(
+    medians: Sequence[float], *, positive: bool, told: bool, possible: ChangePoint | None
+) -> tuple[Told, str]:
+    if not medians:
+        return "not told", "no run counts"
+    if not positive:
+        return "not told", "a value is 0, so that there is no ratio"
+    if len(medians) < MIN_RUNS:
+        return "not told", f"{len(medians)} of the {MIN_RUNS} runs that it takes at least"
+    if possible is not None:
+        return "not told", possible.why
+    return ("changed" if told else "no change"), ""
 
-    Later splits leave fewer runs around an earlier one. If the two sides of a split no longer
-    differ, it is removed.
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    at: int
+    why: str
+    more: int | None
+
+
+def _suspect(medians: Sequence[float], bounds: Sequence[int]) -> _Suspect | None:
+    """A change among the runs since the last change that too few runs show to tell it.
+
+    Tried are the newest run alone, and the positions where not even a perfect step is significant
+    (``can_tell``). The difference of both sides must be above the noise threshold and significant
+    by Student's t, with the variance between runs within all levels; where these are too few to
+    know it, all runs of one side must be above those of the other.
     """
-    splits = sorted(_segment(values, 0, len(values), higher=higher))
-    while True:
-        bounds = [0, *splits, len(values)]
-        judged = [
-            _judged(values, *bounds[index : index + 3], higher=higher)
-            for index in range(len(splits))
-        ]
-        equal = [
-            index
-            for index, found in enumerate(judged)
-            if found.difference not in ("better", "worse")
-        ]
-        if not equal:
-            return list(zip(splits, judged, strict=True))
-        del splits[max(equal, key=lambda index: judged[index].p or 0.0)]
-
-
-def _judged(
-    values: Sequence[Sequence[float]], start: int, at: int, stop: int, *, higher: bool
-) -> Judgement:
-    """Compare runs ``[at, stop)`` with runs ``[start, at)``."""
-    before = [value for run in values[start:at] for value in run][-NEWEST:]
-    after = [value for run in values[at:stop] for value in run][:NEWEST]
-    return judge(after, before, higher_is_better=higher, noise=NOISE)
-
-
-def _segment(
-    values: Sequence[Sequence[float]], start: int, stop: int, *, higher: bool
-) -> list[int]:
-    """The change points of runs ``[start, stop)``: the surest one, and those on its two sides."""
+    logs = [math.log(value) for value in medians]
+    start, stop = bounds[-2:]
+    runs = stop - start
     best: tuple[float, int] | None = None
-    tried = max(1, stop - start - 1)
-    for at in range(start + 1, stop):
-        found = _judged(values, start, at, stop, higher=higher)
-        sure = (
-            found.difference in ("better", "worse")
-            and found.p is not None
-            and found.p * tried < SIGNIFICANT
-        )
-        if sure and found.p is not None and (best is None or found.p < best[0]):
-            best = (found.p, at)
+    for at in range(start + 1 if runs < MIN_RUNS else start + runs // 2, stop):
+        if at < stop - 1 and can_tell(runs, stop - at):
+            continue
+        one, other = logs[start:at], logs[at:stop]
+        size = fmean(other) - fmean(one)
+        if abs(size) <= math.log1p(NOISE):
+            continue
+        sides = [logs[low:high] for low, high in pairwise([*bounds[:-1], at, stop])]
+        degrees = len(logs) - len(sides)
+        squares = sum((log - fmean(side)) ** 2 for side in sides for log in side)
+        if degrees >= MIN_DEGREES:
+            error = math.sqrt(squares / degrees * (1 / len(one) + 1 / len(other)))
+            p = two_sided_p(size / error, degrees) if error else 0.0
+            apart = p < SIGNIFICANT
+        else:
+            apart = max(one) < min(other) or min(one) > max(other)
+            p = -abs(size)
+        if apart and (best is None or p < best[0]):
+            best = p, at
     if best is None:
-        return []
+        return None
     at = best[1]
-    return [
-        at,
-        *_segment(values, start, at, higher=higher),
-        *_segment(values, at, stop, higher=higher),
-    ]
+    new = stop - at
+    if runs - new < MIN_SIDE:
+        return _Suspect(at, f"only {counted(runs - new, 'run')} was made before it", None)
+    more = next(more for more in count(1) if can_tell(runs + more, new + more))
+    if new == more == 1:
+        why = "only the newest run shows it: it is a change if the next run confirms it"
+    else:
+        why = (
+            f"{counted(new, 'run')} after {counted(runs - new, 'run')} can't tell it: "
+            f"it takes at least {more} more"
+        )
+    return _Suspect(at, why, more)
 
 
-def _facts(doc: RunRecord) -> dict[str, str]:
-    host = {f"host.{key}": value for key, value in recorded(doc.host, FINGERPRINT).items()}
-    packages = {f"packages.{key}": value for key, value in (doc.host.packages or {}).items()}
-    storage = {f"storage.{key}": value for key, value in recorded(doc.storage, PLACE).items()}
-    found = {
-        key: str(value)
-        for key, value in {**host, **packages, **storage}.items()
-        if value is not None
-    }
-    return {**found, **settings_of(doc)}
-
-
-def _changes(before: dict[str, str], after: dict[str, str]) -> tuple[str, ...]:
-    keys = sorted(set(before) | set(after))
-    return tuple(
-        f"{key}: {before.get(key, '-')} -> {after.get(key, '-')}"
-        for key in keys
-        if before.get(key) != after.get(key)
+def _estimate(after: Sequence[float], before: Sequence[float]) -> Estimate:
+    ratio, low, high, coverage = ratio_interval(after, before)
+    known = coverage >= 1 - SIGNIFICANT
+    return Estimate(
+        value=ratio,
+        low=low if known else None,
+        high=high if known else None,
+        n=min(len(after), len(before)),
     )
+
+
+def _gap(times: Sequence[str]) -> tuple[float | None, str]:
+    """(days, until when) of the longest time without a run, if it is long enough to be shown."""
+    moments = []
+    for text in times:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            continue
+        moments.append((moment if moment.tzinfo else moment.replace(tzinfo=UTC), text))
+    gaps = [
+        ((after - before).total_seconds() / 86_400, text)
+        for (before, _), (after, text) in pairwise(moments)
+    ]
+    longest = max(gaps, default=(0.0, ""))
+    return longest if longest[0] >= MIN_GAP_DAYS else (None, "")

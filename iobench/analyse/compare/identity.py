@@ -17,6 +17,7 @@ Runs are pooled only if their whole identity is the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from ...schema.record import RunRecord, TrainingRecord
@@ -110,6 +111,7 @@ _USED = ("library", "direct", "access", "transport", "slot_pages")
 """What the loader really did, which may differ from its settings."""
 
 
+@lru_cache(maxsize=4096)
 def role_of(key: str) -> Role:
     """The role of a key of ``identity``."""
     return next((role for name, role in ROLES if _is_below(key, name)), "other")
