@@ -118,7 +118,14 @@ def _how(each: Comparison) -> list[tuple[str, str]]:
     else:
         estimate = _ESTIMATES["ranks" if claim.method == "ranks" else "t"]
         ratio = f"{estimate}; it need not be the ratio of the two medians beside it"
-    return [("values", values), ("ratio", ratio), ("interval", _interval(each, row))]
+    told = [("values", values), ("ratio", ratio), ("interval", _interval(each, row))]
+    if each.one_after_the_other and claim.basis == "runs":
+        first = each.one_after_the_other
+        then = "candidate" if first == "baseline" else "baseline"
+        order = f"all runs of the {first} were made before those of the {then}: what changed in "
+        order += "between looks like a difference. Make them in turns, or run `iobench ab`"
+        told.append(("order", order))
+    return told
 
 
 def _interval(each: Comparison, row: Row) -> str:
@@ -258,6 +265,7 @@ class ComparisonRecord:
     obstacles: tuple[str, ...]
     changes: tuple[str, ...]
     missing: tuple[str, ...]
+    one_after_the_other: str
     difference: str | None
     rows: tuple[Row, ...]
 
@@ -286,6 +294,7 @@ def document(
             obstacles=tuple(each.obstacles),
             changes=tuple(each.changes),
             missing=tuple(each.missing),
+            one_after_the_other=each.one_after_the_other,
             difference=each.difference or None,
             rows=tuple(each.rows),
         )

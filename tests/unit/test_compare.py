@@ -19,12 +19,14 @@ import pytest
 
 from iobench.analyse.compare.collect import collect
 from iobench.analyse.compare.comparison import compare
+from iobench.analyse.compare.earlier import combined
 from iobench.analyse.compare.runs import Group
 from iobench.analyse.compare.statistics import mann_whitney_p
 from iobench.analyse.tuning.confirmation import Confirmation
 from iobench.cli.main import main
 from iobench.errors import UsageError
 from iobench.report.confirmation import sections
+from iobench.schema.claim import Drift
 from iobench.schema.record import TrainingRecord
 from iobench.schema.training import TrainingRun
 
@@ -184,6 +186,35 @@ def test_one_run_a_side_is_told_by_the_drift_of_earlier_runs(
     (found,) = compared(capsys, "results/0", other, *known)["comparisons"]
     assert found["difference"] == "worse"
     assert "nowhere" in told(capsys, "results/0", slow, "--history", "nowhere")
+
+
+def test_a_restless_storage_is_not_judged_by_a_calm_one() -> None:
+    """The drift of both places counts alike, however many runs are known of each."""
+    calm = Drift(metric="m", sd=0.01, degrees=29, runs=30, first="2026-01-02", last="2026-03-01")
+    restless = Drift(metric="m", sd=0.08, degrees=4, runs=5, first="2026-01-01", last="2026-02-01")
+    both = combined([calm, restless])
+    assert both.sd == pytest.approx(((0.01**2 + 0.08**2) / 2) ** 0.5)
+    assert (both.degrees, both.runs) == (4, 35)
+    assert (both.first, both.last) == ("2026-01-01", "2026-03-01")
+    assert combined([calm]) == calm
+    still = calm.model_copy(update={"sd": 0.0})
+    assert combined([still, still]).degrees == 58
+
+
+def test_sides_that_were_made_one_after_the_other_are_said_to_be() -> None:
+    days = {
+        name: Group(
+            name,
+            [
+                TrainingRecord.model_validate(document([1.0], created=f"2026-01-{day:02}"))
+                for day in found
+            ],
+        )
+        for name, found in (("early", (1, 2)), ("late", (3, 4)), ("mixed", (2, 3)))
+    }
+    assert compare(days["early"], days["late"]).one_after_the_other == "baseline"
+    assert compare(days["late"], days["early"]).one_after_the_other == "candidate"
+    assert compare(days["early"], days["mixed"]).one_after_the_other == ""
 
 
 def test_runs_that_differ_are_not_pooled(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,7 @@ class Comparison:
     changes: tuple[str, ...]  # keys of the identity that differ, and may differ
     rows: tuple[Row, ...]
     missing: tuple[str, ...] = ()  # metrics that one side alone has, or that were named in vain
+    one_after_the_other: str = ""  # which side's runs were all made first; empty: mixed, or unknown
 
     @property
     def primary(self) -> Row | None:
@@ -134,7 +135,14 @@ def compare(
         for metric, (before, after) in measured.items()
     )
     return Comparison(
-        baseline.workload, baseline, candidate, obstacles, changes, rows, tuple(missing)
+        baseline.workload,
+        baseline,
+        candidate,
+        obstacles,
+        changes,
+        rows,
+        tuple(missing),
+        _made_first(baseline, candidate),
     )
 
 
@@ -160,6 +168,16 @@ def best_first(compared: Sequence[Comparison]) -> list[Comparison]:
 
 def _ids(group: Group) -> tuple[str, ...]:
     return (group.label, *(doc.run_id for doc in group.runs))
+
+
+def _made_first(baseline: Group, candidate: Group) -> str:
+    """``baseline`` or ``candidate``: the side all of whose runs are older than the other's."""
+    before, after = (sorted(doc.created for doc in each.runs) for each in (baseline, candidate))
+    if not before or not after:
+        return ""
+    if before[-1] < after[0]:
+        return "baseline"
+    return "candidate" if after[-1] < before[0] else ""
 
 
 def _negligible(metric: Metric, sides: Sides, groups: tuple[Group, Group]) -> str:

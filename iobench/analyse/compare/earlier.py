@@ -38,18 +38,29 @@ def drifts_of(
     for metric in metrics:
         known = [drift for runs in series if (drift := drift_of(runs, metric))]
         if known and len(known) == len(series):
-            found[metric] = pooled(known)
+            found[metric] = combined(known)
     return found
 
 
-def pooled(drifts: Sequence[Drift]) -> Drift:
-    """One drift from those of several places, at least one, by their degrees of freedom."""
-    degrees = sum(drift.degrees for drift in drifts)
-    squares = sum(drift.sd**2 * drift.degrees for drift in drifts)
+def combined(drifts: Sequence[Drift]) -> Drift:
+    """One drift for a comparison of the places that these drifts belong to, at least one.
+
+    The variance of the ratio of two runs is the sum of those of both places, however many runs are
+    known of each: so the variances are averaged, not pooled by their degrees of freedom. The
+    degrees are those of B. L. Welch, "The generalization of 'Student's' problem when several
+    different population variances are involved", 1947.
+    """
+    variances = [drift.sd**2 for drift in drifts]
+    total = sum(variances)
+    spread = sum(
+        variance**2 / max(1, drift.degrees)
+        for variance, drift in zip(variances, drifts, strict=True)
+    )
+    degrees = total**2 / spread if spread else sum(drift.degrees for drift in drifts)
     return Drift(
         metric=drifts[0].metric,
-        sd=math.sqrt(squares / degrees) if degrees else 0.0,
-        degrees=degrees,
+        sd=math.sqrt(total / len(drifts)),
+        degrees=max(1, int(degrees + 1e-9)),
         runs=sum(drift.runs for drift in drifts),
         first=min(drift.first for drift in drifts),
         last=max(drift.last for drift in drifts),
