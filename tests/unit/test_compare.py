@@ -176,7 +176,7 @@ def test_one_run_a_side_is_told_by_the_drift_of_earlier_runs(
     assert (found["difference"], claim["basis"]) == ("worse", "drift")
     assert 0.003 < found["rows"][0]["drift"]["sd"] < 0.02
     # earlier runs elsewhere, and runs of another storage, tell nothing
-    Path("empty").mkdir()
+    shutil.rmtree(slow)
     other = write("results/other", [80.0], run_id="other", storage__url="/there")
     (found,) = compared(capsys, "results/0", other)["comparisons"]
     assert found["difference"] == "not told"
@@ -185,7 +185,7 @@ def test_one_run_a_side_is_told_by_the_drift_of_earlier_runs(
     known = ("--history", "results", "--history", "there")
     (found,) = compared(capsys, "results/0", other, *known)["comparisons"]
     assert found["difference"] == "worse"
-    assert "nowhere" in told(capsys, "results/0", slow, "--history", "nowhere")
+    assert "nowhere" in told(capsys, "results/0", other, "--history", "nowhere")
 
 
 def test_a_restless_storage_is_not_judged_by_a_calm_one() -> None:
