@@ -75,16 +75,17 @@ def compare(
     *,
     across: Iterable[str] = (),
     metrics: Sequence[str] = (),
+    corrected: bool = True,
     threshold: float = NOISE,
     drifts: Mapping[str, Drift] | None = None,
 ) -> Comparison:
     """Compare two groups of runs.
 
     ``across`` names keys that may differ although they describe the work, for example
-    ``dataset.shard_size`` to compare layouts. ``metrics``: those to compare, corrected for their
-    number by Holm's procedure; without any, all metrics are compared, each by itself. ``drifts``:
-    the drift between runs of each metric, from earlier runs on the hosts and storages of both
-    sides.
+    ``dataset.shard_size`` to compare layouts. ``metrics``: those to compare, ``corrected`` for
+    their number by Holm's procedure; without any, all metrics are compared, each by itself.
+    ``drifts``: the drift between runs of each metric, from earlier runs on the hosts and storages
+    of both sides.
     """
     obstacles, changes = _differences(baseline, candidate, tuple(across))
     drifts = drifts or {}
@@ -112,7 +113,7 @@ def compare(
         for metric, each in sides.items()
     }
     counted = {metric: each for metric, each in sides.items() if not negligible[metric]}
-    claims = claims_at_once(counted, threshold) if metrics else {}
+    claims = claims_at_once(counted, threshold) if metrics and corrected else {}
     for metric, each in sides.items():
         if metric not in claims:
             claims[metric] = claim(

@@ -75,6 +75,7 @@ def confirm(
         *groups,
         across=("dataset", *sweep.axes),
         metrics=("samples_per_s", "time_to_first_batch_s", "cpu_s"),
+        corrected=False,  # the first one decides; the others are shown
     )
     return Confirmation(
         advice=advice, comparison=found, directory=str(directory), notes=tuple(fresh.left_out)
