@@ -142,9 +142,9 @@ def _compared(
     from ..analyse.compare.earlier import drifts_of, needs_drift
     from ..analyse.compare.statistics import NOISE
     from ..schema.metrics import COMPARED
-    from .gate import change
+    from .common import parse_share
 
-    threshold = change("--fail-on", args.fail_on) if args.fail_on is not None else NOISE
+    threshold = parse_share("--fail-on", args.fail_on) if args.fail_on is not None else NOISE
     earlier: list[RunRecord] | None = None
     compared = []
     for baseline, candidate in found.pairs:

@@ -27,22 +27,6 @@ def add_gate(parser: argparse.ArgumentParser, of: str) -> None:
     )
 
 
-def change(flag: str, text: str) -> float:
-    """The change that a flag states: ``5%`` or ``0.05``. Raises UsageError."""
-    from ..errors import UsageError
-
-    try:
-        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise UsageError(
-            f"{flag} must be a change of 0 to 100 %, but is '{text}'",
-            remedy="write it like 5% or 0.05",
-        )
-    return share
-
-
 def status_of(args: argparse.Namespace, failed: Iterable[str], untold: Iterable[str]) -> int:
     """The exit status of a gate, after a line on stderr for each failure.
 
