@@ -15,6 +15,7 @@ from .common import (
     parse_time,
     whole_number,
 )
+from .gate import add_gate
 from .terminal import Live
 from .verbs import DOCUMENTS, Verb
 
@@ -104,17 +105,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="time limit for all of it, e.g. 10m; no turn begins that would end later",
     )
-    parser.add_argument(
-        "--fail-on",
-        metavar="CHANGE",
-        help="exit with status 4 if B is told worse; this is then the threshold, e.g. 5%%",
-    )
-    parser.add_argument(
-        "--if-untold",
-        choices=("fail", "warn", "pass"),
-        default="fail",
-        help="what --fail-on does if the difference is not told (default: fail)",
-    )
+    add_gate(parser, "of the metric that --metric names")
     parser.add_argument(
         "--rules",
         choices=("quick", "mlperf"),
@@ -135,10 +126,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import signal
 
+    from ..analyse.compare.sequential import MIN_TURNS
     from ..analyse.compare.turns import METRICS
     from ..errors import UnknownNameError, UsageError
     from ..runner.ab import AbOptions, compare_in_turns
-    from .terminal import warn
+    from ..schema.ab import MAX_TURNS
 
     names = [metric.name for metric in METRICS]
     if args.metric not in names:
@@ -147,7 +139,9 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < least:
             raise UsageError(f"--{name} must be at least {least}, but is {value}")
-    threshold = _threshold(args)
+    if not MIN_TURNS <= args.max_turns <= MAX_TURNS:
+        raise UsageError(f"--max-turns must be {MIN_TURNS} to {MAX_TURNS}, but is {args.max_turns}")
+    threshold, budget_s = _threshold(args), parse_time("--budget", args.budget)
     a, b = sides_of(args)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     told = Turns(quiet=args.quiet)
@@ -156,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
         metric=args.metric,
         threshold=threshold,
         max_turns=args.max_turns,
-        budget_s=parse_time("--budget", args.budget),
+        budget_s=budget_s,
         rules=args.rules,
         command=tuple(args.command_line),
         break_lock=args.break_lock,
@@ -166,43 +160,44 @@ def run(args: argparse.Namespace) -> int:
         record, directory = compare_in_turns(a, b, options, told)
     finally:
         told.close()
-    code = finish(record, directory, kind=args.format)
-    if code == 0 and args.fail_on is not None:
-        why = failure(record, if_untold=args.if_untold)
-        if why:
-            warn(f"--fail-on {args.fail_on}: {why}")
-            return 0 if args.if_untold == "warn" and _untold(record) else 4
-    return code
+    code = finish(record, directory, kind=args.format, new=True)
+    return code if code or args.fail_on is None else gated(args, record)
 
 
-def finish(record: AbRecord, directory: Path, *, kind: str) -> int:
-    """Print the record, and return the exit code: 0, or 3 if a side is INVALID."""
+def finish(record: AbRecord, directory: Path, *, kind: str, new: bool) -> int:
+    """Print the record, and return the exit code: 0, or 3 if a side is INVALID.
+
+    ``new``: the comparison has just ended, and its directory gets the report as a page.
+    """
     from ..report.ab import sections
+    from .outcome import PAGE, keep_page
     from .printing import print_report
     from .terminal import say
 
-    print_report(kind, record, sections(record))
+    shown = sections(record)
+    print_report(kind, record, shown)
+    paged = new and keep_page(record, shown, directory)
     if kind == "text":
         say()
         say(f"results: {directory}")
+        if paged:
+            say(f"page:    {directory / PAGE}")
         say(f"again:   iobench report {directory}")
     return 3 if any(side.validity == "invalid" for side in record.sides) else 0
 
 
-def _untold(record: AbRecord) -> bool:
-    from ..analyse.compare.turns import primary
-
-    return primary(record).answer == "not told"
-
-
-def failure(record: AbRecord, *, if_untold: str) -> str:
-    """Why the gate does not pass, or what it warns of; empty if it passes."""
+def gated(args: argparse.Namespace, record: AbRecord) -> int:
+    """The exit code of ``--fail-on``: 4 if B is worse, and as ``--if-untold`` says if not told."""
     from ..analyse.compare.turns import primary, verdict
     from ..report.ab import answer
+    from .gate import status_of
 
     found = verdict(primary(record))
-    untold = found == "not told" and if_untold != "pass"
-    return answer(record) if found == "worse" or untold else ""
+    return status_of(
+        args,
+        failed=[answer(record)] if found == "worse" else [],
+        untold=[answer(record)] if found == "not told" else [],
+    )
 
 
 def _threshold(args: argparse.Namespace) -> float:
@@ -355,11 +350,11 @@ class Turns(Live):
             self._note("how long it takes is known after the warm-up of both sides")
             return
         first = whole_seconds((1 + MIN_TURNS) * least)
-        most = whole_seconds((1 + max_turns) * least)
-        self._note(
-            f"a warm-up, then {MIN_TURNS} to {max_turns} turns of 2 repetitions: at least {first}, "
-            f"and {most} for all turns"
-        )
+        line = f"a warm-up, then {MIN_TURNS} turns of 2 repetitions: at least {first}"
+        if max_turns > MIN_TURNS:
+            most = whole_seconds((1 + max_turns) * least)
+            line += f"; if they do not tell, up to {max_turns} turns: at least {most}"
+        self._note(line)
 
     def planned(self, record: AbRecord, turn_s: float) -> None:
         from ..report.ab import planned_line

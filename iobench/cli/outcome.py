@@ -30,7 +30,7 @@ def finish(
     ended, and its directory gets the report as a page.
     """
     print_report(kind, doc, _page_sections(doc, directory) if kind == "html" else sections(doc))
-    paged = new and _keep_page(doc, directory)
+    paged = new and keep_page(doc, _page_sections(doc, directory), directory)
     if kind == "text":
         say()
         say(f"results: {directory}")
@@ -54,10 +54,10 @@ def _page_sections(doc: RunRecord, directory: Path) -> list[Section]:
     return sections(doc, read_events(directory / EVENTS_FILE))
 
 
-def _keep_page(doc: RunRecord, directory: Path) -> bool:
+def keep_page(doc: object, shown: Sequence[Section], directory: Path) -> bool:
     """Write the page into the run directory; a place where that fails costs no result."""
     try:
-        write_whole(directory / PAGE, page(doc, _page_sections(doc, directory)))
+        write_whole(directory / PAGE, page(doc, shown))
     except OSError as error:
         warn(f"{directory / PAGE} could not be written: {error.strerror or error}")
         return False

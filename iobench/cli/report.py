@@ -82,7 +82,7 @@ def _comparison(args: argparse.Namespace, directory: Path) -> int:
         )
     record = load_ab(directory)
     record = record.model_copy(update={"claims": claims_of(record)})
-    return finish(record, directory, kind=args.format)
+    return finish(record, directory, kind=args.format, new=False)
 
 
 VERB = Verb(

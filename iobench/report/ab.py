@@ -15,7 +15,7 @@ from ..analyse.compare.turns import (
     sequential_of,
     verdict,
 )
-from ..schema.ab import AbRecord, Side
+from ..schema.ab import MAX_TURNS, AbRecord, Side
 from ..schema.claim import Claim
 from ..schema.metrics import BY_NAME
 from ..units import counted, format_duration, format_share
@@ -137,10 +137,11 @@ def _untold(record: AbRecord, claim: Claim) -> str:
     if _ENDED[record.ended]:
         parts.append(_ENDED[record.ended])
     if claim.more is not None:
-        parts.append(
-            f"about {counted(claim.more, 'more turn')} would tell: "
-            f"--max-turns {len(record.turns) + claim.more}"
-        )
+        total = len(record.turns) + claim.more
+        how = f"--max-turns {total}"
+        if total > MAX_TURNS:
+            how = "longer repetitions would tell earlier, such as with --set epochs=N"
+        parts.append(f"about {counted(claim.more, 'more turn')} would tell: {how}")
     line = "; ".join(parts)
     return f"{line[:1].upper()}{line[1:]}."
 

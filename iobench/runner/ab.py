@@ -31,7 +31,7 @@ from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
 from ..storage.locks.reading import reading
 from ..text import printable
-from ..units import format_duration
+from ..units import counted, format_duration
 from .agent import HostAgent
 from .calibration.bench import Bench
 from .directory import new_directory
@@ -109,10 +109,6 @@ def compare_in_turns(
     written, if the budget can't be enough for one turn or a side can't be read; InterruptedRun or
     the failure of a side, which its message names, after the record was written.
     """
-    if not MIN_TURNS <= options.max_turns <= MAX_TURNS:
-        raise UsageError(
-            f"the number of turns must be {MIN_TURNS} to {MAX_TURNS}, but is {options.max_turns}"
-        )
     least = shortest_s(a.plan, b.plan)
     if options.budget_s is not None and least is not None and 2 * least > options.budget_s:
         raise _too_small(options.budget_s, 2 * least)
@@ -292,8 +288,8 @@ class _Comparison:
         except KeyboardInterrupt:
             record.status = "interrupted"
             failure = InterruptedRun(
-                f"interrupted after {len(record.turns)} complete turns; what was measured until "
-                f"then: iobench report {self.directory}"
+                f"interrupted after {counted(len(record.turns), 'complete turn')}; what was "
+                f"measured until then: iobench report {self.directory}"
             )
         except IobenchError as error:
             record.status, record.error = "failed", str(error)

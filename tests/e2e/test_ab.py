@@ -1,0 +1,167 @@
+"""``iobench ab``: two sides in turns, from the datasets to the record and the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.generator import generate
+from iobench.runner import ab
+from iobench.schema.ab import AbRecord, load_ab
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
+from iobench.schema.record import load_training
+from iobench.storage.local.storage import LocalStorage
+from tests.conftest import Call
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+SAMPLES = 16
+WORKLOAD = """
+name: turns
+dataset: demo
+batch_size: 4
+accelerator: {kind: "null"}
+reader: {concurrency: 1}
+loader: {workers: 0}
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("ab") / "data"
+    spec = {"name": "demo", "samples": SAMPLES, "sample_size": {"mean": 20_000}, "format": "files"}
+    generate(build(DatasetSpec, spec, where="here"), LocalStorage(place), workers=0)
+    return place
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> tuple[object, ...]:
+    """The workload and the place of the results."""
+    workload = tmp_path / "turns.yaml"
+    workload.write_text(WORKLOAD)
+    return ("--workload", workload, "--results", tmp_path / "results", "--quiet")
+
+
+def slow(data: Path, latency: str) -> str:
+    return f"throttled+{data}?latency={latency}"
+
+
+def the_record(tmp_path: Path) -> tuple[AbRecord, Path]:
+    [directory] = (tmp_path / "results").iterdir()
+    return load_ab(directory), directory
+
+
+def test_a_slower_side_is_told(
+    call: Call, data: Path, tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    code, out, err = call(
+        "ab", slow(data, "3ms"), slow(data, "9ms"), *words, "--fail-on", "5%", "--json"
+    )
+    assert (code, err.count("\n")) == (4, 1)
+    found = json.loads(out)
+    record, directory = the_record(tmp_path)
+    assert record.model_dump(mode="json") == found
+    assert (record.status, record.ended, record.threshold) == ("ok", "told", 0.05)
+    claim = record.claims[0]
+    assert (claim.metric, claim.answer, claim.better) == ("samples_per_s", "different", False)
+    assert claim.ratio is not None
+    assert claim.ratio.high is not None
+    assert 0.15 < claim.ratio.value <= claim.ratio.high < 1
+    assert [turn.first for turn in record.turns[:4]] == ["A", "B", "A", "B"]
+    assert len({turn.seed for turn in record.turns}) == len(record.turns)
+    for side in record.sides:
+        run = load_training(directory / side.run)
+        # the warm-up is not among them, and each turn has the seed of the other side
+        assert [each.seed for each in run.job.repetitions] == [t.seed for t in record.turns]
+        assert {each.samples for each in run.job.repetitions} == {SAMPLES}
+    assert record.a.identity["storage.latency_s"] != record.b.identity["storage.latency_s"]
+    code, again, err = call("report", directory, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(again) == found
+    for form in ("text", "csv", "markdown", "html"):
+        code, out, err = call("report", directory, "--format", form)
+        assert (code, err) == (0, "")
+        assert out
+    assert call("compare", directory / "a", directory / "b")[0] in (0, 4)
+    assert call("report", directory, "--fail-on", "samples_per_s<1")[0] == 2
+    assert call("ab", directory, "--workload", "demo")[0] == 2
+
+
+def test_a_side_against_itself_as_in_an_earlier_run(
+    call: Call, data: Path, tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    run = ("run", tmp_path / "turns.yaml", "--data", data, "--repeat", 1, "--calibration", "0s")
+    assert call(*run, "--results", tmp_path / "runs", "--no-knockouts", "--quiet")[0] == 0
+    [earlier] = (tmp_path / "runs").iterdir()
+    code, out, _ = call("ab", earlier, *words[2:], "--max-turns", 4, "--if-untold", "pass")
+    assert code == 0
+    assert out
+    record, directory = the_record(tmp_path)
+    assert record.a.identity == record.b.identity
+    assert record.a.repeats == record.b.repeats == earlier.name
+    assert len(record.turns) == 4
+    seeds = [each.seed for each in load_training(earlier).job.repetitions]
+    assert record.turns[0].seed == seeds[0]
+    assert (directory / "report.html").is_file()
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
+    """Raise ``error`` in place of the ``at``-th repetition, from 1, the warm-ups included."""
+    begun = []
+    original = ab.measure
+
+    def measure(*given: Any, **more: Any) -> Any:
+        begun.append(1)
+        if len(begun) == at:
+            raise error
+        return original(*given, **more)
+
+    monkeypatch.setattr(ab, "measure", measure)
+
+
+def test_complete_turns_count_after_an_interrupt(
+    call: Call,
+    data: Path,
+    tmp_path: Path,
+    words: tuple[object, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raising(monkeypatch, 8, KeyboardInterrupt())
+    code, out, err = call("ab", data, *words)
+    assert (code, out, err.count("\n")) == (130, "", 1)
+    record, directory = the_record(tmp_path)
+    assert record.status == "interrupted"
+    assert len(record.turns) == 2
+    assert record.claims[0].answer == "not told"
+    runs = [load_training(directory / side.run) for side in record.sides]
+    assert [run.status for run in runs] == ["interrupted"] * 2
+    assert [len(run.job.repetitions) for run in runs] == [3, 2]  # the third turn began with A
+    assert call("report", directory)[0] == 0
+
+
+def test_a_side_that_fails_is_named_and_the_turns_are_kept(
+    call: Call, data: Path, tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    bad = f"faulty+{data}?fail_at={SAMPLES * 2 + 1}"
+    code, out, err = call("ab", data, bad, *words)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "side B" in err
+    record, directory = the_record(tmp_path)
+    assert (record.status, len(record.turns)) == ("failed", 1)
+    assert record.error
+    statuses = [load_training(directory / side.run).status for side in record.sides]
+    assert statuses == ["ok", "failed"]
+
+
+def test_a_budget_with_time_for_few_turns_tells_nothing(
+    call: Call, data: Path, tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    """It takes those that fit, and a gate does not pass in silence."""
+    code, _, err = call("ab", data, *words, "--budget", "1ms")
+    assert (code, err.count("\n")) == (2, 1)
+    record, _ = the_record(tmp_path)
+    assert (record.status, record.turns) == ("failed", [])
