@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from ..schema.record import TrainingRecord
 
 EXAMPLES = """examples:
-  iobench ab /mnt/a/resnet50 /mnt/b/resnet50 --workload resnet50-h100
+  iobench ab /mnt/fast/resnet50 /mnt/slow/resnet50 --workload resnet50-h100 --budget 10m
   iobench ab /mnt/fast/resnet50 --workload resnet50-h100 --set-b reader.concurrency=16
-  iobench ab results/<run> --set-b loader.workers=8 --budget 10m
-  iobench ab results/<run> /mnt/new/resnet50 --fail-on 5%
+  iobench ab results/<run> --set-b loader.workers=8
+  iobench ab results/<run> /mnt/slow/resnet50 --fail-on 5% --if-untold warn
 
 A is the baseline, B the candidate. A turn is one repetition of each, with the same seed; the order
 is A B, B A, A B, ... After 4, 6, 8, ... turns a sequential test looks whether the difference is
-told: in at most 5 % of comparisons of equal sides it calls them different, however often it looks.
+told. It calls equal sides different in at most 5 % of comparisons, however often it looks.
 
-exit status: 0 ok, 1 failed, 2 usage, 3 a side is INVALID, 4 B is worse, or not told, by --fail-on
+exit status: 0 ok, 1 failed, 2 usage, 3 a side is INVALID, 4 B is worse (with --fail-on, which also
+says so if it is not told), 130 interrupted
 """
 
 _SEED, _ACCELERATORS = 42, 1

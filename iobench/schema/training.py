@@ -30,7 +30,8 @@ from .workload import Sync
 
 EVENT_COLUMNS = {
     "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, "
-    "measure, quiet, find-max.<N>, without-<stage> (a knock-out; its repetition is the round), "
+    "warm-up (of ab, not counted), measure, quiet, find-max.<N>, "
+    "without-<stage> (a knock-out; its repetition is the round), "
     "confirm.<n> (the n-th of confirmations, 0: today's settings; its repetition is the turn)",
     "repetition": "uint16, from 0",
     "rank": "uint16, the accelerator's number, from 0",

@@ -141,6 +141,7 @@ def _small(words: list[str], home: Path) -> list[str]:
     spots = {
         "/mnt/ckpt": home / "ckpt",
         "/mnt/fast": home / "mnt",
+        "/mnt/slow": home / "mnt",
         "/tmp/iobench-demo": home / "tmp-demo",
         "demo-data": home / "demo-data",
     }
@@ -198,6 +199,9 @@ def _small(words: list[str], home: Path) -> list[str]:
             "0",
             *("--set", "batch_size=5", "--set", "epochs=1", "--set", "accelerator.step_time=2ms"),
         ]
+    if verb == "ab":
+        words += ["--max-turns", "4", "--set", "batch_size=5", "--set", "epochs=1"]
+        words += ["--set", "accelerator.step_time=2ms"]
     if verb == "checkpoint" and words[1] != "plan":
         words = ["step_time=20ms" if word == "step_time=200ms" else word for word in words]
         words += ["--scale", "1/8192", "--repeat", "1"]
@@ -277,6 +281,7 @@ def test_every_example_runs(
         "run",
         "check",
         "sweep",
+        "ab",
         "checkpoint",
         "checkpoint plan",
         "report",

@@ -86,6 +86,11 @@ def test_every_verb(
         assert (run["status"], len(run["job"]["repetitions"])) == ("ok", 2)
         assert {one["samples"] for one in run["job"]["repetitions"]} == {SAMPLES}
         runs.append(results / run["run_id"])
+    turns = story.document(
+        *("ab", data, "--workload", "demo", "--set-b", "reader.concurrency=2", *SMALL[4:]),
+        *("--max-turns", 4, "--results", tmp_path / "turns"),
+    )
+    assert (turns["status"], len(turns["turns"])) == ("ok", 4)
     assert story.document("report", runs[0])["run_id"] == runs[0].name
     assert story.document("compare", *runs)
     assert story.document("cost", runs[0], "--host-price-per-hour", 1)
