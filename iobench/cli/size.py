@@ -10,6 +10,8 @@ from .verbs import PAGES, Verb
 
 if TYPE_CHECKING:
     from ..analyse.capacity.requirement import Demand
+    from ..schema.dataset import DatasetSpec
+    from ..schema.packing import Layout
 
 EXAMPLES = """examples:
   iobench size unet3d-b200 --accelerators 64 --hosts 8
@@ -145,7 +147,6 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from ..analyse.capacity.requirement import requirement
-    from ..dataset import layout_of, with_shards_stated
     from ..errors import UsageError
     from ..report.size import sections
     from ..schema.dataset import load_dataset_spec, resized
@@ -166,8 +167,11 @@ def run(args: argparse.Namespace) -> int:
         doc = load_training(Path(args.run_directory))
     size = None if args.dataset_size is None else parse_size(args.dataset_size)
     spec = resized(load_dataset_spec(workload.dataset), size_bytes=size)
-    spec = with_shards_stated(spec)
-    found = requirement(workload, spec, demand, doc, layout=layout_of(spec))
+    if spec.shards_unsaid:
+        from ..dataset import with_shards_stated
+
+        spec = with_shards_stated(spec)
+    found = requirement(workload, spec, demand, doc, layout=_layout(spec))
     instance = None
     if args.instance is not None:
         from ..schema.instances import find_instance
@@ -176,6 +180,18 @@ def run(args: argparse.Namespace) -> int:
     document = {**asdict(found), "instance": instance}
     print_report(args.format, document, sections(found, instance))
     return 0
+
+
+def _layout(spec: DatasetSpec) -> Layout | None:
+    """How the dataset's format lays out samples; None where formats can't be loaded.
+
+    Then the specification itself tells what it can: blocks, but no framing.
+    """
+    try:
+        from ..dataset import layout_of
+    except ImportError:
+        return None
+    return layout_of(spec)
 
 
 def _demand(args: argparse.Namespace) -> Demand:

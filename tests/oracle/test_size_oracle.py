@@ -2,22 +2,28 @@
 
 The bought storage is emulated by ``throttled+`` at the rate and the latency that were bought. Its
 run reaches the required utilization, and with a tenth less it does not, so the margin is no waste.
+Large jobs are emulated in virtual time, read by read, with the rules of ``throttled+``.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from iobench.analyse.capacity.margin import batch_sizes, lognormal_sigma
 from iobench.analyse.capacity.requirement import Demand, Requirement, requirement
 from iobench.dataset import layout_of
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
+from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.manifest import Manifest
-from iobench.schema.workload import Workload
+from iobench.schema.workload import Workload, load_workload
 
 RANKS = 2
 
@@ -104,3 +110,121 @@ def test_the_bought_storage_passes_and_a_tenth_less_does_not(
     told = (need.margin, enough, less)
     assert enough >= need.required_accelerator_utilization, told
     assert less < need.required_accelerator_utilization, told
+
+
+def emulated(workload: Workload, need: Requirement, rate: float, steps: int, seed: int) -> float:
+    """The utilization of a job, in virtual time: each read is served by one link in order of
+    arrival, and then takes its latency. Each worker has ``concurrency`` threads, which share the
+    reads of its batch; a batch begins when the worker has delivered the last one and the queue has
+    room. Ranks wait for each other after each step.
+    """
+    draw = np.random.default_rng(seed)
+    ranks, workers = need.accelerators, workload.loader.workers
+    queue = workers * workload.loader.prefetch_factor
+    step_s = workload.accelerator.step_time
+    assert step_s is not None
+    sizes = batch_sizes(load_dataset_spec(workload.dataset).sample_size, workload.batch_size)
+    requests = max(1, round(need.reads_per_s / need.samples_per_s * workload.batch_size))
+    batch_bytes = need.read_bytes_per_s / need.samples_per_s * workload.batch_size
+    service = draw.choice(sizes, (ranks, steps)) * batch_bytes / requests / rate
+    sigma = lognormal_sigma(need.latency_s or 1.0, need.latency_p99_s)
+
+    def latency() -> float:
+        if need.latency_s is None:
+            return 0.0
+        return need.latency_s * math.exp(draw.normal(0.0, sigma)) if sigma else need.latency_s
+
+    link_free = 0.0
+    ready = np.full((ranks, steps), np.inf)
+    left: dict[tuple[int, int], int] = {}  # reads of a batch that were not issued
+    open_reads: dict[tuple[int, int], int] = {}  # that have not ended
+    issued, ends = [0] * ranks, np.zeros(steps)
+    taken = np.zeros(ranks, dtype=int)
+    threads: list[tuple[float, int, int]] = []  # a thread is free: (time, rank, batch)
+    waiting = [set[int]() for _ in range(ranks)]  # batches whose worker is busy
+    done = [[-1] * workers for _ in range(ranks)]
+
+    def begin(rank: int, batch: int, now: float) -> None:
+        left[rank, batch] = open_reads[rank, batch] = requests
+        for _ in range(min(workload.reader.concurrency, requests)):
+            left[rank, batch] -= 1
+            heapq.heappush(threads, (now, rank, batch))
+
+    def issue(rank: int, now: float) -> None:
+        while issued[rank] < min(steps, taken[rank] + queue):
+            batch = issued[rank]
+            issued[rank] += 1
+            if batch < workers or done[rank][batch % workers] == batch - workers:
+                begin(rank, batch, now)
+            else:
+                waiting[rank].add(batch)
+
+    steps_due: list[tuple[float, int, int]] = []
+    ended: list[tuple[float, int, int]] = []
+    released = np.zeros(ranks)
+    arrived = 0
+
+    def take(rank: int, now: float) -> None:
+        step = int(taken[rank])
+        if step < steps and ready[rank, step] <= now and released[rank] <= now:
+            taken[rank] += 1
+            released[rank] = np.inf  # until the barrier
+            heapq.heappush(steps_due, (now + step_s, rank, step))
+            issue(rank, now)
+
+    for rank in range(ranks):
+        issue(rank, 0.0)
+    while threads or ended or steps_due:
+        at = [each[0][0] if each else np.inf for each in (threads, ended, steps_due)]
+        if at[0] <= min(at[1:]):
+            now, rank, batch = heapq.heappop(threads)
+            link_free = max(now, link_free) + float(service[rank, batch])
+            heapq.heappush(ended, (link_free + latency(), rank, batch))
+        elif at[1] <= at[2]:
+            now, rank, batch = heapq.heappop(ended)
+            open_reads[rank, batch] -= 1
+            if left[rank, batch]:
+                left[rank, batch] -= 1
+                heapq.heappush(threads, (now, rank, batch))
+            if not open_reads[rank, batch]:
+                ready[rank, batch] = now
+                done[rank][batch % workers] = batch
+                if batch + workers in waiting[rank]:
+                    waiting[rank].discard(batch + workers)
+                    begin(rank, batch + workers, now)
+                take(rank, now)
+        else:
+            now, rank, step = heapq.heappop(steps_due)
+            arrived += 1
+            if arrived == ranks:
+                arrived, ends[step] = 0, now
+                released[:] = now
+                for each in range(ranks):
+                    take(each, now)
+    return steps * step_s / float(ends[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "latency", "overrides"),
+    [
+        ("resnet50-h100", 8, (0.005, 0.04), ()),
+        ("unet3d-b200", 3, (0.005, 0.02), ()),
+        ("retinanet-b200", 8, (0.002, 0.03), ()),
+        ("resnet50-h100", 4, (0.001, 0.01), ("reader.access=random", "batch_size=100")),
+        ("cosmoflow-h100", 32, (0.002, 0.008), ()),
+    ],
+)
+def test_large_jobs_read_by_read(
+    name: str, ranks: int, latency: tuple[float, float], overrides: tuple[str, ...]
+) -> None:
+    """The bought rate passes, and the mean, without the margin, does not."""
+    workload, steps = load_workload(name, overrides), 200
+    spec = load_dataset_spec(workload.dataset)
+    demand = Demand(accelerators=ranks, steps=steps, latency_s=latency[0], latency_p99_s=latency[1])
+    need = requirement(workload, spec, demand, layout=layout_of(spec))
+    assert need.buy_bytes_per_s is not None, need.not_measured
+    required = need.required_accelerator_utilization
+    bought = emulated(workload, need, need.buy_bytes_per_s, steps, 1)
+    mean = emulated(workload, need, need.read_bytes_per_s, steps, 1)
+    assert bought >= required, (need.margin, bought, mean)
+    assert mean < required, (need.margin, bought, mean)
