@@ -26,10 +26,10 @@ class Place:
     """A storage with a folder of this host behind it, in which datasets are made."""
 
     root: Path
-    address: Callable[[str], str]  # the URL of a folder below ``root``
-    port: int = 0  # of the server
+    address: Callable[[str, int], str]  # the URL of a folder below ``root``, by the server's port
+    port: int = 0
     direct: dict[str, Any] = field(default_factory=dict)  # reader settings against page caches
-    made: dict[str, str] = field(default_factory=dict)
+    made: dict[str, str] = field(default_factory=dict)  # names of datasets, by their specification
 
     def dataset(self, **spec: Any) -> str:
         """The URL of a dataset of this specification, which is generated once."""
@@ -38,8 +38,8 @@ class Place:
             name = f"data{len(self.made)}"
             asked = build(DatasetSpec, {"name": "demo", **spec}, where="oracle")
             generate(asked, LocalStorage(self.root / name), workers=0)
-            self.made[key] = self.address(name)
-        return self.made[key]
+            self.made[key] = name
+        return self.address(self.made[key], self.port)
 
 
 def wrapped(scheme: str, url: str, **options: object) -> str:
@@ -50,15 +50,20 @@ def wrapped(scheme: str, url: str, **options: object) -> str:
 
 @contextmanager
 def local(folder: Path) -> Iterator[Place]:
-    yield Place(folder, lambda name: str(folder / name), direct={"direct": True})
+    yield Place(folder, lambda name, port: str(folder / name), direct={"direct": True})
 
 
 @contextmanager
 def s3(folder: Path) -> Iterator[Place]:
-    with rclone_server(folder / "server") as server, pytest.MonkeyPatch.context() as patch:
+    fresh = ("--dir-cache-time", "0s")  # datasets are made behind its back
+    with rclone_server(folder / "server", *fresh) as server, pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        yield Place(folder / "server" / "data" / BUCKET, server.url, server.port)
+        yield Place(
+            folder / "server" / "data" / BUCKET,
+            lambda name, port: server.url(name, endpoint=f"http://127.0.0.1:{port}"),
+            server.port,
+        )
 
 
 @contextmanager
@@ -69,12 +74,22 @@ def nfs(folder: Path) -> Iterator[Place]:
 
 PLACES = {"local": local, "s3": s3, "nfs": nfs}
 
+SERVERS = [pytest.param(name, marks=pytest.mark.long) for name in ("s3", "nfs")]
 
-@pytest.fixture(
-    scope="module",
-    params=["local", *(pytest.param(name, marks=pytest.mark.long) for name in ("s3", "nfs"))],
-)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+
+@pytest.fixture(scope="module", params=["local", *SERVERS])
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
     """Each of the places in turn."""
+    with PLACES[request.param](tmp_path_factory.mktemp(request.param)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    """Each of the places that a server makes."""
     with PLACES[request.param](tmp_path_factory.mktemp(request.param)) as found:
         yield found

@@ -90,7 +90,7 @@ def test_an_epoch_of_four_steps(tmp_path: Path, place: Place) -> None:
         "loader": {"workers": 8, "prefetch_factor": 1},
         "reader": {"concurrency": 1},
     }
-    doc = measured(tmp_path, short, calibration_s=0.3, epochs=3, **workload)
+    doc = measured(tmp_path, short, calibration_s=0.3, epochs=5, **workload)
     verdict = verdict_of(doc)
     assert verdict.starved is True
     assert verdict.binds == "fill"

@@ -1,5 +1,6 @@
 """A TCP proxy on loopback that breaks HTTP answers on purpose: resets, stalls, error answers, a
-server that is gone or says nothing.
+server that is gone or says nothing. It can also hold what it passes on to a bandwidth, of any
+protocol.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import random
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -44,7 +46,7 @@ def _error(status: int, code: str, message: str, *, head: bool) -> bytes:
 @dataclass
 class FaultProxy:
     """Faults in ``plan`` befall the next requests, one each; ``slow_down`` is the probability of
-    503 SlowDown for all others.
+    503 SlowDown for all others. ``bandwidth``: bytes/s of all answers together; 0: no limit.
     """
 
     upstream: int
@@ -52,12 +54,14 @@ class FaultProxy:
     slow_down: float = 0.0
     silent: bool = False  # requests are taken, and nothing comes back
     requests: int = 0
+    bandwidth: float = 0.0
 
     def __post_init__(self) -> None:
         self._random = random.Random(1)
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._open: set[socket.socket] = set()
+        self._free_at = 0.0  # when the last answer so far has passed, on the monotonic clock
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -112,6 +116,15 @@ class FaultProxy:
     def forget(self, *sockets: socket.socket) -> None:
         with self._lock:
             self._open -= set(sockets)
+
+    def pace(self, count: int) -> None:
+        """Wait until so many bytes have passed at the bandwidth, after those of before."""
+        if not self.bandwidth:
+            return
+        with self._lock:
+            self._free_at = max(time.monotonic(), self._free_at) + count / self.bandwidth
+            left = self._free_at - time.monotonic()
+        self.wait(max(0.0, left))
 
     def wait(self, seconds: float) -> None:
         self._ended.wait(seconds)
@@ -168,6 +181,7 @@ class _Link:
         if self._proxy.silent:
             self._proxy.wait(3600)
             return False
+        self._proxy.pace(len(data))
         fault = self._fault
         limit = fault.reset_after if fault.reset_after is not None else fault.stall_after
         if limit is None or self._sent + len(data) <= limit:
