@@ -50,19 +50,20 @@ def saving(folder: Path, *, bandwidth: str, every: int) -> Mixed:
 
 
 def test_half_of_the_time_in_saves(tmp_path: Path, place: Place) -> None:
-    """30 steps of 50 ms, and after the 10th and the 20th a save of some 4 MB at 5.5 MB/s.
-    The accelerator never waits for a batch, and without saves the job would be twice as fast.
+    """30 steps of 100 ms, and after the 10th and the 20th a save of some 4 MB at 2.75 MB/s. The
+    accelerator never waits for a batch, and without saves the job would be twice as fast. Fast ones
+    take 0.1 to 0.2 s each.
     """
-    workload: dict[str, Any] = {"accelerator": {"step_time": "50ms"}, "max_steps": 30}
+    workload: dict[str, Any] = {"accelerator": {"step_time": "100ms"}, "max_steps": 30}
     files = place.dataset(samples=600, sample_size={"mean": 10_000})
     target = tmp_path / "saves"
-    mixed = saving(target, bandwidth="5.5MB", every=10)
+    mixed = saving(target, bandwidth="2.75MB", every=10)
     doc = measured(tmp_path / "results", files, calibration_s=0.3, mixed=mixed, **workload)
     verdict = verdict_of(doc)
     assert verdict.binds == "saves"
     saves = [repetition.checkpoint_s for repetition in doc.job.repetitions]
-    truth = 1 + sum(save or 0 for save in saves) / len(saves) / 1.5
-    assert truth == pytest.approx(2, rel=0.2)
+    truth = 1 + sum(save or 0 for save in saves) / len(saves) / 3
+    assert truth == pytest.approx(2, rel=0.1)
     assert gain_of(doc, "saves") == pytest.approx(truth, rel=0.1)
     assert gain_of(doc, "storage") == pytest.approx(1, abs=0.1)
     assert verdict.fetch_stall == pytest.approx(0, abs=0.05)
@@ -71,7 +72,7 @@ def test_half_of_the_time_in_saves(tmp_path: Path, place: Place) -> None:
     fast = saving(tmp_path / "fast", bandwidth="10GB", every=10)
     found = tried(tmp_path / "results", files, mixed=fast, **workload) / rate_of(doc)
     note_promise("half of the time in saves", promise_of(advice), found)
-    assert kept(promise_of(advice), found, slack=0.15), (advice, found)
+    assert kept(promise_of(advice), found, slack=0.1), (advice, found)
 
 
 def test_an_epoch_of_four_steps(tmp_path: Path, place: Place) -> None:

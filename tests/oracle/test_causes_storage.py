@@ -127,17 +127,23 @@ def test_not_starved_and_storage_binds_all_the_same(tmp_path: Path, place: Place
     required: it is not starved, and faster storage would bring 1.39 times the rate. An epoch takes
     3.3 s, so that it fills for little of it.
     """
-    doc = measured(
-        tmp_path,
-        wrapped("throttled", place.dataset(**SHARDS | {"samples": 1200}), bandwidth="36MB"),
-        accelerator={"step_time": "20ms"},
-        required_accelerator_utilization=0.7,
-    )
+    data = place.dataset(**SHARDS | {"samples": 1200})
+    workload: dict[str, Any] = {
+        "accelerator": {"step_time": "20ms"},
+        "required_accelerator_utilization": 0.7,
+    }
+    doc = measured(tmp_path, wrapped("throttled", data, bandwidth="36MB"), **workload)
     verdict = verdict_of(doc)
     assert verdict.starved is False
     assert verdict.binds == "storage"
     assert gain_of(doc, "storage") == pytest.approx(50 / 36, rel=0.1)
-    assert first_advice(doc).id != "none"
+    advice = first_advice(doc)
+    assert advice.id == "faster-storage"
+    found = tried(tmp_path, wrapped("throttled", data, bandwidth="360MB"), **workload)
+    note_promise(
+        "utilization 0.72 where 0.70 is required", promise_of(advice), found / rate_of(doc)
+    )
+    assert kept(promise_of(advice), found / rate_of(doc), slack=0.1), (advice, found)
 
 
 def test_spent_burst_credits(tmp_path: Path, place: Place) -> None:
