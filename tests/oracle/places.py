@@ -5,6 +5,7 @@ The rows of causes are the same at each of them; ``make oracles`` alone runs tho
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ class Place:
     address: Callable[[str, int], str]  # the URL of a folder below ``root``, by the server's port
     port: int = 0
     direct: dict[str, Any] = field(default_factory=dict)  # reader settings against page caches
+    notices_s: float = 0.0  # until the server sees new files
     made: dict[str, str] = field(default_factory=dict)  # names of datasets, by their specification
 
     def dataset(self, **spec: Any) -> str:
@@ -38,6 +40,7 @@ class Place:
             name = f"data{len(self.made)}"
             asked = build(DatasetSpec, {"name": "demo", **spec}, where="oracle")
             generate(asked, LocalStorage(self.root / name), workers=0)
+            time.sleep(self.notices_s)
             self.made[key] = name
         return self.address(self.made[key], self.port)
 
@@ -55,14 +58,15 @@ def local(folder: Path) -> Iterator[Place]:
 
 @contextmanager
 def s3(folder: Path) -> Iterator[Place]:
-    fresh = ("--dir-cache-time", "0s")  # datasets are made behind its back
-    with rclone_server(folder / "server", *fresh) as server, pytest.MonkeyPatch.context() as patch:
+    seen = ("--dir-cache-time", "1s")  # datasets are made behind the server's back
+    with rclone_server(folder / "server", *seen) as server, pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
         yield Place(
             folder / "server" / "data" / BUCKET,
             lambda name, port: server.url(name, endpoint=f"http://127.0.0.1:{port}"),
             server.port,
+            notices_s=1.5,
         )
 
 
