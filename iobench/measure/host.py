@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from importlib import metadata
@@ -27,6 +28,10 @@ _PACKAGES = (
     "s3fs",
     "pydantic",
 )
+
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+_REF = re.compile(r"refs/[\w./+@-]+")
 
 
 def fingerprint() -> dict[str, Any]:
@@ -63,8 +68,32 @@ def fingerprint() -> dict[str, Any]:
         "python": platform.python_version(),
         "gpus": gpus(),
         "iobench_version": __version__,
+        "iobench_commit": checkout_commit(Path(__file__).resolve().parents[2]),
         "packages": {name: package_version(name) for name in _PACKAGES},
     }
+
+
+def checkout_commit(folder: Path) -> str | None:
+    """The commit that is checked out in ``folder``; None if it is no checkout of git.
+
+    It is read from git's files, because that takes no process. Changes that were not committed are
+    not seen. Source: gitrepository-layout(5).
+    """
+    git = folder / ".git"
+    if git.is_file():  # a worktree, or a submodule
+        git = folder / (read_text(git) or "").removeprefix("gitdir: ").strip()
+    head = (read_text(git / "HEAD") or "").strip()
+    if not head.startswith("ref: "):
+        return head if _COMMIT.fullmatch(head) else None
+    ref = head.removeprefix("ref: ")
+    if not _REF.fullmatch(ref):
+        return None
+    shared = git / (read_text(git / "commondir") or ".").strip()
+    found = read_text(git / ref) or read_text(shared / ref)
+    if found is None:
+        lines = (read_text(shared / "packed-refs") or "").splitlines()
+        found = next((line[: -len(ref)] for line in lines if line.endswith(f" {ref}")), "")
+    return found.strip() if _COMMIT.fullmatch(found.strip()) else None
 
 
 def effective_cores() -> float:

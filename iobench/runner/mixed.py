@@ -18,6 +18,7 @@ from .agent import HostAgent
 from .checkpoint import StudyJob, begin_study, rank_maker, with_leftovers
 from .checkpoint_plan import StudyPlan
 from .conductor import Script
+from .directory import storage_facts
 from .phase import Saving
 from .progress import Progress
 from .savebook import SaveBook
@@ -63,6 +64,8 @@ class Saver:
         self._before = root.last_number()
         self._phases = 0
         self.study: Study = begin_study(mixed.plan, Study)
+        self.study.every = mixed.every
+        self.study.storage = storage_facts(root.storage)
 
     def alone(self, progress: Progress) -> None:
         """Save a few times while nothing else runs."""

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field, SerializeAsAny
 
 from ..units import MIN_SHARE
 from .base import Bytes, OpenRecord, Record, Seconds, Strict
+from .host import StorageFacts
 from .numbers import Count, Duration, Few, Figure, Number, Positive, Ranks
 
 
@@ -257,6 +258,9 @@ class Study(Record):
     scaling: Scaling = Scaling()
     parallelism: dict[str, int] = {}
     spec: StudySpec = StudySpec()
+    # Of saves during a run that loads data; None: a study alone, or an older record.
+    every: Count | None = None  # steps between two saves
+    storage: StorageFacts | None = None  # where they went
     saves: list[Save] = []
     restores: list[Restore] = []
     alone: list[Save] = []  # of a mixed run: saves while no data was loaded

@@ -29,6 +29,7 @@ class Host(OpenRecord):
     kernel: str | None = None
     python: str | None = None
     iobench_version: str | None = None
+    iobench_commit: str | None = None  # of the checkout that ran; None: installed, or an older one
     packages: dict[str, str | None] | None = None
 
 
@@ -38,11 +39,18 @@ class StorageFacts(OpenRecord):
     scheme: str | None = None
     url: str | None = None
     page_cache: bool | None = None  # False: this host's page cache holds none of it
-    latency_s: Figure | None = None  # of one read, if a simulated storage states it
+    endpoint: str | None = None  # of an object store, without credentials
+    region: str | None = None
+    server: str | None = None  # of a network file system with its own client
+    # What a simulated storage was told to be; of one read: the median and the 99th percentile.
+    bandwidth_bytes_per_s: Figure | None = None
+    write_bandwidth_bytes_per_s: Figure | None = None
+    iops: Figure | None = None
+    latency_s: Figure | None = None
+    latency_p99_s: Figure | None = None
     fs_type: str | None = None
-    filesystem: str | None = None
+    source: str | None = None  # what is mounted: a device, or a server's export
     mount_point: str | None = None
     mount_options: str | None = None
-    device: str | None = None
     client: str | None = None  # of an object store: the library that sends the requests
     client_version: str | None = None

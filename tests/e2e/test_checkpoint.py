@@ -356,7 +356,9 @@ def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -
     assert (found.returncode, found.stderr) == (0, ""), found
     doc = json.loads(found.stdout)
     steps = 20  # of each rank, so saves after 8 and 16
-    assert len(doc["job"]["saves"]["saves"]) == 2 * 2
+    saves = doc["job"]["saves"]
+    assert len(saves["saves"]) == 2 * 2
+    assert (saves["every"] > 0, saves["storage"]["scheme"]) == (True, "file")
     assert len(doc["job"]["saves"]["alone"]) == 3
     assert doc["job"]["quiet"]["checkpoint_s"] is None
     for repetition in doc["job"]["repetitions"]:

@@ -21,9 +21,10 @@ import pytest
 from PIL import Image
 
 from iobench import memory
+from iobench.analyse.compare.identity import identity, role_of
 from iobench.cli.main import build_parser, main
 from iobench.cli.verbs import VERBS, one_word
-from iobench.schema.record import RunRecord
+from iobench.schema.record import RunRecord, load_run
 from tests.processes import completed, in_process
 
 Found = subprocess.CompletedProcess[str]
@@ -457,6 +458,10 @@ def test_fail_on_names_what_failed(tmp_path: Path, data: Path) -> None:
     assert line.startswith("iobench: ")
     assert "accelerator_utilization" in line
     assert "samples_per_s" not in line
+    (directory,) = (path.parent for path in tmp_path.glob("*/run.json"))
+    facts = identity(load_run(directory))
+    assert facts["storage.bandwidth_bytes_per_s"] == "1000000"
+    assert role_of("storage.bandwidth_bytes_per_s") == "place"
 
 
 def test_mlperfs_rules_refuse_a_tiny_run_by_name(tmp_path: Path, data: Path) -> None:

@@ -243,3 +243,36 @@ def test_a_difference_counts_what_happened_between(tmp_path: Path) -> None:
     for measured in (found, without):
         unknown = {key for key, value in measured.model_dump().items() if value is None}
         assert set(measured.not_measured) == unknown
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({".git/HEAD": COMMIT}, COMMIT),
+        ({".git/HEAD": "ref: refs/heads/main\n", ".git/refs/heads/main": f"{COMMIT}\n"}, COMMIT),
+        (
+            {
+                ".git/HEAD": "ref: refs/heads/a/b\n",
+                ".git/packed-refs": f"# pack-refs\n{COMMIT} refs/heads/a/b\n",
+            },
+            COMMIT,
+        ),
+        (
+            {
+                ".git": "gitdir: real/worktrees/w\n",
+                "real/worktrees/w/HEAD": "ref: refs/heads/w\n",
+                "real/worktrees/w/commondir": "../..\n",
+                "real/refs/heads/w": COMMIT,
+            },
+            COMMIT,
+        ),
+        ({".git/HEAD": "ref: refs/heads/unborn\n"}, None),
+        ({".git/HEAD": "ref: ../../secret\n", "secret": COMMIT}, None),
+        ({"README": ""}, None),
+    ],
+)
+def test_the_commit_of_a_checkout(tmp_path: Path, files: dict[str, str], found: str | None) -> None:
+    assert host.checkout_commit(tree(tmp_path, files)) == found

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
+from ...schema.checkpoint import Study
 from ...schema.record import RunRecord, TrainingRecord
 from ...schema.sweep import setting_text
 from ..tuning.points import flatten
@@ -52,6 +53,12 @@ ROLES: tuple[tuple[str, Role], ...] = (
     ("saves.ranks", "asked"),
     ("saves.scale", "asked"),
     ("saves.fsync", "asked"),
+    ("saves.every", "asked"),
+    ("saves.storage.scheme", "place"),
+    ("saves.storage.url", "place"),
+    ("saves.storage.endpoint", "place"),
+    ("saves.storage.bandwidth_bytes_per_s", "place"),
+    ("saves.storage.write_bandwidth_bytes_per_s", "place"),
     # The hosts: which, and how much of them the run may use.
     ("hosts", "place"),
     ("host.node", "place"),
@@ -74,6 +81,7 @@ ROLES: tuple[tuple[str, Role], ...] = (
     ("storage.faults.", "place"),
     # Software.
     ("iobench_version", "version"),
+    ("host.iobench_commit", "version"),
     ("host.kernel", "version"),
     ("host.python", "version"),
     ("host.packages.", "version"),
@@ -135,7 +143,7 @@ def identity(doc: RunRecord) -> dict[str, str]:
         if doc.job.dataset.id:
             found["dataset.id"] = doc.job.dataset.id
         if doc.job.saves is not None:
-            found |= _facts("saves", doc.job.saves.spec.model_dump())
+            found |= _saves(doc.job.saves)
     hosts = [_facts("host", host.model_dump()) for host in doc.hosts]
     found["hosts"] = str(len(hosts))
     for key in {key: None for host in hosts for key in host}:
@@ -204,6 +212,16 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
     }
 
 
+def _saves(saves: Study) -> dict[str, str]:
+    found = _facts("saves", saves.spec.model_dump())
+    if saves.every is not None:
+        found["saves.every"] = str(saves.every)
+    if saves.storage is not None:
+        storage = _facts("storage", saves.storage.model_dump())
+        found |= {f"saves.{key}": text for key, text in storage.items()}
+    return found
+
+
 def _facts(prefix: str, facts: Mapping[str, object]) -> dict[str, str]:
     """The facts as flat keys, without those that have no value, and without ``LEFT_OUT``."""
     found: dict[str, list[str]] = {}
@@ -223,6 +241,8 @@ def _leaves(key: str, value: object) -> Iterator[tuple[str, str]]:
         for part in value:
             yield from _leaves(key, part)
     else:
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+            value = int(value)
         yield key, setting_text(value)
 
 
