@@ -293,6 +293,25 @@ def test_a_model_that_fails_its_check_is_not_trusted(planted: Build, tmp_path: P
     assert found.confidence != "high"
 
 
+@pytest.mark.parametrize(
+    ("part", "key", "values"),
+    [
+        ("host", "effective_cores", (1.0, 2.0)),
+        ("storage", "bandwidth_bytes_per_s", (1e8, 2.9e8)),
+    ],
+)
+def test_runs_of_two_places_are_no_sweep(
+    planted: Build, tmp_path: Path, part: str, key: str, values: tuple[float, float]
+) -> None:
+    for number_, value in enumerate(values):
+        doc = planted(workers=number_ + 1)
+        setattr(getattr(doc, part), key, value)
+        doc.storage.url = f"/data/{number_}"
+        save(tmp_path / f"run-{number_}", doc)
+    with pytest.raises(UsageError, match=key):
+        read_sweep(tmp_path)
+
+
 def test_two_sizes_leave_the_model_unchecked(swept: Callable[..., Recommendation]) -> None:
     found = swept({"shard": (4 * MIB, 64 * MIB)})
     assert any("third shard size" in doubt for doubt in found.doubts)

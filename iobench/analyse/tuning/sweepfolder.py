@@ -18,6 +18,7 @@ from ...schema.sweep import SWEEP_FILE, SweepPoint, load_sweep, setting_text
 from ...schema.sweep import Sweep as SweepRecord
 from ...schema.workload import load_workload
 from ...units import counted
+from ..compare.identity import identity, role_of, settings_of
 from .points import Point, derive, flatten, merge, same, settings_text
 
 
@@ -40,7 +41,7 @@ def read_sweep(
     ``workload`` selects the runs of one workload if there are several; ``default`` gives today's
     settings. Runs that cannot be read, failed or are INVALID, and points without a complete
     repetition, are not used, and are named in ``left_out``. Raises UsageError if fewer than two
-    points remain.
+    points remain, and for runs on several hosts or storages.
     """
     if not folder.is_dir():
         raise UsageError(
@@ -63,6 +64,7 @@ def read_sweep(
             f"{folder} holds no run{of} that advice can be based on{why}{more}",
             remedy="run a sweep, and name its directory",
         )
+    _check_place(folder, list(documents.values()))
     record = _recorded(folder)
     points = (
         derive(list(documents.values()))
@@ -126,6 +128,23 @@ def _runs(folder: Path, workload: str | None, left_out: list[str]) -> dict[str, 
         else:
             found[directory.name] = doc
     return found
+
+
+def _check_place(folder: Path, docs: Sequence[TrainingRecord]) -> None:
+    """Raises UsageError for runs on several hosts or storages: no setting explains their rates.
+
+    The URL may differ, because a sweep has a dataset for each of its layouts.
+    """
+    settings = settings_of(docs[0])
+    found = [identity(doc) for doc in docs]
+    for key in sorted({key for facts in found for key in facts} - {"storage.url", *settings}):
+        values = {facts.get(key, "-") for facts in found}
+        if len(values) > 1 and role_of(key) == "place":
+            raise UsageError(
+                f"the runs in {folder} are of several hosts or storages: {key} is "
+                f"{' and '.join(sorted(values)[:2])}",
+                remedy="keep the runs of each in a folder of its own",
+            )
 
 
 def _recorded(folder: Path) -> SweepRecord | None:
