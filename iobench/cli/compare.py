@@ -27,7 +27,8 @@ threshold (5 %, or that of --fail-on), else better or WORSE if the interval excl
 told'. With 4 or more runs on each side the interval is that of an exact permutation test; with
 fewer it needs the drift between runs, from earlier runs on the same host and storage (--history).
 Where that is not known, 'iobench ab' measures both in turns. Runs that ask something else of the
-storage, or read other data, are not comparable; --across names keys that may differ.
+storage, or read other data, are not comparable; --across names keys that may differ. --fail-on
+passes what is told to be better or equal, and where the interval excludes a loss of the threshold.
 
 exit status: 0 ok, 1 failed, 2 nothing could be compared, 4 --fail-on: a metric is worse, or (unless
 --if-untold says otherwise) it is not told
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     print_report(
         args.format,
         document(compared, found.left_out, gated),
-        sections(compared, found.left_out),
+        sections(compared, found.left_out, gated),
     )
     if all(each.obstacles for each in compared):
         first = compared[0]

@@ -8,7 +8,7 @@ from statistics import median
 
 from ..analyse.compare.claims import MAX_MORE
 from ..analyse.compare.comparison import Comparison, Row, word_of
-from ..analyse.compare.gate import Gated, shown
+from ..analyse.compare.gate import Gated, line_of, shown
 from ..analyse.compare.runs import Group, RunValue
 from ..analyse.compare.statistics import SIGNIFICANT
 from ..schema.claim import Claim, Drift
@@ -27,9 +27,9 @@ _COLUMNS = (
     Column(name="candidate_median", label="candidate"),
     Column(name="ratio", label="ratio"),
     *(Column(name=name, where="data") for name in ("low", "high", "confidence")),
-    Column(name="p", label="p"),
+    Column(name="p", label="p", where="pages"),
     Column(name="answer", label="answer"),
-    Column(name="more", label="more runs"),
+    Column(name="more", label="more runs", align="right"),
     *(
         Column(name=name, where="data")
         for name in (
@@ -46,11 +46,19 @@ _ESTIMATES = {
 """What the ratio is, by the method of the claim."""
 
 
-def sections(compared: Sequence[Comparison], left_out: Sequence[str]) -> list[Section]:
-    """The order of several candidates; for each comparison a headline and a table of metrics."""
+def sections(
+    compared: Sequence[Comparison], left_out: Sequence[str], gated: Sequence[Gated] = ()
+) -> list[Section]:
+    """The order of several candidates; for each comparison a headline and a table of metrics.
+
+    At the end are the outcomes of a gate, if there is one.
+    """
     found = _rankings(compared)
     for number, each in enumerate(compared, start=1):
         found += _comparison(each, f"comparison-{number}")
+    if gated:
+        items = tuple(Item(text=line_of(each), lead=each.outcome) for each in gated)
+        found.append(Items(id="gate", title="Gate", items=items))
     return found + left_out_sections(left_out)
 
 

@@ -16,9 +16,11 @@ from iobench.analyse.compare.claims import (
     claim,
     claims_at_once,
 )
+from iobench.analyse.compare.gate import outcome_of
 from iobench.analyse.compare.statistics import ratio_interval, reaches
 from iobench.analyse.compare.student import quantile, two_sided_p
 from iobench.schema.claim import Claim, Drift
+from iobench.schema.verdict import Estimate
 
 
 def rate(
@@ -192,6 +194,34 @@ def test_several_metrics_are_told_by_holms_procedure() -> None:
     both = claims_at_once({"a": one, "b": one})
     assert [found.answer for found in both.values()] == ["different", "different"]
     assert sorted(found.confidence for found in both.values()) == [0.95, 0.975]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "higher", "outcome"),
+    [
+        (0.96, 0.98, True, "passed"),  # equal: the loss is told, and smaller than 5 %
+        (1.01, 1.2, True, "passed"),
+        (0.96, 1.2, True, "passed"),  # not told, but no loss of 5 %
+        (0.94, 1.2, True, "not told"),
+        (0.8, 0.9, True, "failed"),
+        (0.8, 1.04, False, "passed"),
+        (0.8, 1.06, False, "not told"),
+        (1.1, 1.2, False, "failed"),
+        (0.8, 0.9, False, "passed"),
+    ],
+)
+def test_a_gate_passes_where_a_loss_is_excluded(
+    low: float, high: float, higher: bool, outcome: str
+) -> None:
+    answer = answer_of(low, high, 0.05)
+    found = Claim(
+        metric="m",
+        answer=answer,
+        better=(low > 1) == higher if answer == "different" else None,
+        ratio=Estimate(value=(low + high) / 2, low=low, high=high),
+        threshold=0.05,
+    )
+    assert outcome_of(found, higher_is_better=higher) == outcome
 
 
 RATES = st.lists(st.floats(1, 100), min_size=1, max_size=7)

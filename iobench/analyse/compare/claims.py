@@ -146,7 +146,7 @@ def claim(
         basis="drift" if earlier else "runs",
         method="ranks" if ranks else "t",
         more=_more(runs, middle, spread, degrees, threshold, level) if untold else None,
-        why=f"the interval holds no change and one of more than {threshold:.3g}" if untold else "",
+        why=f"the interval holds no change and one above {threshold * 100:.3g} %" if untold else "",
     )
 
 

@@ -104,7 +104,9 @@ def _outcome(each: Comparison, metric: str) -> tuple[Outcome, str]:
     if row.negligible:
         return "passed", row.negligible
     if told == "passed":
-        return told, shown(row)
+        untold = row.claim.answer == "not told"
+        excluded = f", which excludes a loss of {row.claim.threshold * 100:.3g} %"
+        return told, shown(row) + (excluded if untold else "")
     return told, f"{shown(row)}: {row.claim.why or 'a loss of the threshold is not excluded'}"
 
 
