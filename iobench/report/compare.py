@@ -154,12 +154,12 @@ def _interval(each: Comparison, row: Row) -> str:
 
 
 def drift_text(drift: Drift) -> str:
-    """``a drift between runs of 3.1 % (14 earlier runs, 2026-01-01 to 2026-01-09)``."""
+    """``a drift between runs of 3.1 % (14 other runs, 2026-01-01 to 2026-01-09)``."""
     days = sorted({drift.first[:10], drift.last[:10]} - {""})
     when = f", {' to '.join(days)}" if days else ""
     return (
         f"a drift between runs of {format_share(drift.sd)} "
-        f"({counted(drift.runs, 'earlier run')}{when})"
+        f"({counted(drift.runs, 'other run')}{when})"
     )
 
 

@@ -279,6 +279,16 @@ def test_a_run_is_compared_with_all_others(home: Path, capsys: pytest.CaptureFix
     assert found["difference"] == "equal"  # 5 runs tell how much runs differ
 
 
+def test_a_study_is_one_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two saves of each study are no two runs."""
+    runs = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
+    studies = [str(runs / name) for name in ("checkpoint-stream", "checkpoint-dcp-async")]
+    (found,) = compared(capsys, *studies)["comparisons"]
+    rows = {row["metric"]: row for row in found["rows"]}
+    assert [run["repetitions"] for run in rows["blocked_s"]["baseline"]] == [2]
+    assert {row["claim"]["answer"] for row in rows.values()} == {"not told"}
+
+
 def test_a_gate_takes_its_own_threshold(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """1,000 against 960, told without doubt: a loss of 4 % is beyond 2 % and within 5 %."""
     base = several("a", [1000.0, 1001.0, 1002.0, 999.0, 998.0, 1000.5])
