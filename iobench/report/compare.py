@@ -228,7 +228,8 @@ def told(row: Row | None) -> str:
 def more_text(claim: Claim) -> str:
     """``about 12 more runs on each side``; only if the number is known."""
     more = claim.more or 0
-    return f"about {_more(more)} more {'run' if more == 1 else 'runs'} on each side"
+    number = f"{MAX_MORE} or" if more >= MAX_MORE else f"about {more}"
+    return f"{number} more {'run' if more == 1 else 'runs'} on each side"
 
 
 def _more(more: float) -> str:

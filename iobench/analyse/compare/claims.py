@@ -125,12 +125,8 @@ def claim(
         p = mann_whitney_p(candidate, baseline)
     else:
         middle = fmean(one) - fmean(other)
-        if spread is None or degrees < MIN_DEGREES:
-            return told(
-                why=UNKNOWN_DRIFT,
-                ratio=Estimate(value=_factor(middle), n=min(runs)),
-                more=_more(runs, middle, spread, degrees, threshold, level),
-            )
+        if degrees < MIN_DEGREES:
+            return told(why=UNKNOWN_DRIFT, ratio=Estimate(value=_factor(middle), n=min(runs)))
         error = spread * math.sqrt(1 / runs[0] + 1 / runs[1])
         half = quantile(degrees, level) * error
         bounds = [middle - half, middle + half]
@@ -190,10 +186,11 @@ def excludes_1(found: Claim) -> bool:
     )
 
 
-def _spread(
-    one: Sequence[float], other: Sequence[float], drift: Drift | None
-) -> tuple[float | None, int]:
-    """(standard deviation between runs, degrees of freedom): of both sides and earlier runs."""
+def _spread(one: Sequence[float], other: Sequence[float], drift: Drift | None) -> tuple[float, int]:
+    """(standard deviation between runs, degrees of freedom): of both sides and earlier runs.
+
+    The deviation means nothing where there are no degrees of freedom.
+    """
     squares, degrees = 0.0, 0
     for side in (one, other):
         middle = fmean(side)
@@ -202,32 +199,28 @@ def _spread(
     if drift is not None:
         squares += drift.sd**2 * drift.degrees
         degrees += drift.degrees
-    return (math.sqrt(squares / degrees) if degrees else None), degrees
+    return math.sqrt(squares / max(1, degrees)), degrees
 
 
 def _more(
     runs: tuple[int, int],
     middle: float,
-    spread: float | None,
+    spread: float,
     degrees: int,
     threshold: float,
     level: float,
-) -> int | None:
+) -> int:
     """How many further runs on each side would tell, with probability ``POWER``.
 
-    None if the spread between runs is not known; ``MAX_MORE`` stands for all larger numbers. To
-    tell a difference, the interval must exclude 1; to tell that the two are equal, it must lie
-    within the threshold: the one that takes fewer runs counts.
+    ``MAX_MORE`` stands for all larger numbers. To tell a difference, the interval must exclude 1;
+    to tell that the two are equal, it must lie within the threshold: the one that takes fewer runs
+    counts.
     """
-    if spread is None:
-        return None
     room = max(abs(middle), math.log1p(threshold) - abs(middle))
     for more in range(1, MAX_MORE):
         one, other = runs[0] + more, runs[1] + more
         freedom = degrees + 2 * more
-        if freedom < MIN_DEGREES or (
-            min(one, other) >= MIN_RUNS and not reaches(one, other, level)
-        ):
+        if min(one, other) >= MIN_RUNS and not reaches(one, other, level):
             continue
         needed = quantile(freedom, level) + quantile(freedom, 2 * (1 - POWER))
         if needed * spread * math.sqrt(1 / one + 1 / other) <= room:
