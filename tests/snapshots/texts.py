@@ -24,8 +24,10 @@ from iobench.analyse.verdict.confirmed import gain_of
 from iobench.analyse.verdict.explain import gain_text
 from iobench.cli import common
 from iobench.cli.verbs import VERBS
+from iobench.schema.ab import save_ab
 from tests.processes import in_process
 from tests.unit.conftest import build_run
+from tests.unit.test_ab import FASTER, UNTOLD
 from tests.unit.test_causes import LATENT, SLOW, curve, run_curve, without
 
 HERE = Path(__file__).parent
@@ -120,6 +122,16 @@ MISTAKES = (
     "sweep --resume sweep --confirm sweep",
     "sweep --resume sweep --samples 10",
     "cost results/calibrated --instance a --instance b",
+    "ab data",
+    "ab data --workload ./smallrun.yaml --set-b loader.wokers=2",
+    "ab data nowhere --workload ./smallrun.yaml",
+    "ab data --workload ./smallrun.yaml --data data",
+    "ab data --workload ./smallrun.yaml --max-turns 3",
+    "ab data --workload ./smallrun.yaml --threshold 5% --fail-on 2%",
+    "ab results/calibrated --workload ./smallrun.yaml",
+    "ab sweep data",
+    "ab turns",
+    "report turns --fail-on 'samples_per_s<1'",
 )
 """Command lines of users who made one mistake each, in the folder that ``_workplace`` makes."""
 
@@ -132,6 +144,8 @@ REPORTS = (
     "whatif results/calibrated --storage-bandwidth 2x",
     "size resnet50-h100 --accelerators 8 --hosts 2",
     "advise sweep",
+    "report turns",
+    "report untold",
 )
 
 NULL = {"accelerator": {"kind": "null", "name": "null", "step_time": None}}
@@ -271,6 +285,9 @@ def _workplace() -> Iterator[Path]:
             shutil.copytree(GOLDEN / source, here / name)
         shutil.copy(GOLDEN / "smallrun.yaml", here)
         shutil.copy(GOLDEN / "small.yaml", here)
+        for name, found in {"turns": FASTER, "untold": UNTOLD}.items():
+            (here / name).mkdir()
+            save_ab(here / name, found)
         (here / "empty").mkdir()
         (here / "thesis").mkdir()
         (here / "thesis" / "chapter.txt").write_text("precious")

@@ -1,0 +1,244 @@
+"""The record of two sides in turns: its claims, its report, its gate, and what is refused."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from iobench.analyse.compare.turns import (
+    claims_of,
+    differs,
+    figures_of,
+    measured,
+    other_work,
+    primary,
+    verdict,
+)
+from iobench.cli.ab import gated
+from iobench.cli.main import main
+from iobench.errors import IobenchError
+from iobench.report.ab import answer, planned_line, sections, turn_line
+from iobench.report.render_csv import render_csv
+from iobench.report.sections import Headline, Table
+from iobench.schema.ab import AbRecord, Side, SideTurn, Turn, load_ab, save_ab
+from iobench.schema.training import Repetition
+
+IDENTITY = {"workload": "demo", "batch_size": "8", "storage.url": "/a"}
+Values = Sequence[float | Mapping[str, float]]
+
+
+def side_turn(value: float | Mapping[str, float]) -> SideTurn:
+    figures = value if isinstance(value, Mapping) else {"samples_per_s": value}
+    return SideTurn(seconds=1.0, figures=dict(figures))
+
+
+def record(a: Values, b: Values, **changes: object) -> AbRecord:
+    """A comparison whose turns have these samples/s, or figures by their names."""
+    turns = [
+        Turn(
+            turn=number,
+            first="A" if number % 2 == 0 else "B",
+            began="2026-11-22T10:00:00+00:00",
+            seed=42 + number,
+            a=side_turn(one),
+            b=side_turn(other),
+        )
+        for number, (one, other) in enumerate(zip(a, b, strict=True))
+    ]
+    base: dict[str, object] = {
+        "iobench_version": "1",
+        "created": "2026-11-22T10:00:00+00:00",
+        "command": ["iobench", "ab", "/a", "/b", "--workload", "demo"],
+        "status": "ok",
+        "ended": "turns",
+        "metric": "samples_per_s",
+        "threshold": 0.05,
+        "max_turns": 20,
+        "planned_turns": 20,
+        "a": Side(name="A", run="a", data="/a", workload="demo", identity=IDENTITY),
+        "b": Side(
+            name="B",
+            run="b",
+            data="/b",
+            workload="demo",
+            identity={**IDENTITY, "storage.url": "/b"},
+        ),
+        "turns": turns,
+    }
+    return AbRecord.model_validate(base | changes)
+
+
+FASTER = record([100, 101, 99, 100], [134, 133, 135, 134], ended="told")
+SLOWER = record([134, 133, 135, 134], [100, 101, 99, 100], ended="told")
+SAME = record([100, 101, 99, 100], [100.5, 100, 99.5, 100], ended="told")
+UNTOLD = record([100, 120, 90, 100], [110, 100, 105, 101])
+
+
+@pytest.mark.parametrize(
+    ("found", "told", "codes"),
+    [
+        (FASTER, "better", (0, 0, 0)),
+        (SLOWER, "worse", (4, 4, 4)),
+        (SAME, "equal", (0, 0, 0)),
+        (UNTOLD, "not told", (4, 0, 0)),
+        (record([100] * 3, [50] * 3), "not told", (4, 0, 0)),
+    ],
+    ids=["better", "worse", "equal", "not told", "too few"],
+)
+def test_the_answer_and_the_gate(
+    found: AbRecord,
+    told: str,
+    codes: tuple[int, int, int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert verdict(primary(found)) == told
+    for if_untold, code in zip(("fail", "warn", "pass"), codes, strict=True):
+        args = argparse.Namespace(fail_on="5%", if_untold=if_untold)
+        assert gated(args, found) == code
+        silent = told in ("better", "equal") or (told == "not told" and if_untold == "pass")
+        assert (capsys.readouterr().err == "") == silent
+
+
+def test_a_claim_has_its_ratio_and_what_is_missing() -> None:
+    claim = primary(FASTER)
+    assert claim.ratio is not None
+    assert (round(claim.ratio.value, 2), claim.ratio.n, claim.basis) == (1.34, 4, "turns")
+    assert claim.more is None
+    untold = primary(UNTOLD)
+    assert untold.more is not None
+    assert untold.why
+
+
+def test_less_of_a_wait_is_better() -> None:
+    found = record(
+        [{"samples_per_s": 100, "wait_p99_s": 0.1 + n / 1e3} for n in range(4)],
+        [{"samples_per_s": 100, "wait_p99_s": 0.2 + n / 1e3} for n in range(4)],
+    )
+    by_name = {claim.metric: claim for claim in claims_of(found)}
+    assert verdict(by_name["wait_p99_s"]) == "worse"
+    assert verdict(by_name["samples_per_s"]) == "equal"
+    assert claims_of(found.model_copy(update={"metric": "wait_p99_s"}))[0].metric == "wait_p99_s"
+
+
+def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
+    """The turns that have it are a selection, however clear they are."""
+    full = [{"samples_per_s": 100.0, "cpu_s": 1.0}] * 4
+    less = [{"samples_per_s": 100.0, "cpu_s": 2.0 + n / 1e3} for n in range(5)]
+    found = record([*full, {"samples_per_s": 100.0}], less)
+    claim = next(claim for claim in claims_of(found) if claim.metric == "cpu_s")
+    assert claim.answer == "not told"
+    assert claim.why
+    assert not measured(found, claim)
+    zero = record([0.0] * 4, [1.0] * 4)
+    assert (primary(zero).answer, primary(zero).ratio) == ("not told", None)
+    assert answer(zero)
+
+
+def test_figures_that_were_not_measured_have_no_key() -> None:
+    repetition = Repetition(
+        seed=1, accelerators=1, samples_per_s=10.0, bytes_read=None, read_bytes_per_s=5.0
+    )
+    assert figures_of(repetition) == {"samples_per_s": 10.0}
+
+
+def test_what_differs_begins_with_what_is_asked() -> None:
+    other = {**IDENTITY, "batch_size": "16", "storage.url": "/b", "dataset.format": "tar"}
+    found = record([1.0], [1.0])
+    found.b.identity = other
+    keys = [line.partition(":")[0] for line in differs(found)]
+    assert keys == ["batch_size", "dataset.format", "storage.url"]
+    assert other_work(found) == ("batch_size",)  # the same samples may be stored otherwise
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        FASTER,
+        SLOWER,
+        SAME,
+        UNTOLD,
+        record([], [], status="failed", error="side B: no", planned_turns=None),
+        record([1.0], [2.0], status="interrupted", ended=""),
+        record([1.0] * 2, [2.0] * 2, planned_turns=2, ended="budget"),
+        record([1e-30] * 4, [1e30] * 4),
+    ],
+)
+def test_every_record_has_a_report(found: AbRecord, tmp_path: Path) -> None:
+    shown = sections(found)
+    head = shown[0]
+    assert isinstance(head, Headline)
+    assert head.title
+    assert len({section.id for section in shown}) == len(shown)
+    rows = render_csv(shown).splitlines()
+    if found.turns:
+        data = next(part for part in shown if isinstance(part, Table) and part.where == "data")
+        assert len(data.rows) == 2 * len(found.turns) == len(rows) - 1
+        assert turn_line(found)
+    assert planned_line(found, 1.5)
+    save_ab(tmp_path, found)
+    assert load_ab(tmp_path) == found
+    for form in ("text", "json", "markdown", "csv", "html"):
+        assert main(["report", str(tmp_path), "--format", form]) == 0
+
+
+def test_an_invalid_side_is_status_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = FASTER.model_copy(deep=True)
+    found.b.validity = "invalid"
+    save_ab(tmp_path, found)
+    assert main(["report", str(tmp_path / "ab.json"), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["b"]["validity"] == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("metric", "nonsense"),
+        ("threshold", 0),
+        ("planned_turns", 0),
+        ("max_turns", 10**9),
+        ("turns", [{}]),
+    ],
+)
+def test_a_record_of_somebody_else_is_checked(key: str, value: object, tmp_path: Path) -> None:
+    document = {**FASTER.model_dump(mode="json"), key: value}
+    (tmp_path / "ab.json").write_text(json.dumps(document))
+    with pytest.raises(IobenchError, match=key) as error:
+        load_ab(tmp_path)
+    assert "\n" not in str(error.value)
+    assert main(["report", str(tmp_path)]) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["data"],  # no workload is known
+        ["data", "--workload", "demo", "--data", "other"],
+        ["data", "--workload", "demo", "--metric", "blocked_s"],
+        ["data", "--workload", "demo", "--max-turns", "3"],
+        ["data", "--workload", "demo", "--max-turns", "201"],
+        ["data", "--workload", "demo", "--threshold", "5%", "--fail-on", "2%"],
+        ["data", "--workload", "demo", "--threshold", "0"],
+        ["data", "--workload", "demo", "--fail-on", "much"],
+        ["data", "--workload", "demo", "--budget", "0s"],
+        ["data", "--workload", "demo", "--accelerators", "0"],
+        ["data", "--workload", "demo", "--seed=-1"],
+        ["data", "--workload", "demo", "--set-b", "loader.wokers=2"],
+        ["data", "--workload", "nosuch"],
+    ],
+)
+def test_what_is_asked_wrongly_leaves_nothing(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    assert main(["ab", *words]) in (1, 2)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
