@@ -21,7 +21,7 @@ from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
     from ..runner.ab import SideAsked
-    from ..schema.ab import AbRecord
+    from ..schema.ab import AbRecord, Side
     from ..schema.record import TrainingRecord
 
 EXAMPLES = """examples:
@@ -34,8 +34,8 @@ A is the baseline, B the candidate. A turn is one repetition of each, with the s
 is A B, B A, A B, ... After 4, 6, 8, ... turns a sequential test looks whether the difference is
 told. It calls equal sides different in at most 5 % of comparisons, however often it looks.
 
-exit status: 0 ok, 1 failed, 2 usage, 3 a side is INVALID, 4 B is worse (with --fail-on, which also
-says so if it is not told), 130 interrupted
+exit status: 0 ok, 1 failed, 2 usage, 3 a side is INVALID, 130 interrupted; with --fail-on 4 if B is
+worse, and as --if-untold says where nothing is told or a side is INVALID
 """
 
 _SEED, _ACCELERATORS = 42, 1
@@ -162,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         told.close()
     code = finish(record, directory, kind=args.format, new=True)
-    return code if code or args.fail_on is None else gated(args, record)
+    return code if args.fail_on is None else gated(args, record)
 
 
 def finish(record: AbRecord, directory: Path, *, kind: str, new: bool) -> int:
@@ -184,21 +184,27 @@ def finish(record: AbRecord, directory: Path, *, kind: str, new: bool) -> int:
         if paged:
             say(f"page:    {directory / PAGE}")
         say(f"again:   iobench report {directory}")
-    return 3 if any(side.validity == "invalid" for side in record.sides) else 0
+    return 3 if invalid_sides(record) else 0
 
 
 def gated(args: argparse.Namespace, record: AbRecord) -> int:
-    """The exit code of ``--fail-on``: 4 if B is worse, and as ``--if-untold`` says if not told."""
+    """The exit code of ``--fail-on``: 4 if B is worse, and as ``--if-untold`` says if not told.
+
+    What is told of a side that is INVALID is not told.
+    """
     from ..analyse.compare.turns import primary, verdict
     from ..report.ab import answer
     from .gate import status_of
 
     found = verdict(primary(record))
-    return status_of(
-        args,
-        failed=[answer(record)] if found == "worse" else [],
-        untold=[answer(record)] if found == "not told" else [],
-    )
+    untold = [f"side {side.name} is INVALID" for side in invalid_sides(record)]
+    if found == "not told":
+        untold.append(answer(record))
+    return status_of(args, failed=[answer(record)] if found == "worse" else [], untold=untold)
+
+
+def invalid_sides(record: AbRecord) -> list[Side]:
+    return [side for side in record.sides if side.validity == "invalid"]
 
 
 def _threshold(args: argparse.Namespace) -> float:

@@ -191,6 +191,8 @@ def test_an_invalid_side_is_status_3(tmp_path: Path, capsys: pytest.CaptureFixtu
     save_ab(tmp_path, found)
     assert main(["report", str(tmp_path / "ab.json"), "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["b"]["validity"] == "invalid"
+    for if_untold, code in (("fail", 4), ("warn", 0), ("pass", 0)):
+        assert gated(argparse.Namespace(fail_on="5%", if_untold=if_untold), found) == code
 
 
 @pytest.mark.parametrize(
