@@ -131,7 +131,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gradient-precision",
         choices=["fp32", "tf32", "bf16", "fp16", "fp8"],
-        default="fp32",
         help="of each gradient, with --parameters (default: fp32)",
     )
     parser.add_argument(
@@ -198,6 +197,7 @@ def _demand(args: argparse.Namespace) -> Demand:
     """The question of the command line. Raises UsageError."""
     from ..analyse.capacity.requirement import Demand
     from ..analyse.capacity.traffic import PRECISIONS, Saves
+    from ..errors import UsageError
     from ..units import parse_count, parse_duration, parse_size
 
     def seconds(text: str | None) -> float | None:
@@ -208,7 +208,12 @@ def _demand(args: argparse.Namespace) -> Demand:
 
     gradients = size(args.gradient_bytes)
     if args.parameters is not None:
-        gradients = parse_count(args.parameters) * PRECISIONS[args.gradient_precision]
+        gradients = parse_count(args.parameters) * PRECISIONS[args.gradient_precision or "fp32"]
+    elif args.gradient_precision is not None:
+        raise UsageError(
+            "--gradient-precision needs the number of parameters",
+            remedy="give e.g. --parameters 86.6M",
+        )
     return Demand(
         accelerators=args.accelerators,
         hosts=args.hosts,

@@ -98,7 +98,7 @@ def _margin(need: Requirement) -> str:
     found = need.margin
     over = f"over epochs of {counted(found.steps, 'step')}"
     if found.factor is None or found.filling is None:
-        return f"none is enough: {need.not_measured['buy_bytes_per_s']}"
+        return "none is enough, see the first line"
     parts = [f"{_more(found.filling)} for filling the pipeline {over}"]
     who = f" at the barrier of {counted(found.ranks, 'rank')}" if found.barrier else ""
     if found.spread >= 0.0005:
@@ -233,7 +233,9 @@ def _network(need: Requirement) -> str:
         if found.gradients is None
         else f"{_gigabits(found.gradients)} of gradients in each direction"
     )
-    if found.gradient_bytes:
+    if need.hosts == 1 and found.gradients is not None:
+        gradients = "gradients stay within the host"
+    elif found.gradient_bytes:
         gradients += f" ({format_bytes(found.gradient_bytes)} in each step, by ring all-reduce)"
     parts = [f"{_gigabits(found.samples_in)} of samples in", gradients]
     if found.saves_out:

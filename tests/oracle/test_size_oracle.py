@@ -30,10 +30,10 @@ RANKS = 2
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     # Small samples of one size in shards that are read in order, as ResNet-50's.
     "shards in order": (
-        {"samples": 12_000, "sample_size": {"mean": 2000}, "format": "tar", "shard_size": "2MB"},
+        {"samples": 6000, "sample_size": {"mean": 2000}, "format": "tar", "shard_size": "2MB"},
         {
             "batch_size": 40,
-            "accelerator": {"step_time": 0.15},
+            "accelerator": {"step_time": 0.3},
             "loader": {"workers": 2, "prefetch_factor": 1},
         },
         "",
@@ -41,7 +41,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     # A large file for each sample, of very different sizes, with a barrier: as 3D U-Net's.
     "files of different sizes": (
         {
-            "samples": 600,
+            "samples": 300,
             "sample_size": {
                 "distribution": "normal",
                 "mean": 100_000,
@@ -52,7 +52,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         },
         {
             "batch_size": 2,
-            "accelerator": {"step_time": 0.15},
+            "accelerator": {"step_time": 0.3},
             "loader": {"workers": 2, "prefetch_factor": 1},
             "reader": {"block_size": 65_536},
         },
@@ -60,14 +60,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     # Single small samples anywhere in the shards, at a latency with a long tail.
     "small random reads": (
-        {"samples": 3000, "sample_size": {"mean": 2000}, "format": "tar", "shard_size": "1MB"},
+        {"samples": 1500, "sample_size": {"mean": 2000}, "format": "tar", "shard_size": "1MB"},
         {
             "batch_size": 10,
-            "accelerator": {"step_time": 0.15},
+            "accelerator": {"step_time": 0.3},
             "loader": {"workers": 2, "prefetch_factor": 1},
             "reader": {"access": "random", "concurrency": 4},
         },
-        "latency=10ms&latency_p99=50ms",
+        "latency=20ms&latency_p99=100ms",
     ),
 }
 

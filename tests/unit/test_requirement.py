@@ -171,6 +171,17 @@ def test_figures_that_may_not_carry_over_say_so(make_run: Build) -> None:
         (Demand(accelerators=4, latency_p99_s=1), "--latency-p99"),
         (Demand(accelerators=4, latency_s=0.1, latency_p99_s=0.05), "--latency-p99"),
         (Demand(accelerators=4, steps=0), "steps"),
+        (
+            Demand(
+                accelerators=4,
+                saves=Saves(checkpoint_bytes=5, restore_budget_s=5, every_s=9),
+            ),
+            "--checkpoint-every",
+        ),
+        (
+            Demand(accelerators=4, saves=Saves(checkpoint_bytes=5, budget_s=5, restore_copies=2)),
+            "--restore-copies",
+        ),
         (Demand(accelerators=4, alignment=0), "--alignment"),
         (Demand(accelerators=4, gradient_bytes=0), "--gradient-bytes"),
         (

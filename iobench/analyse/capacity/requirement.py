@@ -147,7 +147,7 @@ def requirement(
     factor = found.factor
     buy = None if factor is None else factor * read
     if buy is None:
-        missing["buy_bytes_per_s"] = _why_no_rate(found, required, latency)
+        missing["buy_bytes_per_s"] = _why_no_rate(found, latency)
     needed = read if buy is None else buy
     measured = None
     if run is not None:
@@ -302,16 +302,19 @@ def _asked(workload: Workload, layout: Layout, reads: Reads, ranks: int) -> int:
     )
 
 
-def _why_no_rate(found: Margin, required: float, latency: float | None) -> str:
-    """Why no storage is fast enough, in one line."""
-    reached = f"no rate is enough for {required:.4g}: even one without a limit"
+def _why_no_rate(found: Margin, latency: float | None) -> str:
+    """Why no storage is fast enough, in one line that goes on after "busy 90 % of the time"."""
+    reached = (
+        f"no storage is fast enough: one without any limit keeps them busy "
+        f"{found.highest * 100:.3g} % of the time"
+    )
     if found.queue == 0:
-        return f"{reached} reaches {found.highest:.3f}, since no worker reads ahead of the steps"
-    if latency is None or found.highest >= 1 - 1 / found.steps:
-        return f"{reached} reaches {found.highest:.3f}, since the pipeline fills in each epoch"
+        return f"{reached}, since no worker reads ahead (loader.workers=0)"
+    if latency is None:
+        return f"{reached}, since the pipeline fills at the beginning of each epoch"
     return (
-        f"{reached} reaches {found.highest:.3f} with the latency of its reads and the reads that "
-        "the readers keep in flight: raise reader.concurrency or loader.workers"
+        f"{reached}, with this latency and the reads that the readers keep in flight, so raise "
+        "reader.concurrency or loader.workers"
     )
 
 

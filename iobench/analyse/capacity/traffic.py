@@ -68,6 +68,16 @@ class Saves:
                 "(--checkpoint-budget), or the time of a restore (--restore-budget)",
                 remedy="give e.g. --checkpoint-bytes 105GB --checkpoint-budget 1m",
             )
+        if self.every_s is not None and self.budget_s is None:
+            raise UsageError(
+                "--checkpoint-every needs the time that each checkpoint may take",
+                remedy="give e.g. --checkpoint-budget 1m",
+            )
+        if self.restore_copies != 1 and self.restore_budget_s is None:
+            raise UsageError(
+                "--restore-copies needs the time that a restore may take",
+                remedy="give e.g. --restore-budget 2m",
+            )
         for name, value in (
             ("--checkpoint-bytes", self.checkpoint_bytes),
             ("--checkpoint-budget", self.budget_s),
