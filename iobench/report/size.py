@@ -113,11 +113,14 @@ def _margin(need: Requirement) -> str:
         if need.latency_p99_s is None
         else ""
     )
-    slow = (
-        "; raise reader.concurrency or loader.workers instead, which is cheaper"
-        if found.factor > MUCH and need.latency_s is not None
-        else ""
-    )
+    slow = ""
+    if found.factor > MUCH:
+        slow = (
+            "; longer epochs need less"
+            if need.latency_s is None
+            else "; with more reads in flight (reader.concurrency, loader.workers) or longer epochs "
+            "less is needed"
+        )
     return (
         f"with {_more(found.factor)} margin on the mean of {_both(need.read_bytes_per_s)}: "
         f"{', '.join(parts)}{unknown}{slow}"

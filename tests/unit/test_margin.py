@@ -110,3 +110,11 @@ def test_half_of_the_batches_in_a_long_tail_need_more() -> None:
     assert alone.factor is not None
     assert many.factor is None or many.factor > alone.factor
     assert many.highest < alone.highest
+
+
+def test_thousands_of_workers_and_ranks_are_computed_for_fewer() -> None:
+    huge = replace(RESNET50, ranks=10**6, makers=1024, queue=1 << 20, steps=10**6, sizes=EVEN)
+    found = margin(huge, 0.9)
+    assert found.factor is not None
+    assert found.factor < 1.02
+    assert (found.ranks, found.queue) == (10**6, 1 << 20)

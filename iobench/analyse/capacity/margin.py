@@ -23,6 +23,9 @@ MAX_RANKS = 128
 """Ranks that are simulated at most. More are slower by little: the slowest of N batches grows with
 the logarithm of N."""
 
+MAX_QUEUE = 128
+"""Batches of a rank that are simulated under way at most: more hide no more."""
+
 _BATCHES = 4000  # that are simulated for one utilization, about
 _REPLICAS = (2, 12)
 _Z95 = NormalDist().inv_cdf(0.95)
@@ -60,6 +63,13 @@ class Margin:
 
 def margin(job: Pipeline, required: float) -> Margin:
     """The margin with which ``job`` reaches ``required``, a utilization (0 to 1)."""
+    asked = job
+    job = replace(
+        job,
+        ranks=min(job.ranks, MAX_RANKS),
+        makers=min(job.makers, MAX_QUEUE),
+        queue=min(job.queue, MAX_QUEUE),
+    )
     even = replace(job.even, ranks=1)
     highest = _low(job, _UNLIMITED)
     filling = _smallest(lambda speed: _once(even, speed) >= required, required)
@@ -74,9 +84,9 @@ def margin(job: Pipeline, required: float) -> Margin:
         filling=filling if factor is not None else None,
         highest=highest,
         spread=sd / (shared_s + float(job.waits_s.mean())),
-        steps=job.steps,
-        ranks=job.ranks,
-        queue=job.queue,
+        steps=asked.steps,
+        ranks=asked.ranks,
+        queue=asked.queue,
         barrier=job.barrier and job.ranks > 1,
     )
 
@@ -96,7 +106,7 @@ def _smallest(enough: Callable[[float], bool], least: float) -> float | None:
 
 def _simulated(job: Pipeline) -> int:
     """How many steps to simulate: a few fillings of the queue at least."""
-    few = max(40, 4 * max(job.makers, job.queue))
+    few = 40 + 2 * max(job.makers, job.queue)
     return max(few, min(400, _BATCHES // job.ranks))
 
 
@@ -110,7 +120,6 @@ def _low(job: Pipeline, speed: float) -> float:
     It is that of a normal distribution with the mean and the standard deviation of a few replicas.
     The longer a run is than its simulated part, the less it deviates.
     """
-    job = replace(job, ranks=min(job.ranks, MAX_RANKS))
     count = _simulated(job)
     few, many = _REPLICAS
     replicas = min(many, max(few, _BATCHES // (count * job.ranks)))
