@@ -118,8 +118,8 @@ def _margin(need: Requirement) -> str:
         slow = (
             "; longer epochs need less"
             if need.latency_s is None
-            else "; with more reads in flight (reader.concurrency, loader.workers) or longer epochs "
-            "less is needed"
+            else "; more reads in flight (reader.concurrency, loader.workers) or longer epochs "
+            "need less"
         )
     return (
         f"with {_more(found.factor)} margin on the mean of {_both(need.read_bytes_per_s)}: "
