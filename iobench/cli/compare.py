@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .earlier import add_history, earlier_runs
 from .gate import add_gate
 from .verbs import DOCUMENTS, Verb
 
@@ -60,14 +61,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="compare only this metric; repeatable: the intervals are then corrected (Holm)",
     )
-    parser.add_argument(
-        "--history",
-        action="append",
-        type=Path,
-        metavar="DIR",
-        help="directory of earlier runs, which tell the drift between runs (default: the runs "
-        "beside those that are compared); repeatable",
-    )
+    add_history(parser, "those that are compared")
     add_gate(parser, "of the primary metric, or of those named by --metric")
     parser.add_argument("--include-invalid", action="store_true", help="also use INVALID runs")
 
@@ -152,7 +146,7 @@ def _compared(
         drifts = {}
         if needs_drift(baseline, candidate):
             if earlier is None:
-                earlier = _earlier(args)
+                earlier = earlier_runs(args)
             drifts = drifts_of(baseline, candidate, earlier, metrics or tuple(COMPARED))
         compared.append(
             compare(
@@ -165,23 +159,6 @@ def _compared(
             )
         )
     return compared
-
-
-def _earlier(args: argparse.Namespace) -> list[RunRecord]:
-    """The valid runs in the directories of ``--history``, or in and beside those compared."""
-    from ..analyse.compare.collect import DEPTH, beside, collect
-    from ..analyse.compare.runs import usable
-
-    if args.history:
-        places = [(path, DEPTH) for path in args.history]
-    else:
-        places = [beside(path) for path in args.results]
-    runs: dict[Path, RunRecord] = {}
-    for path, depth in dict.fromkeys(places):
-        for directory, doc in collect(path, depth).runs.items():
-            if not usable(doc, str(directory)):
-                runs[directory.resolve()] = doc
-    return list({doc.run_id: doc for doc in runs.values()}.values())
 
 
 VERB = Verb(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .common import add_renamed, number, parse_time, whole_number
+from .earlier import add_history, earlier_runs
 from .pricing import instances_of, parts_of, prices_by_type
 from .verbs import DOCUMENTS, Verb
 
@@ -43,6 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RESULTS",
         help="run directories, or directories of runs, e.g. results/<run>",
     )
+    add_history(parser, "RESULTS")
     _add_prices(parser)
     _add_hosts(parser)
     _add_job(parser)
@@ -215,7 +217,7 @@ def run(args: argparse.Namespace) -> int:
         (doc, tuple((hosts, instances[name]) for name, hosts in named))
         for (_, named), doc in given.items()
     ]
-    ranked = rankings(priced, terms)
+    ranked = rankings(priced, terms, earlier=earlier_runs(args))
     if not any(one.options for one in ranked):
         names = [name for one in ranked for name in one.without_price]
         raise UsageError(

@@ -288,8 +288,8 @@ def bases(one: Ranking) -> Iterator[str]:
     bases = {option.slowest.pace.basis for option in one.options}
     if "repetitions" in bases:
         yield (
-            "with fewer than 4 runs, [ ] has the slowest and the fastest repetition, which tell "
-            "nothing about another day"
+            "with fewer than 4 runs and no earlier ones like them (--history), [ ] has the slowest "
+            "and the fastest repetition, which tell nothing about another day"
         )
     if bases & {"runs", "drift"}:
         yield "[ ] is the 95 % interval of the rate of such runs"

@@ -19,7 +19,6 @@ from iobench.analyse.compare.ranking import Machine, Ranking, rankings
 from iobench.cli.main import main
 from iobench.report.cost import sections
 from iobench.report.render_text import render_text
-from iobench.schema.claim import Drift
 from iobench.schema.instances import Instance
 from iobench.schema.job import Layout
 from iobench.schema.record import TrainingRecord, load_run
@@ -339,12 +338,21 @@ def test_one_run_a_side_tells_no_order_and_known_drift_does() -> None:
     assert against is not None
     assert (against.answer, against.low) == ("not told", None)
     assert against.ratio == pytest.approx(1.2, rel=0.01)
-    drift = Drift(metric="samples_per_s", sd=0.02, degrees=10, runs=11)
-    (found,) = rankings(given, Terms(), drift_of=lambda _: drift)
+    earlier = [
+        run_of([100.0 * (1 + 0.02 * (-1) ** day)] * 3, run_id=f"{day}{url[1]}", storage__url=url)
+        for url in ("/data", "/b")
+        for day in range(8)
+    ]
+    (found,) = rankings(given, Terms(), earlier=earlier)
     against = found.against[1]
     assert against is not None
     assert against.answer == "different"
-    assert found.options[0].slowest.pace.basis == "drift"
+    assert [option.slowest.pace.basis for option in found.options] == ["drift", "drift"]
+    half_known = [doc for doc in earlier if doc.storage.url == "/b"]
+    (found,) = rankings(given, Terms(), earlier=half_known)
+    against = found.against[1]
+    assert against is not None
+    assert against.answer == "not told"
     low = found.options[0].samples_per_usd_low
     assert low is not None
     assert low < 0.97 * found.options[0].samples_per_usd

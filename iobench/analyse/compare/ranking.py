@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...schema.claim import Answer, Drift
 from ...schema.instances import Instance
-from ...schema.record import TrainingRecord
-from .claims import answer_of, claim
+from ...schema.record import RunRecord, TrainingRecord
+from .claims import MIN_RUNS, answer_of, claim
 from .cost import break_even_efficiency, options_of
+from .drift import drift_of, like
+from .earlier import pooled
 from .identity import by_identity, differences, identity, role_of
 from .options import Option, Part, Terms
 from .pace import METRIC, Pace, pace_of
@@ -17,9 +19,6 @@ from .statistics import NOISE
 
 Machine = tuple[tuple[int, Instance], ...]
 """The hosts of a job: how many of each type of instance."""
-
-DriftOf = Callable[[TrainingRecord], Drift | None]
-"""How much runs like this one differ from one another, as far as that is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,16 +62,18 @@ def rankings(
     priced: Sequence[tuple[TrainingRecord, Machine]],
     terms: Terms,
     *,
-    drift_of: DriftOf | None = None,
+    earlier: Sequence[RunRecord] = (),
 ) -> list[Ranking]:
     """Rank the ways to pay for each workload among ``priced``: runs, and machines to run them on.
 
     Runs of the same identity and machine are one option. Runs that measured no rate are left out.
+    ``earlier``: runs that tell how much equal ones differ, where an option has fewer than
+    ``MIN_RUNS`` of them.
     """
     works: dict[tuple[str, ...], list[tuple[TrainingRecord, Machine]]] = {}
     for doc, machine in priced:
         works.setdefault(_asked(doc), []).append((doc, machine))
-    found = [_ranking(each, terms, drift_of) for each in works.values()]
+    found = [_ranking(each, terms, earlier) for each in works.values()]
     return [ranking for ranking in found if ranking is not None]
 
 
@@ -83,7 +84,7 @@ def _asked(doc: TrainingRecord) -> tuple[str, ...]:
 
 
 def _ranking(
-    priced: Sequence[tuple[TrainingRecord, Machine]], terms: Terms, drift_of: DriftOf | None
+    priced: Sequence[tuple[TrainingRecord, Machine]], terms: Terms, earlier: Sequence[RunRecord]
 ) -> Ranking | None:
     machines: dict[Machine, list[TrainingRecord]] = {}
     for doc, machine in priced:
@@ -91,7 +92,7 @@ def _ranking(
     options: list[Option] = []
     unpriced: list[str] = []
     for machine, docs in machines.items():
-        for parts in _jobs(machine, docs, drift_of):
+        for parts in _jobs(machine, docs, earlier):
             made = options_of(parts, terms)
             options += made
             unpriced += [] if made else [part.instance.type for part in parts]
@@ -111,7 +112,7 @@ def _ranking(
 
 
 def _jobs(
-    machine: Machine, docs: Sequence[TrainingRecord], drift_of: DriftOf | None
+    machine: Machine, docs: Sequence[TrainingRecord], earlier: Sequence[RunRecord]
 ) -> list[tuple[Part, ...]]:
     """The jobs on this machine: one for each group of runs, or one if it has several types.
 
@@ -122,9 +123,7 @@ def _jobs(
         [doc for doc in group if isinstance(doc, TrainingRecord)] for group in by_identity(docs)
     ]
     paces = [
-        pace
-        for group in groups
-        if (pace := pace_of(group, drift_of(group[0]) if drift_of else None)) is not None
+        pace for group in groups if (pace := pace_of(group, _drift(group, earlier))) is not None
     ]
     if not paces:
         return []
@@ -145,6 +144,21 @@ def _jobs(
             )
         )
     return [tuple(parts)]
+
+
+def _drift(group: Sequence[TrainingRecord], earlier: Sequence[RunRecord]) -> Drift | None:
+    """How much runs like these differ, as other runs tell; None if there are enough of these."""
+    if len(group) >= MIN_RUNS:
+        return None
+    own = {doc.run_id for doc in group}
+    return drift_of(like(group[0], [doc for doc in earlier if doc.run_id not in own]), METRIC)
+
+
+def _drift_of_both(one: Pace, other: Pace) -> Drift | None:
+    """The drift of both sides; None if a side of few runs has none."""
+    known = [pace.drift for pace in (one, other) if pace.drift is not None]
+    enough = all(pace.drift or len(pace.values) >= MIN_RUNS for pace in (one, other))
+    return pooled(known) if known and enough else None
 
 
 def _order(option: Option) -> tuple[bool, bool, float]:
@@ -180,7 +194,7 @@ def _against(option: Option, best: Option) -> Against:
         one.values,
         higher_is_better=True,
         threshold=NOISE,
-        drift=other.drift or one.drift,
+        drift=_drift_of_both(one, other),
     )
     interval = found.ratio
     if interval is None or interval.low is None or interval.high is None:
