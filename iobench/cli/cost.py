@@ -13,9 +13,9 @@ from .pricing import instances_of, parts_of, prices_by_type
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
-    from ..analyse.compare.losses import Saving
     from ..analyse.compare.options import Terms
     from ..analyse.compare.ranking import Machine
+    from ..schema.record import RunRecord
 
 EXAMPLES = """examples:
   iobench cost results/<run> --instance g5.2xlarge
@@ -246,18 +246,18 @@ def _terms(args: argparse.Namespace) -> Terms:
         schedule=Schedule(
             every_s=every or 3600.0,
             restart_s=parse_duration(args.restart),
-            saving=_saving(args.checkpoints) if args.checkpoints else None,
         ),
+        checkpoints=_checkpoints(args.checkpoints) if args.checkpoints else None,
     )
 
 
-def _saving(directory: Path) -> Saving:
+def _checkpoints(directory: Path) -> RunRecord:
     from ..analyse.compare.losses import saving_of
     from ..errors import UsageError
     from ..schema.record import load_run
 
-    found = saving_of(load_run(directory))
-    if found is None:
+    found = load_run(directory)
+    if saving_of(found) is None:
         raise UsageError(
             f"{directory} measured no saves",
             remedy="name a run of iobench checkpoint with --checkpoints",

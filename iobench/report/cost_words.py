@@ -247,9 +247,14 @@ def _saves(saving: Saving | None) -> str:
         if saving.bytes < saving.full_bytes
         else ""
     )
+    got = (
+        f"if each of {format_count(saving.writers)} hosts gets what one host got"
+        if saving.writers > 1
+        else "if the whole job gets what one host got"
+    )
     return (
-        f"a save stops training for {format_duration(saving.blocked_s)}, as measured by "
-        f"{saving.run_id} on {counted(saving.hosts, 'host')}{part}"
+        f"a save stops training for {format_duration(saving.blocked_s)}, {got} in "
+        f"{saving.run_id}{part}"
     )
 
 

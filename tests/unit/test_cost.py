@@ -91,6 +91,8 @@ def test_saves_take_time_with_and_without_interruptions() -> None:
     schedule = Schedule(saving=Saving(run_id="c", blocked_s=400.0, restore_s=100.0))
     assert lost_share(schedule, 0.0) == pytest.approx(400 / 4000)
     assert lost_share(schedule, 0.4) > lost_share(Schedule(), 0.4) + 0.05
+    behind = Saving(run_id="c", blocked_s=0.0, behind_s=600.0, drag=0.3)
+    assert lost_share(Schedule(saving=behind), 0.0) == pytest.approx(600 * 0.3 / 3600)
 
 
 def test_the_saves_of_a_study_are_those_of_the_whole_model() -> None:
@@ -100,7 +102,12 @@ def test_the_saves_of_a_study_are_those_of_the_whole_model() -> None:
     assert study is not None
     assert saving is not None
     growth = study.full_bytes / study.bytes
-    assert saving.blocked_s == pytest.approx(study.figures["blocked_s"].median * growth)
+    blocked = [save.blocked_s for save in study.saves]
+    assert saving.blocked_s == pytest.approx(sum(blocked) / len(blocked) * growth, rel=0.05)
+    eight = saving_of(found, 8)
+    assert eight is not None
+    assert eight.blocked_s == pytest.approx(saving.blocked_s / 8)
+    assert (saving.writers, eight.writers) == (1, 8)
     assert saving_of(load_run(GOLDEN / "calibrated")) is None
 
 

@@ -113,7 +113,7 @@ def _option(parts: tuple[Part, ...], kind: str, prices: tuple[Price, ...], terms
     slowest = min(parts, key=lambda part: part.pace.middle).pace
     hosts, spot = sum(part.hosts for part in parts), kind == "spot"
     hourly = sum(part.hosts * price.usd_per_hour for part, price in zip(parts, prices, strict=True))
-    saving = terms.schedule.saving or _saving(slowest)
+    saving = _saving(slowest, terms, hosts)
     known = terms.samples or slowest.runs[0].job.dataset.samples
     preparation = max((part.pace.preparation_s or 0.0 for part in parts), default=0.0)
     job = _Job(
@@ -175,10 +175,15 @@ def _beyond(storage: float | None, wanted: float) -> bool:
     return storage is None or wanted > storage
 
 
-def _saving(pace: Pace) -> Saving | None:
-    """The saves that the runs themselves measured, if they saved: those of the newest run."""
-    known = [found for doc in pace.runs if (found := saving_of(doc)) is not None]
-    return known[-1] if known else None
+def _saving(pace: Pace, terms: Terms, hosts: int) -> Saving | None:
+    """The saves that count: those of the run that was named, or of the newest that saved.
+
+    All hosts together get what one host got, unless the storage grows with them.
+    """
+    writers = hosts if terms.storage_grows else 1
+    sources = (*pace.runs, *([terms.checkpoints] if terms.checkpoints else []))
+    known = [found for doc in sources if (found := saving_of(doc, writers)) is not None]
+    return terms.schedule.saving or (known[-1] if known else None)
 
 
 def _interval(job: _Job, hosts: int, *, limits: bool) -> tuple[float, float] | None:

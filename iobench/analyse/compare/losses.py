@@ -7,10 +7,15 @@ is lost then is exact for failures at random (``analyse.checkpoint.interval``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 
+from ...schema.checkpoint import Training
 from ...schema.record import RunRecord
 from ...schema.training import Repetition
-from ..checkpoint.interval import overhead, waste
+from ..checkpoint.interval import waste
+from ..checkpoint.meaning import SaveCost
+from ..checkpoint.study import slowdown
+from ..checkpoint.whole import restoring, whole_restores, whole_saves, writing
 
 MAX_INTERRUPTIONS_PER_HOUR = 1e12
 _HOUR_S = 3600.0
@@ -18,17 +23,19 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """What a save and a restore of the whole model take, as a run on ``hosts`` hosts measured it.
+    """What a save and a restore of the whole model take, by ``writers`` hosts at the same time.
 
-    Where ``bytes`` is less than ``full_bytes``, the times are computed at the measured bandwidth.
+    Each of them gets what one host got in the run ``run_id``. Means of the saves and restores;
+    where ``bytes`` is less than ``full_bytes``, they are computed at the measured bandwidth.
     """
 
     run_id: str
-    hosts: int = 1
+    writers: int = 1
     bytes: int = 0
     full_bytes: int = 0
     blocked_s: float  # training stands still
-    exposed_s: float = 0.0  # then, until the save is durable
+    behind_s: float = 0.0  # then, until a restore finds the save
+    drag: float = 0.0  # share of its progress that a step loses in that time
     restore_s: float | None = None  # None: not measured
 
 
@@ -44,35 +51,45 @@ class Schedule:
     saving: Saving | None = None
 
 
-def saving_of(doc: RunRecord) -> Saving | None:
+def saving_of(doc: RunRecord, writers: int = 1) -> Saving | None:
     """The saves that a run measured, at the size of the whole model; None if there are none."""
     study = doc.checkpoints
-    stopped = study.figures.get("blocked_s") if study else None
-    if study is None or stopped is None:
+    if study is None:
         return None
-    growth = study.full_bytes / study.bytes if study.bytes else 1.0
-    end = study.figures.get("durable_s") or study.figures.get("accepted_s") or stopped
-    restored = study.figures.get("restore_s")
+    training = Training(hosts_writing=writers)
+    saves = whole_saves(study, writing(study, training))
+    if not saves:
+        return None
+    restores = whole_restores(study, restoring(study, training))
+    slower = slowdown(study)
     return Saving(
         run_id=doc.run_id,
-        hosts=max(1, len(doc.hosts)),
+        writers=writers,
         bytes=study.bytes,
         full_bytes=study.full_bytes,
-        blocked_s=stopped.median * growth,
-        exposed_s=max(0.0, end.median - stopped.median) * growth,
-        restore_s=restored.median * growth if restored else None,
+        blocked_s=fmean(save.blocked_s for save in saves),
+        behind_s=fmean(save.behind_s for save in saves),
+        drag=0.0 if slower is None or slower <= 1 else 1 - 1 / slower,
+        restore_s=fmean(restores) if restores else None,
     )
 
 
 def lost_share(schedule: Schedule, interruptions_per_hour: float) -> float:
     """Share of the time of a job that is interrupted so often, 0 to 1."""
-    saving = schedule.saving
-    blocked = saving.blocked_s if saving else 0.0
-    if interruptions_per_hour <= 0:
-        return overhead(schedule.every_s, blocked)
-    restart = schedule.restart_s + ((saving.restore_s or 0.0) if saving else 0.0)
-    mtbf = _HOUR_S / min(interruptions_per_hour, MAX_INTERRUPTIONS_PER_HOUR)
-    return waste(schedule.every_s, blocked, mtbf, restart, saving.exposed_s if saving else 0.0)
+    saving, never = schedule.saving, interruptions_per_hour <= 0
+    if saving is None and never:
+        return 0.0
+    mtbf = _HOUR_S / min(1.0 if never else interruptions_per_hour, MAX_INTERRUPTIONS_PER_HOUR)
+    if saving is None:
+        return waste(schedule.every_s, 0.0, mtbf, schedule.restart_s)
+    cost = SaveCost(
+        blocked_s=saving.blocked_s,
+        behind_s=saving.behind_s,
+        drag=saving.drag,
+        mtbf_s=mtbf,
+        restart_s=schedule.restart_s + (saving.restore_s or 0.0),
+    )
+    return min(1.0, cost.overhead(schedule.every_s) if never else cost.waste(schedule.every_s))
 
 
 def without_saves(repetition: Repetition) -> float | None:

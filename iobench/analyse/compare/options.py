@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...schema.instances import Instance
+from ...schema.record import RunRecord
 from .losses import Saving, Schedule
 from .pace import Pace
 
@@ -21,6 +22,7 @@ class Terms:
     budget_usd: float | None = None
     interruptions_per_hour: float | None = None  # of each spot instance; None: not known
     schedule: Schedule = field(default_factory=Schedule)
+    checkpoints: RunRecord | None = None  # the run whose saves count; None: the priced runs' own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from ...schema.record import RunRecord, TrainingRecord
 from .claims import MIN_RUNS, answer_of, claim
 from .cost import break_even_efficiency, options_of
 from .drift import drift_of, like
-from .earlier import pooled
+from .earlier import combined
 from .identity import by_identity, differences, identity, role_of
 from .options import Option, Part, Terms
 from .pace import METRIC, Pace, pace_of
@@ -158,7 +158,7 @@ def _drift_of_both(one: Pace, other: Pace) -> Drift | None:
     """The drift of both sides; None if a side of few runs has none."""
     known = [pace.drift for pace in (one, other) if pace.drift is not None]
     enough = all(pace.drift or len(pace.values) >= MIN_RUNS for pace in (one, other))
-    return pooled(known) if known and enough else None
+    return combined(known) if known and enough else None
 
 
 def _order(option: Option) -> tuple[bool, bool, float]:
