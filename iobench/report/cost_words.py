@@ -51,7 +51,9 @@ def sentences(one: Ranking) -> Iterator[str]:
     yield from _next_best(one)
     yield from _of_spot(one)
     if not best.in_time_and_budget:
-        yield "No option meets the deadline and the budget."
+        asked = ["deadline"] * (best.within_deadline is not None)
+        asked += ["budget"] * (best.within_budget is not None)
+        yield f"No option meets the {' and the '.join(asked)}."
 
 
 def _large(value: float) -> str:
@@ -99,6 +101,8 @@ def _of_storage(option: Option) -> Iterator[str]:
             else f"it was measured to deliver {format_count(known)}"
         )
         yield f"This holds if the storage grows with the hosts: they take {wanted}, and {measured}."
+    elif option.saving is not None and option.saving.writers > 1:
+        yield "The time of saves holds if the storage grows with the hosts."
 
 
 def _next_best(one: Ranking) -> Iterator[str]:
