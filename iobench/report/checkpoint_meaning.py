@@ -127,7 +127,8 @@ def _notice(found: Meaning) -> str:
         if share is None
         else f"; {counted(end.n, 'save')} cannot rule out that {format_share(share)} take longer"
     )
-    return f"a save fits into a notice of {notice}: {took}{sure}"
+    before = ", if the save before has ended" if found.asynchronous else ""
+    return f"a save fits into a notice of {notice}{before}: {took}{sure}"
 
 
 def _lost(found: Meaning) -> str:

@@ -95,3 +95,18 @@ def test_no_rank_reads_before_all_are_ready_to_restore(
         assert len(restore["rank_s"]) == len(restore["rank_late_s"]) == 2
         assert restore["wall_s"] == max(restore["rank_s"])
         assert all(late >= 0 for late in restore["rank_late_s"])
+
+
+def test_a_rank_that_cannot_restore_keeps_no_other_waiting(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other rank waits for the common start of the restore, which does not come."""
+
+    def inspect(writer: Stream, state: dict[str, Any], target: Any) -> None:
+        if writer.job.rank == 1:
+            raise saving.corrupt("rank 1's file", "it was damaged")
+
+    monkeypatch.setattr(Stream, "inspect", inspect)
+    assert main([*words, "--ranks", "2"]) == 1
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)

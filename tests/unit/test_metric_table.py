@@ -14,7 +14,7 @@ import pytest
 
 from iobench.analyse.checkpoint.study import value_of
 from iobench.analyse.compare.runs import values_of
-from iobench.analyse.verdict.rebuild import rebuild
+from iobench.analyse.verdict.rebuild import conclude, rebuild
 from iobench.analyse.verdict.thresholds import KNOWN, parse
 from iobench.analyse.verdict.thresholds import value_of as figure_of
 from iobench.measure.timeline import read_events
@@ -40,7 +40,19 @@ def runs() -> list[RunRecord]:
         if isinstance(doc, TrainingRecord):
             doc = rebuild(doc, read_events(folder / "events.parquet"))
         found.append(doc)
-    return found
+    return [*found, by_two_ranks(next(doc for doc in found if isinstance(doc, CheckpointRecord)))]
+
+
+def by_two_ranks(doc: CheckpointRecord) -> CheckpointRecord:
+    """The study as if another rank had restored its part in half of the time."""
+    restores = [
+        one.model_copy(
+            update={"first_done_s": one.wall_s / 2, "rank_s": [one.wall_s, one.wall_s / 2]}
+        )
+        for one in doc.job.restores
+    ]
+    job = doc.job.model_copy(update={"ranks": 2, "restores": restores})
+    return conclude(doc.model_copy(update={"job": job}))
 
 
 def numbers(model: type[Repetition] | type[Verdict]) -> set[str]:

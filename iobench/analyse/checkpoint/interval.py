@@ -80,7 +80,8 @@ def waste(
         return 1.0
     if spent == 0:  # a save takes no time, and saving is continuous
         return min(1.0, exposed_s / mtbf_s)
-    return min(1.0, 1 - max(0.0, interval_s - slowed_s) / spent + exposed_s / mtbf_s)
+    lost = 1 - max(0.0, interval_s - slowed_s) / spent + exposed_s / mtbf_s
+    return min(1.0, max(0.0, lost))  # rounding may take it below 0
 
 
 def best_s(blocked_s: float, mtbf_s: float, slowed_s: float = 0.0) -> float:

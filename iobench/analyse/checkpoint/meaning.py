@@ -34,6 +34,7 @@ from .study import slowdown, spread
 from .whole import condition, restoring, whole_restores, whole_saves, writing
 
 DAY_S = 86_400
+MAX_RATE = 1e30
 CURVE_POINTS = 13
 CURVE_SPAN = 8
 """The curve of waste runs from 1/8 of the best interval to 8 times the best interval."""
@@ -134,7 +135,7 @@ def meaning(study: Study, training: Training) -> Meaning | None:
     today = None
     if (at := training.interval_s) is not None:
         today = Today(interval_s=at, overhead=mean.overhead(at), waste=mean.waste(at))
-    written, read = study.write_bytes_per_s, study.restore_bytes_per_s
+    written, read = _known(study.write_bytes_per_s), _known(study.restore_bytes_per_s)
     stated = training.hosts_writing is not None
     committed = times["committed_s"]
     found = Meaning(
@@ -192,6 +193,11 @@ def meaning(study: Study, training: Training) -> Meaning | None:
         curve=[(at, mean.waste(at)) for at in _around(interval)],
     )
     return found.model_copy(update={"sentence": _sentence(study, found)})
+
+
+def _known(rate: float | None) -> float | None:
+    """The rate; None if it is infinite, which a record of somebody else may claim."""
+    return rate if rate is not None and rate <= MAX_RATE else None
 
 
 def _around(interval: float) -> list[float]:
