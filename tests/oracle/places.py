@@ -73,7 +73,13 @@ def s3(folder: Path) -> Iterator[Place]:
 @contextmanager
 def nfs(folder: Path) -> Iterator[Place]:
     with ganesha_v4(folder / "server") as server:
-        yield Place(server.root, lambda name: server.url(f"export/{name}", version=4), server.port)
+        yield Place(
+            server.root,
+            lambda name, port: server.url(
+                f"export/{name}", version=4, nfsport=port, mountport=port
+            ),
+            server.port,
+        )
 
 
 PLACES = {"local": local, "s3": s3, "nfs": nfs}

@@ -36,7 +36,7 @@ __all__ = ["served"]
 
 FILES: dict[str, Any] = {"samples": 400, "sample_size": {"mean": 20_000}}
 SHARDS: dict[str, Any] = {
-    "samples": 400,
+    "samples": 800,
     "sample_size": {"mean": 100_000},
     "format": "tar",
     "samples_per_shard": 40,
@@ -83,7 +83,7 @@ def test_latency(tmp_path: Path, served: Place) -> None:
 
 def test_bandwidth(tmp_path: Path, served: Place) -> None:
     """20 MB/s of the 50 MB/s asked for, by a proxy in front of the server; 4 MB are in flight of
-    the 40 MB of an epoch.
+    the 80 MB of an epoch.
     """
     workload: dict[str, Any] = {"accelerator": {"step_time": "20ms"}, "reader": {"concurrency": 2}}
     served.dataset(**SHARDS)
