@@ -85,7 +85,7 @@ def test_enough_reads_in_flight_at_the_plateau(tmp_path: Path, place: Place) -> 
     doc = measured(
         tmp_path,
         wrapped("throttled", place.dataset(**SMALL_FILES), latency="20ms", iops=200),
-        calibration_s=1.5,
+        calibration_s=2.5,
         **LATENT,
         reader={"concurrency": 16},
     )
