@@ -7,7 +7,7 @@ Reads and writes are counted from 1, over all threads and forked processes.
 
 from __future__ import annotations
 
-import multiprocessing
+import ctypes
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from ...errors import StorageError, UsageError
 from ...units import parse_duration
 from ..base import Buffer, Sink, Storage
 from .memory import Wrapper
+from .shared import Shared
 
 STALL_S = 5.0
 _COUNTS = ("fail_every", "fail_at", "short_every", "stall_every", "fail_write_at")
@@ -26,11 +27,11 @@ class Count:
     """A counter that is shared by all processes forked from the one that made it."""
 
     def __init__(self) -> None:
-        self._value = multiprocessing.get_context("fork").Value("q", 0)
+        self._value = Shared(ctypes.c_int64)
 
     def next(self) -> int:
-        with self._value.get_lock():
-            self._value.value += 1
+        with self._value.alone():
+            self._value.value = int(self._value.value) + 1
             return int(self._value.value)
 
 

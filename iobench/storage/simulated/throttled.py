@@ -18,8 +18,8 @@ The wrapped storage is never made faster: the time that it takes counts as part 
 
 from __future__ import annotations
 
+import ctypes
 import math
-import multiprocessing
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -30,6 +30,7 @@ from ...errors import UsageError
 from ...units import parse_duration, parse_size
 from ..base import Buffer, Sink, Storage
 from .memory import Wrapper
+from .shared import Shared
 
 _Z99 = 2.3263478740408408  # the 99th percentile of the standard normal distribution
 
@@ -47,12 +48,12 @@ class Link:
 
     def __init__(self) -> None:
         # On the monotonic clock, which all processes share.
-        self._free_at = multiprocessing.get_context("fork").Value("d", 0.0)
+        self._free_at = Shared(ctypes.c_double)
 
     def served_at(self, arrived_s: float, service_s: float) -> float:
         """When a request that takes ``service_s`` is done; the link is busy until then."""
-        with self._free_at.get_lock():
-            done = max(arrived_s, float(self._free_at.value)) + service_s
+        with self._free_at.alone():
+            done = max(arrived_s, self._free_at.value) + service_s
             self._free_at.value = done
             return done
 
