@@ -26,7 +26,8 @@ from iobench.analyse.checkpoint.study import with_figures
 from iobench.analyse.compare.claims import claim
 from iobench.analyse.compare.comparison import Comparison
 from iobench.analyse.compare.gate import outcome_of
-from iobench.analyse.compare.runs import Group, values_of, workload_of
+from iobench.analyse.compare.identity import workload_of
+from iobench.analyse.compare.runs import Group, values_of
 from iobench.analyse.tuning.shardsize import Bounds, fit
 from iobench.analyse.verdict.evidence import gather
 from iobench.analyse.verdict.in_flight import run_reads_per_sample

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from iobench.analyse.compare import statistics
 from iobench.analyse.compare.statistics import (
     a12,
-    judge,
     mann_whitney_p,
     ratio_estimate,
     ratio_interval,
@@ -135,37 +134,6 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
         _, low, high, _ = ratio_interval(rates.tolist(), base.tolist())
         inside += low <= 1.2 <= high
     assert inside >= 0.92 * 400
-
-
-def test_a_judgement_needs_numbers_certainty_and_size() -> None:
-    base = [100.0, 101.0, 99.0, 100.5, 99.5, 100.2]
-    faster, slightly = [value * 1.2 for value in base], [value * 1.03 for value in base]
-    assert judge(faster, base, higher_is_better=True).difference == "better"
-    assert judge(faster, base, higher_is_better=False).difference == "worse"
-    assert (
-        judge(slightly, base, higher_is_better=True).difference == "same"
-    )  # sure, but below the noise threshold
-    assert judge(slightly, base, higher_is_better=True).p == pytest.approx(0.0022, abs=1e-4)
-    assert judge(faster[:3], base, higher_is_better=True).difference == "too few"
-    assert judge(faster[:3], base, higher_is_better=True).ratio == pytest.approx(1.2, rel=0.02)
-    assert judge([], base, higher_is_better=True).ratio is None
-    assert (
-        judge([0.0] * 6, base, higher_is_better=False).difference == "better"
-    )  # no ratio of nothing
-    assert judge(base, base, higher_is_better=True).difference == "same"
-
-
-def test_equal_machines_seldom_differ() -> None:
-    """Two equal storages, 300 times: a difference is reported in fewer than 5 %."""
-    chance = np.random.default_rng(5)
-
-    def repetitions() -> list[float]:
-        return list(chance.lognormal(0, 0.04, 6))
-
-    found = [
-        judge(repetitions(), repetitions(), higher_is_better=True).difference for _ in range(300)
-    ]
-    assert 300 - found.count("same") < 15
 
 
 def test_a_ratio_in_turns_is_free_of_what_both_sides_share() -> None:

@@ -13,13 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from ...schema.base import OpenRecord
 from ...schema.metrics import BY_NAME, COMPARED
 from ...schema.record import RunRecord, TrainingRecord
 from ..checkpoint.study import values_of_study
-from .identity import identity, role_of
-from .identity import settings_of as settings_of
-from .identity import workload_of as workload_of
+from .identity import identity, role_of, workload_of
 
 PRIMARY = ("samples_per_s", "blocked_s", "restore_s")
 """Metrics that decide whether a candidate is better or worse, in this order, if measured."""
@@ -74,20 +71,15 @@ def values_of(doc: RunRecord, metric: str) -> list[float]:
     return [float(value) for value in figures if value is not None]
 
 
-def recorded(part: OpenRecord, keys: Sequence[str]) -> dict[str, object]:
-    """The given keys of ``part`` that have a value."""
-    values = part.model_dump(include=set(keys))
-    return {key: values[key] for key in keys if values.get(key) is not None}
-
-
 def lookup(doc: RunRecord, path: str) -> str:
-    """A setting (``loader.workers``), or the value of a dotted path in ``run.json``.
+    """A key of the run's identity, or the value of a dotted path in ``run.json``.
 
-    An example is ``host.instance_type``. The result is ``?`` if there is no value.
+    Examples are ``loader.workers`` and ``host.instance_type``. A key of several hosts has all of
+    their values. The result is ``?`` if there is no value.
     """
-    settings = settings_of(doc)
-    if path in settings:
-        return settings[path]
+    facts = identity(doc)
+    if path in facts:
+        return facts[path]
     top = path.partition(".")[0]
     node: object = (
         {"host": doc.host.model_dump()} if top == "host" else doc.model_dump(include={top})

@@ -1,4 +1,4 @@
-"""Do two groups of repetitions differ, by how much, and how certain is that?
+"""Do two groups of values differ, by how much, and how certain is that?
 
 The tests are exact, because the groups are small. They need only Python and numpy.
 
@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from statistics import NormalDist, fmean, stdev
-from typing import Literal
 
 import numpy as np
 
@@ -27,12 +25,6 @@ NOISE = 0.05
 """Rates that differ by less count as equal, however significant the difference is.
 
 Machines drift by as much within hours. It is also MLPerf Storage's bound for replicated runs.
-"""
-
-MIN_VALUES = 4
-"""Smallest number of values on each side.
-
-With 3 on both sides no outcome has p < 0.05, and a smaller side is too weak, whatever the other is.
 """
 
 MAX_EXACT = 80
@@ -51,51 +43,12 @@ each end.
 
 _MAX_LOG = math.log(1e30)
 
-Difference = Literal["better", "worse", "same", "too few"]
-
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval [low, high] of the mean of at least two values (Student's t)."""
     half = quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
     middle = fmean(values)
     return middle - half, middle + half
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """Candidate over baseline. ``difference`` is ``same`` if no difference counts."""
-
-    # Hodges-Lehmann: the median of all ratios of a candidate value to a baseline value
-    ratio: float | None
-    low: float | None
-    high: float | None
-    p: float | None  # two-sided Mann-Whitney
-    effect: float | None  # A12: probability that a candidate value is larger; 0.5: no effect
-    difference: Difference
-
-
-def judge(
-    candidate: Sequence[float],
-    baseline: Sequence[float],
-    *,
-    higher_is_better: bool,
-    noise: float = NOISE,
-) -> Judgement:
-    """Compare two groups. A difference counts if p < 0.05 and the change is above ``noise``."""
-    if not candidate or not baseline:
-        return Judgement(None, None, None, None, None, "too few")
-    ratio = low = high = None
-    if min(*candidate, *baseline) > 0:
-        ratio, low, high, _ = ratio_interval(candidate, baseline)
-    effect = a12(candidate, baseline)
-    if min(len(candidate), len(baseline)) < MIN_VALUES:
-        return Judgement(ratio, low, high, None, effect, "too few")
-    p = mann_whitney_p(candidate, baseline)
-    if p >= SIGNIFICANT or (ratio is not None and abs(ratio - 1) <= noise):
-        return Judgement(ratio, low, high, p, effect, "same")
-    return Judgement(
-        ratio, low, high, p, effect, "better" if (effect > 0.5) == higher_is_better else "worse"
-    )
 
 
 def a12(one: Sequence[float], other: Sequence[float]) -> float:
