@@ -363,6 +363,16 @@ def test_a_measured_storage_counts_by_its_low_end(make_run: Build) -> None:
     assert one.measured.missing_bytes_per_s == pytest.approx(one.buy_bytes_per_s - 300e6, rel=1e-3)
 
 
+def test_what_a_run_received_overrides_a_ceiling_below_it(make_run: Build) -> None:
+    """The fetch ceiling was measured in a bad minute: 150 MB/s. The accelerators received 190."""
+    doc = make_run(rates={"fetch": 1500.0, "storage_raw": 1600.0})
+    found = size("resnet50-h100", Demand(accelerators=8), doc).measured
+    assert found.counted_bytes_per_s == pytest.approx(190e6, rel=0.01)
+    assert not found.with_margin
+    warm = make_run(rates={"fetch": 1500.0, "storage_raw": 1600.0}, workload={"cache": "warm"})
+    assert size("resnet50-h100", Demand(accelerators=8), warm).measured.read_bytes_per_s == 150e6
+
+
 def test_a_search_needs_no_margin(make_run: Build) -> None:
     """It has counted what whole jobs received, with their waits for others and their filling."""
     search = FindMax(required_accelerator_utilization=0.9, accelerators=3, low=2, high=3, points=[])

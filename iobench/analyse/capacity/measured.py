@@ -7,6 +7,7 @@ storage would feed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...errors import UsageError
 from ...schema.dataset import DatasetSpec
@@ -70,8 +71,13 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
             f"run {doc.run_id} measured neither the fetch ceiling nor raw storage",
             remedy="name a run that measured its ceilings (without --calibration 0s)",
         )
+    by, high = _by(doc, evidence, supply), evidence.bytes_per_s(supply.high)
     low = rate if supply.low is None else evidence.bytes_per_s(supply.low) or rate
     alone = not _with_its_job(doc, supply)
+    received = _received(doc)
+    if alone and received is not None and received.low > low / job.margin:
+        rate, low, alone = max(rate, received.middle), received.low, False
+        by = "the run, whose accelerators received it"
     more = job.amplification / _amplification(doc) * (job.margin if alone else 1.0)
     latency, source = known_latency(doc)
     of_one = job.samples_per_s_per_accelerator * job.bytes_per_sample * more
@@ -84,10 +90,10 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
         counted_bytes_per_s=low,
         needed_bytes_per_s=needed,
         with_margin=alone,
-        low_bytes_per_s=evidence.bytes_per_s(supply.low),
-        high_bytes_per_s=evidence.bytes_per_s(supply.high),
+        low_bytes_per_s=None if low == rate and supply.low is None else low,
+        high_bytes_per_s=None if high is None else max(high, rate),
         reads_in_flight=supply.reads_in_flight,
-        by=_by(doc, evidence, supply),
+        by=by,
         raw_bytes_per_s=evidence.bytes_per_s(evidence.raw),
         latency_s=latency,
         latency_from=source,
@@ -97,6 +103,24 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
         missing_bytes_per_s=max(0.0, needed - low),
         notes=tuple(_notes(doc, job)),
     )
+
+
+class _Received(NamedTuple):
+    """What the accelerators of a run received, in stored bytes/s: median and least repetition."""
+
+    middle: float
+    low: float
+
+
+def _received(doc: TrainingRecord) -> _Received | None:
+    """None if it says nothing about the storage: not known, or a cache served the run."""
+    found = doc.job.verdict.fed if doc.job.verdict else None
+    summary = doc.metrics.get("samples_per_s")
+    if found is None or found.accelerators is None or not found.basis or summary is None:
+        return None
+    evidence = gather(doc)
+    middle, low = evidence.bytes_per_s(summary.median), evidence.bytes_per_s(summary.min)
+    return None if not summary.n or middle is None or low is None else _Received(middle, low)
 
 
 def _with_its_job(doc: TrainingRecord, supply: Supply) -> bool:
