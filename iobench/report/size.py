@@ -114,7 +114,9 @@ def _margin(need: Requirement) -> str:
         else ""
     )
     slow = ""
-    if found.factor > MUCH:
+    if found.queue == 0:
+        slow = "; no batch is prefetched (loader.workers=0): with workers less is needed"
+    elif found.factor > MUCH:
         slow = (
             "; longer epochs need less"
             if need.latency_s is None
