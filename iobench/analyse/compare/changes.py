@@ -3,8 +3,9 @@
 Two statistics are compared with their distribution over random orders of the runs:
 
 - a split: the largest standardized difference between the runs before a position and those after
-  it, at 3.5 %. It is made of logarithms, so that two runs at the end can tell a large change; odd
-  runs are moved to 5 standard deviations, so that one of them does not hide a change;
+  it, at 3.5 %. It is made of logarithms, so that two runs at the end can tell a large change; the
+  highest and the lowest are moved to the next ones, and all odd ones to 5 standard deviations, so
+  that odd runs do not hide a change;
 - a dip: the largest standardized rank sum of a stretch of runs among all runs around it (A. B.
   Olshen et al., "Circular binary segmentation for the analysis of array-based DNA copy number
   data", 2004), at 1.5 %.
@@ -142,6 +143,8 @@ def _best_split(values: _F64) -> int | None:
 def _split(values: _F64) -> tuple[_F64, float]:
     """The score of each position of a split, and the p of the largest one."""
     logs = np.log(values)
+    ordered = np.sort(logs)
+    logs = np.clip(logs, ordered[1], ordered[-2])
     middle = np.median(logs)
     spread = 1.4826 * np.median(np.abs(logs - middle))  # of the normal distribution
     if spread:

@@ -71,7 +71,7 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """``answer`` is ``not told`` also where the newest runs may show a change."""
+    """``possible``: a change after the last of ``points`` that too few runs show to tell it."""
 
     workload: str
     metric: str
@@ -161,9 +161,9 @@ def _answer(
         return "not told", "a value is 0, so that there is no ratio"
     if len(medians) < MIN_RUNS:
         return "not told", f"{len(medians)} of the {MIN_RUNS} runs that it takes at least"
-    if possible is not None:
-        return "not told", possible.why
-    return ("changed" if told else "no change"), ""
+    if told:
+        return "changed", ""
+    return ("no change", "") if possible is None else ("not told", possible.why)
 
 
 @dataclass(frozen=True, slots=True)
