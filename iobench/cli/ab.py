@@ -16,13 +16,13 @@ from .common import (
     whole_number,
 )
 from .gate import add_gate
+from .sides import ACCELERATORS, SEED, sides_of
 from .terminal import Live
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
-    from ..runner.ab import SideAsked
+    from ..runner.side import SideAsked
     from ..schema.ab import AbRecord, Side
-    from ..schema.record import TrainingRecord
 
 EXAMPLES = """examples:
   iobench ab /mnt/fast/resnet50 /mnt/slow/resnet50 --workload resnet50-h100 --budget 10m
@@ -37,8 +37,6 @@ told. It calls equal sides different in at most 5 % of comparisons, however ofte
 exit status: 0 ok, 1 failed, 2 usage, 3 a side is INVALID, 130 interrupted; with --fail-on 4 if B is
 worse, and as --if-untold says where nothing is told or a side is INVALID
 """
-
-_SEED, _ACCELERATORS = 42, 1
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +79,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--accelerators",
         type=whole_number,
         metavar="N",
-        help=f"number of ranks (default: as in the run that is repeated, or {_ACCELERATORS})",
+        help=f"number of ranks (default: as in the run that is repeated, or {ACCELERATORS})",
     )
     parser.add_argument(
         "--metric",
@@ -118,7 +116,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         metavar="N",
         help="seed of the first turn; each has its own (default: as in the run that is repeated, "
-        f"or {_SEED})",
+        f"or {SEED})",
     )
     add_results(parser, "for the directory of the comparison")
     add_break_lock(parser)
@@ -223,115 +221,6 @@ def _threshold(args: argparse.Namespace) -> float:
             remedy="give one of them",
         )
     return given[0] if given else NOISE
-
-
-def sides_of(args: argparse.Namespace) -> tuple[SideAsked, SideAsked]:
-    """Make the plans of both sides. Raises UsageError, and as ``make_plan``, with the side."""
-    from ..errors import UsageError
-    from ..runner.ab import naming
-
-    places = (args.a, args.a if args.b is None else args.b)
-    runs = []
-    for name, place in zip("AB", places, strict=True):
-        with naming(name):
-            runs.append(_run_of(place))
-    known = next((doc for doc in runs if doc is not None), None)
-    if known is None and args.workload is None:
-        raise UsageError(
-            "it is not known which workload to run on the data",
-            remedy="add --workload NAME (iobench list workloads), or name a run directory for A",
-        )
-    if args.workload is not None and all(doc is not None for doc in runs):
-        raise UsageError(
-            "--workload can't be used with run directories, which have a workload",
-            remedy="leave it out, or name the datasets",
-        )
-    if args.data is not None and known is None:
-        raise UsageError(
-            "--data is for run directories, but A and B are datasets", remedy="leave it out"
-        )
-    found = []
-    for name, place, doc in zip("AB", places, runs, strict=True):
-        with naming(name):
-            found.append(_side(args, name.lower(), place, doc, known))
-    a, b = found
-    if a.plan.workload.name != b.plan.workload.name:
-        raise UsageError(
-            f"A runs the workload '{a.plan.workload.name}', but B '{b.plan.workload.name}', so "
-            "that their rates can't be compared",
-            remedy="name two runs of one workload, or two datasets and --workload",
-        )
-    return a, b
-
-
-def _run_of(place: str) -> TrainingRecord | None:
-    """The record of a run directory; None for a dataset."""
-    from ..errors import UsageError
-    from ..schema.ab import AB_FILE
-    from ..schema.record import RUN_FILE, load_training
-    from ..schema.sweep import SWEEP_FILE
-
-    path = Path(place)
-    for file, kind in ((AB_FILE, "comparison in turns"), (SWEEP_FILE, "sweep")):
-        if (path / file).is_file():
-            raise UsageError(
-                f"{place} is a {kind}, not one run", remedy="name the directory of a run below it"
-            )
-    if path.name == RUN_FILE and path.is_file():
-        return load_training(path)
-    return load_training(path) if (path / RUN_FILE).is_file() else None
-
-
-def _side(
-    args: argparse.Namespace,
-    name: str,
-    place: str,
-    doc: TrainingRecord | None,
-    known: TrainingRecord | None,
-) -> SideAsked:
-    """The plan of a side: of a run (``doc``), or of a dataset with a workload.
-
-    ``known``: the run whose workload a dataset without --workload gets. Its seed is that of both
-    sides.
-    """
-    from ..runner.ab import SideAsked
-    from ..runner.earlier import Asked, asked_again, check_same_data
-    from ..runner.plan import make_plan
-    from ..schema.job import DatasetFacts
-    from ..schema.workload import load_workload
-
-    own = tuple(getattr(args, f"set_{name}"))
-    overrides = [*args.overrides, *own]
-    origin = getattr(args, f"origin_{name}") or args.origin
-    if doc is not None:
-        asked = asked_again(doc, data=args.data, origin=origin, overrides=overrides)
-    elif args.workload is None and known is not None:
-        elsewhere = known.with_job(dataset=DatasetFacts(location=None))
-        asked = asked_again(elsewhere, data=place, origin=origin, overrides=overrides)
-    else:
-        asked = Asked(
-            workload=load_workload(args.workload, overrides),
-            data=place,
-            origin=origin,
-            accelerators=known.job.accelerators if known is not None else _ACCELERATORS,
-            seed=_SEED,
-        )
-    seed = _SEED
-    if args.seed is not None:
-        seed = args.seed
-    elif known is not None and known.job.repetitions:
-        seed = known.job.repetitions[0].seed
-    plan = make_plan(
-        asked.workload,
-        asked.data,
-        origin=asked.origin,
-        accelerators=args.accelerators if args.accelerators is not None else asked.accelerators,
-        repetitions=args.max_turns,
-        seed=seed,
-    )
-    if doc is not None and args.data is None:
-        check_same_data(doc, plan)
-    return SideAsked(plan=plan, settings=own, repeats=doc.run_id if doc is not None else "")
 
 
 class Turns(Live):

@@ -10,58 +10,35 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from .. import __version__
-from ..analyse.compare.identity import identity
 from ..analyse.compare.sequential import MIN_TURNS
 from ..analyse.compare.statistics import NOISE
-from ..analyse.compare.turns import claims_of, figures_of, logs_of, sequential_of
+from ..analyse.compare.turns import claims_of, logs_of, sequential_of
 from ..errors import InterruptedRun, IobenchError, UsageError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
-from ..schema.ab import MAX_TURNS, AbRecord, Name, Side, SideTurn, Turn, save_ab
-from ..schema.metrics import BY_NAME
-from ..schema.record import TrainingRecord
-from ..schema.training import Repetition
+from ..schema.ab import AbRecord, Name, Turn, save_ab
 from ..storage.locks.reading import reading
-from ..text import printable
 from ..units import counted, format_duration
-from .agent import HostAgent
-from .calibration.bench import Bench
 from .directory import new_directory
 from .estimate import expected_repetition_s
-from .experiment import timed, write_run
-from .facts import add_changes, add_loader_facts, begin_record, shard_versions
 from .others import Others
 from .plan import Plan
 from .progress import Progress
-from .repetition import measure, repetition_phase
-from .third_party import is_library, prepare_library
+from .side import MeasuredSide, SideAsked, naming
 
 log = logging.getLogger(__name__)
 
 USUAL_TURNS = 20
 """Turns at most, unless the user says otherwise: they tell 10 % at a spread of 5 %."""
 
-NO_KNOCK_OUTS = "two sides in turns leave no stage out"
-
-_WARM_UP_SEED = MAX_TURNS
-"""Added to the seed for the warm-up, so that no turn reads in the same order."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SideAsked:
-    """One side: its plan, and how the user has named it."""
-
-    plan: Plan
-    settings: tuple[str, ...] = ()  # that were given for this side alone
-    repeats: str = ""  # the id of the run that is repeated
+NAMES: tuple[Name, Name] = ("A", "B")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +91,7 @@ def compare_in_turns(
         raise _too_small(options.budget_s, 2 * least)
     with ExitStack() as held:
         leases = []
-        for name, asked in (("A", a), ("B", b)):
+        for name, asked in zip(NAMES, (a, b), strict=True):
             with naming(name):
                 # This refuses what the data can't provide, before anything is written.
                 make_reader(asked.plan.manifest, asked.plan.storage, asked.plan.workload.reader)
@@ -123,11 +100,20 @@ def compare_in_turns(
                 )
                 leases.append(Others(held.enter_context(lease)))
         directory = new_directory(options.results, f"{a.plan.workload.name}-ab")
-        sides = (
-            _Side("A", a, leases[0], directory, options, watcher, held),
-            _Side("B", b, leases[1], directory, options, watcher, held),
+        one, other = (
+            MeasuredSide(
+                name,
+                asked,
+                others,
+                directory,
+                watcher,
+                held,
+                command=options.command,
+                rules=options.rules,
+            )
+            for name, asked, others in zip(NAMES, (a, b), leases, strict=True)
         )
-        return _Comparison(sides, directory, options, watcher).run(), directory
+        return _Comparison((one, other), directory, options, watcher).run(), directory
 
 
 def _too_small(budget_s: float, needed_s: float) -> UsageError:
@@ -138,126 +124,15 @@ def _too_small(budget_s: float, needed_s: float) -> UsageError:
     )
 
 
-@contextmanager
-def naming(side: str) -> Iterator[None]:
-    """Errors that the body raises begin with the name of the side."""
-    try:
-        yield
-    except IobenchError as error:
-        error.what = printable(f"side {side}: {error.what}")
-        raise
-
-
-class _Side:
-    """One side while it is measured: its run directory, and the record of its run."""
-
-    def __init__(
-        self,
-        name: Name,
-        asked: SideAsked,
-        others: Others,
-        directory: Path,
-        options: AbOptions,
-        progress: Progress,
-        held: ExitStack,
-    ) -> None:
-        plan = asked.plan
-        self.name: Name = name
-        self.others, self.progress = others, progress
-        own = directory / name.lower()
-        try:
-            own.mkdir()
-        except OSError as error:
-            raise IobenchError(f"cannot make the run directory {own}: {error.strerror}") from error
-        self.bench = Bench(
-            plan=plan,
-            agent=HostAgent(plan.storage),
-            directory=own,
-            seconds=0.0,
-            tick=progress.steps,
-            held=held,
-        )
-        self.doc = begin_record(
-            plan,
-            self.bench.agent,
-            run_id=f"{directory.name}-{own.name}",
-            command=options.command,
-            rules=options.rules,
-        )
-        self.doc.job.no_knock_outs = NO_KNOCK_OUTS
-        self.record = Side(
-            name=name,
-            run=own.name,
-            data=plan.data,
-            workload=plan.workload.name,
-            settings=list(asked.settings),
-            repeats=asked.repeats,
-        )
-        self.versions: dict[str, str] | str = ""
-
-    def warm_up(self) -> None:
-        """Prepare what the loader needs, and run a repetition that is not counted."""
-        bench, doc = self.bench, self.doc
-        with self._failing():
-            self.versions = shard_versions(bench.plan)
-            if is_library(bench.plan):
-                kind = bench.plan.workload.loader.kind
-                title = f"side {self.name}: the samples that loader '{kind}' delivers"
-                with timed(doc, "prepare", self.progress, title):
-                    add_loader_facts(doc, prepare_library(bench.plan, bench.held, proof=True))
-            phase = repetition_phase(bench.plan, _WARM_UP_SEED, name="warm-up")
-            began = time.monotonic()
-            with timed(doc, "warm_up", self.progress, f"side {self.name}: warm-up"):
-                kept: list[Repetition] = []
-                outcome = measure(
-                    bench,
-                    replace(phase, repetition=0),
-                    kept.append,
-                    self.others.look,
-                    keep_interrupted=False,
-                )
-                add_loader_facts(doc, outcome.loader)
-            self.record.warm_up_s = time.monotonic() - began
-
-    def repeat(self, number: int) -> SideTurn:
-        """Run the repetition of a turn. Raises IobenchError if it has not read all it should."""
-        began = time.monotonic()
-        with self._failing():
-            title = f"turn {number + 1}, side {self.name}"
-            with timed(self.doc, "measure", self.progress, title):
-                repetitions = self.doc.job.repetitions
-                phase = repetition_phase(self.bench.plan, number)
-                outcome = measure(self.bench, phase, repetitions.append, self.others.look)
-                self.others.look()
-            if not outcome.complete:
-                raise IobenchError("the repetition delivered no complete epoch")
-            return SideTurn(seconds=time.monotonic() - began, figures=figures_of(repetitions[-1]))
-
-    def end(self, *, stopped: bool, interrupted: bool) -> None:
-        """Write the run, and add what it says of itself to the record of the side."""
-        if interrupted:
-            self.doc.status = "interrupted"
-        if not stopped:
-            add_changes(self.doc, self.bench.plan, self.versions)
-        doc: TrainingRecord = write_run(self.doc, self.bench, self.others, stopped=stopped)
-        self.record.validity, self.record.identity = doc.validity, identity(doc)
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """A failure in the body is recorded in the run, and names the side."""
-        try:
-            yield
-        except IobenchError as error:
-            self.doc.status, self.doc.error = "failed", str(error)
-            with naming(self.name):
-                raise
-
-
 class _Comparison:
     """The turns of one call of ``compare_in_turns``."""
 
     def __init__(
-        self, sides: tuple[_Side, _Side], directory: Path, options: AbOptions, watcher: Watcher
+        self,
+        sides: tuple[MeasuredSide, MeasuredSide],
+        directory: Path,
+        options: AbOptions,
+        watcher: Watcher,
     ) -> None:
         self.sides, self.directory = sides, directory
         self.options, self.watcher = options, watcher
@@ -351,7 +226,7 @@ class _Comparison:
             b=found["B"],
         )
         for side in self.sides:
-            _check_measured(side, found[side.name], record.metric)
+            side.check_measured(found[side.name], record.metric)
         with defer_interrupts():
             record.turns.append(turn)
             record.claims = claims_of(record)
@@ -360,20 +235,6 @@ class _Comparison:
 
     def _save(self) -> None:
         save_ab(self.directory, self.record)
-
-
-def _check_measured(side: _Side, turn: SideTurn, metric: str) -> None:
-    """Raises IobenchError if a side has no value of the metric, or one of which there is no ratio.
-
-    A comparison that can't be decided by its metric must not go on, and never passes.
-    """
-    if not turn.figures.get(metric):
-        label = BY_NAME[metric].short
-        is_0 = metric in turn.figures
-        why = "is 0, so that it has no ratio" if is_0 else "was not measured"
-        raise IobenchError(
-            f"side {side.name}: {label} ({metric}) {why}", remedy="choose another --metric"
-        )
 
 
 def _seconds(turn: Turn) -> float:

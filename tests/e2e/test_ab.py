@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from iobench.generator import generate
-from iobench.runner import ab
+from iobench.runner import side
+from iobench.runner.repetition import measure as original
 from iobench.schema.ab import AbRecord, load_ab
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
@@ -73,11 +74,11 @@ def test_a_slower_side_is_told(
     assert 0.15 < claim.ratio.value <= claim.ratio.high < 1
     assert [turn.first for turn in record.turns[:4]] == ["A", "B", "A", "B"]
     assert len({turn.seed for turn in record.turns}) == len(record.turns)
-    for side in record.sides:
-        run = load_training(directory / side.run)
+    for each in record.sides:
+        run = load_training(directory / each.run)
         # the warm-up is not among them, and each turn has the seed of the other side
-        assert [each.seed for each in run.job.repetitions] == [t.seed for t in record.turns]
-        assert {each.samples for each in run.job.repetitions} == {SAMPLES}
+        assert [one.seed for one in run.job.repetitions] == [t.seed for t in record.turns]
+        assert {one.samples for one in run.job.repetitions} == {SAMPLES}
     assert record.a.identity["storage.latency_s"] != record.b.identity["storage.latency_s"]
     code, again, err = call("report", directory, "--json")
     assert (code, err) == (0, "")
@@ -112,7 +113,6 @@ def test_a_side_against_itself_as_in_an_earlier_run(
 def raising(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
     """Raise ``error`` in place of the ``at``-th repetition, from 1, the warm-ups included."""
     begun = []
-    original = ab.measure
 
     def measure(*given: Any, **more: Any) -> Any:
         begun.append(1)
@@ -120,7 +120,7 @@ def raising(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> N
             raise error
         return original(*given, **more)
 
-    monkeypatch.setattr(ab, "measure", measure)
+    monkeypatch.setattr(side, "measure", measure)
 
 
 def test_complete_turns_count_after_an_interrupt(
@@ -137,7 +137,7 @@ def test_complete_turns_count_after_an_interrupt(
     assert record.status == "interrupted"
     assert len(record.turns) == 2
     assert record.claims[0].answer == "not told"
-    runs = [load_training(directory / side.run) for side in record.sides]
+    runs = [load_training(directory / each.run) for each in record.sides]
     assert [run.status for run in runs] == ["interrupted"] * 2
     assert [len(run.job.repetitions) for run in runs] == [3, 2]  # the third turn began with A
     assert call("report", directory)[0] == 0
@@ -153,7 +153,7 @@ def test_a_side_that_fails_is_named_and_the_turns_are_kept(
     record, directory = the_record(tmp_path)
     assert (record.status, len(record.turns)) == ("failed", 1)
     assert record.error
-    statuses = [load_training(directory / side.run).status for side in record.sides]
+    statuses = [load_training(directory / each.run).status for each in record.sides]
     assert statuses == ["ok", "failed"]
 
 
