@@ -68,7 +68,7 @@ def test_reads_in_flight_and_latency_on_paper_and_in_truth(
     """2 workers with 1 read of 20 ms in flight get 100 samples/s: 4 in flight make it 400, half the
     latency 200.
     """
-    _, root = make_dataset(samples=240, sample_size={"mean": 10_000})
+    _, root = make_dataset(samples=480, sample_size={"mean": 10_000})
     job: dict[str, Any] = {
         "batch_size": 12,
         "accelerator": {"step_time": "5ms"},
