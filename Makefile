@@ -34,7 +34,7 @@ test-slow: setup gcc ganesha  ## the tests that "make test" leaves out
 	# Oracles measure speeds: one at a time, with nothing beside them.
 	$(BIN)/python -m pytest -q -m 'alone and not long' tests/oracle
 
-oracles: setup gcc ganesha  ## every oracle, one at a time (half an hour)
+oracles: setup gcc ganesha  ## every oracle, one at a time (an hour)
 	$(BIN)/python -m pytest -q -m alone tests/oracle
 
 coverage: setup gcc ganesha  ## which branches the tests take, by package (half an hour)

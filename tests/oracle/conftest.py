@@ -38,7 +38,7 @@ LONG = {
     "test_verdict_oracle.py",
     "test_whatif_oracle.py",
 }
-"""Files whose oracles only ``make oracles`` runs: together they take 20 minutes."""
+"""Files whose oracles only ``make oracles`` runs: together they take 50 minutes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
