@@ -197,7 +197,7 @@ def gated(args: argparse.Namespace, record: AbRecord) -> int:
     found = verdict(primary(record))
     untold = [f"side {side.name} is INVALID" for side in invalid_sides(record)]
     if found == "not told":
-        untold.append(answer(record))
+        untold.append(answer(record).removeprefix("not told").lstrip(": "))
     return status_of(args, failed=[answer(record)] if found == "worse" else [], untold=untold)
 
 
