@@ -14,6 +14,7 @@ import pytest
 
 from iobench.analyse.compare.claims import Sides, claim, claims_at_once, excludes_1
 from iobench.analyse.compare.drift import drift_of
+from iobench.analyse.compare.earlier import combined
 from tests.claim_rates import (
     HISTORY_WORLDS,
     LENGTHS,
@@ -26,6 +27,7 @@ from tests.claim_rates import (
     WORLDS,
     Situation,
     compared,
+    drift,
     histories,
     in_turns,
 )
@@ -78,6 +80,21 @@ def test_drift_of_recorded_runs_makes_one_run_a_side_enough() -> None:
             wrong += found.answer == "different"
     assert math.sqrt(np.mean(variances)) == pytest.approx(np.log(truth).std(), rel=0.1)
     assert wrong / (trials * pairs) <= at_most(MAX_WRONG, trials)
+
+
+@pytest.mark.parametrize("restless", [0.05, 0.08])
+def test_a_calm_place_does_not_stand_for_a_restless_one(restless: float) -> None:
+    """30 earlier runs at 1 % and 5 that differ by more: one run a side, of equal storages."""
+    rng = np.random.default_rng(6)
+    calm, trials = World(cv=0.01), 1000
+    other, wrong = World(cv=0.0, drift=restless), 0
+    earlier = (medians(rng, calm, trials, 30), medians(rng, other, trials, 5))
+    pairs = zip(medians(rng, calm, trials, 1), medians(rng, other, trials, 1), strict=True)
+    for one, two, (before, after) in zip(*earlier, pairs, strict=True):
+        known = combined([drift(one), drift(two)])
+        found = claim(METRIC, after.tolist(), before.tolist(), higher_is_better=True, drift=known)
+        wrong += found.answer == "different"
+    assert wrong / trials <= at_most(MAX_WRONG, trials)
 
 
 def test_several_metrics_together_are_rarely_different_by_chance() -> None:

@@ -154,7 +154,7 @@ def test_the_cheaper_work_is_ranked_first(machines: Machines, by_cores: Path) ->
 def test_hosts_grow_only_as_far_as_the_storage(machines: Machines) -> None:
     """Two hosts on a storage of 250 samples/s do no more work than one, and cost twice as much."""
     results = machines.scratch / "storage"
-    runs(machines, machines.slow / "data", results, 2)
+    runs(machines, machines.slow / "data", results, 2, "--calibration", "2")
 
     def figures(*words: object) -> Any:
         (ranking,) = answer(
@@ -165,6 +165,7 @@ def test_hosts_grow_only_as_far_as_the_storage(machines: Machines) -> None:
         return option["figures"]
 
     one, two, grown = figures(), figures("--hosts", 2), figures("--hosts", 2, "--storage-grows")
+    assert one["storage_samples_per_s"] == pytest.approx(SLOW / SAMPLE, rel=0.1)
     assert one["samples_per_s"] == pytest.approx(SLOW / SAMPLE, rel=0.1)
     assert two["samples_per_s"] == pytest.approx(one["samples_per_s"], rel=0.05)
     assert two["samples_per_usd"] == pytest.approx(one["samples_per_usd"] / 2, rel=0.05)
@@ -179,7 +180,8 @@ def test_size_says_which_of_the_two_to_buy(machines: Machines) -> None:
     )
     workload = machines.scratch / "workload.yaml"
     sized = answer(
-        machines, "size", workload, "--accelerators", 1, "--dataset-size", "60MB", *emulated
+        *(machines, "size", workload, "--accelerators", 1, *emulated),
+        *("--set", f"dataset={machines.scratch / 'demo.yaml'}"),
     )
     assert SLOW < sized["buy_bytes_per_s"] <= FAST
     fed = {}
