@@ -157,11 +157,21 @@ def test_a_side_that_fails_is_named_and_the_turns_are_kept(
     assert statuses == ["ok", "failed"]
 
 
-def test_a_budget_with_time_for_few_turns_tells_nothing(
+def test_a_budget_without_time_for_a_turn_is_refused(
     call: Call, data: Path, tmp_path: Path, words: tuple[object, ...]
 ) -> None:
-    """It takes those that fit, and a gate does not pass in silence."""
+    """How long a turn takes is known after the warm-up, so there is a record."""
     code, _, err = call("ab", data, *words, "--budget", "1ms")
     assert (code, err.count("\n")) == (2, 1)
+    record, _ = the_record(tmp_path)
+    assert (record.status, record.turns) == ("failed", [])
+
+
+def test_a_metric_that_a_side_does_not_measure_never_passes(
+    call: Call, data: Path, tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    metric = ("--metric", "accelerator_utilization_sustained", "--if-untold", "pass")
+    code, out, err = call("ab", data, *words, *metric, "--fail-on", "5%")
+    assert (code, out, err.count("\n")) == (1, "", 1)
     record, _ = the_record(tmp_path)
     assert (record.status, record.turns) == ("failed", [])
