@@ -28,11 +28,11 @@ from tests.oracle.plants import (
 WORKLOAD: dict[str, Any] = {
     "batch_size": 20,
     "accelerator": {"step_time": "20ms"},
-    "reader": {"direct": True, "concurrency": 16},
+    "reader": {"direct": True},
     "loader": {"workers": 2},
 }
-"""1,000 samples/s are asked for, with up to 32 reads in flight. The kernel works in slices of
-0.1 s, so short points of a curve differ by more than those of a device.
+"""1,000 samples/s are asked for, with up to 8 reads in flight. The kernel works in slices of 0.1 s,
+so short points of a curve differ by more than those of a device.
 """
 
 READS_PER_S = 250
