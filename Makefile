@@ -57,7 +57,7 @@ bench: setup  ## hot paths, then storage, checkpoints and S3 against fio and pla
 fuzz: $(STAMP)  ## look for inputs that do harm, for MINUTES=10; what is found lies in tests/corpus
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
-promises: setup gcc  ## measure the figures of docs/promises.md, and write them there (a quarter of an hour)
+promises: setup gcc  ## measure the figures of docs/promises.md and docs/statistics.md (a quarter of an hour)
 	$(BIN)/python -m tests.promises
 
 clean:  ## remove demo-data, .venv and caches; results stay

@@ -1,7 +1,7 @@
 """How often claims about runs are right, where the truth is known.
 
-``tests/oracle/test_claims.py`` tests these shares against what is promised, and ``make promises``
-writes them into docs/statistics.md.
+``tests/oracle/test_claims.py`` tests these shares against what is promised, and
+``tests.claim_tables`` makes the tables of docs/statistics.md of them.
 """
 
 from __future__ import annotations
@@ -102,13 +102,6 @@ class Told:
                 self.equal[1.0],
             )
         )
-
-
-HEADS = (
-    *("false different", "wrong equal"),
-    *(f"different told at {truth:g}" for truth in TRUTHS[1:]),
-    "equal told at 1",
-)
 
 
 def told(claims: Mapping[float, Sequence[Claim]]) -> Told:
@@ -267,59 +260,3 @@ def histories(world: World, runs: int, *, trials: int = HISTORIES) -> Changes:
     right = [any(abs(at - step) <= 1 for at in places) for places in found]
     besides = sum(len(places) > 1 for places in found)
     return Changes(trials, false / trials, sum(right) / trials, besides / trials)
-
-
-def figures() -> tuple[list[str], bool]:
-    """The tables of docs/statistics.md, and whether every promise held."""
-    comparisons = {(world, case): compared(world, case) for world in WORLDS for case in SITUATIONS}
-    walks = {(world, case): compared(world, case) for world in WALKS for case in IN_ORDER}
-    turns = {world: in_turns(world) for world in TURN_WORLDS}
-    changes = {
-        (world, runs): histories(world, runs) for world in HISTORY_WORLDS for runs in LENGTHS
-    }
-    lines = [
-        f"Per cent of {TRIALS:,} simulated comparisons for each row.",
-        "",
-        "`compare`:",
-        "",
-        *_table(
-            ("runs differ by", "runs", *HEADS),
-            [f"{world} | {case} | {found.cells}" for (world, case), found in comparisons.items()],
-        ),
-        "`compare`, where the level walks from run to run. Nothing is promised of runs that are "
-        "not in turns:",
-        "",
-        *_table(
-            ("runs differ by", "runs", *HEADS),
-            [f"{world} | {case} | {found.cells}" for (world, case), found in walks.items()],
-        ),
-        f"`ab` with at most {MAX_TURNS} turns:",
-        "",
-        *_table(
-            (
-                *("repetitions differ by", *HEADS, "turns at 1", "turns at 0.9"),
-                "0.9 told within the promised turns",
-            ),
-            [f"{world.of_turns} | {found.cells}" for world, found in turns.items()],
-        ),
-        f"`history`, per cent of {HISTORIES} simulated histories for each row:",
-        "",
-        *_table(
-            (
-                *("runs differ by", "runs", "false change points"),
-                *("a step to 0.9 found", "and another change besides"),
-            ),
-            [f"{world} | {runs} | {found.cells}" for (world, runs), found in changes.items()],
-        ),
-    ]
-    held = [each.held for each in (*comparisons.values(), *turns.values(), *changes.values())]
-    return lines, all(held)
-
-
-def _table(heads: Sequence[str], rows: Sequence[str]) -> list[str]:
-    return [
-        f"| {' | '.join(heads)} |",
-        "|---" * len(heads) + "|",
-        *(f"| {row} |" for row in rows),
-        "",
-    ]

@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 from iobench import __version__
 from iobench.units import format_duration
 
-from .claim_rates import figures as claim_figures
+from .claim_tables import figures as claim_figures
 from .faults.loop.driver import collect
 
 ROOT = Path(__file__).resolve().parent.parent
