@@ -193,6 +193,11 @@ def format_share(ratio: float) -> str:
     return f"{ratio * 100:.2g} %" if ratio < 0.995 else f"{ratio * 100:.0f} %"
 
 
+def format_factor(factor: float) -> str:
+    """With three significant digits, zeros kept: ``1.00 x``, ``0.985 x``, ``14.5 x``, ``120 x``."""
+    return f"{factor:#.3g} x" if 0.001 <= abs(factor) < 99.95 else f"{factor:.3g} x"
+
+
 def _three(value: float) -> str:
     magnitude = abs(value)
     return (

@@ -9,7 +9,14 @@ from ..analyse.compare.losses import Saving
 from ..analyse.compare.options import Option, Part, Price
 from ..analyse.compare.ranking import Against, BreakEven, Ranking
 from ..schema.instances import STATED
-from ..units import counted, format_bytes, format_count, format_duration, format_percent
+from ..units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_factor,
+    format_percent,
+)
 from .figures import spread
 
 MAX_DIFFERENCES = 4
@@ -309,7 +316,7 @@ def times(against: Against) -> str:
         return ""
     if against.low is None or against.high is None:
         least = "at least " if against.low is not None else ""
-        return f"{least}{against.ratio:.3g} x"
+        return f"{least}{format_factor(against.ratio)}"
     if against.low == against.high:
-        return f"{against.ratio:.3g} x"
-    return f"{against.ratio:.3g} x [{against.low:.3g}, {against.high:.3g}]"
+        return format_factor(against.ratio)
+    return f"{format_factor(against.ratio)} [{against.low:.3g}, {against.high:.3g}]"

@@ -11,7 +11,7 @@ from ..analyse.compare.history import ChangePoint, Entry, History, Told
 from ..analyse.compare.statistics import NOISE
 from ..schema.claim import Drift
 from ..schema.metrics import COMPARED
-from ..units import counted, format_duration, format_percent
+from ..units import counted, format_duration, format_factor, format_percent
 from .compare import left_out_sections
 from .figures import Format, figure, format_of, raw, spread_of, word
 from .sections import Bars, Cell, Column, Headline, Item, Items, Row, Section, Table
@@ -32,7 +32,7 @@ def sections(found: Sequence[History], left_out: Sequence[str]) -> list[Section]
 
 def _history(one: History, name: str) -> list[Section]:
     metric = COMPARED[one.metric]
-    trend = "" if one.trend is None else f", newest third {one.trend:.3g} x the oldest"
+    trend = "" if one.trend is None else f", newest third {format_factor(one.trend)} the oldest"
     runs = counted(len(one.entries), "run")
     points = {point.at: point for point in (*one.points, *([one.possible] if one.possible else []))}
     found: list[Section] = [
@@ -173,7 +173,7 @@ def _change(point: ChangePoint, entry: Entry) -> Item:
     if point.p is not None:
         told = f", p {point.p:.2g}"
     text = (
-        f"{entry.created[:16]}: {_word(point)}: {ratio.value:.3g} x{interval}{told}; "
+        f"{entry.created[:16]}: {_word(point)}: {format_factor(ratio.value)}{interval}{told}; "
         f"since the run of {point.after[:16]}"
     )
     more = len(point.changed) - MAX_CHANGED

@@ -34,6 +34,7 @@ from iobench.analyse.verdict.rebuild import conclude
 from iobench.cli.main import main
 from iobench.documents import json_text
 from iobench.report import (
+    ab,
     advise,
     checkpoint_plan,
     compare,
@@ -76,6 +77,7 @@ from iobench.schema.verdict import Confirmation, Estimate, Turn
 from iobench.schema.workload import load_workload
 from iobench.text import csv_cell, markdown
 from tests.unit.conftest import build_run
+from tests.unit.test_ab import FASTER
 from tests.unit.test_compare import BASE, FAST, document
 from tests.unit.test_history import runs as runs_over_time
 
@@ -239,6 +241,7 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
     "compare": lambda: compare.sections(
         [_compare(FAST), _compare(FAST[:2]), _compare([])], ["left"]
     ),
+    "ab": lambda: ab.sections(FASTER),
     "history": _history,
     "cost": _cost,
     "size": _size,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ...errors import UsageError
 from ...schema.record import Summary, TrainingRecord
-from ...schema.training import FindMax
+from ...schema.training import FindMax, FindMaxPoint
 from ...schema.verdict import Verdict
 from ...units import format_count
 from ..verdict.bind import verdict
@@ -62,7 +62,7 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
         ceilings=moved_ceilings(doc, before, change, settings, why),
         repetitions=[],
         # A search for the largest number of accelerators is of this storage, and these settings.
-        find_max=doc.job.find_max if change == Change(accelerators=change.accelerators) else None,
+        find_max=_search_of(doc, change),
         knock_outs=[],
         confirmations=[],
         no_knock_outs="the figures are predicted",
@@ -76,7 +76,7 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
         then = tried.source, tried.samples_per_s
         why.models.append(
             f"{tried.source} measured {format_count(tried.samples_per_s)} samples/s"
-            f"{'' if tried.exact else ' at most'}, which overrides the models"
+            f"{tried.bound and f' {tried.bound}'}, which overrides the models"
         )
     changed = changed.model_copy(update={"metrics": _metrics(gather(changed), then, tried)})
     error = now[1] / before.measured - 1 if now and before.measured else None
@@ -93,16 +93,23 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
     )
 
 
+def _search_of(doc: TrainingRecord, change: Change) -> FindMax | None:
+    search = doc.job.find_max
+    same = change == Change(accelerators=change.accelerators)
+    return search if search and search.points and same else None
+
+
 class Tried(NamedTuple):
     """What a search for the largest number of accelerators measured for a number of them.
 
-    ``exact``: this number was tried. Otherwise it is above one that starved, so the rate is the
-    highest that was delivered, and the utilization is not known.
+    ``bound`` is empty if this number was tried. It is "at most" for a number above one that
+    starved: the rate is the highest that was delivered, and the utilization is not known. It is "at
+    least" for a number below one that was fed: each accelerator gets what it got there.
     """
 
     samples_per_s: float
     utilization: float | None
-    exact: bool
+    bound: Literal["", "at most", "at least"]
     source: str = "the search for the largest number of accelerators"
 
 
@@ -111,24 +118,25 @@ def _tried(search: FindMax | None, ranks: int) -> Tried | None:
     points = [point for point in search.points if point.samples_per_s] if search else []
     here = [point for point in points if point.accelerators == ranks]
     if here:
-        utilizations = [
-            share
-            for point in here
-            if (
-                share := point.accelerator_utilization_steady
-                or point.accelerator_utilization_sustained
-            )
-            is not None
-        ]
+        utilizations = [share for point in here if (share := _share(point)) is not None]
         return Tried(
             median(point.samples_per_s or 0.0 for point in here),
             median(utilizations) if utilizations else None,
-            exact=True,
+            "",
         )
     failed = [point.accelerators for point in points if not point.passed]
     if failed and ranks > min(failed):
-        return Tried(max(point.samples_per_s or 0.0 for point in points), None, exact=False)
+        return Tried(max(point.samples_per_s or 0.0 for point in points), None, "at most")
+    fed = [point for point in points if point.passed and point.accelerators > ranks]
+    if fed:
+        nearest = min(fed, key=lambda point: point.accelerators)
+        rate = (nearest.samples_per_s or 0.0) * ranks / nearest.accelerators
+        return Tried(rate, _share(nearest), "at least")
     return None
+
+
+def _share(point: FindMaxPoint) -> float | None:
+    return point.accelerator_utilization_steady or point.accelerator_utilization_sustained
 
 
 def _metrics(

@@ -15,6 +15,7 @@ from typing import Literal
 
 from ...schema.claim import Claim
 from ...schema.metrics import COMPARED
+from ...units import format_factor
 from .comparison import Comparison, Row
 from .runs import PRIMARY, Group
 
@@ -116,8 +117,8 @@ def shown(row: Row) -> str:
     if ratio is None:
         return "no ratio"
     if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.3g} x"
-    return f"{ratio.value:.3g} x [{_end(ratio.low)}, {_end(ratio.high)}]"
+        return format_factor(ratio.value)
+    return f"{format_factor(ratio.value)} [{_end(ratio.low)}, {_end(ratio.high)}]"
 
 
 def _end(value: float) -> str:

@@ -112,7 +112,7 @@ def _changed(doc: TrainingRecord, reference: Reference) -> Iterator[str]:
         "batch_size": (job.batch_size, reference.batch_size),
         "epochs": (job.epochs, reference.epochs),
         "max_steps": (job.max_steps, None),
-        "reader.shuffle": ((job.reader.model_extra or {}).get("shuffle", True), True),
+        "reader.shuffle": (job.reader.shuffle, True),
         "reader.columns": (job.reader.columns, None),
         "reader.mmap": (job.reader.mmap, False),
         "loader.kind": (doc.job.loader.kind or job.loader.kind or OWN_LOADER, OWN_LOADER),
