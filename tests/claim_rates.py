@@ -13,6 +13,7 @@ import numpy as np
 
 from iobench.analyse.compare.changes import change_points
 from iobench.analyse.compare.claims import claim
+from iobench.analyse.compare.sequential import MAX_TURNS as LARGEST
 from iobench.analyse.compare.sequential import MIN_TURNS, Sequential
 from iobench.schema.claim import Answer, Claim, Drift
 
@@ -159,6 +160,7 @@ def drift(values: Floats) -> Drift:
 
 
 MAX_TURNS = 20
+PROMISES = 300
 
 TURN_WORLDS = (
     World(cv=0.01),
@@ -178,8 +180,8 @@ class InTurns:
 
     told: Told
     turns: dict[float, float]  # the median number, by the true ratio
-    promised: int  # trials in which the first turns promised a number within the largest one
-    kept: int  # of these: told different, in the right direction, within that number
+    promised: int  # trials in which the first turns promised a number of turns
+    kept: int  # of these: told different, in the right direction, by another ``ab`` of so many
 
     @property
     def power(self) -> float:
@@ -200,7 +202,6 @@ def in_turns(world: World, *, trials: int = TRIALS) -> InTurns:
     test = Sequential(MAX_TURNS, THRESHOLD)
     claims: dict[float, Sequence[Claim]] = {}
     turns: dict[float, float] = {}
-    promised = kept = 0
     for truth in TRUTHS:
         rng = np.random.default_rng((2, TURN_WORLDS.index(world)))
         series = block_ratios(rng, world, trials, MAX_TURNS, truth).tolist()
@@ -210,13 +211,26 @@ def in_turns(world: World, *, trials: int = TRIALS) -> InTurns:
             for logs, n in zip(series, taken, strict=True)
         ]
         claims[truth], turns[truth] = given, float(np.median(taken))
-        if truth == 0.9:
-            promises = [test.turns_for_threshold(logs[:MIN_TURNS]) for logs in series]
-            for promise, n, each in zip(promises, taken, given, strict=True):
-                if promise is not None and promise <= MAX_TURNS:
-                    promised += 1
-                    kept += n <= promise and each.better is False
+    promised, kept = _promises(test, world)
     return InTurns(told(claims), turns, promised, kept)
+
+
+def _promises(test: Sequential, world: World) -> tuple[int, int]:
+    """How often the first turns say how many turns tell a difference of the threshold, and how
+    often another ``ab`` with so many turns tells a true 10 %.
+    """
+    rng = np.random.default_rng((3, TURN_WORLDS.index(world)))
+    first = block_ratios(rng, world, PROMISES, MIN_TURNS, 0.9).tolist()
+    numbers = [test.turns_for_threshold(logs) for logs in first]
+    again = block_ratios(rng, world, PROMISES, LARGEST, 0.9).tolist()
+    kept = 0
+    for number, logs in zip(numbers, again, strict=True):
+        if number is not None:
+            other = Sequential(min(number, LARGEST), THRESHOLD)
+            turns = next(n for n in other.looks if other.ends(logs[:n]))
+            found = other.claim(METRIC, logs[:turns], higher_is_better=True)
+            kept += found.better is False
+    return sum(number is not None for number in numbers), kept
 
 
 HISTORIES = 100

@@ -57,7 +57,7 @@ def figures() -> tuple[list[str], bool]:
         *_table(
             (
                 *("repetitions differ by", *HEADS, "turns at 1", "turns at 0.9"),
-                "0.9 told within the promised turns",
+                "0.9 told with the promised turns",
             ),
             [f"{world.of_turns} | {found.cells}" for world, found in turns.items()],
         ),
