@@ -104,10 +104,7 @@ def measure(bench: Bench) -> RunCurve:
             own = curve(places, first=1, until_s=share * whole)
             other = None
             if second is not None and own.points:
-                first = _FIRST_OTHER
-                if second.median_bytes < places.median_bytes:  # they need at least as many
-                    first = max(first, conclude_curve(own).knee_in_flight or 0)
-                other = conclude_curve(curve(second, first=first, until_s=whole))
+                other = conclude_curve(curve(second, first=_FIRST_OTHER, until_s=whole))
         finally:
             _keep_jobs(run_dir, bench.directory / "fio")
     own = conclude_curve(own, other)
