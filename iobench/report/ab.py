@@ -20,6 +20,7 @@ from ..schema.claim import Claim
 from ..schema.metrics import BY_NAME
 from ..units import counted, format_duration, format_share
 from .figures import figure, format_of, raw, word
+from .ratios import ratio_chart
 from .sections import (
     Cell,
     Column,
@@ -68,6 +69,13 @@ def sections(record: AbRecord) -> list[Section]:
             )
         )
     if record.turns:
+        found += ratio_chart(
+            claims,
+            name="ratios",
+            title="Ratios, with their intervals",
+            label="B / A",
+            table="claims",
+        )
         found += [_claims(record, claims), _turns(record)]
     return found
 

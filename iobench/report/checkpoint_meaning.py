@@ -8,7 +8,20 @@ from ..analyse.checkpoint.meaning import not_told, upper_word
 from ..schema.checkpoint import Meaning, Study
 from ..units import counted, format_bytes, format_count, format_duration, format_rate, format_share
 from .figures import figure, spread
-from .sections import Bars, Column, Fact, Facts, Row, Section, Table
+from .sections import (
+    Axis,
+    Bars,
+    Column,
+    Fact,
+    Facts,
+    Lines,
+    Mark,
+    Point,
+    Row,
+    Section,
+    Series,
+    Table,
+)
 
 
 def meaning_sections(study: Study) -> list[Section]:
@@ -49,6 +62,7 @@ def meaning_sections(study: Study) -> list[Section]:
             title=f"What it means for {study.model}: {format_bytes(found.bytes)} a checkpoint",
             facts=tuple(Fact(label=label, text=text) for label, text in facts if text),
         ),
+        _drawn(found),
         _chart(found),
     ]
 
@@ -149,6 +163,19 @@ def _today(found: Meaning) -> str:
     return (
         f"every {format_duration(now.interval_s)}: {format_share(now.overhead)} to save, "
         f"{format_share(now.waste)} in all"
+    )
+
+
+def _drawn(found: Meaning) -> Lines:
+    advised = found.interval_s
+    return Lines(
+        id="waste",
+        title="Time lost, over the interval between saves",
+        x=Axis(label="interval between saves", unit="s", scale="log2"),
+        y=Axis(label="share of the time that is lost", unit="share"),
+        series=(Series(label="lost", points=tuple(Point(x=at, y=y) for at, y in found.curve)),),
+        marks=(Mark(at=advised, label=f"advised: {format_duration(advised)}"),),
+        table="interval",
     )
 
 

@@ -15,6 +15,7 @@ from ..schema.claim import Claim, Drift
 from ..schema.metrics import COMPARED
 from ..units import counted, format_share
 from .figures import figure, format_of, raw, spread, word
+from .ratios import ratio_chart
 from .sections import Cell, Column, Fact, Facts, Headline, Item, Items, Section, Table
 from .sections import Row as TableRow
 
@@ -108,6 +109,13 @@ def _comparison(each: Comparison, name: str) -> list[Section]:
     ]
     if each.rows:
         rows = tuple(_row(each, row) for row in each.rows)
+        found += ratio_chart(
+            [row.claim for row in each.rows],
+            name=f"{name}-ratios",
+            title="Ratios, with their intervals",
+            label="candidate over baseline",
+            table=f"{name}-metrics",
+        )
         found.append(Table(id=f"{name}-metrics", columns=_COLUMNS, rows=rows))
     return found
 

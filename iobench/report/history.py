@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,7 +14,22 @@ from ..schema.metrics import COMPARED
 from ..units import counted, format_duration, format_factor, format_percent
 from .compare import left_out_sections
 from .figures import Format, figure, format_of, raw, spread_of, word
-from .sections import Bars, Cell, Column, Headline, Item, Items, Row, Section, Table
+from .sections import (
+    Axis,
+    Bars,
+    Cell,
+    Column,
+    Headline,
+    Item,
+    Items,
+    Lines,
+    Mark,
+    Point,
+    Row,
+    Section,
+    Series,
+    Table,
+)
 
 MAX_CHANGED = 6
 """Largest number of changed facts that one change shows."""
@@ -60,10 +75,34 @@ def _history(one: History, name: str) -> list[Section]:
             notes=_notes(one),
         ),
     ]
+    found.insert(1, _chart(one, name, points))
     if one.days:
         found.append(_days(one, f"{name}-days"))
     items = tuple(_change(point, one.entries[point.at]) for _, point in sorted(points.items()))
     return [*found, Items(id=f"{name}-changes", title="Changes", items=items)] if items else found
+
+
+def _chart(one: History, name: str, points: Mapping[int, ChangePoint]) -> Lines:
+    """The runs that count, in their order; a mark where the figure changed."""
+    metric = COMPARED[one.metric]
+    counted_runs = [
+        (number, entry)
+        for number, entry in enumerate(one.entries, 1)
+        if entry.validity != "invalid"
+    ]
+    runs = tuple(
+        Point(x=number, y=entry.median, low=min(entry.values), high=max(entry.values))
+        for number, entry in counted_runs
+    )
+    return Lines(
+        id=f"{name}-chart",
+        title=f"{metric.label} of each run: median, and range of its repetitions",
+        x=Axis(label="run, oldest first", unit="count"),
+        y=Axis(label=metric.short, unit=metric.unit),
+        series=(Series(label="median", points=runs),),
+        marks=tuple(Mark(at=at + 1, label=_word(point)) for at, point in sorted(points.items())),
+        table=f"{name}-runs",
+    )
 
 
 def _sentences(one: History) -> list[str]:

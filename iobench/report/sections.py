@@ -148,11 +148,15 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """What an axis shows, in base units. A logarithmic one has ticks at powers of two or ten."""
+    """What an axis shows, in base units. A logarithmic one has ticks at powers of two or ten.
+
+    ``start`` is where a linear one begins.
+    """
 
     label: str
     unit: Unit
     scale: Literal["linear", "log2", "log10"] = "linear"
+    start: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

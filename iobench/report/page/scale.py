@@ -53,10 +53,12 @@ class Scale:
 
 
 def scale(axis: Axis, values: Iterable[float], start: float, end: float) -> Scale:
-    """A scale that holds all positive values: from 0 if linear, else from the smallest one."""
+    """A scale that holds the values: from the start of a linear axis, else from the smallest."""
     known = [value for value in values if math.isfinite(value)]
     if axis.scale == "linear":
-        return Scale(axis, 0.0, max(known, default=1.0) * 1.05 or 1.0, start, end)
+        top = max(known, default=axis.start + 1.0)
+        top = max(top, axis.start) + 0.05 * max(top - axis.start, 0.0)
+        return Scale(axis, axis.start, top if top > axis.start else axis.start + 1.0, start, end)
     known = [value for value in known if value > 0] or [1.0]
     low, high = min(known), max(known)
     if axis.scale == "log10":

@@ -172,7 +172,7 @@ def _ranges(section: Ranges) -> tuple[list[str], float, str]:
             )
         text = f"{row.text} {row.mark}".strip()
         body.append(f'<text class="figure" x="{right + 10:g}" y="{middle + 4:g}">{text}</text>')
-    if section.origin > 0:
+    if section.origin > section.axis.start:
         body.append(
             f'<line class="axis" x1="{origin:.1f}" x2="{origin:.1f}" y1="{top:g}" y2="{bottom:g}"/>'
         )
