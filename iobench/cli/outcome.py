@@ -30,11 +30,12 @@ def finish(
     ended, and its directory gets the report as a page.
     """
     print_report(kind, doc, _page_sections(doc, directory) if kind == "html" else sections(doc))
-    paged = new and keep_page(doc, _page_sections(doc, directory), directory)
+    if new:
+        keep_page(doc, _page_sections(doc, directory), directory)
     if kind == "text":
         say()
         say(f"results: {directory}")
-        if paged:
+        if (directory / PAGE).is_file():
             say(f"page:    {directory / PAGE}")
         say(f"again:   iobench report {directory}")
     failed = violations(doc, fail_on)

@@ -376,6 +376,7 @@ def test_run_json_is_the_document_of_the_directory(tmp_path: Path, data: Path) -
     assert json.loads(printed) == json.loads((directory / "run.json").read_text())
     assert sorted(path.name for path in directory.iterdir() if path.is_file()) == [
         "events.parquet",
+        "report.html",
         "run.json",
     ]
 
