@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 
 _METHODS = (b"GET ", b"PUT ", b"HEAD", b"POST", b"DELE")
 
+CREDIT_S = 0.05
+"""A pause of the answers that is not longer than this is made up for, as a token bucket does."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -122,7 +125,8 @@ class FaultProxy:
         if not self.bandwidth:
             return
         with self._lock:
-            self._free_at = max(time.monotonic(), self._free_at) + count / self.bandwidth
+            idle_since = max(time.monotonic() - CREDIT_S, self._free_at)
+            self._free_at = idle_since + count / self.bandwidth
             left = self._free_at - time.monotonic()
         self.wait(max(0.0, left))
 
