@@ -331,9 +331,9 @@ class LateProxy(FaultProxy):
 
 
 @contextmanager
-def late(port: int, latency_s: float = 0.0, *, bandwidth: float = 0.0) -> Iterator[LateProxy]:
-    """A proxy in front of the server at ``port`` of this host; ``bandwidth`` is in bytes/s."""
-    with LateProxy(port, bandwidth=bandwidth) as proxy:
+def late(port: int, latency_s: float) -> Iterator[LateProxy]:
+    """A proxy in front of the server at ``port`` of this host."""
+    with LateProxy(port) as proxy:
         proxy.latency_s = latency_s
         yield proxy
 

@@ -1,6 +1,5 @@
 """A TCP proxy on loopback that breaks HTTP answers on purpose: resets, stalls, error answers, a
-server that is gone or says nothing. It can also hold what it passes on to a bandwidth, of any
-protocol.
+server that is gone or says nothing.
 """
 
 from __future__ import annotations
@@ -9,14 +8,10 @@ import random
 import socket
 import struct
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass, field
 
 _METHODS = (b"GET ", b"PUT ", b"HEAD", b"POST", b"DELE")
-
-CREDIT_S = 0.05
-"""A pause of the answers that is not longer than this is made up for, as a token bucket does."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ def _error(status: int, code: str, message: str, *, head: bool) -> bytes:
 @dataclass
 class FaultProxy:
     """Faults in ``plan`` befall the next requests, one each; ``slow_down`` is the probability of
-    503 SlowDown for all others. ``bandwidth``: bytes/s of all answers together; 0: no limit.
+    503 SlowDown for all others.
     """
 
     upstream: int
@@ -57,14 +52,12 @@ class FaultProxy:
     slow_down: float = 0.0
     silent: bool = False  # requests are taken, and nothing comes back
     requests: int = 0
-    bandwidth: float = 0.0
 
     def __post_init__(self) -> None:
         self._random = random.Random(1)
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._open: set[socket.socket] = set()
-        self._free_at = 0.0  # when the last answer so far has passed, on the monotonic clock
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -119,16 +112,6 @@ class FaultProxy:
     def forget(self, *sockets: socket.socket) -> None:
         with self._lock:
             self._open -= set(sockets)
-
-    def pace(self, count: int) -> None:
-        """Wait until so many bytes have passed at the bandwidth, after those of before."""
-        if not self.bandwidth:
-            return
-        with self._lock:
-            idle_since = max(time.monotonic() - CREDIT_S, self._free_at)
-            self._free_at = idle_since + count / self.bandwidth
-            left = self._free_at - time.monotonic()
-        self.wait(max(0.0, left))
 
     def wait(self, seconds: float) -> None:
         self._ended.wait(seconds)
@@ -185,7 +168,6 @@ class _Link:
         if self._proxy.silent:
             self._proxy.wait(3600)
             return False
-        self._proxy.pace(len(data))
         fault = self._fault
         limit = fault.reset_after if fault.reset_after is not None else fault.stall_after
         if limit is None or self._sent + len(data) <= limit:
