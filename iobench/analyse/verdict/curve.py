@@ -22,6 +22,9 @@ NEAR = 0.05
 FLATTENED = "two doublings brought less than 5 %"
 """Why a curve ends that has reached its plateau."""
 
+MIN_WINDOWS = 3
+"""Windows of a rate that may decide a plateau."""
+
 ALIKE = 0.8
 """Rates that reach this share of another one count as the same limit, see ``spent``."""
 
@@ -43,9 +46,19 @@ def rate_of(value: float, windows: Sequence[float]) -> Rate:
     )
 
 
+def _told(points: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
+    """The points that decide the plateau: those with MIN_WINDOWS, where these are enough.
+
+    Slow reads leave few windows for the first points. One of two windows may be far too high, and
+    would then be the best of all, and the knee.
+    """
+    sure = [point for point in points if point.reads_per_s.windows >= MIN_WINDOWS]
+    return sure if len(sure) > 2 else points
+
+
 def has_flattened(points: Sequence[CurvePoint]) -> bool:
     """Whether the last two doublings together brought less than ``NEAR``."""
-    rates = [point.reads_per_s.value for point in points]
+    rates = [point.reads_per_s.value for point in _told(points)]
     return len(rates) > 2 and max(rates[-2:]) < (1 + NEAR) * max(rates[:-2])
 
 
@@ -55,10 +68,10 @@ def plateau(points: Sequence[CurvePoint]) -> tuple[Rate, Rate, int] | None:
     The plateau is the mean of all points within ``NEAR`` of the highest one; its interval covers
     theirs. The knee is the fewest reads in flight among them.
     """
-    best = max((point.reads_per_s.value for point in points), default=0.0)
+    best = max((point.reads_per_s.value for point in _told(points)), default=0.0)
     if not has_flattened(points) or best <= 0:
         return None
-    near = [point for point in points if is_near(point, points)]
+    near = [point for point in _told(points) if is_near(point, points)]
     reads = _together([point.reads_per_s for point in near])
     there = _together([point.bytes_per_s for point in near])
     return reads, there, min(point.in_flight for point in near)
@@ -66,7 +79,7 @@ def plateau(points: Sequence[CurvePoint]) -> tuple[Rate, Rate, int] | None:
 
 def is_near(point: CurvePoint, points: Sequence[CurvePoint]) -> bool:
     """Whether a point's rate is within ``NEAR`` of the highest of all."""
-    best = max(each.reads_per_s.value for each in points)
+    best = max(each.reads_per_s.value for each in _told(points))
     return point.reads_per_s.value >= (1 - NEAR) * best
 
 
