@@ -223,15 +223,22 @@ def _small(words: list[str], home: Path) -> list[str]:
         )
     if verb == "compare":  # a run with itself, and all runs by their workers
         words = [str(_sweep(home)) if word == "results" else word for word in words]
-    words = [str(_runs(home)[0]) if word == "results/<run>" else word for word in words]
+    runs = _runs(home)
+    if verb == "ab":  # beside the data of that workload
+        runs = [path for path in runs if path.name.startswith("resnet50-h100-")]
+    words = [str(runs[0]) if word == "results/<run>" else word for word in words]
     if "results/<sweep>" in words:
         words[words.index("results/<sweep>")] = str(_sweep(home))
     return words
 
 
 def _runs(home: Path) -> list[Path]:
-    runs = (path for path in sorted((home / "results").iterdir()) if (path / "run.json").exists())
-    return [path for path in runs if not path.name.startswith("checkpoint-")]
+    """The runs that loaded data which is still there: ``check`` removes what it made."""
+    return [
+        path.parent
+        for path in sorted((home / "results").glob("*/run.json"))
+        if json.loads(path.read_text())["command"][1] == "run"
+    ]
 
 
 def _photographs(folder: Path) -> None:
