@@ -107,6 +107,8 @@ def _chart(one: History, name: str, points: Mapping[int, ChangePoint]) -> Lines:
 
 def _sentences(one: History) -> list[str]:
     found = [_drift(one.drift)]
+    if one.drift is not None and any(not point.changed for point in one.points):
+        found.append("Changes at which no setting and no version changed are a part of that.")
     varied = dict.fromkeys(
         change.partition(":")[0] for entry in one.entries for change in entry.changed
     )

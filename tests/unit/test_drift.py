@@ -33,12 +33,20 @@ def runs(factors: list[float], *, sd: float = 0.0, seed: int = 0, **changes: Any
 
 
 @pytest.mark.parametrize("sd", [0.01, 0.04])
-def test_planted_drift_is_found_beside_a_step(sd: float) -> None:
-    found = drift_of(runs([1.0] * 30 + [0.5] * 30, sd=sd), "samples_per_s")
+def test_planted_drift_is_found_beside_another_level_of_other_settings(sd: float) -> None:
+    slow = runs([0.5] * 30, sd=sd, seed=1, workload__loader={"workers": 1})
+    found = drift_of([*runs([1.0] * 30, sd=sd), *slow], "samples_per_s")
     assert found is not None
     assert found.sd == pytest.approx(sd, rel=0.25)
     assert (found.runs, found.degrees) == (60, 58)
-    assert (found.first[:10], found.last[:10]) == ("2026-01-01", "2026-01-30")
+    assert (found.first[:10], found.last[:10]) == ("2026-01-01", "2026-01-15")
+
+
+def test_a_step_that_nothing_explains_is_drift() -> None:
+    """Two runs an hour apart may lie on its two sides, although nothing was changed."""
+    found = drift_of(runs([1.0] * 10 + [0.5] * 10, sd=0.01), "samples_per_s")
+    assert found is not None
+    assert found.sd == pytest.approx(math.log(2) / 2, rel=0.1)
 
 
 def test_two_runs_make_it_by_hand() -> None:

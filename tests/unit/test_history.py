@@ -186,7 +186,7 @@ def test_history_as_a_user_calls_it(
         (10, "changed"),
     ]
     assert documents[0]["points"][0]["ratio"]["value"] == pytest.approx(0.8, abs=0.03)
-    assert documents[0]["drift"]["degrees"] == 8
+    assert documents[0]["drift"]["degrees"] == 9
     assert main(["history", "w", "--format", "csv"]) == 0
     runs_table, days_table = capsys.readouterr().out.split("\n\n")
     assert (runs_table.count("\n"), runs_table.count("WORSE")) == (12, 1)

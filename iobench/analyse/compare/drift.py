@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean, median
 
 from ...schema.claim import Drift
 from ...schema.record import RunRecord
-from .changes import change_points
 from .identity import identity, place, role_of
 from .runs import values_of
 
@@ -43,9 +41,10 @@ def drift_of(runs: Sequence[RunRecord], metric: str) -> Drift | None:
     """The standard deviation of the logarithm of equal runs' medians.
 
     ``runs`` are of one place (``identity.place``) and one workload, in any order; others must be
-    left out before (``like``). Only runs of the same identity are compared with one another, and
-    of these only runs between two changes of the level (``changes``). The variances of all these
-    groups are pooled. If they have fewer than ``MIN_RUNS`` runs together, runs of different
+    left out before (``like``). Only runs of the same identity are compared with one another. A
+    change of the level while nothing of the identity changed is a part of the drift: nobody can
+    tell whether the next two runs lie on its two sides. The variances of all these groups are
+    pooled. If they have fewer than ``MIN_RUNS`` runs together, runs of different
     versions of software count as equal, which makes the drift larger rather than smaller. None if
     these are too few, too. INVALID runs and medians of 0 do not count.
     """
@@ -68,15 +67,13 @@ def _pooled(metric: str, groups: Iterable[Sequence[tuple[str, float]]]) -> Drift
     """The drift within groups of (created, median), each in the order of time."""
     squares, degrees, times = 0.0, 0, list[str]()
     for group in groups:
+        if len(group) < 2:
+            continue
         logs = [math.log(value) for _, value in group]
-        cuts = [change.at for change in change_points([value for _, value in group])]
-        for start, stop in pairwise([0, *cuts, len(group)]):
-            if stop - start < 2:
-                continue
-            middle = fmean(logs[start:stop])
-            squares += sum((log - middle) ** 2 for log in logs[start:stop])
-            degrees += stop - start - 1
-            times += [created for created, _ in group[start:stop]]
+        middle = fmean(logs)
+        squares += sum((log - middle) ** 2 for log in logs)
+        degrees += len(group) - 1
+        times += [created for created, _ in group]
     if len(times) < MIN_RUNS:
         return None
     return Drift(
