@@ -115,6 +115,7 @@ def test_sizes_on_disk_are_the_ones_asked_for(tmp_path: Path) -> None:
         assert sizes == [114_660] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["files", "tar", "tfrecord"])
 def test_same_bytes_whatever_the_workers(tmp_path: Path, form: str) -> None:
     # More than one unit of work: 1000 shards each.

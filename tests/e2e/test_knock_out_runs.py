@@ -240,6 +240,7 @@ def test_a_copy_of_a_part_of_the_dataset_is_read_repeatedly(
     assert of(doc)["storage"].gain is not None
 
 
+@pytest.mark.slow
 def test_checkpoints_are_left_out_and_those_of_other_knock_outs_are_not_recorded(
     measure: Measure, tmp_path: Path
 ) -> None:

@@ -175,6 +175,7 @@ def run(words: list[str], *, before: str = "", **more: Any) -> subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **more)
 
 
+@pytest.mark.slow
 def test_few_descriptors_are_enough(make_dataset: Any, tmp_path: Path) -> None:
     """2,000 files at a limit of 64 are whole; 200 can be run, calibration included."""
     _, root = make_dataset(samples=2000, sample_size={"mean": 2000})

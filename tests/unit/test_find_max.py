@@ -144,6 +144,7 @@ def point(number: int, trial: int, utilization: float) -> FindMaxPoint:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet50-h100", "unet3d-h100"])
 @pytest.mark.parametrize("in_step", [False, True])
 def test_storage_of_ten_times_the_demand_feeds_ten_or_eleven(name: str, in_step: bool) -> None:

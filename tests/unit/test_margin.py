@@ -112,6 +112,7 @@ def test_half_of_the_batches_in_a_long_tail_need_more() -> None:
     assert many.highest < alone.highest
 
 
+@pytest.mark.slow
 def test_thousands_of_workers_and_ranks_are_computed_for_fewer() -> None:
     huge = replace(RESNET50, ranks=10**6, makers=1024, queue=1 << 20, steps=10**6, sizes=EVEN)
     found = margin(huge, 0.9)

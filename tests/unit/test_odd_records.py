@@ -122,6 +122,7 @@ def test_a_verdict_rests_on_what_was_measured(record: dict[str, Any]) -> None:
         assert gain is None or (math.isfinite(gain) and gain >= 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     record=RECORDS,

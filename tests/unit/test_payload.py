@@ -67,6 +67,7 @@ def test_unaligned_shards_hold_no_block_twice_and_zstd_finds_nothing() -> None:
     )
 
 
+@pytest.mark.slow
 def test_lzma_finds_nothing_either() -> None:
     data = made(9 << 20)[3 << 20 : 8 << 20]  # wraps around the pool
     assert len(lzma.compress(data, preset=0)) / len(data) >= 0.999

@@ -102,6 +102,7 @@ def unheld(row: list[str]) -> list[str]:
     return [name for name in _BARE.findall(row[-1]) if name not in known]
 
 
+@pytest.mark.slow
 def test_pytest_accepts_every_name() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert len(named(text)) > 100

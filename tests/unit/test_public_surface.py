@@ -91,6 +91,7 @@ def test_the_page_names_every_public_name() -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_pages_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     examples = doctest.DocTestParser().get_doctest(PAGE, {}, "api.md", "docs/api.md", 0)
