@@ -215,7 +215,7 @@ def test_shares_fill_a_bar() -> None:
 
 
 @given(
-    st.lists(st.floats(min_value=0, max_value=1e15), max_size=8),
+    st.lists(st.floats(min_value=0), max_size=8),
     st.sampled_from(["linear", "log2", "log10"]),
     st.sampled_from(["bytes/s", "count", "s", "ratio"]),
 )

@@ -12,6 +12,9 @@ from ..figures import format_of
 from ..sections import Axis
 
 MAX_TICKS = 6
+SMALLEST, LARGEST = 1e-200, 1e200
+"""Smaller values are drawn as 0, larger ones as this: a record of others may hold any figure."""
+
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 _BINARY = ("bytes", "bytes/s")
 
@@ -33,9 +36,8 @@ class Scale:
         return self.start + (self.end - self.start) * min(1.0, max(0.0, share))
 
     def _warped(self, value: float) -> float:
-        if self.axis.scale == "linear":
-            return value
-        return math.log(max(value, self.low, 1e-300))
+        value = min(value, LARGEST)
+        return value if self.axis.scale == "linear" else math.log(max(value, self.low))
 
     def ticks(self) -> list[float]:
         """At most MAX_TICKS + 1 values to label, all within the scale."""
@@ -54,11 +56,17 @@ class Scale:
 
 def scale(axis: Axis, values: Iterable[float], start: float, end: float) -> Scale:
     """A scale that holds the values: from the start of a linear axis, else from the smallest."""
-    known = [value for value in values if math.isfinite(value)]
+    known = [
+        0.0 if value < SMALLEST else min(value, LARGEST)
+        for value in values
+        if not math.isnan(value)
+    ]
     if axis.scale == "linear":
         top = max(known, default=axis.start + 1.0)
         top = max(top, axis.start) + 0.05 * max(top - axis.start, 0.0)
-        return Scale(axis, axis.start, top if top > axis.start else axis.start + 1.0, start, end)
+        if not top - axis.start > SMALLEST:
+            top = axis.start + 1.0
+        return Scale(axis, axis.start, top, start, end)
     known = [value for value in known if value > 0] or [1.0]
     low, high = min(known), max(known)
     if axis.scale == "log10":
