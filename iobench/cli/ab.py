@@ -169,19 +169,15 @@ def finish(record: AbRecord, directory: Path, *, kind: str, new: bool) -> int:
     ``new``: the comparison has just ended, and its directory gets the report as a page.
     """
     from ..report.ab import sections
-    from .outcome import PAGE, keep_page
+    from .outcome import keep_page, say_where
     from .printing import print_report
-    from .terminal import say
 
     shown = sections(record)
     print_report(kind, record, shown)
-    paged = new and keep_page(record, shown, directory)
+    if new:
+        keep_page(record, shown, directory)
     if kind == "text":
-        say()
-        say(f"results: {directory}")
-        if paged:
-            say(f"page:    {directory / PAGE}")
-        say(f"again:   iobench report {directory}")
+        say_where(directory)
     return 3 if invalid_sides(record) else 0
 
 

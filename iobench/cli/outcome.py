@@ -33,11 +33,7 @@ def finish(
     if new:
         keep_page(doc, _page_sections(doc, directory), directory)
     if kind == "text":
-        say()
-        say(f"results: {directory}")
-        if (directory / PAGE).is_file():
-            say(f"page:    {directory / PAGE}")
-        say(f"again:   iobench report {directory}")
+        say_where(directory)
     failed = violations(doc, fail_on)
     for line in failed:
         warn(f"--fail-on {line}")
@@ -55,11 +51,18 @@ def _page_sections(doc: RunRecord, directory: Path) -> list[Section]:
     return sections(doc, read_events(directory / EVENTS_FILE))
 
 
-def keep_page(doc: object, shown: Sequence[Section], directory: Path) -> bool:
+def say_where(directory: Path) -> None:
+    """The last lines of a text: where the results are, and how to print them again."""
+    say()
+    say(f"results: {directory}")
+    if (directory / PAGE).is_file():
+        say(f"page:    {directory / PAGE}")
+    say(f"again:   iobench report {directory}")
+
+
+def keep_page(doc: object, shown: Sequence[Section], directory: Path) -> None:
     """Write the page into the run directory; a place where that fails costs no result."""
     try:
         write_whole(directory / PAGE, page(doc, shown))
     except OSError as error:
         warn(f"{directory / PAGE} could not be written: {error.strerror or error}")
-        return False
-    return True

@@ -32,7 +32,8 @@ EVENT_COLUMNS = {
     "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, "
     "warm-up (of ab, not counted), measure, quiet, find-max.<N>, "
     "without-<stage> (a knock-out; its repetition is the round), "
-    "confirm.<n> (the n-th of confirmations, 0: today's settings; its repetition is the turn)",
+    "confirm.<n> (the n-th of confirmations, 0: today's settings; its repetition is the turn), "
+    "warm-up (of a side of 'iobench ab', not counted)",
     "repetition": "uint16, from 0",
     "rank": "uint16, the accelerator's number, from 0",
     "epoch": "uint16, from 0 within the repetition",

@@ -23,7 +23,15 @@ from statistics import fmean
 
 from ...schema.claim import Answer, Basis, Claim, Drift, Method
 from ...schema.verdict import Estimate
-from .statistics import NOISE, SIGNIFICANT, a12, mann_whitney_p, ratio_interval, reaches
+from .statistics import (
+    NOISE,
+    SIGNIFICANT,
+    a12,
+    factor_of,
+    mann_whitney_p,
+    ratio_interval,
+    reaches,
+)
 from .student import quantile, two_sided_p
 
 MIN_RUNS = 4
@@ -42,7 +50,6 @@ POWER = 0.8
 UNKNOWN_DRIFT = "drift between runs is not known: run `iobench ab`"
 
 MIN_RATIO = 1e-30
-_MAX_LOG = -math.log(MIN_RATIO)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,18 +133,18 @@ def claim(
     else:
         middle = fmean(one) - fmean(other)
         if degrees < MIN_DEGREES:
-            return told(why=UNKNOWN_DRIFT, ratio=Estimate(value=_factor(middle), n=min(runs)))
+            return told(why=UNKNOWN_DRIFT, ratio=Estimate(value=factor_of(middle), n=min(runs)))
         error = spread * math.sqrt(1 / runs[0] + 1 / runs[1])
         half = quantile(degrees, level) * error
         bounds = [middle - half, middle + half]
         p = two_sided_p(middle / error if error else math.inf if middle else 0.0, degrees)
-    low, high = (_factor(bound) for bound in bounds)
+    low, high = (factor_of(bound) for bound in bounds)
     answer = answer_of(low, high, threshold)
     untold = answer == "not told"
     return told(
         answer,
         better=(middle > 0) == higher_is_better if answer == "different" else None,
-        ratio=Estimate(value=_factor(middle), low=low, high=high, n=min(runs)),
+        ratio=Estimate(value=factor_of(middle), low=low, high=high, n=min(runs)),
         p=p,
         basis="drift" if earlier else "runs",
         method="ranks" if ranks else "t",
@@ -226,8 +233,3 @@ def _more(
         if needed * spread * math.sqrt(1 / one + 1 / other) <= room:
             return more
     return MAX_MORE
-
-
-def _factor(log: float) -> float:
-    """The factor of a logarithm, cut at 1e30: a record of somebody else may hold any rates."""
-    return math.exp(max(-_MAX_LOG, min(log, _MAX_LOG)))

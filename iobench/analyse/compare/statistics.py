@@ -158,11 +158,13 @@ def ratio_estimate(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
     if not logs:
         return None
     if len(logs) == 1:
-        return Estimate(value=_factor(logs[0]))
+        return Estimate(value=factor_of(logs[0]))
     low, high = mean_interval(logs)
-    return Estimate(value=_factor(fmean(logs)), low=_factor(low), high=_factor(high), n=len(logs))
+    return Estimate(
+        value=factor_of(fmean(logs)), low=factor_of(low), high=factor_of(high), n=len(logs)
+    )
 
 
-def _factor(log: float) -> float:
+def factor_of(log: float) -> float:
     """The factor of a logarithm, cut at 1e30: a record of somebody else may hold any rates."""
     return math.exp(max(-_MAX_LOG, min(log, _MAX_LOG)))
