@@ -13,12 +13,12 @@ from .cost_words import (
     break_even,
     details,
     plain_usd,
-    scale,
+    samples_per_usd,
     sentences,
     times,
     title,
 )
-from .figures import Format, figure, raw, spread, word
+from .figures import figure, raw, word
 from .sections import Cell, Column, Fact, Facts, Headline, Row, Section, Table
 
 _SHOWN = {
@@ -107,7 +107,7 @@ def _row(
         "machine": word(option.machine),
         "kind": word(option.kind),
         "usd_per_hour": Cell(value=option.usd_per_hour, text=f"{option.usd_per_hour:.4g}"),
-        "samples_per_usd": Cell(value=option.samples_per_usd, text=most + _spread(option)),
+        "samples_per_usd": Cell(value=option.samples_per_usd, text=most + samples_per_usd(option)),
         "usd_per_million_samples": figure(option.usd_per_million_samples, lambda usd: f"{usd:.4g}"),
         "job_usd": figure(option.job_usd, plain_usd),
         "job_s": figure(option.job_s, format_duration),
@@ -130,23 +130,6 @@ def _row(
         },
     }
     return Row(cells=tuple(cells.get(name) or raw(getattr(option, name)) for name in columns))
-
-
-def _spread(option: Option) -> str:
-    """``2.58 [2.57, 2.6] million``."""
-    size, name = scale(option.samples_per_usd)
-    show: Format = format_count if size == 1 else lambda value: f"{value:.4g}"
-    middle, low, high = (
-        None if value is None else value / size
-        for value in (
-            option.samples_per_usd,
-            option.samples_per_usd_low,
-            option.samples_per_usd_high,
-        )
-    )
-    if middle is None or low is None or high is None:
-        return f"{show(option.samples_per_usd / size)} {name}".strip()
-    return f"{spread(middle, low, high, show)} {name}".strip()
 
 
 def _answer(option: Option, against: Against | None) -> Cell:

@@ -17,7 +17,7 @@ from ..units import (
     format_factor,
     format_percent,
 )
-from .figures import spread
+from .figures import Format, spread
 
 MAX_DIFFERENCES = 4
 """Largest number of differences between runs that are shown for an option."""
@@ -53,7 +53,7 @@ def sentences(one: Ranking) -> Iterator[str]:
     best = one.options[0]
     most = "at most " if best.never_interrupted else ""
     if best.samples_per_usd:
-        yield f"1 USD buys {most}{_large(best.samples_per_usd)} samples{_job(one, best)}."
+        yield f"1 USD buys {most}{samples_per_usd(best)} samples{_job(one, best)}."
     yield from _of_storage(best)
     yield from _next_best(one)
     yield from _of_spot(one)
@@ -61,6 +61,23 @@ def sentences(one: Ranking) -> Iterator[str]:
         asked = ["deadline"] * (best.within_deadline is not None)
         asked += ["budget"] * (best.within_budget is not None)
         yield f"No option meets the {' and the '.join(asked)}."
+
+
+def samples_per_usd(option: Option) -> str:
+    """Samples for 1 USD with the 95 % interval, if it is known: ``2.58 [2.57, 2.6] million``."""
+    size, name = scale(option.samples_per_usd)
+    show: Format = format_count if size == 1 else lambda value: f"{value:.4g}"
+    middle, low, high = (
+        None if value is None else value / size
+        for value in (
+            option.samples_per_usd,
+            option.samples_per_usd_low,
+            option.samples_per_usd_high,
+        )
+    )
+    if middle is None or low is None or high is None:
+        return f"{show(option.samples_per_usd / size)} {name}".strip()
+    return f"{spread(middle, low, high, show)} {name}".strip()
 
 
 def _large(value: float) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -46,16 +46,7 @@ class Pipeline:
     @property
     def even(self) -> Pipeline:
         """The same job if all of its batches took the mean time."""
-        return Pipeline(
-            ranks=self.ranks,
-            makers=self.makers,
-            queue=self.queue,
-            steps=self.steps,
-            step_s=self.step_s,
-            barrier=self.barrier,
-            sizes=np.ones(1),
-            waits_s=self.waits_s.mean(keepdims=True),
-        )
+        return replace(self, sizes=np.ones(1), waits_s=self.waits_s.mean(keepdims=True))
 
 
 def step_ends(job: Pipeline, speed: float, *, steps: int, seed: int) -> Floats:
