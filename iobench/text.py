@@ -71,6 +71,17 @@ def markdown(text: str, limit: int | None = None) -> str:
     return printable(text, limit).translate(_MARKDOWN)
 
 
+_GITHUB = str.maketrans({each: f"&#{ord(each)};" for each in "&<>|[]`*_~#\\@$"})
+
+
+def github(text: str, limit: int | None = None) -> str:
+    """``printable`` text that GitHub's Markdown shows as it is, also within HTML and cells.
+
+    Each character that could begin markup is a character reference, which never is markup.
+    """
+    return printable(text, limit).translate(_GITHUB)
+
+
 _FORMULA = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"
 """First characters that make a spreadsheet take a cell for a formula (OWASP, "CSV Injection"),
 full-width ones included."""

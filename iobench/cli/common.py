@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..report.media import helps
 from .logs import add_logging
 
 MAX_CALIBRATION_S = 3600
@@ -21,7 +22,7 @@ def add_common(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
         "--format",
         choices=formats,
         default=formats[0],
-        help=f"output format (default: {formats[0]})",
+        help="; ".join(filter(None, [f"output format (default: {formats[0]})", helps(formats)])),
     )
     group.add_argument(
         "--json",

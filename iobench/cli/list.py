@@ -22,15 +22,25 @@ KINDS = (
     "instances",
 )
 
+SCHEMAS = ("run", "ab", "sweep")
+"""The documents of ``schema.published``, which is imported only if one is asked for."""
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", choices=KINDS, help="list only this kind of names")
+    parser.add_argument(
+        "--schema",
+        choices=SCHEMAS,
+        help="print the JSON schema (draft 2020-12) of run.json, ab.json or sweep.json instead",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     from ..text import printable
     from .terminal import columns, say, show_json
 
+    if args.schema:
+        return _schema(args)
     kinds = [args.kind] if args.kind else list(KINDS)
     found = {kind: _entries(kind) for kind in kinds}
     if args.json:
@@ -53,6 +63,20 @@ def run(args: argparse.Namespace) -> int:
                 text, room, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
             ):
                 say(line)
+    return 0
+
+
+def _schema(args: argparse.Namespace) -> int:
+    from ..errors import UsageError
+    from ..schema.published import json_schema
+    from .terminal import show_json
+
+    if args.kind:
+        raise UsageError(
+            f"--schema prints one document, and '{args.kind}' lists names",
+            remedy=f"leave out '{args.kind}' or --schema",
+        )
+    show_json(json_schema(args.schema), indent=1)
     return 0
 
 
@@ -103,7 +127,8 @@ VERB = Verb(
     help="names of workloads, datasets, formats, codecs, storage, accelerators, loaders, writers, "
     "models, instances",
     description="List everything that iobench knows by name, with one line about each.",
-    examples="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n",
+    examples="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n"
+    "  iobench list --schema run\n",
     arguments=arguments,
     run=run,
 )

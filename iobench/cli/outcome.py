@@ -10,10 +10,12 @@ from pathlib import Path
 
 from ..analyse.verdict.thresholds import violations
 from ..documents import write_whole
+from ..report.media import is_export
 from ..report.page.whole import page
 from ..report.record import sections
 from ..report.sections import Section
 from ..schema.record import EVENTS_FILE, RunRecord, TrainingRecord
+from .exporting import export
 from .printing import print_report
 from .terminal import say, warn
 
@@ -29,7 +31,10 @@ def finish(
     0: ok, 3: the run is invalid, 4: a condition of ``fail_on`` holds. ``new``: the run has just
     ended, and its directory gets the report as a page.
     """
-    print_report(kind, doc, _page_sections(doc, directory) if kind == "html" else sections(doc))
+    if is_export(kind):
+        export(kind, doc, directory)
+    else:
+        print_report(kind, doc, _page_sections(doc, directory) if kind == "html" else sections(doc))
     if new:
         keep_page(doc, _page_sections(doc, directory), directory)
     if kind == "text":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import secrets
 import stat
@@ -42,12 +41,10 @@ def output_to(file: str | None) -> Iterator[None]:
         raise UsageError(
             f"--output {file} can't be written: {why}", remedy="name a file that you may write"
         ) from None
-    text = io.StringIO()
     try:
         with handle:
-            with redirect_stdout(text):
+            with redirect_stdout(handle):
                 yield
-            handle.write(text.getvalue())
             if mode is not None and not special:
                 os.fchmod(handle.fileno(), mode)  # the new file gets the mode of the old one
         if not special:

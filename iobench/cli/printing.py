@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ..report.page.whole import page
 from ..report.render_csv import render_csv
+from ..report.render_github import render_github
 from ..report.render_markdown import render_markdown
 from ..report.render_text import render_text
 from ..report.sections import Section
@@ -24,6 +25,8 @@ def print_report(kind: str, document: object, sections: Sequence[Section]) -> No
         show_data(render_csv(sections))
     elif kind == "markdown":
         show_data(render_markdown(sections))
+    elif kind == "github":
+        show_data(render_github(sections))
     elif kind == "html":
         show_data(page(document, sections))
     else:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .verbs import DOCUMENTS, Verb
+from .verbs import RECORDS, Verb
 
 EXAMPLES = """examples:
   iobench report results/<run>
   iobench report results/<run> --format csv
+  iobench report results/<run> --format github >> "$GITHUB_STEP_SUMMARY"
+  iobench report results/<run> --format trace -o trace.json     # for ui.perfetto.dev
   iobench report results/<run> --fail-on 'accelerator_utilization_sustained<0.9' \
 --fail-on 'headroom<1.2'
   iobench report results/<run> --rules mlperf
@@ -46,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.verdict.thresholds import parse
     from ..schema.ab import AB_FILE
     from ..schema.record import EVENTS_FILE, TrainingRecord, load_run
+    from .exporting import check_kind
     from .outcome import finish
     from .terminal import warn
 
@@ -56,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         return _comparison(args, named.parent if named.name == AB_FILE else named)
     directory = named.parent if named.is_file() else named
     doc = load_run(named)
+    check_kind(args.format, doc.job.kind, named)
     if args.rules:
         doc = doc.model_copy(update={"rules": args.rules})
     if isinstance(doc, TrainingRecord) and (directory / EVENTS_FILE).is_file():
@@ -74,12 +78,15 @@ def _comparison(args: argparse.Namespace, directory: Path) -> int:
     from ..errors import UsageError
     from ..schema.ab import load_ab
     from .ab import finish
+    from .exporting import check_kind
 
+    runs = f"name one of its runs, {directory}/a or {directory}/b"
     if args.fail_on or args.rules:
         raise UsageError(
             f"--fail-on and --rules are about one run, but {directory} is a comparison in turns",
-            remedy=f"name one of its runs, {directory}/a or {directory}/b",
+            remedy=runs,
         )
+    check_kind(args.format, "ab", directory, remedy=runs)
     record = load_ab(directory)
     record = record.model_copy(update={"claims": claims_of(record)})
     return finish(record, directory, kind=args.format, new=False)
@@ -94,5 +101,5 @@ VERB = Verb(
     examples=EXAMPLES,
     arguments=arguments,
     run=run,
-    formats=DOCUMENTS,
+    formats=RECORDS,
 )

@@ -15,6 +15,7 @@ import shutil
 import sys
 import time
 import warnings
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from ..documents import json_text
@@ -101,6 +102,12 @@ def show_data(text: str) -> None:
     """Print CSV, Markdown or JSON for other programs, without breaking lines."""
     lines = text.removesuffix("\n").split("\n")
     sys.stdout.write("".join(f"{_encodable(sys.stdout, printable(line))}\n" for line in lines))
+
+
+def show_pieces(pieces: Iterable[str]) -> None:
+    """Print a long document in ASCII piece by piece, as it is made."""
+    for piece in pieces:
+        sys.stdout.write(piece)
 
 
 def warn(message: str) -> None:

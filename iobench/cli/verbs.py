@@ -11,6 +11,10 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..report.media import DOCUMENTS as DOCUMENTS
+from ..report.media import PAGES as PAGES
+from ..report.media import RECORDS as RECORDS
+
 VERBS = (
     "check",
     "demo",
@@ -37,12 +41,6 @@ VERBS = (
     "completion",
 )
 """In the order of ``iobench --help``. The module of a verb of two words has an underscore."""
-
-DOCUMENTS = ("text", "json", "csv", "markdown", "html")
-"""The formats of a verb that prints a report with tables."""
-
-PAGES = ("text", "json", "markdown", "html")
-"""The formats of a verb that prints a report without tables."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,37 @@
+"""Formats that are made from the record of a run itself, for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import UsageError
+from ..report.media import Kind, refusal
+from ..schema.record import EVENTS_FILE, RunRecord, TrainingRecord
+from .terminal import show_data, show_json, show_pieces
+
+
+def check_kind(form: str, kind: Kind, directory: Path, *, remedy: str = "") -> None:
+    """Raise UsageError if the format ``form`` can't show a record of this kind."""
+    why = refusal(form, kind)
+    if why:
+        other = "use another --format; --help has them all"
+        raise UsageError(f"{why}: {directory}", remedy=remedy or other)
+
+
+def export(form: str, doc: RunRecord, directory: Path) -> None:
+    """Print the record in the format ``form``. Raises IobenchError where events are missing."""
+    check_kind(form, doc.job.kind, directory)
+    if form == "openmetrics":
+        from ..report.export_openmetrics import openmetrics
+
+        show_data(openmetrics(doc))
+    elif form == "mlperf":
+        from ..report.export_mlperf import mlperf
+
+        show_json(mlperf(doc))
+    else:
+        from ..measure.timeline import read_events
+        from ..report.export_trace import trace
+
+        assert isinstance(doc, TrainingRecord)
+        show_pieces(trace(doc, read_events(directory / EVENTS_FILE)))

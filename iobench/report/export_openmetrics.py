@@ -1,0 +1,204 @@
+"""The figures of a run as OpenMetrics text, which Prometheus reads.
+
+Source: OpenMetrics 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec/): a family has its
+HELP, TYPE and UNIT lines before its samples, the name of a family ends with its unit, units are
+base units, and ``# EOF`` is the last line. A figure that was not measured has no sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import isfinite
+from statistics import median
+
+from ..analyse.checkpoint.study import values_of_study
+from ..schema.metrics import METRICS, Metric, Unit
+from ..schema.record import RunRecord, TrainingRecord
+from ..schema.verdict import Estimate
+from ..text import MAX_SHOWN, printable
+
+_UNITS: dict[Unit, tuple[str, str]] = {
+    "samples/s": ("samples_per_s", "samples_per_second"),
+    "bytes/s": ("bytes_per_s", "bytes_per_second"),
+    "s": ("s", "seconds"),
+    "bytes": ("bytes", "bytes"),
+    "count": ("", ""),
+    "share": ("", "ratio"),
+    "ratio": ("", "ratio"),
+}
+"""For each unit: how keys of records end, and its name in OpenMetrics."""
+
+_STATS = ("median", "min", "max")
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A value with its labels; ``suffix`` is what follows the name of the family."""
+
+    labels: Labels
+    value: float
+    suffix: str = ""
+
+
+def openmetrics(doc: RunRecord) -> str:
+    """The whole exposition of one run. All samples have the label ``run``, its id."""
+    run = {"run": doc.run_id}
+    lines = [*_about(doc, run)]
+    for metric in METRICS:
+        samples = [
+            Sample({**run, "stat": stat} if stat else run, value)
+            for stat, value in _values(doc, metric)
+        ]
+        unit = _UNITS[metric.unit][1]
+        told = f"{metric.label.strip()}{_OF.get(metric.of, '')}"
+        lines += _family(family_name(metric), "gauge", told, samples, unit)
+    if isinstance(doc, TrainingRecord):
+        lines += _of_verdict(doc, run)
+    return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+_OF = {
+    "repetition": ", over the repetitions",
+    "save": ", over the saves",
+    "restore": ", over the restores",
+}
+
+
+def family_name(metric: Metric) -> str:
+    """``iobench_`` and the metric's key, with the unit as OpenMetrics spells it at the end.
+
+    Figures of saves, restores and the verdict are told apart by a prefix.
+    """
+    ending, unit = _UNITS[metric.unit]
+    words = metric.name.removesuffix(ending).strip("_") if ending else metric.name
+    words = words.removeprefix(f"{unit}_") if unit else words
+    prefix = "" if metric.of == "repetition" or words.startswith(metric.of) else metric.of
+    return "_".join(filter(None, ("iobench", prefix, words, unit)))
+
+
+def _values(doc: RunRecord, metric: Metric) -> Iterator[tuple[str, float]]:
+    """The median, least and largest value of a metric, as far as they were measured."""
+    if metric.of == "verdict":
+        verdict = doc.job.verdict if isinstance(doc, TrainingRecord) else None
+        value = getattr(verdict, metric.name, None)
+        if value is not None:
+            yield "", float(value)
+        return
+    if metric.of != "repetition":
+        study = doc.checkpoints
+        found: Sequence[float] = values_of_study(study, metric) if study is not None else ()
+    elif not isinstance(doc, TrainingRecord):
+        return
+    elif metric.name in doc.metrics:
+        summary = doc.metrics[metric.name]
+        yield from zip(_STATS, (summary.median, summary.min, summary.max), strict=True)
+        return
+    else:
+        values = [getattr(each, metric.name) for each in doc.job.repetitions if each.complete]
+        found = [float(value) for value in values if value is not None]
+    if found:
+        yield from zip(_STATS, (median(found), min(found), max(found)), strict=True)
+
+
+def _about(doc: RunRecord, run: Labels) -> Iterator[str]:
+    """What was run, when, with which outcome, and how many rules did not pass."""
+    job = doc.job
+    facts = {
+        **run,
+        "kind": job.kind,
+        "status": doc.status,
+        "rules": doc.rules,
+        "iobench_version": doc.iobench_version,
+        "storage": doc.storage.url or "",
+        "host": doc.host.node or "",
+    }
+    if isinstance(doc, TrainingRecord):
+        facts["workload"] = doc.job.workload.name
+        facts["dataset"] = doc.job.dataset.spec.name
+    elif doc.checkpoints is not None:
+        facts["model"] = doc.checkpoints.model
+        facts["writer"] = doc.checkpoints.writer
+    told = {name: value for name, value in facts.items() if value}
+    yield from _family("iobench_run", "info", "What was run.", [Sample(told, 1, "_info")])
+    if (at := _seconds(doc.created)) is not None:
+        name = "iobench_run_started_seconds"
+        yield from _family(
+            name, "gauge", "When the run began, since 1970-01-01 UTC.", [Sample(run, at)], "seconds"
+        )
+    name = "iobench_run_validity"
+    states = [
+        Sample({**run, name: state}, float(doc.validity == state))
+        for state in ("valid", "invalid", "unknown")
+    ]
+    yield from _family(name, "stateset", "Whether the run is valid by its rules.", states)
+    levels = ("invalid", "unknown", "warning", "info")
+    counts = {level: sum(each.level == level for each in doc.findings) for level in levels}
+    found = [Sample({**run, "level": level}, count) for level, count in counts.items()]
+    yield from _family("iobench_findings", "gauge", "Findings of the rules, by level.", found)
+
+
+def _of_verdict(doc: TrainingRecord, run: Labels) -> Iterator[str]:
+    """What binds, what each stage costs, and the ceilings."""
+    verdict = doc.job.verdict
+    name = "iobench_verdict_binds"
+    if verdict is not None:
+        stage = {**run, "stage": verdict.binds}
+        yield from _family(name, "gauge", "1 for the stage that binds.", [Sample(stage, 1)])
+    gains = [
+        Sample({**run, "stage": each.stage, "bound": bound}, value)
+        for each in doc.job.knock_outs
+        for bound, value in _bounds(each.gain)
+    ]
+    told = "Samples/s if a stage took no time, over samples/s as it is; with its 95 % interval."
+    yield from _family("iobench_gain_ratio", "gauge", told, gains, "ratio")
+    ceilings = [
+        Sample({**run, "stage": stage}, ceiling.samples_per_s)
+        for stage, ceiling in doc.job.ceilings.items()
+        if ceiling.samples_per_s is not None
+    ]
+    yield from _family(
+        "iobench_ceiling_samples_per_second",
+        "gauge",
+        "What a stage alone can deliver, all accelerators together.",
+        ceilings,
+        "samples_per_second",
+    )
+
+
+def _bounds(found: Estimate | None) -> Iterator[tuple[str, float]]:
+    for name in ("value", "low", "high"):
+        value = getattr(found, name, None)
+        if value is not None:
+            yield name, value
+
+
+def _seconds(created: str) -> float | None:
+    try:
+        return datetime.fromisoformat(created).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _family(
+    name: str, kind: str, told: str, samples: Sequence[Sample], unit: str = ""
+) -> Iterator[str]:
+    """The lines of one family; none without samples."""
+    finite = [each for each in samples if isfinite(each.value)]
+    if not finite:
+        return
+    yield f"# TYPE {name} {kind}"
+    if unit:
+        yield f"# UNIT {name} {unit}"
+    yield f"# HELP {name} {_text(told)}"
+    for each in finite:
+        labels = ",".join(f'{label}="{_text(value)}"' for label, value in each.labels.items())
+        yield f"{name}{each.suffix}{{{labels}}} {float(each.value)!r}"
+
+
+def _text(text: str) -> str:
+    """A text within quotes: ``printable``, with backslashes and quotes escaped."""
+    return printable(text, MAX_SHOWN).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,241 @@
+"""The steps of a run as Chrome trace events, which Perfetto (ui.perfetto.dev) opens.
+
+Source: "Trace Event Format" (Google): complete events (``ph: X``) with ``ts`` and ``dur`` in
+microseconds, counters (``C``), instants (``i``) and metadata (``M``). Events are sorted by time,
+and those of a thread either follow one another or lie within one another.
+
+Each rank is a process, and a last process has what concerns all ranks. The events record times from
+the start of their epoch alone, so epochs, repetitions and phases are shown one after the other,
+without the time between them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from ..analyse.verdict.rankepochs import Array, Events
+from ..schema.record import RunRecord
+from ..text import MAX_SHOWN, printable
+
+CHUNK_ROWS = 4096
+"""Rows that are turned into text at a time: memory does not grow with the run."""
+
+MAX_BINS = 600
+"""Points of the bandwidth of one repetition."""
+
+PARTS = {
+    "wait": "wait_ns",
+    "copy": "copy_ns",
+    "busy": "busy_ns",
+    "sync": "sync_ns",
+    "save": "checkpoint_ns",
+}
+"""The parts of a step, in the order in which they happen."""
+
+ALL_RANKS = 1 << 17
+"""The process for all ranks together. That of rank N is N + 1: 0 is the kernel's in Perfetto."""
+
+PHASES, EPOCHS, STEPS = 1, 2, 1
+"""Threads: phases and epochs of ``ALL_RANKS``, steps of a rank."""
+
+MAX_NS = 1 << 54
+"""Half a year: damaged events may have any number."""
+
+NOTE = (
+    "Epochs, repetitions and phases are shown one after the other; the time between them is not. "
+    "A slice 'steps A to B' holds the sums of several steps that were recorded as one row."
+)
+
+
+class Slice(NamedTuple):
+    """One event: when it begins, minus its length (so that outer slices come first), and itself."""
+
+    ts: int
+    order: int
+    text: str
+
+
+def trace(doc: RunRecord, events: Events) -> Iterator[str]:
+    """The document in pieces of limited length. ``events`` are those of the whole run."""
+    about = {
+        "run": printable(doc.run_id, MAX_SHOWN),
+        "iobench_version": printable(doc.iobench_version, MAX_SHOWN),
+        "status": doc.status,
+        "validity": doc.validity,
+        "note": NOTE,
+    }
+    yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n'
+    ranks = [int(rank) for rank in np.unique(events["rank"])]
+    yield ",\n".join(_names(ranks))
+    begin = 0
+    for phase, repetition, rows in _blocks(events):
+        block = _Block(events, rows, begin, f"{printable(phase, 200)}, repetition {repetition + 1}")
+        for piece in block.pieces():
+            yield ",\n" + piece
+        begin = block.end
+    yield "\n]}\n"
+
+
+def _names(ranks: Sequence[int]) -> Iterator[str]:
+    """The names of all processes and threads, and the order of the processes."""
+    for rank in ranks:
+        yield _meta(rank + 1, 0, "process_name", name=f"rank {rank}")
+        yield _meta(rank + 1, 0, "process_sort_index", sort_index=rank + 1)
+        yield _meta(rank + 1, STEPS, "thread_name", name="steps")
+    yield _meta(ALL_RANKS, 0, "process_name", name="all ranks")
+    yield _meta(ALL_RANKS, 0, "process_sort_index", sort_index=0)
+    yield _meta(ALL_RANKS, PHASES, "thread_name", name="phases")
+    yield _meta(ALL_RANKS, EPOCHS, "thread_name", name="epochs")
+
+
+def _meta(pid: int, tid: int, what: str, **args: str | int) -> str:
+    event = {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}
+    return json.dumps(event, separators=(",", ":"))
+
+
+def _blocks(events: Events) -> Iterator[tuple[str, int, Array]]:
+    """Phase, repetition and row numbers of each repetition, in the order of the file."""
+    phase, repetition = events["phase"], events["repetition"]
+    if not len(phase):
+        return
+    new = np.r_[True, (phase[1:] != phase[:-1]) | (repetition[1:] != repetition[:-1])]
+    edges = [*np.flatnonzero(new).tolist(), len(phase)]
+    found: dict[tuple[str, int], list[Array]] = {}
+    for start, end in pairwise(edges):
+        key = str(phase[start]), int(repetition[start])
+        found.setdefault(key, []).append(np.arange(start, end))
+    for (name, number), rows in found.items():
+        yield name, number, np.concatenate(rows)
+
+
+class _Block:
+    """The rows of one repetition of one phase, which begins at ``begin`` nanoseconds."""
+
+    def __init__(self, events: Events, rows: Array, begin: int, name: str) -> None:
+        order = np.lexsort(tuple(events[key][rows] for key in ("start_ns", "epoch", "rank")))
+        rows = rows[order]
+        self._rows = {key: events[key][rows] for key in events if key != "phase"}
+        self._begin, self._name = begin, name
+        start = _bounded(self._rows["start_ns"])
+        bounds = [start]
+        for column in PARTS.values():
+            part = _bounded(self._rows[column]) if column in self._rows else 0
+            bounds.append(bounds[-1] + part)
+        rank, epoch = self._rows["rank"], self._rows["epoch"]
+        end, self._epochs = begin, []
+        shift = np.zeros(len(start), dtype=np.int64)
+        for number in np.unique(epoch):
+            mine = epoch == number
+            shift[mine] = end
+            length = int(bounds[-1][mine].max())
+            self._epochs.append((int(number), end, length))
+            end += length
+        self.end = end
+        # A late wake-up shortens the next step: a step never lasts beyond the start of the next.
+        follows = (rank[1:] == rank[:-1]) & (epoch[1:] == epoch[:-1])
+        limit = np.where(follows, start[1:], bounds[-1][:-1])
+        limit = np.append(limit, bounds[-1][-1:])
+        self._bounds = np.stack([np.minimum(bound, limit) + shift for bound in bounds])
+
+    def pieces(self) -> Iterator[str]:
+        """All events of the block, sorted, in pieces."""
+        order = np.argsort(self._bounds[0], kind="stable")
+        waiting = self._of_all_ranks()
+        for first in range(0, len(order), CHUNK_ROWS):
+            waiting += self._steps(order[first : first + CHUNK_ROWS])
+            waiting.sort(key=_when)
+            later = order[first + CHUNK_ROWS : first + CHUNK_ROWS + 1]
+            until = int(self._bounds[0][later[0]]) if len(later) else self.end + 1
+            ready = [each.text for each in waiting if each.ts < until]
+            waiting = waiting[len(ready) :]
+            if ready:
+                yield ",\n".join(ready)
+        if waiting:
+            yield ",\n".join(each.text for each in waiting)
+
+    def _of_all_ranks(self) -> list[Slice]:
+        """The phase, its epochs, and the bandwidth."""
+        whole = self.end - self._begin
+        found = [_slice(self._name, "phase", ALL_RANKS, PHASES, self._begin, whole)]
+        for number, start, length in self._epochs:
+            found.append(_slice(f"epoch {number + 1}", "epoch", ALL_RANKS, EPOCHS, start, length))
+        return found + self._bandwidth()
+
+    def _bandwidth(self) -> list[Slice]:
+        """What all ranks together received in each bin of time, in bytes/s, and 0 at the end."""
+        bins = min(MAX_BINS, self._bounds.shape[1])
+        edges = np.unique(np.linspace(self._begin, self.end, bins + 1).astype(np.int64))
+        if len(edges) < 2:
+            return []
+        taken = _bounded(self._rows["bytes_read"])
+        moved, _ = np.histogram(self._bounds[1], bins=edges, weights=taken)
+        rates = np.append(np.round(moved / (np.diff(edges) / 1e9)), 0.0)
+        new = np.flatnonzero(np.diff(rates, prepend=-1.0))  # a counter keeps its value
+        return [
+            Slice(
+                at,
+                0,
+                '{"ph":"C","name":"bytes read, B/s","pid":'
+                f'{ALL_RANKS},"tid":0,"ts":{_us(at)},"args":{{"B/s":{rate:.0f}}}}}',
+            )
+            for at, rate in zip(edges[new].tolist(), rates[new].tolist(), strict=True)
+        ]
+
+    def _steps(self, rows: Array) -> list[Slice]:
+        """The slices of some rows: each step with its parts, and a mark where it was retried."""
+        names = ("rank", "step", "steps", "samples", "bytes_read", "retries")
+        known = {name: self._rows[name][rows].tolist() for name in names if name in self._rows}
+        bounds = self._bounds[:, rows].T.tolist()
+        retries = known.get("retries") or [0] * len(bounds)
+        found = []
+        for at, times in enumerate(bounds):
+            pid, step, steps = known["rank"][at] + 1, known["step"][at], known["steps"][at]
+            name = f"step {step}" if steps <= 1 else f"steps {step} to {step + steps - 1}"
+            args = f'"samples":{known["samples"][at]},"bytes_read":{known["bytes_read"][at]}'
+            args += f',"retries":{retries[at]}' if retries[at] else ""
+            length = times[-1] - times[0]
+            found.append(_slice(name, "step", pid, STEPS, times[0], length, args))
+            for part, start, end in zip(PARTS, times[:-1], times[1:], strict=True):
+                if end > start:
+                    found.append(_slice(part, part, pid, STEPS, start, end - start))
+            if retries[at]:
+                found.append(
+                    Slice(
+                        times[0],
+                        0,
+                        f'{{"ph":"i","s":"t","name":"retries","pid":{pid},"tid":{STEPS},'
+                        f'"ts":{_us(times[0])}}}',
+                    )
+                )
+        return found
+
+
+def _when(each: Slice) -> tuple[int, int]:
+    return each.ts, each.order
+
+
+def _bounded(values: Array) -> Array:
+    found: Array = np.clip(values.astype(np.int64), 0, MAX_NS)
+    return found
+
+
+def _slice(
+    name: str, category: str, pid: int, tid: int, start: int, length: int, args: str = ""
+) -> Slice:
+    shown = f',"args":{{{args}}}' if args else ""
+    return Slice(
+        start,
+        -length,
+        f'{{"ph":"X","name":{json.dumps(name)},"cat":"{category}","pid":{pid},"tid":{tid},'
+        f'"ts":{_us(start)},"dur":{_us(length)}{shown}}}',
+    )
+
+
+def _us(nanoseconds: int) -> str:
+    """Microseconds with all three decimals: nothing is rounded."""
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"

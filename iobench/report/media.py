@@ -1,0 +1,95 @@
+"""The formats in which a report can be printed: one table for flags, help, completion and errors.
+
+A format of ``sections`` shows the report of any verb. A format of ``record`` is made from the
+record of a run itself, for other programs, and shows only some kinds of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["training", "checkpoint", "ab"]
+"""A kind of record that ``iobench report`` reads: a run by its job, or a comparison in turns."""
+
+KINDS: dict[Kind, str] = {
+    "training": "runs that loaded data",
+    "checkpoint": "checkpoint studies",
+    "ab": "comparisons in turns",
+}
+"""How errors name records of each kind."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Medium:
+    """One format. ``tables``: it shows nothing but tables. ``kinds``: the records that it shows.
+
+    ``help`` is empty where the name says enough.
+    """
+
+    name: str
+    help: str = ""
+    of: Literal["sections", "record"] = "sections"
+    tables: bool = False
+    kinds: tuple[Kind, ...] = ("training", "checkpoint", "ab")
+
+
+MEDIA: dict[str, Medium] = {
+    medium.name: medium
+    for medium in (
+        Medium(name="text"),
+        Medium(name="json"),
+        Medium(name="csv", tables=True),
+        Medium(name="markdown"),
+        Medium(name="html"),
+        Medium(name="github", help="a summary in Markdown for the page of a CI job"),
+        Medium(
+            name="openmetrics",
+            help="metrics for Prometheus",
+            of="record",
+            kinds=("training", "checkpoint"),
+        ),
+        Medium(
+            name="mlperf",
+            help="a summary.json like that of MLPerf Storage",
+            of="record",
+            kinds=("training", "checkpoint"),
+        ),
+        Medium(
+            name="trace",
+            help="every step, for Perfetto (ui.perfetto.dev)",
+            of="record",
+            kinds=("training",),
+        ),
+    )
+}
+
+RECORDS = tuple(MEDIA)
+"""The formats of a verb that prints records of runs."""
+
+DOCUMENTS = tuple(name for name, medium in MEDIA.items() if medium.of == "sections")
+"""The formats of a verb that prints a report with tables."""
+
+PAGES = tuple(name for name in DOCUMENTS if not MEDIA[name].tables)
+"""The formats of a verb that prints a report without tables."""
+
+
+def is_export(name: str) -> bool:
+    """Whether the format is made from the record itself, and not from the sections of a report."""
+    return MEDIA[name].of == "record"
+
+
+def refusal(name: str, kind: Kind) -> str:
+    """Why the format ``name`` can't show a record of this kind; empty if it can."""
+    medium = MEDIA[name]
+    if kind in medium.kinds:
+        return ""
+    shown = " and ".join(KINDS[each] for each in medium.kinds)
+    return f"--format {name} shows {shown}, not {KINDS[kind]}"
+
+
+def helps(formats: Sequence[str]) -> str:
+    """The formats that need a word, with it, for the help of ``--format``."""
+    told = [f"{name}: {MEDIA[name].help}" for name in formats if name in MEDIA if MEDIA[name].help]
+    return "; ".join(told)
