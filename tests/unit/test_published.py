@@ -1,0 +1,134 @@
+"""The published JSON schemas are those of the classes, and tell records from damaged ones."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from iobench.cli.list import SCHEMAS
+from iobench.cli.main import main
+from iobench.documents import json_text
+from iobench.schema.published import DOCUMENTS, json_schema
+from iobench.schema.record import load_run
+from tests.unit.conftest import build_run
+from tests.unit.test_ab import FASTER
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+Json = dict[str, Any]
+
+
+def validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(json_schema(name))
+
+
+def recorded(path: Path) -> Json:
+    """A record as ``iobench report --json`` prints it; older ones are converted."""
+    found: Json = json.loads(json_text(load_run(path)))
+    return found
+
+
+RUN = validator("run")
+TRAINING = recorded(GOLDEN / "0.1.0" / "runs" / "beside-saves")
+CHECKPOINT = recorded(GOLDEN / "0.1.0" / "runs" / "checkpoint-dcp-async")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_schema_is_published_as_the_classes_have_it(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = json_schema(name)
+    Draft202012Validator.check_schema(schema)
+    file = ROOT / "results" / f"{name}.schema.json"
+    assert json.loads(file.read_text("ascii")) == schema, "run: python -m tests.snapshots"
+    assert main(["list", "--schema", name]) == 0
+    assert capsys.readouterr().out == file.read_text("ascii")
+    assert set(SCHEMAS) == set(DOCUMENTS)
+
+
+def test_a_schema_and_a_kind_do_not_go_together() -> None:
+    assert main(["list", "codecs", "--schema", "run"]) == 2
+
+
+@pytest.mark.parametrize(
+    "path", sorted(GOLDEN.rglob("run.json")), ids=lambda path: str(path.relative_to(GOLDEN))
+)
+def test_records_of_all_versions_fit(path: Path) -> None:
+    assert list(RUN.iter_errors(recorded(path))) == []
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.rglob("sweep.json")), ids=str)
+def test_sweeps_fit(path: Path) -> None:
+    document = json.loads(path.read_text())
+    assert list(validator("sweep").iter_errors(document)) == []
+    assert not validator("sweep").is_valid({**document, "status": 7, "points": {}})
+
+
+def test_what_is_made_today_fits() -> None:
+    assert RUN.is_valid(json.loads(json_text(build_run())))
+    comparison = json.loads(json_text(FASTER))
+    assert list(validator("ab").iter_errors(comparison)) == []
+    assert not validator("ab").is_valid({**comparison, "turns": None})
+    assert not RUN.is_valid(comparison)
+
+
+def test_keys_of_a_newer_version_fit() -> None:
+    newer = {**TRAINING, "new": 1, "job": {**TRAINING["job"], "new": {}}}
+    assert RUN.is_valid({**newer, "hosts": [{**TRAINING["hosts"][0], "new": []}]})
+
+
+DAMAGE: dict[str, Callable[[Json], object]] = {
+    "no run id": lambda run: run.pop("run_id"),
+    "no version": lambda run: run.pop("schema_version"),
+    "another version": lambda run: run.update(schema_version="3.0"),
+    "no kind": lambda run: run["job"].pop("kind"),
+    "an unknown kind": lambda run: run["job"].update(kind="serving"),
+    "an unknown status": lambda run: run.update(status="fine"),
+    "an unknown validity": lambda run: run.update(validity="VALID"),
+    "a command as one text": lambda run: run.update(command="iobench run"),
+    "hosts as one host": lambda run: run.update(hosts=run["hosts"][0]),
+    "negative memory": lambda run: run["hosts"][0].update(memory_bytes=-1),
+    "a finding without its rule": lambda run: run["findings"][0].pop("rule"),
+    "an unknown level": lambda run: run["findings"][0].update(level="bad"),
+    "a time that is a text": lambda run: run["timings"].update(measure="1 s"),
+    "a list for a job": lambda run: run.update(job=[run["job"]]),
+}
+
+OF_TRAINING: dict[str, Callable[[Json], object]] = {
+    "no accelerators": lambda run: run["job"].update(accelerators=0),
+    "half a step": lambda run: run["job"]["repetitions"][0].update(steps=1.5),
+    "a repetition without a seed": lambda run: run["job"]["repetitions"][0].pop("seed"),
+    "an unknown stage": lambda run: run["job"]["verdict"].update(binds="disk"),
+    "a utilization above 1": lambda run: run["job"]["workload"].update(
+        required_accelerator_utilization=90
+    ),
+}
+
+OF_CHECKPOINTS: dict[str, Callable[[Json], object]] = {
+    "negative bytes": lambda run: run["job"].update(bytes=-1),
+    "a save without its time": lambda run: run["job"]["saves"][0].pop("blocked_s"),
+    "no model": lambda run: run["job"].pop("model"),
+}
+
+
+@pytest.mark.parametrize(
+    ("record", "damage"),
+    [
+        *((record, each) for record in (TRAINING, CHECKPOINT) for each in DAMAGE.values()),
+        *((TRAINING, each) for each in OF_TRAINING.values()),
+        *((CHECKPOINT, each) for each in OF_CHECKPOINTS.values()),
+    ],
+    ids=[*(f"{kind}: {each}" for kind in ("training", "checkpoint") for each in DAMAGE)]
+    + [*OF_TRAINING, *OF_CHECKPOINTS],
+)
+def test_a_damaged_record_does_not_fit(record: Json, damage: Callable[[Json], object]) -> None:
+    broken = copy.deepcopy(record)
+    damage(broken)
+    assert broken != record
+    assert not RUN.is_valid(broken)
