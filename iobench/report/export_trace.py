@@ -46,6 +46,8 @@ PHASES, EPOCHS, STEPS = 1, 2, 1
 MAX_NS = 1 << 54
 """Half a year: damaged events may have any number."""
 
+ALL = slice(None)
+
 NOTE = (
     "Epochs, repetitions and phases are shown one after the other; the time between them is not. "
     "A slice 'steps A to B' holds the sums of several steps that were recorded as one row."
@@ -118,39 +120,52 @@ class _Block:
 
     def __init__(self, events: Events, rows: Array, begin: int, name: str) -> None:
         order = np.lexsort(tuple(events[key][rows] for key in ("start_ns", "epoch", "rank")))
-        rows = rows[order]
-        self._rows = {key: events[key][rows] for key in events if key != "phase"}
+        self._events, self._rows = events, rows[order]
         self._begin, self._name = begin, name
-        start = _bounded(self._rows["start_ns"])
-        bounds = [start]
-        for column in PARTS.values():
-            part = _bounded(self._rows[column]) if column in self._rows else 0
-            bounds.append(bounds[-1] + part)
-        rank, epoch = self._rows["rank"], self._rows["epoch"]
-        end, self._epochs = begin, []
+        rank, epoch = self._column("rank"), self._column("epoch")
+        start = _bounded(self._column("start_ns"))
+        ends = start.copy()
+        for part in PARTS.values():
+            ends += self._time(part)
+        self.end, self._epochs = begin, []
         shift = np.zeros(len(start), dtype=np.int64)
         for number in np.unique(epoch):
             mine = epoch == number
-            shift[mine] = end
-            length = int(bounds[-1][mine].max())
-            self._epochs.append((int(number), end, length))
-            end += length
-        self.end = end
+            shift[mine] = self.end
+            length = int(ends[mine].max())
+            self._epochs.append((int(number), self.end, length))
+            self.end += length
         # A late wake-up shortens the next step: a step never lasts beyond the start of the next.
-        follows = (rank[1:] == rank[:-1]) & (epoch[1:] == epoch[:-1])
-        limit = np.where(follows, start[1:], bounds[-1][:-1])
-        limit = np.append(limit, bounds[-1][-1:])
-        self._bounds = np.stack([np.minimum(bound, limit) + shift for bound in bounds])
+        follows = np.append((rank[1:] == rank[:-1]) & (epoch[1:] == epoch[:-1]), False)
+        self._start = start + shift
+        self._limit = np.where(follows, np.roll(start, -1), ends) + shift
+
+    def _column(self, name: str, of: Array | slice = ALL) -> Array:
+        """The values of a column in the rows ``of`` the block."""
+        return self._events[name][self._rows[of]]
+
+    def _time(self, name: str, of: Array | slice = ALL) -> Array:
+        """Nanoseconds of a part of the steps; 0 where an older version lacks the column."""
+        if name not in self._events:
+            return np.zeros(len(self._rows[of]), dtype=np.int64)
+        return _bounded(self._column(name, of))
+
+    def _bounds(self, of: Array) -> Array:
+        """For each of these rows the start of its first part, and the end of each part."""
+        bounds = [self._start[of]]
+        for name in PARTS.values():
+            bounds.append(np.minimum(bounds[-1] + self._time(name, of), self._limit[of]))
+        return np.stack(bounds, axis=1)
 
     def pieces(self) -> Iterator[str]:
         """All events of the block, sorted, in pieces."""
-        order = np.argsort(self._bounds[0], kind="stable")
+        order = np.argsort(self._start, kind="stable")
         waiting = self._of_all_ranks()
         for first in range(0, len(order), CHUNK_ROWS):
             waiting += self._steps(order[first : first + CHUNK_ROWS])
             waiting.sort(key=_when)
             later = order[first + CHUNK_ROWS : first + CHUNK_ROWS + 1]
-            until = int(self._bounds[0][later[0]]) if len(later) else self.end + 1
+            until = int(self._start[later[0]]) if len(later) else self.end + 1
             ready = [each.text for each in waiting if each.ts < until]
             waiting = waiting[len(ready) :]
             if ready:
@@ -168,12 +183,13 @@ class _Block:
 
     def _bandwidth(self) -> list[Slice]:
         """What all ranks together received in each bin of time, in bytes/s, and 0 at the end."""
-        bins = min(MAX_BINS, self._bounds.shape[1])
+        bins = min(MAX_BINS, len(self._rows))
         edges = np.unique(np.linspace(self._begin, self.end, bins + 1).astype(np.int64))
         if len(edges) < 2:
             return []
-        taken = _bounded(self._rows["bytes_read"])
-        moved, _ = np.histogram(self._bounds[1], bins=edges, weights=taken)
+        arrived = np.minimum(self._start + self._time("wait_ns"), self._limit)
+        taken = _bounded(self._column("bytes_read"))
+        moved, _ = np.histogram(arrived, bins=edges, weights=taken)
         rates = np.append(np.round(moved / (np.diff(edges) / 1e9)), 0.0)
         new = np.flatnonzero(np.diff(rates, prepend=-1.0))  # a counter keeps its value
         return [
@@ -189,8 +205,8 @@ class _Block:
     def _steps(self, rows: Array) -> list[Slice]:
         """The slices of some rows: each step with its parts, and a mark where it was retried."""
         names = ("rank", "step", "steps", "samples", "bytes_read", "retries")
-        known = {name: self._rows[name][rows].tolist() for name in names if name in self._rows}
-        bounds = self._bounds[:, rows].T.tolist()
+        known = {name: self._column(name, rows).tolist() for name in names if name in self._events}
+        bounds = self._bounds(rows).tolist()
         retries = known.get("retries") or [0] * len(bounds)
         found = []
         for at, times in enumerate(bounds):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..text import github, renders
-from .render_markdown import blocks
+from .render_markdown import markdown_blocks
 from .sections import Findings, Headline, Section, Table
 
 KEY_TABLE = "metrics"
@@ -53,7 +53,7 @@ def render_github(sections: Sequence[Section]) -> str:
 
 
 def _joined(section: Section) -> list[str]:
-    return ["\n".join(lines) for lines in blocks(section) if lines]
+    return ["\n".join(lines) for lines in markdown_blocks(section) if lines]
 
 
 def _folded(title: str, section: Section) -> Iterator[str]:

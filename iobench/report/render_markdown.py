@@ -13,11 +13,11 @@ _RULE = {"left": "---", "right": "---:"}
 @renders(markdown)
 def render_markdown(sections: Sequence[Section]) -> str:
     """All sections but the data: bold titles, lists and tables of pipes, without bars."""
-    blocks = [block for section in sections for block in blocks(section)]
+    blocks = [block for section in sections for block in markdown_blocks(section)]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 
 
-def blocks(section: Section) -> Iterable[list[str]]:
+def markdown_blocks(section: Section) -> Iterable[list[str]]:
     """Blocks of lines; an empty line goes between two of them."""
     if isinstance(section, Headline):
         yield [f"**{section.title}**"]

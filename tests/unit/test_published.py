@@ -117,6 +117,13 @@ OF_CHECKPOINTS: dict[str, Callable[[Json], object]] = {
 }
 
 
+IDS = [
+    *(f"{kind}: {each}" for kind in ("training", "checkpoint") for each in DAMAGE),
+    *OF_TRAINING,
+    *OF_CHECKPOINTS,
+]
+
+
 @pytest.mark.parametrize(
     ("record", "damage"),
     [
@@ -124,8 +131,7 @@ OF_CHECKPOINTS: dict[str, Callable[[Json], object]] = {
         *((TRAINING, each) for each in OF_TRAINING.values()),
         *((CHECKPOINT, each) for each in OF_CHECKPOINTS.values()),
     ],
-    ids=[*(f"{kind}: {each}" for kind in ("training", "checkpoint") for each in DAMAGE)]
-    + [*OF_TRAINING, *OF_CHECKPOINTS],
+    ids=IDS,
 )
 def test_a_damaged_record_does_not_fit(record: Json, damage: Callable[[Json], object]) -> None:
     broken = copy.deepcopy(record)

@@ -1,0 +1,375 @@
+"""What other programs get of a record: OpenMetrics, MLPerf's names, a trace, a CI summary."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from iobench.cli.main import main
+from iobench.report.export_mlperf import mlperf
+from iobench.report.export_openmetrics import family_name, openmetrics
+from iobench.report.export_trace import ALL_RANKS, trace
+from iobench.report.media import MEDIA, RECORDS, refusal
+from iobench.report.record import sections
+from iobench.report.render_github import MAX_CHARACTERS, render_github
+from iobench.report.sections import Headline, Prose, Table
+from iobench.schema.ab import save_ab
+from iobench.schema.metrics import METRICS
+from iobench.schema.record import Finding, load_run
+from iobench.schema.training import EVENT_COLUMNS
+from tests.hostile import HOSTILE, RAW
+from tests.unit.conftest import build_run
+from tests.unit.test_ab import FASTER
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
+RUNS = sorted(path.name for path in GOLDEN.iterdir())
+WITH_EVENTS = [name for name in RUNS if (GOLDEN / name / "events.parquet").is_file()]
+Json = dict[str, Any]
+
+
+def printed(capsys: pytest.CaptureFixture[str], run: Path, form: str) -> str:
+    capsys.readouterr()
+    assert main(["report", str(run), "--format", form]) == 0
+    return capsys.readouterr().out
+
+
+# OpenMetrics
+
+
+def samples(text: str) -> dict[tuple[str, str], float]:
+    """Values by the name of the sample, and its labels but that of the run."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {key: value for key, value in sample.labels.items() if key != "run"}
+            found[sample.name, ",".join(map("=".join, labels.items()))] = sample.value
+    return found
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_openmetrics_has_the_medians_of_the_record(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(capsys, GOLDEN / name, "openmetrics")
+    document = json.loads(printed(capsys, GOLDEN / name, "json"))
+    found = samples(text)
+    for metric in METRICS:
+        summary = document["metrics"].get(metric.name)
+        if summary is not None and metric.of == "repetition" and metric.median:
+            for stat in ("median", "min", "max"):
+                value = found.get((family_name(metric), f"stat={stat}"))
+                assert value == summary[stat], metric.name
+    for level in ("invalid", "unknown", "warning", "info"):
+        count = sum(each["level"] == level for each in document["findings"])
+        assert found["iobench_findings", f"level={level}"] == count
+    validity = document["validity"]
+    assert found["iobench_run_validity", f"iobench_run_validity={validity}"] == 1
+    assert text.endswith("\n# EOF\n")
+    assert "NaN" not in text
+    assert "Inf" not in text
+
+
+def test_families_have_names_of_their_own_that_end_with_their_unit() -> None:
+    names = [family_name(metric) for metric in METRICS]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"iobench_[a-z0-9]+(_[a-z0-9]+)*", name) for name in names)
+    assert not [name for name in names if re.search(r"_(total|count|sum|bucket|info)$", name)]
+    by_unit = {"s": "_seconds", "bytes": "_bytes", "bytes/s": "_bytes_per_second"}
+    for metric, name in zip(METRICS, names, strict=True):
+        assert name.endswith(by_unit.get(metric.unit, ""))
+
+
+def test_what_was_not_measured_has_no_sample() -> None:
+    found = samples(openmetrics(build_run(au=None)))
+    assert not [name for name, _ in found if "utilization" in name]
+
+
+def test_labels_of_openmetrics_are_escaped() -> None:
+    doc = build_run().model_copy(update={"run_id": HOSTILE + '"\\'})
+    text = openmetrics(doc)
+    assert not RAW.search(text)
+    ids = {
+        sample.labels["run"]
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert len(ids) == 1
+    assert '"' not in ids.pop()[:2]
+
+
+# MLPerf
+
+
+def test_mlperf_has_its_names_and_the_figures_of_the_record(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = json.loads(printed(capsys, GOLDEN / "calibrated", "mlperf"))
+    document = json.loads(printed(capsys, GOLDEN / "calibrated", "json"))
+    job, metric = document["job"], found["metric"]
+    au = [100 * each["accelerator_utilization"] for each in job["repetitions"]]
+    assert metric["train_au_percentage"] == au
+    assert metric["train_au_mean_percentage"] == pytest.approx(statistics.fmean(au))
+    assert metric["train_au_stdev_percentage"] == pytest.approx(statistics.pstdev(au))
+    assert metric["train_au_meet_expectation"] == "success"
+    rates = [each["read_bytes_per_s"] / 2**20 for each in job["repetitions"]]
+    assert metric["train_io_mean_MB_per_second"] == pytest.approx(statistics.fmean(rates))
+    assert found["num_accelerators"] == job["accelerators"]
+    assert found["num_files_train"] == job["dataset"]["shards"]
+    assert found["num_samples_per_file"] * found["num_files_train"] == job["dataset"]["samples"]
+    assert found["num_files_eval"] is None
+    assert found["host_meminfo"] is None
+    assert "not an MLPerf submission" in found["iobench"]["notes"][0]
+
+
+def test_mlperf_names_saves_and_restores() -> None:
+    doc = load_run(GOLDEN / "checkpoint-stream")
+    assert doc.checkpoints is not None
+    found: Json = mlperf(doc)["metric"]  # type: ignore[assignment]
+    times = [each.wall_s for each in doc.checkpoints.restores]
+    assert found["load_checkpoint_duration_mean_seconds"] == pytest.approx(statistics.fmean(times))
+    assert found["checkpoint_size_GB"] == doc.checkpoints.bytes / 2**30
+    assert found["save_checkpoint_io_mean_GB_per_second"] > 0
+    assert not [name for name in found if name.startswith("train_")]
+
+
+def test_mlperf_has_null_for_what_is_not_known() -> None:
+    unknown = {"samples": None, "shards": None, "stored_bytes": None}
+    doc = build_run(au=None, measured=None, dataset=unknown)
+    found = mlperf(doc)
+    metric: Json = found["metric"]  # type: ignore[assignment]
+    assert {metric[name] for name in metric if name.startswith("train_au")} == {None}
+    assert found["num_samples_per_file"] is None
+    assert found["data_size_per_host_GB"] is None
+    assert found["potential_caching"] == [None]
+
+
+# The trace
+
+
+def read_trace(text: str) -> list[Json]:
+    """Read a trace as the format demands it; fail where it would be refused or drawn wrongly."""
+    document = json.loads(text)
+    assert set(document) == {"displayTimeUnit", "otherData", "traceEvents"}
+    events: list[Json] = document["traceEvents"]
+    named: dict[str, set[tuple[int, ...]]] = {"process_name": set(), "thread_name": set()}
+    open_until: dict[tuple[int, int], list[float]] = {}
+    last = 0.0
+    for event in events:
+        assert event["ph"] in "MXCi"
+        assert isinstance(event["pid"], int)
+        assert event["pid"] > 0
+        assert isinstance(event["name"], str)
+        if event["ph"] == "M":
+            place = (event["pid"], event["tid"])
+            if event["name"] == "process_name":
+                named["process_name"].add(place[:1])
+            elif event["name"] == "thread_name":
+                named["thread_name"].add(place)
+            continue
+        assert event["ts"] >= last, "sorted by time"
+        last = event["ts"]
+        assert (event["pid"],) in named["process_name"]
+        if event["ph"] == "C":
+            assert all(math.isfinite(value) and value >= 0 for value in event["args"].values())
+            continue
+        track = (event["pid"], event["tid"])
+        assert track in named["thread_name"]
+        if event["ph"] == "i":
+            continue
+        assert event["dur"] >= 0
+        start, end = round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000)
+        ends = open_until.setdefault(track, [])
+        while ends and ends[-1] <= start:
+            ends.pop()
+        assert not ends or end <= ends[-1], "slices of a thread follow or contain one another"
+        ends.append(end)
+    return events
+
+
+def slices(events: list[Json], category: str) -> list[Json]:
+    return [each for each in events if each["ph"] == "X" and each["cat"] == category]
+
+
+@pytest.mark.parametrize("name", WITH_EVENTS)
+def test_a_trace_has_each_step_and_its_parts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from iobench.measure.timeline import read_events
+
+    found = read_trace(printed(capsys, GOLDEN / name, "trace"))
+    rows = read_events(GOLDEN / name / "events.parquet")
+    steps = slices(found, "step")
+    assert len(steps) == len(rows["step"])
+    assert {each["pid"] for each in steps} == {int(rank) + 1 for rank in np.unique(rows["rank"])}
+    assert sum(each["args"]["bytes_read"] for each in steps) == int(rows["bytes_read"].sum())
+    waited = sum(each["dur"] for each in slices(found, "wait"))
+    assert waited == pytest.approx(rows["wait_ns"].sum() / 1e3, rel=0.05)
+    keys = set(zip(rows["phase"], rows["repetition"].tolist(), strict=True))
+    assert len(slices(found, "phase")) == len(keys)
+    assert any(each["ph"] == "C" and each["args"]["B/s"] > 0 for each in found)
+    if name == "beside-saves":
+        assert len(slices(found, "save")) == int((rows["checkpoint_ns"] > 0).sum())
+
+
+def made(steps: int, ranks: int = 2) -> dict[str, Any]:
+    """Events of ranks that each take ``steps`` steps of 10 µs, in two epochs."""
+    count = steps * ranks
+    zeros = np.zeros(count, dtype=np.int64)
+    events: dict[str, Any] = dict.fromkeys(EVENT_COLUMNS, zeros)
+    at = np.arange(steps)
+    events["phase"] = np.array(["measure"] * count, dtype=object)
+    events["rank"] = np.repeat(np.arange(ranks), steps)
+    events["epoch"] = np.tile(at * 2 // steps, ranks)
+    events["step"] = np.tile(at % (steps // 2), ranks)
+    events["steps"] = zeros + 1
+    events["start_ns"] = events["step"] * 10_000
+    events["wait_ns"] = zeros + 3000
+    events["busy_ns"] = zeros + 7000
+    events["samples"] = zeros + 4
+    events["bytes_read"] = zeros + 4096
+    return events
+
+
+def test_epochs_follow_one_another() -> None:
+    found = read_trace("".join(trace(build_run(), made(100))))
+    assert [(each["ts"], each["dur"]) for each in slices(found, "epoch")] == [
+        (0, 500),
+        (500, 500),
+    ]
+    first = [each for each in slices(found, "step") if each["name"] == "step 0"]
+    assert sorted(each["ts"] for each in first) == [0, 0, 500, 500]
+    counted = [each for each in found if each["ph"] == "C"]
+    assert {each["pid"] for each in counted} == {ALL_RANKS}
+    assert counted[-1]["args"]["B/s"] == 0
+    busy = slices(found, "busy")
+    assert {each["dur"] for each in busy} == {7}
+
+
+def test_a_late_step_ends_where_the_next_one_begins() -> None:
+    events = made(100)
+    events["busy_ns"] = events["busy_ns"] + 2000  # of which the next step makes up
+    found = read_trace("".join(trace(build_run(), events)))
+    assert sorted({each["dur"] for each in slices(found, "busy")}) == [7, 9]
+
+
+def test_retries_and_merged_rows_are_named() -> None:
+    events = made(100)
+    events["retries"] = np.where(np.arange(200) == 3, 2, 0)
+    events["steps"] = np.where(np.arange(200) == 5, 4, 1)
+    found = read_trace("".join(trace(build_run(), events)))
+    assert [each["ts"] for each in found if each["ph"] == "i"] == [30]
+    assert [each["args"]["retries"] for each in slices(found, "step") if "retries" in each["args"]]
+    assert [each["name"] for each in slices(found, "step") if each["name"] == "steps 5 to 8"]
+
+
+def test_damaged_times_make_a_trace_that_can_be_read() -> None:
+    events = made(100)
+    rng = np.random.default_rng(1)
+    for name in ("start_ns", "wait_ns", "busy_ns", "bytes_read"):
+        events[name] = rng.integers(-(2**63), 2**63 - 1, 200)
+    document = json.loads("".join(trace(build_run(), events)))
+    assert len(slices(document["traceEvents"], "step")) == 200
+
+
+def test_a_trace_without_steps_is_one() -> None:
+    empty = {name: column[:0] for name, column in made(2).items()}
+    assert slices(read_trace("".join(trace(build_run(), empty))), "step") == []
+
+
+def test_a_long_trace_is_written_in_pieces_of_limited_length() -> None:
+    def longest(pieces: Iterator[str]) -> int:
+        return max(map(len, pieces))
+
+    few, many = longest(trace(build_run(), made(5_000))), longest(trace(build_run(), made(15_000)))
+    assert many < 1.2 * few
+    assert many < 8_000_000
+
+
+# The summary for CI
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_summary_has_the_verdict_and_what_failed_before_what_is_folded(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(capsys, GOLDEN / name, "github")
+    document = json.loads(printed(capsys, GOLDEN / name, "json"))
+    first, _, rest = text.partition("<details>")
+    assert text.startswith("### ")
+    for finding in document["findings"]:
+        part = rest if finding["level"] == "info" else first
+        assert f"`{finding['rule']}`" in part
+    assert text.count("<details>") == text.count("</details>") == text.count("<summary>")
+    if document["metrics"] and document["job"]["kind"] == "training":
+        assert "| sample throughput, samples/s |" in first
+
+
+def test_a_summary_shows_texts_as_they_are() -> None:
+    text = "</summary><img src=x onerror=1> | [x](y) **b** `c` @me #1 \\| a_b_"
+    finding = Finding(rule="x", level="warning", evidence=text + HOSTILE)
+    doc = build_run().model_copy(update={"findings": [finding], "run_id": text})
+    shown = render_github(sections(doc))
+    tags = set(re.findall(r"<[^>]*>", shown))
+    assert tags == {"<details>", "</details>", "<summary>", "</summary>"}
+    assert not RAW.search(shown.replace("\n", ""))
+    assert "@me" not in shown
+    assert "](" not in shown
+    for block in shown.split("\n\n"):
+        if block.startswith("|"):
+            assert len({line.count("|") for line in block.splitlines()}) == 1
+
+
+def test_a_summary_is_no_longer_than_a_page_takes() -> None:
+    long = [Prose(id=f"p{at}", paragraphs=("x" * 4000,)) for at in range(3)]
+    tables = [
+        Table(id=f"t{at}", title=f"table {at}", columns=(), rows=(), notes=("y" * 4000,) * 20)
+        for at in range(30)
+    ]
+    shown = render_github([Headline(id="h", title="big"), *long, *tables])
+    assert len(shown.encode()) < MAX_CHARACTERS + 10_000
+    assert "are left out here" in shown
+
+
+# Formats and kinds of records
+
+
+def record_of(kind: str, tmp_path: Path) -> Path:
+    if kind == "ab":
+        (tmp_path / "ab").mkdir()
+        save_ab(tmp_path / "ab", FASTER)
+        return tmp_path / "ab"
+    return GOLDEN / {"training": "calibrated", "checkpoint": "checkpoint-stream"}[kind]
+
+
+@pytest.mark.parametrize("kind", ["training", "checkpoint", "ab"])
+@pytest.mark.parametrize("form", RECORDS)
+def test_each_format_shows_a_record_or_refuses_it_in_one_line(
+    form: str, kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shows = kind in MEDIA[form].kinds
+    assert bool(refusal(form, kind)) is not shows
+    code = main(["report", str(record_of(kind, tmp_path)), "--format", form])
+    told = capsys.readouterr()
+    assert code == (0 if shows else 2)
+    assert bool(told.out) is shows
+    assert told.err.count("\n") == (0 if shows else 1)
+
+
+def test_a_trace_needs_the_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").write_bytes((GOLDEN / "calibrated" / "run.json").read_bytes())
+    assert main(["report", str(tmp_path), "--format", "trace"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+
+
+def test_fail_on_holds_for_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["report", str(GOLDEN / "calibrated"), "--fail-on", "samples_per_s<1e9"]
+    for form in ("github", "openmetrics", "mlperf", "trace"):
+        assert main([*words, "--format", form]) == 4, form
