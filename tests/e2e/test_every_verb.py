@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from iobench.cli.verbs import VERBS, one_word
+from iobench.schema.published import DOCUMENTS, json_schema
 from tests.conftest import Call
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
@@ -40,6 +42,18 @@ class Story:
         found = json.loads(self.text(*words, "--json"))
         assert isinstance(found, dict)
         return found
+
+
+def fitting_documents(folder: Path) -> dict[str, int]:
+    """The number of documents of each kind in the folder, all of which fit the published schema."""
+    found = {}
+    for name in DOCUMENTS:
+        validator = Draft202012Validator(json_schema(name))
+        paths = list(folder.rglob(f"{name}.json"))
+        for path in paths:
+            assert list(validator.iter_errors(json.loads(path.read_text()))) == [], path
+        found[name] = len(paths)
+    return found
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
@@ -115,6 +129,7 @@ def test_every_verb(
         *("--results", results, "--keep-data"),
     )
     assert (saved["status"], len(saved["job"]["saves"])) == ("ok", 2)
+    assert fitting_documents(tmp_path) == {"run": 12, "ab": 1, "sweep": 1}
 
     story.text("clean", data)
     story.text("clean", f"{place}/saved")

@@ -57,8 +57,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def readers(run_directory: str, workload: str) -> list[tuple[str, ...]]:
     """Every verb that reads a run, in every form that it prints."""
-    forms = [("--format", form) for form in ("text", "json", "csv", "markdown")]
+    forms = [("--format", form) for form in ("text", "json", "csv", "markdown", "github")]
     verbs: list[tuple[str, ...]] = [("report", run_directory, *form) for form in forms]
+    verbs += [("report", run_directory, "--format", "openmetrics")]
     verbs += [("report", run_directory, "--html")]
     verbs += [("compare", "plain", run_directory, *form) for form in forms]
     verbs += [("compare", run_directory, "plain", "--by", "host.node")]

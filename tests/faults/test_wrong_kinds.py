@@ -62,6 +62,9 @@ READERS = (
     ("size", "demo", "--accelerators", "8", "--hosts", "2", "--from", "run"),
     ("advise", "."),
     ("report", "run", "--format", "csv"),
+    ("report", "run", "--format", "github"),
+    ("report", "run", "--format", "openmetrics"),
+    ("report", "run", "--format", "mlperf"),
     ("history", "smallrun", "--results", "."),
     ("compare", "run", "plain", "--by", "host.cores", "--format", "csv"),
 )

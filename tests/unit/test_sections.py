@@ -49,6 +49,7 @@ from iobench.report import (
     whatif,
 )
 from iobench.report.render_csv import render_csv
+from iobench.report.render_github import render_github
 from iobench.report.render_markdown import render_markdown
 from iobench.report.render_text import render_text
 from iobench.report.sections import (
@@ -75,7 +76,7 @@ from iobench.schema.record import load_run as load
 from iobench.schema.sweep import Sweep, SweepPoint
 from iobench.schema.verdict import Confirmation, Estimate, Turn
 from iobench.schema.workload import load_workload
-from iobench.text import csv_cell, markdown
+from iobench.text import csv_cell, github, markdown
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER
 from tests.unit.test_compare import BASE, FAST, document
@@ -356,6 +357,19 @@ def test_markdown_shows_all_of_a_report_in_rectangular_tables(name: str) -> None
 
 
 @pytest.mark.parametrize("name", REPORTS)
+def test_a_summary_for_ci_shows_all_of_a_report(name: str) -> None:
+    shown = render_github(report(name))
+    told = plain(shown)
+    for section in report(name):
+        for text in texts(section):
+            assert plain(github(text)) in told, section.id
+        if isinstance(section, Table):
+            for cell in cells(section, "everywhere", "pages"):
+                assert plain(github(cell)) in told, section.id
+    assert shown.count("<details>") == shown.count("</details>")
+
+
+@pytest.mark.parametrize("name", REPORTS)
 def test_csv_has_the_raw_value_of_each_cell(name: str) -> None:
     for table in tables(name):
         head, *rows = csv.reader(io.StringIO(render_csv([table])))
@@ -397,9 +411,10 @@ def imports(path: Path) -> set[str]:
 
 def test_no_renderer_needs_a_subject() -> None:
     renderers = sorted(REPORT.glob("render_*.py"))
-    assert len(renderers) == 4
+    assert len(renderers) == 5
     for path in renderers:
-        assert imports(path) - {".page.svg"} == {".sections", "..text"}, path
+        parts = {".page.svg", ".render_markdown"}
+        assert imports(path) - parts == {".sections", "..text"}, path
     assert imports(REPORT / "sections.py") == {"..schema.record", "..schema.metrics"}
 
 

@@ -18,7 +18,7 @@ from iobench.report.render_csv import render_csv
 from iobench.report.render_html import hypertext
 from iobench.report.sections import Cell, Column, Row, Table
 from iobench.schema.record import Finding
-from iobench.text import csv_cell, escaped, markdown, printable, renders
+from iobench.text import csv_cell, escaped, github, markdown, printable, renders
 from tests.hostile import HOSTILE, RAW
 
 
@@ -130,12 +130,13 @@ RENDERERS = [
     ("module", "name", "function"), RENDERERS, ids=[f"{m}.{n}" for m, n, _ in RENDERERS]
 )
 def test_every_renderer_is_one(module: str, name: str, function: Any) -> None:
-    wanted = {"render_markdown": markdown, "render_html": hypertext}.get(name, printable)
+    own = {"render_markdown": markdown, "render_html": hypertext, "render_github": github}
+    wanted = own.get(name, printable)
     assert getattr(function, "escape", None) is wanted
 
 
 def test_renderers_are_found() -> None:
     assert {name for _, name, _ in RENDERERS} == {
-        f"render_{medium}" for medium in ("csv", "html", "markdown", "text")
+        f"render_{medium}" for medium in ("csv", "github", "html", "markdown", "text")
     }
     assert RAW.search(HOSTILE)
