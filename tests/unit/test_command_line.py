@@ -234,7 +234,7 @@ def test_a_file_with_a_hostile_name_is_not_in_the_script(
         (["run", "--rules", ""], ["quick", "mlperf"]),
         (["checkpoint", "pl"], ["plan"]),
         (["checkpoint", "plan", "--stall"], ["--stall-budget"]),
-        (["report", "x", "--format", "m"], ["markdown"]),
+        (["report", "x", "--format", "m"], ["markdown", "mlperf"]),
     ],
 )
 def test_bash_completes(
