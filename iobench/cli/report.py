@@ -24,7 +24,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory",
         metavar="RUN_DIR",
-        help="directory of a run, or its run.json; or of a comparison in turns (iobench ab)",
+        help="directory of a run, or its run.json; of a sweep; or of a comparison in turns "
+        "(iobench ab)",
     )
     parser.add_argument(
         "--fail-on",
@@ -48,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.verdict.thresholds import parse
     from ..schema.ab import AB_FILE
     from ..schema.record import EVENTS_FILE, TrainingRecord, load_run
+    from ..schema.sweep import SWEEP_FILE
     from .exporting import check_kind
     from .outcome import finish
     from .terminal import warn
@@ -57,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     named = Path(args.directory)
     if named.name == AB_FILE or (named / AB_FILE).is_file():
         return _comparison(args, named.parent if named.name == AB_FILE else named)
+    if named.name == SWEEP_FILE or (named / SWEEP_FILE).is_file():
+        return _sweep(args, named.parent if named.name == SWEEP_FILE else named)
     directory = named.parent if named.is_file() else named
     doc = load_run(named)
     check_kind(args.format, doc.job.kind, named)
@@ -75,21 +79,40 @@ def run(args: argparse.Namespace) -> int:
 def _comparison(args: argparse.Namespace, directory: Path) -> int:
     """Print a comparison in turns again, with its claims computed from its turns."""
     from ..analyse.compare.turns import claims_of
-    from ..errors import UsageError
     from ..schema.ab import load_ab
     from .ab import finish
     from .exporting import check_kind
 
-    runs = f"name one of its runs, {directory}/a or {directory}/b"
-    if args.fail_on or args.rules:
-        raise UsageError(
-            f"--fail-on and --rules are about one run, but {directory} is a comparison in turns",
-            remedy=runs,
-        )
-    check_kind(args.format, "ab", directory, remedy=runs)
+    runs = f"{directory}/a or {directory}/b"
+    _refuse_rules(args, f"{directory} is a comparison in turns", runs)
+    check_kind(args.format, "ab", directory, remedy=f"name one of its runs, {runs}")
     record = load_ab(directory)
     record = record.model_copy(update={"claims": claims_of(record)})
     return finish(record, directory, kind=args.format, new=False)
+
+
+def _sweep(args: argparse.Namespace, directory: Path) -> int:
+    """Print a sweep again, from its own record."""
+    from ..schema.sweep import load_sweep
+    from .exporting import check_kind
+    from .sweep import finish
+
+    sweep = load_sweep(directory)
+    first = next((run for point in sweep.points for run in point.runs), "<run>")
+    runs = f"such as {directory}/{first}"
+    _refuse_rules(args, f"{directory} is a sweep", runs)
+    check_kind(args.format, "sweep", directory, remedy=f"name one of its runs, {runs}")
+    return finish(sweep, directory, kind=args.format, new=False)
+
+
+def _refuse_rules(args: argparse.Namespace, what: str, runs: str) -> None:
+    from ..errors import UsageError
+
+    if args.fail_on or args.rules:
+        raise UsageError(
+            f"--fail-on and --rules are about one run, but {what}",
+            remedy=f"name one of its runs, {runs}",
+        )
 
 
 VERB = Verb(

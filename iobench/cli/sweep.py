@@ -171,18 +171,30 @@ def _refuse_changes(args: argparse.Namespace) -> None:
 
 
 def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, live: Any) -> int:
-    from ..report.sweep import sections
     from ..runner.sweeping.visits import run_sweep
-    from .printing import print_report
-    from .terminal import say
 
     sweep = run_sweep(sweep, directory, budget, progress=live, tell=_line_printer(args, live))
     live.close()
+    return finish(sweep, directory, kind=args.format, new=True)
+
+
+def finish(sweep: Sweep, directory: Path, *, kind: str, new: bool) -> int:
+    """Print the sweep, and return the exit code: 0, or 1 if no point was measured.
+
+    ``new``: it has just ended, and its directory gets the report as a page.
+    """
+    from ..report.sweep import sections
+    from .outcome import keep_page, say_where
+    from .printing import print_report
+    from .terminal import say
+
     document = {**sweep.model_dump(), "directory": str(directory)}
-    print_report(args.format, document, sections(sweep))
-    if args.format == "text":
-        say()
-        say(f"results: {directory}")
+    shown = sections(sweep)
+    print_report(kind, document, shown)
+    if new:
+        keep_page(document, shown, directory)
+    if kind == "text":
+        say_where(directory)
         say(f"advice:  iobench advise {directory}")
     return 0 if any(point.runs for point in sweep.points) else 1
 

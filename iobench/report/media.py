@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["training", "checkpoint", "ab"]
-"""A kind of record that ``iobench report`` reads: a run by its job, or a comparison in turns."""
+Kind = Literal["training", "checkpoint", "ab", "sweep"]
+"""A kind of record that ``iobench report`` reads: a run by its job, or several runs together."""
 
 KINDS: dict[Kind, str] = {
     "training": "runs that loaded data",
     "checkpoint": "checkpoint studies",
     "ab": "comparisons in turns",
+    "sweep": "sweeps",
 }
 """How errors name records of each kind."""
 
@@ -32,7 +33,7 @@ class Medium:
     help: str = ""
     of: Literal["sections", "record"] = "sections"
     tables: bool = False
-    kinds: tuple[Kind, ...] = ("training", "checkpoint", "ab")
+    kinds: tuple[Kind, ...] = ("training", "checkpoint", "ab", "sweep")
 
 
 MEDIA: dict[str, Medium] = {

@@ -16,22 +16,26 @@ from functools import cache
 from importlib.resources import files
 
 from ..text import printable, renders
+from .page.heat import heat
+from .page.scatter import scatter
 from .page.svg import chart
 from .sections import (
     Facts,
     Findings,
     Headline,
+    Heat,
     Items,
     Lines,
     Prose,
     Ranges,
+    Scatter,
     Section,
     Shares,
     Table,
     Timeline,
 )
 
-DRAWN = Lines | Ranges | Shares | Timeline
+DRAWN = Lines | Ranges | Shares | Timeline | Heat | Scatter
 
 MOVES = {"in": "Zoom in", "out": "Zoom out", "left": "Earlier", "right": "Later", "all": "All"}
 """The buttons of a timeline, by what ``page.js`` calls them."""
@@ -100,7 +104,8 @@ def _data(text: str) -> str:
 def render_html(sections: Sequence[Section], title: str, made: str) -> str:
     """What is inside the page's body: all sections but the data."""
     charts = {each.table for each in sections if isinstance(each, DRAWN)}
-    blocks = [block for section in sections for block in _blocks(section, sections, charts)]
+    told: set[str] = set()
+    blocks = [block for section in sections for block in _blocks(section, sections, charts, told)]
     first = any(isinstance(section, Headline) for section in sections)
     heading = "" if first else f"<h1>{title}</h1>\n"
     return (
@@ -115,7 +120,10 @@ def render_html(sections: Sequence[Section], title: str, made: str) -> str:
     )
 
 
-def _blocks(section: Section, all_of_them: Sequence[Section], charts: set[str]) -> Iterable[str]:
+def _blocks(
+    section: Section, all_of_them: Sequence[Section], charts: set[str], told: set[str]
+) -> Iterable[str]:
+    """``charts``: the tables behind charts. ``told``: those that are in the page by now."""
     if isinstance(section, Headline):
         heading = (
             "h1"
@@ -142,18 +150,32 @@ def _blocks(section: Section, all_of_them: Sequence[Section], charts: set[str]) 
         if isinstance(section, Timeline):
             yield _timeline(section)
         else:
-            yield f'<div class="figure-box">{chart(section)}</div>\n'
+            yield (
+                f'<div class="figure-box" role="region" aria-label="{section.title}" '
+                f'tabindex="0">{_drawn(section)}</div>\n'
+            )
         behind = [
             each for each in all_of_them if isinstance(each, Table) and each.id == section.table
         ]
         for table in behind:
+            if table.id in told:
+                link = f'<a href="#{table.id}-figures">The figures as a table</a>'
+                yield f'<p class="note">{link}</p>\n'
+                continue
+            told.add(table.id)
             notes = "".join(f'<p class="note">{note}</p>\n' for note in table.notes)
-            yield f"{notes}<details><summary>The figures as a table</summary>{_table(table)}"
-            yield "</details>\n"
+            opened = f'<details id="{table.id}-figures"><summary>The figures as a table</summary>'
+            yield f"{notes}{opened}{_table(table)}</details>\n"
     elif section.where != "data" and section.id not in charts:
         yield _title(section.id, section.title)
         yield _table(section)
         yield "".join(f'<p class="note">{note}</p>\n' for note in section.notes)
+
+
+def _drawn(section: Lines | Ranges | Shares | Heat | Scatter) -> str:
+    if isinstance(section, Heat):
+        return heat(section)
+    return scatter(section) if isinstance(section, Scatter) else chart(section)
 
 
 def _timeline(section: Timeline) -> str:

@@ -177,13 +177,19 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
+    """Points that a line joins, or, with ``joined`` False, dots alone."""
+
     label: str
     points: tuple[Point, ...]
+    joined: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """A line for each series, with intervals where points have them. ``table``: its figures."""
+    """A line for each series, with intervals where points have them. ``table``: its figures.
+
+    ``limits`` are lines across it at values of its vertical axis, each with a label.
+    """
 
     id: str
     title: str
@@ -191,6 +197,7 @@ class Lines:
     y: Axis
     series: tuple[Series, ...]
     marks: tuple[Mark, ...] = ()
+    limits: tuple[Mark, ...] = ()
     table: str = ""
 
 
@@ -257,7 +264,60 @@ class Timeline:
     table: str = ""
 
 
-Chart = Lines | Ranges | Shares | Timeline
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Square:
+    """A cell of ``Heat``. Without a value, ``text`` says why. ``mark`` is a word such as "best"."""
+
+    value: float | None
+    text: str
+    mark: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heat:
+    """A square for each row and column, shaded by its value from ``low`` to ``high``.
+
+    ``x`` names what the columns differ in, ``y`` what the rows differ in, ``unit`` the values.
+    """
+
+    id: str
+    title: str
+    x: str
+    y: str
+    unit: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    squares: tuple[tuple[Square, ...], ...]  # of each row
+    low: float
+    high: float
+    table: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spot:
+    """A dot of ``Scatter``: ``low`` and ``high`` are of ``y``."""
+
+    label: str
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    front: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scatter:
+    """Dots, of which those on the Pareto front are joined, numbered and named below the chart."""
+
+    id: str
+    title: str
+    x: Axis
+    y: Axis
+    spots: tuple[Spot, ...]
+    table: str = ""
+
+
+Chart = Lines | Ranges | Shares | Timeline | Heat | Scatter
 
 Section = Headline | Prose | Facts | Items | Table | Findings | Chart
 """A part of a report. Its ``id`` is stable, and no two sections of a report have the same."""

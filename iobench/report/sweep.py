@@ -1,39 +1,72 @@
-"""``iobench sweep``: the points, the fastest first."""
+"""``iobench sweep``: the points, the fastest first, and their charts."""
 
 from __future__ import annotations
 
 from statistics import median
 
 from ..schema.sweep import Sweep, SweepPoint, describe
-from ..units import counted, format_count
-from .figures import BLANK, raw, spread_of, word
+from ..units import counted, format_bytes, format_count, format_factor
+from .figures import BLANK, figure, raw, spread_of, word
 from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
+from .sweep_charts import chart_sections
+from .sweep_front import COSTS, front_sections, on_front
+from .sweep_grid import rate_of, rates_of
+
+_FIGURES = ("samples_per_s", "min", "max")
+_SHOW = {"stored": format_bytes, "read": format_bytes, "cpu": lambda cost: f"{cost:.3g}"}
+_COLUMNS = (
+    Column(name="settings", label="settings"),
+    Column(name=_FIGURES[0], label="samples/s, median [min, max]", unit="samples/s"),
+    *(Column(name=name, unit="samples/s", where="data") for name in _FIGURES[1:]),
+    Column(name="visits", unit="count", where="data"),
+    Column(name="stored_bytes", label="stored", unit="bytes", align="right", where="pages"),
+    Column(
+        name="read_bytes_per_sample",
+        label="read for each sample",
+        unit="bytes",
+        align="right",
+        where="pages",
+    ),
+    Column(name="cpu_s_per_gb", label="CPU s/GB", unit="s/GB", align="right", where="pages"),
+    Column(name="pareto_front", label="Pareto front", where="pages"),
+)
 
 
 def sections(sweep: Sweep) -> list[Section]:
-    """A table with a row for each point: samples/s over its repetitions, or why it failed."""
+    """Charts, and a row for each point: samples/s over its repetitions, or why it failed."""
+    kept = dict(zip(map(id, sweep.points), on_front(sweep), strict=True))
     measured = sorted(
-        (p for p in sweep.points if p.samples_per_s), key=lambda p: -median(p.samples_per_s)
+        ((rate, point) for point in sweep.points if (rate := rate_of(point)) is not None),
+        key=lambda pair: -pair[0],
     )
-    rows = [_measured(sweep, point) for point in measured]
+    rows = [_measured(sweep, point, on_front=kept[id(point)]) for _, point in measured]
     rows += [_failed(point) for point in sweep.points if point.failed]
     title = f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} visits each"
-    found: list[Section] = [Headline(id="sweep", title=title)]
+    told = _sentence(sweep, measured[0][1]) if measured else ""
+    found: list[Section] = [Headline(id="sweep", title=title, sentences=(told,) if told else ())]
+    found += chart_sections(sweep)
+    found += front_sections(sweep)
     if rows:
-        figures = ("samples_per_s", "min", "max")
-        columns = (
-            Column(name="settings", label="settings"),
-            Column(name=figures[0], label="samples/s, median [min, max]", unit="samples/s"),
-            *(Column(name=name, unit="samples/s", where="data") for name in figures[1:]),
-            Column(name="visits", unit="count", where="data"),
-        )
-        found.append(Table(id="points", columns=columns, rows=tuple(rows)))
+        found.append(Table(id="points", columns=_COLUMNS, rows=tuple(rows)))
     notes = tuple(Item(text=text) for text in sweep.left_out)
     return [*found, *([Items(id="notes", title="Notes", items=notes)] if notes else [])]
 
 
-def _measured(sweep: Sweep, point: SweepPoint) -> Row:
-    rates = point.samples_per_s
+def _sentence(sweep: Sweep, best: SweepPoint) -> str:
+    """The point with the highest median, and that of today's settings beside it."""
+    told = f"The highest median is {format_count(median(rates_of(best)))} samples/s"
+    told += f" with {describe(best.settings)}"
+    today = next((point for point in sweep.points if point.settings == sweep.default), None)
+    if today is best:
+        return f"{told}, which are today's settings."
+    now, high = None if today is None else rate_of(today), rate_of(best)
+    if now is None or high is None:
+        return f"{told}."
+    return f"{told}: {format_factor(high / now)} that of today's settings."
+
+
+def _measured(sweep: Sweep, point: SweepPoint, *, on_front: bool) -> Row:
+    rates = rates_of(point)
     all_visits = len(rates) >= sweep.repetitions
     marks = [counted(len(rates), "visit")] if len(rates) != sweep.repetitions else []
     marks += ["today's settings"] if point.settings == sweep.default else []
@@ -45,6 +78,8 @@ def _measured(sweep: Sweep, point: SweepPoint) -> Row:
             raw(min(rates)),
             raw(max(rates)),
             raw(len(rates)),
+            *(figure(cost(point), _SHOW[name]) for name, (_, _, cost) in COSTS.items()),
+            Cell(value=on_front, text="yes" if on_front else ""),
         ),
         mark="; ".join(marks),
     )
@@ -52,4 +87,5 @@ def _measured(sweep: Sweep, point: SweepPoint) -> Row:
 
 def _failed(point: SweepPoint) -> Row:
     lacking = Cell(value=None, why=f"failed: {point.failed}")
-    return Row(cells=(word(describe(point.settings)), lacking, BLANK, BLANK, BLANK))
+    blank = [BLANK] * (len(_COLUMNS) - 2)
+    return Row(cells=(word(describe(point.settings)), lacking, *blank))

@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue
 from ..documents import json_text, write_whole
 from ..errors import IobenchError, SpecError
 from .base import Record, apply_overrides, read_record
+from .numbers import Figure
 
 SWEEP_FILE = "sweep.json"
 SCHEMA_VERSION = "1.0"
@@ -35,6 +36,14 @@ class SweepPoint(Record):
     runs: list[str] = Field(default_factory=list)  # run directories, relative to the sweep's
     samples_per_s: list[float] = Field(default_factory=list)  # one for each run
     seconds: list[float] = Field(default_factory=list)  # duration of each run
+    # Other combinations that mean the same, and share its figures. This and the keys up to
+    # ``cpu_s_per_gb`` are empty in older versions.
+    also: list[dict[str, Setting]] = Field(default_factory=list)
+    stored_bytes: Figure | None = None  # of its dataset
+    # Of each run; None: not measured. Bytes that the readers read, over the samples delivered.
+    read_bytes_per_sample: list[Figure | None] = Field(default_factory=list)
+    # CPU seconds of ranks and workers, over 1e9 bytes of uncompressed samples.
+    cpu_s_per_gb: list[Figure | None] = Field(default_factory=list)
     dropped: str = ""  # why it was not measured again
     failed: str = ""  # the error that ended it
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from .front import front
 from .points import Point, number, same
 
 NEAR = 0.95
@@ -123,25 +124,9 @@ def along(points: Sequence[Point], chosen: Point, key: str) -> list[Point]:
 def pareto(points: Sequence[Point]) -> list[Point]:
     """Points that no other point beats in samples/s, CPU seconds per GB and stored bytes at once.
 
-    The fastest comes first. A cost that is unknown for both of two points is left out between
-    them. Where it is unknown for one of them only, neither beats the other.
+    The fastest comes first. How unknown costs count: see ``front``.
     """
-    front = [point for point in points if not any(_beats(other, point) for other in points)]
-    return sorted(front, key=lambda point: -point.median)
-
-
-def _beats(one: Point, other: Point) -> bool:
-    """Return whether ``one`` is nowhere worse than ``other``, and better somewhere."""
-    better = one.median > other.median
-    if one.median < other.median:
-        return False
-    for mine, theirs in (
-        (one.cpu_s_per_gb, other.cpu_s_per_gb),
-        (one.stored_bytes, other.stored_bytes),
-    ):
-        if mine is None and theirs is None:
-            continue
-        if mine is None or theirs is None or mine > theirs:
-            return False
-        better = better or mine < theirs
-    return better
+    kept = front([(-point.median, point.cpu_s_per_gb, point.stored_bytes) for point in points])
+    return sorted(
+        (point for point, on in zip(points, kept, strict=True) if on), key=lambda p: -p.median
+    )

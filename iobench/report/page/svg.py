@@ -7,9 +7,10 @@ each chart. Texts are escaped before they get here (``render_html``).
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Sequence
 
-from ..sections import Axis, Lines, Mark, Ranges, Series, Shares
+from ..sections import Axis, Heat, Lines, Mark, Ranges, Scatter, Series, Shares
 from .scale import Scale, scale, spread_out, text_of
 
 WIDTH = 720
@@ -18,6 +19,9 @@ LINES_HEIGHT = 300
 ROW, BAR = 30, 14
 LABELS, TEXTS = 150, 190
 """Room for the labels of rows at the left, and for their figures at the right."""
+
+MAX_RIGHT, MAX_LABELS, MAX_TEXTS = 220, 270, 270
+"""Room where labels at the ends of lines, labels of rows and figures are longer than usual."""
 
 CHARACTER = 6.6
 """Mean width of a character of the charts' font, in pixels: about right is enough."""
@@ -34,26 +38,52 @@ def chart(section: Lines | Ranges | Shares) -> str:
         body, height, told = _ranges(section)
     else:
         body, height, told = _shares(section)
+    return framed(section, body, height, told)
+
+
+def framed(
+    section: Lines | Ranges | Shares | Heat | Scatter,
+    body: Iterable[str],
+    height: float,
+    told: str,
+    width: float = WIDTH,
+) -> str:
+    """The ``svg`` element around the shapes. One that is wider than others scrolls in its box."""
     name = f"{section.id}-chart"
+    size = f'class="chart own" width="{width:g}"' if width > WIDTH else 'class="chart"'
     return (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {height:g}" role="img" '
+        f'<svg {size} viewBox="0 0 {width:g} {height:g}" role="img" '
         f'aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{section.title}</title>'
         f'<desc id="{name}-d">{told}</desc>{"".join(body)}</svg>'
     )
 
 
+def length_of(text: str) -> float:
+    """About how wide an escaped text is, in pixels."""
+    return CHARACTER * len(html.unescape(text))
+
+
+def fitted(text: str, room: float) -> str:
+    """An escaped text, cut at its end where it is wider than ``room`` pixels."""
+    if length_of(text) <= room:
+        return text
+    return f"{html.escape(html.unescape(text)[: max(1, int(room / CHARACTER) - 1)].rstrip())}…"
+
+
 def _lines(section: Lines) -> tuple[list[str], float, str]:
     points = [point for series in section.series for point in series.points]
     marked = [mark.at for mark in section.marks]
-    right = WIDTH - RIGHT
+    ended = max((length_of(series.label) for series in section.series), default=0.0)
+    right = WIDTH - min(MAX_RIGHT, max(RIGHT, ended + 16))
     top = TOP + 16 * len(section.marks)
     bottom = top + LINES_HEIGHT - TOP - BOTTOM
     x = scale(section.x, [*(point.x for point in points), *marked], LEFT, right)
     ends = [each for point in points for each in (point.y, point.high) if each is not None]
     lows = [point.low for point in points if point.low]
-    y = scale(section.y, [*ends, *lows], bottom, top)
-    body = [*_grid(y, LEFT, right), *_bottom(x, bottom), *_names(section.x, section.y, bottom)]
+    y = scale(section.y, [*ends, *lows, *(limit.at for limit in section.limits)], bottom, top)
+    body = [*grid(y, LEFT, right), *bottom_ticks(x, bottom), *names(section.x, section.y, bottom)]
     body += _marks(section.marks, x, top, bottom)
+    body += _limits(section.limits, y, right)
     for number, series in enumerate(section.series):
         body += _series(series, number, x, y)
     last = [series.points[-1] for series in section.series if series.points]
@@ -62,7 +92,7 @@ def _lines(section: Lines) -> tuple[list[str], float, str]:
     for number, (series, height) in enumerate(zip(named, heights, strict=True)):
         body.append(
             f'<text class="end t{number % COLORS}" x="{right + 8:g}" y="{height + 4:.1f}">'
-            f"{series.label}</text>"
+            f"{fitted(series.label, WIDTH - right - 8)}</text>"
         )
     told = "; ".join(
         f"{series.label}: {text_of(series.points[0].y, section.y.unit)} at "
@@ -81,8 +111,9 @@ def _series(series: Series, number: int, x: Scale, y: Scale) -> Iterable[str]:
         upper = [f"{x.at(p.x):.1f},{y.at(p.high or p.y):.1f}" for p in known]
         lower = [f"{x.at(p.x):.1f},{y.at(p.low or p.y):.1f}" for p in reversed(known)]
         yield f'<polygon class="band {color}" points="{" ".join(upper + lower)}"/>'
-    drawn = " ".join(f"{x.at(point.x):.1f},{y.at(point.y):.1f}" for point in series.points)
-    yield f'<polyline class="line {color}" points="{drawn}"/>'
+    if series.joined:
+        drawn = " ".join(f"{x.at(point.x):.1f},{y.at(point.y):.1f}" for point in series.points)
+        yield f'<polyline class="line {color}" points="{drawn}"/>'
     for point in series.points:
         at_x, at_y = x.at(point.x), y.at(point.y)
         told = f"{text_of(point.x, x.axis.unit)}: {text_of(point.y, y.axis.unit)}"
@@ -92,7 +123,7 @@ def _series(series: Series, number: int, x: Scale, y: Scale) -> Iterable[str]:
         )
 
 
-def _grid(y: Scale, left: float, right: float) -> Iterable[str]:
+def grid(y: Scale, left: float, right: float) -> Iterable[str]:
     for tick in y.ticks():
         at = y.at(tick)
         yield f'<line class="grid" x1="{left:g}" x2="{right:g}" y1="{at:.1f}" y2="{at:.1f}"/>'
@@ -102,7 +133,7 @@ def _grid(y: Scale, left: float, right: float) -> Iterable[str]:
         )
 
 
-def _bottom(x: Scale, bottom: float) -> Iterable[str]:
+def bottom_ticks(x: Scale, bottom: float) -> Iterable[str]:
     for tick in x.ticks():
         at = x.at(tick)
         yield (
@@ -114,7 +145,7 @@ def _bottom(x: Scale, bottom: float) -> Iterable[str]:
         )
 
 
-def _names(x: Axis, y: Axis, bottom: float) -> Iterable[str]:
+def names(x: Axis, y: Axis, bottom: float) -> Iterable[str]:
     middle = (LEFT + WIDTH - RIGHT) / 2
     yield (
         f'<text class="name" x="{middle:g}" y="{bottom + 38:g}" text-anchor="middle">'
@@ -139,15 +170,27 @@ def _marks(marks: Sequence[Mark], x: Scale, top: float, bottom: float) -> Iterab
         )
 
 
+def _limits(limits: Sequence[Mark], y: Scale, right: float) -> Iterable[str]:
+    """A line across the chart for each limit, with its label above it at the left."""
+    for limit in limits:
+        at = y.at(limit.at)
+        yield (
+            f'<line class="mark" x1="{LEFT:g}" x2="{right:g}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            f'<text class="tick halo" x="{LEFT + 6:g}" y="{at - 5:.1f}">{limit.label}</text>'
+        )
+
+
 def _ranges(section: Ranges) -> tuple[list[str], float, str]:
-    right = WIDTH - TEXTS
+    texts = max((length_of(f"{row.text} {row.mark}") for row in section.rows), default=0.0)
+    right = WIDTH - min(MAX_TEXTS, max(TEXTS, texts + 16))
+    left = min(MAX_LABELS, max([LABELS, *(length_of(row.label) + 16 for row in section.rows)]))
     top = TOP + 16 * len(section.marks)
     bottom = top + ROW * len(section.rows)
     shown = [value for row in section.rows for value in (row.value, row.high) if value is not None]
     shown += [mark.at for mark in section.marks]
     full = section.full or max(shown, default=1.0)
-    x = scale(section.axis, [min(value, full) for value in shown], LABELS, right)
-    body = [*_bottom(x, bottom), *_marks(section.marks, x, top, bottom)]
+    x = scale(section.axis, [min(value, full) for value in shown], left, right)
+    body = [*bottom_ticks(x, bottom), *_marks(section.marks, x, top, bottom)]
     origin = x.at(section.origin)
     for number, row in enumerate(section.rows):
         middle = top + ROW * (number + 0.5)
@@ -155,8 +198,8 @@ def _ranges(section: Ranges) -> tuple[list[str], float, str]:
         kind = "bar bound" if row.mark else "bar"
         start, width = min(origin, end), abs(end - origin)
         body.append(
-            f'<text class="label" x="{LABELS - 10:g}" y="{middle + 4:g}" text-anchor="end">'
-            f"{row.label}</text>"
+            f'<text class="label" x="{left - 10:g}" y="{middle + 4:g}" text-anchor="end">'
+            f"{fitted(row.label, left - 12)}</text>"
             f'<rect class="{kind}" x="{start:.1f}" y="{middle - BAR / 2:g}" '
             f'width="{max(width, 1):.1f}" height="{BAR}"/>'
         )
@@ -171,12 +214,15 @@ def _ranges(section: Ranges) -> tuple[list[str], float, str]:
                 f'<path class="cut" d="M{right - 6:g} {middle - 9:g}l-6 18"/>'
             )
         text = f"{row.text} {row.mark}".strip()
-        body.append(f'<text class="figure" x="{right + 10:g}" y="{middle + 4:g}">{text}</text>')
+        body.append(
+            f'<text class="figure" x="{right + 10:g}" y="{middle + 4:g}">'
+            f"{fitted(text, WIDTH - right - 10)}</text>"
+        )
     if section.origin > section.axis.start:
         body.append(
             f'<line class="axis" x1="{origin:.1f}" x2="{origin:.1f}" y1="{top:g}" y2="{bottom:g}"/>'
         )
-    middle = (LABELS + right) / 2
+    middle = (left + right) / 2
     body.append(
         f'<text class="name" x="{middle:g}" y="{bottom + 38:g}" text-anchor="middle">'
         f"{section.axis.label}</text>"

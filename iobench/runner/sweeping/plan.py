@@ -72,6 +72,7 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
         if meaning in points:
             same = describe(points[meaning].settings)
             folded.append(f"{describe(settings)} is the same as {same}")
+            points[meaning].also.append(settings)
             continue
         data = place_of_data(sweep, spec)
         points[meaning] = SweepPoint(settings=settings, data=data, dataset_bytes=spec.nominal_bytes)

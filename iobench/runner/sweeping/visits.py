@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...analyse.tuning.points import Point
 from ...errors import (
     DatasetError,
     InterruptedRun,
@@ -20,6 +21,7 @@ from ...errors import (
     TargetRefusedError,
 )
 from ...generator import discard, generate
+from ...schema.record import TrainingRecord
 from ...schema.sweep import (
     SWEEP_FILE,
     Sweep,
@@ -276,11 +278,21 @@ def _visit(
     point.runs.append(run_directory.name)
     point.samples_per_s.append(rate)
     point.seconds.append(time.monotonic() - began)
+    _keep_costs(point, doc)
     took = format_duration(point.seconds[-1])
     tell(
         f"{number + 1}/{sweep.repetitions}  {describe(point.settings)}: "
         f"{rate:,.0f} samples/s ({took})"
     )
+
+
+def _keep_costs(point: SweepPoint, doc: TrainingRecord) -> None:
+    """Keep what a visit cost, beside its samples/s, as far as it was measured."""
+    measured, repetition = Point({}, doc), doc.job.repetitions[0]
+    point.stored_bytes = measured.stored_bytes
+    read, samples = repetition.bytes_read, repetition.samples
+    point.read_bytes_per_sample.append(read / samples if read is not None and samples else None)
+    point.cpu_s_per_gb.append(measured.cpu_s_per_gb)
 
 
 def _drop_hopeless(sweep: Sweep, tell: Callable[[str], None]) -> None:
