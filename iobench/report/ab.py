@@ -34,6 +34,7 @@ from .sections import (
     Table,
 )
 from .tried import interval
+from .turns_chart import narrowing_sections
 
 SHOWN_DIFFERENCES = 12
 """Lines of what differs that a report shows; the record has both identities."""
@@ -76,7 +77,7 @@ def sections(record: AbRecord) -> list[Section]:
             label="B / A",
             table="claims",
         )
-        found += [_claims(record, claims), _turns(record)]
+        found += [_claims(record, claims), *narrowing_sections(record), _turns(record)]
     return found
 
 

@@ -8,6 +8,7 @@ from ..analyse.compare.options import Option
 from ..analyse.compare.ranking import Against, Ranking
 from ..units import format_count, format_duration
 from .compare import left_out_sections
+from .cost_charts import cost_charts
 from .cost_words import (
     bases,
     break_even,
@@ -58,6 +59,7 @@ def sections(found: Sequence[Ranking], left_out: Sequence[str]) -> list[Section]
 
 def _ranking(one: Ranking, name: str) -> Iterator[Section]:
     yield Headline(id=name, title=title(one), sentences=tuple(sentences(one)))
+    yield from cost_charts(one, name)
     if one.options:
         job = any(option.job_s is not None for option in one.options)
         columns = (*_SHOWN, *_PAGES, *_DATA)

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from ..analyse.verdict.search import STEADY, trials_of, utilization_of
 from ..schema.record import TrainingRecord
 from ..schema.training import FindMax
 from ..schema.verdict import Estimate, Fed
 from ..units import counted, format_count, format_percent, format_rate
 from .figures import BLANK, NO_REASON, figure, word
-from .sections import Bars, Cell, Column, Row, Section, Table
+from .sections import (
+    Axis,
+    Bars,
+    Cell,
+    Column,
+    Lines,
+    Mark,
+    Point,
+    Row,
+    Section,
+    Series,
+    Table,
+)
 
 _BY = {
     "find-max": "by --find-max",
@@ -25,7 +39,8 @@ def fed_sections(doc: TrainingRecord, *, of_stored: str = "") -> list[Section]:
     """
     found: list[Section] = []
     if doc.job.find_max is not None:
-        found.append(_search(doc.job.find_max, of_stored))
+        table = _search(doc.job.find_max, of_stored)
+        found += [*_drawn(doc.job.find_max, table), table]
     fed = doc.job.verdict.fed if doc.job.verdict else None
     if fed is not None and any(each.how == "extrapolated" for each in fed.at):
         found.append(_more_ranks(fed, doc.job.workload.required_accelerator_utilization))
@@ -92,6 +107,31 @@ def _share(estimate: Estimate | None) -> Cell:
     if estimate.low is not None and estimate.high is not None:
         text += f" [{format_percent(estimate.low)}, {format_percent(estimate.high)}]"
     return Cell(value=estimate.value, text=text)
+
+
+def _drawn(found: FindMax, table: Table) -> list[Section]:
+    """The median utilization of each number that was tried, from its lowest to its highest try."""
+    points = []
+    for number, tries in trials_of(found.points).items():
+        known = [au for each in tries if (au := utilization_of(each)) is not None]
+        if known:
+            points.append(Point(x=number, y=median(known), low=min(known), high=max(known)))
+    if not points:
+        return []
+    required, answer = found.required_accelerator_utilization, found.accelerators
+    wide = points[-1].x >= 4 * points[0].x > 0
+    return [
+        Lines(
+            id="utilization",
+            title=table.title,
+            x=Axis(label="accelerators", unit="count", scale="log2" if wide else "linear"),
+            y=Axis(label="utilization", unit="share"),
+            series=(Series(label="utilization", points=tuple(points)),),
+            marks=(Mark(at=answer, label=f"{format_count(answer)} fed"),) if answer else (),
+            limits=(Mark(at=required, label=f"required: {format_percent(required)}"),),
+            table=table.id,
+        )
+    ]
 
 
 def _search(found: FindMax, of_stored: str) -> Table:

@@ -295,9 +295,10 @@ class Heat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spot:
-    """A dot of ``Scatter``: ``low`` and ``high`` are of ``y``."""
+    """A dot of ``Scatter``; ``text`` is how people see both figures, ``low`` and ``high`` of ``y``."""
 
     label: str
+    text: str
     x: float
     y: float
     low: float | None = None

@@ -15,6 +15,7 @@ from ..units import (
     format_rate,
 )
 from .sections import Fact, Facts, Section
+from .size_chart import rate_sections
 
 SOME = 1.02
 """A read amplification below this is not worth a word."""
@@ -58,7 +59,7 @@ def sections(need: Requirement, instance: Instance | None = None) -> list[Sectio
         ]
         rows += [("but", note) for note in need.measured.notes]
     facts = tuple(Fact(label=name, text=text) for name, text in rows)
-    return [Facts(id="requirement", facts=facts)]
+    return [Facts(id="requirement", facts=facts), *rate_sections(need)]
 
 
 def headline(need: Requirement) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from ..schema.sweep import Sweep, SweepPoint, describe
-from ..units import counted, format_bytes, format_count, format_factor
+from ..units import counted, format_count, format_factor
 from .figures import BLANK, figure, raw, spread_of, word
 from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
 from .sweep_charts import chart_sections
@@ -13,21 +13,15 @@ from .sweep_front import COSTS, front_sections, on_front
 from .sweep_grid import rate_of, rates_of
 
 _FIGURES = ("samples_per_s", "min", "max")
-_SHOW = {"stored": format_bytes, "read": format_bytes, "cpu": lambda cost: f"{cost:.3g}"}
 _COLUMNS = (
     Column(name="settings", label="settings"),
     Column(name=_FIGURES[0], label="samples/s, median [min, max]", unit="samples/s"),
     *(Column(name=name, unit="samples/s", where="data") for name in _FIGURES[1:]),
     Column(name="visits", unit="count", where="data"),
-    Column(name="stored_bytes", label="stored", unit="bytes", align="right", where="pages"),
-    Column(
-        name="read_bytes_per_sample",
-        label="read for each sample",
-        unit="bytes",
-        align="right",
-        where="pages",
+    *(
+        Column(name=name, label=cost.unit, unit=cost.axis.unit, align="right", where="pages")
+        for name, cost in COSTS.items()
     ),
-    Column(name="cpu_s_per_gb", label="CPU s/GB", unit="s/GB", align="right", where="pages"),
     Column(name="pareto_front", label="Pareto front", where="pages"),
 )
 
@@ -78,7 +72,7 @@ def _measured(sweep: Sweep, point: SweepPoint, *, on_front: bool) -> Row:
             raw(min(rates)),
             raw(max(rates)),
             raw(len(rates)),
-            *(figure(cost(point), _SHOW[name]) for name, (_, _, cost) in COSTS.items()),
+            *(figure(cost.of(point), cost.show) for cost in COSTS.values()),
             Cell(value=on_front, text="yes" if on_front else ""),
         ),
         mark="; ".join(marks),

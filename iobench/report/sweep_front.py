@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ..analyse.tuning.front import front
 from ..schema.sweep import Sweep, SweepPoint, describe
+from ..units import format_bytes, format_count
+from .figures import Format
 from .sections import Axis, Scatter, Section, Spot
 from .sweep_grid import middle_of, rate_of, rates_of
 
-COSTS: dict[str, tuple[str, Axis, Callable[[SweepPoint], float | None]]] = {
-    "stored": (
+
+class Cost(NamedTuple):
+    what: str
+    axis: Axis
+    of: Callable[[SweepPoint], float | None]  # None: not measured
+    show: Format
+    unit: str = ""  # behind the shown figure
+
+
+COSTS: dict[str, Cost] = {
+    "stored_bytes": Cost(
         "stored bytes",
         Axis(label="bytes stored", unit="bytes"),
         lambda point: point.stored_bytes,
+        format_bytes,
+        "stored",
     ),
-    "read": (
+    "read_bytes_per_sample": Cost(
         "bytes read",
         Axis(label="bytes read for each sample", unit="bytes"),
         lambda point: middle_of(point.read_bytes_per_sample),
+        format_bytes,
+        "read for each sample",
     ),
-    "cpu": (
+    "cpu_s_per_gb": Cost(
         "CPU time",
         Axis(label="CPU seconds for each GB of samples", unit="count"),
         lambda point: middle_of(point.cpu_s_per_gb),
+        lambda cost: f"{cost:.3g}",
+        "CPU s/GB",
     ),
 }
-"""What a point costs: in words, as an axis, and the figure. None: not measured."""
+"""What a point costs, by the names of the table's columns."""
 
 ALIKE = 1.02
 """Costs within this factor of each other are not worth a chart."""
@@ -35,11 +53,11 @@ ALIKE = 1.02
 def front_sections(sweep: Sweep) -> list[Section]:
     """A scatter chart for each cost that differs between the points, with its Pareto front."""
     found: list[Section] = []
-    for name, (what, axis, cost) in COSTS.items():
+    for name, cost in COSTS.items():
         known = [
             (point, rate, each)
             for point in sweep.points
-            if (rate := rate_of(point)) is not None and (each := cost(point)) is not None
+            if (rate := rate_of(point)) is not None and (each := cost.of(point)) is not None
         ]
         costs = [each for *_, each in known]
         if len(known) < 2 or max(costs) <= ALIKE * min(costs):
@@ -48,6 +66,7 @@ def front_sections(sweep: Sweep) -> list[Section]:
         spots = tuple(
             Spot(
                 label=describe(point.settings),
+                text=f"{format_count(rate)} samples/s, {cost.show(each)} {cost.unit}",
                 x=each,
                 y=rate,
                 low=min(rates_of(point)),
@@ -58,9 +77,9 @@ def front_sections(sweep: Sweep) -> list[Section]:
         )
         found.append(
             Scatter(
-                id=f"front-{name}",
-                title=f"Pareto front of samples/s and {what}: no other point is faster with less",
-                x=axis,
+                id=f"front-{name.partition('_')[0]}",
+                title=f"Pareto front of samples/s and {cost.what}",
+                x=cost.axis,
                 y=Axis(label="samples/s", unit="samples/s"),
                 spots=spots,
                 table="points",
@@ -74,7 +93,7 @@ def on_front(sweep: Sweep) -> list[bool]:
     costs = [
         (
             None if (rate := rate_of(point)) is None else -rate,
-            *(cost(point) for *_, cost in COSTS.values()),
+            *(cost.of(point) for cost in COSTS.values()),
         )
         for point in sweep.points
     ]

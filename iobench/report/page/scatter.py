@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..sections import Scatter, Spot
-from .scale import Scale, scale, spread_out, text_of
+from .scale import Scale, scale
 from .svg import (
     BOTTOM,
     LEFT,
@@ -43,29 +43,45 @@ def scatter(section: Scatter) -> str:
     for spot in sorted(section.spots, key=lambda spot: spot.front):
         body += _spot(spot, x, y)
     named = front[:MAX_NAMED]
-    places = spread_out([x.at(spot.x) for spot in named], 16, LEFT, right)
+    places = _apart([(x.at(spot.x) + 13, y.at(spot.y) - 3) for spot in named])
     line = bottom + BOTTOM + 8
     for number, (spot, place) in enumerate(zip(named, places, strict=True), start=1):
         body.append(
-            f'<text class="label" x="{place:.1f}" y="{y.at(spot.y) - 11:.1f}" '
+            f'<text class="label halo" x="{place[0]:.1f}" y="{place[1]:.1f}" '
             f'text-anchor="middle">{number}</text>'
             f'<path class="front" d="{_diamond(LEFT - 30, line + 8)}"/>'
             f'<text class="label" x="{LEFT - 18:g}" y="{line + 12:g}">{number}</text>'
             f'<text class="label" x="{LEFT + 4:g}" y="{line + 12:g}">'
-            f"{fitted(_named(section, spot), right - LEFT)}</text>"
+            f"{fitted(_named(spot), right - LEFT)}</text>"
         )
         line += LINE
     if len(front) > len(named):
         more = f"and {len(front) - len(named):,} more on the front"
         body.append(f'<text class="tick" x="{LEFT + 4:g}" y="{line + 12:g}">{more}</text>')
         line += LINE
-    told = "; ".join(_named(section, spot) for spot in named)
+    line += 4
+    body.append(
+        f'<text class="tick" x="{LEFT + 4:g}" y="{line + 8:g}">'
+        "Nothing else is better in one of the two figures without being worse in the other."
+        "</text>"
+    )
+    line += LINE
+    told = "; ".join(_named(spot) for spot in named)
     return framed(section, body, line + 6, f"on the Pareto front: {told or 'nothing'}")
 
 
-def _named(section: Scatter, spot: Spot) -> str:
-    figures = f"{text_of(spot.y, section.y.unit)}, {text_of(spot.x, section.x.unit)}"
-    return f"{spot.label}: {figures}"
+def _named(spot: Spot) -> str:
+    return f"{spot.label}: {spot.text}"
+
+
+def _apart(wanted: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Places of numbers, in their order: one that would cover another is moved up."""
+    placed: list[tuple[float, float]] = []
+    for x, y in wanted:
+        while any(abs(x - a) < 14 and abs(y - b) < 13 for a, b in placed):
+            y -= 1  # noqa: PLW2901
+        placed.append((x, y))
+    return placed
 
 
 def _diamond(x: float, y: float) -> str:
@@ -86,11 +102,8 @@ def _spot(spot: Spot, x: Scale, y: Scale) -> Iterable[str]:
     if spot.low is not None and spot.high is not None:
         low, high = y.at(spot.low), y.at(spot.high)
         ends = "".join(f"M{at_x - 4:.1f} {at:.1f}h8" for at in (low, high))
-        yield f'<path class="whisker" d="M{at_x:.1f} {low:.1f}V{high:.1f}{ends}"/>'
-    told = (
-        f"<title>{spot.label}: {text_of(spot.y, y.axis.unit)}, {text_of(spot.x, x.axis.unit)}"
-        f"{', on the front' if spot.front else ''}</title>"
-    )
+        yield f'<path class="whisker{"" if spot.front else " faint"}" d="M{at_x:.1f} {low:.1f}V{high:.1f}{ends}"/>'
+    told = f"<title>{_named(spot)}{', on the front' if spot.front else ''}</title>"
     if spot.front:
         yield f'<path class="front" d="{_diamond(at_x, at_y)}">{told}</path>'
     else:

@@ -111,6 +111,10 @@ def _series(series: Series, number: int, x: Scale, y: Scale) -> Iterable[str]:
         upper = [f"{x.at(p.x):.1f},{y.at(p.high or p.y):.1f}" for p in known]
         lower = [f"{x.at(p.x):.1f},{y.at(p.low or p.y):.1f}" for p in reversed(known)]
         yield f'<polygon class="band {color}" points="{" ".join(upper + lower)}"/>'
+    elif known:
+        at, low, high = x.at(known[0].x), y.at(known[0].low or 0.0), y.at(known[0].high or 0.0)
+        ends = "".join(f"M{at - 5:.1f} {end:.1f}h10" for end in (low, high))
+        yield f'<path class="whisker" d="M{at:.1f} {low:.1f}V{high:.1f}{ends}"/>'
     if series.joined:
         drawn = " ".join(f"{x.at(point.x):.1f},{y.at(point.y):.1f}" for point in series.points)
         yield f'<polyline class="line {color}" points="{drawn}"/>'
