@@ -295,7 +295,7 @@ class Heat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spot:
-    """A dot of ``Scatter``; ``text`` is how people see both figures, ``low`` and ``high`` of ``y``."""
+    """A dot of ``Scatter``: ``text`` shows both figures, ``low`` and ``high`` are of ``y``."""
 
     label: str
     text: str

@@ -79,7 +79,7 @@ def _apart(wanted: list[tuple[float, float]]) -> list[tuple[float, float]]:
     placed: list[tuple[float, float]] = []
     for x, y in wanted:
         while any(abs(x - a) < 14 and abs(y - b) < 13 for a, b in placed):
-            y -= 1  # noqa: PLW2901
+            y -= 1
         placed.append((x, y))
     return placed
 
@@ -102,7 +102,8 @@ def _spot(spot: Spot, x: Scale, y: Scale) -> Iterable[str]:
     if spot.low is not None and spot.high is not None:
         low, high = y.at(spot.low), y.at(spot.high)
         ends = "".join(f"M{at_x - 4:.1f} {at:.1f}h8" for at in (low, high))
-        yield f'<path class="whisker{"" if spot.front else " faint"}" d="M{at_x:.1f} {low:.1f}V{high:.1f}{ends}"/>'
+        kind = "whisker" if spot.front else "whisker faint"
+        yield f'<path class="{kind}" d="M{at_x:.1f} {low:.1f}V{high:.1f}{ends}"/>'
     told = f"<title>{_named(spot)}{', on the front' if spot.front else ''}</title>"
     if spot.front:
         yield f'<path class="front" d="{_diamond(at_x, at_y)}">{told}</path>'
