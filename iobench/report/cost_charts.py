@@ -73,6 +73,7 @@ def _over_time(options: list[Option], name: str) -> list[Section]:
             title=f"Pareto front of the cost and the time {what}",
             x=Axis(label=f"time {what}", unit="s"),
             y=Axis(label=f"USD {what}", unit="count"),
+            better="less",
             spots=tuple(
                 Spot(
                     label=_label(option),

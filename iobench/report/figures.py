@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import TypeVar
 
 from ..schema.metrics import Metric, Unit
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .sections import Cell, Value
 
 Format = Callable[[float], str]
+T = TypeVar("T")
 
 _BY_UNIT: dict[Unit, Format] = {
     "samples/s": format_count,
@@ -59,3 +61,10 @@ NO_REASON = "no reason was recorded"
 
 BLANK = Cell(value=None)
 """An empty cell: there is nothing to say."""
+
+
+def evenly(values: Sequence[T], most: int) -> list[T]:
+    """At most so many of the values: the first, the last, and evenly between them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(at * (len(values) - 1) / (most - 1))] for at in range(most)]

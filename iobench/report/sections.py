@@ -308,13 +308,17 @@ class Spot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scatter:
-    """Dots, of which those on the Pareto front are joined, numbered and named below the chart."""
+    """Dots, of which those on the Pareto front are joined, numbered and named below the chart.
+
+    Less of ``x`` is better, and ``better`` says what is better of ``y``.
+    """
 
     id: str
     title: str
     x: Axis
     y: Axis
     spots: tuple[Spot, ...]
+    better: Literal["more", "less"] = "more"
     table: str = ""
 
 

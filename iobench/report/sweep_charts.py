@@ -13,7 +13,7 @@ from statistics import median
 from ..analyse.tuning.points import number
 from ..schema.sweep import Sweep, SweepPoint, describe
 from ..units import format_count
-from .figures import spread_of
+from .figures import evenly, spread_of
 from .sections import (
     Axis,
     Heat,
@@ -138,7 +138,7 @@ def _square(grid: Grid, point: SweepPoint | None) -> Square:
 
 def _lines(grid: Grid, columns: str, rows: str, what: str) -> Lines:
     down = _present(grid, rows, columns)
-    few = _spread_over(down, MAX_SERIES)
+    few = evenly(down, MAX_SERIES)
     left = "" if len(few) == len(down) else f" ({len(few)} of {len(down)} values)"
     at = grid.keys.index(rows)
     series = []
@@ -156,13 +156,6 @@ def _lines(grid: Grid, columns: str, rows: str, what: str) -> Lines:
         series=tuple(series),
         table="points",
     )
-
-
-def _spread_over(texts: Sequence[str], most: int) -> list[str]:
-    """At most so many of them: the first, the last, and evenly between."""
-    if len(texts) <= most:
-        return list(texts)
-    return [texts[round(at * (len(texts) - 1) / (most - 1))] for at in range(most)]
 
 
 def _axis(grid: Grid, key: str) -> Axis:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..analyse.tuning.front import front
@@ -62,6 +63,8 @@ def front_sections(sweep: Sweep) -> list[Section]:
         costs = [each for *_, each in known]
         if len(known) < 2 or max(costs) <= ALIKE * min(costs):
             continue
+        # Places of dots are no lengths: an axis need not begin at 0.
+        start = 0.95 * min(costs) if min(costs) > max(costs) / 2 else 0.0
         kept = front([(-rate, each) for _, rate, each in known])
         spots = tuple(
             Spot(
@@ -79,7 +82,7 @@ def front_sections(sweep: Sweep) -> list[Section]:
             Scatter(
                 id=f"front-{name.partition('_')[0]}",
                 title=f"Pareto front of samples/s and {cost.what}",
-                x=cost.axis,
+                x=replace(cost.axis, start=start),
                 y=Axis(label="samples/s", unit="samples/s"),
                 spots=spots,
                 table="points",

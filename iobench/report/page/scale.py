@@ -42,7 +42,9 @@ class Scale:
     def ticks(self) -> list[float]:
         """At most MAX_TICKS + 1 values to label, all within the scale."""
         if self.axis.scale == "linear":
-            return _linear_ticks(self.low, self.high, binary=self.axis.unit in _BINARY)
+            counted = self.axis.unit == "count" and self.high - self.low >= 2
+            binary = self.axis.unit in _BINARY
+            return _linear_ticks(self.low, self.high, binary=binary, whole=counted)
         base = 2.0 if self.axis.scale == "log2" else 10.0
         first = math.ceil(math.log(self.low, base) - 1e-9)
         last = math.floor(math.log(self.high, base) + 1e-9)
@@ -76,7 +78,7 @@ def scale(axis: Axis, values: Iterable[float], start: float, end: float) -> Scal
     return Scale(axis, low, high, start, end)
 
 
-def _linear_ticks(low: float, high: float, *, binary: bool) -> list[float]:
+def _linear_ticks(low: float, high: float, *, binary: bool, whole: bool) -> list[float]:
     span = high - low
     if span <= 0:
         return [low]
@@ -85,7 +87,9 @@ def _linear_ticks(low: float, high: float, *, binary: bool) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     if power == 0 or not math.isfinite(power):
         return [low]
-    step = next(nice * power for nice in _NICE if nice * power >= raw * (1 - 1e-9)) * unit
+    steps = (nice * power * unit for nice in _NICE if nice * power >= raw * (1 - 1e-9))
+    # Things that are counted have no halves: 0, 5, 10 and not 0, 2.5, 5.
+    step = next(step for step in (*steps, 1.0) if not whole or step == int(step))
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
@@ -96,7 +100,7 @@ def text_of(value: float, unit: Unit) -> str:
     if unit == "ratio":
         return f"{value:.3g} x"
     if unit in ("samples/s", "count"):
-        return format_count(value)
+        return format_count(value) if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"
     return format_of(Metric(name="", unit=unit, label="", of="verdict"))(value)
 
 

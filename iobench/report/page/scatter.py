@@ -6,8 +6,10 @@ nobody needs to tell colours apart. The list below the chart has the name of eac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
+from ..figures import evenly
 from ..sections import Scatter, Spot
 from .scale import Scale, scale
 from .svg import (
@@ -42,8 +44,10 @@ def scatter(section: Scatter) -> str:
     body += _stairs(front, x, y)
     for spot in sorted(section.spots, key=lambda spot: spot.front):
         body += _spot(spot, x, y)
-    named = front[:MAX_NAMED]
-    places = _apart([(x.at(spot.x) + 13, y.at(spot.y) - 3) for spot in named])
+    named = evenly(front, MAX_NAMED)
+    # On that side of a point on the front there is no other point: it would beat this one.
+    free = -6 if section.better == "more" else 16
+    places = _apart([(x.at(spot.x) - 10, y.at(spot.y) + free) for spot in named], free)
     line = bottom + BOTTOM + 8
     for number, (spot, place) in enumerate(zip(named, places, strict=True), start=1):
         body.append(
@@ -71,15 +75,16 @@ def scatter(section: Scatter) -> str:
 
 
 def _named(spot: Spot) -> str:
-    return f"{spot.label}: {spot.text}"
+    return f"{spot.text}: {spot.label}"
 
 
-def _apart(wanted: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Places of numbers, in their order: one that would cover another is moved up."""
+def _apart(wanted: list[tuple[float, float]], side: float) -> list[tuple[float, float]]:
+    """Places of numbers, in their order: one that would cover another is moved to ``side``."""
     placed: list[tuple[float, float]] = []
-    for x, y in wanted:
+    for x, height in wanted:
+        y = height
         while any(abs(x - a) < 14 and abs(y - b) < 13 for a, b in placed):
-            y -= 1
+            y += math.copysign(1, side)
         placed.append((x, y))
     return placed
 

@@ -20,11 +20,11 @@ ROW, BAR = 30, 14
 LABELS, TEXTS = 150, 190
 """Room for the labels of rows at the left, and for their figures at the right."""
 
-MAX_RIGHT, MAX_LABELS, MAX_TEXTS = 220, 270, 270
+MAX_RIGHT, MAX_LABELS, MAX_TEXTS = 220, 270, 320
 """Room where labels at the ends of lines, labels of rows and figures are longer than usual."""
 
-CHARACTER = 6.6
-"""Mean width of a character of the charts' font, in pixels: about right is enough."""
+CHARACTER = 7.8
+"""Mean width of a character, in pixels, in a wide font: about right is enough."""
 
 COLORS = 8
 """Classes ``c0`` to ``c7`` of the style sheet."""
@@ -75,7 +75,7 @@ def _lines(section: Lines) -> tuple[list[str], float, str]:
     marked = [mark.at for mark in section.marks]
     ended = max((length_of(series.label) for series in section.series), default=0.0)
     right = WIDTH - min(MAX_RIGHT, max(RIGHT, ended + 16))
-    top = TOP + 16 * len(section.marks)
+    top = TOP + 8 + 16 * len(section.marks)
     bottom = top + LINES_HEIGHT - TOP - BOTTOM
     x = scale(section.x, [*(point.x for point in points), *marked], LEFT, right)
     ends = [each for point in points for each in (point.y, point.high) if each is not None]
@@ -176,11 +176,13 @@ def _marks(marks: Sequence[Mark], x: Scale, top: float, bottom: float) -> Iterab
 
 def _limits(limits: Sequence[Mark], y: Scale, right: float) -> Iterable[str]:
     """A line across the chart for each limit, with its label above it at the left."""
-    for limit in limits:
+    wanted = [y.at(limit.at) - 5 for limit in limits]
+    heights = spread_out(wanted, 14, y.end + 4, y.start)
+    for limit, height in zip(limits, heights, strict=True):
         at = y.at(limit.at)
         yield (
             f'<line class="mark" x1="{LEFT:g}" x2="{right:g}" y1="{at:.1f}" y2="{at:.1f}"/>'
-            f'<text class="tick halo" x="{LEFT + 6:g}" y="{at - 5:.1f}">{limit.label}</text>'
+            f'<text class="tick halo" x="{LEFT + 6:g}" y="{height:.1f}">{limit.label}</text>'
         )
 
 
