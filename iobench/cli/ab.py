@@ -16,8 +16,8 @@ from .common import (
     whole_number,
 )
 from .gate import add_gate
+from .live import Live
 from .sides import ACCELERATORS, SEED, sides_of
-from .terminal import Live
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
@@ -225,6 +225,7 @@ class Turns(Live):
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(quiet=quiet, lines=True)
         self._quiet = quiet
+        self._turn_s = 0.0
 
     def announce(self, a: SideAsked, b: SideAsked, max_turns: int) -> None:
         """Tell what will be measured, and how long it takes at least."""
@@ -251,17 +252,25 @@ class Turns(Live):
     def planned(self, record: AbRecord, turn_s: float) -> None:
         from ..report.ab import planned_line
 
+        self._turn_s = turn_s
+        self._expect(record)
         self._note(planned_line(record, turn_s))
 
     def turned(self, record: AbRecord) -> None:
         from ..report.ab import turn_line
 
+        self._expect(record)
         self._note(turn_line(record))
+
+    def _expect(self, record: AbRecord) -> None:
+        """The turns that an answer takes at least; after these, each may be the last."""
+        from ..analyse.compare.sequential import MIN_TURNS
+
+        self.expect(max(1, MIN_TURNS - len(record.turns)) * self._turn_s, more=True)
 
     def _note(self, line: str) -> None:
         from .terminal import note
 
-        self.close()
         note(line, quiet=self._quiet)
 
 

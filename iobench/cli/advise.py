@@ -157,8 +157,9 @@ def _confirm(args: argparse.Namespace) -> int:
     from ..schema.record import load_training
     from ..schema.sweep import SWEEP_FILE
     from .common import parse_time
+    from .live import Live
     from .printing import print_report
-    from .terminal import Live, say, warn
+    from .terminal import say, warn
 
     directory = Path(args.directory)
     if (directory / SWEEP_FILE).is_file():
@@ -191,7 +192,7 @@ def _confirm(args: argparse.Namespace) -> int:
         repetitions=1,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    live = Live(quiet=args.quiet or args.json)
+    live = Live(quiet=args.quiet or args.json, lines=True)
     repeated_s = earlier.timings.get("measure", 0.0)
     options = Options(
         results=args.results,

@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from .common import add_accelerators, add_overrides, add_results, duration
-from .terminal import Live, note
+from .live import Live
+from .terminal import note
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
@@ -63,7 +64,6 @@ class _Told(Live):
         self._quiet = quiet
 
     def note(self, line: str) -> None:
-        self.close()
         note(line, quiet=self._quiet)
 
 

@@ -212,8 +212,8 @@ def run(args: argparse.Namespace) -> int:
     from ..runner.checkpoint_plan import make_study_plan
     from ..schema.base import apply_overrides, build
     from ..schema.checkpoint import CheckpointSpec
+    from .live import Live
     from .outcome import finish
-    from .terminal import Live
 
     for expression in args.fail_on:
         parse(expression)  # report a wrong condition before anything runs
@@ -230,7 +230,7 @@ def run(args: argparse.Namespace) -> int:
     plan = make_study_plan(spec, args.to, asked_training(args))
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, what was measured is saved.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    live = Live(quiet=args.quiet or args.json)
+    live = Live(quiet=args.quiet or args.json, lines=True)
     try:
         doc, directory = run_study(
             plan,

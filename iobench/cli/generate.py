@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 from typing import Any
 
 from ..units import counted
@@ -66,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from ..storage import open_storage
     from ..storage.base import Guarded
     from ..units import format_bytes, format_duration, format_rate
+    from .live import progress_bar
 
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers must be at least 1, but is {args.workers}")
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     target = storage.url
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, finished shards are kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _bar(args, "generating") as tell:
+    with progress_bar("generating", quiet=getattr(args, "quiet", False)) as tell:
         report = generate(
             spec,
             storage,
@@ -148,12 +148,6 @@ def _memory() -> int:
             remedy="use --size",
         )
     return memory
-
-
-def _bar(args: argparse.Namespace, what: str) -> Any:
-    from .progress import progress_bar
-
-    return progress_bar(what, enabled=sys.stderr.isatty() and not getattr(args, "quiet", False))
 
 
 VERB = Verb(

@@ -55,6 +55,16 @@ class _Formatter(logging.Formatter):
         )
 
 
+class _Stderr(logging.Handler):
+    """Writes to what standard error is at that moment: with a screen, lines go above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+
+
 @contextmanager
 def logging_to(level: str | None, file: str | None) -> Iterator[None]:
     """Write the log to ``file`` inside the context, or to standard error if it is None.
@@ -69,7 +79,7 @@ def logging_to(level: str | None, file: str | None) -> Iterator[None]:
     handler: logging.Handler
     try:
         handler = (
-            logging.StreamHandler(sys.stderr)
+            _Stderr()
             if file is None
             else logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
         )

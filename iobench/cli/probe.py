@@ -59,8 +59,9 @@ def run(args: argparse.Namespace) -> int:
         run_probe,
     )
     from ..runner.curve.target import open_target
+    from .live import Live
     from .printing import print_report
-    from .terminal import Live, note
+    from .terminal import note
 
     if not 1 <= args.max_in_flight <= MAX_IN_FLIGHT:
         raise UsageError(
@@ -73,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
     with open_target(args.url, origin=args.origin, least_bytes=least) as target:
         plan = plan_probe(target, requests, max_in_flight=args.max_in_flight, budget_s=args.time_s)
         note(plan.announcement(), quiet=args.quiet)
-        live = Live(quiet=args.quiet)
+        live = Live(quiet=args.quiet, lines=True)
+        live.expect(min(plan.usual_s, plan.budget_s))
         try:
             probe = run_probe(plan, tell=live.phase)
         finally:

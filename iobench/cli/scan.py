@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,9 @@ def run(args: argparse.Namespace) -> int:
     from ..scan import save, scan
     from ..storage import open_storage, unwrapped
     from ..units import format_bytes
-    from .progress import progress_bar
+    from .live import progress_bar
 
-    with progress_bar("scanning", enabled=sys.stderr.isatty() and not args.quiet) as tell:
+    with progress_bar("scanning", quiet=args.quiet) as tell:
         report = scan(
             open_storage(args.url), name=args.name, checksums=args.checksums, progress=tell
         )

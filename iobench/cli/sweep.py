@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
     from ..errors import UsageError
     from ..runner.sweeping.plan import Budget
     from ..units import parse_duration, parse_size
-    from .terminal import Live
+    from .live import Live
 
     if args.confirm is not None and args.resume is not None:
         raise UsageError("--confirm and --resume can't be used together", remedy="give one of them")
@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
     )
     begun = _begin(args, budget) if args.confirm is None else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    live = Live(quiet=args.quiet or args.json)
+    live = Live(quiet=args.quiet or args.json, lines=True)
     try:
         return _confirm(args, budget, live) if begun is None else _sweep(args, *begun, budget, live)
     finally:
@@ -220,11 +220,10 @@ def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
 
 
 def _line_printer(args: argparse.Namespace, live: Any) -> Any:
-    """Return a function that prints a line on stderr and closes the progress line first."""
+    """Return a function that prints a line on stderr, above the progress."""
     from .terminal import note
 
     def tell(line: str) -> None:
-        live.close()
         note(line, quiet=args.quiet or args.json)
 
     return tell

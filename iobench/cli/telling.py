@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 from ..runner.estimate import LONG_S, TimeLeft, shorter, total
 from ..runner.experiment import Options
 from ..runner.plan import Plan
 from ..schema.plan import PartTime
-from .terminal import Live, note, warn, whole_seconds
+from .live import Live, about
+from .terminal import note, warn
 
 MIN_TOLD_S = 10.0
 """A run that should end sooner says nothing."""
+
+ESTIMATE_S = 1.0
+"""Time between two estimates of the time left within a phase."""
 
 
 class RunTold(Live):
@@ -20,6 +26,7 @@ class RunTold(Live):
         self._quiet = quiet
         self._time = TimeLeft(plan, options)
         self._warned = False
+        self._estimated: float | None = None  # when the time left was estimated
 
     def announce(self, *, always: bool = False) -> None:
         """Tell what the run will do and how long it should take, part by part.
@@ -37,26 +44,40 @@ class RunTold(Live):
             note(f"  {part.what:<{width}}  {_time_of(part)}", quiet=self._quiet)
         if len(parts) > 1:
             seconds, more = total(parts)
-            note(f"  {'in all':<{width}}  {_about(seconds, more=more)}", quiet=self._quiet)
+            note(f"  {'in all':<{width}}  {about(seconds, more=more)}", quiet=self._quiet)
         self._warn(parts)
 
     def rate(self, samples_per_s: float) -> None:
         """The ceilings are measured, so the time of the repetitions is known better."""
         self._time.samples_per_s = samples_per_s
-        self.close()
+        self._expect()
         seconds, more = self._time.seconds()
         if seconds < MIN_TOLD_S:
             return
-        line = f"the stages are measured: {_about(seconds, more=more)} left"
+        line = f"the stages are measured: {about(seconds, more=more)} left"
         note(line, quiet=self._quiet)
         self._warn(self._time.parts())
 
     def finished(self, part: str, seconds: float) -> None:
         self._time.finished(part, seconds)
+        self._expect()
 
-    def left(self) -> str:
+    def phase(self, title: str) -> None:
+        if self._estimated is None:
+            self._expect()
+        super().phase(title)
+
+    def detail(self, text: str) -> None:
+        now = time.monotonic()
+        if self._estimated is None or now - self._estimated >= ESTIMATE_S:
+            self._expect()
+        super().detail(text)
+
+    def _expect(self) -> None:
+        """Estimate anew how long the rest takes."""
+        self._estimated = time.monotonic()
         seconds, more = self._time.seconds()
-        return f"{_about(seconds, more=more)} left" if seconds else ""
+        self.expect(seconds, more=more)
 
     def _warn(self, parts: list[PartTime]) -> None:
         seconds, more = total(parts)
@@ -65,14 +86,10 @@ class RunTold(Live):
         self._warned = True
         how = shorter(self._time.plan, parts)
         remedy = f"; to make it shorter, add {' or '.join(how)}" if how else ""
-        warn(f"this run takes {_about(seconds, more=more)}{remedy}")
+        warn(f"this run takes {about(seconds, more=more)}{remedy}")
 
 
 def _time_of(part: PartTime) -> str:
     if part.seconds is None:
         return f"not known: {part.not_known}"
-    return _about(part.seconds, more=part.at_least)
-
-
-def _about(seconds: float, *, more: bool) -> str:
-    return f"{'at least' if more else 'about'} {whole_seconds(seconds)}"
+    return about(part.seconds, more=part.at_least)

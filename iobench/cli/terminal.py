@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import sys
-import time
 import warnings
 from collections.abc import Iterable
 from typing import Any, TextIO
@@ -169,73 +168,3 @@ def whole_seconds(seconds: float) -> str:
     """A time that need not be exact: ``8 s``, ``2 min 5 s``; at least one second."""
     whole = max(1, round(seconds))
     return f"{whole} s" if whole < 100 else format_duration(float(whole))
-
-
-QUIET_S, FIRST_LINES_S, LINE_S, LATER_LINE_S = 10.0, 60.0, 5.0, 30.0
-"""Without a terminal: nothing for QUIET_S, a line each LINE_S until FIRST_LINES_S have passed, and
-then each LATER_LINE_S."""
-
-
-class Live:
-    """The progress of a verb on stderr.
-
-    On a terminal it is one line, which is overwritten at most four times per second. With
-    ``lines`` and without a terminal (or with TERM=dumb) it is a new line every few seconds.
-    Nothing is shown with ``quiet``.
-    """
-
-    def __init__(self, *, quiet: bool, lines: bool = False) -> None:
-        dumb = os.environ.get("TERM", "") == "dumb"
-        self._on = not quiet and not dumb and sys.stderr.isatty()
-        self._lines = lines and not quiet and not self._on
-        self._title = self._detail = ""
-        self._started = self._began = self._told = time.monotonic()
-        self._shown = 0.0
-
-    def phase(self, title: str) -> None:
-        """Start a new phase of the work."""
-        self._title, self._began, self._shown = printable(title), time.monotonic(), 0.0
-        self._detail = ""
-        self._show("")
-        self._tell()
-
-    def steps(self, done: int) -> None:
-        """Show that ``done`` steps of the phase are done."""
-        self.detail(f"{done} steps" if done else "")
-
-    def detail(self, text: str) -> None:
-        """Show how far the phase is."""
-        now = time.monotonic()
-        self._detail = text
-        if now - self._shown >= 0.25:
-            self._shown = now
-            shown = [text, f"{now - self._began:.0f} s", self.left()]
-            self._show(", ".join(filter(None, shown)))
-        self._tell()
-
-    def left(self) -> str:
-        """How much time is left of everything, in words; empty if that is not known."""
-        return ""
-
-    def _show(self, detail: str) -> None:
-        if self._on:
-            line = _encodable(sys.stderr, f"{self._title} ... {detail}")
-            sys.stderr.write(f"\r\x1b[K{line[: min(110, _terminal_columns() - 1)]}")
-            sys.stderr.flush()
-
-    def _tell(self) -> None:
-        """Write a line where there is no terminal, if the last one is long ago."""
-        now = time.monotonic()
-        passed = now - self._started
-        pause = LINE_S if passed < FIRST_LINES_S else LATER_LINE_S
-        if not self._lines or passed < QUIET_S or now - self._told < pause:
-            return
-        self._told = now
-        shown = [self._detail, f"{whole_seconds(passed)} passed", self.left()]
-        note(f"{self._title}: {', '.join(filter(None, shown))}")
-
-    def close(self) -> None:
-        """Remove the line."""
-        if self._on:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from ..units import counted
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from ..storage import open_storage
     from ..storage.locks.reading import reading
     from ..verify import verify
-    from .progress import progress_bar
+    from .live import progress_bar
 
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers must be at least 1, but is {args.workers}")
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     storage = open_storage(place)
     with (
         reading(open_storage(args.dir), manifest, verb="verify", break_dead=args.break_lock),
-        progress_bar("verifying", enabled=sys.stderr.isatty() and not args.quiet) as tell,
+        progress_bar("verifying", quiet=args.quiet) as tell,
     ):
         report = verify(storage, manifest, workers=args.workers, progress=tell)
     code = DatasetError.exit_code if report.damages else UnreadableError.exit_code

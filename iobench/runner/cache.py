@@ -14,7 +14,7 @@ from ..load.layouts import layout_keys
 from ..measure import nfs
 from ..schema.training import Epoch
 from .agent import HostAgent
-from .loading import Tick, run_phase
+from .loading import Tick, Watch, run_phase
 from .phase import Outcome, Phase
 from .plan import Plan
 
@@ -26,6 +26,7 @@ def run_cached_phase(
     *,
     look: Callable[[], None] = lambda: None,
     tick: Tick | None = None,
+    watch: Watch | None = None,
 ) -> Outcome:
     """``run_phase`` over the plan's storage, with the page cache prepared and watched.
 
@@ -37,7 +38,7 @@ def run_cached_phase(
         return prepare_cache(plan, agent, epoch)
 
     if plan.workload.cache != "cold":
-        return run_phase(phase, prepare=prepare, tick=tick)
+        return run_phase(phase, prepare=prepare, tick=tick, watch=watch)
     counter = agent.fetch_counter(plan.keys, direct=plan.direct)
     before: nfs.MountStats | None = None
 
@@ -54,7 +55,7 @@ def run_cached_phase(
             context.bytes_fetched = used.read_bytes
 
     phase = replace(phase, counts_fetched=counter.by == "processes")
-    outcome = run_phase(phase, prepare=prepare_cold, finish=finish, tick=tick)
+    outcome = run_phase(phase, prepare=prepare_cold, finish=finish, tick=tick, watch=watch)
     for context in outcome.epochs:
         if context.bytes_fetched is None and counter.by != "nobody":
             context.fetched_how = "not measured: the counter could not be read"

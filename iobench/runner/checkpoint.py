@@ -41,7 +41,7 @@ from .messages import (
     Saved,
     SaveNow,
 )
-from .progress import Progress, Silent
+from .progress import Progress, Silent, expect
 from .savebook import HEAD_START_NS, SaveBook
 from .task import Link
 from .tasks.checkpoint import Checkpoint, CheckpointRank
@@ -111,16 +111,27 @@ def _study(
     before = root.last_number()
     job = StudyJob(plan, root, agent, study)
 
+    def begin(what: str, number: int, count: int, began: float) -> None:
+        """Begin a save or a restore. Those to come should take as long as those so far."""
+        if number > 1:
+            each = (time.monotonic() - began) / (number - 1)
+            restores = what == "save" and plan.spec.restore_count > 0
+            expect(progress, each * (count - number + 1), more=restores)
+        else:
+            expect(progress, None)
+        progress.phase(f"{what} {number} of {count}")
+
     def script() -> Script:
+        saving = time.monotonic()
         for number in range(1, plan.spec.count + 1):
-            progress.phase(f"save {number} of {plan.spec.count}")
+            begin("save", number, plan.spec.count, saving)
             lease.check()
             yield from job.save(before + number)
         yield from job.drain()
         saved = time.monotonic()
         doc.timings["save"] = saved - started
         for number in range(1, plan.spec.restore_count + 1):
-            progress.phase(f"restore {number} of {plan.spec.restore_count}")
+            begin("restore", number, plan.spec.restore_count, saved)
             lease.check()
             yield from job.restore()
         doc.timings["restore"] = time.monotonic() - saved

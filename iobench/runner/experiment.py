@@ -34,7 +34,7 @@ from .knockouts import SWITCHED_OFF, KnockOuts
 from .mixed import Mixed, Saver, saving_to
 from .others import Others
 from .plan import Plan
-from .progress import Informed, Progress, Silent
+from .progress import Informed, Progress, Silent, watcher
 from .repetition import measure, repetition_phase
 from .third_party import is_library, prepare_library
 
@@ -97,6 +97,7 @@ def _measure(
         directory=directory,
         seconds=options.calibration_s,
         tick=progress.steps,
+        watch=watcher(progress),
         held=held,
     )
     log.info(

@@ -13,6 +13,7 @@ from ..errors import WorkerError
 from ..load.bus import cause_of_death
 from ..schema.training import Epoch
 from .conductor import Handler, conduct
+from .counters import Counters
 from .crew import ForkedCrew
 from .messages import (
     Command,
@@ -44,6 +45,9 @@ Finish = Callable[[Epoch], None]
 Tick = Callable[[int], None]
 """Called a few times a second with the steps done so far by all ranks."""
 
+Watch = Callable[[Counters], None]
+"""Called once before the ranks begin, with the counters of what they do."""
+
 
 def run_phase(
     phase: Phase,
@@ -51,6 +55,7 @@ def run_phase(
     prepare: Prepare | None = None,
     finish: Finish | None = None,
     tick: Tick | None = None,
+    watch: Watch | None = None,
 ) -> Outcome:
     """Run a phase to its end.
 
@@ -59,6 +64,8 @@ def run_phase(
     """
     task = Load(phase)
     loading = _Loading(phase, task, prepare, finish, tick)
+    if watch is not None:
+        watch(task.counters)
     outcome = loading.outcome
     try:
         conduct(ForkedCrew(phase.accelerators, task), loading)
@@ -129,7 +136,7 @@ class _Loading(Handler):
 
     def tick(self) -> None:
         if self.on_tick is not None:
-            self.on_tick(self.task.steps_done())
+            self.on_tick(self.task.counters.steps())
 
     def _save(self, waiting: Mapping[int, Point]) -> int | None:
         """The number of the checkpoint that every rank of the phase is ready for, if there is."""

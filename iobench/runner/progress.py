@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
+
+from .counters import Counters
 
 
 class Progress(Protocol):
@@ -22,6 +25,33 @@ class Informed(Protocol):
 
     def finished(self, part: str, seconds: float) -> None:
         """A turn of a part has ended; ``part`` is its key in the record's ``timings``."""
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """A ``Progress`` that also reads the counters of the ranks."""
+
+    def watch(self, counters: Counters) -> None:
+        """A phase begins, and its ranks count here what they do."""
+
+
+@runtime_checkable
+class Expecting(Protocol):
+    """A ``Progress`` that is told how long all that is left should take."""
+
+    def expect(self, seconds: float | None, *, more: bool = False) -> None:
+        """``seconds`` from now on; None: not known. ``more``: it may be more than that."""
+
+
+def watcher(progress: Progress) -> Callable[[Counters], None] | None:
+    """The function of ``progress`` that gets the counters of a phase, if it wants them."""
+    return progress.watch if isinstance(progress, Watching) else None
+
+
+def expect(progress: Progress, seconds: float | None, *, more: bool = False) -> None:
+    """Tell ``progress`` how long the rest should take, if it wants to know; see Expecting."""
+    if isinstance(progress, Expecting):
+        progress.expect(seconds, more=more)
 
 
 class Silent:

@@ -22,7 +22,7 @@ from .experiment import timed, write_run
 from .facts import add_changes, add_loader_facts, begin_record, shard_versions
 from .others import Others
 from .plan import Plan
-from .progress import Progress
+from .progress import Progress, watcher
 from .repetition import measure, repetition_phase
 from .third_party import is_library, prepare_library
 
@@ -80,6 +80,7 @@ class MeasuredSide:
             directory=own,
             seconds=0.0,
             tick=progress.steps,
+            watch=watcher(progress),
             held=held,
         )
         self.doc = begin_record(

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from iobench.cli import telling, terminal
-from iobench.cli.terminal import Live, whole_seconds
+from iobench.cli import live as living
+from iobench.cli import telling
+from iobench.cli.live import Live
+from iobench.cli.terminal import whole_seconds
 from iobench.runner import estimate as estimating
 from iobench.runner.checking.fit import MIN_REPETITIONS, REPETITIONS, Pilot, choose
 from iobench.runner.estimate import (
@@ -175,7 +177,7 @@ def test_a_pilot_that_saw_no_batch(make: Any) -> None:
 class _Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(terminal.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(living.time, "monotonic", lambda: self.now)
 
 
 def test_a_line_every_few_seconds(

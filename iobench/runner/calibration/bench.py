@@ -25,7 +25,7 @@ from ...schema.workload import AcceleratorSpec, LoaderSpec
 from ...units import format_percent
 from ..agent import HostAgent
 from ..cache import run_cached_phase
-from ..loading import Tick, run_phase
+from ..loading import Tick, Watch, run_phase
 from ..phase import Outcome, Phase
 from ..plan import Plan
 from .copies import MemoryCopy, bytes_to_copy, make_copy
@@ -71,6 +71,7 @@ class Bench:
     directory: Path  # of the run
     seconds: float
     tick: Tick | None = None
+    watch: Watch | None = None
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     curve: RunCurve | None = None
     loader: LoaderFacts = field(default_factory=LoaderFacts)
@@ -108,8 +109,10 @@ class Bench:
         Raises as ``run_phase`` does. The events are kept by ``keep``.
         """
         if stored:
-            return run_cached_phase(self.plan, self.agent, phase, look=look, tick=self.tick)
-        return run_phase(phase, tick=self.tick)
+            return run_cached_phase(
+                self.plan, self.agent, phase, look=look, tick=self.tick, watch=self.watch
+            )
+        return run_phase(phase, tick=self.tick, watch=self.watch)
 
     def keep(self, phase: Phase, outcome: Outcome) -> None:
         """Keep the events of a phase for the run's record."""

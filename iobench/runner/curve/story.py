@@ -68,9 +68,14 @@ class ProbePlan:
         """Points of one curve, if no two doublings end it earlier."""
         return math.ceil(math.log2(self.max_in_flight)) + 1
 
+    @property
+    def usual_s(self) -> float:
+        """Seconds of all points, if no two doublings end a curve earlier."""
+        return self.curves * self.most_points * (self.point_s + self.overhead_s)
+
     def announcement(self) -> str:
         """What will be done and how long it takes at most, in one line."""
-        usual = self.curves * self.most_points * (self.point_s + self.overhead_s)
+        usual = self.usual_s
         most = f"at most {format_duration(self.budget_s)}"
         takes = f"about {format_duration(usual)}, {most}" if usual < 0.9 * self.budget_s else most
         return (

@@ -38,7 +38,7 @@ from ...units import format_bytes, format_duration, format_rate
 from ..experiment import Options
 from ..experiment import run as run_plan
 from ..plan import make_plan
-from ..progress import Progress, Silent
+from ..progress import Progress, Silent, expect
 from .plan import (
     OVER_BUDGET,
     Budget,
@@ -84,6 +84,24 @@ class _Clock:
         ]
         first = self.pace_s * point.dataset_bytes if generating else 0.0
         return time.monotonic() - self.started + first + known[0] > self.budget_s
+
+    def left_s(self, sweep: Sweep) -> float | None:
+        """Seconds of the visits to come, each as long as those so far on average, within the limit.
+
+        None before the first visit. The generation of data is not included.
+        """
+        taken = [seconds for point in sweep.points for seconds in point.seconds]
+        if not taken:
+            return None
+        to_come = sum(
+            max(0, sweep.repetitions - len(point.runs))
+            for point in sweep.points
+            if not point.dropped and not point.failed
+        )
+        left = to_come * sum(taken) / len(taken)
+        if self.budget_s is None:
+            return left
+        return min(left, max(0.0, self.started + self.budget_s - time.monotonic()))
 
 
 def run_sweep(
@@ -171,6 +189,7 @@ class _Visits:
                 if self.clock.out_of_time(self.sweep, point, generating=missing):
                     continue
                 self.lease.check()
+                expect(self.progress, self.clock.left_s(self.sweep), more=True)
                 if missing:
                     began = time.monotonic()
                     provided = self._provide(point)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
 import signal
 import time
@@ -19,6 +17,7 @@ from ...registry import ACCELERATORS
 from ...schema.base import fitting
 from ...schema.job import LoaderFacts
 from ..barrier import StepBarrier
+from ..counters import Counters
 from ..messages import ReadyForEpoch, ReadyToSave, Recorded, Start
 from ..phase import Phase
 from ..task import HURRY, Link
@@ -34,21 +33,16 @@ _PATIENCE_IN_ROUNDS = 10
 
 
 class Load:
-    """The task of a phase. The steps done are counted in memory shared with the ranks."""
+    """The task of a phase. ``counters``: what its ranks have done so far."""
 
     def __init__(self, phase: Phase) -> None:
-        fork = multiprocessing.get_context("fork")
         self.phase = phase
-        self.steps = fork.RawArray(ctypes.c_int64, phase.accelerators)
+        self.counters = Counters(phase.accelerators)
         in_step = phase.reader is not None and phase.accelerator.sync == "step"
         self.barrier = StepBarrier() if in_step and phase.accelerators > 1 else None
 
     def run(self, link: Link) -> None:
         _Stepper(self, link).run()
-
-    def steps_done(self) -> int:
-        """Number of steps of all ranks so far."""
-        return sum(self.steps)
 
 
 class _Stepper:
@@ -56,7 +50,7 @@ class _Stepper:
 
     def __init__(self, task: Load, link: Link) -> None:
         self.phase, self.rank, self.link = task.phase, link.rank, link
-        self.steps, self.stopped = task.steps, link.stopped
+        self.counters, self.stopped = task.counters, link.stopped
         self.barrier = task.barrier
         phase = self.phase
         self.may_hang = False
@@ -348,10 +342,17 @@ class _Stepper:
                 )
                 if first_read is None or stats.started_ns < first_read:
                     first_read = stats.started_ns
-                asked = now()
+                before_step, asked = asked, now()
                 step += 1
                 self.done += 1
-                self.steps[self.rank] = self.done
+                self.counters.add(
+                    self.rank,
+                    read=stats.bytes_read,
+                    busy_ns=busy,
+                    wall_ns=asked - before_step,
+                    sync_ns=synced,
+                    retries=stats.retries,
+                )
         finally:
             del batch, samples
         self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None
