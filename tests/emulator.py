@@ -1,4 +1,4 @@
-"""A terminal for tests: a pty as a command's controlling terminal, and an emulator that draws it."""
+"""A terminal for tests: a pty that controls a command, and an emulator that draws it."""
 
 from __future__ import annotations
 

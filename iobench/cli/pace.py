@@ -59,10 +59,7 @@ class Now:
 class _Reading:
     at: float
     counts: npt.NDArray[np.int64]  # see runner.counters
-
-    @property
-    def steps(self) -> int:
-        return int(self.counts[:, STEPS].sum())
+    steps: int
 
 
 class Pace:
@@ -78,7 +75,7 @@ class Pace:
     def add(self, now: float, counts: npt.NDArray[np.int64]) -> Now:
         """Take a reading at the time ``now`` (monotonic), and return the figures."""
         readings = self._readings
-        latest = _Reading(now, counts)
+        latest = _Reading(now, counts, int(counts[:, STEPS].sum()))
         if not readings or (counts != readings[-1].counts).any():
             self._moved = now
         readings.append(latest)

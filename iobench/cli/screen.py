@@ -26,6 +26,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
+from ..units import format_share
+
 log = logging.getLogger(__name__)
 
 PERIOD_S = 0.25
@@ -74,7 +76,9 @@ class Screen:
         finally:
             self.leave()
             self._stream.write(self._above.taken(everything=True))  # by another thread, just now
-        log.debug("the screen took %.6f s of %.3f s", self.cpu_s, self.wall_s)
+        if self.wall_s > 0:
+            share = format_share(self.cpu_s / self.wall_s)
+            log.info("the progress on the terminal took %s of a core", share)
 
     def leave(self) -> None:
         """Give ``sys.stderr`` back."""

@@ -4,6 +4,7 @@ pytest-benchmark, ``make test`` runs each once.
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from iobench.cli.pace import Pace
 from iobench.codecs.lz4 import Lz4
 from iobench.codecs.zstd import Zstd
 from iobench.contents import payload
@@ -22,6 +24,7 @@ from iobench.formats.tfrecord import TFRecord
 from iobench.load.order import BatchPlan, epoch_order
 from iobench.load.slots import SlotRing
 from iobench.measure.timeline import Recorder, StepEvent, write_events
+from iobench.runner.counters import Counters
 from iobench.schema.manifest import SAMPLE_COLUMNS, read_table, write_table
 
 MIB = 1 << 20
@@ -155,3 +158,22 @@ def test_start_up(benchmark: BenchmarkFixture, words: str) -> None:
         {"stdout": subprocess.DEVNULL, "check": True},
         rounds=5,
     )
+
+
+def test_count_a_step_for_the_progress(benchmark: BenchmarkFixture) -> None:
+    """Each rank does this once for each step."""
+    counters = Counters(8)
+    benchmark(counters.add, 3, read=1, busy_ns=2, wall_ns=3, sync_ns=4, retries=0)
+    assert counters.steps() > 0
+
+
+@pytest.mark.parametrize("ranks", [1, 8, 512])
+def test_read_the_counters_for_the_progress(benchmark: BenchmarkFixture, ranks: int) -> None:
+    """The thread that draws the progress does this four times a second."""
+    counters, pace, now = Counters(ranks), Pace(0.0), itertools.count(0.0, 0.25)
+
+    def read() -> int:
+        counters.add(0, read=1, busy_ns=2, wall_ns=3, sync_ns=4, retries=0)
+        return pace.add(next(now), counters.read()).steps
+
+    assert benchmark(read) > 0

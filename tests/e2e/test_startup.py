@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-HEAVY = {"torch", "pydantic", "pyarrow", "numpy", "fsspec", "s3fs", "simplejpeg", "psutil", "rich"}
+HEAVY = {"torch", "pydantic", "pyarrow", "numpy", "fsspec", "s3fs", "simplejpeg", "psutil"}
 
 _PROBE = """
 import json, os, sys
