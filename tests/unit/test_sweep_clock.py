@@ -40,3 +40,26 @@ def test_a_point_whose_data_takes_longer_than_is_left_is_not_begun(
     clock = _Clock(budget_s=1000.0, started=time.monotonic() - 1000.0 + left_s, pace_s=1e-6)
     assert clock.out_of_time(sweep, point, generating=generating) is late
     assert _Clock(None, 0.0, 1.0).out_of_time(sweep, point, generating=generating) is False
+
+
+def test_the_time_that_a_sweep_has_left() -> None:
+    """As many visits as are missing, each as long as those so far, and no longer than the limit."""
+    points = [
+        SweepPoint(settings={"a": 1}, runs=["x", "y"], seconds=[10.0, 20.0]),
+        SweepPoint(settings={"a": 2}),
+        SweepPoint(settings={"a": 3}, failed="it failed"),
+    ]
+    sweep = Sweep(
+        created="",
+        command=[],
+        workload="w",
+        data_root="d",
+        seed=1,
+        repetitions=5,
+        calibration_s=0,
+        axes={"a": [1, 2, 3]},
+        points=points,
+    )
+    assert _Clock(None, 0.0).left_s(sweep) == 8 * 15.0
+    assert _Clock(1.0, time.monotonic() - 100.0).left_s(sweep) == 0.0
+    assert _Clock(None, 0.0).left_s(sweep.model_copy(update={"points": points[1:]})) is None
