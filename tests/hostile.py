@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
-
-import pytest
 
 from iobench.cli import main as command_line
 
@@ -66,15 +63,10 @@ def replaced(document: Any, path: Sequence[Any], value: Any) -> Any:
     return changed
 
 
-_parser = functools.cache(command_line.build_parser)  # half of the time of a short command
-
-
 def run(*arguments: object) -> tuple[int, str, str]:
     """(exit code, standard output, standard error) of a command in this process."""
     out, err = io.StringIO(), io.StringIO()
-    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
-    with pytest.MonkeyPatch.context() as patch, streams[0], streams[1]:
-        patch.setattr(command_line, "build_parser", _parser)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = command_line.main([str(argument) for argument in arguments])
         except SystemExit as ended:

@@ -1,7 +1,7 @@
 """The command line: parse it, run the verb, and print each error in one line.
 
-The module of a verb is imported to build its parser; everything else that the verb needs is
-imported only when it runs.
+The module of a verb is imported to build its parser, which a command does for its own verb alone;
+everything else that the verb needs is imported only when it runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .logs import logging_to
 from .output import output_to
 from .streams import survive_closed_readers
 from .terminal import prepare_streams, warn
-from .verbs import VERBS, all_verbs, one_word
+from .verbs import VERBS, load_verbs, one_word
 
 _EXIT_CODES = """exit codes:
   0    ok
@@ -71,7 +71,8 @@ def _unknown(argument: str, value: str, choices: str) -> str:
     return f"{what} '{value}': {told}"
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(verbs: Sequence[str] = VERBS) -> argparse.ArgumentParser:
+    """Return the parser of the command line, which knows these verbs."""
     from .. import __version__
 
     parser = _Parser(
@@ -81,10 +82,10 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"iobench {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    parsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     width = max(40, shutil.get_terminal_size().columns - 2)
-    for name, verb in all_verbs():
-        own = verbs.add_parser(
+    for name, verb in load_verbs(verbs):
+        own = parsers.add_parser(
             name,
             help=verb.help,
             # The examples keep their lines, so only the description is filled here.
@@ -104,7 +105,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = build_parser().parse_args(one_word(words))
+        given = one_word(words)
+        # If the command begins with its verb, no other verb takes part in what is printed.
+        known = given[:1] if given[:1] and given[0] in VERBS else VERBS
+        args = build_parser(known).parse_args(given)
         args.command_line = ["iobench", *words]
         args.json = args.format == "json"
         with logging_to(args.log_level, args.log_file), output_to(args.output):

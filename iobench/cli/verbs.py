@@ -60,9 +60,9 @@ class Verb:
     formats: Sequence[str] = ("text", "json")
 
 
-def all_verbs() -> Iterator[tuple[str, Verb]]:
+def load_verbs(names: Sequence[str] = VERBS) -> Iterator[tuple[str, Verb]]:
     """Yield each verb with its name; a verb's module imports little besides argparse."""
-    for name in VERBS:
+    for name in names:
         module = importlib.import_module(f"iobench.cli.{name.replace(' ', '_')}")
         yield name, module.VERB
 

@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ def effective_cores() -> float:
     return min([*limits, *([quota] if quota else [])])
 
 
+@cache
 def package_version(name: str) -> str | None:
     """The version of an installed distribution, without importing it; None if not installed."""
     try:

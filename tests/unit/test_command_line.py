@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from iobench.cli import common
 from iobench.cli.completion import table
 from iobench.cli.main import build_parser, main
-from iobench.cli.verbs import RECORDS, VERBS, one_word
+from iobench.cli.verbs import RECORDS, VERBS, Verb, load_verbs, one_word
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
@@ -78,6 +79,38 @@ def test_every_verb_has_the_common_flags_under_the_same_names() -> None:
             assert "-n" in flags, verb
         times = [a for a in parser._actions if a.metavar == "TIME" and isinstance(a.default, str)]
         assert all(re.search(r"[a-z]$", action.default) for action in times), verb
+
+
+def test_a_command_builds_the_parser_of_its_own_verb_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It prints what it would print if all parsers had been built, which takes ten times as long.
+
+    A word that is no verb is compared with all of them.
+    """
+    built: list[str] = []
+
+    def load(names: Sequence[str]) -> Iterator[tuple[str, Verb]]:
+        built.extend(names)
+        return load_verbs(names)
+
+    def told(*words: str) -> tuple[list[str], str, str]:
+        built.clear()
+        with pytest.raises(SystemExit):
+            main(words)
+        return list(built), *capsys.readouterr()
+
+    monkeypatch.setattr("iobench.cli.main.load_verbs", load)
+    assert told("--help")[0] == list(VERBS)
+    assert told("rnu")[0] == list(VERBS)
+    whole = build_parser()
+    for verb in VERBS:
+        for words in (["--help"], ["--no-such-flag"], ["--format", "no-such-format"]):
+            names, *short = told(*verb.split(), *words)
+            assert names == [verb]
+            with monkeypatch.context() as patch:
+                patch.setattr("iobench.cli.main.build_parser", lambda _: whole)
+                assert [*told(*verb.split(), *words)[1:]] == short
 
 
 @pytest.mark.parametrize("text", ["3", "3s", "3000ms", "0.05min"])
