@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +93,33 @@ LONG = (
 """Files that take longest. They begin first, so that no process works on one at the end alone."""
 
 
+@cache
+def in_slow_tier(path: Path) -> bool:
+    return any(path.is_relative_to(TESTS / name) for name in SLOW)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files of which ``make test`` runs nothing: each of its processes would."""
+    left_out = config.option.markexpr == "not slow" and in_slow_tier(collection_path)
+    return True if left_out else None  # None: other plug-ins decide
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    slow = [TESTS / name for name in SLOW]
     for item in items:
-        if any(item.path.is_relative_to(place) for place in slow):
+        if in_slow_tier(item.path):
             item.add_marker(pytest.mark.slow)
     check_time_limits(items)
     turns = {TESTS / name: turn for turn, name in enumerate(LONG)}
     items.sort(key=lambda item: turns.get(item.path, len(turns)))
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that was imported to the end of the process: no garbage collection looks at it.
+
+    A forked process then does not copy these pages only to look at them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def check_time_limits(items: list[pytest.Item]) -> None:
