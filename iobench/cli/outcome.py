@@ -14,7 +14,7 @@ from ..report.media import is_export
 from ..report.page.whole import page
 from ..report.record import sections
 from ..report.sections import Section
-from ..schema.record import EVENTS_FILE, RunRecord, TrainingRecord
+from ..schema.record import EVENTS_FILE, SAMPLES_FILE, RunRecord, TrainingRecord
 from .exporting import export
 from .printing import print_report
 from .terminal import say, warn
@@ -51,9 +51,12 @@ def _page_sections(doc: RunRecord, directory: Path) -> list[Section]:
     """The report with the timeline of the run's events, if there are some."""
     if not isinstance(doc, TrainingRecord) or not (directory / EVENTS_FILE).is_file():
         return sections(doc)
+    from ..measure.samples import read_samples
     from ..measure.timeline import read_events
 
-    return sections(doc, read_events(directory / EVENTS_FILE))
+    kept = directory / SAMPLES_FILE
+    samples = read_samples(kept) if kept.is_file() else None
+    return sections(doc, read_events(directory / EVENTS_FILE), samples)
 
 
 def say_where(directory: Path) -> None:

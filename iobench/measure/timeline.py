@@ -8,8 +8,6 @@ disk the events are one Parquet file.
 
 from __future__ import annotations
 
-import os
-import secrets
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import IobenchError
-from ..limits import check_plausible
 from ..schema.training import EVENT_COLUMNS, LATER_COLUMNS
+from .tables import damage, read_table, write_table
 
 Array = npt.NDArray[Any]
 Columns = dict[str, Array]
@@ -140,7 +138,6 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
     Raises IobenchError, also if the file exists: it is never overwritten.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     fields = [(name, pa.from_numpy_dtype(kind)) for name, kind in _TYPES.items()]
     schema = pa.schema([("phase", pa.dictionary(pa.int32(), pa.string())), *fields])
@@ -161,26 +158,7 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
     table = pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
     # Neighbouring values are similar, so differences take fewer bits.
     packed = dict.fromkeys(_TYPES, "DELTA_BINARY_PACKED")
-    temporary = ""
-    try:
-        unfinished = str(path.with_name(f".events-{secrets.token_hex(4)}.part"))
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        handle = os.open(unfinished, flags, 0o666)  # the umask applies
-        temporary = unfinished
-        with os.fdopen(handle, "wb") as file:
-            pq.write_table(
-                table, file, compression="zstd", use_dictionary=["phase"], column_encoding=packed
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        _publish(temporary, path)
-    except FileExistsError:
-        raise IobenchError(f"{path} exists, and events are never overwritten") from None
-    except OSError as error:
-        raise IobenchError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
+    write_table(table, path, "events", use_dictionary=["phase"], column_encoding=packed)
 
 
 def read_events(path: Path) -> Columns:
@@ -189,19 +167,10 @@ def read_events(path: Path) -> Columns:
     Newer columns are left out if an older run lacks them. Raises IobenchError for a damaged file.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    try:
-        # From memory and without Arrow's threads: threads on a file may outlive the read, and then
-        # the process ends by SIGABRT (apache/arrow issues 34314, 50482).
-        data = path.read_bytes()
-        file = pq.ParquetFile(pa.BufferReader(data))
-        if "phase" in file.schema_arrow.names:  # as a dictionary: each name is stored once
-            file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=["phase"])
-        groups = range(file.metadata.num_row_groups)
-        rows = sum(file.metadata.row_group(group).num_rows for group in groups)
-        check_plausible(rows * _ROW_BYTES, len(data), f"a table of {rows} events")
-        table = file.read(use_threads=False)
+    what = "step events"
+    table = read_table(path, what, row_bytes=_ROW_BYTES, dictionary="phase")
+    with damage(path, what):
         missing = [
             name
             for name in EVENT_COLUMNS
@@ -222,23 +191,4 @@ def read_events(path: Path) -> Columns:
             raise ValueError("its phases are not names")
         names = np.array(phases.dictionary.to_pylist(), dtype=object)
         found["phase"] = names[phases.indices.to_numpy()]
-    except FileNotFoundError:
-        raise IobenchError(f"no step events at {path}") from None
-    except (OSError, pa.ArrowException, TypeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise IobenchError(
-            f"cannot read the step events {path}: {reason}", remedy="the file is damaged; run again"
-        ) from error
     return {name: found[name] for name in EVENT_COLUMNS if name in found}
-
-
-def _publish(temporary: str, path: Path) -> None:
-    """Rename the finished file. Raises FileExistsError if the name is taken."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise
-    except OSError:  # no hard links here: not atomic against a second writer
-        if path.exists():
-            raise FileExistsError(str(path)) from None
-        os.rename(temporary, path)

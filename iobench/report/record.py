@@ -8,12 +8,14 @@ from . import checkpoint, run
 from .sections import Section
 
 
-def sections(doc: RunRecord, events: Events | None = None) -> list[Section]:
+def sections(
+    doc: RunRecord, events: Events | None = None, samples: Events | None = None
+) -> list[Section]:
     """The report of a checkpoint study, or of a run that loaded data.
 
-    ``events`` of the run add its timeline, which only pages show.
+    ``events`` of the run, and ``samples`` of what its host did, add charts that only pages show.
     """
     if isinstance(doc, CheckpointRecord):
         return checkpoint.sections(doc)
     assert isinstance(doc, TrainingRecord)
-    return run.sections(doc, events)
+    return run.sections(doc, events, samples)

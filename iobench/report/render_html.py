@@ -26,6 +26,7 @@ from .sections import (
     Heat,
     Items,
     Lines,
+    Pane,
     Prose,
     Ranges,
     Scatter,
@@ -181,11 +182,18 @@ def _drawn(section: Lines | Ranges | Shares | Heat | Scatter) -> str:
 def _timeline(section: Timeline) -> str:
     """The data of a timeline, which the script draws with uPlot, and buttons to move in it."""
     name = f"{section.id}-data"
+    panes: tuple[Timeline | Pane, ...] = (section, *section.panes)
     data = {
-        "title": section.title,
-        "tracks": [
-            {"label": each.label, "at": each.at, "low": each.low, "high": each.high}
-            for each in section.tracks
+        "panes": [
+            {
+                "title": pane.title,
+                "unit": pane.y.unit,
+                "tracks": [
+                    {"label": each.label, "at": each.at, "low": each.low, "high": each.high}
+                    for each in pane.tracks
+                ],
+            }
+            for pane in panes
         ],
         "marks": [{"at": each.at, "label": each.label} for each in section.marks],
     }
@@ -194,9 +202,10 @@ def _timeline(section: Timeline) -> str:
         for move, label in MOVES.items()
     )
     notes = "".join(f'<p class="note">{note}</p>\n' for note in section.notes)
+    below = "".join(f'<h3>{pane.title}</h3><div class="plot"></div>' for pane in section.panes)
     return (
         f'<div class="timeline" data-of="{name}"><div class="moves">{buttons}</div>'
-        f'<div class="plot"></div></div>\n{notes}'
+        f'<div class="plot"></div>{below}</div>\n{notes}'
         f'<script type="application/json" id="{name}">{_data(json.dumps(data))}</script>\n'
     )
 

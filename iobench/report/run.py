@@ -47,8 +47,13 @@ CONTEXT = ("seed", "accelerators", "complete")
 """Columns of a repetition that are not measured figures."""
 
 
-def sections(doc: TrainingRecord, events: Events | None = None) -> list[Section]:
-    """All sections for which the run has data; with its ``events``, its timeline, too."""
+def sections(
+    doc: TrainingRecord, events: Events | None = None, samples: Events | None = None
+) -> list[Section]:
+    """All sections for which the run has data.
+
+    With its ``events``, and the ``samples`` of what its host did, its charts over time, too.
+    """
     found: list[Section] = [_verdict(doc)]
     found += _advice(doc)
     found += tried_sections(doc)
@@ -56,7 +61,7 @@ def sections(doc: TrainingRecord, events: Events | None = None) -> list[Section]
     found += ceiling_sections(doc)
     found += _metrics(doc)
     found += time_sections(doc)
-    found += timeline_sections(doc, events) if events is not None else []
+    found += timeline_sections(doc, events, samples) if events is not None else []
     found += curve_sections(doc)
     found += fed_sections(doc, of_stored=OF_STORED if reads_unseen(doc) else "")
     found += library_sections(doc)

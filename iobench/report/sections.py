@@ -252,8 +252,20 @@ class Track:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Pane:
+    """Further tracks below a timeline, with a vertical axis of their own."""
+
+    title: str
+    y: Axis
+    tracks: tuple[Track, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Timeline:
-    """Tracks over seconds, into which one can zoom. ``marks`` are events on the time axis."""
+    """Tracks over seconds, into which one can zoom. ``marks`` are events on the time axis.
+
+    The panes have the same time axis, and are zoomed together.
+    """
 
     id: str
     title: str
@@ -262,6 +274,7 @@ class Timeline:
     marks: tuple[Mark, ...] = ()
     notes: tuple[str, ...] = ()
     table: str = ""
+    panes: tuple[Pane, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

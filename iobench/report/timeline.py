@@ -1,13 +1,20 @@
-"""The steps of the repetition with the median rate, along its time: for pages alone."""
+"""The steps of the repetition with the median rate, along its time: for pages alone.
+
+Below them, on the same axis, is what the host did meanwhile.
+"""
 
 from __future__ import annotations
 
+from ..analyse.verdict.hostuse import host_use
 from ..analyse.verdict.metrics import select
 from ..analyse.verdict.rankepochs import Events
+from ..analyse.verdict.rules_cache import MAX_RESIDENT
 from ..analyse.verdict.steps import QUANTILES, RankSteps, StepTimes, step_times
 from ..schema.record import TrainingRecord
-from ..units import format_count, format_duration
+from ..schema.training import Repetition
+from ..units import format_count, format_duration, format_percent
 from .figures import figure
+from .hostuse import panes, shown, use_table
 from .sections import Axis, Cell, Column, Mark, Row, Section, Table, Timeline, Track
 from .time import middle_repetition
 
@@ -17,22 +24,29 @@ MAX_RANKS = 8
 MAX_MARKS = 40
 
 
-def timeline_sections(doc: TrainingRecord, events: Events) -> list[Section]:
+def timeline_sections(
+    doc: TrainingRecord, events: Events, samples: Events | None = None
+) -> list[Section]:
     """Wait and busy time of each step, and how long the steps of each rank waited.
 
-    ``events`` are those of the whole run.
+    ``events`` and ``samples`` (of the host) are those of the whole run.
     """
     chosen = middle_repetition(doc)
     found = step_times(select(events, "measure", chosen[0])) if chosen else None
     if chosen is None or found is None:
         return []
     of = f", repetition {chosen[0] + 1}" if len(doc.job.repetitions) > 1 else ""
-    shown = sorted(found.ranks, key=lambda each: -each.quantiles["p99"])[:MAX_RANKS]
-    shown.sort(key=lambda each: each.rank)
+    uses = (
+        shown(host_use(select(samples, "measure", chosen[0]), found.epochs_s))
+        if samples is not None
+        else {}
+    )
+    drawn = sorted(found.ranks, key=lambda each: -each.quantiles["p99"])[:MAX_RANKS]
+    drawn.sort(key=lambda each: each.rank)
     several = len(found.ranks) > 1
     tracks = [
         Track(label=f"{what}{f', rank {each.rank}' if several else ''}", **bins)
-        for each in shown
+        for each in drawn
         for what, bins in (("wait", _track(each, "wait")), ("busy", _track(each, "busy")))
     ]
     notes = ["Wait: from asking for a batch to having it. Busy: the accelerator's step."]
@@ -41,19 +55,21 @@ def timeline_sections(doc: TrainingRecord, events: Events) -> list[Section]:
             "There are more steps than points: each point shows the least and the largest value of "
             "its steps."
         )
-    if len(shown) < len(found.ranks):
-        notes.append(f"The {len(shown)} ranks with the longest waits of {len(found.ranks)}.")
+    if len(drawn) < len(found.ranks):
+        notes.append(f"The {len(drawn)} ranks with the longest waits of {len(found.ranks)}.")
     return [
         Timeline(
             id="timeline",
             title=f"Each step over time{of}",
             y=Axis(label="time of a step", unit="s"),
             tracks=tuple(tracks),
-            marks=_marks(found),
+            marks=_marks(found, chosen[1]),
             notes=tuple(notes),
             table="waits",
+            panes=panes(uses),
         ),
         _waits(found, of),
+        *([use_table(uses, of)] if uses else []),
     ]
 
 
@@ -62,11 +78,22 @@ def _track(rank: RankSteps, what: str) -> dict[str, tuple[float, ...]]:
     return {"at": bins.at_s, "low": bins.low, "high": bins.high}
 
 
-def _marks(found: StepTimes) -> tuple[Mark, ...]:
-    marks = [Mark(at=at, label=f"epoch {number}") for number, at in enumerate(found.epochs_s, 2)]
+def _marks(found: StepTimes, repetition: Repetition) -> tuple[Mark, ...]:
+    """The start of each epoch, with what the page cache held then, and saves and retries."""
+    cached = {each.epoch: each.residency_before for each in repetition.epochs}
+    marks = [
+        Mark(at=at, label=f"epoch {number + 1}{_cached(cached.get(number))}")
+        for number, at in found.epochs_s.items()
+    ]
     marks += [Mark(at=at, label="save") for at in found.saves_s]
     marks += [Mark(at=at, label="retry") for at in found.retries_s]
     return tuple(marks[:MAX_MARKS])
+
+
+def _cached(residency: float | None) -> str:
+    if residency is None:
+        return ""
+    return " cold" if residency <= MAX_RESIDENT else f" {format_percent(residency)} cached"
 
 
 def _waits(found: StepTimes, of: str) -> Table:

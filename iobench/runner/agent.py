@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..errors import StorageError
 from ..measure import fio, host, nfs, resources
+from ..measure.samples import Sampler
 from ..schema.host import Host
 from ..schema.resources import NfsTraffic, Resources
 from ..storage.base import Cached, Files, Storage
@@ -95,6 +96,10 @@ class HostAgent:
     def snapshot(self) -> resources.Snapshot:
         """The counters of the host and of the device that holds the data. Never raises."""
         return resources.Snapshot.take(self._root)
+
+    def sampler(self) -> Sampler:
+        """Samples the same counters, and those of network, memory and GPUs, over time."""
+        return Sampler(self._root)
 
     def used_since(self, before: resources.Snapshot) -> Used:
         """What has happened since a snapshot."""

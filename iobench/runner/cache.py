@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ..load.layouts import layout_keys
 from ..measure import nfs
+from ..measure.samples import Sampler
 from ..schema.training import Epoch
 from .agent import HostAgent
 from .loading import Tick, Watch, run_phase
@@ -27,6 +28,7 @@ def run_cached_phase(
     look: Callable[[], None] = lambda: None,
     tick: Tick | None = None,
     watch: Watch | None = None,
+    sampler: Sampler | None = None,
 ) -> Outcome:
     """``run_phase`` over the plan's storage, with the page cache prepared and watched.
 
@@ -38,7 +40,7 @@ def run_cached_phase(
         return prepare_cache(plan, agent, epoch)
 
     if plan.workload.cache != "cold":
-        return run_phase(phase, prepare=prepare, tick=tick, watch=watch)
+        return run_phase(phase, prepare=prepare, tick=tick, watch=watch, sampler=sampler)
     counter = agent.fetch_counter(plan.keys, direct=plan.direct)
     before: nfs.MountStats | None = None
 
@@ -55,7 +57,9 @@ def run_cached_phase(
             context.bytes_fetched = used.read_bytes
 
     phase = replace(phase, counts_fetched=counter.by == "processes")
-    outcome = run_phase(phase, prepare=prepare_cold, finish=finish, tick=tick, watch=watch)
+    outcome = run_phase(
+        phase, prepare=prepare_cold, finish=finish, tick=tick, watch=watch, sampler=sampler
+    )
     for context in outcome.epochs:
         if context.bytes_fetched is None and counter.by != "nobody":
             context.fetched_how = "not measured: the counter could not be read"

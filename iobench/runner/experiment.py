@@ -18,7 +18,8 @@ from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..measure import timeline
-from ..schema.record import EVENTS_FILE, TrainingRecord
+from ..measure.samples import write_samples
+from ..schema.record import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
 from ..schema.training import Repetition, TrainingRun
 from ..schema.verdict import Advice
 from ..storage.locks.reading import reading
@@ -172,6 +173,8 @@ def write_run(
         doc = conclude(doc)
         timeline.write_events(bench.directory / EVENTS_FILE, bench.parts)
         write_document(bench.directory, doc)
+        if bench.samples:
+            write_samples(bench.directory / SAMPLES_FILE, bench.samples)
     log.info("run %s: %s, %s", bench.directory.name, doc.status, doc.validity)
     return doc
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from ..errors import WorkerError
 from ..load.bus import cause_of_death
+from ..measure.samples import Sampler
 from ..schema.training import Epoch
 from .conductor import Handler, conduct
 from .counters import Counters
@@ -56,14 +57,15 @@ def run_phase(
     finish: Finish | None = None,
     tick: Tick | None = None,
     watch: Watch | None = None,
+    sampler: Sampler | None = None,
 ) -> Outcome:
-    """Run a phase to its end.
+    """Run a phase to its end, while ``sampler`` samples what the host does.
 
     Raises a rank's own IobenchError, WorkerError for a rank that died, and PhaseInterrupted, which
     has what was recorded until then.
     """
     task = Load(phase)
-    loading = _Loading(phase, task, prepare, finish, tick)
+    loading = _Loading(phase, task, prepare, finish, tick, sampler)
     if watch is not None:
         watch(task.counters)
     outcome = loading.outcome
@@ -99,8 +101,9 @@ class _Loading(Handler):
         prepare: Prepare | None,
         finish: Finish | None,
         tick: Tick | None,
+        sampler: Sampler | None,
     ) -> None:
-        self.phase, self.task = phase, task
+        self.phase, self.task, self.sampler = phase, task, sampler
         self.on_prepare, self.on_finish, self.on_tick = prepare, finish, tick
         self.book = phase.saving.book if phase.saving else None
         self.outcome = Outcome()
@@ -121,20 +124,27 @@ class _Loading(Handler):
             self._finish()
             epoch = min(ready)
             self.next = self.on_prepare(epoch) if self.on_prepare else Epoch(epoch=epoch)
+            if self.sampler is not None:
+                self.sampler.prepare()
         elif self.book is not None and self._save(waiting) is not None:
             self.book.make_room()
 
     def answer(self, waiting: Mapping[int, Point]) -> Mapping[int, Command]:
         if self.next is not None:
             self.outcome.epochs.append(self.next)
-            self.next = None
-            return dict.fromkeys(waiting, Start(time.monotonic_ns() + HEAD_START_NS))
+            epoch, self.next = self.next.epoch, None
+            start_ns = time.monotonic_ns() + HEAD_START_NS
+            if self.sampler is not None:
+                self.sampler.begin(epoch, start_ns)
+            return dict.fromkeys(waiting, Start(start_ns))
         number = self._save(waiting)
         if self.book is not None and number is not None:
             return dict.fromkeys(waiting, Start(self.book.begin(number)))
         return {rank: Skip() for rank, point in waiting.items() if isinstance(point, ReadyToSave)}
 
     def tick(self) -> None:
+        if self.sampler is not None:
+            self.sampler.tick()
         if self.on_tick is not None:
             self.on_tick(self.task.counters.steps())
 
@@ -148,5 +158,7 @@ class _Loading(Handler):
 
     def _finish(self) -> None:
         """The last epoch that began is over, if there was one."""
+        if self.sampler is not None:
+            self.sampler.end()
         if self.outcome.epochs and self.on_finish is not None:
             self.on_finish(self.outcome.epochs[-1])

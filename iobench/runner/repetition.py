@@ -50,15 +50,17 @@ def measure(
     ``keep_interrupted`` is False. ``look`` is that of ``run_cached_phase``.
     """
     agent = bench.agent
-    before = agent.snapshot()
+    before, sampler = agent.snapshot(), agent.sampler()
     try:
-        outcome = bench.run(phase, stored=True, look=look)
+        outcome = bench.run(phase, stored=True, look=look, sampler=sampler)
     except PhaseInterrupted as interrupt:
         found = interrupt.outcome
         with defer_interrupts(discard=True):
             if keep_interrupted and any(len(c["step"]) for c in found.columns.values()):
                 keep(_record(bench, phase, found, agent.used_since(before)))
         raise
+    finally:
+        bench.samples.append((phase.name, phase.repetition, sampler.close()))
     with defer_interrupts():
         keep(_record(bench, phase, outcome, agent.used_since(before)))
     return outcome

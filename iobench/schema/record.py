@@ -22,7 +22,7 @@ from .host import Host, StorageFacts
 from .training import TrainingRun
 from .upgrade import SCHEMA_VERSION, upgraded
 
-RUN_FILE, EVENTS_FILE = "run.json", "events.parquet"
+RUN_FILE, EVENTS_FILE, SAMPLES_FILE = "run.json", "events.parquet", "resources.parquet"
 """The documents of a run directory."""
 
 

@@ -7,6 +7,40 @@ from pydantic import Field
 from .base import OpenRecord
 from .numbers import Count, Figure, Share
 
+SAMPLE_COLUMNS = {
+    "phase": "str, that of the events: measure",
+    "repetition": "uint16, from 0",
+    "epoch": "uint16, from 0 within the repetition",
+    "start_ns": "int64, when the sample begins, from the epoch's common start",
+    "wall_ns": "int64, how long it is",
+    "device_read_bytes": "float64, by the block device that holds the data, for all processes",
+    "device_write_bytes": "float64",
+    "device_busy_s": "float64, time with a request in flight",
+    "network_received_bytes": "float64, by all network interfaces of the host but loopback",
+    "network_sent_bytes": "float64",
+    "loopback_bytes": "float64, over the loopback interface",
+    "cpu_busy_s": "float64, sum over all cores of the host",
+    "cpu_total_s": "float64, busy and idle, sum over all cores",
+    "io_pressure_s": "float64, at least one task of the host waited for IO",
+    "cpu_pressure_s": "float64, ... for a core",
+    "memory_pressure_s": "float64, ... for memory",
+    "nfs_reads": "float64, READ operations of the NFS mount that holds the data",
+    "nfs_others": "float64, all of its other operations",
+    "nfs_read_rtt_s": "float64, sum of the round trips of the READ operations",
+    "memory_used_bytes": "float64, memory of the host that is not available, at the end",
+    "page_cache_bytes": "float64, in the page cache of the host, at the end",
+    "gpu_busy": "float64, mean over the GPUs: share of the time with a kernel running, at the end",
+    "gpu_memory_bytes": "float64, in use, sum over the GPUs, at the end",
+}
+"""Columns of ``resources.parquet``: what the host did over time, while a repetition ran.
+
+A value that was not measured is null. Counters are differences from the start to the end of the
+sample, so that the sum of several samples is that of a longer one.
+"""
+
+GAUGES = ("memory_used_bytes", "page_cache_bytes", "gpu_busy", "gpu_memory_bytes")
+"""Columns that are states at the end of a sample; of merged samples, the largest counts."""
+
 
 class Resources(OpenRecord):
     """Differences of counters of the whole machine or the whole cgroup between two times.

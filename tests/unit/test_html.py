@@ -248,7 +248,7 @@ def test_a_timeline_brings_its_data_and_the_library_that_draws_it() -> None:
     text = html_page([section], title="t", made="m", document="{}", table="")
     page = Page(text)
     data = {each["id"]: json.loads(text) for each, text in page.raw if "id" in each}
-    (track,) = data["steps-data"]["tracks"]
+    (track,) = data["steps-data"]["panes"][0]["tracks"]
     assert (track["at"], track["low"], track["high"]) == ([0.0, 1.0], [0.1, 0.2], [0.1, 0.4])
     assert data["steps-data"]["marks"] == [{"at": 0.5, "label": "save"}]
     running = [text for attributes, text in page.raw if "type" not in attributes]

@@ -49,7 +49,7 @@ class StepTimes:
     """
 
     ranks: tuple[RankSteps, ...]
-    epochs_s: tuple[float, ...]  # the start of each epoch but the first
+    epochs_s: dict[int, float]  # the start of each epoch, by its number
     saves_s: tuple[float, ...]  # the end of each step after which a checkpoint was saved
     retries_s: tuple[float, ...]  # steps with a request that was sent again, by any rank
     merged: bool
@@ -86,14 +86,14 @@ def step_times(events: Events) -> StepTimes | None:
         )
     return StepTimes(
         ranks=tuple(ranks),
-        epochs_s=tuple(starts[1:]),
+        epochs_s=starts,
         saves_s=_when(rows, at, "checkpoint_ns"),
         retries_s=_when(rows, at, "retries"),
         merged=merged,
     )
 
 
-def _times(events: Events) -> tuple[Array, list[float]]:
+def _times(events: Events) -> tuple[Array, dict[int, float]]:
     """Start of each row in seconds from the repetition's start, and the start of each epoch.
 
     The events count from the start of their epoch. An epoch begins when all ranks have ended the
@@ -104,10 +104,10 @@ def _times(events: Events) -> tuple[Array, list[float]]:
     for name in ("wait_ns", "copy_ns", "busy_ns", "checkpoint_ns", "sync_ns"):
         if name in events:
             end += events[name]
-    shift, starts = 0.0, []
+    shift, starts = 0.0, {}
     for epoch in np.unique(events["epoch"]):
         mine = events["epoch"] == epoch
-        starts.append(shift / 1e9)
+        starts[int(epoch)] = shift / 1e9
         last = float(end[mine].max())
         start[mine] += shift
         shift += last

@@ -24,54 +24,91 @@ for (const button of document.querySelectorAll("button[data-of]")) {
 const details = document.querySelectorAll("details");
 addEventListener("beforeprint", () => details.forEach((each) => { each.open = true; }));
 const zoomed = 0.5;
+const dashes = [undefined, [6, 4], [2, 3], [10, 3, 2, 3]];
+const powers = [...Array(60).keys()].map((power) => 2 ** power);
+const bytes = (value) => {
+  const power = value < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(value) / 10));
+  return `${+(value / 1024 ** power).toPrecision(3)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+};
+const shows = {
+  s: (s) => s === 0 ? "0" : s < 1e-3 ? `${+(s * 1e6).toPrecision(3)} \u00b5s`
+    : s < 1 ? `${+(s * 1e3).toPrecision(3)} ms` : `${+s.toPrecision(3)} s`,
+  share: (share) => `${+(share * 100).toPrecision(3)} %`,
+  bytes,
+  "bytes/s": (rate) => `${bytes(rate)}/s`,
+};
+const plain = (value) => `${+value.toPrecision(3)}`;
 function timeline(box) {
   const data = JSON.parse(document.getElementById(box.dataset.of).textContent);
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const tables = [], series = [{ label: "seconds" }], bands = [];
-  data.tracks.forEach((track, number) => {
-    const stroke = color(`--c${number % 8}`), dash = number % 2 ? [6, 4] : undefined;
-    tables.push([track.at, track.high]);
-    series.push({ label: track.label, stroke, width: 1.5, dash, spanGaps: true });
-    if (track.low.some((low, at) => low !== track.high[at])) {
-      tables.push([track.at, track.low]);
-      series.push({ label: `${track.label}, least`, stroke, width: 0.5, spanGaps: true });
-      bands.push({ series: [series.length - 2, series.length - 1], fill: `${stroke}30` });
-    }
-  });
   const axis = () => ({ stroke: color("--soft"), grid: { stroke: color("--edge") } });
-  const time = (s) => s === 0 ? "0" : s < 1e-3 ? `${+(s * 1e6).toPrecision(3)} \u00b5s`
-    : s < 1 ? `${+(s * 1e3).toPrecision(3)} ms` : `${+s.toPrecision(3)} s`;
-  const marks = (plot) => {
-    const { ctx, bbox } = plot;
+  const marks = (named) => (plot) => {
+    const { ctx, bbox } = plot, room = 6 * devicePixelRatio;
+    let free = bbox.left;
     ctx.save();
     ctx.strokeStyle = ctx.fillStyle = color("--soft");
     ctx.setLineDash([5, 4]);
-    for (const mark of data.marks) {
+    for (const mark of [...data.marks].sort((a, b) => a.at - b.at)) {
       const x = plot.valToPos(mark.at, "x", true);
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      ctx.fillText(mark.label, x + 4, bbox.top + 10);
+      if (!named || x < free) continue;  // a label never covers the one before it
+      ctx.textAlign = "left";
+      ctx.fillText(mark.label, x + 4, bbox.top + 10 * devicePixelRatio);
+      free = x + ctx.measureText(mark.label).width + room;
     }
     ctx.restore();
   };
-  const place = box.querySelector(".plot");
-  const plot = new uPlot({
-    width: Math.max(320, place.clientWidth), height: 300, series, bands,
-    scales: { x: { time: false } },
-    axes: [
-      { ...axis(), label: "seconds since the repetition began", size: 44, labelSize: 20 },
-      { ...axis(), size: 72, values: (_, ticks) => ticks.map(time) },
-    ],
-    hooks: { draw: [marks] },
-  }, uPlot.join(tables), place);
-  for (const each of series.slice(1)) each.value = (_, value) => value == null ? "" : time(value);
-  const canvas = place.querySelector("canvas");
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `${data.title}; the figures are in the table below`);
-  const all = [plot.scales.x.min, plot.scales.x.max];
+  const made = [];
+  let all, moving = false;
+  const together = (plot, key) => {
+    if (key !== "x" || moving || !all) return;
+    moving = true;
+    const { min, max } = plot.scales.x;
+    for (const other of made) if (other !== plot) other.setScale("x", { min, max });
+    moving = false;
+  };
+  [...box.querySelectorAll(".plot")].forEach((place, pane) => {
+    const { title, unit, tracks } = data.panes[pane], show = shows[unit] || plain;
+    const tables = [], series = [{ label: "seconds" }], bands = [];
+    tracks.forEach((track, number) => {
+      const stroke = color(`--c${number % 8}`), dash = dashes[number % dashes.length];
+      tables.push([track.at, track.high]);
+      series.push({ label: track.label, stroke, width: 1.5, dash, spanGaps: true });
+      if (track.low.some((low, at) => low !== track.high[at])) {
+        tables.push([track.at, track.low]);
+        series.push({ label: `${track.label}, least`, stroke, width: 0.5, spanGaps: true });
+        bands.push({ series: [series.length - 2, series.length - 1], fill: `${stroke}30` });
+      }
+    });
+    for (const each of series.slice(1)) each.value = (_, value) => value == null ? "" : show(value);
+    const last = pane === data.panes.length - 1;
+    const plot = new uPlot({
+      width: Math.max(320, place.clientWidth), height: pane ? 150 : 300, series, bands,
+      cursor: { sync: { key: box.dataset.of } },
+      scales: {
+        x: { time: false },
+        y: { range: (_, low, high) => [Math.min(0, low), unit === "share" ? 1 : high * 1.05 || 1] },
+      },
+      axes: [
+        { ...axis(), ...(last ? { label: "seconds since the repetition began", size: 44, labelSize: 20 }
+          : { size: 26 }) },
+        { ...axis(), size: 84, values: (_, ticks) => ticks.map(show), space: pane ? 24 : 30,
+          ...(unit.startsWith("bytes") ? { incrs: powers } : {}) },
+      ],
+      hooks: { draw: [marks(!pane)], setScale: [together] },
+    }, uPlot.join(tables), place);
+    const canvas = place.querySelector("canvas");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", `${title}; the figures are in the table below`);
+    made.push(plot);
+  });
+  const [main] = made;
+  all = [main.scales.x.min, main.scales.x.max];
+  together(main, "x");
   const moves = {
     in: (low, high) => [low + (high - low) * zoomed / 2, high - (high - low) * zoomed / 2],
     out: (low, high) => [low - (high - low) * zoomed, high + (high - low) * zoomed],
@@ -82,16 +119,16 @@ function timeline(box) {
   for (const button of box.querySelectorAll("button[data-move]")) {
     button.hidden = false;
     button.onclick = () => {
-      const [min, max] = moves[button.dataset.move](plot.scales.x.min, plot.scales.x.max);
-      plot.setScale("x", { min: Math.max(all[0], min), max: Math.min(all[1], max) });
+      const [min, max] = moves[button.dataset.move](main.scales.x.min, main.scales.x.max);
+      main.setScale("x", { min: Math.max(all[0], min), max: Math.min(all[1], max) });
     };
   }
-  return plot;
+  return made;
 }
 const plots = [];
 function draw() {
   for (const plot of plots.splice(0)) plot.destroy();
-  for (const box of document.querySelectorAll(".timeline")) plots.push(timeline(box));
+  for (const box of document.querySelectorAll(".timeline")) plots.push(...timeline(box));
 }
 if (typeof uPlot !== "undefined") {
   draw();

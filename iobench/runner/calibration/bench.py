@@ -17,6 +17,7 @@ from ...analyse.verdict.rules_cache import MAX_CACHED, cached_share
 from ...analyse.verdict.windows import pooled, rated_window
 from ...load.null import AnyReader, delivered_bytes
 from ...load.order import Indices
+from ...measure.samples import Sampler
 from ...measure.timeline import Columns
 from ...schema.job import LoaderFacts
 from ...schema.training import Ceiling, CeilingDetails, Epoch, MeasuredBy
@@ -76,6 +77,7 @@ class Bench:
     curve: RunCurve | None = None
     loader: LoaderFacts = field(default_factory=LoaderFacts)
     parts: Parts = field(default_factory=list)
+    samples: list[tuple[str, int, Columns]] = field(default_factory=list)  # phase, repetition
     held: ExitStack = field(default_factory=ExitStack)  # closed when the run ends
     window_s: float = 0.0
     number: int = 0
@@ -102,7 +104,12 @@ class Bench:
         return delivered_bytes(plan.manifest, plan.storage, plan.workload.reader)
 
     def run(
-        self, phase: Phase, *, stored: bool, look: Callable[[], None] = lambda: None
+        self,
+        phase: Phase,
+        *,
+        stored: bool,
+        look: Callable[[], None] = lambda: None,
+        sampler: Sampler | None = None,
     ) -> Outcome:
         """Run a phase. ``stored`` is that of Window, ``look`` that of ``run_cached_phase``.
 
@@ -110,9 +117,15 @@ class Bench:
         """
         if stored:
             return run_cached_phase(
-                self.plan, self.agent, phase, look=look, tick=self.tick, watch=self.watch
+                self.plan,
+                self.agent,
+                phase,
+                look=look,
+                tick=self.tick,
+                watch=self.watch,
+                sampler=sampler,
             )
-        return run_phase(phase, tick=self.tick, watch=self.watch)
+        return run_phase(phase, tick=self.tick, watch=self.watch, sampler=sampler)
 
     def keep(self, phase: Phase, outcome: Outcome) -> None:
         """Keep the events of a phase for the run's record."""
