@@ -11,6 +11,7 @@ reads its own bytes.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -179,6 +180,7 @@ class BlockReader(BatchReader):
             process=os.getpid(),
             retries=after.retries - before.retries,
             throttled=after.throttled - before.throttled,
+            worker=threading.get_native_id(),
         )
         return Delivered(offsets, lengths, stats)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +29,7 @@ class Stats(NamedTuple):
     process: int  # process id
     retries: int = 0  # requests that were sent again
     throttled: int = 0  # of these: sent again because the server asked to slow down
+    worker: int = 0  # the system's number of the thread that made it; of a process, its first one
 
 
 def own_stats(
@@ -48,6 +50,7 @@ def own_stats(
         time.process_time_ns(),
         os.getpid(),
         *again,
+        threading.get_native_id(),
     )
 
 

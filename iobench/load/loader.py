@@ -417,7 +417,7 @@ class BatchLoader(DataLoader[Any]):
             slots_ahead=reader.in_place,
         )
         self._unfinished = False  # the last epoch was abandoned half way
-        self._lasting = spec.persistent_workers and processes > 0
+        self.lasting = spec.persistent_workers and processes > 0  # workers, over epochs
         self.epoch = 0
         self.cpu_ns: dict[int, int] = {}  # CPU time by process id, since the first read
         self._here = _Worker(reader, spec.transport, self.ring, samples, largest_batch, ahead)
@@ -466,11 +466,11 @@ class BatchLoader(DataLoader[Any]):
         return len(self.plan_epoch(self.epoch))
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        if self._unfinished and self.ahead and self._lasting and has_workers(self):
+        if self._unfinished and self.ahead and self.lasting and has_workers(self):
             self._settle_workers()
         self._unfinished = True
         self.requests.plan = self.plan_epoch(self.epoch)
-        if not self._lasting:
+        if not self.lasting:
             self.requests.outstanding = set()
         outstanding = self.requests.outstanding
         if self.num_workers:
@@ -504,7 +504,7 @@ class BatchLoader(DataLoader[Any]):
             self.shutdown()  # after an error no worker must go on reading
             raise
         finally:
-            if not self._lasting:
+            if not self.lasting:
                 end_iterator(replies)
                 self._here.settle()  # without workers, this process reads ahead
                 self.requests.release(outstanding)  # no worker fills them any more
@@ -562,7 +562,7 @@ class BatchLoader(DataLoader[Any]):
         if self.reader.mapped is None:
             return
         self.reader.mapped.release_maps()  # worker threads share this storage
-        if not self._lasting or not has_workers(self):
+        if not self.lasting or not has_workers(self):
             return  # the worker processes have ended, and their maps with them
         self._settle_workers()
 

@@ -8,6 +8,7 @@ sample is written to the batch. The reader also counts bytes, requests and times
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar, TypeVarTuple
@@ -315,6 +316,7 @@ class BatchReader:
             process=os.getpid(),
             retries=after.retries - before.retries,
             throttled=after.throttled - before.throttled,
+            worker=threading.get_native_id(),
         )
         return Delivered(offsets, lengths, stats)
 

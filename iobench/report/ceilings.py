@@ -108,8 +108,8 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
     ]
 
 
-MAX_DEMANDS = 4
-"""Numbers of accelerators whose demand is marked: 1, 2, 4 ... times that of the run."""
+MAX_DEMANDS = 6
+"""Numbers of accelerators whose demand is marked: 1, 2, 4 ... and the number of the run."""
 
 
 def _roofline(
@@ -133,20 +133,31 @@ def _roofline(
             )
         )
     demand, ranks = rates.get("accelerator"), doc.job.accelerators
-    marks = [
-        Mark(at=demand * factor, label=f"demand of {counted(ranks * factor, 'accelerator')}")
-        for factor in (1, 2, 4, 8)
-        if demand and demand * factor <= longest
-    ]
+    each = demand / ranks if demand else 0.0
+    marks = tuple(
+        Mark(at=each * number, label=f"demand of {counted(number, 'accelerator')}")
+        for number in demands(ranks, int(min(longest / each, 1e18)) if each > 0 else 0)
+    )
     return Ranges(
         id="roofline",
         title="What each stage can do alone, and what the accelerators demand",
         axis=Axis(label="samples/s", unit="samples/s"),
         rows=tuple(rows),
         full=longest,
-        marks=tuple(marks[:MAX_DEMANDS]),
+        marks=marks,
         table="ceilings",
     )
+
+
+def demands(ranks: int, limit: int) -> list[int]:
+    """Numbers of accelerators to mark, up to ``limit``: the run's own, and powers of two.
+
+    Of more than MAX_DEMANDS the largest ones, since the lines of the others would lie together.
+    """
+    powers = [1 << power for power in range(limit.bit_length())]
+    own = [ranks] if ranks <= limit else []
+    others = [number for number in powers if number <= limit and number not in own]
+    return sorted([*own, *others[-(MAX_DEMANDS - len(own)) :]])
 
 
 def _with_interval(rate: float, ceiling: Ceiling) -> str:

@@ -155,6 +155,8 @@ def _blocks(
                 f'<div class="figure-box" role="region" aria-label="{section.title}" '
                 f'tabindex="0">{_drawn(section)}</div>\n'
             )
+        if isinstance(section, Shares):
+            yield from (f'<p class="note">{note}</p>\n' for note in section.notes)
         behind = [
             each for each in all_of_them if isinstance(each, Table) and each.id == section.table
         ]

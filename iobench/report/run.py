@@ -17,6 +17,7 @@ from ..units import (
 )
 from .cache import cold_reads
 from .ceilings import ceiling_sections
+from .cpu import cpu_sections
 from .curve import curve_sections
 from .fed import fed_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
@@ -37,9 +38,13 @@ from .sections import (
     Section,
     Table,
 )
+from .spread import reasons as spread_reasons
+from .spread import spread_sections
 from .time import time_sections
 from .timeline import timeline_sections
 from .tried import tried_sections
+from .workers import reasons as worker_reasons
+from .workers import worker_sections
 
 OF_STORED = "of the samples' stored bytes"
 
@@ -61,7 +66,12 @@ def sections(
     found += ceiling_sections(doc)
     found += _metrics(doc)
     found += time_sections(doc)
-    found += timeline_sections(doc, events, samples) if events is not None else []
+    if events is not None:
+        found += timeline_sections(doc, events, samples)
+        found += spread_sections(doc, events)
+        found += worker_sections(doc)
+        found += cpu_sections(doc)
+        found += _not_drawn([*spread_reasons(doc, events), *worker_reasons(doc)])
     found += curve_sections(doc)
     found += fed_sections(doc, of_stored=OF_STORED if reads_unseen(doc) else "")
     found += library_sections(doc)
@@ -69,6 +79,12 @@ def sections(
     found.append(Findings(findings=tuple(doc.findings)))
     found += [_about(doc), _repetitions(doc)]
     return found
+
+
+def _not_drawn(reasons: list[str]) -> list[Section]:
+    """Why the page lacks some charts."""
+    items = tuple(Item(text=reason) for reason in reasons)
+    return [Items(id="not-drawn", title="Not shown", items=items)] if items else []
 
 
 def binds_text(verdict: Verdict) -> str:

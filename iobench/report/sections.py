@@ -150,13 +150,15 @@ class Findings:
 class Axis:
     """What an axis shows, in base units. A logarithmic one has ticks at powers of two or ten.
 
-    ``start`` is where a linear one begins.
+    ``start`` is where a linear one begins. ``ticks`` are values with names, instead of the usual
+    ones.
     """
 
     label: str
     unit: Unit
     scale: Literal["linear", "log2", "log10"] = "linear"
     start: float = 0.0
+    ticks: tuple[tuple[float, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,6 +241,7 @@ class Shares:
     parts: tuple[str, ...]
     rows: tuple[tuple[str, tuple[float, ...]], ...]  # label, and a share of 0 to 1 for each part
     table: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -68,9 +68,10 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
                     f"rank {each.rank}",
                     tuple((getattr(each, key) or 0.0) / each.wall_s for key in columns),
                 )
-                for each in shown
+                for each in sorted(shown, key=own_s, reverse=True)
             ),
             table="time",
+            notes=_of_all(len(shown), len(times)),
         ),
         Table(
             id="time",
@@ -111,6 +112,16 @@ def _choose(times: list[RankTime]) -> list[RankTime]:
         if len(wanted) < MAX_ROWS:
             wanted.add(each.rank)
     return [each for each in times if each.rank in wanted]
+
+
+def _of_all(shown: int, ranks: int) -> tuple[str, ...]:
+    if ranks < 2:
+        return ()
+    order = "The slowest first: by the time without start-up, waits for other ranks, and saves."
+    if shown == ranks:
+        return (order,)
+    some = f"{shown} of {ranks} ranks, with the slowest, the fastest and the median one."
+    return (f"{some} {order}",)
 
 
 def _share(part_s: float | None, wall_s: float) -> Cell:

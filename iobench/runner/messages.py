@@ -7,7 +7,7 @@ Instants are on the monotonic clock of the host, in nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..errors import IobenchError
 from ..measure.timeline import Columns
 from ..schema.checkpoint import RankSave
 from ..schema.job import LoaderFacts
+from ..schema.training import WorkerLoad
 
 
 class Command:
@@ -128,7 +129,8 @@ class Recorded(Last):
 
     ``columns``: its step events by name, see ``schema.training.EVENT_COLUMNS``. ``startups``: by
     epoch, the seconds from the start to the first read. ``fetched``: by epoch, the bytes that the
-    storage delivered to the rank and its workers; None if they could not be counted.
+    storage delivered to the rank and its workers; None if they could not be counted. ``workers``:
+    what each worker of the rank did, if the loader is iobench's own.
     """
 
     columns: Columns
@@ -137,6 +139,7 @@ class Recorded(Last):
     startups: Mapping[int, float | None]
     fetched: Mapping[int, int | None]
     loader: LoaderFacts
+    workers: Sequence[WorkerLoad] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ..load.null import AnyReader
 from ..load.order import Indices
 from ..measure.timeline import Columns
 from ..schema.job import LoaderFacts
-from ..schema.training import Epoch
+from ..schema.training import Epoch, WorkerLoad
 from ..schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from .messages import Recorded
 from .savebook import SaveBook
@@ -75,6 +75,7 @@ class Outcome:
     cpu_s: float = 0.0
     loader: LoaderFacts = field(default_factory=LoaderFacts)
     fetched: dict[int, list[int | None]] = field(default_factory=dict)  # by epoch: ranks' counts
+    workers: list[WorkerLoad] = field(default_factory=list)  # of all ranks
 
     def events(self) -> Columns:
         """The event columns of all ranks in one table, with an additional column ``rank``."""
@@ -94,6 +95,7 @@ class Outcome:
         self.cpu_s += recorded.cpu_s
         self.complete = self.complete and recorded.complete
         self.loader = recorded.loader
+        self.workers += recorded.workers
         self.add_fetched(recorded.fetched)
         for context in self.epochs:
             startup = recorded.startups.get(context.epoch)

@@ -12,6 +12,7 @@ from .agent import Used
 from .calibration.bench import Bench
 from .phase import Outcome, Phase, PhaseInterrupted, Saving
 from .plan import Plan
+from .tasks.workers import slowest
 
 
 def repetition_phase(
@@ -70,6 +71,7 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetit
     """Keep the events, and build the repetition from them and from the host's counters."""
     residencies = [epoch.residency_before for epoch in outcome.epochs]
     known = [value for value in residencies if value is not None]
+    workers, left_out = slowest(outcome.workers)
     context = Repetition(
         seed=phase.seed,
         accelerators=phase.accelerators,
@@ -81,6 +83,8 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetit
         nfs=used.nfs,
         resources=used.resources,
         residency_before=max(known) if known and len(known) == len(residencies) else None,
+        workers=workers,
+        workers_left_out=left_out,
         not_measured=uncounted_reads(phase.loading.kind),
     )
     bench.keep(phase, outcome)

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from .base import OpenRecord, Record
 from .checkpoint import Study
 from .job import DatasetFacts, LoaderFacts, WorkloadFacts
-from .numbers import Duration, Few, Figure, Ranks
+from .numbers import Count, Duration, Few, Figure, Ranks
 from .resources import NfsTraffic, Resources
 from .verdict import (
     Confirmation,
@@ -158,6 +158,32 @@ class Rates(Record):
         return self
 
 
+MAX_WORKERS = 256
+"""Workers whose work is in the record of a repetition."""
+
+
+class WorkerLoad(Record):
+    """What one worker of a rank did in a repetition, summed over its epochs.
+
+    A worker is a process, or a thread of the rank; the numbers are in the order of first batches.
+    """
+
+    rank: Annotated[int, Field(strict=True, ge=0)]
+    worker: Annotated[int, Field(strict=True, ge=0)]
+    batches: Count
+    samples: Count
+    bytes_read: Count
+    sample_bytes: Count
+    read_s: Figure  # waiting for reads
+    prep_s: Figure  # decompress, decode, check, collate
+    cpu_s: Figure | None = None  # None: threads of one process, whose CPU time is not divided
+
+    @property
+    def s_per_batch(self) -> float:
+        """Busy seconds of a batch: what makes one worker slower than another."""
+        return (self.read_s + self.prep_s) / max(1, self.batches)
+
+
 class Repetition(Record):
     """One repetition: its recorded context, and figures computed from the events.
 
@@ -206,6 +232,10 @@ class Repetition(Record):
     sync_s: float | None = None  # waiting for other ranks, mean over ranks
     ranks: list[RankTime] = []  # empty in older versions
     worker_time: WorkerTime | None = None
+    # The slowest MAX_WORKERS of all ranks first, by the time for a batch; empty in older versions,
+    # and if a loader library read.
+    workers: Annotated[list[WorkerLoad], Field(max_length=MAX_WORKERS)] = []
+    workers_left_out: Count = 0
     # Utilization of more ranks whose steps are like these, with a barrier at each step: without
     # any limit of the storage. Empty in older versions, and with too few steps.
     at_more_ranks: list[FedAt] = []

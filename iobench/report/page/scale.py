@@ -40,7 +40,10 @@ class Scale:
         return value if self.axis.scale == "linear" else math.log(max(value, self.low))
 
     def ticks(self) -> list[float]:
-        """At most MAX_TICKS + 1 values to label, all within the scale."""
+        """The axis' own ticks, or at most MAX_TICKS + 1 values; all within the scale."""
+        if self.axis.ticks:
+            edge = self.high * (1 + 1e-9)
+            return [value for value, _ in self.axis.ticks if self.low <= value <= edge]
         if self.axis.scale == "linear":
             counted = self.axis.unit == "count" and self.high - self.low >= 2
             binary = self.axis.unit in _BINARY
@@ -52,8 +55,8 @@ class Scale:
         return [base**power for power in range(first, last + 1, step)]
 
     def text(self, value: float) -> str:
-        """A tick's label."""
-        return text_of(value, self.axis.unit)
+        """How people see a value of this axis."""
+        return dict(self.axis.ticks).get(value) or text_of(value, self.axis.unit)
 
 
 def scale(axis: Axis, values: Iterable[float], start: float, end: float) -> Scale:

@@ -95,10 +95,8 @@ def _lines(section: Lines) -> tuple[list[str], float, str]:
             f"{fitted(series.label, WIDTH - right - 8)}</text>"
         )
     told = "; ".join(
-        f"{series.label}: {text_of(series.points[0].y, section.y.unit)} at "
-        f"{text_of(series.points[0].x, section.x.unit)}, "
-        f"{text_of(series.points[-1].y, section.y.unit)} at "
-        f"{text_of(series.points[-1].x, section.x.unit)}"
+        f"{series.label}: {y.text(series.points[0].y)} at {x.text(series.points[0].x)}, "
+        f"{y.text(series.points[-1].y)} at {x.text(series.points[-1].x)}"
         for series in named
     )
     return body, bottom + BOTTOM, told
@@ -120,7 +118,7 @@ def _series(series: Series, number: int, x: Scale, y: Scale) -> Iterable[str]:
         yield f'<polyline class="line {color}" points="{drawn}"/>'
     for point in series.points:
         at_x, at_y = x.at(point.x), y.at(point.y)
-        told = f"{text_of(point.x, x.axis.unit)}: {text_of(point.y, y.axis.unit)}"
+        told = f"{x.text(point.x)}: {y.text(point.y)}"
         yield (
             f'<circle class="dot {color}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="3.5">'
             f"<title>{series.label}, {told}</title></circle>"

@@ -21,6 +21,7 @@ from ..counters import Counters
 from ..messages import ReadyForEpoch, ReadyToSave, Recorded, Start
 from ..phase import Phase
 from ..task import HURRY, Link
+from .workers import WorkerBook
 
 _MIN_ROUNDS = 3
 """Rounds of its workers that are needed for a rate.
@@ -57,6 +58,7 @@ class _Stepper:
         self.pid = os.getpid()
         signal.signal(HURRY, self._hurry)
         self.recorder = Recorder()
+        self.book = WorkerBook()
         self.accelerator = ACCELERATORS.load(phase.accelerator.kind)(phase.accelerator)
         self.loader = self._build() if phase.reader is not None else None
         self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
@@ -168,6 +170,7 @@ class _Stepper:
                 startups=self.startups,
                 fetched=self.fetched,
                 loader=self._facts(),
+                workers=self.book.loads(self.rank),
             )
         )
 
@@ -288,6 +291,9 @@ class _Stepper:
     def _steps(self, batches: Iterator[Batch], epoch: int, start: int, end: int | None) -> None:
         """Step through an epoch. Between two batches, none is held."""
         phase, record, accelerator = self.phase, self.recorder.record, self.accelerator
+        own = self.loader if isinstance(self.loader, BatchLoader) else None
+        if own is not None:
+            self.book.begin(lasting=own.lasting)
         now, last_step = time.monotonic_ns, phase.max_steps
         first_read: int | None = None
         batch = samples = None
@@ -340,6 +346,8 @@ class _Stepper:
                         sync_ns=synced,
                     )
                 )
+                if own is not None:
+                    self.book.add(stats)
                 if first_read is None or stats.started_ns < first_read:
                     first_read = stats.started_ns
                 before_step, asked = asked, now()

@@ -1,0 +1,111 @@
+"""How the times of the steps are spread over all ranks: a curve of quantiles, and a table."""
+
+from __future__ import annotations
+
+from ..analyse.verdict.metrics import select
+from ..analyse.verdict.rankepochs import Events
+from ..analyse.verdict.spread import KINDS, LEVELS, Spread, spreads
+from ..schema.record import TrainingRecord
+from ..units import format_count, format_duration
+from .figures import figure
+from .sections import Axis, Cell, Column, Lines, Point, Row, Section, Series, Table
+from .time import middle_repetition
+
+LABELS = {
+    "wait": "wait for a batch",
+    "read": "read of a batch",
+    "prep": "decode of a batch",
+    "step": "whole step",
+}
+SHOWN = {0.5: "p50", 0.9: "p90", 0.99: "p99", 0.999: "p99.9"}
+
+
+def spread_sections(doc: TrainingRecord, events: Events) -> list[Section]:
+    """The repetition with the median rate. ``events`` are those of the whole run."""
+    chosen = middle_repetition(doc)
+    found = spreads(select(events, "measure", chosen[0])) if chosen else {}
+    if chosen is None or not found:
+        return []
+    of = f", repetition {chosen[0] + 1}" if len(doc.job.repetitions) > 1 else ""
+    title = f"How the times of the steps are spread over all ranks{of}"
+    return [_curve(found, title), _table(found, title)]
+
+
+def reasons(doc: TrainingRecord, events: Events) -> list[str]:
+    """Why some of the kinds of times are not drawn."""
+    chosen = middle_repetition(doc)
+    found = spreads(select(events, "measure", chosen[0])) if chosen else {}
+    if not found or "read" in found or "prep" in found:
+        return []
+    kind = doc.job.loader.kind
+    return [f"Read and decode of a batch: loader '{kind}' does not tell these times."]
+
+
+def _curve(found: dict[str, Spread], title: str) -> Lines:
+    """Seconds over 1 / (1 - quantile), so that each nine takes the same room."""
+    return Lines(
+        id="spread",
+        title=title,
+        x=Axis(
+            label="share of the steps that take at most so long",
+            unit="ratio",
+            scale="log10",
+            ticks=tuple((1 / (1 - level), f"p{100 * level:g}") for level in LEVELS),
+        ),
+        y=Axis(label="time", unit="s", scale="log10"),
+        series=tuple(
+            Series(
+                label=kind if kind != "prep" else "decode",
+                points=tuple(
+                    Point(x=1 / (1 - level), y=seconds)
+                    for level, seconds in found[kind].quantiles.items()
+                ),
+            )
+            for kind in KINDS
+            if kind in found and len(found[kind].quantiles) > 1
+        ),
+        table="spreads",
+    )
+
+
+def _table(found: dict[str, Spread], title: str) -> Table:
+    told = [each.quantiles for each in found.values()]
+    notes = [
+        "Wait: from asking for a batch to having it. Read and decode: a worker's time for the "
+        "batch. Whole step: wait, copy, busy, waiting for other ranks, and saves."
+    ]
+    untold = [name for level, name in SHOWN.items() if all(level not in q for q in told)]
+    if untold:
+        steps = format_count(next(iter(found.values())).steps)
+        notes.append(f"{steps} steps are too few for {' and '.join(untold)}.")
+    if any(each.merged for each in found.values()):
+        notes.append(
+            "There were more steps than rows of events: a row is the mean of neighbouring steps, "
+            "so that the largest values are higher than shown."
+        )
+    return Table(
+        id="spreads",
+        title=title,
+        columns=(
+            Column(name="time", label="time of"),
+            Column(name="steps", label="steps", unit="count", align="right"),
+            *(
+                Column(name=f"{name}_s", label=name, unit="s", align="right")
+                for name in SHOWN.values()
+            ),
+            Column(name="longest_s", label="longest", unit="s", align="right"),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    Cell(value=kind, text=LABELS[kind]),
+                    figure(each.steps, format_count),
+                    *(figure(each.quantiles.get(level), format_duration) for level in SHOWN),
+                    figure(each.longest_s, format_duration),
+                )
+            )
+            for kind, each in found.items()
+        ),
+        notes=tuple(notes),
+        where="pages",
+    )
