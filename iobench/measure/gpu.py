@@ -10,6 +10,7 @@ import ctypes
 
 _LIBRARY = "libnvidia-ml.so.1"
 _OK = 0
+"""NVML_SUCCESS. All functions return a status; they are called by their C names."""
 
 
 class _Utilization(ctypes.Structure):
@@ -31,22 +32,22 @@ class _Memory(ctypes.Structure):
 class Gpus:
     """All GPUs of the host. Open it after all forks: the driver's library does not survive one."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: str = _LIBRARY) -> None:
         self._library: ctypes.CDLL | None = None
         self._devices: list[ctypes.c_void_p] = []
         try:
-            library = ctypes.CDLL(_LIBRARY)
-            if library.nvmlInit_v2() != _OK:
+            driver = ctypes.CDLL(library)
+            if driver.nvmlInit_v2() != _OK:
                 return
         except (OSError, AttributeError):
             return
-        self._library = library
+        self._library = driver
         count = ctypes.c_uint()
-        if library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != _OK:
+        if driver.nvmlDeviceGetCount_v2(ctypes.byref(count)) != _OK:
             return
         for number in range(count.value):
             device = ctypes.c_void_p()
-            if library.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(device)) == _OK:
+            if driver.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(device)) == _OK:
                 self._devices.append(device)
 
     def read(self) -> tuple[float | None, float | None]:

@@ -4,6 +4,8 @@ samples lie on the time axis of the steps.
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -15,6 +17,7 @@ import pytest
 from iobench.analyse.verdict.hostuse import host_use
 from iobench.errors import IobenchError
 from iobench.measure.counters import interfaces, parse_memory, parse_network
+from iobench.measure.gpu import Gpus
 from iobench.measure.samples import Sampler, read_samples, write_samples
 from iobench.measure.timeline import Columns
 from iobench.schema.resources import SAMPLE_COLUMNS
@@ -137,3 +140,41 @@ def test_what_the_kernel_says_of_network_and_memory() -> None:
     assert parse_memory(memory) == (40 << 10, 30 << 10)
     assert parse_memory("MemTotal: 100 kB\n") == (None, None)
     assert parse_network("") == {}
+
+
+DRIVER = """
+typedef struct { unsigned gpu, memory; } Use;
+typedef struct { unsigned long long total, free, used; } Memory;
+int opened = 0;
+int nvmlInit_v2(void) { opened++; return 0; }
+int nvmlShutdown(void) { opened--; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 3; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned number, void **device) {
+  *device = (void *) (0x7f0000000000 + number); return number == 2 ? 3 : 0;
+}
+int nvmlDeviceGetUtilizationRates(void *device, Use *use) {
+  use->gpu = device == (void *) 0x7f0000000000 ? 40 : 80; return 0;
+}
+int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) { memory->used = 5ULL << 30; return 0; }
+"""
+"""Three GPUs of 64-bit handles, one of which the driver refuses."""
+
+
+def test_gpus_are_asked_by_the_library_of_their_driver(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("a compiler makes the library that stands for the driver's")
+    library = tmp_path / "libnvidia-ml.so.1"
+    (tmp_path / "driver.c").write_text(DRIVER)
+    make = [compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "driver.c")]
+    subprocess.run(make, check=True, timeout=60)
+    gpus = Gpus(str(library))
+    assert gpus.read() == (pytest.approx(0.6), float(10 << 30))
+    gpus.close()
+    assert gpus.read() == (None, None)
+
+
+def test_a_host_without_gpus_has_no_figures_of_them(tmp_path: Path) -> None:
+    gpus = Gpus(str(tmp_path / "missing.so"))
+    assert gpus.read() == (None, None)
+    gpus.close()

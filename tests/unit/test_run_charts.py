@@ -1,0 +1,168 @@
+"""The charts of a run's page show the record's figures: demands, ranks, workers, CPU, the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from iobench.report.ceilings import MAX_DEMANDS, demands
+from iobench.report.run import sections
+from iobench.report.sections import Items, Lines, Pane, Ranges, Section, Shares, Table, Timeline
+from iobench.schema.resources import SAMPLE_COLUMNS
+from tests.unit.conftest import build_events, build_run
+
+
+def by_id(found: list[Section]) -> dict[str, Section]:
+    return {each.id: each for each in found}
+
+
+def worker(rank: int, number: int, busy_s: float) -> dict[str, object]:
+    return {
+        "rank": rank,
+        "worker": number,
+        "batches": 10,
+        "samples": 80,
+        "bytes_read": 1000,
+        "sample_bytes": 800,
+        "read_s": 0.25 * busy_s,
+        "prep_s": 0.75 * busy_s,
+        "cpu_s": busy_s,
+    }
+
+
+def rank_time(rank: int, busy_s: float) -> dict[str, float]:
+    return {"rank": rank, "wall_s": 100.0, "fill_s": 0.0, "busy_s": busy_s, "sync_s": 100 - busy_s}
+
+
+EVENTS = build_events(
+    [
+        {"step": step, "start": 0.1 * step, "wait": 0.02, "busy": 0.08, "read": 0.01, "prep": 0.03}
+        for step in range(50)
+    ]
+)
+
+
+def samples(count: int) -> dict[str, np.ndarray]:
+    """Half a second each, in which the device reads 100 MB."""
+    found = {name: np.full(count, np.nan) for name in SAMPLE_COLUMNS}
+    return found | {
+        "phase": np.full(count, "measure", dtype=object),
+        "repetition": np.zeros(count),
+        "epoch": np.zeros(count),
+        "start_ns": 5e8 * np.arange(count),
+        "wall_ns": np.full(count, 5e8),
+        "device_read_bytes": np.full(count, 1e8),
+        "loopback_bytes": np.full(count, 1000.0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("ranks", "limit", "wanted"),
+    [
+        (4, 5, [1, 2, 4]),
+        (3, 4, [1, 2, 3, 4]),
+        (1, 0, []),
+        (512, 100, [4, 8, 16, 32, 64]),
+        (1, 100, [1, 4, 8, 16, 32, 64]),
+        (6, 64, [4, 6, 8, 16, 32, 64]),
+        (1, 10**18, [1, *(2**power for power in range(55, 60))]),
+    ],
+)
+def test_the_demand_of_more_accelerators(ranks: int, limit: int, wanted: list[int]) -> None:
+    found = demands(ranks, limit)
+    assert len(found) <= MAX_DEMANDS
+    assert found[-5:] == wanted[-5:]
+    assert (ranks in found) == (ranks <= limit)
+
+
+def test_the_roofline_marks_the_demand_of_the_run_s_accelerators() -> None:
+    roofline = by_id(sections(build_run(accelerators=2)))["roofline"]
+    assert isinstance(roofline, Ranges)
+    assert [mark.at for mark in roofline.marks] == [1000.0, 2000.0, 4000.0, 8000.0]
+
+
+@pytest.mark.parametrize("ranks", [8, 512])
+def test_the_slowest_rank_is_the_first_bar(ranks: int) -> None:
+    times = [rank_time(rank, 60.0 if rank == ranks - 2 else 30.0) for rank in range(ranks)]
+    shares = by_id(sections(build_run(accelerators=ranks, repetition={"ranks": times})))
+    drawn = shares["time-parts"]
+    assert isinstance(drawn, Shares)
+    assert len(drawn.rows) == 8
+    label, parts = drawn.rows[0]
+    assert label == f"rank {ranks - 2}"
+    assert parts[drawn.parts.index("busy")] == 0.6
+    assert (f"8 of {ranks} ranks" in drawn.notes[0]) == (ranks > 8)
+
+
+def test_the_slowest_worker_is_the_first_bar_and_the_others_are_counted() -> None:
+    loads = [worker(rank, 0, 2.0 if rank == 77 else 1.0) for rank in range(100)]
+    found = by_id(
+        sections(
+            build_run(
+                repetitions=1,
+                repetition={
+                    "workers": loads,
+                    "workers_left_out": 300,
+                    "ranks": [rank_time(0, 60.0)],
+                },
+            ),
+            EVENTS,
+        )
+    )
+    bars, table = found["balance"], found["workers"]
+    assert isinstance(bars, Ranges)
+    assert isinstance(table, Table)
+    assert bars.rows[0].label == "rank 77, worker 0"
+    assert [row.value for row in bars.rows[:2]] == [0.2, 0.1]
+    assert len(table.rows) + table.more == 400
+    assert "not-drawn" not in found
+
+
+def test_a_record_without_workers_says_why_they_are_not_shown() -> None:
+    """Those of an older version, and those of a library, which does not tell its times either."""
+    ranks = {"ranks": [rank_time(0, 60.0)]}
+    old = by_id(sections(build_run(repetitions=1, repetition=ranks), EVENTS))
+    assert "balance" not in old
+    assert isinstance(old["not-drawn"], Items)
+    assert len(old["not-drawn"].items) == 1
+    untold = {**EVENTS, "read_ns": 0 * EVENTS["read_ns"], "prep_ns": 0 * EVENTS["prep_ns"]}
+    library = build_run(repetitions=1, repetition=ranks, loader={"kind": "spdl"})
+    found = by_id(sections(library, untold))["not-drawn"]
+    assert isinstance(found, Items)
+    assert len(found.items) == 2
+    assert all("spdl" in item.text for item in found.items)
+
+
+def test_cpu_time_by_stage_and_of_all_together() -> None:
+    """20 CPU seconds for 12 GB in each repetition."""
+    cpu = by_id(sections(build_run(repetition={"ranks": [rank_time(0, 60.0)]}), EVENTS))
+    bars = cpu["cpu-stages"]
+    assert isinstance(bars, Ranges)
+    assert {row.label: row.value for row in bars.rows} == pytest.approx(
+        {"fetch": 0.5, "decode": 0.5, "hand-over": 0.5, "all together": 20 / 12}
+    )
+
+
+def test_the_spread_of_step_times_is_a_line_for_each_kind() -> None:
+    doc = build_run(repetitions=1, repetition={"ranks": [rank_time(0, 60.0)]})
+    lines = by_id(sections(doc, EVENTS))["spread"]
+    assert isinstance(lines, Lines)
+    last = {each.label: each.points[-1].y for each in lines.series}
+    assert last == pytest.approx({"wait": 0.02, "read": 0.01, "decode": 0.03, "step": 0.1})
+
+
+def test_what_the_host_did_is_below_the_timeline() -> None:
+    """A device of 200 MB/s. What is not counted, and a loopback that is not used, is not drawn."""
+    doc = build_run(repetitions=1, repetition={"ranks": [rank_time(0, 60.0)]})
+    found = by_id(sections(doc, EVENTS, samples(4)))
+    timeline, table = found["timeline"], found["host-use"]
+    assert isinstance(timeline, Timeline)
+    assert isinstance(table, Table)
+    (pane,) = timeline.panes
+    assert isinstance(pane, Pane)
+    (track,) = pane.tracks
+    assert track.at == (0.25, 0.75, 1.25, 1.75)
+    assert set(track.high) == {2e8}
+    assert [row.cells[0].value for row in table.rows] == ["device_read"]
+    assert timeline.marks[0].label == "epoch 1 cold"
+    assert "host-use" not in by_id(sections(doc, EVENTS))
