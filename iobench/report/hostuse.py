@@ -58,7 +58,7 @@ PANES = (
         unit="bytes",
         show=format_bytes,
         labels={
-            "memory": "used",
+            "memory": "memory in use",
             "page_cache": "page cache",
             "gpu_memory": "GPU memory",
         },
@@ -67,13 +67,13 @@ PANES = (
         title="NFS operations per second",
         unit="count",
         show=_per_second,
-        labels={"nfs_reads": "READ", "nfs_others": "all others"},
+        labels={"nfs_reads": "NFS READ", "nfs_others": "NFS, all others"},
     ),
     _Shown(
         title="Mean round trip of the NFS READ operations",
         unit="s",
         show=format_duration,
-        labels={"nfs_read_rtt": "READ"},
+        labels={"nfs_read_rtt": "round trip of READ"},
     ),
 )
 
@@ -106,7 +106,6 @@ def use_table(uses: Mapping[str, Use], of: str) -> Table:
         Row(
             cells=(
                 Cell(value=name, text=label),
-                Cell(value=pane.title),
                 figure(use.mean, pane.show),
                 figure(use.largest, pane.show),
             )
@@ -120,7 +119,6 @@ def use_table(uses: Mapping[str, Use], of: str) -> Table:
         title=f"What the whole host did meanwhile{of}, other processes included",
         columns=(
             Column(name="figure", label="figure"),
-            Column(name="what", label="of"),
             Column(name="mean", label="mean", align="right"),
             Column(name="largest", label="largest sample", align="right"),
         ),

@@ -6,7 +6,8 @@ from ..analyse.verdict.metrics import select
 from ..analyse.verdict.rankepochs import Events
 from ..analyse.verdict.spread import KINDS, LEVELS, Spread, spreads
 from ..schema.record import TrainingRecord
-from ..units import format_count, format_duration
+from ..schema.workload import OWN_LOADER
+from ..units import counted, format_count, format_duration
 from .figures import figure
 from .sections import Axis, Cell, Column, Lines, Point, Row, Section, Series, Table
 from .time import middle_repetition
@@ -24,7 +25,7 @@ def spread_sections(doc: TrainingRecord, events: Events) -> list[Section]:
     """The repetition with the median rate. ``events`` are those of the whole run."""
     chosen = middle_repetition(doc)
     found = spreads(select(events, "measure", chosen[0])) if chosen else {}
-    if chosen is None or not found:
+    if chosen is None or not _drawn(found):
         return []
     of = f", repetition {chosen[0] + 1}" if len(doc.job.repetitions) > 1 else ""
     title = f"How the times of the steps are spread over all ranks{of}"
@@ -35,10 +36,25 @@ def reasons(doc: TrainingRecord, events: Events) -> list[str]:
     """Why some of the kinds of times are not drawn."""
     chosen = middle_repetition(doc)
     found = spreads(select(events, "measure", chosen[0])) if chosen else {}
-    if not found or "read" in found or "prep" in found:
+    if not found:
         return []
-    kind = doc.job.loader.kind
-    return [f"Read and decode of a batch: loader '{kind}' does not tell these times."]
+    if not _drawn(found):
+        steps = counted(next(iter(found.values())).steps, "step")
+        return [f"How the times of the steps are spread: {steps} do not tell it."]
+    if "read" in found or "prep" in found:
+        return []
+    kind = doc.job.loader.kind or OWN_LOADER
+    why = (
+        "they were not recorded"
+        if kind == OWN_LOADER
+        else f"loader '{kind}' does not tell these times"
+    )
+    return [f"Read and decode of a batch: {why}."]
+
+
+def _drawn(found: dict[str, Spread]) -> bool:
+    """Whether there are enough steps for a line."""
+    return any(len(each.quantiles) > 1 for each in found.values())
 
 
 def _curve(found: dict[str, Spread], title: str) -> Lines:
@@ -76,8 +92,8 @@ def _table(found: dict[str, Spread], title: str) -> Table:
     ]
     untold = [name for level, name in SHOWN.items() if all(level not in q for q in told)]
     if untold:
-        steps = format_count(next(iter(found.values())).steps)
-        notes.append(f"{steps} steps are too few for {' and '.join(untold)}.")
+        steps = counted(next(iter(found.values())).steps, "step")
+        notes.append(f"Too few steps ({steps}) for {', '.join(untold)}.")
     if any(each.merged for each in found.values()):
         notes.append(
             "There were more steps than rows of events: a row is the mean of neighbouring steps, "

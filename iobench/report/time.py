@@ -30,8 +30,7 @@ PARTS = {
 def time_sections(doc: TrainingRecord) -> list[Section]:
     """A table with a row for each rank of the repetition with the median rate.
 
-    Of more than MAX_ROWS ranks it has the slowest, the fastest and the median one, and the first
-    ones of the others.
+    Of more than MAX_ROWS ranks it has the slowest ones, the fastest and the median one.
     """
     chosen = middle_repetition(doc)
     if chosen is None:
@@ -106,11 +105,8 @@ def _choose(times: list[RankTime]) -> list[RankTime]:
     if len(times) <= MAX_ROWS:
         return times
     ordered = sorted(times, key=own_s)
-    first = [ordered[-1], ordered[0], ordered[len(ordered) // 2]]
-    wanted = {each.rank for each in first}
-    for each in times:
-        if len(wanted) < MAX_ROWS:
-            wanted.add(each.rank)
+    chosen = [ordered[0], ordered[len(ordered) // 2], *ordered[-(MAX_ROWS - 2) :]]
+    wanted = {each.rank for each in chosen}
     return [each for each in times if each.rank in wanted]
 
 
@@ -120,7 +116,7 @@ def _of_all(shown: int, ranks: int) -> tuple[str, ...]:
     order = "The slowest first: by the time without start-up, waits for other ranks, and saves."
     if shown == ranks:
         return (order,)
-    some = f"{shown} of {ranks} ranks, with the slowest, the fastest and the median one."
+    some = f"{shown} of {ranks} ranks: the slowest ones, the median and the fastest one."
     return (f"{some} {order}",)
 
 

@@ -57,13 +57,16 @@ def timeline_sections(
         )
     if len(drawn) < len(found.ranks):
         notes.append(f"The {len(drawn)} ranks with the longest waits of {len(found.ranks)}.")
+    marks = _marks(found, chosen[1])
+    if len(marks) > MAX_MARKS:
+        notes.append(f"{MAX_MARKS} of {len(marks):,} epochs, saves and retries are marked.")
     return [
         Timeline(
             id="timeline",
             title=f"Each step over time{of}",
             y=Axis(label="time of a step", unit="s"),
             tracks=tuple(tracks),
-            marks=_marks(found, chosen[1]),
+            marks=marks[:MAX_MARKS],
             notes=tuple(notes),
             table="waits",
             panes=panes(uses),
@@ -87,7 +90,7 @@ def _marks(found: StepTimes, repetition: Repetition) -> tuple[Mark, ...]:
     ]
     marks += [Mark(at=at, label="save") for at in found.saves_s]
     marks += [Mark(at=at, label="retry") for at in found.retries_s]
-    return tuple(marks[:MAX_MARKS])
+    return tuple(marks)
 
 
 def _cached(residency: float | None) -> str:

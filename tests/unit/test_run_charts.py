@@ -151,6 +151,15 @@ def test_the_spread_of_step_times_is_a_line_for_each_kind() -> None:
     assert last == pytest.approx({"wait": 0.02, "read": 0.01, "decode": 0.03, "step": 0.1})
 
 
+def test_a_few_steps_have_no_spread_and_a_reason() -> None:
+    doc = build_run(repetitions=1, repetition={"ranks": [rank_time(0, 60.0)]})
+    few = {name: column[:1] for name, column in EVENTS.items()}
+    found = by_id(sections(doc, few))
+    assert "spread" not in found
+    assert isinstance(found["not-drawn"], Items)
+    assert len(found["not-drawn"].items) == 2
+
+
 def test_what_the_host_did_is_below_the_timeline() -> None:
     """A device of 200 MB/s. What is not counted, and a loopback that is not used, is not drawn."""
     doc = build_run(repetitions=1, repetition={"ranks": [rank_time(0, 60.0)]})

@@ -43,22 +43,26 @@ function timeline(box) {
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = () => ({ stroke: color("--soft"), grid: { stroke: color("--edge") } });
   const marks = (named) => (plot) => {
-    const { ctx, bbox } = plot, room = 6 * devicePixelRatio;
-    let free = bbox.left;
+    const { ctx, bbox } = plot, end = bbox.left + bbox.width, room = 4 * devicePixelRatio;
+    const taken = [];
     ctx.save();
     ctx.strokeStyle = ctx.fillStyle = color("--soft");
     ctx.setLineDash([5, 4]);
-    for (const mark of [...data.marks].sort((a, b) => a.at - b.at)) {
+    ctx.textAlign = "left";
+    for (const mark of data.marks) {
       const x = plot.valToPos(mark.at, "x", true);
-      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      if (x < bbox.left || x > end) continue;
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      if (!named || x < free) continue;  // a label never covers the one before it
-      ctx.textAlign = "left";
-      ctx.fillText(mark.label, x + 4, bbox.top + 10 * devicePixelRatio);
-      free = x + ctx.measureText(mark.label).width + room;
+      if (!named) continue;
+      const width = ctx.measureText(mark.label).width;
+      const start = x + room + width > end ? x - room - width : x + room;
+      // A label that would cover an earlier one is left out; epochs come first.
+      if (taken.some(([from, to]) => start < to + room && start + width > from - room)) continue;
+      taken.push([start, start + width]);
+      ctx.fillText(mark.label, start, bbox.top + 10 * devicePixelRatio);
     }
     ctx.restore();
   };
@@ -75,7 +79,7 @@ function timeline(box) {
     const { title, unit, tracks } = data.panes[pane], show = shows[unit] || plain;
     const tables = [], series = [{ label: "seconds" }], bands = [];
     tracks.forEach((track, number) => {
-      const stroke = color(`--c${number % 8}`), dash = dashes[number % dashes.length];
+      const stroke = color(`--c${number % 8}`), dash = dashes[(number + Math.floor(number / 8)) % dashes.length];
       tables.push([track.at, track.high]);
       series.push({ label: track.label, stroke, width: 1.5, dash, spanGaps: true });
       if (track.low.some((low, at) => low !== track.high[at])) {
@@ -107,8 +111,14 @@ function timeline(box) {
     made.push(plot);
   });
   const [main] = made;
-  all = [main.scales.x.min, main.scales.x.max];
-  together(main, "x");
+  // uPlot knows its scales only later, so they are taken from the data.
+  const tracks = data.panes.flatMap((pane) => pane.tracks).filter((track) => track.at.length);
+  all = [Math.min(...tracks.map((track) => track.at[0])),
+    Math.max(...tracks.map((track) => track.at[track.at.length - 1]))];
+  if (!(all[0] < all[1])) return made;  // one instant: there is nothing to zoom into
+  moving = true;
+  for (const plot of made) plot.setScale("x", { min: all[0], max: all[1] });
+  moving = false;
   const moves = {
     in: (low, high) => [low + (high - low) * zoomed / 2, high - (high - low) * zoomed / 2],
     out: (low, high) => [low - (high - low) * zoomed, high + (high - low) * zoomed],

@@ -27,7 +27,10 @@ CHARACTER = 7.8
 """Mean width of a character, in pixels, in a wide font: about right is enough."""
 
 COLORS = 8
-"""Classes ``c0`` to ``c7`` of the style sheet."""
+"""Classes ``c0`` to ``c7`` of the style sheet, for lines."""
+
+PART_COLORS = 10
+"""Classes ``c0`` to ``c9``, for the parts of a bar."""
 
 
 def chart(section: Lines | Ranges | Shares) -> str:
@@ -75,7 +78,7 @@ def _lines(section: Lines) -> tuple[list[str], float, str]:
     marked = [mark.at for mark in section.marks]
     ended = max((length_of(series.label) for series in section.series), default=0.0)
     right = WIDTH - min(MAX_RIGHT, max(RIGHT, ended + 16))
-    top = TOP + 8 + 16 * len(section.marks)
+    top = TOP + max(10, 16 * len(section.marks))  # the axis' name is above the highest tick
     bottom = top + LINES_HEIGHT - TOP - BOTTOM
     x = scale(section.x, [*(point.x for point in points), *marked], LEFT, right)
     ends = [each for point in points for each in (point.y, point.high) if each is not None]
@@ -237,7 +240,7 @@ def _ranges(section: Ranges) -> tuple[list[str], float, str]:
 
 def _shares(section: Shares) -> tuple[list[str], float, str]:
     drawn = [at for at in range(len(section.parts)) if any(row[1][at] > 0 for row in section.rows)]
-    color = {at: number % COLORS for number, at in enumerate(drawn)}
+    color = {at: number % PART_COLORS for number, at in enumerate(drawn)}
     right, top = WIDTH - 20, 34
     bottom = top + ROW * len(section.rows)
     body: list[str] = []
