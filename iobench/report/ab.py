@@ -19,7 +19,9 @@ from ..schema.ab import MAX_TURNS, AbRecord, Side
 from ..schema.claim import Claim
 from ..schema.metrics import BY_NAME
 from ..units import counted, format_duration, format_share
+from .again import command_sections
 from .figures import figure, format_of, raw, word
+from .glance import ended
 from .ratios import ratio_chart
 from .sections import (
     Cell,
@@ -51,6 +53,7 @@ def sections(record: AbRecord) -> list[Section]:
     """The answer, the sides, what differs, every metric, and (as data) every turn."""
     claims = record.claims or claims_of(record)
     found: list[Section] = [
+        *ended("This comparison", record.status, record.error),
         Headline(
             id="ab",
             title=answer(record),
@@ -78,7 +81,7 @@ def sections(record: AbRecord) -> list[Section]:
             table="claims",
         )
         found += [_claims(record, claims), *narrowing_sections(record), _turns(record)]
-    return found
+    return [*found, *command_sections(record.command)]
 
 
 def answer(record: AbRecord) -> str:
@@ -106,12 +109,8 @@ def _is(claim: Claim, ratio: str) -> str:
 
 def _sentences(record: AbRecord, claim: Claim) -> list[str]:
     found = []
-    if record.status == "interrupted":
-        found.append("It was interrupted: only complete turns count.")
-    if record.status == "failed":
-        found.append(f"It failed: {record.error}")
-    if record.status == "running":
-        found.append("It still runs, or was killed: the turns until now are shown.")
+    if record.status != "ok":
+        found.append("Only complete turns count.")
     if claim.answer == "not told" and record.turns:
         found.append(_untold(record, claim))
     if claim.answer == "different" and _may_be_small(claim):

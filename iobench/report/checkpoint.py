@@ -9,8 +9,10 @@ from ..schema.checkpoint import Restore, Save, Study
 from ..schema.metrics import metrics_of
 from ..schema.record import CheckpointRecord
 from ..units import counted, format_bytes, format_rate, format_share
+from .again import again_sections
 from .checkpoint_meaning import meaning_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, word
+from .glance import finding_sections, status_sections
 from .run import state_text
 from .saves import SAVE_METRICS, SPREAD_COLUMNS, spread_cells
 from .sections import (
@@ -18,7 +20,6 @@ from .sections import (
     Column,
     Fact,
     Facts,
-    Findings,
     Headline,
     Row,
     Section,
@@ -38,23 +39,26 @@ CHECKED = ("wall_s", "residency_before", "verified")
 def sections(doc: CheckpointRecord) -> list[Section]:
     """All sections for which the study has data."""
     study = doc.job
+    failed, remarks = finding_sections(doc)
     return [
+        *status_sections(doc),
         _headline(doc, study),
+        failed,
         *_figures(study),
         *meaning_sections(study),
-        Findings(findings=tuple(doc.findings)),
+        *remarks,
         _about(doc, study),
+        *again_sections(doc),
         _operations(doc, study),
     ]
 
 
 def _headline(doc: CheckpointRecord, study: Study) -> Headline:
-    sentences = [study.meaning.sentence] if study.meaning.sentence else []
-    sentences += [f"error: {doc.error}"] if doc.error else []
     return Headline(
         id="verdict",
         title=f"Checkpoint of {study.model} by {study.writer} ({state_text(doc)})",
-        sentences=tuple(sentences),
+        sentences=(study.meaning.sentence,) if study.meaning.sentence else (),
+        tone="bad" if doc.validity == "invalid" else "plain",
     )
 
 

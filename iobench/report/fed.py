@@ -59,6 +59,11 @@ def number_text(fed: Fed) -> str:
     return number
 
 
+def number_with_basis(fed: Fed) -> str:
+    """``11 [10, 11] by the storage's curve``."""
+    return f"{number_text(fed)} {_BY[fed.basis]}".strip()
+
+
 def _more_ranks(fed: Fed, required: float) -> Table:
     rows = []
     for one in fed.at:
@@ -84,7 +89,7 @@ def _more_ranks(fed: Fed, required: float) -> Table:
         )
     elif fed.today is not None and fed.today != fed.accelerators:
         notes.append(f"with the run's own reads in flight: {format_count(fed.today)}")
-    number = f"{number_text(fed)} {_BY[fed.basis]}".strip()
+    number = number_with_basis(fed)
     return Table(
         id="fed",
         title=f"Storage for accelerators at {format_percent(required)} utilization: {number}; "

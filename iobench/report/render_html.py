@@ -11,7 +11,9 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -32,6 +34,7 @@ from .sections import (
     Scatter,
     Section,
     Shares,
+    Source,
     Table,
     Timeline,
 )
@@ -40,6 +43,13 @@ DRAWN = Lines | Ranges | Shares | Timeline | Heat | Scatter
 
 MOVES = {"in": "Zoom in", "out": "Zoom out", "left": "Earlier", "right": "Later", "all": "All"}
 """The buttons of a timeline, by what ``page.js`` calls them."""
+
+NO_SCRIPT = "This browser runs no script: timelines and downloads are missing, all else is here."
+
+MIN_LINKS = 3
+"""Headings of a page that has links to them, at least."""
+
+_HEADING = re.compile(r'<h2 id="([^"]+)"[^>]*>(.*?)</h2>')
 
 MAX_ROWS = 2000
 """Rows of a table in a page; the downloads have all of them."""
@@ -61,13 +71,21 @@ def _hash(text: str) -> str:
 
 
 def html_page(
-    sections: Sequence[Section], *, title: str, made: str, document: str, table: str
+    sections: Sequence[Section],
+    *,
+    title: str,
+    made: str,
+    document: str,
+    table: str,
+    tables: Mapping[str, str] | None = None,
 ) -> str:
     """The whole page, in ASCII.
 
-    ``made``: by which version, and when. ``document`` and ``table`` are the report as JSON and as
-    CSV, which the page offers for download.
+    ``made``: by which version, and when. The page offers for download: ``document`` and ``table``,
+    the report as JSON and as CSV, and ``tables``, each of its tables and timelines as CSV by its
+    id.
     """
+    tables = tables or {}
     styles, scripts = [_resource("page.css")], [_resource("page.js")]
     if any(isinstance(section, Timeline) for section in sections):
         styles.insert(0, _resource("uplot/uPlot.min.css"))
@@ -76,7 +94,12 @@ def html_page(
         f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; "
         f"style-src {' '.join(map(_hash, styles))}; base-uri 'none'; form-action 'none'"
     )
-    body = render_html(sections, title, made)
+    body = render_html(sections, title, made, frozenset(tables))
+    data = {"csv": table, **{f"csv-{name}": text for name, text in tables.items()}}
+    embedded = "".join(
+        f'<script type="application/json" id="{name}">{_data(json.dumps(text))}</script>\n'
+        for name, text in data.items()
+    )
     text = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -84,8 +107,8 @@ def html_page(
         f"<title>{hypertext(title)}</title>\n"
         f"{''.join(f'<style>{style}</style>' for style in styles)}\n</head>\n<body>\n{body}"
         f'<script type="application/json" id="json">{_data(document)}</script>\n'
-        f'<script type="application/json" id="csv">{_data(json.dumps(table))}</script>\n'
-        f"{''.join(f'<script>{script}</script>' for script in scripts)}\n</body>\n</html>\n"
+        f"{embedded}{''.join(f'<script>{script}</script>' for script in scripts)}\n"
+        "</body>\n</html>\n"
     )
     # Style, script and data are ASCII. Elsewhere a character reference is the character.
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
@@ -102,11 +125,19 @@ def _data(text: str) -> str:
 
 
 @renders(hypertext)
-def render_html(sections: Sequence[Section], title: str, made: str) -> str:
-    """What is inside the page's body: all sections but the data."""
+def render_html(
+    sections: Sequence[Section], title: str, made: str, offered: frozenset[str] = frozenset()
+) -> str:
+    """What is inside the page's body: all sections but the data.
+
+    ``offered``: ids of the tables and timelines that can be downloaded.
+    """
     charts = {each.table for each in sections if isinstance(each, DRAWN)}
     told: set[str] = set()
-    blocks = [block for section in sections for block in _blocks(section, sections, charts, told)]
+    blocks = [
+        block for section in sections for block in _blocks(section, sections, charts, told, offered)
+    ]
+    body = "".join(blocks)
     first = any(isinstance(section, Headline) for section in sections)
     heading = "" if first else f"<h1>{title}</h1>\n"
     return (
@@ -116,13 +147,32 @@ def render_html(sections: Sequence[Section], title: str, made: str) -> str:
         '<button type="button" data-of="json" data-name="report.json" '
         'data-type="application/json" hidden>Download JSON</button>\n'
         '<button type="button" data-of="csv" data-name="report.csv" '
-        'data-type="text/csv" hidden>Download CSV</button>\n</header>\n'
-        f'<main id="report">\n{heading}{"".join(blocks)}</main>\n'
+        'data-type="text/csv" hidden>Download CSV</button>\n'
+        f"<noscript><p>{NO_SCRIPT}</p></noscript>\n</header>\n{_contents(body)}"
+        f'<main id="report">\n{heading}{body}</main>\n'
     )
 
 
+def _contents(body: str) -> str:
+    """Links to the headings of the second level, if there are a few."""
+    titles = dict(_HEADING.findall(body))
+    if len(titles) < MIN_LINKS:
+        return ""
+    short = {name: re.split("[:,]", title)[0] for name, title in titles.items()}
+    number = Counter(short.values())
+    links = "".join(
+        f'<li><a href="#{name}">{each if number[each] == 1 else titles[name]}</a></li>'
+        for name, each in short.items()
+    )
+    return f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n'
+
+
 def _blocks(
-    section: Section, all_of_them: Sequence[Section], charts: set[str], told: set[str]
+    section: Section,
+    all_of_them: Sequence[Section],
+    charts: set[str],
+    told: set[str],
+    offered: frozenset[str],
 ) -> Iterable[str]:
     """``charts``: the tables behind charts. ``told``: those that are in the page by now."""
     if isinstance(section, Headline):
@@ -131,12 +181,12 @@ def _blocks(
             if section is next(each for each in all_of_them if isinstance(each, Headline))
             else "h2"
         )
-        tone = ' class="good"' if section.tone == "good" else ""
+        tone = "" if section.tone == "plain" else f' class="{section.tone}"'
         yield f'<{heading} id="{section.id}"{tone}>{section.title}</{heading}>\n'
         yield from (f'<p class="lead">{text}</p>\n' for text in section.sentences)
     elif isinstance(section, Prose):
         yield from (f"<p>{text}</p>\n" for text in section.paragraphs)
-    elif isinstance(section, Facts):
+    elif isinstance(section, Facts) and section.where != "data":
         yield _title(section.id, section.title)
         facts = "".join(f"<dt>{f.label}</dt><dd>{f.text}</dd>" for f in section.facts)
         yield f"<dl>{facts}</dl>\n" if facts else ""
@@ -144,12 +194,13 @@ def _blocks(
         yield _title(section.id, section.title)
         yield _items(section)
     elif isinstance(section, Findings):
-        yield _title(section.id, "Findings" if section.findings else "Findings: none")
+        yield _title(section.id, section.title if section.findings else f"{section.title}: none")
         yield _findings(section)
     elif isinstance(section, DRAWN):
         yield _title(section.id, section.title)
         if isinstance(section, Timeline):
             yield _timeline(section)
+            yield _download(section.id, offered)
         else:
             yield (
                 f'<div class="figure-box" role="region" aria-label="{section.title}" '
@@ -168,11 +219,25 @@ def _blocks(
             told.add(table.id)
             notes = "".join(f'<p class="note">{note}</p>\n' for note in table.notes)
             opened = f'<details id="{table.id}-figures"><summary>The figures as a table</summary>'
-            yield f"{notes}{opened}{_table(table)}</details>\n"
-    elif section.where != "data" and section.id not in charts:
+            yield f"{notes}{opened}{_table(table)}{_download(table.id, offered)}</details>\n"
+    elif isinstance(section, Source):
+        yield "" if section.folded else _title(section.id, section.title)
+        yield _source(section)
+    elif isinstance(section, Table) and section.where != "data" and section.id not in charts:
         yield _title(section.id, section.title)
         yield _table(section)
         yield "".join(f'<p class="note">{note}</p>\n' for note in section.notes)
+        yield _download(section.id, offered)
+
+
+def _download(name: str, offered: frozenset[str]) -> str:
+    """The button that saves a table or a timeline as CSV."""
+    if name not in offered:
+        return ""
+    return (
+        f'<p><button type="button" class="small" data-of="csv-{name}" data-name="{name}.csv" '
+        f'data-type="text/csv" hidden>Download {name}.csv</button></p>\n'
+    )
 
 
 def _drawn(section: Lines | Ranges | Shares | Heat | Scatter) -> str:
@@ -235,6 +300,18 @@ def _findings(section: Findings) -> str:
             f"{each.evidence}{remedy}</li>"
         )
     return f"<ul>{''.join(lines)}</ul>\n" if lines else ""
+
+
+def _source(section: Source) -> str:
+    lines = "\n".join(section.lines)
+    shown = (
+        f'<div class="wide" role="region" aria-label="{section.title}" tabindex="0">'
+        f"<pre>{lines}</pre></div>"
+    )
+    if not section.folded:
+        return f"{shown}\n"
+    summary = f"<summary>{section.title}</summary>"
+    return f'<details id="{section.id}">{summary}{shown}</details>\n'
 
 
 def _table(table: Table) -> str:

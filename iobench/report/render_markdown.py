@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..text import markdown, renders
-from .sections import Facts, Findings, Headline, Items, Prose, Section, Table
+from .sections import Facts, Findings, Headline, Items, Prose, Section, Source, Table
 
 _RULE = {"left": "---", "right": "---:"}
 
@@ -24,7 +24,7 @@ def markdown_blocks(section: Section) -> Iterable[list[str]]:
         yield from ([sentence] for sentence in section.sentences)
     elif isinstance(section, Prose):
         yield from ([paragraph] for paragraph in section.paragraphs)
-    elif isinstance(section, Facts):
+    elif isinstance(section, Facts) and section.where != "data":
         yield _title(section.title)
         yield [f"- {fact.label}: {fact.text}" for fact in section.facts]
     elif isinstance(section, Items):
@@ -35,16 +35,28 @@ def markdown_blocks(section: Section) -> Iterable[list[str]]:
             lines.append(f"- {lead}{item.text}" + (f" ({item.basis})" if item.basis else ""))
         yield lines + _more(section.more)
     elif isinstance(section, Findings):
-        yield _title("Findings" if section.findings else "Findings: none")
+        yield _title(section.title if section.findings else f"{section.title}: none")
         lines = []
         for finding in section.findings:
             lines.append(f"- {finding.level} `{finding.rule}`: {finding.evidence}")
             lines += [f"  - {finding.remedy}"] if finding.remedy else []
         yield lines
+    elif isinstance(section, Source):
+        yield [f"<details><summary>{section.title}</summary>"] if section.folded else []
+        yield [] if section.folded else _title(section.title)
+        yield ["<pre>", *map(_verbatim, section.lines), "</pre>"]
+        yield ["</details>"] if section.folded else []
     elif isinstance(section, Table) and section.where != "data":
         yield _title(section.title)
         yield _table(section)
         yield [f"- {note}" for note in section.notes] + _more(section.more)
+
+
+def _verbatim(line: str) -> str:
+    """An escaped line as HTML: in ``pre``, a backslash is shown."""
+    for character in "|[*":
+        line = line.replace(f"\\{character}", f"&#{ord(character)};")
+    return line
 
 
 def _title(title: str) -> list[str]:

@@ -10,7 +10,19 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from ..text import printable, renders
-from .sections import Cell, Facts, Findings, Headline, Items, Prose, Row, Section, Table, Value
+from .sections import (
+    Cell,
+    Facts,
+    Findings,
+    Headline,
+    Items,
+    Prose,
+    Row,
+    Section,
+    Table,
+    Tone,
+    Value,
+)
 
 Paint = Callable[[str, str], str]
 """(text, name of a colour) -> the text in that colour, or unchanged without colours."""
@@ -25,6 +37,7 @@ COLORS = {
     "bound": "1",
     "good": "32",
 }
+TONES: dict[Tone, str] = {"plain": "title", "good": "good", "bad": "invalid"}
 MIN_BAR = 8
 """Columns for a bar of full length, at least."""
 
@@ -86,12 +99,12 @@ def _goes_with_what_is_above(section: Section) -> bool:
 
 def _lines(section: Section, width: int, room: int, paint: Paint) -> list[str]:
     if isinstance(section, Headline):
-        tone = "good" if section.tone == "good" else "title"
+        tone = TONES[section.tone]
         lines = [paint(line, tone) for line in wrapped(section.title, width, "", INDENT)]
         return lines + [line for text in section.sentences for line in wrapped(text, width)]
     if isinstance(section, Prose):
         return [line for text in section.paragraphs for line in wrapped(text, width)]
-    if isinstance(section, Facts):
+    if isinstance(section, Facts) and section.where == "everywhere":
         return _title(section.title, width, paint) + _facts(section, width, INDENT)
     if isinstance(section, Items):
         return _title(section.title, width, paint) + _items(section, width)
@@ -138,8 +151,8 @@ def _items(section: Items, width: int) -> list[str]:
 
 def _findings(section: Findings, width: int, paint: Paint) -> list[str]:
     if not section.findings:
-        return [paint("Findings: none", "title")]
-    lines = [paint("Findings", "title")]
+        return [paint(f"{section.title}: none", "title")]
+    lines = [paint(section.title, "title")]
     for finding in section.findings:
         first, *more = wrapped(f"{finding.rule}: {finding.evidence}", width - 10, "", "")
         lines.append(INDENT + paint(f"{MARKS[finding.level]:<8}", finding.level) + first)

@@ -1,4 +1,4 @@
-"""A run: first the verdict, then the evidence."""
+"""A run: first the answers, then the evidence, and last how to do it again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from ..units import (
     format_duration,
     format_percent,
 )
+from .again import again_sections
 from .cache import cold_reads
 from .ceilings import ceiling_sections
 from .cpu import cpu_sections
 from .curve import curve_sections
 from .fed import fed_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
+from .glance import finding_sections, glance_sections, status_sections
 from .knockouts import knock_out_sections
 from .loader import library_sections
 from .rates import rate_over_time
@@ -30,13 +32,13 @@ from .sections import (
     Column,
     Fact,
     Facts,
-    Findings,
     Headline,
     Item,
     Items,
     Row,
     Section,
     Table,
+    Tone,
 )
 from .spread import reasons as spread_reasons
 from .spread import spread_sections
@@ -47,6 +49,12 @@ from .workers import reasons as worker_reasons
 from .workers import worker_sections
 
 OF_STORED = "of the samples' stored bytes"
+
+NO_ADVICE = (
+    "No change can be promised, since what binds could not be told from noise. Measure with more "
+    "repetitions (--repeat), longer ones and a larger --budget; the findings say what else is "
+    "missing."
+)
 
 CONTEXT = ("seed", "accelerators", "complete")
 """Columns of a repetition that are not measured figures."""
@@ -59,12 +67,15 @@ def sections(
 
     With its ``events``, and the ``samples`` of what its host did, its charts over time, too.
     """
-    found: list[Section] = [_verdict(doc)]
+    failed, remarks = finding_sections(doc)
+    found: list[Section] = [*status_sections(doc), _verdict(doc)]
+    found += glance_sections(doc)
     found += _advice(doc)
     found += tried_sections(doc)
-    found += knock_out_sections(doc)
+    found.append(failed)
+    found += curve_sections(doc)
     found += ceiling_sections(doc)
-    found += _metrics(doc)
+    found += knock_out_sections(doc)
     found += time_sections(doc)
     if events is not None:
         found += timeline_sections(doc, events, samples)
@@ -72,12 +83,14 @@ def sections(
         found += worker_sections(doc)
         found += cpu_sections(doc)
         found += _not_drawn([*spread_reasons(doc, events), *worker_reasons(doc)])
-    found += curve_sections(doc)
+    found += _metrics(doc)
     found += fed_sections(doc, of_stored=OF_STORED if reads_unseen(doc) else "")
     found += library_sections(doc)
     found += saves_sections(doc)
-    found.append(Findings(findings=tuple(doc.findings)))
-    found += [_about(doc), _repetitions(doc)]
+    found += remarks
+    found.append(_about(doc))
+    found += again_sections(doc)
+    found.append(_repetitions(doc))
     return found
 
 
@@ -121,21 +134,15 @@ def shown_metrics(doc: TrainingRecord) -> list[Metric]:
 
 def _verdict(doc: TrainingRecord) -> Headline:
     if doc.job.verdict is None:
-        why = doc.error or f"the run's status is {doc.status}"
+        why = f"The run's status is {doc.status}."
         return Headline(id="verdict", title="No verdict", sentences=(why,))
+    told = (doc.job.verdict.sentence, doc.job.verdict.explanation)
+    fed: Tone = "good" if doc.job.verdict.starved is False else "plain"
     return Headline(
         id="verdict",
         title=f"Verdict: {binds_text(doc.job.verdict)} ({state_text(doc)})",
-        sentences=tuple(
-            text
-            for text in (
-                doc.job.verdict.sentence,
-                doc.job.verdict.explanation,
-                f"error: {doc.error}" if doc.error else "",
-            )
-            if text
-        ),
-        tone="good" if doc.job.verdict.starved is False else "plain",
+        sentences=tuple(text for text in told if text),
+        tone="bad" if doc.validity == "invalid" else fed,
     )
 
 
@@ -205,8 +212,11 @@ def _single(label: str, name: str, cell: Cell) -> Row:
 
 
 def _advice(doc: TrainingRecord) -> list[Section]:
-    if doc.job.verdict is None or not doc.job.verdict.advice:
+    if doc.job.verdict is None:
         return []
+    if not doc.job.verdict.advice:
+        why = NO_ADVICE if doc.job.verdict.binds == "undecided" else "No change is known."
+        return [Items(id="advice", title="What would help", items=(Item(text=why),))]
     items = tuple(
         Item(
             text=advice.change,

@@ -19,7 +19,7 @@ from ..schema.record import Finding
 Value = str | float | int | bool | None
 """A raw value, in base units (bytes, seconds, shares of 1). None: there is no value."""
 
-Tone = Literal["plain", "good"]
+Tone = Literal["plain", "good", "bad"]
 
 Where = Literal["everywhere", "pages", "data"]
 """Media that show a part: all, only pages (Markdown, HTML) with room for it, or only data (CSV)."""
@@ -54,6 +54,7 @@ class Facts:
     id: str
     title: str = ""
     facts: tuple[Fact, ...]
+    where: Where = "everywhere"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,8 +143,24 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Findings:
+    """The outcomes of rules, with what to do about them."""
+
     id: str = "findings"
+    title: str = "Findings"
     findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Lines that are shown as they are, such as a command or a file: on pages alone.
+
+    ``folded``: a page shows them on request.
+    """
+
+    id: str
+    title: str
+    lines: tuple[str, ...]
+    folded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -340,5 +357,5 @@ class Scatter:
 
 Chart = Lines | Ranges | Shares | Timeline | Heat | Scatter
 
-Section = Headline | Prose | Facts | Items | Table | Findings | Chart
+Section = Headline | Prose | Facts | Items | Table | Findings | Source | Chart
 """A part of a report. Its ``id`` is stable, and no two sections of a report have the same."""

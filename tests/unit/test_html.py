@@ -30,6 +30,7 @@ from iobench.report.sections import (
     Ranges,
     Series,
     Shares,
+    Source,
     Table,
     Timeline,
     Track,
@@ -112,7 +113,11 @@ def test_a_page_shows_all_of_a_report(name: str) -> None:
         elif isinstance(section, DRAWN):
             assert section.title in page.told
         else:
-            assert all(plain(each) in page.told for each in texts(section)), section.id
+            assert all(
+                plain(each) in page.told for each in texts(section, "everywhere", "pages")
+            ), section.id
+        if isinstance(section, Source):
+            assert all(plain(line) in page.told for line in section.lines), section.id
 
 
 def source(text: str) -> str:

@@ -63,6 +63,7 @@ from iobench.report.sections import (
     Prose,
     Row,
     Section,
+    Source,
     Table,
 )
 from iobench.runner.checkpoint_plan import describe_checkpoint
@@ -273,20 +274,23 @@ def plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def texts(section: Section) -> Iterator[str]:
-    """All that people get to see of a section, but for tables."""
+def texts(section: Section, *where: str) -> Iterator[str]:
+    """All that people get to see of a section in media that show it, but for tables."""
     if isinstance(section, Headline):
         yield from (section.title, *section.sentences)
     elif isinstance(section, Prose):
         yield from section.paragraphs
-    elif isinstance(section, Facts):
+    elif isinstance(section, Facts) and section.where in where:
         yield section.title
         yield from (part for fact in section.facts for part in (fact.label, fact.text))
     elif isinstance(section, Items):
         yield section.title
         for item in section.items:
             yield from (item.text, item.lead, item.basis)
+    elif isinstance(section, Source):
+        yield section.title if "pages" in where else ""
     elif isinstance(section, Findings):
+        yield section.title
         for finding in section.findings:
             yield from (finding.rule, finding.evidence, finding.remedy)
     elif isinstance(section, Table) and section.where == "everywhere":
@@ -328,7 +332,7 @@ def test_text_shows_all_of_a_report(name: str, width: int, room: int | None) -> 
     shown = render_text(report(name), width=width, room=room)
     told = plain(shown)
     for section in report(name):
-        for text in texts(section):
+        for text in texts(section, "everywhere"):
             assert plain(text) in told, section.id
         if isinstance(section, Table):
             for cell in cells(section, "everywhere"):
@@ -344,9 +348,13 @@ def test_text_shows_all_of_a_report(name: str, width: int, room: int | None) -> 
 def test_markdown_shows_all_of_a_report_in_rectangular_tables(name: str) -> None:
     shown = render_markdown(report(name))
     told = plain(shown)
+    unescaped = shown.replace("&#124;", "\\|").replace("&#91;", "\\[").replace("&#42;", "\\*")
     for section in report(name):
-        for text in texts(section):
+        for text in texts(section, "everywhere", "pages"):
             assert plain(markdown(text)) in told, section.id
+        if isinstance(section, Source):
+            for line in section.lines:
+                assert plain(markdown(line)) in plain(unescaped), section.id
         if isinstance(section, Table):
             for cell in cells(section, "everywhere", "pages"):
                 assert plain(markdown(cell)) in told, section.id

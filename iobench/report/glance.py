@@ -1,0 +1,107 @@
+"""A run at a glance: the answers that a reader looks for first, and whether to believe them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ..analyse.verdict.explain import gain_text
+from ..schema.record import RunRecord, TrainingRecord
+from ..schema.verdict import Verdict
+from ..units import counted, format_percent
+from .fed import number_with_basis
+from .figures import NO_REASON, spread
+from .sections import Fact, Facts, Findings, Headline, Section
+
+UTILIZATION = "accelerator_utilization_sustained"
+"""By the names of ``schema.metrics``: the figure of the verdict."""
+
+_STATES = {"valid": "valid", "invalid": "INVALID", "unknown": "not known whether it is valid"}
+_KINDS = {"checkpoint": "checkpoint study"}
+_ENDED = {
+    "failed": "failed",
+    "interrupted": "was interrupted",
+    "running": "still runs, or was killed",
+    "out of time": "ran out of time",
+}
+_LEVELS = {
+    "invalid": ("rule failed", "rules failed"),
+    "warning": ("warning", "warnings"),
+    "unknown": ("rule could not be judged", "rules could not be judged"),
+    "info": ("remark", "remarks"),
+}
+"""The levels of findings, the worst first, and how one and several of them are called."""
+
+
+def status_sections(doc: RunRecord) -> list[Section]:
+    """What comes before any verdict of a run that did not end as it should; else nothing."""
+    return ended(f"This {_KINDS.get(doc.job.kind, 'run')}", doc.status, doc.error)
+
+
+def ended(what: str, status: str, error: str) -> list[Section]:
+    """That what was measured failed, was interrupted or still runs; nothing if it ended well."""
+    if status == "ok":
+        return []
+    told = [error] if error else []
+    told.append("What was measured before is shown below. It is not complete.")
+    title = f"{what} {_ENDED.get(status, status)}"
+    return [Headline(id="status", title=title, sentences=tuple(told), tone="bad")]
+
+
+def glance_sections(doc: TrainingRecord) -> list[Section]:
+    """What binds and by how much, utilization, accelerators fed, trust, and what was measured."""
+    facts = [] if doc.job.verdict is None else [*_answers(doc, doc.job.verdict)]
+    facts += [Fact(label="trust", text=trust_text(doc)), Fact(label="measured", text=_what(doc))]
+    return [Facts(id="glance", facts=tuple(facts), where="pages")]
+
+
+def finding_sections(doc: RunRecord) -> tuple[Findings, list[Section]]:
+    """The rules that did not pass, the worst first; and the remarks of those that did, if any."""
+    order = list(_LEVELS)
+    worst_first = sorted(doc.findings, key=lambda each: order.index(each.level))
+    failed = tuple(each for each in worst_first if each.level != "info")
+    remarks = tuple(each for each in worst_first if each.level == "info")
+    rest = Findings(id="remarks", title="Remarks", findings=remarks)
+    return Findings(findings=failed), [rest] if remarks else []
+
+
+def trust_text(doc: RunRecord) -> str:
+    """``valid by the quick rules: no rule failed; 5 warnings, 2 remarks``."""
+    number = Counter[str](each.level for each in doc.findings)
+    told = [
+        f"{number[level]} {one if number[level] == 1 else several}"
+        for level, (one, several) in _LEVELS.items()
+        if number[level]
+    ]
+    told = told if number["invalid"] else ["no rule failed", *told]
+    return f"{_STATES[doc.validity]} by the {doc.rules} rules: {', '.join(told)}"
+
+
+def _answers(doc: TrainingRecord, verdict: Verdict) -> Iterator[Fact]:
+    gain = verdict.gains.get(verdict.binds)
+    binds = str(verdict.binds)
+    if verdict.also:
+        binds += f", or {' or '.join(verdict.also)}: their gains can't be told apart"
+    if gain is not None and verdict.binds != "accelerator":
+        binds += f"; without its cost {gain_text(gain)} the samples/s"
+    yield Fact(label="what binds", text=binds)
+    used = doc.metrics.get(UTILIZATION)
+    required = format_percent(doc.job.workload.required_accelerator_utilization)
+    if used is not None:
+        told = f"{spread(used.median, used.min, used.max, format_percent)} of the time, "
+        told += f"median [min, max] of {counted(used.n, 'repetition')}; {required} required"
+        yield Fact(label="utilization", text=told)
+    fed = verdict.fed
+    if fed is not None:
+        known = fed.accelerators is not None
+        why = f"not known: {fed.not_measured or NO_REASON}"
+        told = f"{number_with_basis(fed)}, each {required} of the time" if known else why
+        yield Fact(label="accelerators fed", text=told)
+
+
+def _what(doc: TrainingRecord) -> str:
+    """The run in one line: what, of how many, where and when."""
+    what = f"{doc.job.workload.name} with {counted(doc.job.accelerators, 'accelerator')}"
+    where = f" on {doc.storage.url}" if doc.storage.url else ""
+    when = f", {doc.created[:16].replace('T', ' ')} UTC" if doc.created else ""
+    return f"{what}{where}{when}, run {doc.run_id}"
