@@ -10,10 +10,12 @@ from pathlib import Path
 
 from ..analyse.verdict.thresholds import violations
 from ..documents import write_whole
+from ..errors import UsageError
 from ..report.media import is_export
 from ..report.page.whole import page
 from ..report.record import sections
 from ..report.sections import Section
+from ..report.several import several_sections
 from ..schema.record import EVENTS_FILE, SAMPLES_FILE, RunRecord, TrainingRecord
 from .exporting import export
 from .printing import print_report
@@ -39,10 +41,29 @@ def finish(
         keep_page(doc, _page_sections(doc, directory), directory)
     if kind == "text":
         say_where(directory)
-    failed = violations(doc, fail_on)
-    for line in failed:
-        warn(f"--fail-on {line}")
-    if doc.validity == "invalid":
+    return _code([doc], fail_on)
+
+
+def finish_all(runs: Sequence[tuple[RunRecord, Path]], *, kind: str, fail_on: Sequence[str]) -> int:
+    """Print several runs as one document, and return the exit code of the worst of them."""
+    if is_export(kind):
+        raise UsageError(f"--format {kind} shows one run", remedy="name one run directory")
+    paged = kind == "html"
+    shown = [(doc, _page_sections(doc, place) if paged else sections(doc)) for doc, place in runs]
+    docs = [doc for doc, _ in runs]
+    print_report(kind, docs, several_sections(shown))
+    return _code(docs, fail_on)
+
+
+def _code(docs: Sequence[RunRecord], fail_on: Sequence[str]) -> int:
+    """3 if a run is invalid, 4 if a condition holds, which is told on stderr; else 0."""
+    failed = False
+    for doc in docs:
+        which = f" ({doc.run_id})" if len(docs) > 1 else ""
+        for line in violations(doc, fail_on):
+            warn(f"--fail-on {line}{which}")
+            failed = True
+    if any(doc.validity == "invalid" for doc in docs):
         return 3
     return 4 if failed else 0
 

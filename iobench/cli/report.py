@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .verbs import RECORDS, Verb
+
+if TYPE_CHECKING:
+    from ..schema.record import RunRecord
 
 EXAMPLES = """examples:
   iobench report results/<run>
   iobench report results/<run> --format csv
   iobench report results/<run> --format github >> "$GITHUB_STEP_SUMMARY"
   iobench report results/<run> --format trace -o trace.json     # for ui.perfetto.dev
+  iobench report results/<run> results/<run> --html -o report.html
   iobench report results/<run> --fail-on 'accelerator_utilization_sustained<0.9' \
 --fail-on 'headroom<1.2'
   iobench report results/<run> --rules mlperf
@@ -22,10 +27,11 @@ exit status: 0 ok, 1 failed, 2 usage, 3 the run is invalid, 4 a --fail-on condit
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "directory",
+        "directories",
+        nargs="+",
         metavar="RUN_DIR",
         help="directory of a run, or its run.json; of a sweep; or of a comparison in turns "
-        "(iobench ab)",
+        "(iobench ab). Several runs become one document",
     )
     parser.add_argument(
         "--fail-on",
@@ -45,35 +51,44 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..analyse.verdict.rebuild import conclude, rebuild
     from ..analyse.verdict.thresholds import parse
     from ..schema.ab import AB_FILE
-    from ..schema.record import EVENTS_FILE, TrainingRecord, load_run
     from ..schema.sweep import SWEEP_FILE
     from .exporting import check_kind
-    from .outcome import finish
-    from .terminal import warn
+    from .outcome import finish, finish_all
 
     for expression in args.fail_on:
         parse(expression)  # report a wrong condition before anything is printed
-    named = Path(args.directory)
+    if len(args.directories) > 1:
+        runs = [_computed(Path(each), args.rules) for each in args.directories]
+        return finish_all(runs, kind=args.format, fail_on=args.fail_on)
+    named = Path(args.directories[0])
     if named.name == AB_FILE or (named / AB_FILE).is_file():
         return _comparison(args, named.parent if named.name == AB_FILE else named)
     if named.name == SWEEP_FILE or (named / SWEEP_FILE).is_file():
         return _sweep(args, named.parent if named.name == SWEEP_FILE else named)
+    doc, directory = _computed(named, args.rules)
+    check_kind(args.format, doc.job.kind, named)
+    return finish(doc, directory, kind=args.format, fail_on=args.fail_on, new=False)
+
+
+def _computed(named: Path, rules: str | None) -> tuple[RunRecord, Path]:
+    """A recorded run, computed again from its events, and its directory."""
+    from ..analyse.verdict.rebuild import conclude, rebuild
+    from ..schema.record import EVENTS_FILE, TrainingRecord, load_run
+    from .terminal import warn
+
     directory = named.parent if named.is_file() else named
     doc = load_run(named)
-    check_kind(args.format, doc.job.kind, named)
-    if args.rules:
-        doc = doc.model_copy(update={"rules": args.rules})
+    if rules:
+        doc = doc.model_copy(update={"rules": rules})
     if isinstance(doc, TrainingRecord) and (directory / EVENTS_FILE).is_file():
         from ..measure.timeline import read_events
 
         doc = rebuild(doc, read_events(directory / EVENTS_FILE))
     elif isinstance(doc, TrainingRecord):
         warn(f"no events.parquet in {directory}: figures are shown as recorded")
-    doc = conclude(doc)
-    return finish(doc, directory, kind=args.format, fail_on=args.fail_on, new=False)
+    return conclude(doc), directory
 
 
 def _comparison(args: argparse.Namespace, directory: Path) -> int:

@@ -95,7 +95,7 @@ def _answers(doc: TrainingRecord, verdict: Verdict) -> Iterator[Fact]:
     if fed is not None:
         known = fed.accelerators is not None
         why = f"not known: {fed.not_measured or NO_REASON}"
-        told = f"{number_with_basis(fed)}, each {required} of the time" if known else why
+        told = f"{number_with_basis(fed)}, at {required} utilization" if known else why
         yield Fact(label="accelerators fed", text=told)
 
 

@@ -49,7 +49,7 @@ NO_SCRIPT = "This browser runs no script: timelines and downloads are missing, a
 MIN_LINKS = 3
 """Headings of a page that has links to them, at least."""
 
-_HEADING = re.compile(r'<h2 id="([^"]+)"[^>]*>(.*?)</h2>')
+_HEADING = re.compile(r'<h2 id="([^"]+)"([^>]*)>(.*?)</h2>')
 
 MAX_ROWS = 2000
 """Rows of a table in a page; the downloads have all of them."""
@@ -154,11 +154,15 @@ def render_html(
 
 
 def _contents(body: str) -> str:
-    """Links to the headings of the second level, if there are a few."""
-    titles = dict(_HEADING.findall(body))
+    """Links to the headings of the second level, if there are a few; of several runs, to each."""
+    headings = _HEADING.findall(body)
+    parts = {name: title for name, kind, title in headings if "part" in kind}
+    whole = {name: title for name, _, title in headings}
+    titles = parts if len(parts) >= MIN_LINKS else whole
     if len(titles) < MIN_LINKS:
         return ""
-    short = {name: re.split("[:,]", title)[0] for name, title in titles.items()}
+    titles = {name: title.partition(" (")[0] for name, title in titles.items()}
+    short = {name: re.split(": |, ", title)[0] for name, title in titles.items()}
     number = Counter(short.values())
     links = "".join(
         f'<li><a href="#{name}">{each if number[each] == 1 else titles[name]}</a></li>'
@@ -181,7 +185,8 @@ def _blocks(
             if section is next(each for each in all_of_them if isinstance(each, Headline))
             else "h2"
         )
-        tone = "" if section.tone == "plain" else f' class="{section.tone}"'
+        names = ["part"] * (heading == "h2") + [section.tone] * (section.tone != "plain")
+        tone = f' class="{" ".join(names)}"' if names else ""
         yield f'<{heading} id="{section.id}"{tone}>{section.title}</{heading}>\n'
         yield from (f'<p class="lead">{text}</p>\n' for text in section.sentences)
     elif isinstance(section, Prose):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 from pathlib import Path
@@ -16,6 +17,7 @@ from iobench.report.sections import Headline, Source
 from iobench.schema.base import build
 from iobench.schema.record import Finding, TrainingRecord, load_run
 from iobench.schema.workload import Workload, load_workload
+from tests.processes import in_process
 from tests.unit.conftest import build_run
 
 RUNS = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
@@ -95,3 +97,21 @@ def test_what_makes_a_run_doubtful_comes_before_its_evidence() -> None:
     assert order[0] == "verdict"
     assert "1 rule failed" in trust_text(doc)
     assert "no rule failed" in trust_text(doc.model_copy(update={"findings": found[:1]}))
+
+
+def test_several_runs_are_one_document(tmp_path: Path) -> None:
+    """Each with its own figures; the exit code is that of the worst."""
+    both = [str(RUNS / name) for name in ("calibrated", "checkpoint-stream")]
+    code, out, err = in_process("report", *both, "--json")
+    assert (code, [each["run_id"] for each in json.loads(out)]) == (
+        0,
+        [load_run(Path(each)).run_id for each in both],
+    ), err
+    page = tmp_path / "both.html"
+    assert in_process("report", *both, "--html", "-o", str(page))[0] == 0
+    text = page.read_text()
+    assert all(f'id="run-{number}-verdict"' in text for number in (1, 2))
+    assert text.count("<h1") == 1
+    code, _, err = in_process("report", *both, "--fail-on", "samples_per_s<1e9")
+    assert (code, err.count("--fail-on")) == (4, 2)
+    assert in_process("report", *both, str(tmp_path))[0] == 1

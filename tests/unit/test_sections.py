@@ -66,6 +66,7 @@ from iobench.report.sections import (
     Source,
     Table,
 )
+from iobench.report.several import several_sections
 from iobench.runner.checkpoint_plan import describe_checkpoint
 from iobench.runner.plan import describe_plan
 from iobench.schema.checkpoint import CheckpointSpec, Training
@@ -231,6 +232,9 @@ def _recorded(name: str) -> list[Section]:
 
 REPORTS: dict[str, Callable[[], list[Section]]] = {
     "run": lambda: record.sections(build_run()),
+    "several runs": lambda: several_sections(
+        [(doc, record.sections(doc)) for doc in (build_run(), load(GOLDEN / "runs" / "failed"))]
+    ),
     "run without fio": lambda: record.sections(build_run(rates={"storage_raw": None})),
     "run that tried its advice": _tried,
     "run without bytes": lambda: record.sections(

@@ -1,0 +1,91 @@
+"""Several runs in one report: a row for each, and then each of them as if it was alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
+from ..units import counted, format_count, format_percent
+from .figures import Format, figure, spread, word
+from .glance import UTILIZATION
+from .run import binds_text
+from .sections import Cell, Chart, Column, Headline, Prose, Row, Section, Table
+
+RATE = "samples_per_s"
+
+
+def several_sections(runs: Sequence[tuple[RunRecord, Sequence[Section]]]) -> list[Section]:
+    """An overview of the runs, and the sections of each with its number in ids and titles."""
+    told = (
+        "Each run is shown by itself. Whether runs differ is not told here: iobench compare does."
+    )
+    found: list[Section] = [
+        Headline(id="runs", title=counted(len(runs), "run"), sentences=(told,)),
+        _overview([doc for doc, _ in runs]),
+    ]
+    for number, (_, shown) in enumerate(runs, start=1):
+        found += [_numbered(section, number) for section in shown]
+    return found
+
+
+def _numbered(section: Section, number: int) -> Section:
+    """The section with an id and a title that no section of another run has."""
+    name = f"run-{number}-{section.id}"
+    if isinstance(section, Prose):
+        return replace(section, id=name)
+    if isinstance(section, Headline):
+        return replace(section, id=name, title=f"Run {number}: {section.title}")
+    title = f"{section.title} (run {number})" if section.title else ""
+    if isinstance(section, Chart):
+        table = f"run-{number}-{section.table}" if section.table else ""
+        return replace(section, id=name, title=title, table=table)
+    return replace(section, id=name, title=title)
+
+
+def _overview(docs: Sequence[RunRecord]) -> Table:
+    return Table(
+        id="overview",
+        title="Overview: median [min, max] of the repetitions of each run",
+        columns=(
+            Column(name="number", label="run", align="right"),
+            Column(name="run_id", label="id"),
+            Column(name="job", label="job"),
+            Column(name="created", label="when"),
+            Column(name="status", label="ended"),
+            Column(name="binds", label="what binds"),
+            Column(name=UTILIZATION, label="utilization", unit="share"),
+            Column(name=RATE, label="samples/s", unit="samples/s"),
+            Column(name="validity", label="validity"),
+        ),
+        rows=tuple(_row(number, doc) for number, doc in enumerate(docs, start=1)),
+    )
+
+
+def _row(number: int, doc: RunRecord) -> Row:
+    job, binds = str(doc.job.kind), "-"
+    if isinstance(doc, CheckpointRecord):
+        job = f"checkpoint of {doc.job.model}"
+    elif isinstance(doc, TrainingRecord):
+        job = f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"
+        binds = binds_text(doc.job.verdict) if doc.job.verdict else "no verdict"
+    return Row(
+        cells=(
+            figure(number, str),
+            word(doc.run_id),
+            word(job),
+            word(doc.created[:16].replace("T", " "), doc.created),
+            word(doc.status),
+            word(binds),
+            _median(doc, UTILIZATION, format_percent),
+            _median(doc, RATE, format_count),
+            word(doc.validity),
+        )
+    )
+
+
+def _median(doc: RunRecord, metric: str, show: Format) -> Cell:
+    found = doc.metrics.get(metric)
+    if found is None:
+        return Cell(value=None, text="-")
+    return Cell(value=found.median, text=spread(found.median, found.min, found.max, show))
