@@ -49,6 +49,7 @@ class Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.open: list[str] = []
         self.ids: list[str] = []
+        self.tags: set[str] = set()
         self.texts: list[str] = []
         self.raw: list[tuple[dict[str, str | None], str]] = []  # attributes, content
         self.attributes: list[tuple[str, str, str | None]] = []
@@ -58,6 +59,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.attributes += [(tag, *each) for each in attrs]
+        self.tags.add(tag)
         self.ids += [value for name, value in attrs if name == "id" and value]
         if tag in ("style", "script"):
             self.raw.append((dict(attrs), ""))
@@ -81,6 +83,27 @@ class Page(HTMLParser):
     @property
     def told(self) -> str:
         return plain(" ".join(self.texts))
+
+
+ACTIVE = {"img", "image", "iframe", "object", "embed", "link", "base", "form", "input", "use"}
+ACTIVE |= {"video", "audio", "animate", "set", "foreignobject", "math"}
+"""Elements that no page has: they would ask for something, or act."""
+
+
+def assert_only_own_elements(text: str) -> None:
+    """No text of others has become an element, an attribute or a script of the page."""
+    page = Page(text)
+    assert not page.tags & ACTIVE
+    for _, key, value in page.attributes:
+        assert key not in ("style", "srcdoc")
+        assert not key.startswith("on"), key
+        assert key not in ASKS or (value or "").startswith("#")
+    policy = next(value or "" for _, key, value in page.attributes if key == "content")
+    for attributes, content in page.raw:
+        if attributes.get("type") == "application/json":
+            json.loads(content)
+        else:
+            assert source(content) in policy
 
 
 class Made(NamedTuple):

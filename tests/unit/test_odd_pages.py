@@ -1,0 +1,103 @@
+"""Pages of records that are odd: without figures, of one step, of many ranks, cut short."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.errors import IobenchError
+from iobench.report.page.whole import page
+from iobench.report.record import sections
+from iobench.schema.record import KINDS, RunRecord
+from iobench.schema.upgrade import upgraded
+from tests.hostile import leaves, replaced
+from tests.processes import in_process
+from tests.unit.conftest import build_run
+from tests.unit.test_html import Page, assert_only_own_elements
+
+RUNS = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
+
+
+def read(document: Mapping[str, Any]) -> RunRecord:
+    return KINDS[document["job"]["kind"]].model_validate(document)
+
+
+def shown(doc: RunRecord) -> Page:
+    text = page(doc, sections(conclude(doc)))
+    assert_only_own_elements(text)
+    told = Page(text)
+    assert "None" not in told.told
+    assert "nan" not in told.told.split()
+    return told
+
+
+@pytest.mark.parametrize("name", ["beside-saves", "find-max", "checkpoint-dcp-async"])
+def test_a_page_of_a_run_of_which_nothing_is_known(name: str) -> None:
+    """Every value that may be null is null at once."""
+    document = dict(upgraded(json.loads((RUNS / name / "run.json").read_text())))
+    unknown = 0
+    for path in leaves(document):
+        try:
+            changed = replaced(document, path, None)
+            conclude(read(changed))
+        except (ValidationError, IobenchError, KeyError, TypeError, IndexError):
+            continue  # it must have a value, or is no longer there
+        document, unknown = changed, unknown + 1
+    assert unknown > 50
+    shown(read(document))
+
+
+def test_a_page_of_512_ranks_is_small() -> None:
+    time = {"wall_s": 10.0, "busy_s": 8.0, "fill_s": 0.5, "fetch_s": 1.0, "prep_s": 0.5}
+    ranks = [{"rank": rank, **time, "sync_s": rank / 512} for rank in range(512)]
+    doc = build_run(accelerators=512, repetition={"ranks": ranks})
+    text = page(doc, sections(doc))
+    assert_only_own_elements(text)
+    assert len(text) < (1 << 20) + len(doc.model_dump_json(indent=2))
+
+
+def test_a_page_of_one_rank_and_one_step() -> None:
+    told = shown(build_run(accelerators=1, repetitions=1, repetition={"steps": 1, "samples": 1}))
+    assert "run.steps" in told.told
+
+
+@pytest.mark.parametrize("name", ["failed", "interrupted"])
+def test_a_page_of_a_run_that_was_cut_short_begins_with_that(name: str) -> None:
+    told = shown(read(upgraded(json.loads((RUNS / name / "run.json").read_text()))))
+    headings = [each for each in told.ids if each in ("status", "verdict")]
+    assert headings == ["status", "verdict"]
+
+
+def test_a_figure_that_is_no_number_draws_no_chart_of_it() -> None:
+    doc = build_run(measured=1e-300, rates={"fetch": 1e300})
+    assert all(math.isfinite(float(value)) for value in _coordinates(shown(doc)))
+
+
+def _coordinates(told: Page) -> list[str]:
+    return [
+        value or ""
+        for tag, key, value in told.attributes
+        if key in ("x", "y", "cx", "cy", "x1", "y1", "width") and tag not in ("meta",)
+    ]
+
+
+@pytest.mark.parametrize("place", ["missing/out.html", ".", "/dev/full", "link/out.html"])
+def test_a_page_that_can_not_be_written_leaves_no_trace(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is not there, a folder, a full disk, a link to nowhere."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "old.html").write_text("old")
+    code, out, err = in_process("report", RUNS / "calibrated", "--html", "-o", place)
+    assert (code in (1, 2), out) == (True, ""), (code, err)
+    assert err.count("iobench: ") == 1, err
+    assert "Traceback" not in err
+    assert {each.name for each in tmp_path.iterdir()} == {"link", "old.html"}
