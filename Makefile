@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow oracles coverage check bench fuzz promises clean fio libnfs gcc ganesha
+.PHONY: help setup demo test test-all test-slow oracles coverage check bench fuzz promises gallery clean fio libnfs gcc ganesha
 
 PYTHON ?= python3
 MINUTES ?= 10
@@ -59,6 +59,9 @@ fuzz: $(STAMP)  ## look for inputs that do harm, for MINUTES=10; what is found l
 
 promises: setup gcc  ## measure the figures of docs/promises.md and docs/statistics.md (a quarter of an hour)
 	$(BIN)/python -m tests.promises
+
+gallery: setup  ## measure small runs of each kind, and keep their pages in results/reference (ten minutes)
+	$(BIN)/python -m tests.gallery
 
 clean:  ## remove demo-data, .venv and caches; results stay
 	if [ -e demo-data ] && [ -x $(BIN)/iobench ]; then $(BIN)/iobench clean demo-data; fi

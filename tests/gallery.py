@@ -1,0 +1,233 @@
+"""``make gallery``: measure small runs of each kind, and keep their pages as the gallery.
+
+The runs are real, on this machine: 64 MiB of JPEGs, some of them behind a simulated link. Their
+directories stay in a working directory, from which ``--pages`` makes the pages again. The
+repository keeps the record and the page of each (results/reference), and pictures of some
+(docs/images), which a browser draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from iobench.report.again import quoted
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "results" / "reference"
+IMAGES = ROOT / "docs" / "images"
+PAGE = ROOT / "docs" / "gallery.md"
+BEGIN, END = "<!-- pages -->", "<!-- end of pages -->"
+
+MAX_BYTES = 3 << 20
+"""Of all pages and records that are kept."""
+
+MAX_PICTURE = 200_000
+WIDTH, HEIGHT = 1440, 1150
+
+SLOW = "throttled+files?latency=20ms"
+"""Files behind a link on which each read takes 20 ms."""
+
+DATA = (
+    "generate demo --to data --samples 640",
+    "generate demo --to files --samples 640 --set format=files",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A page of the gallery: what it shows, and the command that measures it, if one is needed.
+
+    ``report`` prints the page; ``{}`` in it is the directory of the run. ``record`` is the file
+    that is kept with it.
+    """
+
+    name: str
+    what: str
+    measure: str = ""
+    report: str = "report {}"
+    record: str = "run.json"
+
+
+GALLERY = (
+    Shown(
+        name="run",
+        what="A run on a local disk. Two cores can't decode JPEGs as fast as the accelerator takes "
+        "them.",
+        measure="run demo --data data --repeat 6 --calibration 2s --budget 20s",
+    ),
+    Shown(
+        name="storage-binds",
+        what="The same images as single files, behind a link on which each read takes 20 ms. The "
+        "advice was tried, in turns with the settings of the run.",
+        measure=f"run demo --data {quoted(SLOW)} --repeat 4 --calibration 2s --budget 20s "
+        "--confirm --set reader.decode=false",
+    ),
+    Shown(
+        name="find-max",
+        what="How many accelerators a link of 100 MB/s feeds.",
+        measure="run demo --data 'throttled+data?bandwidth=100MB' --find-max --repeat 2 "
+        "--calibration 1s --no-knockouts --set accelerator.step_time=250ms "
+        "--set reader.decode=false",
+    ),
+    Shown(
+        name="checkpoint",
+        what="What it costs a training on 1,024 accelerators to save its state.",
+        measure="checkpoint llama3-8b --to saved --scale 1/5000 --repeat 6 --accelerators 1024 "
+        "--accelerator-price-per-hour 2.5 --mtbf 3h",
+    ),
+    Shown(
+        name="sweep",
+        what="Workers and reads in flight, behind a link on which each read takes 20 ms.",
+        measure="sweep demo --to 'throttled+swept?latency=20ms' --samples 320 --sweep "
+        "reader.concurrency=1,2,4,8 --sweep loader.workers=1,2 --repeat 4 --calibration 0s "
+        "--set reader.decode=false --set dataset.format=files",
+        record="sweep.json",
+    ),
+    Shown(
+        name="ab",
+        what="Two settings in turns: 4 and 16 reads in flight for each worker.",
+        measure=f"ab {quoted(SLOW)} --workload demo --set-b reader.concurrency=16 --max-turns 12 "
+        "--budget 60s",
+        record="ab.json",
+    ),
+    Shown(
+        name="compare",
+        what="Runs of the sweep, by the number of reads in flight.",
+        report="compare {sweep} --by reader.concurrency",
+    ),
+    Shown(
+        name="advise",
+        what="What the sweep advises.",
+        report="advise {sweep}",
+    ),
+    Shown(
+        name="cost",
+        what="What a million samples cost on three kinds of hosts, by the run on the local disk.",
+        report="cost {run} --instance g5.xlarge --instance g5.4xlarge --epochs 90",
+    ),
+    Shown(
+        name="history",
+        what="All runs of the sweep over time.",
+        report="history demo --results {sweep}",
+    ),
+    Shown(
+        name="probe",
+        what="The storage's curve alone.",
+        measure="",
+        report="probe data --time 10s",
+    ),
+)
+
+PICTURES = ("run", "storage-binds", "sweep")
+"""Pages of which there is a picture."""
+
+
+def iobench(words: str, work: Path, *more: str) -> None:
+    """Run a command in the working directory. Exits with its error if it fails."""
+    command = [sys.executable, "-m", "iobench", *shlex.split(words), *more]
+    done = subprocess.run(
+        command, cwd=work, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"}
+    )
+    if done.returncode not in (0, 4):  # 4: advice that was not confirmed is a result
+        sys.exit(f"iobench {words}: {done.stderr.strip()}")
+
+
+def measure(work: Path, names: Sequence[str]) -> None:
+    """Measure what the working directory does not have yet."""
+    for words in DATA:
+        iobench(words, work)
+    for each in GALLERY:
+        place = work / each.name
+        if each.measure and each.name in names and not place.exists():
+            print(f"measuring {each.name}", file=sys.stderr)
+            iobench(each.measure, work, "--results", f"{each.name}.part")
+            (work / f"{each.name}.part").rename(place)
+
+
+def directory_of(work: Path, name: str) -> str:
+    """The directory that a command has made, relative to the working directory."""
+    return str(next((work / name).iterdir()).relative_to(work))
+
+
+def pages(work: Path) -> None:
+    """Write pages and records, and the list of them. Exits if they are too large."""
+    shutil.rmtree(KEPT, ignore_errors=True)
+    lines = []
+    for each in GALLERY:
+        places = {other.name: directory_of(work, other.name) for other in GALLERY if other.measure}
+        own = places.get(each.name, "")
+        words = each.report.format(own, **places)
+        kept = KEPT / each.name
+        kept.mkdir(parents=True)
+        iobench(f"{words} --html -o {quoted(str(kept / 'report.html'))}", work)
+        files = ["report.html"]
+        if own:
+            shutil.copy(work / own / each.record, kept)
+            files.append(each.record)
+        links = ", ".join(f"[{file}](../results/reference/{each.name}/{file})" for file in files)
+        command = f"iobench {each.measure or words}"
+        lines += [f"## {each.name}", "", each.what, "", f"{links}", ""]
+        lines += ["```", command, "```", ""]
+        if (IMAGES / f"{each.name}.png").exists():
+            lines += [f"![{each.what}](images/{each.name}.png)", ""]
+    size = sum(file.stat().st_size for file in KEPT.rglob("*") if file.is_file())
+    if size > MAX_BYTES:
+        sys.exit(f"the gallery has {size:,} bytes, but {MAX_BYTES:,} is the limit")
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    tail = rest.partition(END)[2]
+    told = "\n".join(lines)
+    PAGE.write_text(f"{head}{BEGIN}\n\n{told}{END}{tail}", encoding="utf-8")
+
+
+def pictures() -> None:
+    """The top of some pages, as Chromium draws them. Exits if a picture is too large."""
+    from playwright.sync_api import sync_playwright
+
+    IMAGES.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        tab = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        for name in PICTURES:
+            tab.goto((KEPT / name / "report.html").as_uri())
+            file = IMAGES / f"{name}.png"
+            tab.screenshot(path=file)
+            if file.stat().st_size > MAX_PICTURE:
+                sys.exit(f"{file} has more than {MAX_PICTURE:,} bytes")
+        browser.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, help="directory of the runs (default: a new one)")
+    parser.add_argument("--only", nargs="*", default=[each.name for each in GALLERY])
+    parser.add_argument("--pages", action="store_true", help="measure nothing")
+    args = parser.parse_args()
+    if args.work is not None:
+        args.work.mkdir(exist_ok=True)
+        make(args.work, args)
+        return
+    with tempfile.TemporaryDirectory(prefix="iobench-gallery-") as folder:
+        make(Path(folder), args)
+
+
+def make(work: Path, args: argparse.Namespace) -> None:
+    if not args.pages:
+        measure(work, args.only)
+    pages(work)
+    pictures()
+    pages(work)
+
+
+if __name__ == "__main__":
+    main()
