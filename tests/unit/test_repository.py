@@ -178,6 +178,10 @@ def test_the_specs_travel_in_the_wheel() -> None:
         "workloads": "iobench/workloads",
         "datasets": "iobench/datasets",
         "results/instances.yaml": "iobench/instances.yaml",
+        **{
+            f"results/{name}.schema.json": f"iobench/{name}.schema.json"
+            for name in ("run", "ab", "sweep")
+        },
     }
     assert {"workloads", "datasets", "tests", "constraints.txt", "Makefile"} <= set(
         build["sdist"]["include"]
