@@ -33,10 +33,11 @@ def render_github(sections: Sequence[Section]) -> str:
         if isinstance(section, Headline):
             shown += [f"### {section.title}", *section.sentences]
         elif isinstance(section, Findings):
-            failed = [each for each in section.findings if each.level in FAILED]
-            rest = [each for each in section.findings if each.level not in FAILED]
-            shown += _joined(Findings(findings=tuple(failed))) if failed else []
-            folded += list(_folded("Remarks", Findings(findings=tuple(rest)))) if rest else []
+            failed = any(each.level in FAILED for each in section.findings)
+            if failed or not section.findings:
+                shown += _joined(section)
+            else:
+                folded += list(_folded(section.title, section))
         elif section.id == key or not getattr(section, "title", ""):
             shown += _joined(section)  # without a title, it goes with the section above it
         else:
