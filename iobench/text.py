@@ -65,10 +65,13 @@ _MARKDOWN = str.maketrans(
     {"|": "\\|", "[": "\\[", "`": "&#96;", "<": "&lt;", ">": "&gt;", "*": "\\*"}
 )
 
+_BACKSLASH = re.compile(r"\\(?=[|\[*\\])")
+
 
 def markdown(text: str, limit: int | None = None) -> str:
     """``printable`` text that Markdown shows as it is: no cell, code, HTML, emphasis or link."""
-    return printable(text, limit).translate(_MARKDOWN)
+    # A backslash in the text must not take the place of the one that escapes what follows it.
+    return _BACKSLASH.sub("&#92;", printable(text, limit)).translate(_MARKDOWN)
 
 
 _GITHUB = str.maketrans({each: f"&#{ord(each)};" for each in "&<>|[]`*_~#\\@$"})

@@ -59,6 +59,7 @@ def test_a_limit_cuts() -> None:
 
 def test_markdown_stays_text() -> None:
     assert markdown("a|b`c<d>[e](f)*g*\n") == "a\\|b&#96;c&lt;d&gt;\\[e](f)\\*g\\*\\n"
+    assert markdown("a\\|b") == "a&#92;\\|b"
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "-x"])
