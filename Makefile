@@ -6,6 +6,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-slow oracles coverage check bench fuzz promises gallery clean fio libnfs gcc ganesha
 
+# Without it, each of hundreds of processes that tests start would compile iobench anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 PYTHON ?= python3
 MINUTES ?= 10
 # Oracles, fault loops and startup times measure what coverage itself would change.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..schema.columns import number_column, numbers, text_column
 from ..schema.resources import GAUGES, SAMPLE_COLUMNS
 from .counters import Counters
 from .tables import damage, read_table, write_table
@@ -144,11 +145,12 @@ def write_samples(path: Path, parts: Sequence[tuple[str, int, Columns]]) -> None
     tables = []
     for phase, repetition, columns in parts:
         count = len(columns["epoch"])
-        arrays = [pa.array([phase] * count, pa.string())]
+        phases = text_column([phase.encode()] * count, pa.large_string())
+        arrays = [phases.cast(pa.string())]
         for name, kind in _TYPES.items():
             values = np.full(count, repetition, kind) if name == "repetition" else columns[name]
             # A counter that the host lacks is NaN here, and null on disk.
-            arrays.append(pa.array(values, type=pa.from_numpy_dtype(kind), from_pandas=True))
+            arrays.append(number_column(np.asarray(values, kind), nan_is_null=True))
         tables.append(pa.Table.from_arrays(arrays, names=list(SAMPLE_COLUMNS)))
     write_table(pa.concat_tables(tables), path, "samples")
 
@@ -164,7 +166,7 @@ def read_samples(path: Path) -> Columns:
         if missing:
             raise ValueError(f"it lacks the columns {', '.join(missing)}")
         found: Columns = {
-            name: table[name].to_numpy().astype(kind)
+            name: numbers(table[name].combine_chunks()).astype(kind)
             for name, kind in _TYPES.items()
             if name in table.column_names
         }

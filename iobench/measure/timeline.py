@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import IobenchError
+from ..schema.columns import number_column, numbers, text_column
 from ..schema.training import EVENT_COLUMNS, LATER_COLUMNS
 from .tables import damage, read_table, write_table
 
@@ -149,10 +150,12 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
             "rank": np.full(count, rank, _TYPES["rank"]),
         }
         phases = pa.DictionaryArray.from_arrays(
-            pa.array(np.zeros(count, dtype=np.int32)), pa.array([phase])
+            number_column(np.zeros(count, dtype=np.int32)),
+            text_column([phase.encode()], pa.large_string()).cast(pa.string()),
         )
+        given = {**columns, **constant}
         arrays = [
-            pa.array({**columns, **constant}[name], type=schema.field(name).type) for name in _TYPES
+            number_column(np.asarray(given[name])).cast(schema.field(name).type) for name in _TYPES
         ]
         tables.append(pa.Table.from_arrays([phases, *arrays], schema=schema))
     table = pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
@@ -182,7 +185,7 @@ def read_events(path: Path) -> Columns:
                 remedy="use a file that this iobench wrote",
             )
         found: Columns = {
-            name: table[name].to_numpy().astype(kind, casting="safe")
+            name: numbers(table[name].combine_chunks()).astype(kind, casting="safe")
             for name, kind in _TYPES.items()
             if name in table.column_names
         }
@@ -190,5 +193,5 @@ def read_events(path: Path) -> Columns:
         if not pa.types.is_dictionary(phases.type) or phases.null_count:
             raise ValueError("its phases are not names")
         names = np.array(phases.dictionary.to_pylist(), dtype=object)
-        found["phase"] = names[phases.indices.to_numpy()]
+        found["phase"] = names[numbers(phases.indices)]
     return {name: found[name] for name in EVENT_COLUMNS if name in found}

@@ -36,6 +36,7 @@ from . import tables
 from .arrow_file import check_plain
 from .base import Strict, explain
 from .claims import check_claims
+from .columns import number_column, numbers, text_column
 from .dataset import DatasetSpec
 from .packing import Keys, Packing
 from .wildcards import matches
@@ -245,7 +246,10 @@ def write_table(
     import pyarrow as pa
 
     table = pa.table(
-        {name: np.ascontiguousarray(arrays[name], dtype=dtype) for name, dtype in columns.items()}
+        {
+            name: number_column(np.asarray(arrays[name], dtype=dtype))
+            for name, dtype in columns.items()
+        }
     )
     if names is not None:
         table = table.append_column("key", _key_column(names))
@@ -294,7 +298,7 @@ def read_table(
         raise DatasetError(
             f"{where}: column '{wrong[0]}' has the wrong type", remedy="generate the dataset again"
         )
-    return {name: _values(parts[name], dtype) for name, dtype in columns.items()}, names
+    return {name: numbers(parts[name]) for name in columns}, names
 
 
 def _key_column(names: list[str]) -> Any:
@@ -302,9 +306,10 @@ def _key_column(names: list[str]) -> Any:
 
     raw = [name.encode("utf-8", "surrogateescape") for name in names]
     try:
-        return pa.array([name.decode() for name in raw], pa.large_string())
+        b"\0".join(raw).decode()
     except UnicodeDecodeError:
-        return pa.array(raw, pa.large_binary())
+        return text_column(raw, pa.large_binary())
+    return text_column(raw, pa.large_string())
 
 
 def _names(column: Any) -> list[str]:
@@ -330,17 +335,6 @@ def _check_locale(names: list[str], where: str) -> None:
             f"{where}: some names cannot be written in this locale's encoding ({error.encoding})",
             remedy="set LC_ALL=C.UTF-8",
         ) from None
-
-
-def _values(column: Any, dtype: type[np.generic]) -> Array:
-    """Return a column's values as an array, without a copy.
-
-    Arrow's own ``to_numpy`` imports pandas if it is installed, which takes time and memory.
-    """
-    if not len(column):
-        return np.empty(0, dtype)
-    start = column.offset * np.dtype(dtype).itemsize
-    return np.frombuffer(column.buffers()[1], dtype, len(column), start)
 
 
 def parse_header(text: bytes, *, where: str) -> Header:
