@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..analyse.verdict.thresholds import violations
 from ..documents import write_whole
-from ..errors import UsageError
+from ..errors import IobenchError, UsageError
 from ..report.media import is_export
 from ..report.page.whole import page
 from ..report.record import sections
@@ -75,8 +75,11 @@ def _page_sections(doc: RunRecord, directory: Path) -> list[Section]:
     from ..measure.samples import read_samples
     from ..measure.timeline import read_events
 
-    kept = directory / SAMPLES_FILE
-    samples = read_samples(kept) if kept.is_file() else None
+    kept, samples = directory / SAMPLES_FILE, None
+    try:
+        samples = read_samples(kept) if kept.is_file() else None
+    except IobenchError as error:
+        warn(f"the page does not show what the host did: {error}")
     return sections(doc, read_events(directory / EVENTS_FILE), samples)
 
 

@@ -384,6 +384,7 @@ def test_run_json_is_the_document_of_the_directory(tmp_path: Path, data: Path) -
     assert sorted(path.name for path in directory.iterdir() if path.is_file()) == [
         "events.parquet",
         "report.html",
+        "resources.parquet",
         "run.json",
     ]
 

@@ -19,6 +19,7 @@ from iobench.generator.marker import parse_marker
 from iobench.generator.plan import plan_shards
 from iobench.load.layouts import read_layout
 from iobench.measure.fio_process import parse as parse_fio
+from iobench.measure.samples import read_samples
 from iobench.measure.timeline import read_events
 from iobench.report import advise, record
 from iobench.report import sweep as sweep_report
@@ -89,6 +90,12 @@ def _own_record() -> TrainingRecord:
 def events(data: bytes) -> None:
     """The library that decodes them (pyarrow) is not instrumented, and is fuzzed by itself."""
     _shown(rebuild(_own_record(), read_events(_written("events", "events.parquet", data))))
+
+
+def resources(data: bytes) -> None:
+    """What the host did over time, as a page shows it with the steps of a run."""
+    found = read_samples(_written("resources", "resources.parquet", data))
+    _in_every_medium(record.sections(_own_record(), _own_events(), found))  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -206,6 +213,7 @@ def url(data: bytes) -> None:
 TARGETS = {
     "run": Target(run_record),
     "events": Target(events),
+    "resources": Target(resources),
     "sweep": Target(sweep),
     "workload": Target(workload, max_bytes=4096),
     "dataset": Target(dataset, max_bytes=4096),

@@ -25,9 +25,11 @@ from iobench.contents.jpeg import Jpeg
 from iobench.documents import json_text
 from iobench.generator import generate, journal
 from iobench.generator.writer import UnitResult
+from iobench.measure.samples import write_samples
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import MANIFEST, SAMPLES, SHARDS
+from iobench.schema.resources import SAMPLE_COLUMNS
 from iobench.schema.upgrade import upgraded
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.holder import Holder
@@ -44,7 +46,7 @@ MAX_PARQUET_BYTES = 8192
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="iobench-seeds-") as scratch:
         for target, name, data in seeds(Path(scratch)):
-            limit = MAX_PARQUET_BYTES if target == "events" else MAX_BYTES
+            limit = MAX_PARQUET_BYTES if target in ("events", "resources") else MAX_BYTES
             if len(data) > limit:
                 raise ValueError(f"the seed {name} of {target} has {len(data)} bytes")
             folder = CORPUS / target
@@ -60,6 +62,7 @@ def seeds(scratch: Path) -> Iterator[tuple[str, str, bytes]]:
     yield from _specs()
     yield from _datasets(scratch)
     yield from _samples()
+    yield from _resources(scratch)
     yield from _checkpoints(scratch)
 
 
@@ -71,6 +74,18 @@ def _records() -> Iterator[tuple[str, str, bytes]]:
     for number, point in enumerate(sweep["points"]):
         point["runs"] = [f"run-{number}"]
     yield "sweep", "points.json", _compact(sweep)
+
+
+def _resources(scratch: Path) -> Iterator[tuple[str, str, bytes]]:
+    """Two samples of an epoch of a host without NFS and GPUs."""
+    times = {"epoch": [0, 0], "start_ns": [0, 5 * 10**8], "wall_ns": [5 * 10**8] * 2}
+    columns = {
+        name: np.array(times.get(name, [np.nan if name[:3] in ("nfs", "gpu") else 1e6] * 2))
+        for name in SAMPLE_COLUMNS
+    }
+    path = scratch / "resources.parquet"
+    write_samples(path, [("measure", 0, columns)])
+    yield "resources", "two.parquet", path.read_bytes()
 
 
 def _compact(document: Any) -> bytes:

@@ -124,6 +124,22 @@ def test_samples_lie_on_the_time_axis_of_the_steps() -> None:
     assert host_use(rows(epoch=[]), {0: 0.0}) == {}
 
 
+def test_figures_that_no_host_has_are_left_out() -> None:
+    """A damaged file: a page's script could not read an infinite number."""
+    found = host_use(
+        rows(
+            epoch=[0, 0, 0, 0],
+            start_ns=[0, 1, 2, 3],
+            wall_ns=[1, 10**9, 10**9, -1],
+            device_read_bytes=[1e308, -5.0, 7.0, 8.0],
+            page_cache_bytes=[np.inf, np.nan, -np.inf, 1.0],
+        ),
+        {0: 0.0},
+    )
+    assert set(found) == {"device_read"}
+    assert found["device_read"].values == (7.0,)
+
+
 def test_interfaces_that_pass_on_the_bytes_of_others_count_once(tmp_path: Path) -> None:
     for name in ("lo", "eth0", "bond0"):
         (tmp_path / name).mkdir()

@@ -34,6 +34,9 @@ STATES = {
     "gpu_memory": "gpu_memory_bytes",
 }
 
+MAX_VALUE = 1e18
+"""No host moves or holds more bytes."""
+
 SHARES = ("device_busy", "io_pressure", "cpu_pressure", "memory_pressure", "gpu_busy", "cpu")
 """Figures that are at most 1: the two ends of a sample are not read at the same instant."""
 
@@ -62,9 +65,9 @@ def host_use(samples: Events, starts_s: Mapping[int, float]) -> dict[str, Use]:
     wall = rows["wall_ns"] / 1e9
     at = shift + rows["start_ns"] / 1e9 + wall / 2
     order = np.argsort(at, kind="stable")
-    figures = {name: rows[of] / wall for name, of in RATES.items() if of in rows}
-    figures |= {name: rows[of] for name, of in STATES.items() if of in rows}
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):  # what becomes of damaged figures is left out
+        figures = {name: rows[of] / wall for name, of in RATES.items() if of in rows}
+        figures |= {name: rows[of] for name, of in STATES.items() if of in rows}
         if {"cpu_busy_s", "cpu_total_s"} <= rows.keys():
             figures["cpu"] = rows["cpu_busy_s"] / rows["cpu_total_s"]
         if {"nfs_reads", "nfs_read_rtt_s"} <= rows.keys():
@@ -79,8 +82,8 @@ def host_use(samples: Events, starts_s: Mapping[int, float]) -> dict[str, Use]:
 
 
 def _use(at: Array, values: Array, wall: Array) -> Use | None:
-    """The samples with a value; None without any."""
-    known = np.isfinite(values)
+    """The samples with a value; None without any. A damaged file may have any others."""
+    known = (values >= 0) & (values <= MAX_VALUE)
     if not known.any():
         return None
     at, values, wall = at[known], values[known], wall[known]
