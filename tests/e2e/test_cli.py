@@ -24,6 +24,7 @@ from iobench import memory
 from iobench.analyse.compare.identity import identity, role_of
 from iobench.cli.main import build_parser, main
 from iobench.cli.verbs import VERBS, one_word
+from iobench.measure.samples import read_samples
 from iobench.schema.record import RunRecord, load_run
 from tests.processes import completed, in_process
 
@@ -387,6 +388,21 @@ def test_run_json_is_the_document_of_the_directory(tmp_path: Path, data: Path) -
         "resources.parquet",
         "run.json",
     ]
+
+
+def test_the_work_of_each_worker_and_of_the_host_is_recorded(ran: tuple[Found, Path]) -> None:
+    """The batches of the workers are those of the steps, and each epoch has samples of the host."""
+    run = json.loads((ran[1] / "run.json").read_text())
+    samples = read_samples(ran[1] / "resources.parquet")
+    for number, repetition in enumerate(run["job"]["repetitions"]):
+        workers = repetition["workers"]
+        assert sum(each["batches"] for each in workers) == repetition["steps"]
+        assert sum(each["sample_bytes"] for each in workers) == repetition["sample_bytes"]
+        assert all(each["cpu_s"] > 0 for each in workers)
+        mine = samples["repetition"] == number
+        wall_s = samples["wall_ns"][mine].sum() / 1e9
+        assert 0 < wall_s < 2 * repetition["resources"]["wall_s"]
+        assert (samples["memory_used_bytes"][mine] > 0).all()
 
 
 # What goes where

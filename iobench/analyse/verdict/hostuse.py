@@ -89,7 +89,7 @@ def _use(at: Array, values: Array, wall: Array) -> Use | None:
     at, values, wall = at[known], values[known], wall[known]
     return Use(
         at_s=tuple(np.round(at, 3).tolist()),
-        values=tuple(np.round(values, 6).tolist()),
+        values=tuple(float(f"{value:.4g}") for value in values.tolist()),
         mean=float(np.average(values, weights=wall)),
         largest=float(values.max()),
     )
