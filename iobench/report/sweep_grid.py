@@ -57,14 +57,17 @@ class Grid:
         return [(text, point) for text, point in found if point and rate_of(point) is not None]
 
     def effect(self, key: str) -> float:
-        """The largest difference between the mean logarithms of samples/s at two values."""
-        logs: dict[str, list[float]] = {}
+        """The logarithm of the highest over the lowest samples/s of points that differ in ``key``.
+
+        They are alike in all else; the mean over all such groups.
+        """
+        logs: dict[Texts, list[float]] = {}
         at = self.keys.index(key)
         for where, point in self.points.items():
             if (rate := rate_of(point)) is not None:
-                logs.setdefault(where[at], []).append(math.log(rate))
-        means = [fmean(each) for each in logs.values()]
-        return max(means) - min(means) if means else 0.0
+                logs.setdefault((*where[:at], *where[at + 1 :]), []).append(math.log(rate))
+        spans = [max(each) - min(each) for each in logs.values() if len(each) > 1]
+        return fmean(spans) if spans else 0.0
 
 
 def rates_of(point: SweepPoint) -> list[float]:

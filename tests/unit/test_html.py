@@ -124,9 +124,7 @@ def test_a_page_shows_all_of_a_report(name: str) -> None:
     text, page = made(name)
     assert text.isascii()
     assert len(page.ids) == len(set(page.ids))
-    drawn = {
-        each.table for each in report(name) if isinstance(each, Lines | Ranges | Shares | Timeline)
-    }
+    drawn = {each.table for each in report(name) if isinstance(each, DRAWN)}
     for section in report(name):
         if isinstance(section, Table):
             if section.where != "data":

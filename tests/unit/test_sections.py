@@ -162,11 +162,34 @@ def _tried() -> list[Section]:
     return record.sections(conclude(build_run().with_job(confirmations=[kept, failed])))
 
 
+SWEPT: dict[str, object] = {
+    "created": "",
+    "command": [],
+    "workload": "w",
+    "data_root": "d",
+    "seed": 1,
+}
+SWEPT |= {"repetitions": 3, "calibration_s": 0, "axes": {}}
+
+
 def _sweep() -> list[Section]:
-    asked = {"created": "", "command": [], "workload": "w", "data_root": "d", "seed": 1}
-    asked |= {"repetitions": 3, "calibration_s": 0, "axes": {}, "points": POINTS}
-    asked |= {"default": POINTS[0].settings, "left_out": ["the budget was spent"]}
-    return sweep.sections(Sweep.model_validate(asked))
+    asked = SWEPT | {"points": POINTS, "default": POINTS[0].settings}
+    return sweep.sections(Sweep.model_validate(asked | {"left_out": ["the budget was spent"]}))
+
+
+def _crossed() -> list[SweepPoint]:
+    return [
+        SweepPoint(
+            settings={"dataset.codec": codec, "loader.workers": workers},
+            samples_per_s=[100.0 * workers, 110.0 * workers] if workers < 4 else [],
+            failed="" if workers < 4 else "no memory",
+            stored_bytes=1e6 * (1 + len(codec)),
+            read_bytes_per_sample=[None, 1e3 * workers],
+            cpu_s_per_gb=[0.5, 0.25 * workers],
+        )
+        for codec in ("none", "zstd:1")
+        for workers in (1, 2, 4)
+    ]
 
 
 def _whatif() -> list[Section]:
@@ -262,6 +285,9 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
     "whatif": _whatif,
     "advise": lambda: advise.sections(recommend(read_sweep(GOLDEN / "sweep"), Target())),
     "sweep": _sweep,
+    "sweep of two settings": lambda: sweep.sections(
+        Sweep.model_validate(SWEPT | {"points": _crossed(), "repetitions": 2})
+    ),
     "curve": lambda: _probe(large=True),
     "curve of small files": lambda: _probe(large=False),
     "confirmation": _confirmation,
