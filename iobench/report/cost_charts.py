@@ -24,7 +24,7 @@ def cost_charts(one: Ranking, name: str) -> list[Section]:
             value=option.usd_per_million_samples or 0.0,
             low=_usd(option.samples_per_usd_high),
             high=_usd(option.samples_per_usd_low),
-            mark="the least" if option is one.options[0] else "",
+            mark="best known" if option is one.options[0] and not option.never_interrupted else "",
         )
         for option in options
     )
@@ -36,7 +36,7 @@ def cost_charts(one: Ranking, name: str) -> list[Section]:
 
 
 def _label(option: Option) -> str:
-    return f"{option.machine}, {option.kind}"
+    return f"{option.kind}, {option.machine}"
 
 
 def _usd(samples_per_usd: float | None) -> float | None:
@@ -55,7 +55,12 @@ def _million_s(option: Option) -> float | None:
 
 
 def _over_time(options: list[Option], name: str) -> list[Section]:
-    """USD over the time of the job, or of a million samples where no job was stated."""
+    """USD over the time of the job, or of a million samples where no job was stated.
+
+    A figure that is only a bound, since interruptions are not known, beats nothing: it is left out.
+    """
+    bounds = [option for option in options if option.never_interrupted]
+    options = [option for option in options if not option.never_interrupted]
     job = all(option.job_s and option.job_usd for option in options)
     known = [
         (option, seconds, paid)
@@ -66,11 +71,12 @@ def _over_time(options: list[Option], name: str) -> list[Section]:
     if len(known) < 2:
         return []
     what = "of the job" if job else "of a million samples"
+    left_out = ", without spot: its interruptions are not known" if bounds else ""
     kept = front([(seconds, paid) for _, seconds, paid in known])
     return [
         Scatter(
             id=f"{name}-time",
-            title=f"Pareto front of the cost and the time {what}",
+            title=f"Pareto front of the cost and the time {what}{left_out}",
             x=Axis(label=f"time {what}", unit="s"),
             y=Axis(label=f"USD {what}", unit="count"),
             better="less",

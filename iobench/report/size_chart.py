@@ -29,7 +29,7 @@ def rate_sections(need: Requirement) -> list[Section]:
         known = low is not None and high is not None
         text = spread(rate, low or rate, high or rate, format_rate) if known else format_rate(rate)
         rows.append(
-            Range(label="measured", text=text, value=rate, low=low, high=high, mark="given")
+            Range(label="measured", text=text, value=rate, low=low, high=high, mark="delivered")
         )
         needed = found.needed_bytes_per_s
     title = "What the job demands" + (", and what the storage delivers" if found else "")

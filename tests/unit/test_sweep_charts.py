@@ -18,11 +18,14 @@ from iobench.cli.main import main
 from iobench.report import ab, record, sweep
 from iobench.report.cost import sections as cost_sections
 from iobench.report.page.heat import SHADES, heat, shade
+from iobench.report.page.scale import scale
 from iobench.report.page.scatter import MAX_NAMED, scatter
+from iobench.report.page.svg import chart
 from iobench.report.sections import (
     Axis,
     Heat,
     Lines,
+    Range,
     Ranges,
     Scatter,
     Section,
@@ -308,6 +311,29 @@ def test_report_prints_a_sweep_again(capsys: pytest.CaptureFixture[str]) -> None
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("unit", "top", "ticks"),
+    [("count", 13, [0, 5, 10]), ("s", 7200, [0, 1200, 2400, 3600, 4800, 6000, 7200])],
+)
+def test_ticks_are_whole_and_of_minutes(unit: Any, top: float, ticks: list[float]) -> None:
+    made = scale(Axis(label="", unit=unit), [top / 1.05], 0.0, 700.0)
+    assert made.ticks() == ticks
+
+
+def test_labels_of_ticks_that_would_touch_are_left_out() -> None:
+    row = Range(label="r" * 60, text="t" * 60, value=800 * 2.0**20)
+    drawn = chart(
+        Ranges(id="r", title="t", axis=Axis(label="b", unit="bytes/s"), rows=(row,), table="")
+    )
+    ticks = [
+        (float(each.get("x") or 0), len(each.text or ""))
+        for each in elements(drawn, "text", "tick")
+    ]
+    assert 2 <= len(ticks) < 5
+    for (one, length), (other, long) in itertools.pairwise(ticks):
+        assert other - one >= 6 * (length + long) / 2
+
+
 # Other verbs that answer with a number
 
 
@@ -349,7 +375,9 @@ def test_a_price_has_its_bar_and_its_interval() -> None:
     assert [row.value for row in drawn.rows] == [row.cells[at].value for row in table.rows]
     for row in drawn.rows:
         assert row.low is None or row.low <= row.value <= row.high
+    least = [row.text.startswith("at least") for row in drawn.rows]
     over = chart_of(found, "cost-1-time")
+    assert len(over.spots) == least.count(False)
     kept = [spot for spot in over.spots if spot.front]
     for spot in over.spots:
         beaten = any(

@@ -16,6 +16,9 @@ SMALLEST, LARGEST = 1e-200, 1e200
 """Smaller values are drawn as 0, larger ones as this: a record of others may hold any figure."""
 
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
+_TIMES = (86400.0, 3600.0, 60.0)
+"""Seconds of a day, an hour and a minute: ticks of long times are multiples of them."""
+
 _BINARY = ("bytes", "bytes/s")
 
 
@@ -47,7 +50,8 @@ class Scale:
         if self.axis.scale == "linear":
             counted = self.axis.unit == "count" and self.high - self.low >= 2
             binary = self.axis.unit in _BINARY
-            return _linear_ticks(self.low, self.high, binary=binary, whole=counted)
+            times = self.axis.unit == "s"
+            return _linear_ticks(self.low, self.high, binary=binary, whole=counted, seconds=times)
         base = 2.0 if self.axis.scale == "log2" else 10.0
         first = math.ceil(math.log(self.low, base) - 1e-9)
         last = math.floor(math.log(self.high, base) + 1e-9)
@@ -81,11 +85,16 @@ def scale(axis: Axis, values: Iterable[float], start: float, end: float) -> Scal
     return Scale(axis, low, high, start, end)
 
 
-def _linear_ticks(low: float, high: float, *, binary: bool, whole: bool) -> list[float]:
+def _linear_ticks(
+    low: float, high: float, *, binary: bool, whole: bool, seconds: bool
+) -> list[float]:
     span = high - low
     if span <= 0:
         return [low]
-    unit = 1024.0 ** max(0, math.floor(math.log(span, 1024))) if binary and span >= 1 else 1.0
+    if seconds:
+        unit = next((each for each in _TIMES if span >= 4 * each), 1.0)
+    else:
+        unit = 1024.0 ** max(0, math.floor(math.log(span, 1024))) if binary and span >= 1 else 1.0
     raw = span / unit / MAX_TICKS
     power = 10.0 ** math.floor(math.log10(raw))
     if power == 0 or not math.isfinite(power):

@@ -8,6 +8,7 @@ each chart. Texts are escaped before they get here (``render_html``).
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Sequence
 
 from ..sections import Axis, Heat, Lines, Mark, Ranges, Scatter, Series, Shares
@@ -139,14 +140,19 @@ def grid(y: Scale, left: float, right: float) -> Iterable[str]:
 
 
 def bottom_ticks(x: Scale, bottom: float) -> Iterable[str]:
+    """The ticks of the horizontal axis; a label that would touch the one before is left out."""
+    free = -math.inf
     for tick in x.ticks():
-        at = x.at(tick)
+        at, text = x.at(tick), x.text(tick)
         yield (
             f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom:g}" y2="{bottom + 4:g}"/>'
         )
+        if at - length_of(text) / 2 < free:
+            continue
+        free = at + length_of(text) / 2
         yield (
             f'<text class="tick" x="{at:.1f}" y="{bottom + 18:g}" text-anchor="middle">'
-            f"{x.text(tick)}</text>"
+            f"{text}</text>"
         )
 
 
@@ -177,14 +183,13 @@ def _marks(marks: Sequence[Mark], x: Scale, top: float, bottom: float) -> Iterab
 
 def _limits(limits: Sequence[Mark], y: Scale, right: float) -> Iterable[str]:
     """A line across the chart for each limit, with its label above it at the left."""
+    for limit in limits:
+        at = y.at(limit.at)
+        yield (f'<line class="mark" x1="{LEFT:g}" x2="{right:g}" y1="{at:.1f}" y2="{at:.1f}"/>')
     wanted = [y.at(limit.at) - 5 for limit in limits]
     heights = spread_out(wanted, 14, y.end + 4, y.start)
     for limit, height in zip(limits, heights, strict=True):
-        at = y.at(limit.at)
-        yield (
-            f'<line class="mark" x1="{LEFT:g}" x2="{right:g}" y1="{at:.1f}" y2="{at:.1f}"/>'
-            f'<text class="tick halo" x="{LEFT + 6:g}" y="{height:.1f}">{limit.label}</text>'
-        )
+        yield (f'<text class="tick halo" x="{LEFT + 6:g}" y="{height:.1f}">{limit.label}</text>')
 
 
 def _ranges(section: Ranges) -> tuple[list[str], float, str]:
@@ -206,7 +211,7 @@ def _ranges(section: Ranges) -> tuple[list[str], float, str]:
         start, width = min(origin, end), abs(end - origin)
         body.append(
             f'<text class="label" x="{left - 10:g}" y="{middle + 4:g}" text-anchor="end">'
-            f"{fitted(row.label, left - 12)}</text>"
+            f"{fitted(row.label, left - 12)}<title>{row.label}</title></text>"
             f'<rect class="{kind}" x="{start:.1f}" y="{middle - BAR / 2:g}" '
             f'width="{max(width, 1):.1f}" height="{BAR}"/>'
         )
