@@ -20,7 +20,7 @@ from ..text import MAX_SHOWN, printable
 from .common import add_common
 from .failure import report_error
 from .logs import logging_to
-from .output import output_to
+from .output import COMMAND, output_to
 from .streams import survive_closed_readers
 from .terminal import prepare_streams, warn
 from .verbs import VERBS, load_verbs, one_word
@@ -110,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = given[:1] if given[:1] and given[0] in VERBS else VERBS
         args = build_parser(known).parse_args(given)
         args.command_line = ["iobench", *words]
+        COMMAND.set(("iobench", *words))
         args.json = args.format == "json"
         with logging_to(args.log_level, args.log_file), output_to(args.output):
             code = int(args.run(args))

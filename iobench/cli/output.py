@@ -7,9 +7,13 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from ..errors import UsageError
+
+COMMAND: ContextVar[tuple[str, ...]] = ContextVar("command", default=())
+"""The command line that runs. A page of what has no recorded command ends with it."""
 
 
 @contextmanager

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from ..report.again import command_sections
 from ..report.page.whole import page
 from ..report.render_csv import render_csv
 from ..report.render_github import render_github
 from ..report.render_markdown import render_markdown
 from ..report.render_text import render_text
 from ..report.sections import Section
+from .output import COMMAND
 from .terminal import DEFAULT_COLUMNS, columns, show, show_data, show_json, use_color
 
 PIPE_COLUMNS = 140
@@ -28,7 +30,9 @@ def print_report(kind: str, document: object, sections: Sequence[Section]) -> No
     elif kind == "github":
         show_data(render_github(sections))
     elif kind == "html":
-        show_data(page(document, sections))
+        known = any(section.id == "again" for section in sections)
+        again = [] if known or not COMMAND.get() else command_sections(COMMAND.get())
+        show_data(page(document, [*sections, *again]))
     else:
         width = min(DEFAULT_COLUMNS, columns())
         room = columns() if sys.stdout.isatty() else PIPE_COLUMNS

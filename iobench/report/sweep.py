@@ -6,7 +6,9 @@ from statistics import median
 
 from ..schema.sweep import Sweep, SweepPoint, describe
 from ..units import counted, format_count, format_factor
+from .again import command_sections
 from .figures import BLANK, figure, raw, spread_of, word
+from .glance import ended
 from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
 from .sweep_charts import chart_sections
 from .sweep_front import COSTS, front_sections, on_front
@@ -37,13 +39,15 @@ def sections(sweep: Sweep) -> list[Section]:
     rows += [_failed(point) for point in sweep.points if point.failed]
     title = f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} visits each"
     told = _sentence(sweep, measured[0][1]) if measured else ""
-    found: list[Section] = [Headline(id="sweep", title=title, sentences=(told,) if told else ())]
+    found = ended("This sweep", sweep.status, "")
+    found.append(Headline(id="sweep", title=title, sentences=(told,) if told else ()))
     found += chart_sections(sweep)
     found += front_sections(sweep)
     if rows:
         found.append(Table(id="points", columns=_COLUMNS, rows=tuple(rows)))
     notes = tuple(Item(text=text) for text in sweep.left_out)
-    return [*found, *([Items(id="notes", title="Notes", items=notes)] if notes else [])]
+    found += [Items(id="notes", title="Notes", items=notes)] if notes else []
+    return [*found, *(command_sections(sweep.command) if sweep.command else [])]
 
 
 def _sentence(sweep: Sweep, best: SweepPoint) -> str:

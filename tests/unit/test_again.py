@@ -99,6 +99,13 @@ def test_what_makes_a_run_doubtful_comes_before_its_evidence() -> None:
     assert "no rule failed" in trust_text(doc.model_copy(update={"findings": found[:1]}))
 
 
+def test_a_page_without_a_recorded_command_has_that_which_made_it(tmp_path: Path) -> None:
+    page = tmp_path / "whatif.html"
+    words = ["whatif", str(RUNS / "calibrated"), "--cache", "1GiB", "--html", "-o", str(page)]
+    assert in_process(*words)[0] == 0
+    assert shlex.join(["iobench", *words]) in page.read_text()
+
+
 def test_several_runs_are_one_document(tmp_path: Path) -> None:
     """Each with its own figures; the exit code is that of the worst."""
     both = [str(RUNS / name) for name in ("calibrated", "checkpoint-stream")]

@@ -36,14 +36,16 @@ def _tables(sections: Sequence[Section]) -> dict[str, str]:
 
 def _points(timeline: Timeline) -> Table:
     """The points of a timeline as they are drawn, a row for each, in the order of their time."""
+    panes = [(timeline.y, timeline.tracks), *((pane.y, pane.tracks) for pane in timeline.panes)]
     points = [
-        (at, track.label, low, high)
-        for track in timeline.tracks
+        (at, track.label, low, high, axis.unit)
+        for axis, tracks in panes
+        for track in tracks
         for at, low, high in zip(track.at, track.low, track.high, strict=True)
     ]
     points.sort(key=lambda point: point[0])
     return Table(
         id=timeline.id,
-        columns=tuple(Column(name=name) for name in ("at_s", "track", "low", "high")),
+        columns=tuple(Column(name=name) for name in ("at_s", "track", "low", "high", "unit")),
         rows=tuple(Row(cells=tuple(Cell(value=value) for value in point)) for point in points),
     )
