@@ -15,7 +15,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +69,7 @@ GALLERY = (
         name="storage-binds",
         what="The same images as single files, behind a link on which each read takes 20 ms. The "
         "advice was tried, in turns with the settings of the run.",
-        measure=f"run demo --data {quoted(SLOW)} --repeat 4 --calibration 2s --budget 20s "
+        measure=f"run demo --data {quoted(SLOW)} --repeat 4 --calibration 2s --budget 40s "
         "--confirm --set reader.decode=false",
     ),
     Shown(
@@ -158,34 +159,40 @@ def directory_of(work: Path, name: str) -> str:
     return str(next((work / name).iterdir()).relative_to(work))
 
 
-def pages(work: Path) -> None:
-    """Write pages and records, and the list of them. Exits if they are too large."""
+def pages(work: Path) -> dict[str, str]:
+    """Write pages and records, and return the command of each. Exits if they are too large."""
     shutil.rmtree(KEPT, ignore_errors=True)
-    lines = []
+    commands = {}
+    places = {each.name: directory_of(work, each.name) for each in GALLERY if each.measure}
     for each in GALLERY:
-        places = {other.name: directory_of(work, other.name) for other in GALLERY if other.measure}
         own = places.get(each.name, "")
         words = each.report.format(own, **places)
         kept = KEPT / each.name
         kept.mkdir(parents=True)
         iobench(f"{words} --html -o {quoted(str(kept / 'report.html'))}", work)
-        files = ["report.html"]
         if own:
             shutil.copy(work / own / each.record, kept)
-            files.append(each.record)
-        links = ", ".join(f"[{file}](../results/reference/{each.name}/{file})" for file in files)
-        command = f"iobench {each.measure or words}"
-        lines += [f"## {each.name}", "", each.what, "", f"{links}", ""]
-        lines += ["```", command, "```", ""]
-        if (IMAGES / f"{each.name}.png").exists():
-            lines += [f"![{each.what}](images/{each.name}.png)", ""]
+        commands[each.name] = f"iobench {each.measure or words}"
     size = sum(file.stat().st_size for file in KEPT.rglob("*") if file.is_file())
     if size > MAX_BYTES:
         sys.exit(f"the gallery has {size:,} bytes, but {MAX_BYTES:,} is the limit")
+    return commands
+
+
+def describe(commands: Mapping[str, str]) -> None:
+    """Write docs/gallery.md: what each page shows, the command, links and pictures."""
+    lines = []
+    for each in GALLERY:
+        files = sorted(file.name for file in (KEPT / each.name).iterdir())
+        links = ", ".join(f"[{file}](../results/reference/{each.name}/{file})" for file in files)
+        lines += [f"## {each.name}", "", *textwrap.wrap(each.what, 98), "", links, ""]
+        lines += ["```", commands[each.name], "```", ""]
+        if each.name in PICTURES:
+            lines += [f"![The page of {each.name}](images/{each.name}.png)", ""]
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     tail = rest.partition(END)[2]
     told = "\n".join(lines)
-    PAGE.write_text(f"{head}{BEGIN}\n\n{told}{END}{tail}", encoding="utf-8")
+    PAGE.write_text(f"{head}{BEGIN}\n\n{told}\n{END}{tail}", encoding="utf-8")
 
 
 def pictures() -> None:
@@ -224,9 +231,9 @@ def main() -> None:
 def make(work: Path, args: argparse.Namespace) -> None:
     if not args.pages:
         measure(work, args.only)
-    pages(work)
+    commands = pages(work)
     pictures()
-    pages(work)
+    describe(commands)
 
 
 if __name__ == "__main__":
