@@ -91,7 +91,7 @@ class RunCurve(Record):
     """The storage's curve for the requests that the run's reader issues."""
 
     curve: StorageCurve
-    large: StorageCurve | None = None  # large sequential requests
+    large: StorageCurve | None = None  # requests of another size, mostly larger ones
     in_flight: Figure | None = None  # reads in flight of the run: "your job works here"
     not_measured: str = ""
 

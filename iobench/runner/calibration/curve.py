@@ -26,7 +26,7 @@ from ...storage.base import Entry
 from ...units import counted, format_bytes
 from ..curve.curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
 from ..curve.places import Places, blocks, samples
-from ..curve.story import MAX_IN_FLIGHT, overhead_s, second_requests
+from ..curve.story import MAX_IN_FLIGHT, best_bytes_per_s, overhead_s, second_requests
 from ..plan import Plan
 from ..third_party import is_library
 from .bench import Bench
@@ -72,15 +72,16 @@ def storage_curve(bench: Bench) -> Ceiling:
 
 
 def measure(bench: Bench) -> RunCurve:
-    """The curve of the plan's own requests, and one of large sequential requests.
+    """The curve of the plan's own requests, and one of requests of another size.
 
-    Where the objects are too small for large requests, the second curve is one of small requests.
+    What the second ones are depends on what the first curve shows, see ``second_requests``.
     fio's job files and figures stay in the run's directory, in ``fio``. Raises StorageError, and
     UsageError if there is nothing to read.
     """
     plan, objects = bench.plan, _objects(bench.plan)
     places, note = requests(plan, objects)
-    second = second_requests(objects, places.median_bytes, seed=plan.seed)
+    usual = places.median_bytes
+    second = second_requests(objects, usual, seed=plan.seed)
     whole = budget_s(bench.seconds)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="iobench-curve-") as folder:
@@ -103,6 +104,9 @@ def measure(bench: Bench) -> RunCurve:
             share = 1.0 if second is None else 1 - _OTHER_SHARE
             own = curve(places, first=1, until_s=share * whole)
             other = None
+            best = best_bytes_per_s(own)
+            if second is not None and best > 0:
+                second = second_requests(objects, usual, bytes_per_s=best, seed=plan.seed)
             if second is not None and own.points:
                 other = conclude_curve(curve(second, first=_FIRST_OTHER, until_s=whole))
         finally:

@@ -30,15 +30,16 @@ MAX_TIME_S = 3600
 SAMPLE_BLOCK = 4 << 20
 """Bytes of the largest request for a part of a sample, as ``reader.block_size`` has it."""
 
-LARGE_BYTES = (4 << 20, 1 << 20)
-_LARGE_PLACES = 16
-"""Sizes of large requests, the first for which the data has that many places."""
-
+_LARGER = (4 << 20, 1 << 20, 256 << 10, 64 << 10)
 _SMALL_BYTES = 4 << 10
-_SMALLER = 4
-"""Where the objects are too small for large requests: the second curve's requests, and by how much
-they must be smaller than the other ones.
+_APART = 4
+"""Sizes that the second curve's requests may have. They are so many times as large as the other
+ones, or so many times smaller.
 """
+
+_LARGE_PLACES = 16
+_LARGE_READS = 16
+"""Larger requests need that many places in the data, and that many of them are read in a second."""
 
 _MIN_POINTS = 3
 _SEED = 42
@@ -48,12 +49,12 @@ _SEED = 42
 class ProbePlan:
     """A probe with all decisions made. ``requests``: bytes; None stands for a dataset's samples.
 
-    ``second``: the requests that tell operations from bytes, see ``second_requests``.
+    ``second``: requests of another size tell operations from bytes, see ``second_requests``.
     """
 
     target: Target
     requests: Sequence[int | None]
-    second: Places | None
+    second: bool
     max_in_flight: int
     budget_s: float
     point_s: float
@@ -61,7 +62,7 @@ class ProbePlan:
 
     @property
     def curves(self) -> int:
-        return len(self.requests) + (self.second is not None)
+        return len(self.requests) + self.second
 
     @property
     def most_points(self) -> int:
@@ -92,8 +93,8 @@ def plan_probe(
 
     Raises UsageError for a request that the data can't serve, and for too short a time.
     """
-    storage, objects = target.storage, target.objects
-    largest = max(entry.size for entry in objects)
+    storage = target.storage
+    largest = max(entry.size for entry in target.objects)
     for size in requests:
         if size % storage.alignment:
             raise UsageError(
@@ -109,13 +110,11 @@ def plan_probe(
     chosen: list[int | None] = list(requests)
     if not chosen:
         chosen = [None] if target.manifest else [DEFAULT_REQUEST]
-    usual = target.manifest.mean_stored_bytes if target.manifest else DEFAULT_REQUEST
-    smallest = min(usual if size is None else size for size in chosen)
     overhead = overhead_s(storage)
     plan = ProbePlan(
         target=target,
         requests=chosen,
-        second=second_requests(objects, smallest, seed=_SEED),
+        second=_second(target, chosen) is not None,
         max_in_flight=max_in_flight,
         budget_s=budget_s,
         point_s=0.0,
@@ -171,13 +170,14 @@ def run_probe(plan: ProbePlan, *, tell: Callable[[str], None] = lambda title: No
             failed = [curve for curve in curves if not curve.points]
             if len(failed) == len(curves):
                 raise StorageError(failed[0].not_measured)
-            if plan.second is not None:
-                large = measure(plan.second)
+            if plan.second:
+                fastest = max(best_bytes_per_s(curve) for curve in curves)
+                second = _second(target, plan.requests, bytes_per_s=fastest)
+                large = measure(second) if second is not None else None
             else:
                 notes.append(
-                    "requests of another size were not measured, since the objects have too few "
-                    f"pieces of {format_bytes(LARGE_BYTES[-1])} and are too small for other ones; "
-                    "so operations and bytes can't be told apart"
+                    "requests of another size were not measured, since the objects are too few or "
+                    "too small for larger ones; so operations and bytes can't be told apart"
                 )
         finally:
             target.storage.close()
@@ -199,23 +199,45 @@ def run_probe(plan: ProbePlan, *, tell: Callable[[str], None] = lambda title: No
     )
 
 
-def second_requests(objects: Sequence[Entry], usual: float, *, seed: int) -> Places | None:
+def second_requests(
+    objects: Sequence[Entry], usual: float, *, bytes_per_s: float = math.inf, seed: int
+) -> Places | None:
     """Requests of another size than the ``usual`` bytes, to tell operations from bytes.
 
-    They are large and sequential. Where the objects have too few large pieces, they are small and
-    in random order. None if the usual ones are small themselves.
+    They are larger and sequential, and as large as storage of ``bytes_per_s`` serves quickly: with
+    a few reads in a second, a rate is not known well enough. Where no larger ones are quick, or the
+    objects have too few places for them, they are small and in random order. None if the usual ones
+    are small themselves and the objects are, too; this does not depend on ``bytes_per_s``.
     """
-    for size in LARGE_BYTES:
-        if sum(entry.size // size for entry in objects) >= _LARGE_PLACES:
-            return blocks(objects, size, order="sequential", seed=seed)
-    if usual < _SMALLER * _SMALL_BYTES:
-        return None
-    return blocks(objects, _SMALL_BYTES, order="random", seed=seed)
+    larger = [
+        size
+        for size in _LARGER
+        if size >= _APART * usual and sum(entry.size // size for entry in objects) >= _LARGE_PLACES
+    ]
+    quick = [size for size in larger if size * _LARGE_READS <= bytes_per_s * MAX_POINT_S]
+    if not quick and usual >= _APART * _SMALL_BYTES:
+        return blocks(objects, _SMALL_BYTES, order="random", seed=seed)
+    found = (quick or larger[-1:])[:1]
+    return blocks(objects, found[0], order="sequential", seed=seed) if found else None
+
+
+def best_bytes_per_s(curve: StorageCurve) -> float:
+    """The highest bytes/s of a curve's points; 0 without any."""
+    return max((point.bytes_per_s.value for point in curve.points), default=0.0)
 
 
 def overhead_s(storage: Storage) -> float:
     """The time that one point takes beside its reads."""
     return OVERHEAD_S if isinstance(storage, Files) and fio.available() else 0.1
+
+
+def _second(
+    target: Target, requests: Sequence[int | None], *, bytes_per_s: float = math.inf
+) -> Places | None:
+    """The requests of the second curve. ``requests`` are those of ProbePlan."""
+    usual = target.manifest.mean_stored_bytes if target.manifest else DEFAULT_REQUEST
+    smallest = min(usual if size is None else size for size in requests)
+    return second_requests(target.objects, smallest, bytes_per_s=bytes_per_s, seed=_SEED)
 
 
 def _places(target: Target, size: int | None) -> Places:
