@@ -77,7 +77,7 @@ def read_at_depth(
     log = Path(figures.job_file).with_suffix(".windows_bw.log")
     text = log.read_text(encoding="utf-8") if log.exists() else ""
     windows = window_rates(text, figures.seconds, window_s, figures.bytes_per_s)
-    count, size = figures.ios, figures.bytes / figures.ios
+    count, size = figures.ios, mean_bytes(reads, figures.ios, figures.bytes)
     # A single thread replays a beginning of the log; several may be at different places of theirs.
     used = min(count + in_flight, len(reads)) if job.jobs == 1 else len(reads)
     return Depth(
@@ -85,7 +85,7 @@ def read_at_depth(
         reads=count,
         bytes=figures.bytes,
         seconds=figures.seconds,
-        reads_per_s=figures.iops,
+        reads_per_s=figures.bytes_per_s / size,
         bytes_per_s=figures.bytes_per_s,
         window_reads_per_s=[rate / size for rate in windows],
         window_bytes_per_s=windows,
@@ -96,6 +96,16 @@ def read_at_depth(
         client_cpu_share=figures.cpu_s / figures.seconds / min(job.jobs, effective_cores()),
         used=used,
     )
+
+
+def mean_bytes(reads: Sequence[tuple[Path, int, int]], count: int, moved: int) -> float:
+    """Mean bytes of the first ``count`` reads, of which fio has ``moved`` so many bytes.
+
+    Where fio comes to the end of its log, its number of reads includes those in flight, whose bytes
+    and time it leaves out. The rate of reads is therefore that of bytes over this mean.
+    """
+    lengths = [length for _, _, length in reads[:count]]
+    return sum(lengths) / len(lengths) if lengths else moved / count
 
 
 def window_rates(log: str, seconds: float, window_s: float, mean: float) -> list[float]:

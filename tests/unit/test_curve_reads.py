@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,10 @@ from hypothesis import strategies as st
 from iobench.errors import IobenchError, StorageError
 from iobench.measure import fio
 from iobench.measure.depth import WINDOWS, of_cycles
-from iobench.measure.fio_depth import jobs_of, read_at_depth, window_rates
+from iobench.measure.fio_depth import jobs_of, mean_bytes, read_at_depth, window_rates
 from iobench.runner.curve.curve import CurveMeasurement, Limits
 from iobench.runner.curve.places import Place, Places, blocks, samples
+from iobench.runner.curve.story import second_requests
 from iobench.runner.curve.threads import ThreadReader
 from iobench.schema.curve import StorageCurve
 from iobench.storage.base import Buffer, Entry, Retries, StorageTraits
@@ -194,6 +196,13 @@ def test_fios_threads_share_the_reads_in_flight(in_flight: int) -> None:
 # threads
 
 
+def test_reads_in_flight_at_the_end_of_a_log_have_no_bytes() -> None:
+    """fio counted 256 reads, of which 30 were in flight when it took its bytes and its time."""
+    reads = [(Path("a"), number, 4096) for number in range(256)]
+    assert mean_bytes(reads, 256, 226 * 4096) == 4096
+    assert mean_bytes([(Path("a"), 0, 1), (Path("a"), 1, 3)], 1, 1) == 1
+
+
 def test_threads_keep_that_many_in_flight_and_read_each_place_once() -> None:
     storage = Watched(OBJECTS)
     places = blocks(ENTRIES, 1000, order="random", seed=1).take(200, enough=1).places
@@ -230,16 +239,49 @@ def test_the_time_ends_the_reads() -> None:
 
 
 def test_a_short_time_at_a_great_depth_is_no_faster_than_the_storage() -> None:
-    """A storage of 400 reads/s that begins idle: the first read of 32 readers waits for 16 others
+    """A storage of 100 reads/s that begins idle: the first read of 32 readers waits for 16 others
     on average, each later one for 31.
     """
-    storage = ThrottledStorage(Watched(OBJECTS), iops=400)
+    storage = ThrottledStorage(Watched(OBJECTS), iops=100)
     places = blocks(ENTRIES, 1000, order="random", seed=1).take(300, enough=1).places
     found = ThreadReader(storage, max_bytes=1000, once=False).read(
         places, in_flight=32, seconds=0.001, most=0
     )
     assert found.reads >= 2 * 32
-    assert found.reads_per_s <= 1.05 * 400
+    assert found.reads_per_s <= 1.05 * 100
+
+
+class OneWaits(Watched):
+    """Its fourth read ends once 40 others have ended."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        super().__init__(objects)
+        self.begun, self.others, self.in_time = count(1), 0, False
+        self.ended = threading.Condition()
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        with self.ended:
+            if next(self.begun) == 4:
+                self.in_time = self.ended.wait_for(lambda: self.others >= 40, timeout=10)
+        done = super().read_into(key, offset, buffer, once=once)
+        with self.ended:
+            self.others += 1
+            self.ended.notify_all()
+        return done
+
+
+def test_readers_go_on_until_the_slowest_one_has_finished() -> None:
+    """Else its last reads would meet fewer others, and would seem to be faster. These further reads
+    do not count.
+    """
+    storage = OneWaits(OBJECTS)
+    places = blocks(ENTRIES, 100, order="random", seed=1).take(3000, enough=1).places
+    found = ThreadReader(storage, max_bytes=100, once=False).read(
+        places, in_flight=4, seconds=0.001, most=0
+    )
+    assert storage.in_time
+    assert found.reads >= 40
+    assert len(found.window_reads_per_s) < 5  # of ten counted reads at most
 
 
 @pytest.mark.parametrize(
@@ -251,6 +293,33 @@ def test_a_failing_read_is_one_error(place: Place) -> None:
         ThreadReader(Watched(OBJECTS), max_bytes=2000, once=False).read(
             [*good, place, *good], in_flight=3, seconds=600, most=0
         )
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("objects", "usual", "bytes_per_s", "size", "order"),
+    [
+        ([6 * MIB] * 20, 100_000, 1e9, 4 * MIB, "sequential"),
+        ([6 * MIB] * 20, 100_000, 20e6, MIB, "sequential"),  # 5 large ones in a second are too few
+        ([6 * MIB] * 20, 4096, 1e6, 64 << 10, "sequential"),
+        ([6 * MIB] * 20, MIB, 20e6, 4096, "random"),  # no larger ones are quick
+        ([6 * MIB] * 5, MIB, 1e9, 4096, "random"),  # too few places for larger ones
+        ([20_000] * 400, 20_000, 4e6, 4096, "random"),
+        ([6 * MIB] * 20, 4096, 1e5, 64 << 10, "sequential"),  # small ones have no choice
+        ([8192] * 400, 8192, 4e6, None, None),
+    ],
+)
+def test_the_second_requests_are_of_another_size_and_quick(
+    objects: list[int], usual: int, bytes_per_s: float, size: int | None, order: str | None
+) -> None:
+    entries = [Entry(f"{number}", size) for number, size in enumerate(objects)]
+    found = second_requests(entries, usual, bytes_per_s=bytes_per_s, seed=1)
+    exists = second_requests(entries, usual, seed=1)
+    assert (found is None) == (exists is None) == (size is None)
+    if found is not None:
+        assert (found.median_bytes, found.order) == (size, order)
 
 
 # whole curves
