@@ -5,6 +5,8 @@ The rows of causes are the same at each of them; ``make oracles`` alone runs tho
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,16 +20,20 @@ from iobench.generator import generate
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
-from tests.servers.nfs import ganesha_v4
+from tests.servers.nfs import ganesha_v4, rclone_nfs
 from tests.servers.s3 import BUCKET, ENVIRONMENT, rclone_server
 
 
 @dataclass
 class Place:
-    """A storage with a folder of this host behind it, in which datasets are made."""
+    """A storage with a folder of this host behind it, in which datasets are made.
+
+    ``target``: the URL of a folder that can be written to.
+    """
 
     root: Path
     address: Callable[[str, int], str]  # the URL of a folder below ``root``, by the server's port
+    target: Callable[[str], str]
     port: int = 0
     direct: dict[str, Any] = field(default_factory=dict)  # reader settings against page caches
     notices_s: float = 0.0  # until the server sees new files
@@ -53,7 +59,18 @@ def wrapped(scheme: str, url: str, **options: object) -> str:
 
 @contextmanager
 def local(folder: Path) -> Iterator[Place]:
-    yield Place(folder, lambda name, port: str(folder / name), direct={"direct": True})
+    """What is written goes to memory: other work on the disk would slow a durable write."""
+    memory = Path("/dev/shm")
+    written = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else folder))
+    try:
+        yield Place(
+            folder,
+            lambda name, port: str(folder / name),
+            lambda name: str(written / name),
+            direct={"direct": True},
+        )
+    finally:
+        shutil.rmtree(written, ignore_errors=True)
 
 
 @contextmanager
@@ -65,6 +82,7 @@ def s3(folder: Path) -> Iterator[Place]:
         yield Place(
             folder / "server" / "data" / BUCKET,
             lambda name, port: server.url(name, endpoint=f"http://127.0.0.1:{port}"),
+            server.url,
             server.port,
             notices_s=1.5,
         )
@@ -72,12 +90,14 @@ def s3(folder: Path) -> Iterator[Place]:
 
 @contextmanager
 def nfs(folder: Path) -> Iterator[Place]:
-    with ganesha_v4(folder / "server") as server:
+    """libnfs writes with version 3 alone, which another server has."""
+    with ganesha_v4(folder / "server") as server, rclone_nfs(folder / "third") as third:
         yield Place(
             server.root,
             lambda name, port: server.url(
                 f"export/{name}", version=4, nfsport=port, mountport=port
             ),
+            third.url,
             server.port,
         )
 
