@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,12 @@ def examples(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.startswith("  iobench ")]
 
 
+def words_of(example: str) -> list[str]:
+    """Those that iobench gets: the shell keeps comments, and what writes to a file."""
+    words = shlex.split(example, comments=True)[1:]
+    return list(takewhile(lambda word: word not in (">", ">>"), words))
+
+
 def help_of(*verb: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "100")
@@ -125,9 +132,9 @@ def test_every_verb_ends_its_help_with_examples(verb: str) -> None:
     shown = examples(tail)
     assert len(shown) >= 2
     for example in shown:
-        words = one_word(shlex.split(example, comments=True)[1:])
+        words = one_word(words_of(example))
         assert words[0] == verb
-        assert build_parser().parse_args(words[: words.index(">")] if ">" in words else words)
+        assert build_parser().parse_args(words)
 
 
 def test_the_help_of_the_whole_names_every_verb_and_exit_code() -> None:
@@ -309,7 +316,7 @@ def test_every_example_runs(
         words
         for verb in order
         for example in examples(help_of(*verb.split()))
-        for words in [shlex.split(example.partition(" > ")[0], comments=True)[1:]]
+        for words in [words_of(example)]
     ]
     commands = [
         words for words in commands if not any("s3://" in word for word in words)
