@@ -30,7 +30,8 @@ _TYPES = {
     name: np.dtype(text.split(",")[0]) for name, text in SAMPLE_COLUMNS.items() if name != "phase"
 }
 _SHORTEST = 0.2
-"""A last sample of an epoch that is shorter than this share of an interval is left out."""
+"""A last sample of an epoch that is shorter than this share of an interval is left out, unless it
+is the only one."""
 
 Read = Callable[[], Mapping[str, float | None]]
 
@@ -73,7 +74,8 @@ class Sampler:
     def end(self) -> None:
         """The epoch is over."""
         passed = time.monotonic_ns() - self._last_ns
-        if self._epoch is not None and passed >= _SHORTEST * self._interval_ns:
+        only = self._last_ns == self._began_ns and passed > 0
+        if self._epoch is not None and (only or passed >= _SHORTEST * self._interval_ns):
             self._take()
         self._epoch = None
 

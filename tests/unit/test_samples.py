@@ -59,6 +59,16 @@ def test_samples_are_bounded_and_their_sums_exact(ticks: int) -> None:
     assert np.isnan(found["network_sent_bytes"]).all()
 
 
+def test_an_epoch_that_is_shorter_than_a_sample_has_one() -> None:
+    source = counting()
+    sampler = Sampler(None, interval_s=1000.0, read=lambda: next(source))
+    sampler.prepare()
+    sampler.begin(0, time.monotonic_ns() - 1000)
+    sampler.tick()
+    sampler.end()
+    assert sampler.close()["device_read_bytes"].tolist() == [1000.0]
+
+
 def test_a_file_of_samples_gives_back_what_was_sampled(tmp_path: Path) -> None:
     parts = [("measure", number, sampled(3, capacity=100)) for number in range(2)]
     write_samples(tmp_path / "resources.parquet", parts)
