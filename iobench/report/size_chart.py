@@ -26,10 +26,15 @@ def rate_sections(need: Requirement) -> list[Section]:
     needed = need.buy_bytes_per_s
     if found is not None:
         rate, low, high = found.read_bytes_per_s, found.low_bytes_per_s, found.high_bytes_per_s
-        known = low is not None and high is not None
-        text = spread(rate, low or rate, high or rate, format_rate) if known else format_rate(rate)
         rows.append(
-            Range(label="measured", text=text, value=rate, low=low, high=high, mark="delivered")
+            Range(
+                label="measured",
+                text=format_rate(rate),
+                value=rate,
+                low=low,
+                high=high,
+                mark="delivered",
+            )
         )
         needed = found.needed_bytes_per_s
     title = "What the job demands" + (", and what the storage delivers" if found else "")
@@ -58,4 +63,6 @@ def rate_sections(need: Requirement) -> list[Section]:
 
 
 def _cell(row: Range) -> Cell:
-    return Cell(value=row.value, text=row.text)
+    if row.low is None or row.high is None:
+        return Cell(value=row.value, text=row.text)
+    return Cell(value=row.value, text=spread(row.value, row.low, row.high, format_rate))
