@@ -317,7 +317,7 @@ def test_a_summary_shows_texts_as_they_are() -> None:
     doc = build_run().model_copy(update={"findings": [finding], "run_id": text})
     shown = render_github(sections(doc))
     tags = set(re.findall(r"<[^>]*>", shown))
-    assert tags == {"<details>", "</details>", "<summary>", "</summary>"}
+    assert tags == {"<details>", "</details>", "<summary>", "</summary>", "<pre>", "</pre>"}
     assert not RAW.search(shown.replace("\n", ""))
     assert "@me" not in shown
     assert "](" not in shown
