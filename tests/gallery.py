@@ -32,7 +32,7 @@ MAX_BYTES = 3 << 20
 """Of all pages and records that are kept."""
 
 MAX_PICTURE = 200_000
-WIDTH, HEIGHT = 1440, 1150
+WIDTH, HEIGHT, COLORS = 1440, 1150, 128
 
 SLOW = "throttled+files?latency=20ms"
 """Files behind a link on which each read takes 20 ms."""
@@ -113,8 +113,8 @@ GALLERY = (
     ),
     Shown(
         name="cost",
-        what="What a million samples cost on three kinds of hosts, by the run on the local disk.",
-        report="cost {run} --instance g5.xlarge --instance g5.4xlarge --epochs 90",
+        what="What samples cost on a host of one type, on demand and as a spot instance, by the first run.",
+        report="cost {run} --instance g5.xlarge --epochs 90",
     ),
     Shown(
         name="history",
@@ -125,7 +125,7 @@ GALLERY = (
         name="probe",
         what="The storage's curve alone.",
         measure="",
-        report="probe data --time 10s",
+        report="probe data --time 5s",
     ),
 )
 
@@ -198,6 +198,7 @@ def describe(commands: Mapping[str, str]) -> None:
 
 def pictures() -> None:
     """The top of some pages, as Chromium draws them. Exits if a picture is too large."""
+    from PIL import Image
     from playwright.sync_api import sync_playwright
 
     IMAGES.mkdir(exist_ok=True)
@@ -210,6 +211,7 @@ def pictures() -> None:
             tab.goto((KEPT / name / "report.html").as_uri())
             file = IMAGES / f"{name}.png"
             tab.screenshot(path=file)
+            Image.open(file).convert("RGB").quantize(COLORS).save(file, optimize=True)
             if file.stat().st_size > MAX_PICTURE:
                 sys.exit(f"{file} has more than {MAX_PICTURE:,} bytes")
         browser.close()
