@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow oracles coverage check bench fuzz promises gallery clean fio libnfs gcc ganesha
+.PHONY: help setup demo test test-all test-slow oracles coverage check bench fuzz promises gallery clean fio libnfs gcc ganesha chromium
 
 # Without it, each of hundreds of processes that tests start would compile iobench anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -32,7 +32,7 @@ test: setup gcc  ## the tests that take minutes: every verb, on local disk and a
 
 test-all: test test-slow  ## all tests but the longest oracles: those of "make test" first
 
-test-slow: setup gcc ganesha  ## the tests that "make test" leaves out
+test-slow: setup gcc ganesha chromium  ## the tests that "make test" leaves out
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'slow and not alone'
 	# Oracles measure speeds: one at a time, with nothing beside them.
 	$(BIN)/python -m pytest -q -m 'alone and not long' tests/oracle
@@ -40,7 +40,7 @@ test-slow: setup gcc ganesha  ## the tests that "make test" leaves out
 oracles: setup gcc ganesha  ## every oracle, one at a time (an hour)
 	$(BIN)/python -m pytest -q -m alone tests/oracle
 
-coverage: setup gcc ganesha  ## which branches the tests take, by package (half an hour)
+coverage: setup gcc ganesha chromium  ## which branches the tests take, by package (half an hour)
 	rm -f .coverage .coverage.*
 	$(BIN)/python -m coverage run -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(COVERED)
 	$(BIN)/python -m coverage combine -q
@@ -110,6 +110,15 @@ gcc:
 	  $(APT) update >/dev/null 2>&1 && $(APT) install -y gcc libc6-dev >/dev/null 2>&1 && exit 0
 	fi
 	echo "gcc is missing, so faults will not be tested. Install it: apt-get install gcc libc6-dev" >&2
+
+# The tests of pages open them in it. A font comes with it, so that there is one on a bare machine.
+chromium:
+	command -v chromium >/dev/null && exit 0
+	if $(ROOT_APT); then
+	  echo "installing chromium" >&2
+	  $(APT) update >/dev/null 2>&1 && $(APT) install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 && exit 0
+	fi
+	echo "chromium is missing, so pages will not be opened. Install it: apt-get install chromium" >&2
 
 # The tests of NFS version 4 start this server themselves, on loopback. policy-rc.d keeps apt from
 # starting it, and systemctl keeps it and the port mapper that comes with it from the next boot.

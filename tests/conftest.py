@@ -56,6 +56,8 @@ SLOW = (
     "faults/test_read_faults.py",
     "faults/test_runs.py",
     "faults/test_wrong_kinds.py",
+    # A browser opens every page.
+    "browser",
     # Every format, library and writer through whole commands.
     "contract/test_checkpoint.py",
     "contract/test_loader_libraries.py",

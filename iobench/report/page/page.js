@@ -21,8 +21,14 @@ for (const button of document.querySelectorAll("button[data-of]")) {
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   });
 }
-const details = document.querySelectorAll("details");
-addEventListener("beforeprint", () => details.forEach((each) => { each.open = true; }));
+// What is wider than its box can be scrolled by keyboard, and only that is a stop of the tab key.
+const wide = new ResizeObserver((seen) => {
+  for (const { target } of seen) {
+    if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }
+});
+document.querySelectorAll(".wide, .figure-box").forEach((each) => wide.observe(each));
 const zoomed = 0.5;
 const dashes = [undefined, [6, 4], [2, 3], [10, 3, 2, 3]];
 const powers = [...Array(60).keys()].map((power) => 2 ** power);
@@ -146,3 +152,29 @@ if (typeof uPlot !== "undefined") {
   let waiting = 0;
   addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(draw, 150); });
 }
+// On paper all tables are open, and timelines have the light colours and the width of a sheet.
+const sheet = 640;
+let before = null;
+addEventListener("beforeprint", () => {
+  if (before) return;
+  const root = document.documentElement;
+  const closed = [...document.querySelectorAll("details:not([open])")];
+  before = { closed, theme: root.dataset.theme };
+  closed.forEach((each) => { each.open = true; });
+  root.dataset.theme = "light";
+  if (typeof uPlot === "undefined") return;
+  const zooms = plots.map((plot) => ({ ...plot.scales.x }));
+  draw();
+  plots.forEach((plot, number) => {
+    plot.setSize({ width: Math.min(sheet, plot.width), height: plot.height });
+    plot.setScale("x", { min: zooms[number].min, max: zooms[number].max });
+  });
+});
+addEventListener("afterprint", () => {
+  if (!before) return;
+  before.closed.forEach((each) => { each.open = false; });
+  if (before.theme) document.documentElement.dataset.theme = before.theme;
+  else delete document.documentElement.dataset.theme;
+  before = null;
+  if (typeof uPlot !== "undefined") draw();
+});

@@ -33,6 +33,20 @@ COLORS = 8
 PART_COLORS = 10
 """Classes ``c0`` to ``c9``, for the parts of a bar."""
 
+HATCHES = (
+    "",
+    "M-2 2l4-4M0 8l8-8M6 10l4-4",
+    "M0 4h8",
+    "M-2 6l4 4M0 0l8 8M6-2l4 4",
+    "M4 0v8",
+    "M1 2h3M5 6h3",
+    "M0 4h8M4 0v8",
+    "M0 0l8 8M0 8l8-8",
+    "M0 2h8M0 6h8",
+    "M2 0v8M6 0v8",
+)
+"""A pattern of lines, 8 x 8, for each colour: colours of equal lightness differ in gray, too."""
+
 
 def chart(section: Lines | Ranges | Shares) -> str:
     """The chart as one ``svg`` element, with title and description for screen readers."""
@@ -248,14 +262,20 @@ def _shares(section: Shares) -> tuple[list[str], float, str]:
     color = {at: number % PART_COLORS for number, at in enumerate(drawn)}
     right, top = WIDTH - 20, 34
     bottom = top + ROW * len(section.rows)
-    body: list[str] = []
+    body = [
+        f'<pattern id="{section.id}-h{number}" width="8" height="8" '
+        f'patternUnits="userSpaceOnUse"><path class="hatch" d="{HATCHES[number]}"/></pattern>'
+        for number in sorted(set(color.values()))
+        if HATCHES[number]
+    ]
     at_x = float(LABELS)
     for at in drawn:
+        where = f'x="{at_x:g}" y="6" width="16" height="16"'
         body.append(
-            f'<rect class="part c{color[at]}" x="{at_x:g}" y="8" width="12" height="12"/>'
-            f'<text class="tick" x="{at_x + 17:g}" y="18">{section.parts[at]}</text>'
+            f'<rect class="part c{color[at]}" {where}/>{_hatched(section, color[at], where)}'
+            f'<text class="tick" x="{at_x + 21:g}" y="18">{section.parts[at]}</text>'
         )
-        at_x += 34 + CHARACTER * len(section.parts[at])
+        at_x += 38 + CHARACTER * len(section.parts[at])
     for number, (label, shares) in enumerate(section.rows):
         y = top + ROW * number
         body.append(
@@ -268,9 +288,11 @@ def _shares(section: Shares) -> tuple[list[str], float, str]:
             if width <= 0:
                 continue
             text = text_of(shares[at], "share")
+            where = f'x="{start:.1f}" y="{y + 3:g}" width="{width:.1f}" height="20"'
             body.append(
-                f'<rect class="part c{color[at]}" x="{start:.1f}" y="{y + 3:g}" '
-                f'width="{width:.1f}" height="20"><title>{section.parts[at]}: {text}</title></rect>'
+                f'<rect class="part c{color[at]}" {where}>'
+                f"<title>{section.parts[at]}: {text}</title></rect>"
+                f"{_hatched(section, color[at], where)}"
             )
             if width > CHARACTER * len(text) + 8:
                 body.append(
@@ -284,3 +306,10 @@ def _shares(section: Shares) -> tuple[list[str], float, str]:
         for label, shares in section.rows
     )
     return body, bottom + 10, told
+
+
+def _hatched(section: Shares, color: int, where: str) -> str:
+    """The lines over a shape of this colour, whose place is ``where``."""
+    if not HATCHES[color]:
+        return ""
+    return f'<rect class="lines" {where} fill="url(#{section.id}-h{color})"/>'
