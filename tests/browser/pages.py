@@ -128,7 +128,7 @@ def long_names() -> str:
     )
 
 
-def _reported(name: str) -> Callable[[], str]:
+def reported(name: str) -> Callable[[], str]:
     def text() -> str:
         shown: Sequence[Section] = report(name)
         return page({"report": name}, shown)
@@ -137,11 +137,11 @@ def _reported(name: str) -> Callable[[], str]:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    **{name: _reported(name) for name in REPORTS if not name.startswith(("record ", "run with"))},
+    **{name: reported(name) for name in REPORTS if not name.startswith(("record ", "run with"))},
     **{
         path.name: (lambda name=path.name: with_steps(name))  # type: ignore[misc]
         if (path / EVENTS_FILE).exists()
-        else _reported(f"record {path.name}")
+        else reported(f"record {path.name}")
         for path in sorted(RUNS.iterdir())
     },
     "one step": lambda: made(1, 1),

@@ -52,19 +52,15 @@ def test_every_chart_is_drawn(shown: Opened) -> None:
     """Paper, text, and at least one colour, in the pixels of each."""
     charts = shown.page.locator("svg.chart, .timeline canvas")
     assert charts.count() == shown.page.locator("svg.chart, .timeline").count()
-    whole = Image.open(io.BytesIO(shown.page.screenshot(full_page=True))).convert("RGB")
-    boxes = shown.page.evaluate(
-        "() => [...document.querySelectorAll('svg.chart, .timeline canvas')].map(each => {"
-        "const at = each.getBoundingClientRect(); return [at.left + scrollX, at.top + scrollY, "
-        "at.right + scrollX, at.bottom + scrollY] })"
-    )
-    for box in boxes:
-        pixels = np.asarray(whole.crop(tuple(map(round, box)))).reshape(-1, 3).astype(int)
+    for chart in charts.all():
+        image = Image.open(io.BytesIO(chart.screenshot())).convert("RGB")
+        pixels = np.asarray(image).reshape(-1, 3).astype(int)
         colors, counts = np.unique(pixels, axis=0, return_counts=True)
         inked = colors[counts > MIN_INK]
-        saturated = inked.max(axis=1) - inked.min(axis=1)
-        assert len(inked) >= 3, box
-        assert saturated.max() > 40 or counts[counts > MIN_INK].size > 3, box
+        # A hue, or several grays beside paper and text.
+        hues = inked.max(axis=1) - inked.min(axis=1)
+        assert len(inked) >= 3
+        assert hues.max() > 40 or len(inked) > 3
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,0 +1,249 @@
+"""What people do with a page: zoom, use the keyboard, choose a theme, download, print in gray."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Page
+
+from iobench.analyse.verdict.metrics import select
+from iobench.analyse.verdict.steps import MAX_BINS
+from iobench.report.page.whole import page as html_of
+from iobench.report.record import sections
+from iobench.report.timeline import MAX_RANKS
+from tests.browser.pages import RUNS, Opened, recorded, reported, run_of, with_steps
+from tests.conftest import Call
+
+Open = Callable[..., Opened]
+
+RANGE = "() => [plots[0].scales.x.min, plots[0].scales.x.max]"
+"""What the timeline shows, in seconds."""
+
+FOCUS = """() => {
+  const at = document.activeElement, style = getComputedStyle(at);
+  return at === document.body ? null : {
+    number: [...document.querySelectorAll("*")].indexOf(at),
+    seen: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
+  };
+}"""
+
+
+def gray(page: Page, selector: str) -> np.ndarray:
+    image = Image.open(io.BytesIO(page.locator(selector).first.screenshot()))
+    return np.asarray(image.convert("L")).astype(int)
+
+
+@pytest.fixture
+def timeline(opened: Open) -> Opened:
+    found = opened(with_steps("calibrated"))
+    found.settle()
+    return found
+
+
+def test_the_timeline_is_zoomed_by_keyboard(timeline: Opened) -> None:
+    page = timeline.page
+    low, high = page.evaluate(RANGE)
+    before = gray(page, ".timeline canvas")
+    page.locator("button[data-move=in]").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Space")
+    timeline.settle()
+    new_low, new_high = page.evaluate(RANGE)
+    assert new_high - new_low == pytest.approx((high - low) / 4)
+    assert (before != gray(page, ".timeline canvas")).any()
+    page.locator("button[data-move=left]").focus()
+    for _ in range(20):
+        page.keyboard.press("Enter")
+    assert page.evaluate(RANGE)[0] == low
+    page.locator("button[data-move=all]").focus()
+    page.keyboard.press("Enter")
+    timeline.settle()
+    assert page.evaluate(RANGE) == [low, high]
+    assert (before == gray(page, ".timeline canvas")).mean() > 0.99
+
+
+def test_the_timeline_is_zoomed_by_the_mouse(timeline: Opened) -> None:
+    page = timeline.page
+    low, high = page.evaluate(RANGE)
+    plot = page.locator(".timeline .u-over").first
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.25 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], middle, steps=4)
+    page.mouse.up()
+    timeline.settle()
+    shown = [(each - low) / (high - low) for each in page.evaluate(RANGE)]
+    assert shown == pytest.approx([0.25, 0.5], abs=0.01)
+    plot.dblclick()
+    timeline.settle()
+    assert page.evaluate(RANGE) == [low, high]
+
+
+def test_every_control_is_reached_by_the_tab_key_and_seen(timeline: Opened) -> None:
+    page = timeline.page
+    wanted = page.evaluate(
+        "() => { const all = [...document.querySelectorAll('*')]; return all.filter(each => "
+        "each.checkVisibility() && each.tabIndex >= 0 && !each.closest('details:not([open]) > :not("
+        "summary)')).map(each => all.indexOf(each)) }"
+    )
+    reached = []
+    for _ in range(len(wanted) + 3):
+        page.keyboard.press("Tab")
+        at = page.evaluate(FOCUS)
+        if at is None:
+            break
+        assert at["seen"], at
+        reached.append(at["number"])
+    assert set(wanted) <= set(reached)
+    page.locator("summary").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("details").first.get_attribute("open") is not None
+
+
+def test_the_theme_is_chosen_and_paper_stays_white(timeline: Opened) -> None:
+    page = timeline.page
+    paper = "() => getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(paper)
+    page.locator("#theme").press("Enter")
+    timeline.settle()
+    assert page.evaluate(paper) != light
+    assert gray(page, ".timeline canvas").mean() < 128  # drawn again in the dark colours
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    timeline.settle()
+    assert page.evaluate(paper) == "rgb(255, 255, 255)"
+    assert gray(page, ".timeline canvas").mean() > 200
+    assert all(page.evaluate("() => [...document.querySelectorAll('details')].map(e => e.open)"))
+    page.emulate_media(media="screen")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    timeline.settle()
+    assert page.evaluate(paper) != light
+    assert not any(
+        page.evaluate("() => [...document.querySelectorAll('details')].map(e => e.open)")
+    )
+
+
+def test_parts_of_a_bar_differ_in_gray(timeline: Opened) -> None:
+    """By lightness or by pattern: each pair of the legend's squares."""
+    page = timeline.page
+    page.emulate_media(media="print")
+    squares = page.locator("svg.chart rect.part[width='16']")
+    found = []
+    for each in squares.all():
+        image = Image.open(io.BytesIO(each.screenshot())).convert("L")
+        found.append(np.asarray(image.resize((16, 16))).astype(int))
+    assert len(found) >= 4
+    for one, other in combinations(found, 2):
+        assert np.abs(one - other).mean() > 10
+
+
+def test_a_script_that_others_bring_does_not_run(opened: Open) -> None:
+    shown = opened(reported("run")())
+    shown.page.evaluate(
+        "() => { const own = document.createElement('script'); own.textContent = 'window.ran = 1';"
+        "document.body.append(own); const image = new Image();"
+        "image.src = 'http://127.0.0.1:9/a.png'; image.setAttribute('onerror', 'window.ran = 2');"
+        "document.body.append(image); return fetch('http://127.0.0.1:9/').catch(() => 0) }"
+    )
+    shown.settle()
+    assert shown.page.evaluate("() => window.ran") is None
+    assert len([each for each in shown.printed if "Content Security Policy" in each]) >= 3
+    assert shown.asked == [shown.address]
+
+
+def test_a_page_is_complete_without_scripts_and_moves_nothing(opened: Open) -> None:
+    shown = opened(with_steps("calibrated"), java_script_enabled=False, reduced_motion="reduce")
+    assert shown.page.locator("main").inner_text().count("Verdict") == 1
+    assert not any(each.is_visible() for each in shown.page.locator("header button").all())
+    shown.page.locator("summary").first.click()
+    assert shown.page.locator("details table").first.is_visible()
+    assert shown.page.locator("svg.chart").first.is_visible()
+    moving = opened(with_steps("calibrated"), reduced_motion="reduce")
+    assert moving.page.evaluate("() => document.getAnimations().length") == 0
+
+
+def test_the_figures_of_a_page_are_those_of_its_record(opened: Open, call: Call) -> None:
+    directory = RUNS / "calibrated"
+    code, text, _ = call("report", directory, "--format", "html")
+    assert code in (0, 3)
+    told = {kind: call("report", directory, "--format", kind)[1] for kind in ("json", "csv")}
+    shown = opened(text)
+    for kind in ("json", "csv"):
+        with shown.page.expect_download() as download:
+            shown.page.locator(f"header button[data-of={kind}]").click()
+        got = Path(download.value.path()).read_text(encoding="utf-8")
+        if kind == "json":
+            assert json.loads(got) == json.loads(told["json"])
+        else:
+            assert got.split() == told["csv"].split()
+    # The steps that are drawn are those of the events.
+    doc, events = recorded("calibrated")
+    data = shown.data("timeline-data")
+    tracks = data.get("tracks") or data["panes"][0]["tracks"]
+    number = next(
+        at
+        for at in range(len(doc.job.repetitions))
+        if (select(events, "measure", at)["wait_ns"] / 1e9).max()
+        == pytest.approx(max(tracks[0]["high"]), abs=1e-6)
+    )
+    mine = select(events, "measure", number)
+    for track, name in zip(tracks, ("wait_ns", "busy_ns"), strict=False):
+        assert sorted(track["low"]) == pytest.approx(sorted(mine[name] / 1e9), abs=1e-6)
+    # A bar of the ceilings is as long as its figure, where it is not cut.
+    rows = shown.page.evaluate(
+        "() => [...document.querySelectorAll('svg.chart')].find(each => "
+        "each.querySelector('title').id.startsWith('ceiling')).querySelectorAll('.label').length"
+    )
+    assert rows >= len([each for each in doc.job.ceilings.values() if each.samples_per_s])
+
+
+def test_a_dot_of_a_curve_lies_where_its_figure_is(opened: Open) -> None:
+    """The axis is read from the positions of its ticks, the figures from the table behind."""
+    shown = opened(reported("curve")())
+    found: dict[str, Any] = shown.page.evaluate(
+        "() => { const svg = document.querySelector('svg.chart'); const number = each => "
+        "parseFloat(each.replace(/,/g, '')); return {"
+        "ticks: [...svg.querySelectorAll('text.tick[text-anchor=end]')].map(each => "
+        "[number(each.textContent), +each.getAttribute('y') - 4]),"
+        "dots: [...svg.querySelectorAll('circle')].map(each => +each.getAttribute('cy')),"
+        "told: [...svg.querySelectorAll('circle title')].map(each => "
+        "number(each.textContent.split(': ').pop())) } }"
+    )
+    values, places = zip(*found["ticks"], strict=True)
+    per_pixel, zero = np.polyfit(places, values, 1)
+    read = [per_pixel * at + zero for at in found["dots"]]
+    assert read == pytest.approx([100, 200, 300, 310, 305], rel=0.02)
+    assert found["told"] == [100, 200, 300, 310, 305]
+
+
+def test_a_run_of_a_million_steps_is_a_small_page(opened: Open) -> None:
+    """Points stand for the least and the largest value of several steps, and the page says so."""
+    doc, events = run_of(10, 100_000)
+    text = html_of(doc, sections(doc, events))
+    shown = opened(text)
+    shown.settle()
+    data = shown.data("timeline-data")
+    tracks = data.get("tracks") or data["panes"][0]["tracks"]
+    beside = len(text) - len(shown.page.locator("script#json").text_content() or "")
+    assert beside < 1_000_000
+    assert 2 <= len(tracks) <= 2 * MAX_RANKS
+    assert all(len(each["at"]) <= MAX_BINS for each in tracks)
+    assert max(max(each["high"]) for each in tracks) == 2.0  # the only such step
+    assert "more steps than points" in shown.page.locator("main").inner_text()
+    before = gray(shown.page, ".timeline canvas")
+    assert (before < 200).sum() > 1000
+    shown.page.locator("button[data-move=in]").press("Enter")
+    shown.settle()
+    assert (before != gray(shown.page, ".timeline canvas")).any()
+    assert shown.printed == []
