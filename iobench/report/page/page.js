@@ -136,15 +136,23 @@ function timeline(box) {
     button.hidden = false;
     button.onclick = () => {
       const [min, max] = moves[button.dataset.move](main.scales.x.min, main.scales.x.max);
-      main.setScale("x", { min: Math.max(all[0], min), max: Math.min(all[1], max) });
+      // At an end of the data the part that is shown keeps its width.
+      const width = Math.min(max - min, all[1] - all[0]);
+      const start = Math.min(Math.max(all[0], min), all[1] - width);
+      main.setScale("x", { min: start, max: start + width });
     };
   }
   return made;
 }
 const plots = [];
 function draw() {
-  for (const plot of plots.splice(0)) plot.destroy();
+  const before = plots.splice(0);
+  const shown = before.map(({ scales: { x } }) => ({ min: x.min, max: x.max }));
+  for (const plot of before) plot.destroy();
   for (const box of document.querySelectorAll(".timeline")) plots.push(...timeline(box));
+  shown.forEach(({ min, max }, number) => {  // what was zoomed into stays
+    if (min < max) plots[number].setScale("x", { min, max });
+  });
 }
 if (typeof uPlot !== "undefined") {
   draw();
@@ -163,12 +171,10 @@ addEventListener("beforeprint", () => {
   closed.forEach((each) => { each.open = true; });
   root.dataset.theme = "light";
   if (typeof uPlot === "undefined") return;
-  const zooms = plots.map((plot) => ({ ...plot.scales.x }));
   draw();
-  plots.forEach((plot, number) => {
+  for (const plot of plots) {
     plot.setSize({ width: Math.min(sheet, plot.width), height: plot.height });
-    plot.setScale("x", { min: zooms[number].min, max: zooms[number].max });
-  });
+  }
 });
 addEventListener("afterprint", () => {
   if (!before) return;
