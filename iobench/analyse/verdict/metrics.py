@@ -9,7 +9,7 @@ of ``n - 2`` steps of the reference code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import mean, median
 
 import numpy as np
@@ -244,12 +244,21 @@ def quantile(values: Sequence[Array], weights: Sequence[Array], q: float) -> flo
 
     A merged row counts as its mean, once per step.
     """
+    found = quantiles(values, weights, [q])
+    return found[0] if found else None
+
+
+def quantiles(
+    values: Sequence[Array], weights: Sequence[Array], shares: Iterable[float]
+) -> list[float]:
+    """Each ``quantile`` of the shares, from one sort; empty if there are no values."""
     value = np.concatenate(values).astype(np.float64)
     if not len(value):
-        return None
+        return []
     order = np.argsort(value, kind="stable")
     reached = np.cumsum(np.concatenate(weights).astype(np.float64)[order])
-    return float(value[order][np.searchsorted(reached, q * reached[-1] * (1 - 1e-12))]) / 1e9
+    places = [np.searchsorted(reached, share * reached[-1] * (1 - 1e-12)) for share in shares]
+    return [float(value[order[place]]) / 1e9 for place in places]
 
 
 def summarise(repetitions: Sequence[Repetition]) -> dict[str, Summary]:

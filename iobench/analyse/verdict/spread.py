@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .metrics import quantile
+from .metrics import quantiles
 from .rankepochs import Array, Events
 
 LEVELS = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999)
@@ -45,6 +45,7 @@ def spreads(events: Events) -> dict[str, Spread]:
         "step": np.asarray(whole),
     }
     total = float(steps.sum())
+    levels = [level for level in LEVELS if total * (1 - level) >= 1 - 1e-9]
     found = {}
     for kind, ns in times.items():
         each = np.maximum(ns, 0.0) / steps
@@ -52,11 +53,7 @@ def spreads(events: Events) -> dict[str, Spread]:
             continue
         found[kind] = Spread(
             steps=int(total),
-            quantiles={
-                level: quantile([each], [steps], level) or 0.0
-                for level in LEVELS
-                if total * (1 - level) >= 1 - 1e-9
-            },
+            quantiles=dict(zip(levels, quantiles([each], [steps], levels), strict=True)),
             longest_s=float(each.max()) / 1e9,
             merged=bool((steps > 1).any()),
         )

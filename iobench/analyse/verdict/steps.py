@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .metrics import quantile
+from .metrics import quantiles
 from .rankepochs import Array, Events
 
 MAX_BINS = 1000
@@ -76,10 +76,13 @@ def step_times(events: Events) -> StepTimes | None:
                 steps=int(steps.sum()),
                 wait=_bins(at[mine], wait),
                 busy=_bins(at[mine], busy),
-                quantiles={
-                    name: quantile([wait * 1e9], [steps], share) or 0.0
-                    for name, share in QUANTILES.items()
-                },
+                quantiles=dict(
+                    zip(
+                        QUANTILES,
+                        quantiles([wait * 1e9], [steps], QUANTILES.values()),
+                        strict=True,
+                    )
+                ),
                 longest_wait_s=float(wait.max()),
                 retries=int(rows["retries"][mine].sum()) if "retries" in rows else 0,
             )
