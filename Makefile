@@ -51,11 +51,12 @@ check: $(STAMP)  ## lint, format, types
 	$(BIN)/ruff format -q --check .
 	$(BIN)/mypy --strict
 
-bench: setup  ## hot paths, then storage, checkpoints and S3 against fio and plain peers
+bench: setup chromium  ## hot paths, then storage, checkpoints and S3 against fio and plain peers
 	$(BIN)/python -m pytest -q tests/bench --benchmark-enable --benchmark-only
 	$(BIN)/python tests/bench/storage.py
 	$(BIN)/python tests/bench/checkpoint_vs_fio.py
 	$(BIN)/python tests/bench/s3_vs_client.py
+	$(BIN)/python -m tests.bench.page
 
 fuzz: $(STAMP)  ## look for inputs that do harm, for MINUTES=10; what is found lies in tests/corpus
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)

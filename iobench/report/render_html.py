@@ -208,7 +208,7 @@ def _blocks(
             yield _download(section.id, offered)
         else:
             yield (
-                f'<div class="figure-box" role="region" aria-label="{section.title}" '
+                f'<div class="figure-box" role="group" aria-label="{section.title}" '
                 f'tabindex="0">{_drawn(section)}</div>\n'
             )
         if isinstance(section, Shares):

@@ -234,6 +234,15 @@ def test_bars_are_as_long_as_their_gains_and_what_is_cut_says_so() -> None:
     assert drawn.count('class="cut"') == 2
 
 
+def test_a_long_legend_has_several_lines() -> None:
+    parts = tuple(f"part number {number}" for number in range(9))
+    drawn = chart(Shares(id="s", title="t", parts=parts, rows=(("r", (1 / 9,) * 9),)))
+    texts = re.findall(r'<text class="tick" x="([\d.]+)" y="(\d+)">([^<]+)<', drawn)
+    assert [text for _, _, text in texts] == list(parts)
+    assert len({y for _, y, _ in texts}) > 1
+    assert all(float(x) + 5 * len(text) < 720 for x, _, text in texts)
+
+
 def test_shares_fill_a_bar() -> None:
     drawn = chart(Shares(id="s", title="t", parts=("a", "b"), rows=(("r", (0.25, 0.75)),)))
     parts = "".join(each for each in drawn.split("<") if each.startswith('rect class="part'))

@@ -260,22 +260,26 @@ def _ranges(section: Ranges) -> tuple[list[str], float, str]:
 def _shares(section: Shares) -> tuple[list[str], float, str]:
     drawn = [at for at in range(len(section.parts)) if any(row[1][at] > 0 for row in section.rows)]
     color = {at: number % PART_COLORS for number, at in enumerate(drawn)}
-    right, top = WIDTH - 20, 34
-    bottom = top + ROW * len(section.rows)
+    right = WIDTH - 20
     body = [
         f'<pattern id="{section.id}-h{number}" width="8" height="8" '
         f'patternUnits="userSpaceOnUse"><path class="hatch" d="{HATCHES[number]}"/></pattern>'
         for number in sorted(set(color.values()))
         if HATCHES[number]
     ]
-    at_x = float(LABELS)
+    at_x, at_y = float(LABELS), 6
     for at in drawn:
-        where = f'x="{at_x:g}" y="6" width="16" height="16"'
+        room = 38 + length_of(section.parts[at])
+        if at_x > LABELS and at_x + room > WIDTH:  # the legend goes on in another line
+            at_x, at_y = float(LABELS), at_y + 22
+        where = f'x="{at_x:g}" y="{at_y}" width="16" height="16"'
         body.append(
             f'<rect class="part c{color[at]}" {where}/>{_hatched(section, color[at], where)}'
-            f'<text class="tick" x="{at_x + 21:g}" y="18">{section.parts[at]}</text>'
+            f'<text class="tick" x="{at_x + 21:g}" y="{at_y + 12}">{section.parts[at]}</text>'
         )
-        at_x += 38 + CHARACTER * len(section.parts[at])
+        at_x += room
+    top = at_y + 28
+    bottom = top + ROW * len(section.rows)
     for number, (label, shares) in enumerate(section.rows):
         y = top + ROW * number
         body.append(
