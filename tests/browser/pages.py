@@ -136,13 +136,18 @@ def reported(name: str) -> Callable[[], str]:
     return text
 
 
+ALIKE = ("record ", "run with", "curve of")
+"""Reports whose pages have nothing that other pages lack; runs are opened with their steps."""
+
+RECORDED = ("beside-saves", "calibrated", "checkpoint-dcp-async", "failed", "find-max")
+
 PAGES: dict[str, Callable[[], str]] = {
-    **{name: reported(name) for name in REPORTS if not name.startswith(("record ", "run with"))},
+    **{name: reported(name) for name in REPORTS if not name.startswith(ALIKE)},
     **{
         path.name: (lambda name=path.name: with_steps(name))  # type: ignore[misc]
         if (path / EVENTS_FILE).exists()
         else reported(f"record {path.name}")
-        for path in sorted(RUNS.iterdir())
+        for path in map(RUNS.joinpath, RECORDED)
     },
     "one step": lambda: made(1, 1),
     "512 ranks": lambda: made(512, 3),
