@@ -84,7 +84,9 @@ def test_everybody_can_read_it(shown: Opened, scheme: Any) -> None:
     shown.settle()
     shown.page.evaluate(f"() => {{ if (!window.axe) {{ {axe()} }} }}")
     found = shown.page.evaluate(
-        "rules => axe.run({ runOnly: rules, resultTypes: ['violations'] })",
+        # Hundreds of rows of a table are alike.
+        "rules => axe.run({ exclude: [['tbody tr:nth-child(n+20)']] },"
+        " { runOnly: rules, resultTypes: ['violations'] })",
         # In the dark only the colours differ.
         TAGS if scheme == "light" else {"type": "rule", "values": ["color-contrast"]},
     )
