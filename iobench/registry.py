@@ -1,8 +1,8 @@
 """Plug-ins by name. A built-in is a ``"module:attribute"`` string, imported only when it is used.
 
 Third parties register under the entry-point groups ``iobench.storage``, ``iobench.formats``,
-``iobench.contents``, ``iobench.codecs``, ``iobench.accelerators``, ``iobench.loaders`` and
-``iobench.writers``. They can't replace a built-in name.
+``iobench.contents``, ``iobench.codecs``, ``iobench.accelerators``, ``iobench.networks``,
+``iobench.loaders`` and ``iobench.writers``. They can't replace a built-in name.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .extras import install_command
 
 if TYPE_CHECKING:  # types of the plug-ins, for annotations only
     from .accelerate.base import Accelerator
+    from .accelerate.models.base import Model
     from .checkpoint.base import CheckpointWriter
     from .codecs.base import Codec
     from .contents.base import Content
@@ -308,6 +309,45 @@ ACCELERATORS: Registry[Accelerator] = Registry(
             target="iobench.accelerate.emulated:NullAccelerator",
             summary="takes batches as fast as they come",
         ),
+        "recorded": Entry(
+            target="iobench.accelerate.recorded:RecordedAccelerator",
+            summary="each step takes the time that 'iobench record' found for a real model",
+        ),
+        "model": Entry(
+            target="iobench.accelerate.model:ModelAccelerator",
+            summary="trains a real model on each batch, on a CPU or a GPU",
+        ),
+    },
+)
+
+NETWORKS: Registry[Model] = Registry(
+    "network",
+    "iobench.networks",
+    {
+        "resnet18": Entry(
+            target="iobench.accelerate.models.resnet:ResNet18",
+            summary="ResNet-18, 11.7 million parameters, images of 224 x 224 pixels",
+        ),
+        "resnet50": Entry(
+            target="iobench.accelerate.models.resnet:ResNet50",
+            summary="ResNet-50, 25.6 million parameters, images of 224 x 224 pixels",
+        ),
+        "vit-s16": Entry(
+            target="iobench.accelerate.models.vit:ViTS16",
+            summary="ViT-S/16, 22.1 million parameters, images of 224 x 224 pixels",
+        ),
+        "vit-b16": Entry(
+            target="iobench.accelerate.models.vit:ViTB16",
+            summary="ViT-B/16, 86.6 million parameters, images of 224 x 224 pixels",
+        ),
+        "unet3d": Entry(
+            target="iobench.accelerate.models.unet3d:UNet3D",
+            summary="3D U-Net as in MLPerf, 31.2 million parameters, 128 x 128 x 128 voxels",
+        ),
+        "gpt2": Entry(
+            target="iobench.accelerate.models.gpt2:GPT2",
+            summary="GPT-2, 124 million parameters, windows of 1,024 tokens of 16 bits",
+        ),
     },
 )
 
@@ -418,5 +458,6 @@ LOADERS: Registry[Library | BatchLoader] = Registry(
 )
 
 ALL: dict[str, Registry[object]] = {
-    r.kind: r for r in (FORMATS, CONTENTS, CODECS, STORAGE, ACCELERATORS, LOADERS, WRITERS)
+    r.kind: r
+    for r in (FORMATS, CONTENTS, CODECS, STORAGE, ACCELERATORS, NETWORKS, LOADERS, WRITERS)
 }

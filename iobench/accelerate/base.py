@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from ..errors import UsageError
+from ..schema.accelerator import StepFacts
 from ..schema.workload import AcceleratorSpec
 
 Indices = npt.NDArray[np.int64]
@@ -20,6 +21,15 @@ class StepTime(NamedTuple):
 
     busy_ns: int
     late_ns: int
+
+
+class Place(NamedTuple):
+    """Which of the job's ranks an accelerator belongs to, and the seed of the repetition."""
+
+    rank: int
+    world: int
+    batch_size: int
+    seed: int
 
 
 class Samples:
@@ -92,3 +102,17 @@ class Accelerator(Protocol):
         a full one: the last batch of an epoch may be short, and is then less work. Returns when the
         accelerator asks for the next batch.
         """
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """An accelerator that has something to do in its rank's process before the loader begins."""
+
+    def prepare(self, place: Place) -> None: ...
+
+
+@runtime_checkable
+class Tells(Protocol):
+    """An accelerator that can tell what it did."""
+
+    def facts(self) -> StepFacts: ...

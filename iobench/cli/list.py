@@ -16,6 +16,7 @@ KINDS = (
     "codecs",
     "storage",
     "accelerators",
+    "networks",
     "loaders",
     "writers",
     "models",
@@ -124,8 +125,8 @@ def _instance(found: Any) -> str:
 
 
 VERB = Verb(
-    help="names of workloads, datasets, formats, codecs, storage, accelerators, loaders, writers, "
-    "models, instances",
+    help="names of workloads, datasets, formats, codecs, storage, accelerators, networks, loaders, "
+    "writers, models, instances",
     description="List everything that iobench knows by name, with one line about each.",
     examples="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n"
     "  iobench list --schema run\n",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .common import (
     add_accelerators,
@@ -18,6 +18,9 @@ from .common import (
     whole_number,
 )
 from .verbs import DOCUMENTS, Verb
+
+if TYPE_CHECKING:
+    from ..schema.workload import Workload
 
 EXAMPLES = """examples:
   iobench run demo --data demo-data
@@ -37,15 +40,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", required=True, metavar="DIR", help="directory or URL of the dataset"
     )
+    add_measuring(parser)
+    add_overrides(parser, "loader.workers=8")
+
+
+def add_measuring(parser: argparse.ArgumentParser, *, repeat: int = 6) -> None:
+    """Add the flags of a run, whatever its workload."""
     add_origin(parser)
     add_accelerators(parser)
     parser.add_argument(
         "-n",
         "--repeat",
         type=whole_number,
-        default=6,
+        default=repeat,
         metavar="N",
-        help="number of repetitions (default: 6, so that [min, max] covers the median with 97 %%)",
+        help=f"number of repetitions (default: {repeat}; [min, max] of 6 covers the median with "
+        "97 %%)",
     )
     parser.add_argument(
         "--find-max",
@@ -123,13 +133,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="share of the model's bytes to save, e.g. 1/64 (default: 1)",
     )
     add_break_lock(parser)
-    add_overrides(parser, "loader.workers=8")
 
 
 def run(args: argparse.Namespace) -> int:
     from ..schema.workload import load_workload
 
-    workload = load_workload(args.workload, args.overrides)
+    return measure(load_workload(args.workload, args.overrides), args)
+
+
+def measure(workload: Workload, args: argparse.Namespace) -> int:
+    """Run the workload as the flags of ``add_measuring`` say; return the exit code."""
     check_measuring(args)
     if args.confirm and args.calibration_s == 0:
         from ..errors import UsageError
@@ -139,6 +152,7 @@ def run(args: argparse.Namespace) -> int:
             "them",
             remedy="leave --calibration out, or --confirm",
         )
+    from ..accelerate.bind import use_allocator
     from ..analyse.verdict.thresholds import parse
     from ..runner.confirm import Confirm
     from ..runner.experiment import Options
@@ -148,6 +162,7 @@ def run(args: argparse.Namespace) -> int:
 
     for expression in args.fail_on:
         parse(expression)  # report a wrong condition before anything runs
+    use_allocator(workload.accelerator.allocator, args.command_line[1:])
     mixed = _mixed(args)
     plan = make_plan(
         workload,

@@ -25,6 +25,8 @@ VERBS = (
     "generate",
     "scan",
     "run",
+    "train",
+    "record",
     "sweep",
     "ab",
     "checkpoint",

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ..errors import IobenchError
 from ..measure.timeline import Columns
+from ..schema.accelerator import StepFacts
 from ..schema.checkpoint import RankSave
 from ..schema.job import LoaderFacts
 from ..schema.training import WorkerLoad
@@ -130,7 +131,8 @@ class Recorded(Last):
     ``columns``: its step events by name, see ``schema.training.EVENT_COLUMNS``. ``startups``: by
     epoch, the seconds from the start to the first read. ``fetched``: by epoch, the bytes that the
     storage delivered to the rank and its workers; None if they could not be counted. ``workers``:
-    what each worker of the rank did, if the loader is iobench's own.
+    what each worker of the rank did, if the loader is iobench's own. ``steps``: what an accelerator
+    that computes tells of itself.
     """
 
     columns: Columns
@@ -140,6 +142,7 @@ class Recorded(Last):
     fetched: Mapping[int, int | None]
     loader: LoaderFacts
     workers: Sequence[WorkerLoad] = ()
+    steps: StepFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 from ..load.null import AnyReader
 from ..load.order import Indices
 from ..measure.timeline import Columns
+from ..schema.accelerator import StepFacts
 from ..schema.job import LoaderFacts
 from ..schema.training import Epoch, WorkerLoad
 from ..schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
@@ -24,7 +25,8 @@ class Phase:
     """What the ranks do.
 
     ``reader`` None: the accelerator alone, without any batch. ``epochs`` 0: as many as needed to
-    reach a limit; ``max_steps`` and ``limit_s`` limit each rank over all epochs. ``whole_rounds``:
+    reach a limit; ``max_steps`` and ``limit_s`` limit each rank over all epochs, and ``min_steps``
+    are made without a reader whatever the time. ``whole_rounds``:
     each worker finishes its turn before ``limit_s`` ends the phase. ``share``: the ranks split an
     epoch; otherwise each reads all of it, in an order of its own. ``counts_fetched``: count the
     bytes that the storage delivers to ranks and workers. ``evicts``: the page cache is emptied
@@ -41,6 +43,7 @@ class Phase:
     seed: int
     repetition: int = 0
     epochs: int = 1
+    min_steps: int = 0
     max_steps: int | None = None
     limit_s: float | None = None
     whole_rounds: bool = False
@@ -74,6 +77,7 @@ class Outcome:
     complete: bool = True
     cpu_s: float = 0.0
     loader: LoaderFacts = field(default_factory=LoaderFacts)
+    steps: StepFacts | None = None  # of rank 0
     fetched: dict[int, list[int | None]] = field(default_factory=dict)  # by epoch: ranks' counts
     workers: list[WorkerLoad] = field(default_factory=list)  # of all ranks
 
@@ -96,6 +100,8 @@ class Outcome:
         self.complete = self.complete and recorded.complete
         self.loader = recorded.loader
         self.workers += recorded.workers
+        if rank == 0:
+            self.steps = recorded.steps
         self.add_fetched(recorded.fetched)
         for context in self.epochs:
             startup = recorded.startups.get(context.epoch)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ..units import MIN_SHARE
+from .accelerator import with_recording
 from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
 from .yamlfile import read_yaml
 
@@ -20,6 +21,12 @@ MAX_CONCURRENCY = 256
 
 Sync = Literal["step", "epoch", "none"]
 """When the ranks of a job wait for each other."""
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+MemoryFormat = Literal["contiguous", "channels_last"]
+
+Allocator = Literal["system", "tcmalloc", "jemalloc"]
 
 
 def _null_is_a_name(value: object) -> object:
@@ -35,6 +42,14 @@ class AcceleratorSpec(Strict):
     take the host's devices in turn. ``sync``: ``step`` makes all ranks wait for each other after
     each step, as the all-reduce of data-parallel training does; ``epoch`` only at the end of an
     epoch; ``none`` never: each rank is a job of its own.
+
+    For kind ``recorded``: ``steps`` is the file of step times that ``iobench record`` has written,
+    and ``accept_cpu`` replays one of a CPU, too. For kind ``model``: ``model`` is trained on the
+    batches, on ``device`` (the CPU if None), with ``optimizer`` and ``learning_rate``.
+    ``precision``: bfloat16 and float16 by autocast. ``threads``: threads of torch in each rank;
+    None: the cores of this process divided among the ranks. ``bind``: each rank and its workers
+    keep to the cores of one NUMA node, or to a share of the cores of their own. ``allocator``: the
+    library that gives memory to all processes.
     """
 
     kind: Annotated[str, BeforeValidator(_null_is_a_name)] = "emulated"
@@ -42,11 +57,31 @@ class AcceleratorSpec(Strict):
     step_time: Seconds | None = Field(default=None, gt=0)
     device: str | None = Field(default=None, pattern=r"^(cpu|cuda(:\d+)?)$")
     sync: Sync = "step"
+    steps: str | None = Field(default=None, min_length=1)
+    accept_cpu: bool = False
+    model: str | None = Field(default=None, min_length=1)
+    precision: Precision = "float32"
+    memory_format: MemoryFormat = "contiguous"
+    compile: bool = False
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    learning_rate: float = Field(default=1e-3, gt=0, le=10)
+    threads: int | None = Field(default=None, ge=1, le=4096)
+    bind: Literal["none", "node", "cores"] = "none"
+    allocator: Allocator = "system"
 
     @model_validator(mode="after")
-    def _emulation_needs_a_step_time(self) -> AcceleratorSpec:
+    def _has_what_its_kind_needs(self) -> AcceleratorSpec:
         if self.kind == "emulated" and self.step_time is None:
             raise ValueError("an emulated accelerator needs 'step_time', its busy time per batch")
+        if self.kind == "recorded" and self.steps is None:
+            raise ValueError(
+                "a recorded accelerator needs 'steps', the file that 'iobench record' has written"
+            )
+        if self.kind == "model" and self.model is None:
+            raise ValueError(
+                "accelerator.kind model needs 'model', the name of one (iobench list models) or "
+                "module:class"
+            )
         return self
 
 
@@ -175,4 +210,5 @@ def load_workload(name: str, overrides: Sequence[str] = ()) -> Workload:
     """
     path = find_spec("workload", name)
     data = apply_overrides(read_yaml(path), overrides)
-    return build(Workload, data, where=str(path) if path.stem != name else f"workload '{name}'")
+    where = str(path) if path.stem != name else f"workload '{name}'"
+    return with_recording(build(Workload, data, where=where))

@@ -26,6 +26,9 @@ from .curve import rate_samples, storage_curve
 _ACCELERATOR_S, _ACCELERATOR_STEPS = 2.0, 200
 """Limits of the accelerator's window: its steps need no storage to settle."""
 
+_MIN_ACCELERATOR_STEPS = 3
+"""Steps of a window even where each takes seconds, as those of a model on a CPU may."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
@@ -157,6 +160,7 @@ def accelerator(bench: Bench) -> Ceiling:
     phase = replace(
         bench.phase("accelerator", None, plan.workload.loader, epochs=1),
         accelerator=spec,
+        min_steps=_MIN_ACCELERATOR_STEPS,
         max_steps=_ACCELERATOR_STEPS,
         limit_s=min(bench.window_s, _ACCELERATOR_S),
     )

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ...accelerate.base import Place, Prepares, Tells
+from ...accelerate.emulated import EmulatedAccelerator
 from ...load import LibraryLoader, build_loader
 from ...load.device import DeviceFeed, device_of_rank
 from ...load.loader import Batch, BatchLoader
@@ -60,10 +62,13 @@ class _Stepper:
         self.recorder = Recorder()
         self.book = WorkerBook()
         self.accelerator = ACCELERATORS.load(phase.accelerator.kind)(phase.accelerator)
+        if isinstance(self.accelerator, Prepares):
+            place = Place(link.rank, phase.accelerators, phase.batch_size, phase.seed)
+            self.accelerator.prepare(place)
         self.loader = self._build() if phase.reader is not None else None
         self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
         self.saver = phase.saving.saver(link) if phase.saving else None
-        self.emulated = phase.accelerator.kind == "emulated"
+        self.emulated = isinstance(self.accelerator, EmulatedAccelerator)
         self.done = 0
         self.common = 0  # steps so far, counted alike by all ranks that are in step
         self.spent_ns = 0
@@ -171,6 +176,7 @@ class _Stepper:
                 fetched=self.fetched,
                 loader=self._facts(),
                 workers=self.book.loads(self.rank),
+                steps=self.accelerator.facts() if isinstance(self.accelerator, Tells) else None,
             )
         )
 
@@ -268,7 +274,7 @@ class _Stepper:
         step = 0
         while (
             not self.stopped.value
-            and (end is None or asked < end)
+            and (end is None or asked < end or step < self.phase.min_steps)
             and (last_step is None or self.done < last_step)
         ):
             ready = now()

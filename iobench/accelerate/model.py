@@ -1,0 +1,263 @@
+"""An accelerator that computes: a model is trained on each batch that the loader delivers."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from ..errors import IobenchError, UsageError
+from ..registry import NETWORKS
+from ..schema.accelerator import StepFacts
+from ..schema.workload import AcceleratorSpec
+from .base import Place, Samples, StepTime
+from .bind import loaded_allocator, rank_cpus
+from .models.base import Model
+from .warm import MAX_WARM_UP_STEPS, settled
+
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+_WARM_UP_S = 20.0
+"""A warm-up whose steps do not settle ends after this time, and at least three steps."""
+
+_SEED = 20_170_417
+
+
+class ModelAccelerator:
+    """Trains ``spec.model``. A step's busy time ends when the device has finished it.
+
+    With CUDA it is measured by events on the device, on the CPU by the clock. Raises UsageError
+    where the model, the device or the precision can't be had.
+    """
+
+    def __init__(self, spec: AcceleratorSpec) -> None:
+        assert spec.model is not None  # AcceleratorSpec ensures it
+        self.name = spec.name
+        self._spec = spec
+        self._steps = 0
+        self._facts = StepFacts(model=spec.model, precision=spec.precision)
+
+    def prepare(self, place: Place) -> None:
+        """Build the model and train it on made-up bytes until its steps take a constant time.
+
+        Called once in the rank's own process, before its loader begins, so that neither the
+        compilation nor the first allocations are in any epoch.
+        """
+        spec = self._spec
+        cpus = rank_cpus(spec.bind, place.rank, place.world)
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)
+        cores = len(cpus or os.sched_getaffinity(0))
+        share = cores if cpus is not None else max(1, cores // place.world)
+        self._threads = spec.threads or share
+        torch.set_num_threads(self._threads)
+        self._device = _device(spec.device, place.rank)
+        _check_precision(spec.precision, self._device)
+        torch.manual_seed(_SEED)
+        model = open_model(spec.model or "")
+        self.sample_bytes = model.sample_bytes
+        with self._told():
+            model.to(self._device)
+            if spec.memory_format == "channels_last" and model.channels_last is not None:
+                model.to(memory_format=model.channels_last)  # type: ignore[call-overload]
+            self._optimizer = _optimizer(spec, model)
+            self._model: Any = torch.compile(model) if spec.compile else model
+        scaled = spec.precision == "float16"
+        self._scaler = torch.amp.GradScaler(self._device.type, enabled=scaled)
+        self._own = self._made_up(place.batch_size)
+        warm_up = self._warm_up()
+        self._facts = StepFacts(
+            model=spec.model or "",
+            precision=spec.precision,
+            device=self._device_name(),
+            parameters=sum(p.numel() for p in model.parameters()),
+            threads=self._threads,
+            cpus=len(os.sched_getaffinity(0)),
+            allocator=loaded_allocator(),
+            warm_up_steps=len(warm_up),
+            warm_up_s=sum(warm_up),
+        )
+
+    def start(self) -> None:
+        return
+
+    def step(self, batch: Samples | None, ready_ns: int, share: float = 1.0) -> StepTime:
+        """Train on the batch; without one, on made-up bytes that are in place already.
+
+        Raises UsageError for samples that are too small for the model, and IobenchError if the
+        loss is no number, or memory is not enough.
+        """
+        busy_ns, loss = self._train(self._own if batch is None else self._data(batch))
+        if batch is not None:
+            if self._steps == 0:
+                self._facts.first_loss = loss
+            self._facts.last_loss = loss
+            self._steps += 1
+        return StepTime(busy_ns, 0)
+
+    def facts(self) -> StepFacts:
+        """What was trained, on what, and how its loss changed."""
+        return self._facts
+
+    def _data(self, batch: Samples) -> torch.Tensor:
+        data = batch.stacked()
+        if data.shape[1] < self.sample_bytes:
+            raise UsageError(
+                f"the model '{self._spec.model}' takes {self.sample_bytes} bytes of each sample, "
+                f"but the samples have {data.shape[1]}",
+                remedy="take a dataset with larger samples, or reader.decode=true where they are "
+                "encoded",
+            )
+        data = data[:, : self.sample_bytes]
+        return data.to(self._device).contiguous()
+
+    def _train(self, data: torch.Tensor) -> tuple[int, float]:
+        """Make one step. Returns its busy time in nanoseconds, and the loss."""
+        cuda = self._device.type == "cuda"
+        began = time.monotonic_ns()
+        if cuda:
+            first, last = _event(), _event()
+            first.record()
+        dtype = _DTYPES[self._spec.precision]
+        cast = nullcontext() if dtype == torch.float32 else torch.autocast(self._device.type, dtype)
+        with self._told():
+            with cast:
+                loss = self._model(data)
+            self._optimizer.zero_grad(set_to_none=True)
+            self._scaler.scale(loss).backward()
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+            if cuda:
+                last.record()
+                last.synchronize()
+            value = float(loss.detach())
+        if not math.isfinite(value):
+            raise IobenchError(
+                f"the loss of the model '{self._spec.model}' is {value} after {self._steps} steps",
+                remedy="lower accelerator.learning_rate, or use accelerator.precision=float32",
+            )
+        if cuda:
+            return round(first.elapsed_time(last) * 1e6), value
+        return time.monotonic_ns() - began, value
+
+    def _warm_up(self) -> list[float]:
+        """Train until the steps take a constant time. Returns their seconds."""
+        times: list[float] = []
+        began = time.monotonic()
+        while len(times) < MAX_WARM_UP_STEPS and not settled(times):
+            if len(times) >= 3 and time.monotonic() - began > _WARM_UP_S:
+                break
+            times.append(self._train(self._own)[0] / 1e9)
+        return times
+
+    def _made_up(self, batch_size: int) -> torch.Tensor:
+        made = torch.Generator().manual_seed(_SEED)
+        shape = (batch_size, self.sample_bytes)
+        data = torch.randint(0, 256, shape, dtype=torch.uint8, generator=made)
+        return data.to(self._device)
+
+    def _device_name(self) -> str:
+        if self._device.type == "cuda":
+            return torch.cuda.get_device_name(self._device)
+        return str(torch.cpu.get_capabilities().get("cpu_name", "CPU"))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn torch's failures into errors of one line."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise IobenchError(
+                f"the memory of {self._device} is not enough for the model '{self._spec.model}'",
+                remedy="use a smaller batch_size, or accelerator.precision=bfloat16",
+            ) from error
+        except (RuntimeError, TypeError, ValueError) as error:
+            what = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            if self._spec.compile:
+                raise IobenchError(
+                    f"the model '{self._spec.model}' can't be compiled or trained: {what}",
+                    remedy="try accelerator.compile=false",
+                ) from error
+            raise IobenchError(
+                f"the model '{self._spec.model}' can't be trained: {what}",
+                remedy="see its last lines with --debug, or choose another one: "
+                "iobench list networks",
+            ) from error
+
+
+def open_model(name: str) -> Model:
+    """Create a model by its name, or by ``module:callable``, which returns one.
+
+    Raises UnknownNameError for an unknown name, UsageError for a module that can't be imported,
+    for a callable that fails, and for a result that is no model.
+    """
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        return NETWORKS.open(name)
+    try:
+        made = getattr(importlib.import_module(module), attribute)()
+    except Exception as error:  # the user's code may raise anything
+        raise UsageError(
+            f"the model '{name}' can't be made: {type(error).__name__}: {error}",
+            remedy="give module:callable, where the module can be imported (PYTHONPATH) and the "
+            "callable takes no argument",
+        ) from error
+    size = getattr(made, "sample_bytes", None)
+    if not isinstance(made, torch.nn.Module) or not isinstance(size, int) or size < 1:
+        raise UsageError(
+            f"the model '{name}' is not one that iobench can train",
+            remedy="return a torch.nn.Module with an attribute sample_bytes, whose forward takes "
+            "uint8 [batch, sample_bytes] and returns the loss",
+        )
+    if not hasattr(made, "channels_last"):
+        made.channels_last = None  # type: ignore[assignment]
+    return made  # type: ignore[return-value]
+
+
+def _device(name: str | None, rank: int) -> torch.device:
+    from ..load.device import device_of_rank
+
+    device = torch.device(device_of_rank(name or "cpu", rank))
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            f"device '{name}' is not available on this host",
+            remedy="train on the CPU: --set accelerator.device=null",
+        )
+    return device
+
+
+def _check_precision(precision: str, device: torch.device) -> None:
+    """Raises UsageError where the device would only imitate the precision, slowly."""
+    if precision == "float32":
+        return
+    if device.type == "cuda":
+        there = precision == "float16" or torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        able = torch.cpu.get_capabilities()
+        has = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "fp16")}
+        there = any(able.get(flag) for flag in has[precision])
+    if not there:
+        raise UsageError(
+            f"{device.type} of this host has no instructions for {precision}",
+            remedy="use --set accelerator.precision=float32",
+        )
+
+
+def _optimizer(spec: AcceleratorSpec, model: torch.nn.Module) -> torch.optim.Optimizer:
+    if spec.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=spec.learning_rate)
+    return torch.optim.SGD(model.parameters(), lr=spec.learning_rate, momentum=0.9)
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

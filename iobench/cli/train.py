@@ -1,0 +1,126 @@
+"""``iobench train``: a run whose accelerator trains a real model on the batches."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from .common import add_overrides, duration, whole_number
+from .run import add_measuring, measure
+from .verbs import DOCUMENTS, Verb
+
+if TYPE_CHECKING:
+    from ..schema.workload import Workload
+
+EXAMPLES = """examples:
+  iobench train resnet18 --data demo-data
+  iobench train vit-b16 --data /mnt/fast/resnet50 --device cuda --batch-size 128 \
+--precision bfloat16
+  iobench train resnet50 --data demo-data --set accelerator.memory_format=channels_last \
+--set accelerator.threads=4
+  iobench train mypkg.models:make --data /mnt/fast/resnet50
+"""
+
+_MIN_STEPS, _TRIAL_S = 10, 3.0
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the model, and the flags that say how it is trained."""
+    parser.add_argument(
+        "model", help="name of a model (iobench list networks), or module:callable that returns one"
+    )
+    parser.add_argument("--device", metavar="DEVICE", help="cuda, cuda:N or cpu (default: cpu)")
+    parser.add_argument(
+        "--batch-size",
+        type=whole_number,
+        default=32,
+        metavar="N",
+        help="samples in a batch (default: 32)",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "bfloat16", "float16"),
+        default="float32",
+        help="float32, or one of the others by autocast (default: float32)",
+    )
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    parser.add_argument(
+        "--data", required=True, metavar="DIR", help="directory or URL of the dataset"
+    )
+    parser.add_argument(
+        "--time",
+        type=duration,
+        default=10.0,
+        metavar="TIME",
+        help="about how long a repetition should train (default: 10s, and at least "
+        f"{_MIN_STEPS} steps)",
+    )
+    add_measuring(parser, repeat=3)
+    add_overrides(parser, "accelerator.compile=true")
+
+
+def run(args: argparse.Namespace) -> int:
+    workload = workload_of(args)
+    return measure(workload, args)
+
+
+def asked_accelerator(args: argparse.Namespace) -> dict[str, object]:
+    """The accelerator's section that the flags of ``add_model`` ask for."""
+    return {
+        "kind": "model",
+        "name": args.model,
+        "model": args.model,
+        "device": args.device,
+        "precision": args.precision,
+    }
+
+
+def workload_of(args: argparse.Namespace) -> Workload:
+    """The workload that trains the model on the dataset, long enough for a figure.
+
+    Raises what ``open_model`` and ``find_dataset`` raise.
+    """
+    import os
+
+    from ..accelerate.model import open_model
+    from ..accelerate.recording import mean_step
+    from ..dataset import find_dataset
+    from ..schema.base import apply_overrides, build
+    from ..schema.workload import Workload
+
+    taken = open_model(args.model).sample_bytes
+    manifest, _ = find_dataset(args.data, {}, origin=args.origin)
+    asked: dict[str, object] = {
+        "name": "train-" + "".join(c if c.isalnum() else "-" for c in args.model),
+        "description": f"Trains {args.model}.",
+        "dataset": manifest.spec.name,
+        "accelerator": asked_accelerator(args),
+        "batch_size": args.batch_size,
+        "epochs": 1000,
+        "reader": {"crop": taken},
+        "loader": {"workers": min(8, max(1, len(os.sched_getaffinity(0)) // 2))},
+    }
+    asked = apply_overrides(asked, args.overrides)
+    workload = build(Workload, asked, where="iobench train")
+    if workload.max_steps is not None:
+        return workload
+    step = mean_step(workload.accelerator, workload.batch_size, seconds=min(_TRIAL_S, args.time))
+    steps = max(_MIN_STEPS, round(args.time / step))
+    return workload.model_copy(update={"max_steps": steps})
+
+
+VERB = Verb(
+    help="train a real model on the data, and tell what limits the training",
+    description=(
+        "Train a real model on the batches that the storage delivers: on a GPU, or on the CPU "
+        "beside its own loader. Measures the same ceilings as 'iobench run', and the training step "
+        "alone. Needs no labels: the targets are computed from the data."
+    ),
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+    formats=DOCUMENTS,
+)

@@ -1,0 +1,118 @@
+"""What a run records of an accelerator that computes, and the file of recorded step times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ..errors import UsageError
+from .base import OpenRecord, Record, fitting, read_json
+from .numbers import Count, Duration, Figure
+
+if TYPE_CHECKING:
+    from .workload import Workload
+
+
+class StepFacts(Record):
+    """The training of one rank. A value that was not measured is None."""
+
+    model: str = ""
+    precision: str = ""
+    device: str = ""  # the name that the device or the CPU gives itself
+    parameters: Count | None = None
+    threads: Count | None = None  # of torch, set by iobench
+    cpus: Count | None = None  # on which the rank and its workers may run
+    allocator: str = ""  # system, tcmalloc or jemalloc: what is loaded in the rank
+    warm_up_steps: Count | None = None  # before the first epoch, on made-up bytes
+    warm_up_s: Figure | None = None
+    first_loss: Figure | None = None
+    last_loss: Figure | None = None
+
+
+class StepsHost(OpenRecord):
+    """Where step times were recorded."""
+
+    device: str = ""
+    host: str = ""
+    cpu: str = ""
+    torch: str = ""
+    cuda: str | None = None
+    driver: str | None = None
+    clock_mhz: Figure | None = None
+    power_limit_w: Figure | None = None
+
+
+QUANTILES = 101
+MIN_RECORDED_STEPS = 2
+MAX_RECORDED_STEPS = 1_000_000
+
+
+class StepRecording(Record):
+    """Step times of a real model, which ``accelerator.kind: recorded`` replays.
+
+    ``quantiles_s``: 101 quantiles, from the shortest to the longest step. ``lag_correlation``: of
+    steps that are 1, 2, 3 ... apart. ``block_steps``: how many consecutive steps are replayed
+    together, the first lag with a correlation below 0.1.
+    """
+
+    schema_version: Literal["1"] = "1"
+    model: str
+    batch_size: Annotated[int, Field(ge=1, le=10**7)]
+    precision: str = ""
+    memory_format: str = ""
+    compiled: bool = False
+    device_kind: Literal["cpu", "cuda"]
+    recorded: str = ""  # date, ISO 8601
+    iobench_version: str = ""
+    source: str = ""  # empty: recorded by iobench record
+    where: StepsHost = StepsHost()
+    flops_per_sample: Figure | None = None
+    mean_s: Duration
+    quantiles_s: Annotated[list[Duration], Field(min_length=QUANTILES, max_length=QUANTILES)]
+    lag_correlation: list[Annotated[float, Field(ge=-1, le=1)]] = []
+    block_steps: Annotated[int, Field(ge=1, le=MAX_RECORDED_STEPS)] = 1
+    steps_s: Annotated[
+        list[Duration], Field(min_length=MIN_RECORDED_STEPS, max_length=MAX_RECORDED_STEPS)
+    ]
+    not_measured: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _has_positive_steps(self) -> StepRecording:
+        if min(self.steps_s) <= 0:
+            raise ValueError("'steps_s' has a step that took no time")
+        return self
+
+
+def read_recording(path: str | Path) -> StepRecording:
+    """Read a file that ``iobench record`` has written. Raises UsageError, IobenchError."""
+    return fitting(Path(path), StepRecording, read_json(Path(path), versions=("1",)))
+
+
+def with_recording(workload: Workload) -> Workload:
+    """Give a workload with a recorded accelerator the mean of the recording as its step time.
+
+    Other workloads are returned as they are. Raises UsageError, IobenchError for a file that is no
+    recording, and UsageError if it is of another batch size, or of a CPU, whose steps a sleep can't
+    stand for.
+    """
+    spec = workload.accelerator
+    if spec.kind != "recorded" or spec.steps is None:
+        return workload
+    recording = read_recording(spec.steps)
+    if recording.batch_size != workload.batch_size:
+        raise UsageError(
+            f"{spec.steps} was recorded with batches of {recording.batch_size}, but the workload "
+            f"has batches of {workload.batch_size}",
+            remedy=f"use --set batch_size={recording.batch_size}, or record again",
+        )
+    if recording.device_kind == "cpu" and not spec.accept_cpu:
+        raise UsageError(
+            f"{spec.steps} was recorded on a CPU: a training there shares the cores with the "
+            "loader, and a replay does not",
+            remedy="train for real with iobench train, or use --set accelerator.accept_cpu=true",
+        )
+    named = f"{recording.model} on {recording.where.device or recording.device_kind}"
+    known = spec.model_copy(update={"step_time": recording.mean_s, "name": named})
+    return workload.model_copy(update={"accelerator": known})
