@@ -240,6 +240,7 @@ def _about(doc: TrainingRecord) -> Facts:
     facts = [
         ("run", doc.run_id),
         ("workload", f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"),
+        ("model", _trained(doc)),
         ("dataset", ", ".join([data.spec.name, *size])),
         ("storage", doc.storage.url or ""),
         ("host", ", ".join([*([f"{host.cores} cores"] if host.cores else []), *memory])),
@@ -247,6 +248,23 @@ def _about(doc: TrainingRecord) -> Facts:
     ]
     found = tuple(Fact(label=label, text=text) for label, text in facts if text)
     return Facts(id="about", title="About this run", facts=found)
+
+
+def _trained(doc: TrainingRecord) -> str:
+    """Which model was trained, on what; empty if the accelerator was no model."""
+    facts = doc.job.trained
+    if facts is None:
+        return ""
+    parts = [f"{facts.model} on {facts.device}" if facts.device else facts.model, facts.precision]
+    if facts.parameters:
+        parts.append(f"{facts.parameters:,} parameters")
+    if facts.threads:
+        parts.append(counted(facts.threads, "thread"))
+    if facts.allocator:
+        parts.append(f"allocator {facts.allocator}")
+    if facts.first_loss is not None and facts.last_loss is not None:
+        parts.append(f"loss {facts.first_loss:.3g} at first, {facts.last_loss:.3g} at last")
+    return ", ".join(parts)
 
 
 PARTS = {

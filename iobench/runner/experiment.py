@@ -221,6 +221,7 @@ def _rounds(
             phase = repetition_phase(plan, number, saving=saving)
             outcome = measure(bench, phase, job.repetitions.append, others.look)
             add_loader_facts(doc, outcome.loader)
+            job.trained = outcome.steps
             others.look()
         if knock_outs is not None:
             for stage in knock_outs.begin(number, outcome, time.monotonic() - began):

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from .accelerator import StepFacts
 from .base import OpenRecord, Record
 from .checkpoint import Study
 from .job import DatasetFacts, LoaderFacts, WorkloadFacts
@@ -281,6 +282,7 @@ class TrainingRun(Record):
     workload: WorkloadFacts = WorkloadFacts()
     dataset: DatasetFacts = DatasetFacts()
     loader: LoaderFacts = LoaderFacts()
+    trained: StepFacts | None = None  # by rank 0, if the accelerator is a real model
     ceilings: dict[str, Ceiling] = {}  # storage_raw, fetch, prep, harness, accelerator
     repetitions: list[Repetition] = []
     curve: RunCurve | None = None  # of the storage; None in older versions, or if not measured

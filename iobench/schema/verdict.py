@@ -195,6 +195,8 @@ class Verdict(Record):
     explanation: str = ""  # for an engineer
     starved: bool | None = None  # accelerator utilization below what the workload requires
     headroom: float | None = None  # what the storage delivers over what the accelerators demand
+    # A model's step beside the loader over its step alone; above 1, they compete for the host.
+    contention: float | None = None
     accelerators_fed: int | None = None  # ``fed.accelerators``
     fed: Fed | None = None
     storage_bound: Bound | None = None  # what limits the storage at the run's reads in flight

@@ -12,6 +12,7 @@ from ...schema.record import TrainingRecord
 from ...schema.verdict import Estimate, Fed, Verdict
 from .advice import advise
 from .confirmed import with_found
+from .contention import contention
 from .decide import decide, served_by_cache
 from .decision import Decision
 from .evidence import Evidence, gather, is_null_accelerator
@@ -69,6 +70,7 @@ def verdict(doc: TrainingRecord) -> Verdict:
         sentence="",
         starved=None if evidence.utilization is None else not evidence.fed,
         headroom=_headroom(doc, evidence, missing),
+        contention=contention(doc),
         accelerators_fed=can_feed.accelerators,
         fed=can_feed,
         storage_bound=bound,

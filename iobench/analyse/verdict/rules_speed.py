@@ -10,6 +10,7 @@ from ...schema.training import Ceiling
 from ...schema.workload import OWN_LOADER
 from ...units import counted, format_count, format_duration, format_percent, format_rate
 from ..compare.statistics import NOISE
+from .contention import contention
 from .evidence import effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
 
@@ -146,7 +147,7 @@ def emulation_error(doc: TrainingRecord) -> Outcome | None:
     n - 1 steps, or of MAX_LATE steps for n = 1, changes the rate by at most 1.5 %.
     """
     kind, step = doc.job.workload.accelerator.kind, step_time_s(doc)
-    if kind != "emulated":
+    if kind not in ("emulated", "recorded"):
         return None
     done = complete(doc)
     late = [one.late_p99_s for one in done if one.late_p99_s is not None]
@@ -336,3 +337,23 @@ def loader_tax(doc: TrainingRecord) -> Outcome | None:
             "of the CPU time of torch's collate",
         )
     return None
+
+
+MAX_CONTENTION = 1.05
+"""A step that takes longer beside the loader than alone by more than this is told."""
+
+
+def shares_cores(doc: TrainingRecord) -> Outcome | None:
+    """Whether the loader takes from the model what it needs: cores, memory bandwidth, the bus."""
+    if doc.job.trained is None:
+        return None
+    found = contention(doc)
+    if found is None:
+        return unknown("the model's step was not measured alone")
+    if found <= MAX_CONTENTION:
+        return None
+    return Outcome(
+        f"a step takes {found:.2f} x as long beside the loader as alone",
+        "the loader and the model compete for this host: try fewer loader.workers, "
+        "accelerator.threads and accelerator.bind, or data that is cheaper to prepare",
+    )

@@ -103,6 +103,7 @@ RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("harness.bound", speed.harness_bound, REFUSED),
     Rule("client.bound", speed.client_bound, REFUSED),
     Rule("emulation.error", speed.emulation_error, REFUSED),
+    Rule("accelerator.shares-cores", speed.shares_cores, NOTED),
     Rule("prefetch.share", speed.prefetch_share, REFUSED),
     Rule("verdict.gap", speed.verdict_gap, WARNED),
     Rule("verdict.disagreement", verdict.disagreement, WARNED),
