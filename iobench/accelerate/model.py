@@ -61,6 +61,12 @@ class ModelAccelerator:
         share = cores if cpus is not None else max(1, cores // place.world)
         self._threads = spec.threads or share
         torch.set_num_threads(self._threads)
+        if (loaded := loaded_allocator()) != spec.allocator and spec.allocator != "system":
+            raise UsageError(
+                f"accelerator.allocator={spec.allocator} needs a process that was started with it, "
+                f"but this one has {loaded}",
+                remedy="start it with LD_PRELOAD, or use iobench run or train for each allocator",
+            )
         self._device = _device(spec.device, place.rank)
         _check_precision(spec.precision, self._device)
         torch.manual_seed(_SEED)
