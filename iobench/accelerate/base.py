@@ -32,6 +32,13 @@ class Place(NamedTuple):
     seed: int
 
 
+def device_of_rank(device: str, rank: int) -> str:
+    """Resolve ``cuda`` without a number: ranks take the host's devices in turn."""
+    if device != "cuda" or not torch.cuda.is_available():
+        return device
+    return f"cuda:{rank % torch.cuda.device_count()}"
+
+
 class Samples:
     """A batch's samples in one tensor, in the memory of the host or of a device.
 

@@ -16,7 +16,7 @@ from ..errors import IobenchError, UsageError
 from ..registry import NETWORKS
 from ..schema.accelerator import StepFacts
 from ..schema.workload import AcceleratorSpec
-from .base import Place, Samples, StepTime
+from .base import Place, Samples, StepTime, device_of_rank
 from .bind import loaded_allocator, rank_cpus
 from .models.base import Model
 from .warm import MAX_WARM_UP_STEPS, settled
@@ -231,8 +231,6 @@ def open_model(name: str) -> Model:
 
 
 def _device(name: str | None, rank: int) -> torch.device:
-    from ..load.device import device_of_rank
-
     device = torch.device(device_of_rank(name or "cpu", rank))
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(

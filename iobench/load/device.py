@@ -18,13 +18,6 @@ from .loader import Batch, BatchLoader
 from .third_party import LibraryLoader
 
 
-def device_of_rank(device: str, rank: int) -> str:
-    """Resolve ``cuda`` without a number: ranks take the host's devices in turn."""
-    if device != "cuda" or not torch.cuda.is_available():
-        return device
-    return f"cuda:{rank % torch.cuda.device_count()}"
-
-
 def _runtime() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 

@@ -24,6 +24,13 @@ SMALL = (
 )
 
 
+TINY = (
+    *("--steps", "3", "--time", "0s"),  # of a recording
+    *("--set", "max_steps=5", "--set", "accelerator.threads=1", "--calibration", "0.2s"),
+    *("--set", "loader.workers=1", "--set", "reader.crop=3072"),
+)
+
+
 class Story:
     """Commands in their order. ``told``: the verbs that were given."""
 
@@ -105,6 +112,12 @@ def test_every_verb(
         *("--max-turns", 4, "--results", tmp_path / "turns"),
     )
     assert (turns["status"], len(turns["turns"])) == ("ok", 4)
+    story.text("record", "tests.networks:Tiny", *TINY[:4], "--to", tmp_path / "steps.json")
+    trained = story.document(
+        *("train", "tests.networks:Tiny", "--data", data, "--batch-size", 4, "--repeat", 1),
+        *(*TINY[4:], "--no-knockouts", "--results", results),
+    )
+    assert (trained["status"], trained["job"]["repetitions"][0]["steps"]) == ("ok", 5)
     assert story.document("report", runs[0])["run_id"] == runs[0].name
     assert story.document("compare", *runs)
     assert story.document("cost", runs[0], "--host-price-per-hour", 1)

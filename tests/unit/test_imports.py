@@ -53,6 +53,7 @@ filled with the bytes that samples have. A format that compresses by itself is t
 
 TYPE_ONLY = {
     ("registry", "iobench.accelerate.base"),
+    ("registry", "iobench.accelerate.models.base"),
     ("registry", "iobench.checkpoint.base"),
     ("registry", "iobench.codecs.base"),
     ("registry", "iobench.contents.base"),

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...accelerate.base import Place, Prepares, Tells
+from ...accelerate.base import Place, Prepares, Tells, device_of_rank
 from ...accelerate.emulated import EmulatedAccelerator
 from ...load import LibraryLoader, build_loader
-from ...load.device import DeviceFeed, device_of_rank
+from ...load.device import DeviceFeed
 from ...load.loader import Batch, BatchLoader
 from ...measure.fetched import fetched_by_family
 from ...measure.timeline import Recorder, StepEvent
