@@ -113,7 +113,7 @@ GALLERY = (
     ),
     Shown(
         name="cost",
-        what="What samples cost on a host of one type, on demand and as a spot instance, by the first run.",
+        what="What samples cost on a host of one type, on demand and spot, by the first run.",
         report="cost {run} --instance g5.xlarge --epochs 90",
     ),
     Shown(
