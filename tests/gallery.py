@@ -113,7 +113,7 @@ GALLERY = (
     ),
     Shown(
         name="cost",
-        what="What samples cost on a host of one type, on demand and spot, by the first run.",
+        what="What samples cost on a host of one type, on demand and as a spot instance.",
         report="cost {run} --instance g5.xlarge --epochs 90",
     ),
     Shown(
@@ -170,7 +170,8 @@ def pages(work: Path) -> dict[str, str]:
         words = each.report.format(own, **places)
         kept = KEPT / each.name
         kept.mkdir(parents=True)
-        iobench(f"{words} --html -o {quoted(str(kept / 'report.html'))}", work)
+        iobench(f"{words} --html -o report.html", work)
+        shutil.move(work / "report.html", kept)
         if own:
             shutil.copy(work / own / each.record, kept)
         commands[each.name] = f"iobench {each.measure or words}"
