@@ -14,6 +14,7 @@ from .common import (
     add_results,
     check_measuring,
     duration,
+    number,
     whole_number,
 )
 from .verbs import DOCUMENTS, Verb
@@ -109,6 +110,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="compare the advised settings with those in use today, by new runs with other seeds; "
         "exit with status 4 if the advice is not confirmed",
     )
+    parser.add_argument(
+        "--instance",
+        metavar="TYPE",
+        help="instance type of this host (iobench list instances): the points get the cost of "
+        "their samples, by its price on demand",
+    )
+    parser.add_argument(
+        "--host-price-per-hour",
+        type=number,
+        metavar="USD",
+        help="price of this host for one hour, instead of that of --instance",
+    )
     add_results(parser, "for the directory of the sweep")
     parser.add_argument(
         "--seed",
@@ -161,6 +174,7 @@ def _refuse_changes(args: argparse.Namespace) -> None:
         return
     word = "--confirm" if args.resume is None else "--resume"
     fixed = ["samples", "size", "one_at_a_time", "accelerators", "seed", "calibration_s"]
+    fixed += ["instance", "host_price_per_hour"]
     for name in fixed if args.resume is None else [*fixed, "repeat"]:
         if getattr(args, name) not in (None, False):
             flag = f"--{name.removesuffix('_s').replace('_', '-')}"
@@ -229,6 +243,25 @@ def _line_printer(args: argparse.Namespace, live: Any) -> Any:
     return tell
 
 
+def _price(args: argparse.Namespace) -> float | None:
+    """The price of this host for one hour, if one was asked for. Raises UsageError."""
+    from ..errors import UsageError
+    from ..schema.instances import MAX_USD_PER_HOUR, find_instance
+
+    if (stated := args.host_price_per_hour) is not None:
+        if not 0 < stated <= MAX_USD_PER_HOUR:
+            raise UsageError(f"--host-price-per-hour must be above 0, but is {stated:g}")
+        return float(stated)
+    if args.instance is None:
+        return None
+    price = find_instance(args.instance).usd_per_hour
+    if price is None:
+        raise UsageError(
+            f"the price of {args.instance} is not known", remedy="give --host-price-per-hour"
+        )
+    return price
+
+
 def _axes(args: argparse.Namespace) -> dict[str, list[Setting]]:
     from ..errors import UsageError
     from ..schema.sweep import parse_axis
@@ -285,6 +318,8 @@ def _begin(args: argparse.Namespace, budget: Budget) -> tuple[Sweep, Path]:
         "calibration_s": args.calibration_s,
         "accelerators": args.accelerators,
         "axes": axes,
+        "usd_per_hour": _price(args),
+        "instance": args.instance or "",
     }
     from ..schema.base import build
     from ..schema.sweep import Sweep, save_sweep

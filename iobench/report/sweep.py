@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 
 from ..schema.sweep import Sweep, SweepPoint, describe
@@ -11,9 +12,10 @@ from .figures import BLANK, figure, raw, spread_of, word
 from .glance import ended
 from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
 from .sweep_charts import chart_sections
-from .sweep_front import COSTS, front_sections, on_front
+from .sweep_front import COSTS, front_sections, on_front, price_sections, usd_per_million
 from .sweep_grid import rate_of, rates_of
 
+_USD = "usd_per_million_samples"
 _FIGURES = ("samples_per_s", "min", "max")
 _COLUMNS = (
     Column(name="settings", label="settings"),
@@ -24,6 +26,7 @@ _COLUMNS = (
         Column(name=name, label=cost.unit, unit=cost.axis.unit, align="right", where="pages")
         for name, cost in COSTS.items()
     ),
+    Column(name=_USD, label="USD/million", align="right", where="data"),
     Column(name="pareto_front", label="Pareto front", where="pages"),
 )
 
@@ -42,12 +45,19 @@ def sections(sweep: Sweep) -> list[Section]:
     found = ended("This sweep", sweep.status, "")
     found.append(Headline(id="sweep", title=title, sentences=(told,) if told else ()))
     found += chart_sections(sweep)
-    found += front_sections(sweep)
+    found += [*front_sections(sweep), *price_sections(sweep)]
     if rows:
-        found.append(Table(id="points", columns=_COLUMNS, rows=tuple(rows)))
+        found.append(Table(id="points", columns=_columns(sweep), rows=tuple(rows)))
     notes = tuple(Item(text=text) for text in sweep.left_out)
     found += [Items(id="notes", title="Notes", items=notes)] if notes else []
     return [*found, *(command_sections(sweep.command) if sweep.command else [])]
+
+
+def _columns(sweep: Sweep) -> tuple[Column, ...]:
+    """The columns of the points; the price of samples is shown if one was given."""
+    if sweep.usd_per_hour is None:
+        return _COLUMNS
+    return tuple(replace(one, where="everywhere") if one.name == _USD else one for one in _COLUMNS)
 
 
 def _sentence(sweep: Sweep, best: SweepPoint) -> str:
@@ -77,6 +87,7 @@ def _measured(sweep: Sweep, point: SweepPoint, *, on_front: bool) -> Row:
             raw(max(rates)),
             raw(len(rates)),
             *(figure(cost.of(point), cost.show) for cost in COSTS.values()),
+            figure(usd_per_million(sweep, point), lambda usd: f"{usd:.4g}"),
             Cell(value=on_front, text="yes" if on_front else ""),
         ),
         mark="; ".join(marks),

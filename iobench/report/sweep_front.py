@@ -91,6 +91,53 @@ def front_sections(sweep: Sweep) -> list[Section]:
     return found
 
 
+def usd_per_million(sweep: Sweep, point: SweepPoint) -> float | None:
+    """The price of a million samples of a point; None without a price, or without a rate."""
+    rate = rate_of(point)
+    return (
+        None if sweep.usd_per_hour is None or not rate else sweep.usd_per_hour / rate / 3600 * 1e6
+    )
+
+
+def price_sections(sweep: Sweep) -> list[Section]:
+    """The price of samples over the bytes that are stored, with its Pareto front.
+
+    All points have run on one host, so the fastest is the cheapest: what a price adds is what a
+    point with fewer stored bytes costs more in hours of the host.
+    """
+    known = [
+        (point, usd, point.stored_bytes)
+        for point in sweep.points
+        if (usd := usd_per_million(sweep, point)) is not None and point.stored_bytes is not None
+    ]
+    sizes = [size for *_, size in known]
+    if len(known) < 2 or max(sizes) <= ALIKE * min(sizes):
+        return []
+    kept = front([(usd, size) for _, usd, size in known])
+    spots = tuple(
+        Spot(
+            label=describe(point.settings),
+            text=f"{usd:.4g} USD for a million samples, {format_bytes(size)} stored",
+            x=size,
+            y=usd,
+            front=on,
+        )
+        for (point, usd, size), on in zip(known, kept, strict=True)
+    )
+    start = 0.95 * min(sizes) if min(sizes) > max(sizes) / 2 else 0.0
+    return [
+        Scatter(
+            id="front-usd",
+            title="Pareto front of the price of samples and stored bytes",
+            x=replace(COSTS["stored_bytes"].axis, start=start),
+            y=Axis(label="USD for a million samples", unit="count"),
+            spots=spots,
+            table="points",
+            better="less",
+        )
+    ]
+
+
 def on_front(sweep: Sweep) -> list[bool]:
     """For each point whether no other one is as fast with as little of every cost."""
     costs = [

@@ -68,6 +68,9 @@ class Sweep(Record):
     accelerators: int = Field(default=1, ge=1, le=10**6)
     axes: dict[str, list[Setting]]
     default: dict[str, Setting] | None = None
+    # Price of this host for an hour, and of which instance type; None: no price was given.
+    usd_per_hour: Figure | None = None
+    instance: str = ""
     points: list[SweepPoint] = Field(default_factory=list)
     status: Literal["running", "ok", "interrupted", "out of time"] = "running"
     # How the points were made from the axes, if that needs an explanation.

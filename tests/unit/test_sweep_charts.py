@@ -395,3 +395,32 @@ def test_the_supply_is_beside_the_demand() -> None:
     assert [row.value for row in drawn.rows] == [row.cells[1].value for row in table.rows]
     assert drawn.rows[-1].label == "measured"
     assert len(drawn.marks) == 1
+
+
+def test_a_sweep_with_a_price_tells_what_samples_cost() -> None:
+    points = [
+        point(100.0, codec="none") | {"stored_bytes": 4e9},
+        point(50.0, codec="zstd:1") | {"stored_bytes": 1e9},
+        point(40.0, codec="zstd:9") | {"stored_bytes": 2e9},
+    ]
+    shown = charts(points, usd_per_hour=0.378, instance="m5.xlarge")
+    table, paid = shown["points"], shown["front-usd"]
+    assert isinstance(table, Table)
+    assert isinstance(paid, Scatter)
+    at = table.at("usd_per_million_samples")
+    # 0.378 USD for 3,600 s x 105 samples/s, the median of both visits of the fastest.
+    assert [row.cells[at].value for row in table.rows] == pytest.approx([1.0, 2.0, 2.5])
+    assert table.columns[at].where == "everywhere"
+    assert [spot.front for spot in paid.spots] == [True, True, False]
+    free = charts(points)
+    assert "front-usd" not in free
+    table = free["points"]
+    assert isinstance(table, Table)
+    assert table.columns[at].where == "data"
+
+
+@pytest.mark.parametrize("wrong", [["--instance", "no-such.type"], ["--host-price-per-hour", "0"]])
+def test_a_price_that_is_none_is_refused(wrong: list[str], tmp_path: Path) -> None:
+    asked = ["sweep", "demo", "--to", str(tmp_path / "d"), "--sweep", "loader.workers=1,2"]
+    assert main([*asked, "--samples", "8", "--results", str(tmp_path / "r"), *wrong]) == 2
+    assert not (tmp_path / "r").exists()
