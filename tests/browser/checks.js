@@ -35,7 +35,7 @@
       }
       // The shape that the text is on, the last one drawn, or the page.
       const below = shapes.filter(([each, there]) => inside(at, there)
-        && !getComputedStyle(each).fill.startsWith("url")).pop();
+        && getComputedStyle(each).fill.startsWith("rgb")).pop();
       const ground = below ? getComputedStyle(below[0]).fill : paper;
       const ratio = contrast(getComputedStyle(text).fill, ground);
       if (ratio < 4.5) found.push(`${name}: "${told}" has a contrast of ${ratio.toFixed(2)}`);
