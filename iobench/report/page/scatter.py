@@ -83,7 +83,7 @@ def _apart(wanted: list[tuple[float, float]], side: float) -> list[tuple[float, 
     placed: list[tuple[float, float]] = []
     for x, height in wanted:
         y = height
-        while any(abs(x - a) < 14 and abs(y - b) < 13 for a, b in placed):
+        while any(abs(x - a) < 14 and abs(y - b) < 15 for a, b in placed):
             y += math.copysign(1, side)
         placed.append((x, y))
     return placed
