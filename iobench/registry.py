@@ -224,6 +224,11 @@ FORMATS: Registry[Format] = Registry(
             summary="HDF5, one dataset per sample: contiguous or deflated",
             extra="hdf5",
         ),
+        "lmdb": Entry(
+            target="iobench.formats.lmdb:Lmdb",
+            summary="LMDB, one entry per sample, read in random order",
+            extra="lmdb",
+        ),
     },
     base="iobench.formats.base:Format",
 )

@@ -104,6 +104,20 @@ class Framed(Format):
 class Assembled(Format):
     """A format that builds a whole shard, and applies the dataset's codec itself."""
 
+    max_shard_bytes: ClassVar[int] = 0
+    """Limit for the bytes of samples in a shard that is built in memory; 0: there is none."""
+
+    def check_shard(self, spec: DatasetSpec) -> None:
+        """Raise ValueError if the dataset's shards are larger than ``max_shard_bytes``."""
+        mean = spec.sample_size.mean_bytes
+        shard = max(mean, spec.shard_size or (spec.samples_per_shard or 1) * mean)
+        if shard > self.max_shard_bytes:
+            raise ValueError(
+                f"format '{self.name}' builds each shard in memory, at most "
+                f"{self.max_shard_bytes >> 30} GiB, but these have {shard / 2**30:.1f} GiB; lower "
+                "samples_per_shard or shard_size"
+            )
+
     @abstractmethod
     def assemble(
         self,

@@ -24,9 +24,6 @@ from .base import Assembled
 
 Int64 = npt.NDArray[np.int64]
 
-MAX_SHARD = 2 << 30
-"""Bytes of samples in a shard, which is held in memory (twice) while it is written."""
-
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _LIBVER = ("v108", "v108")
 _GROW = 1 << 20
@@ -41,6 +38,7 @@ class Hdf5(Assembled):
     name: ClassVar[str] = "hdf5"
     suffix: ClassVar[str] = ".h5"
     writes_with: ClassVar[str] = "h5py"
+    max_shard_bytes: ClassVar[int] = 2 << 30  # held in memory twice while a shard is written
 
     def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
         if codec.name not in ("none", _DEFLATE):
@@ -48,13 +46,7 @@ class Hdf5(Assembled):
                 f"format 'hdf5' cannot use codec '{codec.name}', which HDF5 does not read without "
                 "a plug-in: use none or gzip"
             )
-        mean = spec.sample_size.mean_bytes
-        shard = spec.shard_size or (spec.samples_per_shard or 1) * mean
-        if shard > MAX_SHARD or mean > MAX_SHARD:
-            raise ValueError(
-                f"format 'hdf5' builds each shard in memory, at most {MAX_SHARD >> 30} GiB, but "
-                f"these have {shard / 2**30:.1f} GiB; lower samples_per_shard or shard_size"
-            )
+        self.check_shard(spec)
 
     def assemble(
         self,

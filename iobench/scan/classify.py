@@ -17,8 +17,12 @@ FORMATS = {
     ".parq": "parquet",
     ".h5": "hdf5",
     ".hdf5": "hdf5",
+    ".lmdb": "lmdb",
 }
 """Formats of shards by suffix; all other files are one sample each."""
+
+LMDB_FILE = "data.mdb"
+"""The name that LMDB gives its file in a directory, next to ``lock.mdb``."""
 
 CONTENTS = {".jpg": ("jpeg",), ".jpeg": ("jpeg",), ".npz": ("npz", "arrays")}
 """Contents that are decoded, the cheapest first; all others are delivered as raw bytes."""
@@ -41,6 +45,8 @@ def shard_suffix(key: str) -> str:
 
 
 def _kind(entry: Entry) -> str:
+    if entry.key.rpartition("/")[2] == LMDB_FILE:
+        return "lmdb"
     suffix = shard_suffix(entry.key)
     return FORMATS.get(suffix) or CONTENTS.get(suffix, ("raw",))[0]
 

@@ -11,23 +11,19 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import StorageError
 from ..formats.hdf5 import datasets
 from ..limits import MAX_EXPANSION
 from ..registry import FORMATS
-from ..storage.files import Seekable
 from ..storage.window import Window
 from . import heap
+from .pages import Pages
 from .samples import Int64, ShardSamples, damaged, suffix_of
-
-_PAGE = 16 << 10
-_PAGES = 1024
 
 _DEFLATE = 1
 _FILTERS = {
@@ -79,7 +75,7 @@ def hdf5(window: Window, key: str, size: int) -> ShardSamples:
     notes: Counter[str] = Counter()
     parts: list[_Part] = []
     labels: list[_Part] = []
-    source = _Pages(window, size)
+    source = Pages(window, size)
     try:
         with h5py.File(source, "r") as file:
             for dataset in datasets(h5py, file["/"], set()):
@@ -121,7 +117,7 @@ def hdf5(window: Window, key: str, size: int) -> ShardSamples:
     )
 
 
-def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _Part | None:
+def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: Pages) -> _Part | None:
     """Find the samples of a dataset; None if it has none, which ``notes`` may explain."""
     if dataset.shape is None or 0 in dataset.shape:
         return None
@@ -154,7 +150,7 @@ def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _P
     return _plain(begin + np.arange(count, dtype=np.int64) * each, each, dataset)
 
 
-def _variable(h5py: Any, dataset: Any, notes: Counter[str], source: _Pages) -> _Part | None:
+def _variable(h5py: Any, dataset: Any, notes: Counter[str], source: Pages) -> _Part | None:
     each = heap.element_bytes(h5py, dataset)
     compact = dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
     found = (
@@ -288,53 +284,3 @@ def _as_stored(begin: Int64, length: Int64, notes: Counter[str], why: str) -> _P
 def _check(offset: Int64, stored: Int64, name: str, size: int) -> None:
     if (offset < 0).any() or (stored <= 0).any() or (offset + stored > size).any():
         raise ValueError(f"{name} would end at byte {int((offset + stored).max())} of {size}")
-
-
-class _Pages(Seekable):
-    """A file object for h5py that caches pages, because the metadata is scattered over the file."""
-
-    def __init__(self, window: Window, size: int) -> None:
-        super().__init__(size)
-        # Kept to be raised again, because h5py replaces it by an error of its own.
-        self.failure: StorageError | None = None
-        self._window = window
-        self._pages: OrderedDict[int, bytes] = OrderedDict()
-
-    def between(self, begin: int, end: int) -> bytes:
-        """Bytes from ``begin`` to ``end``. Raises ValueError for a range outside the file."""
-        if not 0 <= begin <= end <= self.size:
-            raise ValueError(f"something would lie at bytes {begin} to {end} of {self.size}")
-        self.seek(begin)
-        return self.read(end - begin) or b""
-
-    def readinto(self, buffer: Any) -> int:
-        target = memoryview(buffer).cast("B")
-        begin = self.position
-        end = min(begin + len(target), self.size)
-        done = 0
-        while begin + done < end:
-            page, skip = divmod(begin + done, _PAGE)
-            data = self._page(page, -(-end // _PAGE))[skip : end - page * _PAGE]
-            target[done : done + len(data)] = data
-            done += len(data)
-        self.position = begin + done
-        return done
-
-    def _page(self, number: int, before: int) -> bytes:
-        """Return one page; read the missing pages up to ``before`` with it, in one request."""
-        if number not in self._pages:
-            last = number + 1
-            while last < min(before, number + _PAGES // 2) and last not in self._pages:
-                last += 1
-            begin, end = number * _PAGE, min(last * _PAGE, self.size)
-            try:
-                data = bytes(self._window.apart(begin, end))
-            except StorageError as error:
-                self.failure = error
-                raise OSError(str(error)) from None
-            for place in range(number, last):
-                self._pages[place] = data[(place - number) * _PAGE : (place - number + 1) * _PAGE]
-            while len(self._pages) > _PAGES:
-                self._pages.popitem(last=False)
-        self._pages.move_to_end(number)
-        return self._pages[number]

@@ -17,6 +17,7 @@ from ..limits import MAX_PAX_HEADER
 from ..storage.files import Seekable
 from ..storage.window import Window
 from .hdf5 import hdf5
+from .lmdb import lmdb
 from .parquet import parquet
 from .samples import Sample, ShardSamples, damaged, listed, suffix_of
 
@@ -101,6 +102,7 @@ INDEXERS: dict[str, Callable[[Window, str, int], ShardSamples]] = {
     "tfrecord": _walked(tfrecord),
     "parquet": parquet,
     "hdf5": hdf5,
+    "lmdb": lmdb,
 }
 """By format: the function that finds a shard's samples, given a window on it, its key and size."""
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..formats.hdf5 import MAX_SHARD
-from ..registry import CODECS, CONTENTS
+from ..formats.base import Assembled
+from ..registry import CODECS, CONTENTS, FORMATS
 from ..schema.base import build
 from ..schema.dataset import DatasetSpec
 from ..text import printable
@@ -71,13 +71,12 @@ def shape(
         data["samples_per_shard"] = max(1, round(len(sizes) / count))
     if form == "parquet":
         data |= {"codec": _page_codec(shards, notes), "block_size": _block_size(shards)}
-    if (
-        form == "hdf5"
-        and (fit := int(MAX_SHARD // max(1, sizes.mean()))) < data["samples_per_shard"]
-    ):
+    packing = FORMATS.open(form)
+    most = packing.max_shard_bytes if isinstance(packing, Assembled) else 0
+    if most and (fit := int(most // max(1, sizes.mean()))) < data["samples_per_shard"]:
         notes.append(
-            "a clone has smaller shards: format 'hdf5' builds them in memory, of "
-            f"{MAX_SHARD >> 30} GiB at most"
+            f"a clone has smaller shards: format '{form}' builds them in memory, of "
+            f"{most >> 30} GiB at most"
         )
         data["samples_per_shard"] = max(1, fit)
     if data["codec"] != "none" and content != "jpeg":

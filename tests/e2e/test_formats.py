@@ -39,6 +39,10 @@ SHAPES: dict[str, tuple[list[str], list[str]]] = {
         ["deepcam", "--samples", "40", *sets("sample_size.mean=500000")],
         sets("loader.workers=1"),
     ),
+    "oc20": (
+        ["oc20", "--samples", "60", *sets("sample_size.mean=30000", "samples_per_shard=30")],
+        sets("loader.workers=1"),
+    ),
     "llm-pretrain": (
         ["llm-tokens", "--samples", "4000"],
         sets("accelerator.step_time=2ms", "max_steps=400"),

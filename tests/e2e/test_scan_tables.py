@@ -1,4 +1,4 @@
-"""Parquet, HDF5 and npz of other writers: every sample that is delivered is what the foreign
+"""Parquet, HDF5, LMDB and npz of other writers: every sample that is delivered is what the foreign
 library reads, bit for bit.
 """
 
@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import h5py
+import lmdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -640,6 +642,52 @@ class TestNpz:
         assert "claims a size" in report.notes[0]
 
 
+class Pickled:
+    """Unpickling one would end the process."""
+
+    def __init__(self, number: int) -> None:
+        self.data = bytes([number]) * (number * 100)
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (self.data,)
+
+
+@pytest.mark.usefixtures("nothing_left")
+class TestLmdb:
+    def write(self, path: Path, count: int = 30, *, subdir: bool = False) -> list[bytes]:
+        """A file as the Open Catalyst Project writes it; what its samples are, by the library."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with lmdb.open(str(path), subdir=subdir, map_size=1 << 24, sync=False) as environment:
+            for number in range(count):
+                with environment.begin(write=True) as transaction:
+                    transaction.put(b"%d" % number, pickle.dumps(Pickled(number), -1))
+            with environment.begin(write=True) as transaction:
+                transaction.put(b"length", pickle.dumps(count, -1))
+            with environment.begin() as transaction:
+                return [bytes(value) for key, value in transaction.cursor() if key != b"length"]
+
+    def test_pickled_objects_are_delivered_as_they_are(self, tmp_path: Path) -> None:
+        root = tmp_path / "d"
+        expected = self.write(root / "data.0000.lmdb") + self.write(root / "data.0001.lmdb", 5)
+        report = scanned(root, checksums=True)
+        spec = report.manifest.spec
+        assert (spec.format, spec.content, spec.codec) == ("lmdb", "raw", "none")
+        assert len(report.notes) == 1
+        assert "2 entries are left out" in report.notes[0]
+        assert {entry.key for entry in report.left_out} == {
+            "data.0000.lmdb-lock",
+            "data.0001.lmdb-lock",
+        }
+        assert delivered(root, report, tmp_path) == expected
+
+    def test_a_directory_with_a_lock_file(self, tmp_path: Path) -> None:
+        expected = self.write(tmp_path / "d", 40, subdir=True)
+        report = scanned(tmp_path / "d")
+        assert (report.manifest.spec.format, report.manifest.key(0)) == ("lmdb", "data.mdb")
+        assert [entry.key for entry in report.left_out] == ["lock.mdb"]
+        assert delivered(tmp_path / "d", report, tmp_path) == expected
+
+
 def build(kind: str, root: Path) -> None:
     """20 to 100 samples of each kind."""
     if kind == "parquet":
@@ -701,7 +749,7 @@ def test_scanned_run_and_cloned_and_left_as_it_was(kind: str, tmp_path: Path) ->
 
 def test_a_damaged_file_ends_a_scan_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
-    for name in ("a.parquet", "a.h5"):
+    for name in ("a.parquet", "a.h5", "a.lmdb"):
         (tmp_path / "d" / name).write_bytes(b"nothing of the kind" * 100)
         done = completed("scan", "d", "--save", "x.yaml", cwd=tmp_path)
         assert (done.returncode, done.stdout) == (1, "")

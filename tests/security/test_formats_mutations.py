@@ -29,6 +29,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "tokens": {"format": "tokens"},
     "mds": {"format": "mds"},
     "hdf5": {"format": "hdf5"},
+    "lmdb": {"format": "lmdb"},
     "hdf5 behind gzip": {"format": "hdf5", "codec": "gzip", "compress_ratio": 2},
     "parquet": {"format": "parquet", "block_size": 5000},
     "parquet of columns behind zstd": {"format": "parquet", "columns": 3, "codec": "zstd"},

@@ -41,6 +41,7 @@ PUBLISHED = {
     "dlrm-mi355": (24.9e9, 32.77e6, 0.70),
     "flux-b200": (77e6, 35.56, 0.90),
     "flux-mi355": (77e6, 35.56, 0.90),
+    "bert-v100": (0.124e6, 49.59, 0.90),  # DLIO; MLPerf Storage v0.5
 }
 
 
@@ -53,7 +54,7 @@ def test_every_file_is_known_by_its_name() -> None:
     assert sorted(known_specs("workload")) == WORKLOADS
     assert sorted(known_specs("dataset")) == DATASETS
     assert {"unet3d", "resnet50", "cosmoflow", "demo"} <= set(DATASETS)
-    assert set(WORKLOADS) == {*PUBLISHED, "demo", "deepcam", "llm-pretrain"}
+    assert set(WORKLOADS) == {*PUBLISHED, "demo", "deepcam", "llm-pretrain", "oc20", "rnnt"}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -100,6 +101,7 @@ def test_the_demand_is_the_published_one(name: str) -> None:
         ("imagenet-w21-tar", 645.65e9),
         ("dlrm", 3.68e12),
         ("flux", 2.68e12),
+        ("bert", 391_434_110_129),
     ],
 )
 def test_the_total_is_the_published_one(name: str, total_bytes: float) -> None:
@@ -136,6 +138,12 @@ def test_the_sizes_of_the_others() -> None:
     assert load_dataset_spec("flux").sample_size.mean == 4 * (524_328 + 409 + 8_232 + 8_232 + 7)
     assert load_dataset_spec("deepcam").sample_size.mean == 768 * 1152 * 16 * 4
     assert load_dataset_spec("llm-tokens").sample_size.mean == (4096 + 1) * 2
+    oc20, speech = load_dataset_spec("oc20"), load_dataset_spec("librispeech")
+    assert oc20.sample_size.mean == pytest.approx(415e9 / 3_999_394, abs=1)
+    hours, utterances = 100.6 + 363.6 + 496.7, 28_539 + 104_014 + 148_688
+    assert speech.samples == utterances
+    seconds = hours * 3600 / utterances
+    assert speech.sample_size.mean == pytest.approx(seconds * 16_000 * 2 + 44, abs=1)
     workload = load_workload("llm-pretrain")
     assert workload.batch_size * 4096 / (workload.accelerator.step_time or 0) == pytest.approx(
         10_000
@@ -168,10 +176,9 @@ def test_clipping_keeps_the_mean_of_unet3d() -> None:
     assert size.min > crop, "the smallest volume still fills what the workload hands on"
 
 
-def test_an_approximation_says_so() -> None:
-    spec = load_dataset_spec("imagenet-files")
-    assert spec.sample_size.distribution == "lognormal"
-    assert "APPROXIMATION" in spec.description
+@pytest.mark.parametrize("name", ["imagenet-files", "librispeech", "oc20"])
+def test_an_approximation_says_so(name: str) -> None:
+    assert "APPROXIMATION" in load_dataset_spec(name).description
 
 
 def test_the_demo_is_small() -> None:
