@@ -45,7 +45,7 @@ BARS = """() => {
     ticks: [...svg.querySelectorAll("text.tick[text-anchor=middle]")]
       .map((each) => [number(each.textContent), at(each, "x")]),
     bars: [...svg.querySelectorAll("rect.bar")].map((each) =>
-      [each.previousElementSibling.textContent, at(each, "x") + at(each, "width")]),
+      [each.previousElementSibling.firstChild.textContent, at(each, "x") + at(each, "width")]),
   };
 }"""
 """The axis of the roofline, and where its bars end."""
