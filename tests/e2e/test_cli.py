@@ -653,6 +653,7 @@ def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], 
         "throttled_s",
         "resources",
         "residency_before",
+        "workers",
     }
     document["job"]["repetitions"] = [
         {key: value for key, value in one.items() if key in context}
