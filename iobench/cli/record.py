@@ -9,9 +9,11 @@ from .train import add_model, asked_accelerator
 from .verbs import Verb
 
 EXAMPLES = """examples:
+  iobench record resnet18 --batch-size 16 --to resnet18.json
   iobench record vit-b16 --device cuda --batch-size 128 --precision bfloat16 --to vit-b16.json
-  iobench run resnet50-h100 --data DIR --set accelerator.kind=recorded \
---set accelerator.steps=vit-b16.json --set batch_size=128
+
+Replay it on any storage, without the device: iobench run WORKLOAD --data DIR --set batch_size=128 \
+--set accelerator.kind=recorded --set accelerator.steps=vit-b16.json
 """
 
 

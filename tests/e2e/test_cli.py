@@ -295,6 +295,8 @@ def test_every_example_runs(
         "plan",
         "probe",
         "run",
+        "train",
+        "record",
         "check",
         "sweep",
         "ab",

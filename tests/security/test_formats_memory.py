@@ -412,7 +412,7 @@ def test_events_that_claim(tmp_path: Path) -> None:
     columns["phase"] = pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), ["x"])
     pq.write_table(pa.table(columns), tmp_path / "many.parquet", compression="zstd")
     ended = in_child(lambda: len(read_events(tmp_path / "many.parquet")["step"]))
-    assert "a table of 2000000 events claims" in str(ended.error)
+    assert "a table of 2000000 step events claims" in str(ended.error)
     assert ended.extra_bytes < 64 << 20
 
 

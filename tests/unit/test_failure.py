@@ -69,13 +69,7 @@ def test_what_was_foreseen(
 
 
 def main_list(debug: bool) -> tuple[int, str, str]:
-    from tests import hostile
-
-    hostile._parser.cache_clear()  # the verb was replaced
-    try:
-        return run("list", *(["--debug"] if debug else []))
-    finally:
-        hostile._parser.cache_clear()
+    return run("list", *(["--debug"] if debug else []))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +141,8 @@ def test_arguments_are_text(capsys: pytest.CaptureFixture[str]) -> None:
         ["list", "--\u202ex"],
         ["report", "a", HOSTILE],
     ):
-        check(run(*words), (2,), words)
+        code = 1 if words[0] == "report" else 2  # two runs, of which there is none
+        check(run(*words), (code,), words)
 
 
 @pytest.mark.parametrize(

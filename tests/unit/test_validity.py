@@ -212,6 +212,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         },
         None,
     ),
+    "accelerator.shares-cores": (
+        {"trained": {"model": "resnet50"}, "repetition": {"busy_s": 64.0}},
+        {"trained": {"model": "resnet50"}, "rates": {"accelerator": None}},
+    ),
     "verdict.gap": ({"measured": 1500.0}, {"measured": None}),
     "raw.not-measured": ({"rates": {"storage_raw": None}}, {"ceilings": {}}),
     "raw.low": ({"rates": {"storage_raw": 10.0}}, {"rates": {"fetch": None}}),
