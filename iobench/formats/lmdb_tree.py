@@ -130,9 +130,10 @@ class Tree:
         kind = _LEAF if depth <= 1 else _BRANCH
         if stated != number or flags & (_BRANCH | _LEAF | _OVERFLOW | _IS_META) != kind:
             raise ValueError(f"page {number} at byte {begin} is not the page that belongs there")
-        if not _PAGE_BYTES <= lower <= self._page_bytes or lower % 2:
+        count = (lower - _PAGE_BYTES) // 2
+        if lower < _PAGE_BYTES or lower + count * _NODE.size > self._page_bytes:
             raise ValueError(f"page {number} at byte {begin} states {lower} bytes of pointers")
-        for place in struct.unpack_from(f"<{(lower - _PAGE_BYTES) // 2}H", page, _PAGE_BYTES):
+        for place in struct.unpack_from(f"<{count}H", page, _PAGE_BYTES):
             if place + _NODE.size > len(page):
                 raise ValueError(f"an entry would begin at byte {begin + place}, outside its page")
             low, high, node_flags, key_bytes = _NODE.unpack_from(page, place)

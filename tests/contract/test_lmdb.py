@@ -19,7 +19,7 @@ from iobench.formats.lmdb_tree import Tree
 from iobench.generator import generate
 from iobench.generator.plan import plan_shards
 from iobench.load import make_loader, make_reader
-from iobench.registry import FORMATS
+from iobench.registry import CODECS, FORMATS
 from iobench.scan import scan
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
@@ -85,6 +85,27 @@ def test_every_byte_is_right(make_dataset: Any, spec: dict[str, Any]) -> None:
         }
         loader.shutdown()
         assert [found[index] for index in range(len(expected))] == expected
+
+
+@pytest.mark.parametrize("size", [1, 700, 1300, 1921, 2020, 2022, 4080, 4081])
+def test_samples_of_any_size_fit_into_the_map(size: int) -> None:
+    """Its size is fixed before the samples are known: many of those that fill pages worst."""
+    count, shard = 5000, bytearray()
+    made = build(
+        DatasetSpec,
+        {"name": "x", "samples": count, "sample_size": {"mean": size}, "format": "lmdb"},
+        where="test",
+    )
+    samples = (bytes([number % 251]) * size for number in range(count))
+    offset, stored = LMDB.assemble(
+        map(memoryview, samples),
+        np.full(count, size),
+        shard.extend,
+        spec=made,
+        codec=CODECS.open("none"),
+    )
+    assert (stored == size).all()
+    assert [shard[at] for at in offset.tolist()] == [number % 251 for number in range(count)]
 
 
 def test_a_sample_costs_its_own_bytes(make_dataset: Any) -> None:
