@@ -50,7 +50,13 @@ SHAPES: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(SHAPES))
+SLOW = {"oc20"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in sorted(SHAPES)],
+)
 def test_a_workload_runs(name: str, tmp_path: Path) -> None:
     generate, change = SHAPES[name]
     root, results = tmp_path / "data", tmp_path / "results"
