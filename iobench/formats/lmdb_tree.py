@@ -96,7 +96,7 @@ class Tree:
             found.append((_LAST.unpack_from(page, free + 2 * _DB.size)[1], main))
         if len(found) < 2:
             raise ValueError(
-                f"not an LMDB file: page {len(found)} of {self._size} bytes is no meta"
+                f"not an LMDB file: no description of one at byte {len(found) * self._page_bytes}"
             )
         # LMDB itself takes the second one only if its transaction is newer.
         return found[1][1] if found[1][0] > found[0][0] else found[0][1]
