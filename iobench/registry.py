@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # types of the plug-ins, for annotations only
     from .formats.base import Format
     from .load.libraries.base import Library
     from .load.loader import BatchLoader
+    from .load.user.loader import UserLoader
     from .storage.base import Storage
 
 T = TypeVar("T", covariant=True)
@@ -407,13 +408,17 @@ WRITERS: Registry[CheckpointWriter] = Registry(
 
 _LIBRARIES = "iobench.load.libraries"
 
-LOADERS: Registry[Library | BatchLoader] = Registry(
+LOADERS: Registry[Library | BatchLoader | UserLoader] = Registry(
     "loader",
     "iobench.loaders",
     {
         "iobench": Entry(
             target="iobench.load.loader:BatchLoader",
             summary="iobench's own readers in torch's DataLoader",
+        ),
+        "user": Entry(
+            target="iobench.load.user.loader:UserLoader",
+            summary="your own loader, made by loader.factory (run --loader module:function)",
         ),
         "torch-map": Entry(
             target=f"{_LIBRARIES}.torch_map:TorchMap",

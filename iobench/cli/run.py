@@ -17,6 +17,7 @@ from .common import (
     duration,
     whole_number,
 )
+from .own_loader import add_own_loader, loader_overrides, tell_headspace
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ EXAMPLES = """examples:
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --confirm
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --checkpoint llama3-8b \
 --checkpoint-scale 1/64 --checkpoint-to /mnt/ckpt
+  iobench run resnet50-h100 --data /mnt/fast/resnet50 --loader mypkg.data:make_loader
+  iobench run resnet50-h100 --data /mnt/fast/resnet50 --loader mypkg.data:make_loader --headspace
   iobench run resnet50-h100 --data 'throttled+/mnt/fast/resnet50?bandwidth=2GB&latency=5ms'
 """
 
@@ -41,6 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--data", required=True, metavar="DIR", help="directory or URL of the dataset"
     )
     add_measuring(parser)
+    add_own_loader(parser)
     add_overrides(parser, "loader.workers=8")
 
 
@@ -138,11 +142,15 @@ def add_measuring(parser: argparse.ArgumentParser, *, repeat: int = 6) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..schema.workload import load_workload
 
-    return measure(load_workload(args.workload, args.overrides), args)
+    workload = load_workload(args.workload, [*loader_overrides(args), *args.overrides])
+    return measure(workload, args, bound_only=args.headspace)
 
 
-def measure(workload: Workload, args: argparse.Namespace) -> int:
-    """Run the workload as the flags of ``add_measuring`` say; return the exit code."""
+def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = False) -> int:
+    """Run the workload as the flags of ``add_measuring`` say; return the exit code.
+
+    ``bound_only``: only find how much faster any loader could make it.
+    """
     check_measuring(args)
     if args.confirm and args.calibration_s == 0:
         from ..errors import UsageError
@@ -174,6 +182,8 @@ def measure(workload: Workload, args: argparse.Namespace) -> int:
     )
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, what was measured is saved.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if bound_only:
+        return tell_headspace(plan, args)
     options = Options(
         results=args.results,
         rules=args.rules,

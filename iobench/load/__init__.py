@@ -10,9 +10,10 @@ import numpy as np
 from ..dataset import Dataset, find_dataset, place_of, read_manifest
 from ..errors import UsageError
 from ..schema.manifest import Manifest
-from ..schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
+from ..schema.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
+from ..storage.catalog import innermost, local_root
 from .ahead import batches_ahead
 from .choose import is_sequential, make_reader, use_direct
 from .loader import Batch, BatchLoader
@@ -20,11 +21,14 @@ from .null import AnyReader, NullReader, ReadyReader
 from .order import BatchPlan, Indices, epoch_order, rank_share
 from .reader import BatchReader
 from .third_party import LibraryLoader, check_library, library_version, open_library
+from .user.loader import UserBatch, UserLoader
 
 __all__ = [
     "Batch",
     "BatchLoader",
     "LibraryLoader",
+    "UserBatch",
+    "UserLoader",
     "build_loader",
     "check_library",
     "is_sequential",
@@ -33,6 +37,7 @@ __all__ = [
     "make_reader",
     "offered",
     "open_library",
+    "open_user_loader",
     "planned_ahead",
     "use_direct",
 ]
@@ -43,6 +48,9 @@ _BATCHES_PER_WORKER = 64
 
 _SOME_BATCHES = 16
 """Batches whose requests are counted, to decide whether to read ahead."""
+
+_MAX_PASSES = 4
+"""A user's loader that delivers more than this many times the dataset in an epoch may never end."""
 
 _MAX_LINKS = 1000
 """Largest number of epochs in one chain."""
@@ -74,6 +82,11 @@ def make_loader(
     """
     reading = reader if isinstance(reader, ReaderSpec) else ReaderSpec.model_validate(reader or {})
     loading = loader if isinstance(loader, LoaderSpec) else LoaderSpec.model_validate(loader or {})
+    if loading.kind == USER_LOADER:
+        raise UsageError(
+            f"kind '{USER_LOADER}' is a loader that your own code makes",
+            remedy="call your function; 'iobench run --loader' measures it",
+        )
     manifest, place = _dataset(data, origin, apart=storage is not None)
     if storage is None:
         direct = (
@@ -199,6 +212,34 @@ def build_loader(
         samples=total,
         largest_batch=largest,
         ahead=planned_ahead(reader, reading, first, streams=max(1, loading.workers)),
+    )
+
+
+def open_user_loader(
+    manifest: Manifest,
+    storage: Storage,
+    loading: LoaderSpec,
+    *,
+    batch_size: int,
+    rank: int = 0,
+    world: int = 1,
+    bounded: bool = True,
+) -> UserLoader:
+    """Call the user's factory in this process, which must be that of the rank.
+
+    ``bounded``: it is read for a number of steps or a time, so that it need not end by itself.
+    Raises UsageError for everything that the factory does wrong.
+    """
+    root = local_root(innermost(storage))
+    return UserLoader(
+        loading,
+        data=str(root) if root is not None else storage.url,
+        root=str(root) if root is not None else "",
+        batch_size=batch_size,
+        stored_bytes=manifest.mean_stored_bytes,
+        rank=rank,
+        world=world,
+        max_samples=None if bounded else _MAX_PASSES * manifest.sample_count + 1000,
     )
 
 

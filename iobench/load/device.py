@@ -16,6 +16,7 @@ from ..accelerate.base import Samples
 from ..errors import UsageError
 from .loader import Batch, BatchLoader
 from .third_party import LibraryLoader
+from .user.loader import UserBatch, UserLoader
 
 
 def _runtime() -> Any:
@@ -50,7 +51,7 @@ class DeviceFeed:
         self._registered: tuple[int, int] | None = None
         self.pinned = False
 
-    def attach(self, loader: BatchLoader | LibraryLoader) -> None:
+    def attach(self, loader: BatchLoader | LibraryLoader | UserLoader) -> None:
         """Pin the loader's ring with cudaHostRegister.
 
         If that fails, copies go through the driver's own staging memory.
@@ -62,7 +63,7 @@ class DeviceFeed:
         if self.pinned:
             self._registered = (loader.ring.address, loader.ring.nbytes)
 
-    def copy(self, batch: Batch) -> tuple[Samples, int]:
+    def copy(self, batch: Batch | UserBatch) -> tuple[Samples, int]:
         """Copy the batch to the device.
 
         Returns its samples there, which are valid until the next copy, and the nanoseconds that

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, _DatasetKind
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 
 def has_workers(loader: DataLoader[Any]) -> bool:
@@ -26,3 +27,17 @@ def end_iterator(replies: Iterator[Any]) -> None:
     end = getattr(replies, "_shutdown_workers", None) or getattr(replies, "close", None)
     if end is not None:
         end()
+
+
+def wrap_fetches(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Wrap the method with which this process's DataLoader workers make a batch, ``fetch``.
+
+    The iterators of a DataLoader look it up in its class for each batch.
+    """
+    for fetcher in (_MapDatasetFetcher, _IterableDatasetFetcher):
+        fetcher.fetch = wrap(fetcher.fetch)  # type: ignore[method-assign]
+
+
+def is_map_style(loader: DataLoader[Any]) -> bool:
+    """Whether the loader asks its dataset for samples by their index."""
+    return getattr(loader, "_dataset_kind", None) == _DatasetKind.Map

@@ -45,6 +45,7 @@ from .spread import spread_sections
 from .time import time_sections
 from .timeline import timeline_sections
 from .tried import tried_sections
+from .user_loader import user_sections
 from .workers import reasons as worker_reasons
 from .workers import worker_sections
 
@@ -86,6 +87,7 @@ def sections(
     found += _metrics(doc)
     found += fed_sections(doc, of_stored=OF_STORED if reads_unseen(doc) else "")
     found += library_sections(doc)
+    found += user_sections(doc)
     found += saves_sections(doc)
     found += remarks
     found.append(_about(doc))

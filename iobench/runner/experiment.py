@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..analyse.verdict.rebuild import conclude
+from ..analyse.verdict.user_loader import user_findings
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
@@ -168,7 +169,7 @@ def write_run(
     """
     doc.job.ceilings = bench.ceilings
     doc.job.curve = bench.curve
-    doc.findings += others.findings()
+    doc.findings += others.findings() + user_findings(doc)
     with defer_interrupts(discard=stopped):
         doc = conclude(doc)
         timeline.write_events(bench.directory / EVENTS_FILE, bench.parts)

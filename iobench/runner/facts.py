@@ -161,4 +161,11 @@ def add_changes(doc: TrainingRecord, plan: Plan, before: dict[str, str] | str) -
 def add_loader_facts(doc: TrainingRecord, found: LoaderFacts) -> None:
     """Add what a phase found out about the loader; a later phase replaces earlier facts."""
     facts = {name: getattr(found, name) for name in found.model_fields_set}
+    before = doc.job.loader.user
+    if before is not None and found.user is not None:
+        # What was found out before the run, off the clock.
+        kept = {key: getattr(before, key) for key in ("shared_samples", "compared_samples")}
+        why = before.not_measured.get("shared_samples")
+        reasons = found.user.not_measured | ({"shared_samples": why} if why else {})
+        facts["user"] = found.user.model_copy(update={**kept, "not_measured": reasons})
     doc.job.loader = doc.job.loader.model_copy(update=facts)

@@ -17,7 +17,7 @@ from ..errors import IobenchError
 from ..measure.timeline import Columns
 from ..schema.accelerator import StepFacts
 from ..schema.checkpoint import RankSave
-from ..schema.job import LoaderFacts
+from ..schema.job import LoaderFacts, UserFacts
 from ..schema.training import WorkerLoad
 
 
@@ -177,6 +177,21 @@ class Delivered(Last):
     """For each epoch the xxh3 hashes (64 bits) of the samples, in the order in which they came."""
 
     epochs: list[npt.NDArray[np.uint64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried(Last):
+    """What a rank found out about the user's loader by its first batches.
+
+    ``hashes``: xxh3 of their samples. ``not_cached``: why its dataset can't be replaced, or empty.
+    """
+
+    facts: UserFacts
+    batch_size: int
+    prefetch_factor: int
+    persistent: bool
+    hashes: Sequence[int]
+    not_cached: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ..load.null import AnyReader
 from ..load.order import Indices
 from ..measure.timeline import Columns
 from ..schema.accelerator import StepFacts
-from ..schema.job import LoaderFacts
+from ..schema.job import LoaderFacts, UserFacts
 from ..schema.training import Epoch, WorkerLoad
 from ..schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from .messages import Recorded
@@ -98,7 +98,10 @@ class Outcome:
         self.columns[rank] = recorded.columns
         self.cpu_s += recorded.cpu_s
         self.complete = self.complete and recorded.complete
-        self.loader = recorded.loader
+        before, self.loader = self.loader.user, recorded.loader
+        if before is not None and recorded.loader.user is not None:
+            both = UserFacts.together([before, recorded.loader.user])
+            self.loader = recorded.loader.model_copy(update={"user": both})
         self.workers += recorded.workers
         if rank == 0:
             self.steps = recorded.steps

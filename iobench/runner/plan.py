@@ -1,7 +1,11 @@
-"""Decide what a run will do: nothing here writes, evicts, or reads a sample."""
+"""Decide what a run will do: nothing here writes or evicts, or reads a sample.
+
+Only a loader of the user's own is tried, since nobody else knows the size of its batches.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +20,12 @@ from ..registry import ACCELERATORS, LOADERS
 from ..schema.dataset import DatasetSpec, share_of_columns
 from ..schema.manifest import MANIFEST, Manifest
 from ..schema.plan import PlanFigures
-from ..schema.workload import OWN_LOADER, Workload
+from ..schema.workload import OWN_LOADER, USER_LOADER, Workload
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import exists, innermost, local_root
 from ..units import counted
+from .messages import Tried
 
 _FEW_SHARDS = 8
 """Up to this number, objects are looked up one by one; more are looked up in one listing.
@@ -50,6 +55,7 @@ class Plan:
     seed: int
     data: str = ""  # location of the manifest, as the user wrote it
     origin: str | None = None  # location of the data of a scanned dataset, if the user named it
+    tried: Sequence[Tried] = ()  # what each rank found out about a loader of the user's own
 
     @property
     def keys(self) -> list[str]:
@@ -98,7 +104,7 @@ def make_plan(
 
     ``origin``: location of the data of a scanned dataset. Raises DatasetError for a dataset that is
     missing, foreign, half generated, incomplete, or not the workload's; UsageError for numbers that
-    are not possible.
+    are not possible, and for a loader of the user's own that does not work.
     """
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     options = workload.storage_options()
@@ -133,6 +139,12 @@ def make_plan(
             f"{workload.batch_size} for each of {counted(accelerators, 'accelerator')}",
             remedy="use reader.tail=keep, a smaller batch_size, or a larger dataset",
         )
+    tried: Sequence[Tried] = ()
+    if workload.loader.kind == USER_LOADER:
+        from .user_loader import adopt, try_loader
+
+        tried = try_loader(workload, manifest, probe, world=accelerators)
+        workload = adopt(workload, tried)
     return Plan(
         workload=workload,
         manifest=manifest,
@@ -145,6 +157,7 @@ def make_plan(
         seed=seed,
         data=data,
         origin=origin,
+        tried=tried,
     )
 
 

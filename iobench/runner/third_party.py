@@ -27,7 +27,7 @@ from ..load.order import Indices
 from ..schema.base import fitting
 from ..schema.job import Delivery, Layout, LoaderFacts, Shuffle
 from ..schema.manifest import Manifest
-from ..schema.workload import OWN_LOADER
+from ..schema.workload import OWN_LOADER, USER_LOADER
 from ..storage.base import Storage
 from ..storage.keys import check_key
 from ..storage.local.storage import LocalStorage
@@ -38,6 +38,7 @@ from .crew import ForkedCrew
 from .messages import Delivered
 from .plan import Plan
 from .tasks.delivery import MAX_BYTES, ProveDelivery
+from .user_loader import facts_of
 
 COPIES = 8
 """Number of shards that are copied to memory concurrently: over a network each read is a request.
@@ -55,6 +56,9 @@ def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> LoaderFacts:
     kind = plan.workload.loader.kind
     version = library_version(kind)
     found: dict[str, object] = {"kind": kind, "library": version, "transport": None}
+    if kind == USER_LOADER:
+        found["user"] = facts_of(plan.tried)
+        return fitting("the loader", LoaderFacts, found)
     if converter_class(kind) is not None:
         source = _source(plan, plan.manifest, plan.storage)
         layout, kept = held.enter_context(held_layout(source, version))

@@ -8,6 +8,7 @@ written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -132,6 +133,66 @@ class Layout(OpenRecord):
     made_earlier: bool | None = None
 
 
+_SUMMED = (
+    *("batches", "samples", "delivered_bytes", "process_bytes", "device_bytes", "fetches"),
+    *("fetch_wall_s", "fetch_cpu_s", "files_inside", "files_outside", "private_growth_bytes"),
+)
+"""Figures of a user's loader that are summed over the ranks."""
+
+
+class UserFacts(OpenRecord):
+    """What was seen of a loader of the user's own, over all ranks of a phase.
+
+    Bytes are three figures: ``process_bytes`` returned by read calls of the workers (reads through
+    a memory map or of a socket are not among them), ``device_bytes`` delivered by devices to them
+    (none from a network file system), and ``delivered_bytes`` in the batches. ``fetch_wall_s`` and
+    ``fetch_cpu_s``: time to make the batches and CPU time within it; the rest was waiting.
+    ``files_inside`` and ``files_outside`` the dataset were opened by Python; opens inside of
+    libraries in other languages are not seen.
+    """
+
+    factory: str | None = None
+    arguments: dict[str, str] = Field(default_factory=dict)
+    type: str | None = None  # of what the factory returned
+    workers: Few = 0
+    start_method: str | None = None
+    batches: Count = 0
+    samples: Count = 0
+    delivered_bytes: Count = 0
+    process_bytes: Count | None = None
+    device_bytes: Count | None = None
+    fetches: Count = 0
+    fetch_wall_s: Figure | None = None
+    fetch_cpu_s: Figure | None = None
+    files_inside: Count | None = None
+    files_outside: Count | None = None
+    outside: list[str] = Field(default_factory=list)  # names of some of them
+    worker_ready_s: Figure | None = None  # longest start of all workers of an epoch
+    private_growth_bytes: Count | None = None  # memory that workers wrote, and no longer share
+    shared_samples: Count | None = None  # delivered to more than one rank, of ``compared_samples``
+    compared_samples: Count | None = None
+    not_measured: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def together(cls, ranks: Sequence[UserFacts]) -> UserFacts:
+        """The facts of all ranks in one: sums, and the slowest start."""
+        update: dict[str, object] = {}
+        for name in _SUMMED:
+            known = [getattr(each, name) for each in ranks]
+            update[name] = None if any(value is None for value in known) else sum(known)
+        starts = [each.worker_ready_s for each in ranks if each.worker_ready_s is not None]
+        update["worker_ready_s"] = max(starts, default=None)
+        update["outside"] = sorted({name for each in ranks for name in each.outside})[:10]
+        return ranks[0].model_copy(update=update)
+
+    @property
+    def cpu_share(self) -> float | None:
+        """Share of the time to make batches in which the CPU worked."""
+        if not self.fetch_wall_s or self.fetch_cpu_s is None:
+            return None
+        return min(1.0, self.fetch_cpu_s / self.fetch_wall_s)
+
+
 class LoaderFacts(OpenRecord):
     """The settings that the loader of one rank really used."""
 
@@ -157,6 +218,7 @@ class LoaderFacts(OpenRecord):
     delivery: Delivery | None = None
     shuffle: Shuffle | None = None
     layout: Layout | None = None
+    user: UserFacts | None = None  # what was seen of a loader of the user's own
 
     @model_validator(mode="after")
     def _a_library_says_it_all(self) -> LoaderFacts:

@@ -15,6 +15,9 @@ from .yamlfile import read_yaml
 OWN_LOADER = "iobench"
 """The kind of iobench's own loader; every other kind is a library that is measured."""
 
+USER_LOADER = "user"
+"""The kind of a loader that the user's own code makes."""
+
 MAX_CONCURRENCY = 256
 """Largest ``reader.concurrency``: each read in flight is a thread of the worker."""
 
@@ -141,6 +144,11 @@ class LoaderSpec(Strict):
     ``slot_size`` have no effect. ``transport``: ``ring`` (slots in shared memory; workers send only
     a slot number), ``tensor`` (torch's default collate), ``thread`` (no worker processes), ``null``
     (byte counts only). ``slot_size``: bytes of one slot; None: the size of the largest batch.
+
+    ``factory`` is the user's function ``module:function`` for the kind ``user``, which is called
+    with ``args`` in each rank and returns its loader. ``samples_per_batch``: samples in each of its
+    batches; None: the leading dimension of its first tensor or array. ``replay``: ``samples`` puts
+    the samples of one batch in place of its dataset, ``batches`` repeats ten of its batches.
     """
 
     kind: Annotated[str, AfterValidator(_current_name)] = OWN_LOADER
@@ -153,6 +161,21 @@ class LoaderSpec(Strict):
     pin_memory: bool = False
     start_method: Literal["fork", "spawn", "forkserver"] = "fork"
     slot_size: Bytes | None = Field(default=None, ge=4096)
+    factory: str | None = None
+    args: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    samples_per_batch: int | None = Field(default=None, ge=1, le=10**7)
+    replay: Literal["none", "samples", "batches"] = "none"
+
+    @model_validator(mode="after")
+    def _a_user_loader_has_a_factory(self) -> LoaderSpec:
+        if (self.kind == USER_LOADER) != (self.factory is not None):
+            raise ValueError(
+                f"kind '{USER_LOADER}' and 'factory' (module:function) belong together, and one of "
+                "them is missing"
+            )
+        if self.kind != USER_LOADER and (self.args or self.replay != "none"):
+            raise ValueError(f"'args' and 'replay' are of kind '{USER_LOADER}' only")
+        return self
 
     @model_validator(mode="after")
     def _ring_needs_workers(self) -> LoaderSpec:

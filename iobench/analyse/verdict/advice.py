@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ...schema.curve import Bound
 from ...schema.verdict import Advice, AdviceId, Estimate
+from ...schema.workload import USER_LOADER
 from .advice_host import cpu_advice, harness_advice, prep_advice
 from .advice_rest import fill_advice, nothing, saves_advice, sync_advice
 from .advice_storage import storage_advice
@@ -36,6 +37,9 @@ CHANGED: dict[AdviceId, str] = {"direct": "storage", "codec": "prep", "decoding"
 """The stage that some advice changes, whatever binds: stages that share the CPU get advice on each
 of them.
 """
+
+
+_OURS = ("loader.", "reader.")
 
 
 def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[Advice]:
@@ -66,8 +70,22 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         if not worth and gain is not None and convinces(gain):
             worth = [_of_unknown_gain(each, gain) for each in several[:1]]
         found += sorted(worth, key=_order)
+    if evidence.kind == USER_LOADER:
+        found = [_of_user(each) for each in found if _reaches_user(each)]
     once = {_same(each): each for each in reversed(found)}  # the first of several
     return [each for each in found if once[_same(each)] is each]
+
+
+def _reaches_user(advice: Advice) -> bool:
+    """Whether a change concerns a loader of the user's own, which no reader setting reaches."""
+    settings = [each.partition("=")[0] for each in advice.settings]
+    return all(key == "loader.workers" or not key.startswith(_OURS) for key in settings)
+
+
+def _of_user(advice: Advice) -> Advice:
+    """The advice without settings of iobench's: the user's own code makes the change."""
+    mine = any(each.startswith(_OURS) for each in advice.settings)
+    return advice.model_copy(update={"settings": []}) if mine else advice
 
 
 def _same(advice: Advice) -> tuple[str, ...]:

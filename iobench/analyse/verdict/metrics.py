@@ -18,7 +18,7 @@ from ...schema.metrics import metrics_of
 from ...schema.record import Summary
 from ...schema.training import Repetition
 from ...schema.verdict import RankTime
-from ...schema.workload import OWN_LOADER
+from ...schema.workload import OWN_LOADER, USER_LOADER
 from .instep import at_more_ranks, step_times
 from .rankepochs import Array as Array
 from .rankepochs import Events as Events
@@ -38,6 +38,9 @@ TOO_FEW_STEPS = "a rank made fewer than 2 steps, and the first step of an epoch 
 NO_SAMPLE_BYTES = "the stored bytes of the samples were not recorded"
 NO_EVENTS = "no step was recorded"
 WAITS_FOR_NOBODY = "with accelerator.sync=none, no rank waits for another one"
+USER_READS = (
+    "what your loader read of each file is not known; its processes' bytes are in job.loader.user"
+)
 UNKNOWN_WORKERS = "what the workers of a loader library do is not known"
 
 
@@ -46,11 +49,11 @@ def uncounted_reads(kind: str) -> dict[str, str]:
 
     A loader library reads the files itself, so its reads are not counted.
     """
-    return (
-        {}
-        if kind == OWN_LOADER
-        else {"bytes_read": f"the reads of loader '{kind}' from storage are not counted"}
-    )
+    if kind == OWN_LOADER:
+        return {}
+    if kind == USER_LOADER:
+        return {"bytes_read": USER_READS}
+    return {"bytes_read": f"the reads of loader '{kind}' from storage are not counted"}
 
 
 def repetition_metrics(events: Events, context: Repetition, *, round_steps: int = 1) -> Repetition:
@@ -90,11 +93,11 @@ def repetition_metrics(events: Events, context: Repetition, *, round_steps: int 
         epoch.model_copy(update=_delivered(events, epoch.epoch, counted=not uncounted))
         for epoch in context.epochs
     ]
-    times = rank_times(parts, context, divided=not uncounted)
+    # The workers of a user's loader tell how long they waited for each batch.
+    told = not uncounted or uncounted == USER_READS
+    times = rank_times(parts, context, divided=told)
     known["ranks"] = times
-    known["worker_time"] = worker_time(
-        parts, times, round_steps, UNKNOWN_WORKERS if uncounted else ""
-    )
+    known["worker_time"] = worker_time(parts, times, round_steps, "" if told else UNKNOWN_WORKERS)
     ends = epoch_ends_ns(parts)
     earliest = {each.epoch: each.startup_s for each in context.epochs}
     known["rates"] = rates_of(

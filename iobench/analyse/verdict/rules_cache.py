@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ...schema.record import TrainingRecord
 from ...schema.training import Epoch
-from ...schema.workload import OWN_LOADER
+from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_bytes, format_percent
 from .rules_data import Outcome, unknown
 
@@ -126,6 +126,13 @@ def cold_fetch(doc: TrainingRecord) -> Outcome | None:
         worst = max(served, key=lambda each: each.cached)
         others = len(served) - 1
         more = f" (and some in {counted(others, 'other measurement')})" if others else ""
+        if doc.job.loader.kind == USER_LOADER:
+            return unknown(
+                f"storage delivered {format_bytes(worst.fetched or 0)} in {worst.where}, less than "
+                f"the {format_bytes(worst.wanted)} of these samples: a cache served the rest, or "
+                "your loader does not read all of each file",
+                _remedy(doc),
+            )
         return Outcome(
             f"the run claims cold reads, but a cache served {format_percent(worst.cached)} of them "
             f"in {worst.where}{more}: storage delivered {format_bytes(worst.fetched or 0)} of "

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...schema.record import TrainingRecord
 from ...schema.training import Repetition
-from ...schema.workload import OWN_LOADER
+from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_bytes, format_count, format_duration
 from .evidence import gather
 
@@ -69,6 +69,8 @@ def data_mismatch(doc: TrainingRecord) -> Outcome | None:
     samples = doc.job.dataset.samples
     if not samples:
         return unknown("the dataset's sample count is not recorded")
+    if doc.job.loader.kind == USER_LOADER:
+        return None  # which samples an epoch has is for the user's code to decide
     whole = doc.job.workload.max_steps is None and doc.job.workload.reader.tail == "keep"
     expected = samples * doc.job.workload.epochs
     limit = expected + _padding(doc) * doc.job.workload.epochs

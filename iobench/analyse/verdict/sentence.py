@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...schema.verdict import Estimate, Fed, Verdict
-from ...schema.workload import OWN_LOADER
+from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_count, format_percent
 from .decision import Decision
 from .evidence import Evidence
@@ -104,6 +104,8 @@ def _subject(evidence: Evidence, decision: Decision) -> str:
 
 def _name(evidence: Evidence, stage: str) -> str:
     if stage == "prep" and evidence.kind != OWN_LOADER:
+        if evidence.kind == USER_LOADER:
+            return "your loader (making and delivering batches)"
         return f"the loader '{evidence.kind}' (decoding, collating and delivering batches)"
     return SUBJECTS[stage]
 

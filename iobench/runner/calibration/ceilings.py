@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...analyse.verdict.windows import pooled
-from ...errors import UsageError
+from ...errors import UsageError, WorkerError
 from ...load import make_reader
 from ...load.null import NullReader
 from ...schema.training import Ceiling
@@ -19,6 +19,8 @@ from ...units import counted
 from ..phase import Outcome
 from ..plan import Plan
 from ..third_party import is_library
+from ..user_loader import is_user, reads_elsewhere
+from ..warm import fill_cache
 from .bench import Bench, Window
 from .copies import MemoryCopy
 from .curve import rate_samples, storage_curve
@@ -47,6 +49,8 @@ class Entry:
 def fetch(bench: Bench) -> Ceiling:
     """The reader over cold storage: no decompression, no decoding, no accelerator."""
     plan = bench.plan
+    if plan.tried and (why := reads_elsewhere(plan.tried)):
+        return Ceiling(not_measured=why)
     reader = make_reader(plan.manifest, plan.storage, plan.workload.reader, bytes_only=True)
     measured = bench.window(
         Window(
@@ -117,6 +121,42 @@ def prep_of_library(bench: Bench) -> Ceiling:
     ceiling.details.own_samples_per_s = own.samples_per_s
     ceiling.details.own_cpu_s_per_gb = own.cpu_s_per_gb
     return ceiling
+
+
+def prep_of_user(bench: Bench) -> Ceiling:
+    """The user's loader over the page cache: the same files again, from memory."""
+    plan = bench.plan
+    if why := fill_cache(plan, bench.agent):
+        return Ceiling(not_measured=why)
+    reader = make_reader(plan.manifest, plan.storage, plan.workload.reader)
+    return bench.window(
+        Window(
+            phase=bench.phase("prep", reader, plan.workload.loader),
+            how=f"your loader, with the dataset in the page cache, {_ranks(plan)}",
+            by="loader",
+        )
+    ).ceiling
+
+
+def harness_of_user(bench: Bench) -> Ceiling:
+    """The user's loader over the samples of one batch, which are kept: collate and transport."""
+    plan = bench.plan
+    why = plan.tried[0].not_cached if plan.tried else ""
+    if why:
+        return Ceiling(not_measured=f"your loader can't run without its dataset: {why}")
+    reader = make_reader(plan.manifest, plan.storage, plan.workload.reader)
+    loading = plan.workload.loader.model_copy(update={"replay": "samples"})
+    try:
+        return bench.window(
+            Window(
+                phase=bench.phase("harness", reader, loading),
+                how=f"your loader, its dataset replaced by the samples of one batch, "
+                f"{_ranks(plan)}",
+                by="loader",
+            )
+        ).ceiling
+    except (UsageError, WorkerError) as error:
+        return Ceiling(not_measured=str(error))
 
 
 def harness(bench: Bench) -> Ceiling:
@@ -191,6 +231,18 @@ def _workers(plan: Plan) -> str:
     return f"{plan.accelerators} x {workers} x {concurrency} reads in flight"
 
 
+def _ranks(plan: Plan) -> str:
+    return f"{plan.accelerators} x {counted(plan.workload.loader.workers, 'worker')}"
+
+
+def _user_loader(plan: Plan) -> bool:
+    return is_user(plan.workload)
+
+
+def _library(plan: Plan) -> bool:
+    return is_library(plan) and not _user_loader(plan)
+
+
 def _own_loader(plan: Plan) -> bool:
     return not is_library(plan)
 
@@ -208,7 +260,13 @@ ENTRIES = (
         name="prep",
         title="the loader over files in memory",
         measure=prep_of_library,
-        applies=is_library,
+        applies=_library,
+    ),
+    Entry(
+        name="prep",
+        title="your loader over the page cache",
+        measure=prep_of_user,
+        applies=_user_loader,
     ),
     Entry(name="harness", title="harness", measure=harness, applies=_own_loader),
     Entry(
@@ -219,8 +277,9 @@ ENTRIES = (
         again=False,
     ),
     Entry(
-        name="harness", title="harness", measure=harness_of_library, applies=is_library, again=False
+        name="harness", title="harness", measure=harness_of_library, applies=_library, again=False
     ),
+    Entry(name="harness", title="harness", measure=harness_of_user, applies=_user_loader),
     Entry(name="accelerator", title="accelerator", measure=accelerator),
 )
 """All ceilings, in the order in which they are measured. A later entry of a name replaces an

@@ -10,14 +10,16 @@ from contextlib import contextmanager
 
 from ...accelerate.base import Place, Prepares, Tells, device_of_rank
 from ...accelerate.emulated import EmulatedAccelerator
-from ...load import LibraryLoader, build_loader
+from ...load import LibraryLoader, UserBatch, UserLoader, build_loader, open_user_loader
 from ...load.device import DeviceFeed
 from ...load.loader import Batch, BatchLoader
+from ...load.reader import BatchReader
 from ...measure.fetched import fetched_by_family
 from ...measure.timeline import Recorder, StepEvent
 from ...registry import ACCELERATORS
 from ...schema.base import fitting
 from ...schema.job import LoaderFacts
+from ...schema.workload import USER_LOADER
 from ..barrier import StepBarrier
 from ..counters import Counters
 from ..messages import ReadyForEpoch, ReadyToSave, Recorded, Start
@@ -77,9 +79,19 @@ class _Stepper:
         self.fetched: dict[int, int | None] = {}  # by epoch, if the phase asks for it
         self.cpu_began = time.process_time_ns()
 
-    def _build(self) -> BatchLoader | LibraryLoader:
+    def _build(self) -> BatchLoader | LibraryLoader | UserLoader:
         phase = self.phase
         assert phase.reader is not None
+        if phase.loading.kind == USER_LOADER and isinstance(phase.reader, BatchReader):
+            return open_user_loader(
+                phase.reader.manifest,
+                phase.reader.storage,
+                phase.loading,
+                batch_size=phase.batch_size,
+                rank=self.rank,
+                world=phase.accelerators,
+                bounded=phase.limit_s is not None or phase.max_steps is not None,
+            )
         seed = phase.seed if phase.share else phase.seed + 7919 * (self.rank + 1)
         return build_loader(
             phase.reader,
@@ -193,6 +205,8 @@ class _Stepper:
             "slot_pages": ring.pages if ring else None,
             "slot_misses": ring.misses if ring else None,
         }
+        if isinstance(self.loader, UserLoader):
+            found["user"] = self.loader.facts()
         if self.feed is not None:
             found["pinned"] = self.feed.pinned
         return fitting("the loader", LoaderFacts, found)
@@ -294,7 +308,9 @@ class _Stepper:
             step += 1
             self.done += 1
 
-    def _steps(self, batches: Iterator[Batch], epoch: int, start: int, end: int | None) -> None:
+    def _steps(
+        self, batches: Iterator[Batch | UserBatch], epoch: int, start: int, end: int | None
+    ) -> None:
         """Step through an epoch. Between two batches, none is held."""
         phase, record, accelerator = self.phase, self.recorder.record, self.accelerator
         own = self.loader if isinstance(self.loader, BatchLoader) else None

@@ -1,0 +1,116 @@
+"""Findings about a loader of the user's own, by name, from what was seen of it.
+
+They explain a verdict and change none, so none of them makes a run invalid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from ...schema.job import UserFacts
+from ...schema.record import Finding, TrainingRecord
+from ...schema.workload import USER_LOADER
+from ...units import counted, format_bytes, format_count, format_duration, format_percent
+
+MIN_WAIT = 0.05
+"""Share of the time that ranks wait for batches, from which on the loader costs something."""
+
+CPU_BOUND, WAITING = 0.8, 0.5
+"""CPU time of a fetch over its wall time: above the one it computes, below the other it waits."""
+
+MIN_SPAWN = 0.05
+"""Share of an epoch that the start of its workers may take."""
+
+MIN_COPIED = 64 << 20
+"""Bytes of its own by which each worker may grow."""
+
+MIN_SHARED = 0.01
+"""Share of samples that several ranks may deliver: some samples are equal by chance."""
+
+
+def user_findings(doc: TrainingRecord) -> list[Finding]:
+    """All findings about the user's loader; none if the loader is another one."""
+    facts = doc.job.loader.user
+    if doc.job.loader.kind != USER_LOADER or facts is None:
+        return []
+    return [*_time(doc, facts), *_spawn(doc, facts), *_memory(facts), *_data(facts)]
+
+
+def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
+    waits = [
+        each.wait_s / each.wall_s
+        for each in doc.job.repetitions
+        if each.wait_s is not None and each.wall_s
+    ]
+    share = facts.cpu_share
+    if not waits or median(waits) < MIN_WAIT or share is None:
+        return
+    if share >= CPU_BOUND and facts.workers:
+        yield Finding(
+            rule="user.workers_are_cpu_bound",
+            level="info",
+            evidence=f"while a worker makes a batch, it computes for {format_percent(share)} of "
+            "the time: faster storage does not help",
+            remedy="use more workers if cores are free, or prepare the data before the training",
+        )
+    elif share < WAITING:
+        yield Finding(
+            rule="user.workers_wait",
+            level="info",
+            evidence=f"while a batch is made, the process waits for {format_percent(1 - share)} "
+            "of the time: for storage, a network or a lock",
+            remedy="keep more reads in flight: more workers, threads or a longer prefetch",
+        )
+
+
+def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
+    walls = [each.wall_s for each in doc.job.repetitions if each.wall_s]
+    ready = facts.worker_ready_s
+    if not walls or ready is None:
+        return
+    epochs = max(1, doc.job.workload.epochs)
+    share = ready * epochs / median(walls)
+    if share > MIN_SPAWN:
+        method = facts.start_method or "fork"
+        yield Finding(
+            rule="user.spawn_cost",
+            level="info",
+            evidence=f"the start of {counted(facts.workers, 'worker')} by {method} takes "
+            f"{format_duration(ready)}, {format_percent(min(1.0, share))} of an epoch",
+            remedy="set persistent_workers=True, or make the dataset object cheaper to send",
+        )
+
+
+def _memory(facts: UserFacts) -> Iterator[Finding]:
+    grown = facts.private_growth_bytes
+    if grown is None or not facts.workers or grown / facts.workers < MIN_COPIED:
+        return
+    yield Finding(
+        rule="user.dataset_copied",
+        level="info",
+        evidence=f"{counted(facts.workers, 'worker')} of a rank wrote {format_bytes(grown)} of "
+        "memory that they had shared or not used: a list of Python objects is copied by reading it",
+        remedy="keep lists of the dataset in numpy arrays or tensors",
+    )
+
+
+def _data(facts: UserFacts) -> Iterator[Finding]:
+    shared, compared = facts.shared_samples, facts.compared_samples
+    if shared and compared and shared / compared > MIN_SHARED:
+        yield Finding(
+            rule="user.ranks_overlap",
+            level="warning",
+            evidence=f"of {format_count(compared)} samples in the first batches, "
+            f"{format_count(shared)} were delivered by more than one rank",
+            remedy="give each rank its share: torch's DistributedSampler, or RANK and WORLD_SIZE",
+        )
+    if facts.files_outside:
+        names = f", such as {facts.outside[0]}" if facts.outside else ""
+        yield Finding(
+            rule="user.reads_outside_dataset",
+            level="warning" if not facts.files_inside else "info",
+            evidence=f"the loader opened {counted(facts.files_outside, 'file')} outside of the "
+            f"dataset{names}: these were neither made cold nor measured",
+            remedy="scan the directory that the loader really reads: iobench scan",
+        )

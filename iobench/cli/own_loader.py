@@ -1,0 +1,117 @@
+"""``iobench run --loader``: a loader of the user's own in place of the workload's."""
+
+from __future__ import annotations
+
+import argparse
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..runner.plan import Plan
+
+MIN_TURN_S = 1.0
+
+
+def add_own_loader(parser: argparse.ArgumentParser) -> None:
+    """Add ``--loader``, ``--loader-arg`` and ``--headspace``."""
+    group = parser.add_argument_group("your own loader")
+    group.add_argument(
+        "--loader",
+        metavar="MODULE:FUNCTION",
+        help="measure the loader that this function of yours returns (a torch DataLoader, any "
+        "iterable of batches, a Lightning DataModule), unchanged",
+    )
+    group.add_argument(
+        "--loader-args",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an argument for that function; repeatable. The dataset's directory is passed as "
+        "'data' if the function has this parameter",
+    )
+    group.add_argument(
+        "--headspace",
+        action="store_true",
+        help="only find how much faster any loader could make this run: repeat 10 of its batches "
+        "that are kept in memory, in turns with the run itself",
+    )
+
+
+def loader_overrides(args: argparse.Namespace) -> list[str]:
+    """The overrides for the workload that ``--loader`` stands for. Raises UsageError."""
+    from ..errors import UsageError
+
+    if args.loader is None:
+        for flag, given in (
+            ("--loader-args", bool(args.loader_args)),
+            ("--headspace", args.headspace),
+        ):
+            if given:
+                raise UsageError(
+                    f"{flag} is about a loader of your own", remedy="add --loader MODULE:FUNCTION"
+                )
+        return []
+    for flag, given in (("--confirm", args.confirm), ("--find-max", args.find_max)):
+        if given:
+            raise UsageError(
+                f"{flag} changes settings that your own loader does not have",
+                remedy=f"leave {flag} out",
+            )
+    found = ["loader.kind=user", f"loader.factory={args.loader}"]
+    for each in args.loader_args:
+        key, equals, value = each.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(
+                f"--loader-args {each[:80]} is not of the form KEY=VALUE",
+                remedy="write it like --loader-args num_workers=4",
+            )
+        found.append(f"loader.args.{key}={value}")
+    sizes = [each.partition("=")[2] for each in args.overrides if each.startswith("batch_size=")]
+    if sizes:
+        found.append(f"loader.samples_per_batch={sizes[-1]}")
+    return found
+
+
+def tell_headspace(plan: Plan, args: argparse.Namespace) -> int:
+    """Measure the headspace and print it; return the exit code."""
+    from ..errors import UsageError
+    from ..runner.headspace import headspace
+    from ..units import format_count
+    from .terminal import note, say, show_json
+
+    if args.format not in ("text", "json"):
+        raise UsageError(
+            f"--headspace has no format {args.format}", remedy="use --format text or json"
+        )
+    seconds = max(MIN_TURN_S, args.calibration_s)
+    found = headspace(plan, seconds=seconds, tell=lambda title: note(title, quiet=args.quiet))
+    bound = found.bound
+    if args.format == "json":
+        show_json(
+            {
+                "headspace": bound.model_dump(mode="json") if bound is not None else None,
+                "turns": [
+                    {"samples_per_s": best, "base_samples_per_s": base}
+                    for best, base in found.turns
+                ],
+                "not_measured": "" if bound is not None else _TOO_SHORT,
+            }
+        )
+        return 0
+    if bound is None:
+        say(f"headspace: not measured: {_TOO_SHORT}")
+        return 0
+    interval = (
+        f" [{bound.low:.2f}, {bound.high:.2f}]"
+        if bound.low is not None and bound.high is not None
+        else ""
+    )
+    best, base = (median(each[place] for each in found.turns) for place in (0, 1))
+    say(
+        f"at most {bound.value:.2f} x{interval} from the loader: {format_count(base)} samples/s "
+        f"now, {format_count(best)} with batches that are already there"
+    )
+    return 0
+
+
+_TOO_SHORT = "too few batches arrived for a steady rate; give more time with --calibration"

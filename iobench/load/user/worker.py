@@ -1,0 +1,227 @@
+"""What each worker process of a user's DataLoader did, counted there.
+
+The counts go home through shared memory, so that nothing is added to what the loader sends.
+Sources: PEP 578 (audit hooks), proc(5) for ``/proc/PID/io``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..loader import worker_start
+from ..torch_compat import wrap_fetches
+
+NAMES_BYTES = 2048
+"""Room for the names of files outside the dataset that a worker opened."""
+
+(
+    PID,
+    FETCHES,
+    WALL_NS,
+    CPU_NS,
+    PROCESS_CPU_NS,
+    READ_CALLS_BYTES,
+    DEVICE_BYTES,
+    INSIDE,
+    OUTSIDE,
+    PRIVATE_FIRST,
+    PRIVATE_LAST,
+    READY_NS,
+    FIRST_FETCH_NS,
+    NAMES_LENGTH,
+    IO_KNOWN,
+    UNUSED,
+) = range(16)
+"""The columns of a worker's counts, int64."""
+
+_COLUMNS = 16
+_ROW_BYTES = _COLUMNS * 8 + NAMES_BYTES
+
+_PRIVATE_EVERY_NS = 1_000_000_000
+"""Time between two looks at a worker's private memory, each of which takes about a millisecond."""
+
+Counts = npt.NDArray[np.int64]
+
+
+class Board:
+    """Counts in shared memory, one row for each worker; [workers, 16] int64, and names of files."""
+
+    def __init__(self, workers: int) -> None:
+        self.shared = torch.zeros(workers * _ROW_BYTES, dtype=torch.uint8)
+        self.shared.share_memory_()  # type: ignore[no-untyped-call]
+        self.workers = workers
+
+    def counts(self) -> Counts:
+        """The counts of all workers; what a worker writes later changes them."""
+        rows = self.shared.numpy().reshape(self.workers, _ROW_BYTES)
+        return rows[:, : _COLUMNS * 8].view(np.int64)
+
+    def names(self, worker: int) -> list[str]:
+        """Some files outside the dataset that a worker opened."""
+        row = self.shared.numpy().reshape(self.workers, _ROW_BYTES)[worker]
+        length = min(int(self.counts()[worker, NAMES_LENGTH]), NAMES_BYTES)
+        text = bytes(row[_COLUMNS * 8 : _COLUMNS * 8 + length]).decode("utf-8", "replace")
+        return [name for name in text.split("\0") if name]
+
+    def add_name(self, worker: int, path: str) -> None:
+        """Keep the name of a file outside the dataset, if there is room."""
+        row = self.shared.numpy().reshape(self.workers, _ROW_BYTES)[worker]
+        counts = self.counts()[worker]
+        raw, start = path.encode("utf-8", "surrogateescape") + b"\0", int(counts[NAMES_LENGTH])
+        if start + len(raw) <= NAMES_BYTES:
+            begin = _COLUMNS * 8 + start
+            row[begin : begin + len(raw)] = np.frombuffer(raw, np.uint8)
+            counts[NAMES_LENGTH] = start + len(raw)
+
+
+class Begin:
+    """``worker_init_fn``: the user's own one, after counters were set up in the worker.
+
+    ``root``: the dataset's directory.
+    """
+
+    def __init__(
+        self, board: Board, root: str, theirs: Callable[[int], Any] | None, start_method: str
+    ) -> None:
+        self.board, self.root, self.theirs = board, root, theirs
+        self.prepare = worker_start(start_method)
+
+    def __call__(self, number: int) -> None:
+        self.prepare(number)
+        gauge = Gauge(self.board, number, self.root)
+        wrap_fetches(gauge.wrap)
+        sys.addaudithook(gauge.heard)
+        if self.theirs is not None:
+            self.theirs(number)
+        gauge.ready()
+
+
+class IoBytes(NamedTuple):
+    """``/proc/self/io``: bytes that read calls returned, and bytes that devices delivered."""
+
+    calls: int
+    device: int
+
+
+def io_bytes() -> IoBytes | None:
+    """The counts of this process since it began; None if the kernel does not tell them."""
+    try:
+        with open("/proc/self/io", "rb", buffering=0) as file:
+            raw = file.read(512)
+    except OSError:
+        return None
+    found = dict(line.split(b": ", 1) for line in raw.splitlines() if b": " in line)
+    try:
+        return IoBytes(int(found[b"rchar"]), int(found[b"read_bytes"]))
+    except (KeyError, ValueError):
+        return None
+
+
+class Gauge:
+    """The counters of one process: a worker, or a rank whose loader has no workers."""
+
+    def __init__(self, board: Board, number: int, root: str) -> None:
+        self.board, self.number = board, number
+        self.row = board.counts()[number]
+        self.root = os.path.realpath(root) + os.sep if root else ""
+        self.seen: set[str] = set()
+        self.base = io_bytes()
+        self.before = (int(self.row[READ_CALLS_BYTES]), int(self.row[DEVICE_BYTES]))
+        self.cpu_base = time.process_time_ns()
+        self.looked_ns = 0
+        self.closed = False
+        self.row[PID] = os.getpid()
+        self.row[PROCESS_CPU_NS] = 0
+        self.row[IO_KNOWN] = self.base is not None
+
+    def ready(self) -> None:
+        self.row[READY_NS] = time.monotonic_ns()
+        self._look_at_memory(self.row[READY_NS])
+
+    def wrap(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
+        """A fetcher's ``fetch`` with the time and the CPU time of this thread counted."""
+        monotonic, thread_time = time.monotonic_ns, time.thread_time_ns
+
+        def timed(fetcher: Any, indices: Any) -> Any:
+            began, cpu = monotonic(), thread_time()
+            try:
+                return fetch(fetcher, indices)
+            finally:
+                self.fetched(began, monotonic() - began, thread_time() - cpu)
+
+        return timed
+
+    def fetched(self, began_ns: int, wall_ns: int, cpu_ns: int) -> None:
+        """Add a fetch of a batch to the counts."""
+        row = self.row
+        if not row[FIRST_FETCH_NS]:
+            row[FIRST_FETCH_NS] = began_ns
+        row[FETCHES] += 1
+        row[WALL_NS] += wall_ns
+        row[CPU_NS] += min(cpu_ns, wall_ns)
+        row[PROCESS_CPU_NS] = time.process_time_ns() - self.cpu_base
+        if self.base is not None and (now := io_bytes()) is not None:
+            row[READ_CALLS_BYTES] = self.before[0] + now.calls - self.base.calls
+            row[DEVICE_BYTES] = self.before[1] + now.device - self.base.device
+        self._look_at_memory(began_ns + wall_ns)
+
+    def _look_at_memory(self, now_ns: int) -> None:
+        """Private memory that this process has written: what it does not share with its parent."""
+        if now_ns - self.looked_ns < _PRIVATE_EVERY_NS:
+            return
+        self.looked_ns = now_ns
+        private = private_bytes()
+        if private is not None:
+            if not self.row[PRIVATE_FIRST]:
+                self.row[PRIVATE_FIRST] = private
+            self.row[PRIVATE_LAST] = private
+
+    def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """The audit hook. Opens inside of libraries in C, Rust or Go do not pass here."""
+        if event != "open":
+            return
+        path, _, flags = arguments
+        if isinstance(path, int) or not isinstance(flags, int) or flags & os.O_ACCMODE:
+            return  # by a file descriptor, or not to read
+        if self.closed or os.getpid() != self.row[PID]:
+            return  # a worker has inherited the hook of its rank
+        name = os.fsdecode(path)
+        if name in self.seen:
+            return
+        self.seen.add(name)
+        full = os.path.abspath(name)
+        if self.root and os.path.realpath(full).startswith(self.root):
+            self.row[INSIDE] += 1
+        elif not full.startswith(_NO_DATA) and not full.endswith(_CODE):
+            self.row[OUTSIDE] += 1
+            self.board.add_name(self.number, full)
+
+
+_NO_DATA = (
+    *("/proc/", "/sys/", "/dev/", "/usr/", "/lib/", "/etc/"),
+    *(place.rstrip("/") + "/" for place in (sys.prefix, sys.base_prefix)),
+)
+"""Where Python and the kernel have their own files."""
+
+_CODE = (".py", ".pyc", ".so", ".pth")
+
+
+def private_bytes() -> int | None:
+    """Bytes of memory that this process has written and shares with none; None if unknown."""
+    try:
+        with open("/proc/self/smaps_rollup", "rb", buffering=0) as file:
+            raw = file.read(4096)
+    except OSError:
+        return None
+    for line in raw.splitlines():
+        if line.startswith(b"Private_Dirty:"):
+            return int(line.split()[1]) * 1024
+    return None

@@ -1,0 +1,88 @@
+"""Report on a loader of the user's own: what was seen of it, and what was not."""
+
+from __future__ import annotations
+
+from ..schema.job import UserFacts
+from ..schema.record import TrainingRecord
+from ..units import counted, format_bytes, format_count, format_duration, format_percent
+from .sections import Fact, Facts, Section
+
+
+def user_sections(doc: TrainingRecord) -> list[Section]:
+    """Facts on the user's loader; none if the loader is another one."""
+    user = doc.job.loader.user
+    if user is None:
+        return []
+    facts = (
+        ("loader", _what(user)),
+        ("batches", _batches(user)),
+        ("making a batch", _fetch(user)),
+        ("bytes", _bytes(user)),
+        ("files opened", _files(user)),
+        ("start of workers", _start(user)),
+        ("samples of several ranks", _overlap(user)),
+    )
+    found = tuple(Fact(label=label, text=text) for label, text in facts if text)
+    return [Facts(id="loader", title=f"Your loader {user.factory or ''}".rstrip(), facts=found)]
+
+
+def _what(user: UserFacts) -> str:
+    given = ", ".join(f"{key}={value}" for key, value in user.arguments.items())
+    workers = counted(user.workers, "worker")
+    by = f" by {user.start_method}" if user.start_method else ""
+    return f"{user.type or '?'}, {workers}{by}" + (f", arguments {given}" if given else "")
+
+
+def _batches(user: UserFacts) -> str:
+    if not user.batches:
+        return ""
+    samples, size = user.samples / user.batches, user.delivered_bytes / user.batches
+    return (
+        f"{format_count(user.batches)} in the last repetition, {samples:.4g} samples and "
+        f"{format_bytes(size)} each"
+    )
+
+
+def _fetch(user: UserFacts) -> str:
+    share = user.cpu_share
+    if share is None or not user.fetches or user.fetch_wall_s is None:
+        return f"not measured: {user.not_measured.get('fetch_wall_s', 'not recorded')}"
+    each = format_duration(user.fetch_wall_s / user.fetches)
+    return f"{each}: {format_percent(share)} computing, {format_percent(1 - share)} waiting"
+
+
+def _bytes(user: UserFacts) -> str:
+    """Three figures, none of which says the same."""
+    figures = (
+        ("by read calls (not through memory maps or of sockets)", "process_bytes"),
+        ("by devices", "device_bytes"),
+        ("in the batches", "delivered_bytes"),
+    )
+    return "; ".join(
+        f"{format_bytes(value)} {label}"
+        if (value := getattr(user, name)) is not None
+        else f"{label}: not measured: {user.not_measured.get(name, 'not recorded')}"
+        for label, name in figures
+    )
+
+
+def _files(user: UserFacts) -> str:
+    if user.files_inside is None or user.files_outside is None:
+        return ""
+    return (
+        f"{format_count(user.files_inside)} of the dataset, {format_count(user.files_outside)} "
+        "others (by Python's open; those inside of compiled libraries are not seen)"
+    )
+
+
+def _start(user: UserFacts) -> str:
+    return format_duration(user.worker_ready_s) if user.worker_ready_s is not None else ""
+
+
+def _overlap(user: UserFacts) -> str:
+    if user.shared_samples is None or user.compared_samples is None:
+        return f"not measured: {user.not_measured.get('shared_samples', 'not recorded')}"
+    return (
+        f"{format_count(user.shared_samples)} of {format_count(user.compared_samples)} that the "
+        "first batches have"
+    )

@@ -1,0 +1,92 @@
+"""A loader of the user's own: try it before the run, and adopt its settings as the workload's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ..errors import UsageError
+from ..schema.job import UserFacts
+from ..schema.manifest import Manifest
+from ..schema.workload import USER_LOADER, Workload
+from ..storage.base import Storage
+from ..storage.catalog import innermost
+from .conductor import last_messages
+from .crew import ForkedCrew
+from .messages import Tried
+from .tasks.try_user import TryUserLoader
+
+
+def is_user(workload: Workload) -> bool:
+    return workload.loader.kind == USER_LOADER
+
+
+def try_loader(
+    workload: Workload, manifest: Manifest, storage: Storage, *, world: int
+) -> list[Tried]:
+    """Let each rank make the user's loader, and look at its first batches. Off the clock.
+
+    Raises UsageError for what the user's factory does wrong, and WorkerError if its loader fails.
+    """
+    if innermost(storage) is not storage:
+        raise UsageError(
+            f"your loader opens the files itself, so what {storage.url} adds to them has no effect",
+            remedy="name the directory itself",
+        )
+    return last_messages(ForkedCrew(world, TryUserLoader(workload, manifest, storage)), Tried)
+
+
+def adopt(workload: Workload, tried: Sequence[Tried]) -> Workload:
+    """The workload with what the user's loader does: its workers, and the size of its batches.
+
+    An emulated accelerator keeps its samples/s: its step takes longer or shorter as the batch is
+    larger or smaller than the workload's.
+    """
+    first = tried[0]
+    size = Counter(each.batch_size for each in tried).most_common(1)[0][0]
+    accelerator = workload.accelerator
+    if accelerator.step_time is not None:
+        step_time = accelerator.step_time * size / workload.batch_size
+        accelerator = accelerator.model_copy(update={"step_time": step_time})
+    loader = workload.loader.model_copy(
+        update={
+            "workers": first.facts.workers,
+            "prefetch_factor": first.prefetch_factor,
+            "persistent_workers": first.persistent,
+            "start_method": first.facts.start_method or workload.loader.start_method,
+        }
+    )
+    return workload.model_copy(
+        update={"batch_size": size, "accelerator": accelerator, "loader": loader}
+    )
+
+
+def shared_samples(tried: Sequence[Tried]) -> tuple[int, int] | None:
+    """(samples that more than one rank delivered, samples compared); None with one rank."""
+    if len(tried) < 2:
+        return None
+    ranks = [set(each.hashes) for each in tried]
+    count = Counter(one for rank in ranks for one in rank)
+    return sum(1 for number in count.values() if number > 1), len(count)
+
+
+def facts_of(tried: Sequence[Tried]) -> UserFacts:
+    """What all ranks together found out, with the samples that several of them delivered."""
+    facts = UserFacts.together([each.facts for each in tried])
+    shared = shared_samples(tried)
+    if shared is None:
+        why = facts.not_measured | {"shared_samples": "there is one rank"}
+        return facts.model_copy(update={"not_measured": why})
+    return facts.model_copy(update={"shared_samples": shared[0], "compared_samples": shared[1]})
+
+
+def reads_elsewhere(tried: Sequence[Tried]) -> str:
+    """Why the dataset's files are not those that the loader reads; empty if they may be."""
+    facts = facts_of(tried)
+    if facts.files_outside and not facts.files_inside:
+        return (
+            f"your loader opened no file of the dataset, but others, such as {facts.outside[0]}"
+            if facts.outside
+            else "your loader opened no file of the dataset"
+        )
+    return ""
