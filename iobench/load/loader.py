@@ -592,6 +592,8 @@ def worker_death(error: BaseException) -> WorkerError | None:
     """
     if not isinstance(error, RuntimeError) or "DataLoader worker" not in str(error):
         return None
+    if str(error).startswith("Caught "):
+        return None  # a RuntimeError of the worker's own code, which torch has passed on
     if "Bus error" in str(error):
         return BusError("a loader worker")
     return WorkerError(

@@ -71,7 +71,8 @@ def _files(user: UserFacts) -> str:
         return ""
     return (
         f"{format_count(user.files_inside)} of the dataset, {format_count(user.files_outside)} "
-        "others (by Python's open; those inside of compiled libraries are not seen)"
+        "others, in each process anew (by Python's open; those inside of compiled "
+        "libraries are not seen)"
     )
 
 

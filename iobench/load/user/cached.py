@@ -9,6 +9,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..torch_compat import is_map_style
 
+BATCHES = 100_000
+"""Batches of an epoch, which a limit of time ends earlier."""
+
 
 def why_not(loader: Iterable[Any]) -> str:
     """Why the dataset of a user's loader can't be replaced; empty if it can."""
@@ -38,7 +41,10 @@ class Kept(Dataset[Any]):
 
 
 def cached(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """The same loader (workers, sampler, collate function, pinned memory) over one kept batch."""
+    """The same loader (workers, collate function, pinned memory) over the samples of one batch.
+
+    Its epochs are long, so that the start of workers is no part of its rate.
+    """
     batches: Any = loader.batch_sampler
     indices = next(iter(batches))
     dataset: Any = loader.dataset
@@ -46,7 +52,7 @@ def cached(loader: DataLoader[Any]) -> DataLoader[Any]:
     samples = list(get(indices)) if get else [dataset[index] for index in indices]
     return DataLoader(
         Kept(samples, len(dataset)),
-        batch_sampler=batches,
+        batch_sampler=[indices] * BATCHES,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,

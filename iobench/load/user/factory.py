@@ -134,10 +134,18 @@ def _over(dataset: Any, loading: LoaderSpec, *, batch_size: int) -> DataLoader[A
 
 
 def one_line(error: BaseException) -> str:
-    """The kind of an error and the last line of its message, at most 300 characters."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """The kind of an error and the first line of its message, at most 300 characters.
+
+    An error that torch passes on from a worker has a traceback in its message, and then its own
+    kind and message.
+    """
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Caught "):
+        last = max((at for at, line in enumerate(lines) if line.startswith("  ")), default=-1)
+        own = lines[last + 1 :] or lines
+        return own[0].strip()[:300]
     kind = type(error).__name__
-    return f"{kind}: {lines[-1][:300]}" if lines else kind
+    return f"{kind}: {lines[0].strip()[:300]}" if lines else kind
 
 
 def _called(made: object) -> str:

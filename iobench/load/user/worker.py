@@ -200,7 +200,7 @@ class Gauge:
         full = os.path.abspath(name)
         if self.root and os.path.realpath(full).startswith(self.root):
             self.row[INSIDE] += 1
-        elif not full.startswith(_NO_DATA) and not full.endswith(_CODE):
+        elif not (full.startswith(_NO_DATA) or full.endswith(_CODE) or "/pymp-" in full):
             self.row[OUTSIDE] += 1
             self.board.add_name(self.number, full)
 
@@ -211,6 +211,7 @@ _NO_DATA = (
 )
 """Where Python and the kernel have their own files."""
 
+# "/pymp-": multiprocessing's own folder of temporary files.
 _CODE = (".py", ".pyc", ".so", ".pth")
 
 

@@ -270,7 +270,7 @@ class _Stepper:
             self._steps_alone(epoch, start, end)
             return
         self.loader.set_epoch(epoch)
-        batches = iter(self.loader)
+        batches: Iterator[Batch | UserBatch] = iter(self.loader)
         try:
             self._steps(batches, epoch, start, end)
         finally:

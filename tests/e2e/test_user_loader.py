@@ -1,0 +1,141 @@
+"""``run --loader``: a stranger's loader as a user meets it, from the command to the record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.cli.main import main
+from iobench.report.record import sections
+from iobench.report.render_text import render_text
+from iobench.schema.record import TrainingRecord
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+PLANTED = "tests.planted_loaders"
+BARE = ("--repeat", "1", "--calibration", "0s", "--no-knockouts")
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("user") / "data"
+    size = ("--set", "samples=64", "--set", "sample_size.mean=20kB")
+    assert main(["generate", "demo", "--to", str(place), *size, "--quiet"]) == 0
+    return place
+
+
+@pytest.fixture
+def run(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
+    """``run(flags...)``: (exit code, stdout, stderr) of a run of the demo on the data."""
+
+    def call(loader: str, *flags: str) -> tuple[int, str, str]:
+        where = ("--data", str(data), "--results", str(tmp_path / "results"), "--quiet")
+        code = main(["run", "demo", "--loader", f"{PLANTED}:{loader}", *where, *flags])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_two_ranks_that_read_the_same(run: Run) -> None:
+    code, out, err = run("of_files", *BARE, "--accelerators", "2", "--json")
+    assert (code, err) == (0, "")
+    doc = json.loads(out)
+    job = doc["job"]
+    user = job["loader"]["user"]
+    assert (job["workload"]["batch_size"], job["workload"]["loader"]["workers"]) == (8, 1)
+    # Two ranks, two epochs, eight batches of eight samples, of 1000 bytes and an index each.
+    assert (user["batches"], user["samples"]) == (32, 256)
+    assert user["delivered_bytes"] == 256 * 1008
+    assert user["process_bytes"] >= 256 * 20_000
+    assert user["files_outside"] == 0
+    assert user["shared_samples"] == user["compared_samples"] > 0
+    assert "user.ranks_overlap" in {each["rule"] for each in doc["findings"]}
+    repetition = job["repetitions"][0]
+    assert repetition["samples"] == 256
+    assert all(rank["fetch_s"] is not None for rank in repetition["ranks"])
+    text = render_text(sections(TrainingRecord.model_validate(doc)), width=100, color=False)
+    assert f"Your loader {PLANTED}:of_files" in text
+
+
+def test_ranks_that_share_and_arguments(run: Run) -> None:
+    flags = ("--loader-args", "divide=true", "--loader-args", "workers=0")
+    code, out, _ = run("of_files", *flags, *BARE, "--accelerators", "2", "--json")
+    assert code == 0
+    doc = json.loads(out)
+    user = doc["job"]["loader"]["user"]
+    assert (user["samples"], user["shared_samples"], user["workers"]) == (128, 0, 0)
+    assert user["arguments"] == {"divide": "True", "workers": "0"}
+
+
+@pytest.mark.parametrize(
+    ("loader", "flags", "code"),
+    [
+        ("raises", (), 2),
+        ("nothing", (), 2),
+        ("ends_at_once", (), 2),
+        ("ragged", (), 2),
+        ("endless", (), 2),
+        ("fails_later", (), 1),
+        ("of_dicts", ("--set", "epochs=2"), 2),
+        ("of_files", ("--loader-args", "typo"), 2),
+        ("of_files", ("--loader-args", "unknown=1"), 2),
+        ("of_files", ("--find-max",), 2),
+        ("of_files", ("--confirm",), 2),
+        ("endless", ("--set", "max_steps=3"), 0),
+        ("ragged", ("--set", "batch_size=8", "--set", "epochs=1"), 0),
+    ],
+)
+def test_bad_loaders_end_in_one_line(
+    run: Run, loader: str, flags: tuple[str, ...], code: int
+) -> None:
+    found, _, err = run(loader, *BARE, *flags, "--json")
+    assert found == code
+    assert len(err.splitlines()) == (1 if code else 0), err
+
+
+def test_flags_without_a_loader_are_refused(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "demo", "--data", str(data), "--headspace"]) == 2
+    assert len(capfd.readouterr().err.splitlines()) == 1
+    assert (
+        main(["run", "demo", "--data", f"throttled+{data}?bandwidth=1GB", "--loader", "a:b"]) == 2
+    )
+    assert "has no effect" in capfd.readouterr().err
+
+
+def test_files_outside_the_dataset_are_found(run: Run, tmp_path: Path) -> None:
+    other = tmp_path / "other.bin"
+    other.write_bytes(b"x" * 1000)
+    flags = ("--loader-args", f"other={other}", "--set", "epochs=1")
+    code, out, _ = run("reads_elsewhere", *flags, *BARE, "--json")
+    doc: dict[str, Any] = json.loads(out)
+    assert code == 0
+    assert doc["job"]["loader"]["user"]["outside"] == [str(other)]
+    found = {each["rule"]: each["level"] for each in doc["findings"]}
+    assert found["user.reads_outside_dataset"] == "warning"
+
+
+@pytest.mark.slow
+def test_ceilings_knock_outs_and_headspace(run: Run) -> None:
+    code, out, _ = run("of_files", "--repeat", "1", "--calibration", "0.5s", "--json")
+    assert code == 0
+    job = json.loads(out)["job"]
+    for name in ("fetch", "prep", "harness", "accelerator"):
+        assert job["ceilings"][name]["samples_per_s"], name
+    gains = {each["stage"]: each for each in job["knock_outs"]}
+    assert gains["storage"]["gain"]
+    assert gains["prep"]["not_measured"]
+    code, out, _ = run("of_files", "--repeat", "2", "--headspace", "--json")
+    assert code == 0
+    assert json.loads(out)["headspace"]["n"] == 2
+    code, out, _ = run("of_stream", "--repeat", "1", "--calibration", "0.5s", "--json")
+    assert code == 0
+    harness = json.loads(out)["job"]["ceilings"]["harness"]
+    assert harness["samples_per_s"] is None
+    assert "iterable" in harness["not_measured"]

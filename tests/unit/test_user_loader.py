@@ -1,0 +1,312 @@
+"""A loader of the user's own: how its batches are sized, what is counted of it, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from iobench.analyse.verdict.user_loader import user_findings
+from iobench.errors import IobenchError, UsageError, WorkerError
+from iobench.load.user.factory import one_line
+from iobench.load.user.loader import UserLoader
+from iobench.load.user.tree import as_bytes, hashes, measure
+from iobench.runner.messages import Tried
+from iobench.runner.user_loader import adopt, facts_of, reads_elsewhere
+from iobench.schema.job import LoaderFacts, UserFacts
+from iobench.schema.training import Repetition
+from iobench.schema.workload import LoaderSpec, load_workload
+from tests import planted_loaders
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+PLANTED = "tests.planted_loaders"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables that a rank sets; each test begins without them."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "0")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("files")
+    for number in range(32):
+        (folder / f"{number:02}.jpg").write_bytes(np.random.default_rng(number).bytes(5000))
+    return str(folder)
+
+
+def made(
+    name: str, data: str = "/none", *, max_samples: int | None = 1000, **arguments: Any
+) -> UserLoader:
+    spec = LoaderSpec(kind="user", factory=f"{PLANTED}:{name}", args=arguments)
+    return UserLoader(
+        spec, data=data, root=data, batch_size=8, stored_bytes=5000, max_samples=max_samples
+    )
+
+
+def leaves_of(loader: UserLoader, epoch: int = 0) -> list[Any]:
+    """What an epoch yields, as the user's loop would get it."""
+    loader.set_epoch(epoch)
+    return [cast(Any, batch).value for batch in loader]
+
+
+@pytest.mark.parametrize(
+    ("value", "nbytes", "samples"),
+    [
+        (torch.zeros(4, 3), 48, 4),
+        (np.zeros((2, 5), np.uint8), 10, 2),
+        ({"x": torch.zeros(4, 2), "y": np.zeros(4, np.int64)}, 64, 4),
+        ((torch.zeros(3, 1), [np.zeros(3, np.uint8)]), 15, 3),
+        (b"12345", 5, 1),
+        ([b"123", b"45"], 5, 2),
+        (torch.tensor(1.0), 4, 1),
+        (["text", 7], 0, 0),
+        ({}, 0, 0),
+    ],
+)
+def test_a_batch_is_sized_whatever_it_is_made_of(value: Any, nbytes: int, samples: int) -> None:
+    size = measure(value)
+    assert (size.nbytes, size.samples) == (nbytes, samples)
+
+
+def test_a_batch_that_holds_itself_has_an_end() -> None:
+    value: list[Any] = [torch.zeros(2)]
+    value.append(value)
+    assert measure(value).samples == 2
+
+
+def test_bytes_of_an_array_are_not_copied() -> None:
+    array = torch.arange(6, dtype=torch.int16).reshape(2, 3)
+    found = as_bytes(array)
+    assert found is not None
+    assert (len(found), found.data_ptr()) == (12, array.data_ptr())
+    assert as_bytes(array.t()) is None
+
+
+def test_samples_are_hashed_one_by_one() -> None:
+    rows = torch.tensor([[1.0, 2], [3, 4], [1, 2]])
+    first, second, third = hashes({"x": rows})
+    assert first == third != second
+    assert hashes([b"a", b"b"])[0] != hashes([b"b"])[0]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_those_of_the_loader_itself(data: str, workers: int) -> None:
+    bare = list(planted_loaders.of_files(data, workers=workers))
+    loader = made("of_files", data, workers=workers)
+    seen = leaves_of(loader)
+    facts = loader.facts()
+    loader.shutdown()
+    assert [type(each) for each in seen] == [type(each) for each in bare]
+    for ours, theirs in zip(seen, bare, strict=True):
+        assert torch.equal(ours[0], theirs[0])
+        assert torch.equal(ours[1], theirs[1])
+    assert (facts.batches, facts.samples, facts.fetches) == (4, 32, 4)
+    assert facts.delivered_bytes == 32 * (1000 + 8)
+    assert facts.process_bytes is not None
+    assert facts.process_bytes >= 32 * 5000
+    assert (facts.files_inside, facts.outside) == (32, [])
+    assert facts.workers == workers
+
+
+def test_the_users_own_start_of_a_worker_still_runs(data: str, tmp_path: Path) -> None:
+    loader = made("of_files", data, workers=1)
+    loader.shutdown()
+    mark = tmp_path / "began"
+    begin = cast(Any, loader.iterable).worker_init_fn
+    begin.theirs = lambda number: mark.write_text(str(number))
+    assert len(leaves_of(loader)) == 4
+    assert mark.read_text() == "0"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_time_of_a_fetch_is_split(data: str, workers: int) -> None:
+    """Sleep is no CPU time, however busy the machine is; CPU time is at least what was asked."""
+    sleeping = made("of_files", data, workers=workers, sleep=0.002)
+    leaves_of(sleeping)
+    facts = sleeping.facts()
+    sleeping.shutdown()
+    assert facts.fetch_wall_s is not None
+    assert facts.fetch_wall_s >= 32 * 0.002
+    spinning = made("of_files", data, workers=workers, spin=0.002)
+    leaves_of(spinning)
+    spun = spinning.facts()
+    spinning.shutdown()
+    assert spun.fetch_cpu_s is not None
+    assert facts.fetch_cpu_s is not None
+    assert spun.fetch_cpu_s >= 32 * 0.002 * 0.99
+    assert facts.fetch_cpu_s < spun.fetch_cpu_s
+
+
+def test_a_dict_of_arrays_a_stream_a_module_and_a_dataset(data: str) -> None:
+    dicts = leaves_of(made("of_dicts"))
+    assert [sorted(each) for each in dicts] == [["name", "x", "y"]] * 6
+    streamed = made("of_stream")
+    assert [len(each) for each in leaves_of(streamed)] == [4, 4, 4, 4]
+    streamed.shutdown()
+    assert "iterable" in streamed.not_cached
+    assert len(leaves_of(made("Module", data))) == 4
+    spec_workers = made("a_dataset", data)
+    assert sum(len(each[0]) for each in leaves_of(spec_workers)) == 32
+    spec_workers.shutdown()
+
+
+def test_kept_samples_replace_the_dataset(data: str) -> None:
+    spec = LoaderSpec(
+        kind="user", factory=f"{PLANTED}:of_files", args={"workers": 1}, replay="samples"
+    )
+    loader = UserLoader(spec, data=data, root=data, batch_size=8, stored_bytes=5000)
+    batches = iter(loader)
+    found = [cast(Any, next(batches)).value for _ in range(6)]
+    loader.shutdown()
+    assert all(torch.equal(each[0], found[0][0]) for each in found)
+    assert found[0][0].shape == (8, 1000)
+
+
+def test_kept_batches_are_repeated(data: str) -> None:
+    spec = LoaderSpec(
+        kind="user", factory=f"{PLANTED}:of_files", args={"workers": 1}, replay="batches"
+    )
+    loader = UserLoader(spec, data=data, root=data, batch_size=8, stored_bytes=5000)
+    batches = iter(loader)
+    found = [cast(Any, next(batches)).value for _ in range(9)]
+    assert len(loader.kept) == 4
+    assert found[8] is found[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("raises", "ValueError: no licence"),
+        ("nothing", "returned None"),
+        ("no_such", "'no_such'"),
+        ("ends_at_once", "no batch in epoch 0"),
+        ("without_data", "empty"),
+        ("ragged", "8, 7"),
+        ("endless", "max_steps"),
+    ],
+)
+def test_what_is_no_loader_is_refused_in_one_line(name: str, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        leaves_of(made(name))
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("factory", ["nowhere.at.all:f", "no-colon", "tests.planted_loaders:np"])
+def test_a_factory_that_is_none_is_refused(factory: str) -> None:
+    spec = LoaderSpec(kind="user", factory=factory)
+    with pytest.raises(UsageError):
+        UserLoader(spec, data="", root="", batch_size=1, stored_bytes=1)
+
+
+def test_an_error_of_a_worker_is_its_own() -> None:
+    loader = made("fails_later")
+    batches = cast(Any, iter(loader))
+    with pytest.raises(WorkerError) as failed:
+        next(batches)
+    batches.close()
+    assert failed.value.what.endswith("RuntimeError: sample is damaged")
+
+
+def test_an_iterable_for_one_epoch_says_so() -> None:
+    loader = made("of_dicts")
+    leaves_of(loader)
+    with pytest.raises(UsageError) as refused:
+        leaves_of(loader, epoch=1)
+    assert "only once" in str(refused.value)
+
+
+def test_the_number_of_samples_may_be_stated() -> None:
+    spec = LoaderSpec(kind="user", factory=f"{PLANTED}:ragged", samples_per_batch=5)
+    loader = UserLoader(spec, data="", root="", batch_size=5, stored_bytes=1)
+    assert [cast(Any, batch).stats.samples for batch in loader] == [5] * 4
+
+
+def test_an_error_with_several_lines_is_one_line() -> None:
+    passed_on = RuntimeError(
+        "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call "
+        'last):\n  File "x.py", line 1\n    a[1]\nKeyError: 1\nmore'
+    )
+    assert one_line(passed_on) == "KeyError: 1"
+    assert one_line(ValueError("a\nb")) == "ValueError: a"
+    assert one_line(ValueError()) == "ValueError"
+
+
+def tried(numbers: Iterator[int] | list[int], **facts: Any) -> Tried:
+    return Tried(
+        facts=UserFacts(batches=1, workers=3, **facts),
+        batch_size=16,
+        prefetch_factor=2,
+        persistent=True,
+        hashes=list(numbers),
+        not_cached="",
+    )
+
+
+def test_a_workload_adopts_what_the_loader_does() -> None:
+    workload = load_workload("demo")
+    found = adopt(workload, [tried([1]), tried([2])])
+    assert (found.batch_size, found.loader.workers, found.loader.persistent_workers) == (
+        16,
+        3,
+        True,
+    )
+    assert found.samples_per_s_per_accelerator == pytest.approx(
+        workload.samples_per_s_per_accelerator
+    )
+
+
+def test_samples_of_several_ranks_are_counted() -> None:
+    facts = facts_of([tried([1, 2, 3]), tried([3, 4])])
+    assert (facts.shared_samples, facts.compared_samples, facts.batches) == (1, 4, 2)
+    alone = facts_of([tried([1, 2])])
+    assert alone.shared_samples is None
+    assert "shared_samples" in alone.not_measured
+    assert reads_elsewhere([tried([1], files_inside=0, files_outside=2, outside=["/x"])])
+    assert not reads_elsewhere([tried([1], files_inside=1, files_outside=2)])
+    assert not reads_elsewhere([tried([1], files_inside=0, files_outside=0)])
+
+
+CPU = {"fetches": 10, "fetch_wall_s": 10.0, "workers": 2}
+
+
+@pytest.mark.parametrize(
+    ("facts", "rules"),
+    [
+        (CPU | {"fetch_cpu_s": 9.5}, ["user.workers_are_cpu_bound"]),
+        (CPU | {"fetch_cpu_s": 1.0}, ["user.workers_wait"]),
+        (CPU | {"fetch_cpu_s": 6.0}, []),
+        ({"workers": 2, "worker_ready_s": 3.0}, ["user.spawn_cost"]),
+        ({"workers": 2, "worker_ready_s": 0.1}, []),
+        ({"workers": 2, "private_growth_bytes": 512 << 20}, ["user.dataset_copied"]),
+        ({"workers": 2, "private_growth_bytes": 1 << 20}, []),
+        ({"shared_samples": 30, "compared_samples": 100}, ["user.ranks_overlap"]),
+        ({"shared_samples": 0, "compared_samples": 100}, []),
+        ({"files_inside": 3, "files_outside": 1}, ["user.reads_outside_dataset"]),
+        ({"files_inside": 3, "files_outside": 0}, []),
+    ],
+)
+def test_findings_by_name(make_run: Any, facts: dict[str, Any], rules: list[str]) -> None:
+    repetition = Repetition(seed=1, accelerators=1, wall_s=10.0, wait_s=5.0)
+
+    def found(kind: str, user: UserFacts | None) -> list[str]:
+        loader = LoaderFacts(kind=kind, user=user)
+        doc = make_run().with_job(loader=loader, repetitions=[repetition])
+        return [each.rule for each in user_findings(doc)]
+
+    assert found("user", UserFacts(**facts)) == rules
+    assert found("iobench", None) == []
+
+
+def test_a_factory_needs_its_kind() -> None:
+    for keys in ({"kind": "user"}, {"factory": "a:b"}, {"args": {"a": 1}}, {"replay": "batches"}):
+        with pytest.raises((ValueError, IobenchError)):
+            LoaderSpec.model_validate(keys)
