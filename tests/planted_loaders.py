@@ -39,11 +39,12 @@ def of_files(
     spin: float = 0.0,
     batch: int = 8,
     divide: bool = False,
+    size: int = 1000,
     **more: Any,
 ) -> DataLoader[Any]:
     """A DataLoader over the files; ``divide``: each rank gets its share."""
     torch.manual_seed(7)
-    dataset = Files(data, sleep=sleep, spin=spin, size=1000)
+    dataset = Files(data, sleep=sleep, spin=spin, size=size)
     if divide:
         from os import environ
 

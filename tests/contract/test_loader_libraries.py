@@ -22,7 +22,7 @@ from iobench.load.libraries.base import Converts, Library, Packed, Source
 from iobench.load.libraries.building_blocks import ByIndex, collate
 from iobench.registry import LOADERS, Entry
 from iobench.schema.manifest import Manifest
-from iobench.schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
+from iobench.schema.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
 from iobench.storage.local.storage import LocalStorage
@@ -48,7 +48,7 @@ def _opens_paths(kind: str) -> bool:
 
 
 NOT_HERE = {kind: why for kind in LOADERS.entries() if (why := _why_not(kind)) is not None}
-KINDS = sorted(set(LOADERS.entries()) - {OWN_LOADER} - set(NOT_HERE))
+KINDS = sorted(set(LOADERS.entries()) - {OWN_LOADER, USER_LOADER} - set(NOT_HERE))
 FORMAT = {"webdataset": "tar", "hf-datasets": "parquet", "torch-iterable": "tar", MOSAIC: "mds"}
 SIZES = {"distribution": "normal", "mean": 20_000, "stdev": 3_000}
 THREADS = ("torchdata", "spdl", "grain")

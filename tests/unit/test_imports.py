@@ -59,6 +59,7 @@ TYPE_ONLY = {
     ("registry", "iobench.contents.base"),
     ("registry", "iobench.formats.base"),
     ("registry", "iobench.load.libraries.base"),
+    ("registry", "iobench.load.user.loader"),
     ("registry", "iobench.load.loader"),
     ("registry", "iobench.storage.base"),
 }

@@ -1,0 +1,111 @@
+"""Planted loaders: the time of a batch is split right, bytes are those that strace counts, and the
+instruments cost little.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from iobench.load.user.loader import UserLoader
+from iobench.schema.job import UserFacts
+from iobench.schema.workload import LoaderSpec
+from tests import planted_loaders
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+FILES, SIZE = 256, 115_000
+MAX_COST = 0.02
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("planted")
+    for number in range(FILES):
+        (folder / f"{number:04}.jpg").write_bytes(np.random.default_rng(number).bytes(SIZE))
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "0")
+
+
+def loader_of(data: str, **arguments: Any) -> UserLoader:
+    spec = LoaderSpec(kind="user", factory="tests.planted_loaders:of_files", args=arguments)
+    return UserLoader(spec, data=data, root=data, batch_size=8, stored_bytes=SIZE)
+
+
+def epoch(data: str, **arguments: Any) -> UserFacts:
+    loader = loader_of(data, **arguments)
+    loader.set_epoch(0)
+    for _ in loader:
+        pass
+    facts = loader.facts()
+    loader.shutdown()
+    return facts
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("sleep", "spin", "share"), [(0.004, 0.0, 0.0), (0.0, 0.004, 1.0), (0.004, 0.004, 0.5)]
+)
+def test_the_time_of_a_batch_is_split(
+    data: str, workers: int, sleep: float, spin: float, share: float
+) -> None:
+    epoch(data, workers=0)  # the page cache is warm
+    facts = epoch(data, workers=workers, sleep=sleep, spin=spin)
+    found = facts.cpu_share
+    assert found is not None
+    # What is planted takes 4 ms and more, reading and collating 115 kB about 0.1 ms.
+    assert found == pytest.approx(share, abs=0.08 if sleep and spin else 0.1)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace counts the bytes")
+def test_bytes_are_those_of_the_system_calls(data: str, tmp_path: Path) -> None:
+    facts = epoch(data, workers=1)
+    code = (
+        f"from tests import planted_loaders as p\nfor _ in p.of_files({data!r}, workers=1): pass\n"
+    )
+    log = tmp_path / "calls"
+    command = ["strace", "-f", "-y", "-e", "trace=read,pread64,readv", "-o", str(log)]
+    subprocess.run([*command, sys.executable, "-c", code], check=True, timeout=300)
+    calls = re.findall(rf"<{re.escape(data)}/[^>]*>.*= (\d+)$", log.read_text(), re.M)
+    assert facts.process_bytes is not None
+    # The worker also reads its queue and /proc: 2 % more.
+    assert facts.process_bytes == pytest.approx(sum(map(int, calls)), rel=0.02)
+
+
+def test_the_instruments_cost_little(data: str) -> None:
+    """Batches of 64 samples of 115 kB: with and without us, in turns."""
+
+    def bare() -> float:
+        began = time.perf_counter()
+        for _ in planted_loaders.of_files(data, workers=0, batch=64, size=SIZE):
+            pass
+        return time.perf_counter() - began
+
+    def ours() -> float:
+        loader = loader_of(data, workers=0, batch=64, size=SIZE)
+        began = time.perf_counter()
+        for _ in loader:
+            pass
+        took = time.perf_counter() - began
+        loader.shutdown()
+        return took
+
+    torch.set_num_threads(1)
+    bare(), ours()
+    ratios = [ours() / bare() for _ in range(31)]
+    assert statistics.median(ratios) < 1 + MAX_COST
