@@ -5,6 +5,7 @@ A rate has windows, from which its interval comes: the time is cut into a few pa
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 WINDOWS = 5
+
+WINDOW_READS = 8
+"""Reads that make a window long enough, whatever time each of them takes."""
 
 MIN_P99, MIN_P999 = 100, 1000
 """Reads without which a 99th or a 99.9th percentile would be the slowest read of all."""
@@ -45,27 +49,29 @@ class Depth:
 
 
 def of_cycles(
-    ended: Times, cycles: Times, lengths: Times, readers: int
+    ended: Times, cycles: Times, lengths: Times, begin: float, end: float
 ) -> tuple[float, float, list[float], list[float]]:
-    """(reads/s, bytes/s, and both in each window) of ``readers`` that read one after the other.
+    """(reads/s, bytes/s, and both in each window) between the moments ``begin`` and ``end``.
 
     ``ended``: when each read ended; ``cycles``: the time since the same reader's previous read
-    ended, in seconds; ``lengths`` in bytes. The rate of a closed loop is readers over mean cycle
-    (Little's law). It does not depend on how many reads happen to end inside a window, which with
-    equal latencies is a multiple of the number of readers. Windows without a read are left out: the
-    time is in the cycle that ends in a later one.
+    ended, in seconds; ``lengths`` in bytes. Every reader has to be busy for all of the time between
+    the two moments. A read counts with the part of its cycle that lies between them, which makes
+    the expected rate exact for any stationary storage, whether it serves the readers evenly or not.
+    The number of reads that end in between would be wrong by that of the readers, where all
+    latencies are equal. A window has at least the length of the mean cycle, or that of
+    ``WINDOW_READS`` reads: shorter ones would share too many of theirs.
     """
+    began, lasted = ended - cycles, np.maximum(cycles, 1e-9)
 
-    def rates(chosen: npt.NDArray[np.bool_]) -> tuple[float, float]:
-        mean = max(float(cycles[chosen].mean()), 1e-9)
-        return readers / mean, readers / mean * float(lengths[chosen].mean())
+    def rates(low: float, high: float) -> tuple[float, float]:
+        inside = np.maximum(np.minimum(ended, high) - np.maximum(began, low), 0.0) / lasted
+        return float(inside.sum()) / (high - low), float((inside * lengths).sum()) / (high - low)
 
-    everything = np.ones(len(ended), dtype=bool)
-    reads, there = rates(everything)
-    begin, end = float((ended - cycles).min()), float(ended.max())
-    count = min(WINDOWS, max(1, len(ended) // 2))
-    window = np.minimum((ended - begin) / max(end - begin, 1e-9) * count, count - 1).astype(int)
-    found = [rates(window == number) for number in range(count) if (window == number).any()]
+    reads, there = rates(begin, end)
+    shortest = min(float(lasted.mean()), WINDOW_READS / max(reads, 1e-9))
+    count = int(min(WINDOWS, max(1.0, (end - begin) / shortest + 1e-6)))
+    edges = np.linspace(begin, end, count + 1).tolist()
+    found = [rates(low, high) for low, high in itertools.pairwise(edges)]
     return reads, there, [each[0] for each in found], [each[1] for each in found]
 
 

@@ -6,7 +6,6 @@ at the same time. In the loop nothing is allocated but the view of the memory to
 
 from __future__ import annotations
 
-import math
 import mmap
 import resource
 import threading
@@ -16,7 +15,6 @@ from collections.abc import Sequence
 from itertools import count
 
 import numpy as np
-import numpy.typing as npt
 
 from ... import buffers
 from ...buffers import Buffer
@@ -45,14 +43,12 @@ class ThreadReader:
     def read(self, places: Sequence[Place], *, in_flight: int, seconds: float, most: int) -> Depth:
         """Read the places in their order for ``seconds``, again from the first one up to ``most``.
 
-        Each thread reads two places at least, as far as there are so many, and finishes the read
-        that it has begun within the time. Then it goes on reading until all others have done the
-        same, so that their last reads meet as many others as the first ones; what it reads then is
-        not counted. (Counting the read that goes on at the end, and no later one, makes the mean of
-        the times between reads unbiased: Wald's identity.) Its first read is left
-        out of rates and latencies where the threads have done enough others: it opens connections
-        and files, and the first of many readers meet an idle storage, so that their reads end
-        earlier than those of readers that have been waiting for each other.
+        Each thread reads two places at least, as far as there are so many, and goes on until the
+        slowest thread has, so that no read meets fewer others than ``in_flight`` says. Rates are
+        those of the time in which all threads were busy after their first reads. A first read
+        opens connections and files, and the first of many readers meet an idle storage, so that
+        their reads end earlier than those of readers that have been waiting for each other. First
+        reads are left out of latencies, too, where the threads have done enough others.
         Raises StorageError, NoMemoryError.
         """
         self._reserve(in_flight)
@@ -91,8 +87,7 @@ class _Work:
         self.numbers = count()  # next() is atomic
         self.began, self.ended = array("d", bytes(8 * room)), array("d", bytes(8 * room))
         self.reader = array("i", bytes(4 * room))
-        self.left = 0  # readers whose counted reads have not all ended
-        self.last: dict[int, float] = {}  # end of the last counted read of each other reader
+        self.left = 0  # threads that have to read on
         self.lock = threading.Lock()
         self.stop = threading.Event()
         self.failure: BaseException | None = None
@@ -149,7 +144,7 @@ class _Work:
         user = resource.getrusage(resource.RUSAGE_THREAD).ru_utime
         deadline = self.start_s + self.seconds
         own = 0
-        counts = True
+        through = False
         try:
             for at in self.numbers:
                 if at >= room or stopped() or not self.left:
@@ -167,48 +162,47 @@ class _Work:
                         remedy="check that nothing writes to the data, and try again",
                     )
                 own += 1
-                if counts and end >= deadline and own >= _MIN_READS:
-                    counts = False
-                    self._through(number, end)
+                if not through and end >= deadline and own >= _MIN_READS:
+                    through = True
+                    self._one_through()
         except BaseException as error:
             self.failure = self.failure or error
             self.stop.set()
         finally:
-            if counts:
-                self._through(number, math.inf)
+            if not through:
+                self._one_through()
             self.user_s.append(resource.getrusage(resource.RUSAGE_THREAD).ru_utime - user)
 
-    def _through(self, number: int, last: float) -> None:
-        """Note that no read of this reader counts that ends after ``last``."""
+    def _one_through(self) -> None:
         with self.lock:
-            self.last[number] = last
             self.left -= 1
 
     def result(self, in_flight: int, cpu_s: float, throttled: int) -> Depth:
         ended, began = np.frombuffer(self.ended), np.frombuffer(self.began)
         reader = np.frombuffer(self.reader, dtype=np.int32)
-        everything = np.flatnonzero(ended > 0)
-        if not len(everything):
+        done = np.flatnonzero(ended > 0)
+        if not len(done):
             raise StorageError("no read was completed", remedy="use a longer --time")
-        last = np.array([self.last[number] for number in range(len(self.last))])
-        done = everything[ended[everything] <= last[reader[everything]]]
-        lengths = self._lengths(done)
-        order = np.lexsort((ended[done], reader[done]))
-        done, lengths = done[order], lengths[order]
-        first = np.ones(len(done), dtype=bool)
-        first[1:] = reader[done][1:] != reader[done][:-1]
-        cycles = ended[done] - np.where(first, self.start_s, np.roll(ended[done], 1))
-        counted = ~first if (~first).sum() >= in_flight else np.ones(len(done), dtype=bool)
+        done = done[np.lexsort((ended[done], reader[done]))]
+        places, total = self.places, len(self.places)
+        lengths = np.array([places[at % total].length for at in done.tolist()], dtype=np.float64)
+        first, last = np.ones(len(done), dtype=bool), np.ones(len(done), dtype=bool)
+        first[1:] = last[:-1] = reader[done][1:] != reader[done][:-1]
+        ends = ended[done]
+        cycles = ends - np.where(first, self.start_s, np.roll(ends, 1))
+        enough = (~first).sum() >= in_flight
+        counted = ~first if enough else np.ones(len(done), dtype=bool)
         took = (ended - began)[done][counted]
-        readers = len(np.unique(reader[done][counted]))
-        reads_per_s, bytes_per_s, windows, there = of_cycles(
-            ended[done][counted], cycles[counted], lengths[counted], readers
-        )
-        seconds = float(ended[done].max() - self.start_s)
+        until = float(ends[last].min())
+        since = float(ends[first].max()) if enough else self.start_s
+        if since >= until:  # some thread had one read alone
+            since = self.start_s
+        reads_per_s, bytes_per_s, windows, there = of_cycles(ends, cycles, lengths, since, until)
+        seconds = float(ends.max()) - self.start_s
         return Depth(
             in_flight=in_flight,
-            reads=len(everything),
-            bytes=int(self._lengths(everything).sum()),
+            reads=len(done),
+            bytes=int(lengths.sum()),
             seconds=seconds,
             reads_per_s=reads_per_s,
             bytes_per_s=bytes_per_s,
@@ -220,13 +214,9 @@ class _Work:
             latency_p999_s=percentile(took, 0.999, MIN_P999),
             # One thread at a time runs Python; all cores can run what releases the lock.
             client_cpu_share=max(sum(self.user_s), cpu_s / effective_cores()) / max(seconds, 1e-9),
-            used=min(int(everything.max()) + 1, len(self.places)),
+            used=min(int(done.max()) + 1, len(self.places)),
             throttled=throttled,
         )
-
-    def _lengths(self, reads: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
-        places, total = self.places, len(self.places)
-        return np.array([places[at % total].length for at in reads.tolist()], dtype=np.float64)
 
 
 def _cpu_s(who: int) -> float:
