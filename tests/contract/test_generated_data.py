@@ -69,11 +69,14 @@ def test_every_dataset(name: str, tmp_path: Path) -> None:
         smaller = {**spec.model_dump(mode="json"), "sample_size": {"mean": LARGEST}}
         spec = build(DatasetSpec, smaller, where="test")
     size = 9_900_000 if name == "dlrm" else 2_000_000
-    generate(resized(spec, size_bytes=size), LocalStorage(tmp_path / "d"), workers=0)
+    scaled = resized(spec, size_bytes=size)
+    generate(scaled, LocalStorage(tmp_path / "d"), workers=0)
     shards = files(tmp_path / "d")
     assert sum(map(len, shards)) > 0.9 * size
     assert duplicates(shards) == 0
-    assert ratio(shards) <= 1.02
+    # Headers and padding of the format compress; they are much where samples are small.
+    container = sum(map(len, shards)) / (scaled.samples * scaled.sample_size.mean_bytes)
+    assert ratio(shards) <= 1.01 * max(1.01, container)
     if spec.columns is not None:
         read = [chunk for shard in shards for chunk in chunks(shard, 40)]
         assert len(read) >= min(40, spec.columns)

@@ -167,7 +167,7 @@ def test_ctrl_c_while_data_is_made_removes_it(start: Start, here: Path) -> None:
     assert not (here / "results").exists()
 
 
-@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("keep", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_ctrl_c_while_it_measures_keeps_what_was_measured(
     start: Start, here: Path, keep: bool
 ) -> None:

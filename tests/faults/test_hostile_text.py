@@ -80,7 +80,14 @@ def readers(run_directory: str, workload: str) -> list[tuple[str, ...]]:
     return verbs + [("advise", ".", *form) for form in forms]
 
 
-@pytest.mark.parametrize("name", ["calibrated", "beside-saves", "checkpoint-dcp-async", "library"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoint-dcp-async",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("calibrated", "beside-saves")),
+        pytest.param("library", marks=pytest.mark.slow),
+    ],
+)
 def test_each_text_of_a_run(here: Path, name: str) -> None:
     """One at a time in a report; then all that a run may hold at once, by every verb."""
     shutil.copytree(GOLDEN / "runs" / name, here / "run")

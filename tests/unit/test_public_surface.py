@@ -100,6 +100,7 @@ def test_the_pages_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert doctest.DocTestRunner(verbose=False).run(examples, out=told.append).failed == 0, told
 
 
+@pytest.mark.slow
 def test_the_docstrings_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"iobench": iobench, "small": {"batch_size": 5, "loader.workers": 1}}
