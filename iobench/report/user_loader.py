@@ -7,6 +7,9 @@ from ..schema.record import TrainingRecord
 from ..units import counted, format_bytes, format_count, format_duration, format_percent
 from .sections import Fact, Facts, Section
 
+_MIN_QUEUED = 0.05
+"""Share of a batch's time in waits for a core, from which on it is worth a word."""
+
 
 def user_sections(doc: TrainingRecord) -> list[Section]:
     """Facts on the user's loader; none if the loader is another one."""
@@ -48,7 +51,11 @@ def _fetch(user: UserFacts) -> str:
     if share is None or not user.fetches or user.fetch_wall_s is None:
         return f"not measured: {user.not_measured.get('fetch_wall_s', 'not recorded')}"
     each = format_duration(user.fetch_wall_s / user.fetches)
-    return f"{each}: {format_percent(share)} computing, {format_percent(1 - share)} waiting"
+    text = f"{each}: {format_percent(share)} computing, {format_percent(1 - share)} waiting"
+    queued = (user.fetch_queued_s or 0.0) / user.fetch_wall_s if user.fetch_wall_s else 0.0
+    if queued > _MIN_QUEUED:
+        text += f", apart from {format_percent(queued)} of it in which all cores were taken"
+    return text
 
 
 def _bytes(user: UserFacts) -> str:

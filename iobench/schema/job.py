@@ -135,7 +135,14 @@ class Layout(OpenRecord):
 
 _SUMMED = (
     *("batches", "samples", "delivered_bytes", "process_bytes", "device_bytes", "fetches"),
-    *("fetch_wall_s", "fetch_cpu_s", "files_inside", "files_outside", "private_growth_bytes"),
+    *(
+        "fetch_wall_s",
+        "fetch_cpu_s",
+        "fetch_queued_s",
+        "files_inside",
+        "files_outside",
+        "private_growth_bytes",
+    ),
 )
 """Figures of a user's loader that are summed over the ranks."""
 
@@ -146,7 +153,8 @@ class UserFacts(OpenRecord):
     Bytes are three figures: ``process_bytes`` returned by read calls of the workers (reads through
     a memory map or of a socket are not among them), ``device_bytes`` delivered by devices to them
     (none from a network file system), and ``delivered_bytes`` in the batches. ``fetch_wall_s`` and
-    ``fetch_cpu_s``: time to make the batches and CPU time within it; the rest was waiting.
+    ``fetch_cpu_s``: time to make the batches and CPU time within it; ``fetch_queued_s`` were waits
+    for a core, and the rest other waits.
     ``files_inside`` and ``files_outside`` the dataset were opened by Python; opens inside of
     libraries in other languages are not seen.
     """
@@ -164,6 +172,7 @@ class UserFacts(OpenRecord):
     fetches: Count = 0
     fetch_wall_s: Figure | None = None
     fetch_cpu_s: Figure | None = None
+    fetch_queued_s: Figure | None = None  # waits for a core
     files_inside: Count | None = None
     files_outside: Count | None = None
     outside: list[str] = Field(default_factory=list)  # names of some of them
@@ -187,10 +196,11 @@ class UserFacts(OpenRecord):
 
     @property
     def cpu_share(self) -> float | None:
-        """Share of the time to make batches in which the CPU worked."""
+        """Share of the time to make batches in which the CPU worked, without waits for a core."""
         if not self.fetch_wall_s or self.fetch_cpu_s is None:
             return None
-        return min(1.0, self.fetch_cpu_s / self.fetch_wall_s)
+        had = max(self.fetch_cpu_s, self.fetch_wall_s - (self.fetch_queued_s or 0.0))
+        return min(1.0, self.fetch_cpu_s / had) if had else None
 
 
 class LoaderFacts(OpenRecord):

@@ -182,6 +182,7 @@ class UserLoader:
             fetches=fetches,
             fetch_wall_s=float(total[worker.WALL_NS]) / 1e9 if fetches else None,
             fetch_cpu_s=float(total[worker.CPU_NS]) / 1e9 if fetches else None,
+            fetch_queued_s=float(total[worker.QUEUED_NS]) / 1e9 if fetches else None,
             not_measured=self._not_measured(fetches, io_known),
             files_inside=int(every[:, worker.INSIDE].sum()),
             files_outside=int(every[:, worker.OUTSIDE].sum()),
@@ -238,7 +239,7 @@ class _Stamped(Iterator[UserBatch]):
 
     def __next__(self) -> UserBatch:
         loader = self.loader
-        cpu = time.process_time_ns() if self.alone else 0
+        cpu, queued = (time.process_time_ns(), worker.queued_ns()) if self.alone else (0, 0)
         asked = time.monotonic_ns()
         try:
             value = next(self.iterator)
@@ -249,7 +250,8 @@ class _Stamped(Iterator[UserBatch]):
             raise failed(error) from error
         arrived = time.monotonic_ns()
         if self.alone:
-            loader.gauge.fetched(asked, arrived - asked, time.process_time_ns() - cpu)
+            cpu, queued = time.process_time_ns() - cpu, worker.queued_ns() - queued
+            loader.gauge.fetched(asked, arrived - asked, cpu, queued)
         size = self._size(value)
         wall, used = self.cpu
         self.cpu = (int(self.counts[:, worker.WALL_NS].sum()), self._cpu_total())
@@ -284,7 +286,8 @@ class _Stamped(Iterator[UserBatch]):
             end_iterator(self.iterator)
 
     def _cpu_total(self) -> int:
-        return int(self.counts[:, worker.CPU_NS].sum())
+        """CPU time and waits for a core of all fetches so far: no part of storage's."""
+        return int(self.counts[:, (worker.CPU_NS, worker.QUEUED_NS)].sum())
 
     def _size(self, value: Any) -> Size:
         """The size of a batch, with the samples that the user says. Raises UsageError."""

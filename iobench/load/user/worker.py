@@ -1,7 +1,8 @@
 """What each worker process of a user's DataLoader did, counted there.
 
 The counts go home through shared memory, so that nothing is added to what the loader sends.
-Sources: PEP 578 (audit hooks), proc(5) for ``/proc/PID/io``.
+Sources: PEP 578 (audit hooks), proc(5) for ``/proc/PID/io``, and the kernel's
+Documentation/scheduler/sched-stats.rst for ``/proc/PID/schedstat``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from ..torch_compat import wrap_fetches
 NAMES_BYTES = 2048
 """Room for the names of files outside the dataset that a worker opened."""
 
+MAX_FILES = 100_000
+"""Different files that a process tells apart; more are not counted."""
+
 (
     PID,
     FETCHES,
@@ -38,7 +42,7 @@ NAMES_BYTES = 2048
     FIRST_FETCH_NS,
     NAMES_LENGTH,
     IO_KNOWN,
-    UNUSED,
+    QUEUED_NS,
 ) = range(16)
 """The columns of a worker's counts, int64."""
 
@@ -132,6 +136,7 @@ class Gauge:
         self.board, self.number = board, number
         self.row = board.counts()[number]
         self.root = os.path.realpath(root) + os.sep if root else ""
+        self.roots = (self.root, os.path.abspath(root) + os.sep)  # most names need no look-up
         self.seen: set[str] = set()
         self.base = io_bytes()
         self.before = (int(self.row[READ_CALLS_BYTES]), int(self.row[DEVICE_BYTES]))
@@ -151,22 +156,24 @@ class Gauge:
         monotonic, thread_time = time.monotonic_ns, time.thread_time_ns
 
         def timed(fetcher: Any, indices: Any) -> Any:
-            began, cpu = monotonic(), thread_time()
+            queued, began, cpu = queued_ns(), monotonic(), thread_time()
             try:
                 return fetch(fetcher, indices)
             finally:
-                self.fetched(began, monotonic() - began, thread_time() - cpu)
+                wall, cpu = monotonic() - began, thread_time() - cpu
+                self.fetched(began, wall, cpu, queued_ns() - queued)
 
         return timed
 
-    def fetched(self, began_ns: int, wall_ns: int, cpu_ns: int) -> None:
-        """Add a fetch of a batch to the counts."""
+    def fetched(self, began_ns: int, wall_ns: int, cpu_ns: int, queued_ns: int) -> None:
+        """Add a fetch of a batch to the counts. ``queued_ns``: it waited for a core to be free."""
         row = self.row
         if not row[FIRST_FETCH_NS]:
             row[FIRST_FETCH_NS] = began_ns
         row[FETCHES] += 1
         row[WALL_NS] += wall_ns
         row[CPU_NS] += min(cpu_ns, wall_ns)
+        row[QUEUED_NS] += max(0, min(queued_ns, wall_ns - cpu_ns))
         row[PROCESS_CPU_NS] = time.process_time_ns() - self.cpu_base
         if self.base is not None and (now := io_bytes()) is not None:
             row[READ_CALLS_BYTES] = self.before[0] + now.calls - self.base.calls
@@ -194,11 +201,13 @@ class Gauge:
         if self.closed or os.getpid() != self.row[PID]:
             return  # a worker has inherited the hook of its rank
         name = os.fsdecode(path)
-        if name in self.seen:
+        if name in self.seen or len(self.seen) >= MAX_FILES:
             return
         self.seen.add(name)
         full = os.path.abspath(name)
-        if self.root and os.path.realpath(full).startswith(self.root):
+        if self.root and (
+            full.startswith(self.roots) or os.path.realpath(full).startswith(self.root)
+        ):
             self.row[INSIDE] += 1
         elif not (full.startswith(_NO_DATA) or full.endswith(_CODE) or "/pymp-" in full):
             self.row[OUTSIDE] += 1
@@ -213,6 +222,15 @@ _NO_DATA = (
 
 # "/pymp-": multiprocessing's own folder of temporary files.
 _CODE = (".py", ".pyc", ".so", ".pth")
+
+
+def queued_ns() -> int:
+    """How long this thread has waited for a core so far, in nanoseconds; 0 if it is not told."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return int(file.read(128).split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def private_bytes() -> int | None:
