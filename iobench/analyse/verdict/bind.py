@@ -55,7 +55,12 @@ def verdict(doc: TrainingRecord) -> Verdict:
     missing: dict[str, str] = {}
     prep_stall, fetch_stall = stalls(evidence, missing)
     bound = storage_bound(evidence)
-    can_feed = fed(doc, blamed=may_starve(evidence, decision), cached=evidence.cached)
+    can_feed = fed(
+        doc,
+        blamed=may_starve(evidence, decision),
+        certain=does_starve(evidence, decision),
+        cached=evidence.cached,
+    )
     advice = advise(evidence, decision, bound)
     gains = dict(evidence.gains)
     cores = next((each for each in advice if each.id == "cores"), None)
@@ -141,4 +146,10 @@ def may_starve(evidence: Evidence, decision: Decision) -> bool:
     Ranks that wait for each other wait for the slowest read of all of them.
     """
     blamed = {"storage", "undecided", "sync"} & {decision.binds, *decision.also}
-    return bool(blamed) or (not evidence.cached and convinces(evidence.gains.get("storage")))
+    return bool(blamed) or does_starve(evidence, decision)
+
+
+def does_starve(evidence: Evidence, decision: Decision) -> bool:
+    """Whether the storage itself is known to keep the accelerators waiting."""
+    tested = not evidence.cached and convinces(evidence.gains.get("storage"))
+    return tested or decision.binds in ("storage", "sync")

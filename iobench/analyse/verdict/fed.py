@@ -42,13 +42,16 @@ class Supply:
     plateau: bool  # from the storage's curve, else from the fetch ceiling
 
 
-def fed(doc: TrainingRecord, *, blamed: bool = False, cached: str = "") -> Fed:
+def fed(
+    doc: TrainingRecord, *, blamed: bool = False, certain: bool = True, cached: str = ""
+) -> Fed:
     """The number of accelerators that the storage keeps at the required utilization.
 
     An accelerator at the utilization u takes u times its full demand, so the number is the
     storage's rate over u times that demand. ``blamed``: the storage is what limits the run, or may
-    be. If the run's accelerators starve then, the number is less than theirs. ``cached``: why the
-    reads of the run say nothing about the storage.
+    be. If the run's accelerators starve then, the number is less than theirs. Where it is not
+    ``certain`` that the storage is to blame, the interval still reaches to what the storage
+    delivers alone. ``cached``: why the reads of the run say nothing about the storage.
     """
     evidence = gather(doc)
     search = doc.job.find_max
@@ -57,7 +60,8 @@ def fed(doc: TrainingRecord, *, blamed: bool = False, cached: str = "") -> Fed:
     if search is not None and (search.accelerators is not None or not search.bound):
         found = _by_search(doc, search)
     elif supply is not None and each > 0:
-        found = _measured(_by_supply(supply, each), evidence, supply, each, blamed=blamed)
+        modelled = _by_supply(supply, each)
+        found = _measured(modelled, evidence, supply, each, blamed=blamed, certain=certain)
     else:
         found = Fed(accelerators=None, not_measured=_why_not(doc, evidence, cached))
     return found.model_copy(update={"at": _at(doc, evidence, found, supply)})
@@ -185,7 +189,9 @@ def _by_search(doc: TrainingRecord, search: FindMax) -> Fed:
     )
 
 
-def _measured(found: Fed, evidence: Evidence, supply: Supply, each: float, *, blamed: bool) -> Fed:
+def _measured(
+    found: Fed, evidence: Evidence, supply: Supply, each: float, *, blamed: bool, certain: bool
+) -> Fed:
     """What the run's own utilization says, which overrides the model.
 
     If the ranks of the run were fed, the storage feeds at least as many. If they starve because of
@@ -209,13 +215,15 @@ def _measured(found: Fed, evidence: Evidence, supply: Supply, each: float, *, bl
     most = ranks - 1
     if evidence.measured is not None:
         today = _number(evidence.measured, each)
+    if certain and not (low is None and high is None):
+        high = min(most if high is None else high, most)
+    elif not certain and high is None and low is not None:
+        high = number
     return found.model_copy(
         update={
             "accelerators": min(number, most),
             "low": None if low is None else min(low, most),
-            "high": None
-            if low is None and high is None
-            else min(most if high is None else high, most),
+            "high": high,
             "today": None if today is None else min(today, most),
             "potential": number if supply.too_few and number > most else None,
         }
