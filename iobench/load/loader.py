@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import cycle
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -336,6 +338,14 @@ def _start_worker(number: int) -> None:
     _start_worker_of_thread(number)
 
 
+def _but_lost_parents(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Show an error as Python does, unless it says that the other end of a pipe is gone."""
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, trace)
+
+
 def _start_worker_of_thread(number: int) -> None:
     """Prepare a worker process that was started from a thread or by a fork server.
 
@@ -345,10 +355,12 @@ def _start_worker_of_thread(number: int) -> None:
 
     The worker ignores SIGINT, which the training process handles, and gives torch's kernels one
     thread. torch's SIGBUS handler is removed: it reports too little shared memory, which is only
-    one of several causes (see ``worker_death``).
+    one of several causes (see ``worker_death``). A thread of multiprocessing, which hands tensors
+    over, prints a traceback if the training process dies meanwhile; that says nothing new.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGBUS, signal.SIG_DFL)
+    sys.excepthook = _but_lost_parents
     single_threaded()
     info = get_worker_info()
     if info is not None and isinstance(info.dataset, _Worker):

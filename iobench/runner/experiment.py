@@ -173,11 +173,20 @@ def write_run(
     with defer_interrupts(discard=stopped):
         doc = conclude(doc)
         timeline.write_events(bench.directory / EVENTS_FILE, bench.parts)
-        write_document(bench.directory, doc)
-        if bench.samples:
-            write_samples(bench.directory / SAMPLES_FILE, bench.samples)
+        _keep_samples(bench)
+        write_document(bench.directory, doc)  # last: it says that the run is complete
     log.info("run %s: %s, %s", bench.directory.name, doc.status, doc.validity)
     return doc
+
+
+def _keep_samples(bench: Bench) -> None:
+    """Write what was sampled of the host; a run without that is still a run."""
+    if not bench.samples:
+        return
+    try:
+        write_samples(bench.directory / SAMPLES_FILE, bench.samples)
+    except (OSError, IobenchError) as error:
+        log.warning("what the host did meanwhile could not be written: %s", error)
 
 
 def _calibrate(bench: Bench, windows: Windows, doc: TrainingRecord, progress: Progress) -> None:
