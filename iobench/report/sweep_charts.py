@@ -1,12 +1,14 @@
 """The charts of a sweep: samples/s over the settings.
 
-Two settings have a heat map and lines. Of more than two, these are the two that changed samples/s
-most, with the others as in one point, and each other setting has a chart of its own through that
-point. Settings that are names, such as codecs, have bars instead of a line.
+Two settings have a heat map and lines. Of more than two, each two that were varied together have
+them, those that changed samples/s most first, with the others as in one point. A setting that was
+varied alone has a chart of its own through that point. Settings that are names, such as codecs,
+have bars instead of a line.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from statistics import median
 
@@ -27,8 +29,8 @@ from .sections import (
 )
 from .sweep_grid import Grid, grid_of, rate_of, rates_of
 
-MAX_SERIES, MAX_SLICES = 8, 6
-"""Lines in a chart, and charts of one setting each."""
+MAX_SERIES, MAX_PAIRS, MAX_SLICES = 8, 6, 6
+"""Lines in a chart, pairs of settings, and charts of one setting each."""
 
 SHADED = 0.5
 """Shades begin at this share of the highest value, or at the lowest value if that is less: so that
@@ -46,16 +48,22 @@ def chart_sections(sweep: Sweep) -> list[Section]:
     varied = sorted(
         (key for key in grid.keys if len(grid.values[key]) > 1), key=grid.effect, reverse=True
     )
-    pair = _pair(grid, varied)
-    found: list[Section] = [] if pair is None else [*_two(grid, *pair)]
-    rest = [key for key in varied if pair is None or key not in pair]
+    pairs = _pairs(grid, varied)[:MAX_PAIRS]
+    names = ["", *(f"-{number}" for number in range(2, len(pairs) + 1))]
+    found: list[Section] = [
+        section
+        for pair, name in zip(pairs, names, strict=False)
+        for section in _two(grid, *pair, name)
+    ]
+    rest = [key for key in varied if all(key not in pair for pair in pairs)]
     slices = [_one(grid, key, f"slice-{at}") for at, key in enumerate(rest, start=1)]
     return [*found, *[each for each in slices if each is not None][:MAX_SLICES]]
 
 
-def _pair(grid: Grid, varied: Sequence[str]) -> tuple[str, str] | None:
-    """The settings of the columns and of the rows; None if no two were varied together."""
-    for one, other in ((a, b) for at, a in enumerate(varied) for b in varied[at + 1 :]):
+def _pairs(grid: Grid, varied: Sequence[str]) -> list[tuple[str, str]]:
+    """The settings of the columns and of the rows, of each two that were varied together."""
+    found: list[tuple[str, str]] = []
+    for one, other in itertools.combinations(varied, 2):
         first, second = _present(grid, one, other), _present(grid, other, one)
         crossed = sum(
             grid.at(grid.base, {one: x, other: y}) is not None for x in first for y in second
@@ -65,8 +73,8 @@ def _pair(grid: Grid, varied: Sequence[str]) -> tuple[str, str] | None:
             columns = max(
                 (other, one), key=lambda key: (_numeric(grid, key), len(grid.values[key]))
             )
-            return columns, one if columns == other else other
-    return None
+            found.append((columns, one if columns == other else other))
+    return found
 
 
 def _present(grid: Grid, key: str, other: str) -> list[str]:
@@ -96,8 +104,11 @@ def _short(key: str) -> str:
     return key.partition(".")[2] or key
 
 
-def _two(grid: Grid, columns: str, rows: str) -> list[Section]:
-    """A heat map of two settings, and a line for each row if the columns are numbers."""
+def _two(grid: Grid, columns: str, rows: str, name: str) -> list[Section]:
+    """A heat map of two settings, and a line for each row if the columns are numbers.
+
+    ``name``: the end of their ids.
+    """
     across, down = _present(grid, columns, rows), _present(grid, rows, columns)
     squares = tuple(
         tuple(_square(grid, grid.at(grid.base, {columns: x, rows: y})) for x in across)
@@ -107,7 +118,7 @@ def _two(grid: Grid, columns: str, rows: str) -> list[Section]:
     what = f"{_short(rows)} and {_short(columns)}{_rest(grid, rows, columns)}"
     found: list[Section] = [
         Heat(
-            id="heat",
+            id=f"heat{name}",
             title=f"{TITLE} by {what}",
             x=_short(columns),
             y=_short(rows),
@@ -121,7 +132,7 @@ def _two(grid: Grid, columns: str, rows: str) -> list[Section]:
         )
     ]
     if _numeric(grid, columns) and len(across) > 1:
-        found.append(_lines(grid, columns, rows, what))
+        found.append(_lines(grid, columns, rows, f"lines{name}"))
     return found
 
 
@@ -136,7 +147,7 @@ def _square(grid: Grid, point: SweepPoint | None) -> Square:
     return Square(value=rate, text=format_count(round(rate, 1)), mark=mark)
 
 
-def _lines(grid: Grid, columns: str, rows: str, what: str) -> Lines:
+def _lines(grid: Grid, columns: str, rows: str, name: str) -> Lines:
     down = _present(grid, rows, columns)
     few = evenly(down, MAX_SERIES)
     left = "" if len(few) == len(down) else f" ({len(few)} of {len(down)} values)"
@@ -148,7 +159,7 @@ def _lines(grid: Grid, columns: str, rows: str, what: str) -> Lines:
         if points:
             series.append(Series(label=f"{_short(rows)} {text}", points=points))
     return Lines(
-        id="lines",
+        id=name,
         title=f"{TITLE} over {_short(columns)}, by {_short(rows)}{left}"
         f"{_rest(grid, rows, columns)}",
         x=_axis(grid, columns),

@@ -117,17 +117,26 @@ def test_one_at_a_time_is_a_chart_for_each_setting_and_no_map() -> None:
     assert [point.y for point in drawn[0].series[0].points] == pytest.approx([10.5, 15.75])
 
 
-def test_of_three_settings_the_two_that_matter_most_are_in_the_map() -> None:
+def test_of_three_settings_each_two_have_a_map_those_that_matter_most_first() -> None:
     points = [
         point(100 * x + 10 * y + z, a_x=x, a_y=y, a_z=z)
         for x, y, z in itertools.product((1, 2), (1, 2), (1, 2))
     ]
     found = charts(points)
-    drawn = found["heat"]
-    assert isinstance(drawn, Heat)
-    assert {drawn.x, drawn.y} == {"x", "y"}
-    assert "z=2" in drawn.title
-    assert found["slice-1"].title.startswith("Samples/s over z")  # type: ignore[union-attr]
+    maps = [each for each in found.values() if isinstance(each, Heat)]
+    assert [each.id for each in maps] == ["heat", "heat-2", "heat-3"]
+    assert [{each.x, each.y} for each in maps] == [{"x", "y"}, {"x", "z"}, {"y", "z"}]
+    assert "z=2" in maps[0].title
+    lines = [each for each in found.values() if isinstance(each, Lines)]
+    assert [each.id for each in lines] == ["lines", "lines-2", "lines-3"]
+    assert "slice-1" not in found
+
+
+def test_settings_that_were_varied_one_at_a_time_have_a_chart_each() -> None:
+    points = [point(100.0, a_x=1, a_y=1), point(200.0, a_x=2, a_y=1), point(110.0, a_x=1, a_y=2)]
+    found = charts(points)
+    assert "heat" not in found
+    assert found["slice-1"].title.startswith("Samples/s over x")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("rates", [[], [[]], [[5.0]], [[0.0], [-3.0]], [[float("nan")], [1.0]]])
