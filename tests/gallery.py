@@ -77,7 +77,7 @@ GALLERY = (
         name="find-max",
         what="How many accelerators a link of 100 MB/s feeds.",
         measure="run demo --data 'throttled+data?bandwidth=100MB' --find-max --repeat 2 "
-        "--calibration 1s --no-knockouts --set accelerator.step_time=250ms "
+        "--calibration 1s --no-knockouts --set accelerator.step_time=60ms --set batch_size=16 "
         "--set reader.decode=false",
     ),
     Shown(

@@ -113,6 +113,9 @@ def test_a_search_wins_over_every_model(make_run: Build) -> None:
     found = fed(with_curve(make_run(find_max=search), curve_of(11_000.0)))
     assert (found.low, found.accelerators, found.high) == (6, 7, 8)
     assert found.basis == "find-max"
+    ended = search.model_copy(update={"bound": "the dataset has too few samples"})
+    found = fed(with_curve(make_run(find_max=ended), curve_of(11_000.0)))
+    assert (found.low, found.accelerators, found.high) == (6, 7, None)
 
 
 def test_fed_ranks_are_fed_whatever_the_model_says(make_run: Build) -> None:

@@ -183,7 +183,7 @@ def _by_search(doc: TrainingRecord, search: FindMax) -> Fed:
     return Fed(
         accelerators=number,
         low=search.low,
-        high=search.high,
+        high=None if search.bound else search.high,  # the storage may feed more
         reads_in_flight=float(run_reads_in_flight(doc, ranks=number)) if number else None,
         basis="find-max",
     )

@@ -133,7 +133,9 @@ def _feeds(evidence: Evidence, decision: Decision, fed: Fed | None) -> list[str]
     if fed.low is not None and fed.high is not None and fed.low < fed.high:
         number += f" [{fed.low}, {fed.high}]"
     if searched:
-        number += " (measured)"
+        # Without an upper end, the search ended for another reason than the storage.
+        bounded = fed.low is None or fed.high is not None
+        number += " (measured)" if bounded else " or more (measured)"
     if decision.binds == "undecided" and not searched and not evidence.fed:
         return []
     if "storage" not in (decision.binds, *decision.also) or evidence.fed:
