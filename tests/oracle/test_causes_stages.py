@@ -194,5 +194,11 @@ def test_the_dominant_stage(
         assert verdict.binds == "undecided" or dominant in named, (named, verdict.gains)
 
 
-def test_preparation_that_is_slower_by_half(tmp_path: Path, place: Place) -> None:
-    assert dominated(tmp_path, place.dataset, "prep", 2.0).binds == "prep"
+@pytest.mark.long
+@pytest.mark.parametrize("factor", [1.5, 2.0])
+@pytest.mark.parametrize("dominant", ["storage", "prep", "accelerator"])
+def test_the_dominant_stage_at_each_place(
+    tmp_path: Path, place: Place, dominant: str, factor: float
+) -> None:
+    verdict = dominated(tmp_path, place.dataset, dominant, factor)
+    assert verdict.binds == dominant, verdict.gains

@@ -96,6 +96,41 @@ def test_enough_reads_in_flight_at_the_plateau(tmp_path: Path, place: Place) -> 
     assert all(advice.id not in ("concurrency", "workers") for advice in verdict.advice)
 
 
+@pytest.mark.long
+def test_operations_of_small_files(tmp_path: Path, place: Place) -> None:
+    """250 reads/s for all: small files are as fast as that, and the same samples in shards as fast
+    as the accelerator takes them.
+    """
+    size = {"mean": 64 << 10}
+    workload = {
+        "batch_size": 20,
+        "accelerator": {"step_time": "20ms"},
+        "reader": {"concurrency": 16},
+        "loader": {"workers": 2},
+    }
+    files = place.dataset(samples=400, sample_size=size)
+    doc = measured(
+        tmp_path / "files", wrapped("throttled", files, iops=250), calibration_s=2.5, **workload
+    )
+    verdict = verdict_of(doc)
+    assert (verdict.binds, verdict.starved) == ("storage", True)
+    assert verdict.storage_bound == "operations"
+    assert gain_of(doc, "storage") == pytest.approx(1000 / 250, rel=0.15)
+    advice = first_advice(doc)
+    assert advice.id == "pack"
+    shards = place.dataset(samples=400, sample_size=size, format="tar", samples_per_shard=100)
+    packed = measured(
+        tmp_path / "packed",
+        wrapped("throttled", shards, iops=250),
+        repetitions=2,
+        calibration_s=0,
+        knock_outs=False,
+        **workload,
+    )
+    found = rate_of(packed) / rate_of(doc)
+    assert kept(promise_of(advice), found, slack=0.15), (advice, found)
+
+
 @pytest.fixture(scope="module")
 def shards(make_dataset: Any) -> Path:
     path: Path = make_dataset(**SHARDS)[1]
