@@ -1,6 +1,6 @@
 """``make gallery``: measure small runs of each kind, and keep their pages as the gallery.
 
-The runs are real, on this machine: 64 MiB of JPEGs, some of them behind a simulated link. Their
+The runs are real, on this machine: up to 504 MiB of JPEGs, some of them behind a simulated link. Their
 directories stay in a working directory, from which ``--pages`` makes the pages again. The
 repository keeps the record and the page of each (results/reference), and pictures of some
 (docs/images), which a browser draws.
@@ -39,6 +39,7 @@ SLOW = "throttled+files?latency=20ms"
 
 DATA = (
     "generate demo --to data --samples 640",
+    "generate demo --to more --samples 4800",  # a search needs many steps
     "generate demo --to files --samples 640 --set format=files",
 )
 
@@ -76,7 +77,7 @@ GALLERY = (
     Shown(
         name="find-max",
         what="How many accelerators a link of 100 MB/s feeds.",
-        measure="run demo --data 'throttled+data?bandwidth=100MB' --find-max --repeat 2 "
+        measure="run demo --data 'throttled+more?bandwidth=100MB' --find-max --repeat 2 "
         "--calibration 1s --no-knockouts --set accelerator.step_time=60ms --set batch_size=16 "
         "--set reader.decode=false",
     ),
