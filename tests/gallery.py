@@ -1,7 +1,7 @@
 """``make gallery``: measure small runs of each kind, and keep their pages as the gallery.
 
-The runs are real, on this machine: up to 504 MiB of JPEGs, some of them behind a simulated link. Their
-directories stay in a working directory, from which ``--pages`` makes the pages again. The
+The runs are real, on this machine: up to 504 MiB of JPEGs, some of them behind a simulated link.
+Their directories stay in a working directory, from which ``--pages`` makes the pages again. The
 repository keeps the record and the page of each (results/reference), and pictures of some
 (docs/images), which a browser draws.
 """
