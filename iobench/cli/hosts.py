@@ -1,0 +1,146 @@
+"""Flags of runs on many hosts, and how such a run goes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .common import duration, whole_number
+from .terminal import note, show_data
+
+if TYPE_CHECKING:
+    from ..runner.hosts.control import Control
+    from ..runner.hosts.launch import Launch
+    from ..runner.hosts.meeting import Meeting
+    from ..runner.plan import Plan
+
+HERE = "here"
+"""The value of --hosts for this host alone, whatever has started iobench."""
+
+
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a run on many hosts."""
+    group = parser.add_argument_group("many hosts")
+    group.add_argument(
+        "--accelerators-per-host",
+        type=whole_number,
+        metavar="N",
+        help="number of ranks on each host, in place of --accelerators",
+    )
+    group.add_argument(
+        "--hosts",
+        metavar="H1,H2,...",
+        help="with --print: the hosts to start iobench on; 'here': measure this host alone, even "
+        "if torchrun, srun, mpirun or an Indexed Job has started iobench on several",
+    )
+    group.add_argument(
+        "--print",
+        action="store_true",
+        dest="print_lines",
+        help="print the commands that start this run on --hosts, and measure nothing",
+    )
+    group.add_argument(
+        "--join-within",
+        type=duration,
+        default=120.0,
+        metavar="TIME",
+        help="how long the hosts wait for each other (default: 2min)",
+    )
+
+
+def printed_lines(args: argparse.Namespace) -> bool:
+    """Print the commands for other engines if that was asked for; return whether it was.
+
+    Raises UsageError for names of hosts without --print: iobench starts nothing on other hosts.
+    """
+    from ..errors import UsageError
+    from ..runner.hosts.lines import parse_hosts, start_lines
+
+    named = args.hosts is not None and args.hosts != HERE
+    if named != bool(args.print_lines):
+        raise UsageError(
+            "--hosts and --print belong together: iobench starts nothing on other hosts",
+            remedy="add both to get the commands for torchrun, srun, mpirun and kubectl",
+        )
+    if not named:
+        return False
+    lines = start_lines(parse_hosts(args.hosts), _without(args.command_line[1:]))
+    for engine, line in lines.items():
+        where = " (enter it on each host)" if engine == "torchrun" else ""
+        show_data(f"# {engine}{where}\n{line}\n")
+    return True
+
+
+def _without(words: list[str]) -> list[str]:
+    """The words of the command without --hosts and --print."""
+    found, skip = [], False
+    for word in words:
+        if skip or word == "--print" or word.startswith("--hosts="):
+            skip = False
+        elif word == "--hosts":
+            skip = True
+        else:
+            found.append(word)
+    return found
+
+
+def launched(args: argparse.Namespace) -> Launch | None:
+    """The host of a job that this process stands for; None if it measures alone."""
+    from ..runner.hosts.launch import find_launch
+
+    found = None if args.hosts == HERE else find_launch(os.environ)
+    if found is not None:
+        # torch reads this when it is imported. It tells each wait for the store on stderr, and what
+        # the user must know is in the errors.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    return found
+
+
+def accelerators_here(args: argparse.Namespace, hosts: int) -> int:
+    """The ranks of this host. Raises UsageError for numbers that contradict each other."""
+    from ..errors import UsageError
+    from ..runner.hosts.job import share_of
+
+    if args.accelerators_per_host is None:
+        return share_of(hosts if args.accelerators == 1 else args.accelerators, hosts)
+    if args.accelerators_per_host < 1 or args.accelerators != 1:
+        raise UsageError(
+            "--accelerators is the number of all ranks, and --accelerators-per-host that of each "
+            "host",
+            remedy="use one of them, with a number of at least 1",
+        )
+    number: int = args.accelerators_per_host
+    return number
+
+
+def come_together(
+    launch: Launch, args: argparse.Namespace, make: Callable[[int], Plan]
+) -> tuple[Meeting, Plan, Control | None]:
+    """Meet the other hosts, and agree on the plan that ``make`` makes for so many ranks in all.
+
+    The last part of the result is what the controller knows of the others.
+    """
+    from ..runner.hosts.control import Control
+    from ..runner.hosts.job import agree
+    from ..runner.hosts.meeting import meet
+
+    note(f"host {launch.index} of {launch.hosts} waits for the others", quiet=args.quiet)
+    meeting = meet(
+        launch, accelerators=accelerators_here(args, launch.hosts), within_s=args.join_within
+    )
+    control = Control(meeting) if meeting.is_controller else None
+    plan = agree(meeting, lambda: make(meeting.accelerators), control)
+    return meeting, plan, control
+
+
+def take_part(meeting: Meeting, plan: Plan, args: argparse.Namespace) -> int:
+    """Serve the run as a host that is not its controller; return the exit code."""
+    from ..runner.hosts.job import serve
+
+    serve(meeting, plan, Path(args.results))
+    first = meeting.hosts[0].label
+    note(f"the run has ended; its results are on {first}", quiet=args.quiet)
+    return 0

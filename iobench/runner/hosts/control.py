@@ -1,0 +1,240 @@
+"""The controller of a job over many hosts: what it knows of the others, and asks of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ...errors import HostLostError, IobenchError, WorkerError, rebuilt
+from ...measure.nfs import MountStats
+from ...schema.host import Host
+from ...storage.base import Storage
+from ..agent import CacheState, HostAgent
+from ..fetches import FetchCounter
+from ..plan import Plan
+from .agent import change_cache
+from .clock import Clock, Echo
+from .meeting import Joined, Meeting
+from .wire import Wire
+from .words import Alive, Ask, Bye, Interrupted, Ping, Pong, Refused, Told
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M")
+
+CLOCKS_S = 5.0
+"""Offsets that are older than this are measured again before a phase."""
+
+
+class Peer:
+    """Another host, as the controller sees it.
+
+    ``inbox``: what came while something else was awaited.
+    """
+
+    def __init__(self, host: Joined, wire: Wire) -> None:
+        self.host, self.wire = host, wire
+        self.clock = Clock()
+        self.inbox: deque[object] = deque()
+        self.heard = time.monotonic()
+        self.lost: HostLostError | None = None
+        self.interrupted = False
+
+    def send(self, message: object) -> None:
+        """Raises HostLostError."""
+        if self.lost is not None:
+            raise self.lost
+        try:
+            self.wire.send(message)
+        except HostLostError as error:
+            self.lost = error
+            raise
+
+    def next(self) -> object:
+        """The next message. Raises HostLostError, KeyboardInterrupt if that host got Ctrl-C."""
+        if self.inbox:
+            return self.inbox.popleft()
+        if self.lost is not None:
+            raise self.lost
+        try:
+            message = self.wire.receive()
+        except HostLostError as error:
+            self.lost = error
+            raise
+        self.heard = time.monotonic()
+        if isinstance(message, Interrupted):
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return message
+
+    def await_(self, kind: type[M]) -> M:
+        """The next message of this kind to come; others are kept. Raises the error of Refused."""
+        kept = list(self.inbox)
+        self.inbox.clear()
+        try:
+            while True:
+                message = self.next()
+                if isinstance(message, kind):
+                    return message
+                if isinstance(message, Refused) and message.rank is None:
+                    raise named(message.error, self.host)
+                if not isinstance(message, Alive):
+                    kept.append(message)
+        finally:
+            self.inbox.extend(kept)
+
+    def ready(self) -> bool:
+        """Whether ``next`` returns at once."""
+        return bool(self.inbox) or self.lost is not None or self.wire.poll()
+
+    def echo(self) -> Echo:
+        sent = time.monotonic_ns()
+        self.send(Ping())
+        there = self.await_(Pong).at_ns
+        return Echo(sent, there, time.monotonic_ns())
+
+
+def named(error: IobenchError, host: Joined) -> IobenchError:
+    """The error with the name of the host on which it happened."""
+    return rebuilt(error, f"{host.label}: {error.what}")
+
+
+class Control:
+    """The other hosts of a job, in their order, and the ranks that each host has."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self.meeting = meeting
+        self.peers = [
+            Peer(host, wire) for host, wire in zip(meeting.hosts[1:], meeting.wires, strict=True)
+        ]
+        self.phases = 0
+        self.barrier_s: float | None = None
+
+    def share(self, accelerators: int) -> list[range]:
+        """The ranks of each host, numbered through, if there are so many in all.
+
+        As many as each host was started with if that is their sum, otherwise evenly.
+        """
+        count = len(self.meeting.hosts)
+        each = [host.accelerators for host in self.meeting.hosts]
+        if accelerators != sum(each):
+            each = [accelerators // count + (n < accelerators % count) for n in range(count)]
+        found, first = [], 0
+        for number in each:
+            found.append(range(first, first + number))
+            first += number
+        return found
+
+    def set_clocks(self, *, again: bool = False) -> None:
+        """Measure the offset of each host's clock, unless that was done just now."""
+        now = time.monotonic_ns()
+        for peer in self.peers:
+            known = peer.clock.known
+            if again or not known or now - known[-1].at_ns > CLOCKS_S * 1e9:
+                found = peer.clock.measure(peer.echo)
+                log.debug("%s: %s", peer.host.label, found)
+
+    @property
+    def round_trip_ns(self) -> int:
+        """The longest of the hosts' shortest round trips."""
+        return max(2 * peer.clock.known[-1].error_ns for peer in self.peers)
+
+    def ask(self, ask: Ask, kind: type[M], mine: Callable[[], M]) -> list[M]:
+        """Ask all hosts, and do the same here, at the same time; the answers in their order.
+
+        Raises HostLostError, or the error of the first host that failed.
+        """
+        for peer in self.peers:
+            peer.send(ask)
+        own, failure = None, None
+        try:
+            own = mine()
+        except IobenchError as error:
+            failure = error
+        answers = [own]
+        for peer in self.peers:
+            try:
+                value = peer.await_(Told).value
+                if value is not None and not isinstance(value, kind):
+                    raise WorkerError(f"{peer.host.label} has answered {type(value).__name__}")
+                answers.append(value)
+            except HostLostError:
+                raise
+            except IobenchError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return answers  # type: ignore[return-value]
+
+    def say_bye(self, code: int, why: str = "") -> None:
+        """End the run on all hosts that are not lost."""
+        for peer in self.peers:
+            try:
+                peer.send(Bye(code, why))
+            except HostLostError as error:
+                log.info("%s", error)
+            peer.wire.close()
+
+
+class HostsAgent(HostAgent):
+    """The agents of all hosts as one: what it is asked, it asks all of them at the same time."""
+
+    def __init__(self, storage: Storage, control: Control, plan: Plan) -> None:
+        super().__init__(storage)
+        self.control, self.plan = control, plan
+        self._one = HostAgent(storage)
+        self._all: FetchCounter | None = None
+
+    def describe_all(self) -> list[Host]:
+        return self.control.ask(Ask("host"), Host, self.describe)
+
+    def empty_cache(self, keys: Sequence[str]) -> CacheState:
+        return self._cache("empty", keys)
+
+    def fill_cache(self, keys: Sequence[str]) -> CacheState:
+        return self._cache("fill", keys)
+
+    def cache_state(self, keys: Sequence[str]) -> CacheState:
+        return self._cache("state", keys)
+
+    def _cache(self, what: str, keys: Sequence[str]) -> CacheState:
+        asked = Ask(what)  # type: ignore[arg-type]
+        states = self.control.ask(asked, CacheState, lambda: change_cache(self._one, what, keys))
+        ratios = tuple(state.ratio for state in states)
+        known = [ratio for ratio in ratios if ratio is not None]
+        worst = max(known) if len(known) == len(ratios) else None
+        how = next((state.how for state in states if state.ratio == worst), states[0].how)
+        return CacheState(worst, how, ratios)
+
+    def fetch_counter(self, keys: Sequence[str], *, direct: bool) -> FetchCounter:
+        """The counter that all hosts have, if they have the same."""
+        if self._all is None:
+            found = self.control.ask(
+                Ask("counter", direct),
+                FetchCounter,
+                lambda: self._one.fetch_counter(keys, direct=direct),
+            )
+            self._all = found[0]
+            if any(each.by != found[0].by for each in found):
+                without = next(
+                    (each for each in found if each.by == "nobody"),
+                    FetchCounter(by="nobody", how="not measured: the hosts have other counters"),
+                )
+                self._all = without
+        return self._all
+
+    def mount_counters(self) -> MountStats | None:
+        """The sums of the counters of all hosts' mounts; None if one is missing."""
+        if self._all is None or self._all.by != "mount":
+            return None
+        found = self.control.ask(Ask("mount"), MountStats, self._mine)
+        total = found[0]
+        if total is None or any(each is None for each in found):
+            return None
+        return total._replace(read_bytes=sum(each.read_bytes for each in found))
+
+    def _mine(self) -> MountStats:
+        return self._one.mount_counters()  # type: ignore[return-value]

@@ -1,0 +1,206 @@
+"""A crew whose ranks are on many hosts: forked here, and by the agents of the other hosts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
+
+from ...errors import HostLostError
+from ...interrupts import defer_interrupts
+from ..calibration.bench import Bench
+from ..crew import GRACE_S, Crew, ForkedCrew
+from ..loading import HEAD_START_NS
+from ..messages import Answer, Command, Last, RestoreNow, SaveNow, Start
+from ..phase import Phase
+from ..tasks.load import Load
+from .barrier import HostsBarrier
+from .control import Control, Peer, named
+from .orders import order_of
+from .wire import SILENCE_S, lost
+from .words import (
+    Alive,
+    Begin,
+    Begun,
+    Ended,
+    EndRanks,
+    FromRank,
+    HurryRanks,
+    Refused,
+    StopRanks,
+    ToRank,
+)
+
+log = logging.getLogger(__name__)
+
+ROUND_TRIPS = 20
+"""From the command to begin an epoch to its start, so that it has reached every rank by then."""
+
+_MIN_HEAD_START_NS = 20_000_000
+
+
+class HostsRanks:
+    """The ranks of a phase on all hosts of a job; see ``loading.Ranks``."""
+
+    def __init__(self, control: Control, bench: Bench) -> None:
+        self.control, self.bench = control, bench
+
+    @property
+    def head_start_ns(self) -> int:
+        trips = ROUND_TRIPS * self.control.round_trip_ns if self.control.peers else 0
+        return max(HEAD_START_NS, _MIN_HEAD_START_NS, trips)
+
+    def make(self, phase: Phase) -> tuple[Load, Crew]:
+        """Raises HostLostError if a host was lost before."""
+        control = self.control
+        control.set_clocks()
+        control.phases += 1
+        shares = control.share(phase.accelerators)
+        hosts = tuple(host for host, share in enumerate(shares) if share)
+        barrier = None
+        if phase.in_step and len(hosts) > 1 and shares[0]:
+            barrier = HostsBarrier(
+                control.meeting.launch, str(control.phases), me=0, hosts=hosts, offset_ns=0
+            )
+        task = Load(phase, barrier)
+        order = order_of(phase, control.phases, self.bench.copy_bytes)
+        begins = {
+            peer: Begin(
+                order,
+                first=share.start,
+                count=len(share),
+                offset_ns=peer.clock.there(now := time.monotonic_ns()) - now,
+                hosts=hosts,
+            )
+            for peer, share in zip(control.peers, shares[1:], strict=True)
+            if share
+        }
+        local = ForkedCrew(len(shares[0]), task, first=0, world=phase.accelerators)
+        return task, HostsCrew(local, begins, task)
+
+
+class HostsCrew:
+    """The ranks of this host, which are ``local``, and those that other hosts ``begin``."""
+
+    def __init__(self, local: ForkedCrew, begins: dict[Peer, Begin], task: Load) -> None:
+        self.world = local.world
+        self.local, self.task = local, task
+        self._begins = begins
+        self._peers = {
+            rank: peer
+            for peer, begin in begins.items()
+            for rank in range(begin.first, begin.first + begin.count)
+        }
+        self._dead: set[int] = set()
+        self._started: list[Peer] = []
+        self._stopped = False
+
+    def start(self) -> None:
+        """Raises HostLostError, or the error because of which a host could not start its ranks."""
+        for peer, begin in self._begins.items():
+            peer.send(begin)
+            self._started.append(peer)
+        self.local.start()
+        for peer in self._begins:
+            peer.await_(Begun)
+            peer.heard = time.monotonic()
+
+    def send(self, rank: int, command: Command) -> None:
+        peer = self._peers.get(rank)
+        if peer is None:
+            self.local.send(rank, command)
+            return
+        if isinstance(command, Start | SaveNow | RestoreNow):
+            command = replace(command, at_ns=peer.clock.there(command.at_ns))
+        peer.send(ToRank(rank, command))
+
+    def is_alive(self, rank: int) -> bool:
+        peer = self._peers.get(rank)
+        if peer is None:
+            return self.local.is_alive(rank)
+        return peer.lost is None and rank not in self._dead
+
+    def stop(self) -> None:
+        self.local.stop()
+        if not self._stopped:
+            self._stopped = True
+            self._tell(StopRanks())
+
+    def hurry(self, ranks: Sequence[int]) -> None:
+        self.local.hurry([rank for rank in ranks if rank not in self._peers])
+        others = [rank for rank in ranks if rank in self._peers]
+        if others:
+            self._tell(HurryRanks(others))
+
+    def _tell(self, message: object) -> None:
+        """Tell all hosts that are not lost."""
+        for peer in self._started:
+            try:
+                peer.send(message)
+            except HostLostError as error:
+                log.info("%s", error)
+
+    def receive(
+        self, awaited: Sequence[int], timeout_s: float = 0.2
+    ) -> Iterator[tuple[int, Answer]]:
+        """As ``Crew.receive``; raises HostLostError for a host that is gone or silent."""
+        mine = [rank for rank in awaited if rank not in self._peers]
+        peers = list(dict.fromkeys(self._peers[rank] for rank in awaited if rank in self._peers))
+        if not any(peer.inbox for peer in peers):
+            pipes = [self.local.pipe(rank) for rank in mine]
+            wait([*pipes, *(peer.wire.connection for peer in peers)], timeout=timeout_s)
+        if mine:
+            yield from self.local.receive(mine, 0.0)
+        for peer in peers:
+            yield from self._from(peer)
+
+    def _from(self, peer: Peer) -> Iterator[tuple[int, Answer]]:
+        """What a host has sent until now."""
+        while peer.ready():
+            message = peer.next()
+            if isinstance(message, FromRank):
+                if isinstance(message.answer, Last):
+                    self._dead.add(message.rank)
+                yield message.rank, message.answer
+            elif isinstance(message, Refused):
+                if message.rank is not None:
+                    begin = self._begins[peer]
+                    self._dead |= set(range(begin.first, begin.first + begin.count))
+                raise named(message.error, peer.host)
+            elif isinstance(message, Alive):
+                for rank, row in message.counters.items():
+                    if self._peers.get(rank) is peer:
+                        self.task.counters.put(rank, row)
+        if time.monotonic() - peer.heard > SILENCE_S:
+            peer.lost = lost(peer.host.label, f"its agent was silent for {SILENCE_S} s")
+            raise peer.lost
+
+    def end(self, grace_s: float = GRACE_S) -> None:
+        started, self._started = self._started, []
+        with defer_interrupts():
+            for peer in started:
+                try:
+                    peer.send(EndRanks(grace_s))
+                except HostLostError as error:
+                    log.info("%s", error)
+            self.local.end(grace_s)
+            for peer in started:
+                self._await_end(peer, grace_s + SILENCE_S)
+
+    def _await_end(self, peer: Peer, timeout_s: float) -> None:
+        """Wait until a host says that none of its ranks is left; one that does not is lost."""
+        deadline = time.monotonic() + timeout_s
+        peer.inbox.clear()
+        while peer.lost is None:
+            try:
+                if not peer.wire.poll(max(0.0, deadline - time.monotonic())):
+                    peer.lost = lost(peer.host.label, "its ranks did not end")
+                elif isinstance(peer.next(), Ended):
+                    peer.inbox.clear()
+                    return
+            except KeyboardInterrupt:
+                continue  # that host was interrupted, too, and its ranks are ending
+            except HostLostError as error:
+                log.info("%s", error)

@@ -1,0 +1,255 @@
+"""A run on many hosts, from its meeting to its end: as the controller, and as another host."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ...errors import HostLostError, InterruptedRun, IobenchError, UsageError
+from ...measure import timeline
+from ...schema.hosts import JobHost
+from ...schema.record import EVENTS_FILE, Finding, TrainingRecord
+from ...schema.workload import OWN_LOADER
+from ..agent import HostAgent
+from ..calibration.bench import Bench
+from ..directory import new_directory
+from ..experiment import Options, run
+from ..plan import Plan
+from ..progress import Progress
+from .agent import Agent
+from .barrier import round_trip_s
+from .control import Control, HostsAgent, named
+from .crew import HostsRanks
+from .meeting import Joined, Meeting
+from .words import Ask, Bye, Planned, Refused
+
+log = logging.getLogger(__name__)
+
+_WHAT = {
+    "data": "reads {there}, but {first} reads {here}",
+    "dataset": "has another dataset at that place than {first}",
+    "workload": "has another workload than {first}, or other settings of it",
+}
+"""What must be the same on all hosts, and what is said of a host where it is not."""
+
+
+def share_of(accelerators: int, hosts: int) -> int:
+    """The ranks of each host. Raises UsageError if they can't be the same on all."""
+    each, rest = divmod(accelerators, hosts)
+    if rest or not each:
+        raise UsageError(
+            f"{accelerators} accelerators can't be shared by {hosts} hosts",
+            remedy="use a multiple of the number of hosts, or --accelerators-per-host",
+        )
+    return each
+
+
+def check_supported(plan: Plan, options: Options) -> None:
+    """Raise UsageError for what can't be measured over many hosts yet."""
+    if plan.workload.loader.kind != OWN_LOADER:
+        what = f"the loader '{plan.workload.loader.kind}'"
+    elif options.mixed is not None:
+        what = "a run with checkpoints"
+    elif options.confirm is not None:
+        what = "--confirm"
+    elif plan.workload.accelerator.gradient_sync == "ddp":
+        what = "the exchange of gradients (accelerator.gradient_sync=ddp)"
+    else:
+        return
+    raise UsageError(f"{what} can't be measured over many hosts yet", remedy="measure it on one")
+
+
+def agree(meeting: Meeting, make: Callable[[], Plan], control: Control | None) -> Plan:
+    """Make this host's plan, and see that all hosts are about to measure the same.
+
+    ``control``: of the controller. Raises the error of the first host that can't measure, on all of
+    them, and UsageError for hosts with different plans.
+    """
+    if control is None:
+        (wire,) = meeting.wires
+        try:
+            plan = make()
+        except IobenchError as error:
+            wire.send(Refused(error))
+            raise
+        wire.send(Planned(same_of(plan)))
+        return plan
+    try:
+        plan = make()
+    except IobenchError as error:
+        control.say_bye(error.exit_code, str(named(error, meeting.hosts[0])))
+        raise
+    mine = same_of(plan)
+    failure: IobenchError | None = None
+    for peer in control.peers:
+        try:
+            theirs = peer.await_(Planned).same
+            failure = failure or difference(meeting.hosts[0], mine, peer.host, theirs)
+        except IobenchError as error:
+            failure = failure or error
+    if failure is not None:
+        control.say_bye(failure.exit_code, str(failure))
+        raise failure
+    return plan
+
+
+def same_of(plan: Plan) -> dict[str, str]:
+    """What must be the same on all hosts."""
+    header = plan.manifest.header.model_dump_json()
+    return {
+        "data": plan.home.url,
+        "dataset": hashlib.sha256(header.encode()).hexdigest(),
+        "workload": hashlib.sha256(plan.workload.model_dump_json().encode()).hexdigest(),
+    }
+
+
+def difference(
+    first: Joined, here: Mapping[str, str], host: Joined, there: Mapping[str, str]
+) -> UsageError | None:
+    """An error for the first thing that should be the same on both hosts, and is not."""
+    for key, what in _WHAT.items():
+        if here[key] != there.get(key):
+            told = what.format(first=first.label, here=here[key], there=there.get(key))
+            return UsageError(f"{host.label} {told}", remedy="start the same command on all hosts")
+    return None
+
+
+def same_machines(hosts: Sequence[JobHost]) -> list[Finding]:
+    """A finding if processes of one machine count as hosts of their own."""
+    machines: dict[str, list[int]] = {}
+    for number, host in enumerate(hosts):
+        machines.setdefault(host.machine or f"unknown {number}", []).append(number)
+    shared = [numbers for numbers in machines.values() if len(numbers) > 1]
+    if not shared:
+        return []
+    names = "; ".join(" and ".join(f"host {each}" for each in numbers) for numbers in shared)
+    return [
+        Finding(
+            rule="hosts.same-machine",
+            level="warning",
+            evidence=f"{names} are the same machine: they share its cores, memory and page cache",
+            remedy="start one process on each machine",
+        )
+    ]
+
+
+# The controller
+
+
+class HostsJob:
+    """What a run needs of the other hosts of its job; see ``experiment.Across``."""
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+
+    def attach(self, bench: Bench) -> None:
+        """Give the bench the agents and the ranks of all hosts."""
+        bench.agent = HostsAgent(bench.plan.storage, self.control, bench.plan)
+        bench.ranks = HostsRanks(self.control, bench)
+        bench.shares = self.control.share
+        self.control.set_clocks(again=True)
+
+    def begin(self, doc: TrainingRecord, plan: Plan) -> None:
+        """Record who takes part, and what a barrier of all hosts costs."""
+        self._tell(doc, plan)
+        doc.findings += same_machines(doc.job.hosts)
+        if plan.workload.accelerator.sync == "step":
+            doc.job.barrier_s = self._barrier_s()
+
+    def end(self, doc: TrainingRecord, plan: Plan) -> None:
+        """Measure the clocks a last time, and record them; a lost host keeps what is known."""
+        try:
+            self.control.set_clocks(again=True)
+        except (HostLostError, KeyboardInterrupt) as error:
+            log.info("the clocks were not measured again: %s", error)
+        self._tell(doc, plan)
+
+    def _barrier_s(self) -> float:
+        meeting = self.control.meeting
+        hosts = range(len(meeting.hosts))
+
+        def mine() -> float:
+            return round_trip_s(meeting.launch, meeting.store, "rounds/1", hosts=hosts)
+
+        return max(self.control.ask(Ask("barrier"), float, mine))
+
+    def _tell(self, doc: TrainingRecord, plan: Plan) -> None:
+        control = self.control
+        shares = control.share(plan.accelerators)
+        found = []
+        for host, share in zip(control.meeting.hosts, shares, strict=True):
+            known = JobHost(
+                name=host.name, first_rank=share.start, ranks=len(share), machine=host.machine
+            )
+            clock = control.peers[host.index - 1].clock if host.index else None
+            if clock is not None and clock.known:
+                known.offset_s = clock.known[-1].offset_ns / 1e9
+                known.offset_error_s = clock.error_ns / 1e9
+                known.offsets, known.drift = len(clock.known), clock.drift
+            found.append(known)
+        doc.job.hosts = found
+        doc.job.started_by = control.meeting.launch.by
+
+
+def run_as_controller(
+    control: Control, plan: Plan, options: Options, progress: Progress
+) -> tuple[TrainingRecord, Path]:
+    """Run the plan on all hosts, and then let the others go. Raises as ``experiment.run``."""
+    try:
+        check_supported(plan, options)
+        result = run(plan, options, progress, across=HostsJob(control))
+    except IobenchError as error:
+        control.say_bye(error.exit_code, str(error))
+        raise
+    except KeyboardInterrupt:
+        control.say_bye(InterruptedRun.exit_code, "interrupted")
+        raise
+    except BaseException:
+        control.say_bye(1, "the controller has failed")
+        raise
+    control.say_bye(0)
+    return result
+
+
+# Another host
+
+
+def serve(meeting: Meeting, plan: Plan, results: Path) -> None:
+    """Take part in the run as a host that is not the controller, until it ends.
+
+    Where the run ends early, the events of this host's ranks are kept in a directory in
+    ``results``. Raises the error with which the run has ended.
+    """
+    bench = Bench(plan=plan, agent=HostAgent(plan.storage), directory=results, seconds=0.0)
+    agent = Agent(meeting, bench)
+    with bench.held:
+        try:
+            bye = agent.serve()
+        except (HostLostError, InterruptedRun) as error:
+            raise _with_part(error, bench, meeting) from None
+    if bye.why:
+        raise _with_part(_error_of(bye), bench, meeting)
+
+
+def _error_of(bye: Bye) -> IobenchError:
+    kind = InterruptedRun if bye.code == InterruptedRun.exit_code else IobenchError
+    error = kind(f"the run has ended: {bye.why}")
+    error.exit_code = bye.code
+    return error
+
+
+def _with_part(error: IobenchError, bench: Bench, meeting: Meeting) -> IobenchError:
+    """The error, which also says where the events of this host are, if there are any."""
+    if not bench.parts:
+        return error
+    name = f"{bench.plan.workload.name}-host-{meeting.launch.index}"
+    try:
+        directory = new_directory(bench.directory, name)
+        timeline.write_events(directory / EVENTS_FILE, bench.parts)
+    except IobenchError as failed:
+        error.remedy = f"the events of this host could not be kept: {failed}"
+        return error
+    error.remedy = f"the events of this host are in {directory}"
+    return error

@@ -1,0 +1,228 @@
+"""How the hosts of a job find each other, and agree that they measure the same.
+
+Every host says in the store who it is. The first one, the controller, listens for the others, which
+prove by a secret from the store that they belong to the job. Then all make their plans, and the
+controller compares them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ... import __version__
+from ...cgroup import read_text
+from ...errors import HostLostError, UsageError
+from ...units import counted, format_duration
+from .launch import ADDRESS, Launch
+from .store import Store
+from .wire import Wire, watch_silence
+
+JOIN_S = 120.0
+"""How long the hosts wait for each other, if the user says nothing else."""
+
+_TOKEN_BYTES = 32
+_HELLO_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """What a host says of itself in the store. ``port`` and ``token`` are those of host 0."""
+
+    index: int
+    name: str
+    machine: str  # the same for two processes on one machine, even in two containers
+    version: str
+    accelerators: int
+    port: int = 0
+    token: str = ""
+
+    @property
+    def label(self) -> str:
+        """For messages: ``host 1 (node7)``."""
+        return f"host {self.index} ({self.name})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """The hosts of a job, in their order, and the connections of this one.
+
+    The controller has one to each other host, in their order, and another host has one to it.
+    """
+
+    launch: Launch
+    store: Store
+    hosts: Sequence[Joined]
+    wires: Sequence[Wire]
+
+    @property
+    def is_controller(self) -> bool:
+        return self.launch.index == 0
+
+    @property
+    def accelerators(self) -> int:
+        """Of all hosts together."""
+        return sum(host.accelerators for host in self.hosts)
+
+
+def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meeting:
+    """Join the job as the host that ``launch`` names, and wait until all others have joined.
+
+    ``accelerators``: the ranks of this host. Raises UsageError if not all hosts join in time, if
+    one joins twice, or if they have different versions of iobench; HostLostError.
+    """
+    deadline = time.monotonic() + within_s
+    controls = launch.index == 0
+    listener = _listen() if controls else None
+    try:
+        store = Store(launch, serve=controls and not launch.shared, timeout_s=within_s)
+        me = Joined(
+            index=launch.index,
+            name=_name(),
+            machine=(read_text(Path("/proc/sys/kernel/random/boot_id")) or "").strip(),
+            version=__version__,
+            accelerators=accelerators,
+            port=listener.getsockname()[1] if listener else 0,
+            token=secrets.token_hex(_TOKEN_BYTES) if controls else "",
+        )
+        hosts = _joined(store, launch, me, deadline, within_s)
+        check_hosts(hosts)
+        if listener is not None:
+            wires = _accept(listener, hosts, deadline, within_s)
+        else:
+            wires = [_connect(launch, hosts, deadline)]
+    finally:
+        if listener is not None:
+            listener.close()
+    return Meeting(launch=launch, store=store, hosts=hosts, wires=wires)
+
+
+def check_hosts(hosts: Sequence[Joined]) -> None:
+    """Raises UsageError for hosts that can't measure together."""
+    first = hosts[0]
+    for host in hosts[1:]:
+        if host.version != first.version:
+            raise UsageError(
+                f"{host.label} has iobench {host.version}, but {first.label} has {first.version}",
+                remedy="install the same version on all hosts",
+            )
+
+
+def _joined(
+    store: Store, launch: Launch, me: Joined, deadline: float, within_s: float
+) -> list[Joined]:
+    said = json.dumps(asdict(me))
+    if not store.claim(f"host/{me.index}", said):
+        (other,) = store.get([f"host/{me.index}"], 1.0) or [""]
+        name = _parsed(other, me.index).name if other else "another process"
+        raise UsageError(
+            f"host {me.index} has joined already, from {name}",
+            remedy="start one process on each host, with a number of its own",
+        )
+    keys = [f"host/{index}" for index in range(launch.hosts)]
+    found = store.get(keys, deadline - time.monotonic())
+    if found is None:
+        missing = [str(index) for index, key in enumerate(keys) if not store.has(key)]
+        shown = ", ".join(missing[:8]) + (" ..." if len(missing) > 8 else "")
+        raise UsageError(
+            f"{counted(len(missing), 'host')} of {launch.hosts} did not join within "
+            f"{format_duration(within_s)}: {'number' if len(missing) == 1 else 'numbers'} {shown}",
+            remedy="start the same command on every host, or wait longer with --join-within",
+        )
+    return [_parsed(text, index) for index, text in enumerate(found)]
+
+
+def _parsed(text: str, index: int) -> Joined:
+    try:
+        found = Joined(**json.loads(text))
+        if found.index == index and isinstance(found.accelerators, int) and found.accelerators > 0:
+            return found
+    except (ValueError, TypeError):
+        pass
+    raise UsageError(
+        f"what host {index} said in the store is not of this iobench",
+        remedy="install the same version on all hosts",
+    )
+
+
+def _name() -> str:
+    return socket.gethostname()[:255] or "unnamed"
+
+
+# The connections
+
+
+def _listen() -> socket.socket:
+    """A socket on all addresses, since only the launcher knows which of them the others use."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=1024)
+
+
+def _accept(
+    listener: socket.socket, hosts: Sequence[Joined], deadline: float, within_s: float
+) -> list[Wire]:
+    """Wait for all other hosts to connect; whoever does not know the secret is turned away."""
+    token = hosts[0].token.encode()
+    found: dict[int, Wire] = {}
+    while len(found) < len(hosts) - 1:
+        listener.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            connected, _ = listener.accept()
+        except TimeoutError:
+            missing = next(host for host in hosts[1:] if host.index not in found)
+            for wire in found.values():
+                wire.close()
+            raise UsageError(
+                f"{missing.label} has joined, but did not connect to this host within "
+                f"{format_duration(within_s)}",
+                remedy=f"check that {ADDRESS} is a name of this host that does not resolve to a "
+                "loopback address there, and that no firewall stands between",
+            ) from None
+        index = _greeted(connected, token)
+        if index is None or index in found or not 0 < index < len(hosts):
+            connected.close()
+            continue
+        found[index] = Wire(connected, hosts[index].label)
+    return [found[index] for index in sorted(found)]
+
+
+def _greeted(connected: socket.socket, token: bytes) -> int | None:
+    """The number of the host that has connected, if it knows the secret."""
+    hello = b""
+    with suppress(OSError):
+        connected.settimeout(_HELLO_S)
+        while len(hello) < len(token) + 4 and (more := connected.recv(len(token) + 4 - len(hello))):
+            hello += more
+    if len(hello) != len(token) + 4 or not hmac.compare_digest(hello[:-4], token):
+        return None
+    return int.from_bytes(hello[-4:], "big")
+
+
+def _connect(launch: Launch, hosts: Sequence[Joined], deadline: float) -> Wire:
+    controller = hosts[0]
+    try:
+        connected = socket.create_connection(
+            (launch.address, controller.port), timeout=max(1.0, deadline - time.monotonic())
+        )
+    except OSError as error:
+        raise UsageError(
+            f"{controller.label} can't be reached at {launch.address}:{controller.port}: "
+            f"{error.strerror or error}",
+            remedy=f"check that {ADDRESS} names that host here, and that no firewall stands "
+            "between",
+        ) from None
+    try:
+        connected.sendall(controller.token.encode() + launch.index.to_bytes(4, "big"))
+    except OSError:
+        with closing(connected):
+            raise HostLostError(f"{controller.label} has closed the connection") from None
+    watch_silence(connected)
+    return Wire(connected, controller.label)

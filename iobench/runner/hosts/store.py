@@ -1,0 +1,100 @@
+"""The store in which the hosts of a job meet: torch's TCPStore, and what iobench asks of it.
+
+The first host runs it, or its launcher does (torchrun). The hosts of a job trust whoever can reach
+it, as torch's own launchers do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from ...errors import UsageError, WorkerError
+from .launch import ADDRESS, Launch
+
+_LOOK_S = 0.2
+"""How often a wait looks whether it is to end."""
+
+
+class Store:
+    """A connection to the store, for one process: it is opened anew after a fork."""
+
+    def __init__(self, launch: Launch, *, serve: bool = False, timeout_s: float = 60.0) -> None:
+        """``serve``: run it here. Raises UsageError if it can't be run, or not be reached."""
+        from torch._C._distributed_c10d import TCPStore
+        from torch.distributed import DistError
+
+        self.launch = launch
+        self._errors: tuple[type[Exception], ...] = (DistError, RuntimeError)
+        try:
+            self._store = TCPStore(
+                launch.address,
+                launch.port,
+                is_master=serve,
+                timeout=timedelta(seconds=timeout_s),
+                wait_for_workers=False,
+            )
+        except self._errors as error:
+            raise UsageError(
+                f"the hosts can't meet at {launch.address}:{launch.port}: {_line(error)}",
+                remedy=f"check that {ADDRESS} is the name of host 0, that it does not resolve to a "
+                "loopback address there, and that its port is free and reachable",
+            ) from None
+        self._prefix = f"iobench/{launch.attempt}/"
+
+    def set(self, key: str, value: str) -> None:
+        """Raises WorkerError if the store is gone; so do all methods."""
+        try:
+            self._store.set(self._prefix + key, value)
+        except self._errors as error:
+            raise self._gone(error) from None
+
+    def claim(self, key: str, value: str) -> bool:
+        """Set a key that nobody has set before; return whether nobody had."""
+        try:
+            found = self._store.compare_set(self._prefix + key, "", value)
+        except self._errors as error:
+            raise self._gone(error) from None
+        return bytes(found) == value.encode()
+
+    def has(self, key: str) -> bool:
+        try:
+            return bool(self._store.check([self._prefix + key]))
+        except self._errors as error:
+            raise self._gone(error) from None
+
+    def get(self, keys: Sequence[str], timeout_s: float) -> list[str] | None:
+        """The values of all keys, waiting for them; None if one is missing after ``timeout_s``."""
+        whole = [self._prefix + key for key in keys]
+        deadline = time.monotonic() + timeout_s
+        try:
+            while True:
+                left = max(0.001, min(_LOOK_S, deadline - time.monotonic()))
+                try:
+                    self._store.wait(whole, timedelta(seconds=left))
+                except self._errors:
+                    # A missing key and a lost store raise the same; a check tells them apart.
+                    if not self._store.check(whole) and time.monotonic() >= deadline:
+                        return None
+                    continue
+                return [bytes(value).decode() for value in self._store.multi_get(whole)]
+        except self._errors as error:
+            raise self._gone(error) from None
+
+    def delete(self, key: str) -> None:
+        try:
+            self._store.delete_key(self._prefix + key)
+        except self._errors as error:
+            raise self._gone(error) from None
+
+    def _gone(self, error: Exception) -> WorkerError:
+        return WorkerError(
+            f"the store of the hosts at {self.launch.address}:{self.launch.port} was lost: "
+            f"{_line(error)}",
+            remedy="see the output of iobench on host 0",
+        )
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split("Exception raised from")[0].split())[:200]

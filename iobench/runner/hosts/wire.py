@@ -1,0 +1,168 @@
+"""A connection between two hosts: messages of known kinds, and nothing else.
+
+What comes from the network is unpickled by an unpickler that knows the classes of messages, the
+errors of iobench and numpy's arrays. Any other class ends the connection, and no function is ever
+called. A connection whose other end is gone, or whose host does not answer, is a lost host.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import socket
+import types
+from collections.abc import Iterable
+from dataclasses import is_dataclass
+from functools import cache
+from importlib import import_module
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from ... import errors
+from ...errors import HostLostError, IobenchError
+from ...measure import nfs
+from ...schema import accelerator, host, job, resources, training, workload
+from ...schema.base import OpenRecord, Record, Strict
+from .. import agent, fetches, messages
+from . import words
+
+MAX_MESSAGE_BYTES = 1 << 28
+"""The events of a rank take some 15 MB; nothing larger is received."""
+
+SILENCE_S = 10
+"""A host whose kernel answers nothing for this long is lost."""
+
+_NUMPY = "numpy.core" if np.__version__.startswith("1.") else "numpy._core"
+
+_ARRAYS = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    (f"{_NUMPY}.multiarray", "_reconstruct"),
+    (f"{_NUMPY}.multiarray", "scalar"),
+    (f"{_NUMPY}.numeric", "_frombuffer"),
+}
+
+_MODULES = (
+    *(messages, words, errors, agent, fetches),
+    *(accelerator, host, job, resources, training, workload),
+)
+
+
+class Wire:
+    """One end of a connection. ``name``: the host at the other end, for messages."""
+
+    def __init__(self, connected: socket.socket, name: str) -> None:
+        watch_silence(connected)
+        connected.settimeout(None)
+        self.name = name
+        self.connection = Connection(connected.detach())
+
+    def fileno(self) -> int:
+        """So that it can be waited for together with pipes."""
+        return self.connection.fileno()
+
+    def send(self, message: object) -> None:
+        """Raises HostLostError."""
+        try:
+            self.connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def receive(self) -> object:
+        """Wait for the next message. Raises HostLostError, also for what is no message."""
+        try:
+            return loads(self.connection.recv_bytes(MAX_MESSAGE_BYTES))
+        except (EOFError, OSError) as error:
+            raise self._lost(error) from None
+
+    def poll(self, timeout_s: float = 0.0) -> bool:
+        """Whether a message has come, or the other end is gone."""
+        try:
+            return self.connection.poll(timeout_s)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def _lost(self, error: Exception) -> HostLostError:
+        why = "its process has ended"
+        if isinstance(error, TimeoutError) or (
+            isinstance(error, OSError) and error.errno in _SILENT
+        ):
+            why = f"it did not answer for {SILENCE_S} s"
+        return lost(self.name, why)
+
+
+_SILENT = (110, 113)  # ETIMEDOUT, EHOSTUNREACH
+
+
+def lost(name: str, why: str) -> HostLostError:
+    return HostLostError(
+        f"{name} was lost: {why}",
+        remedy="see the output of iobench and the kernel log on that host",
+    )
+
+
+def watch_silence(connected: socket.socket) -> None:
+    """Have the kernel end the connection if the other host answers nothing (tcp(7))."""
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * (SILENCE_S - 2))
+
+
+def loads(data: bytes) -> object:
+    """Read a message. Raises HostLostError for bytes that are none."""
+    try:
+        return _Unpickler(io.BytesIO(data)).load()
+    except IobenchError:
+        raise
+    except Exception as error:  # whatever damaged bytes make an unpickler raise
+        raise HostLostError(
+            f"what another host has sent is no message ({type(error).__name__})",
+            remedy="use the same iobench on all hosts",
+        ) from None
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows the classes of messages only. ``_rebuild`` makes an error, and takes nothing else."""
+
+    def find_class(self, module: str, name: str) -> object:
+        found = known().get((module, name))
+        if found is None:
+            raise HostLostError(
+                f"what another host has sent is no message: {module}.{name} is not known",
+                remedy="use the same iobench on all hosts",
+            )
+        return found
+
+
+@cache
+def known() -> dict[tuple[str, str], object]:
+    """What a message may consist of, by its module and its name."""
+    found: dict[tuple[str, str], object] = {
+        (kind.__module__, kind.__qualname__): kind
+        for module in _MODULES
+        for kind in _classes(module)
+    }
+    found["iobench.errors", "_rebuild"] = errors._rebuild
+    found["iobench.measure.nfs", "MountStats"] = nfs.MountStats
+    found["iobench.measure.nfs", "Operation"] = nfs.Operation
+    for module_name, name in _ARRAYS:
+        found[module_name, name] = getattr(import_module(module_name), name)
+    return found
+
+
+def _classes(module: types.ModuleType) -> Iterable[type]:
+    """The classes of a module that hold data: those that it defines itself."""
+    return (
+        each
+        for each in vars(module).values()
+        if isinstance(each, type)
+        and each.__module__ == module.__name__
+        and (is_dataclass(each) or issubclass(each, (Record, OpenRecord, Strict, IobenchError)))
+    )

@@ -1,0 +1,174 @@
+"""Messages between the controller of a job and the agents of its other hosts.
+
+The controller asks and orders, an agent answers. What a rank of another host and the controller
+tell each other (``runner.messages``) travels inside ``ToRank`` and ``FromRank``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import IobenchError
+from ...load.order import Indices
+from ...schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from ..messages import Answer, Command
+
+Source = Literal["none", "stored", "bytes", "copy", "nothing", "ready"]
+"""What the reader of a phase reads, see ``orders``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseOrder:
+    """A phase as the agent of another host can make it from its own plan; see ``phase.Phase``.
+
+    ``source``: the reader; ``copy_bytes``: how much of the dataset it copies into memory, if it
+    reads such a copy. ``number``: of the phase in the run.
+    """
+
+    number: int
+    source: Source
+    copy_bytes: int
+    name: str
+    reading: ReaderSpec
+    loading: LoaderSpec
+    accelerator: AcceleratorSpec
+    accelerators: int
+    batch_size: int
+    seed: int
+    repetition: int
+    epochs: int
+    min_steps: int
+    max_steps: int | None
+    limit_s: float | None
+    whole_rounds: bool
+    shards: Indices | None
+    share: bool
+    counts_fetched: bool
+    evicts: bool
+
+
+# From the controller to an agent
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Answered by Pong at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start your ranks of this phase: those from ``first`` on, ``count`` of them.
+
+    ``offset_ns``: how far your clock is ahead of the controller's. ``hosts``: the numbers of the
+    hosts that have ranks in it. Answered by Begun, or Refused.
+    """
+
+    order: PhaseOrder
+    first: int
+    count: int
+    offset_ns: int
+    hosts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToRank:
+    """A command for one of your ranks; its instants are on your clock."""
+
+    rank: int
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class StopRanks:
+    """Set the flag ``stopped`` of your ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class HurryRanks:
+    ranks: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EndRanks:
+    """End your ranks within this time, and answer Ended."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Do something once for your host, on the data of the run; answered by Told or Refused."""
+
+    what: Literal["empty", "fill", "state", "counter", "mount", "host", "barrier"]
+    direct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The run is over. ``why``: what went wrong, or empty; ``code``: the exit code for it."""
+
+    code: int
+    why: str = ""
+
+
+# From an agent to the controller
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What the host is about to measure, by the names of what must be the same on all hosts."""
+
+    same: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The ranks of the phase run."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromRank:
+    rank: int
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The agent of a host whose ranks work; with their counters, see ``runner.counters``."""
+
+    counters: Mapping[int, npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """No rank of the phase is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was asked for."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It failed with this error. ``rank``: it is that of a rank, which has ended."""
+
+    error: IobenchError
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Ctrl-C or SIGTERM has reached this host."""

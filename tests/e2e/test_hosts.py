@@ -1,0 +1,179 @@
+"""Runs on several hosts: here they are processes of this machine that are told to be hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.analyse.verdict.rebuild import rebuild
+from iobench.measure.timeline import read_events
+from iobench.schema.record import TrainingRecord, load_run
+from tests.processes import Command, Ended, in_process, wait_until
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+@pytest.fixture
+def data(make_dataset: Any) -> Path:
+    path: Path = make_dataset(samples=240, format="tar", samples_per_shard=20)[1]
+    return path
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., list[Command]]:
+    """Start ``iobench run demo`` as so many hosts; ``of``: the words of single hosts."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def started(
+        hosts: int, *words: object, of: dict[int, list[object]] | None = None, count: int = 0
+    ) -> list[Command]:
+        usual = ["run", "demo", "--repeat", "1", "--calibration", "0s", "--no-knockouts"]
+        usual += ["--quiet", "--results", str(tmp_path / "r"), "--set", "loader.workers=1"]
+        usual += ["--set", "batch_size=4", "--set", "accelerator.step_time=2ms"]
+
+        def before(index: int) -> Callable[[], None]:
+            def set_variables() -> None:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                os.environ |= {
+                    "IOBENCH_HOST_INDEX": str(index),
+                    "IOBENCH_HOSTS": str(hosts),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                }
+
+            return set_variables
+
+        return [
+            Command(
+                (*usual, *words, *(of or {}).get(index, [])), tmp_path / f"h{index}", before(index)
+            )
+            for index in range(count or hosts)
+        ]
+
+    return started
+
+
+Start = Callable[..., list[Command]]
+
+
+def ended(commands: list[Command]) -> list[Ended]:
+    return [command.wait() for command in commands]
+
+
+def record_of(results: Path) -> tuple[TrainingRecord, Path]:
+    (folder,) = (each.parent for each in results.glob("*/run.json"))
+    doc = load_run(folder)
+    assert isinstance(doc, TrainingRecord)
+    return doc, folder
+
+
+@pytest.mark.slow
+def test_two_hosts_with_unequal_ranks_are_one_run(data: Path, start: Start, tmp_path: Path) -> None:
+    words = ("--data", data, "--set", "epochs=2")
+    of: dict[int, list[object]] = {
+        0: ["--accelerators-per-host", 1],
+        1: ["--accelerators-per-host", 2],
+    }
+    found = ended(start(2, *words, of=of))
+    assert [each.code for each in found] == [0, 0], [each.err for each in found]
+    doc, folder = record_of(tmp_path / "r")
+    (repetition,) = doc.job.repetitions
+    assert (doc.job.accelerators, len(doc.hosts)) == (3, 2)
+    assert [(each.first_rank, each.ranks) for each in doc.job.hosts] == [(0, 1), (1, 2)]
+    assert repetition.samples == 2 * 240  # each sample once in an epoch, over all hosts
+    assert [each.samples for each in repetition.hosts] == [2 * 80, 2 * 160]
+    assert [each.rank for each in repetition.ranks] == [0, 1, 2]
+    assert repetition.steps == 2 * 3 * 20
+    assert [len(epoch.residencies) for epoch in repetition.epochs] == [2, 2]
+    assert repetition.window_s is not None
+    assert repetition.tail_s is not None
+    assert doc.job.barrier_s is not None
+    assert doc.job.hosts[1].offset_error_s is not None
+    # One clock: the planted offset is 0, and must lie within the error.
+    assert abs(doc.job.hosts[1].offset_s or 0.0) <= doc.job.hosts[1].offset_error_s
+    assert "hosts.same-machine" in {finding.rule for finding in doc.findings}
+    again = rebuild(doc, read_events(folder / "events.parquet")).job.repetitions[0]
+    assert again == repetition
+    assert "host 1 (" in found[0].out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["agent", "rank", "controller"])
+def test_whoever_is_killed_the_run_fails_by_name_and_nobody_is_left(
+    data: Path, start: Start, tmp_path: Path, victim: str
+) -> None:
+    commands = start(2, "--data", data, "--set", "epochs=100000")
+    here, there = commands
+    wait_until(lambda: bool(here.children() and there.children()), "no rank began")
+    if victim == "rank":
+        os.kill(there.children()[-1], signal.SIGKILL)
+    else:
+        os.kill((there if victim == "agent" else here).pid, signal.SIGKILL)
+    first, second = ended(commands)
+    if victim == "controller":
+        assert (first.code, second.code) == (-signal.SIGKILL, 1)
+        assert "host 0 (" in second.err
+        return
+    assert first.code == 1
+    assert "host 1 (" in first.err
+    assert second.code == (1 if victim == "rank" else -signal.SIGKILL)
+    doc, _ = record_of(tmp_path / "r")
+    assert doc.status == "failed"
+    assert "host 1 (" in doc.error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", [0, 1])
+def test_an_interrupt_on_any_host_ends_all_and_keeps_what_was_measured(
+    data: Path, start: Start, tmp_path: Path, where: int
+) -> None:
+    commands = start(2, "--data", data, "--set", "epochs=100000")
+    wait_until(lambda: bool(commands[1].children()), "no rank began")
+    commands[where].signal(signal.SIGINT)
+    assert [each.code for each in ended(commands)] == [130, 130]
+    doc, _ = record_of(tmp_path / "r")
+    assert doc.status == "interrupted"
+
+
+@pytest.mark.slow
+def test_hosts_that_do_not_fit_are_refused_by_name_on_all(
+    data: Path, start: Start, make_dataset: Any, tmp_path: Path
+) -> None:
+    other = make_dataset(samples=40, format="tar", samples_per_shard=20, seed=5)[1]
+    assert other != data
+    found = ended(start(2, of={0: ["--data", data], 1: ["--data", other]}))
+    assert [each.code for each in found] == [2, 2]
+    assert all("host 1 (" in each.err for each in found)
+    gone = tmp_path / "gone"
+    found = ended(start(2, of={0: ["--data", data], 1: ["--data", gone]}))
+    assert found[0].code == found[1].code != 0
+    assert "host 1 (" in found[0].err
+    found = ended(
+        start(2, "--data", data, of={1: ["--set", "epochs=3"]})  # another workload
+    )
+    assert [each.code for each in found] == [2, 2]
+    assert not list(tmp_path.glob("r/*/run.json"))
+
+
+@pytest.mark.slow
+def test_a_meeting_that_nobody_joins_ends_in_one_line(data: Path, start: Start) -> None:
+    (alone,) = ended(start(3, "--data", data, "--join-within", "2s", count=1))
+    assert alone.code == 2
+    assert "numbers 1, 2" in alone.err
+
+
+def test_the_lines_that_start_a_run_on_other_hosts() -> None:
+    words = ("run", "demo", "--data", "/mnt/d", "--accelerators-per-host", "8")
+    code, out, _ = in_process(*words, "--hosts", "h1,h2", "--print")
+    assert code == 0
+    assert out.count(" ".join(words)) == 4
+    assert "--hosts" not in out
+    assert in_process(*words, "--hosts", "h1,h2")[0] == 2
+    assert in_process(*words, "--accelerators", "3")[0] == 2
