@@ -1,0 +1,523 @@
+"""More hosts than were measured: each part against arithmetic or a simulation, and the whole
+against runs that are made up by the same law.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.analyse.checkpoint.interval import best_s, published_mtbf_s, waste
+from iobench.analyse.cluster.band import Band
+from iobench.analyse.cluster.capacity import fit_scaling
+from iobench.analyse.cluster.jobs import HostLimits, Job, jobs_of
+from iobench.analyse.cluster.model import Model
+from iobench.analyse.cluster.predict import MAX_HOSTS, Prediction, Question, predict
+from iobench.analyse.cluster.queue import cycle_s
+from iobench.analyse.cluster.storms import Saves, save_s
+from iobench.analyse.cluster.supply import Stated
+from iobench.analyse.cluster.synchrony import Barrier, fit_barrier, steps_of
+from iobench.analyse.verdict.instep import StepTimes
+from iobench.cli.main import main
+from iobench.errors import UsageError
+from iobench.measure.timeline import StepEvent, read_events, write_events
+from iobench.report.cluster import document, sections
+from iobench.report.page.whole import page as whole_page
+from iobench.report.render_text import render_text
+from iobench.schema.hosts import JobHost
+from iobench.schema.record import load_training
+from tests.unit.conftest import build_run
+
+# The closed queue
+
+
+def simulated_s(
+    supply_s: float, step_s: float, tokens: int, variation: float, seed: int = 1
+) -> float:
+    """The time from step to step of two stations in turn, each of which serves one token."""
+    count, chance = 150_000, np.random.default_rng(seed)
+
+    def times(mean: float) -> list[float]:
+        found: list[float] = chance.gamma(1 / variation, variation * mean, count).tolist()
+        return found
+
+    made = done = 0.0
+    ends: list[float] = []
+    for number, (supply, step) in enumerate(zip(times(supply_s), times(step_s), strict=True)):
+        free = ends[number - tokens] if number >= tokens else 0.0
+        made = max(made, free) + supply
+        done = max(done, made) + step
+        ends.append(done)
+    first = count // 10
+    return (ends[-1] - ends[first - 1]) / (count - first)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ratio", "variation"),
+    [(1, 0.5, 1), (2, 1.0, 1), (5, 0.9, 1), (5, 1.5, 1), (9, 1.0, 1), (5, 0.9, 0.25)],
+)
+def test_the_queue_is_as_fast_as_one_that_is_simulated(
+    tokens: int, ratio: float, variation: float
+) -> None:
+    found = float(cycle_s(1.0, ratio, tokens=tokens, variation=variation))
+    assert found == pytest.approx(simulated_s(1.0, ratio, tokens, variation), rel=0.01)
+
+
+def test_the_ends_of_the_queue() -> None:
+    assert cycle_s(2.0, 3.0, tokens=1) == pytest.approx(5)  # one after the other
+    assert cycle_s(2.0, 3.0, tokens=10**6) == pytest.approx(3)  # the slower one
+    assert cycle_s(2.0, 3.0, tokens=2, variation=0) == pytest.approx(3, rel=1e-3)
+    assert cycle_s(0.0, 3.0, tokens=3) == 3
+    assert cycle_s(3.0, 3.0, tokens=4) == pytest.approx(3 * 5 / 4, rel=1e-6)
+    assert cycle_s(2.0, 3.0, tokens=4) == pytest.approx(float(cycle_s(3.0, 2.0, tokens=4)))
+
+
+@pytest.mark.parametrize(("supply", "tokens"), [(1.0, 0), (-1.0, 2), (float("inf"), 2)])
+def test_a_queue_that_makes_no_sense(supply: float, tokens: int) -> None:
+    with pytest.raises(ValueError, match="token"):
+        cycle_s(supply, 1.0, tokens=tokens)
+
+
+# Capacity
+
+
+def law(hosts: float, one: float = 100.0, a: float = 0.05, b: float = 0.002) -> float:
+    return hosts * one / (1 + a * (hosts - 1) + b * hosts * (hosts - 1))
+
+
+def test_the_law_comes_back() -> None:
+    found = fit_scaling([1, 2, 4, 8], [law(n) for n in (1, 2, 4, 8)])
+    assert (found.one, found.contention, found.coherence) == pytest.approx((100, 0.05, 0.002))
+    assert found.rate(12) == pytest.approx(law(12))
+    assert found.peak == pytest.approx((0.95 / 0.002) ** 0.5)
+    assert found.rate(1000) == pytest.approx(law(found.peak))  # and never less than at the peak
+
+
+def test_fewer_hosts_tell_fewer_parameters() -> None:
+    assert fit_scaling([3], [300]).rate(30) == pytest.approx(3000)
+    two = fit_scaling([1, 2], [100, 160])
+    assert (two.contention, two.coherence) == (pytest.approx(0.25), 0)
+    assert fit_scaling([1, 2, 4], [100, 205, 420]).contention == 0  # never more than in proportion
+
+
+@pytest.mark.parametrize(("hosts", "rates"), [([], []), ([1], [0]), ([0], [1]), ([1, 2], [1])])
+def test_no_rates_no_law(hosts: list[float], rates: list[float]) -> None:
+    with pytest.raises(ValueError, match="rate"):
+        fit_scaling(hosts, rates)
+
+
+# Ranks that wait for each other
+
+
+def test_the_slowest_of_many_is_the_mean_of_their_maximum() -> None:
+    chance = np.random.default_rng(2)
+    own = 0.1 + chance.gamma(2, 0.01, (4, 2048))
+    steps = steps_of([StepTimes(own, 0.1)], hosts=4, round_steps=1)
+    assert steps is not None
+    drawn = chance.choice(own.ravel(), (20_000, 32)).max(axis=1).mean()
+    assert steps.slowest_s(32)[0] == pytest.approx(drawn, rel=0.01)
+    assert steps.slowest_s(1)[0] == pytest.approx(own.mean())
+    assert steps.mean_s[0] == pytest.approx(own.mean())
+    assert len(steps.mean_s) == 201
+
+
+def test_ranks_of_a_host_are_slow_together() -> None:
+    """Two ranks that are always the same are no slower than one of them."""
+    one = 0.1 + np.random.default_rng(3).gamma(2, 0.01, (1, 2048))
+    together = steps_of([StepTimes(np.repeat(one, 2, axis=0), 0.1)], hosts=1, round_steps=1)
+    alone = steps_of([StepTimes(one, 0.1)], hosts=1, round_steps=1)
+    uneven = steps_of([StepTimes(np.repeat(one, 3, axis=0), 0.1)], hosts=2, round_steps=1)
+    assert together is not None
+    assert alone is not None
+    assert uneven is not None
+    assert together.slowest_s(8)[0] == pytest.approx(alone.slowest_s(4)[0])
+    assert (together.together, uneven.together) == (2, 1)
+    assert together.seen == 2 * alone.seen
+
+
+def test_too_few_steps_tell_nothing() -> None:
+    assert steps_of([StepTimes(np.ones((2, 48)), 1.0)], hosts=1, round_steps=1) is None
+
+
+def test_a_barrier_is_fitted_and_never_gets_cheaper() -> None:
+    truth = Barrier(0.7e-3, 0.2e-3)
+    ranks = (1, 4, 16, 64)
+    assert fit_barrier(ranks, [truth.cost_s(n) for n in ranks]) == pytest.approx(truth)
+    flat = fit_barrier((2, 4), (3e-3, 1e-3))
+    assert (flat.base_s, flat.log_s) == pytest.approx((2e-3, 0))
+    assert Barrier(-1.0, 0.1).cost_s(2) == 0
+    with pytest.raises(ValueError, match="two"):
+        fit_barrier((4, 4), (1.0, 2.0))
+
+
+# The whole, on jobs that are made up
+
+BUSY_S, BATCH = 0.1, 10
+
+
+def job(
+    hosts: int,
+    storage: float | None = None,
+    *,
+    per_host: int = 4,
+    cycle_s: float = 0.102,
+    **changes: Any,
+) -> Job:
+    """4 accelerators a host that demand 400 samples/s; steps of 102 ms and no jitter."""
+    given: dict[str, Any] = {
+        "run_id": f"run-{hosts}",
+        "hosts": hosts,
+        "ranks": hosts * per_host,
+        "batch_size": BATCH,
+        "busy_s": BUSY_S,
+        "cycles_s": (cycle_s,),
+        "steps": None,
+        "storage": None if storage is None else Band(storage, storage, storage),
+        "tokens": 9,
+        "in_step": False,
+        "bytes_per_sample": 1e6,
+        "dataset_bytes": 1e12,
+    }
+    return Job(**given | changes)
+
+
+def asked(jobs: Sequence[Job], hosts: int, **question: Any) -> Prediction:
+    return predict(jobs, Question(hosts=hosts, **question))
+
+
+def test_the_model_gives_the_measured_rate_back() -> None:
+    for one in (job(2, 4000.0), job(2, 900.0), job(2), job(2, 500.0, cycle_s=0.165)):
+        point = Model([one]).point(2, 4)
+        assert point.samples_per_s.value == pytest.approx(one.samples_per_s, rel=0.01)
+
+
+def test_one_number_of_hosts_leaves_the_storage_undecided() -> None:
+    """600 samples/s on one host: no further host gets anything, or each as much."""
+    found = asked([job(1, 600.0)], 8)
+    assert found.at.samples_per_s.value is None
+    assert found.at.samples_per_s.low == pytest.approx(600, rel=0.01)
+    assert found.at.samples_per_s.high == pytest.approx(8 * 40 / 0.102, rel=0.01)
+    assert (found.at.fed, found.at.binds) == (None, ("accelerator", "storage"))
+    assert found.takes_over == (2, None)
+    assert (found.left_out, bool(found.no_error)) == ((), True)
+    assert (found.factor, found.marked) == (8, True)
+
+
+def test_a_stated_limit_decides() -> None:
+    """2 GB/s are 2,000 samples/s: five hosts of 392 are fed, and the sixth is too many."""
+    found = asked([job(1, 600.0)], 16, stated=Stated(storage_bytes_per_s=2e9))
+    assert found.at.samples_per_s.value == pytest.approx(2000, rel=0.01)
+    assert (found.at.binds, found.at.fed) == (("storage",), False)
+    assert found.takes_over == (6, 6)
+    part = found.at.parts_s["storage"]
+    assert part.value == pytest.approx(640 / 2000 - 0.102, rel=0.03)
+
+
+def test_a_network_and_the_hosts_own_work_limit_each_host() -> None:
+    jobs = [job(1, 600.0)]
+    wide = Stated(storage_bytes_per_s=1e12, host_network_bytes_per_s=200e6)
+    assert asked(jobs, 4, stated=wide).at.samples_per_s.value == pytest.approx(800, rel=0.01)
+    assert asked(jobs, 4, stated=wide).at.binds == ("network",)
+    slow = HostLimits(ranks=4, workers=2, cores=8, prep=420.0, harness=900.0, cpu=450.0)
+    limited = [job(1, 600.0, limits=slow)]
+    found = asked(limited, 4, per_host=8, stated=Stated(storage_bytes_per_s=1e12))
+    assert found.at.samples_per_s.value == pytest.approx(4 * 420, rel=0.02)  # all cores are busy
+    assert found.at.binds == ("host",)
+
+
+def test_caches_spare_the_storage() -> None:
+    limit = Stated(storage_bytes_per_s=1e9, cache_bytes=0.5e12)
+    found = asked([job(1, 600.0)], 16, stated=limit)
+    hits = Model([job(1, 600.0)], stated=limit).supply.hits(16)
+    assert 0.4 < hits < 0.5
+    assert found.at.samples_per_s.value == pytest.approx(1000 / (1 - hits), rel=0.02)
+
+
+def test_three_numbers_of_hosts_tell_the_law_and_the_error() -> None:
+    """All are starved, so each rate is that of the storage."""
+    jobs = [job(n, law(n), cycle_s=n * 40 / law(n), tokens=10**6) for n in (1, 2, 4, 8)]
+    found = asked(jobs, 12)
+    assert found.at.samples_per_s.value == pytest.approx(law(12), rel=0.01)
+    assert [each.hosts for each in found.left_out] == [1, 2, 4, 8]
+    assert [each.error for each in found.left_out] == pytest.approx([0] * 4, abs=0.01)
+    assert found.takes_over == (1, 1)
+    text = render_text(sections(found))
+    assert text.index("error") < text.index("The accelerators would be")
+    odd = [*jobs[:3], job(8, 2 * law(8), cycle_s=8 * 40 / law(8) / 2, tokens=10**6)]
+    assert asked(odd, 12).left_out[-1].error == pytest.approx(-0.5, abs=0.02)
+
+
+def test_two_numbers_of_hosts_tell_what_they_share() -> None:
+    jobs = [job(n, law(n, b=0), cycle_s=n * 40 / law(n, b=0), tokens=10**6) for n in (1, 2)]
+    point = asked(jobs, 4).at
+    assert point.samples_per_s.value == pytest.approx(law(4, b=0), rel=0.01)
+    assert point.samples_per_s.low == pytest.approx(law(2, b=0), rel=0.01)
+    assert point.samples_per_s.high == pytest.approx(2 * law(2, b=0), rel=0.01)
+
+
+def test_a_run_that_the_model_does_not_give_back_is_named() -> None:
+    odd = job(1, 1e5, cycle_s=0.4)  # 100 samples/s, although nothing limits it
+    assert "run-1" in asked([odd, job(2, 1e5)], 4).bases[0]
+    assert not any("run-" in basis for basis in asked([job(1, 1e5), job(2, 1e5)], 4).bases)
+
+
+def test_stragglers_and_a_given_barrier_are_in_the_step() -> None:
+    own = 0.1 + np.random.default_rng(5).gamma(2, 0.002, (4, 1024))
+    steps = steps_of([StepTimes(own, 0.1)], hosts=1, round_steps=1)
+    assert steps is not None
+    cycle = float(own.max(axis=0).mean())
+    one = job(1, 4e5, steps=steps, cycle_s=cycle, last_s=0.0, in_step=True)
+    point = Model([one], barrier=Barrier(1e-3, 1e-3)).point(8, 4)
+    late = float(steps.slowest_s(32)[0] - steps.mean_s[0])
+    assert point.parts_s["stragglers"].value == pytest.approx(late, rel=0.02)
+    assert point.parts_s["barrier"].value == pytest.approx(1e-3 + 1e-3 * np.log(32))
+    free = Model([job(1, steps=steps, cycle_s=cycle)]).point(8, 4)
+    assert set(free.parts_s) == {"accelerator", "loader", "storage"}
+
+
+def test_a_barrier_is_fitted_to_runs_on_several_hosts() -> None:
+    truth = Barrier(1e-3, 5e-4)
+    jobs = [job(n, 1e6, last_s=truth.cost_s(4 * n), in_step=True) for n in (2, 4, 8)]
+    assert Model(jobs).fitted_barrier == pytest.approx(truth)
+    grows = Model(jobs[:1]).barrier_s(64, 16)
+    known = truth.cost_s(8)
+    assert known <= grows.min() < grows.max() <= known * np.log(64) / np.log(8)
+
+
+def test_what_one_host_does_not_tell_is_not_told() -> None:
+    """Neither the barrier over a network, nor how late the slowest rank is."""
+    model = Model([job(1, 1e6, last_s=1e-5, in_step=True)])
+    assert model.barrier_s(4, 1).max() == pytest.approx(1e-5)
+    unknown = model.barrier_s(411, 137)
+    assert 0 < unknown.min() < 1e-3 < 8e-3 < unknown.max() < 8.4e-3
+    assert (model.point(1, 4).fed, model.point(2, 4).fed) == (True, None)
+    assert Model([job(1, 1e6)]).point(2, 4).fed
+    given = Model([job(1, 1e6, in_step=True)], barrier=Barrier(1e-4, 0))
+    assert given.barrier_s(411, 137).max() == 1e-4
+
+
+def test_saves_and_restarts() -> None:
+    saves = Saves(checkpoint_bytes=1e12, host_bytes_per_s=1e9, storage_bytes_per_s=1e10)
+    limit = Stated(storage_bytes_per_s=2e10)
+    found = asked([job(1, 600.0)], 32, stated=limit, saves=saves).storms
+    assert found is not None
+    mtbf = published_mtbf_s(128)
+    assert found.mtbf_s == pytest.approx(mtbf)
+    assert not found.mtbf_stated
+    assert found.save_s == Band(100, 100, 100)  # and not 1e12 / 32 / 1e9
+    assert found.restart_s is not None
+    assert found.restart_s.value == pytest.approx(1e12 / (32 * 600e6), rel=0.01)
+    assert found.lost is not None
+    lost = waste(best_s(100, mtbf), 100, mtbf, found.restart_s.value or 0.0)
+    assert found.lost.value == pytest.approx(lost)
+    assert asked([job(1, 600.0)], 8).storms is None
+    untold = asked([job(1)], 8, saves=Saves(checkpoint_bytes=1e12)).storms
+    assert untold is not None
+    assert (untold.save_s, untold.lost) == (None, None)
+    assert "--host-write" in untold.not_measured
+    assert save_s(8e9, hosts=8, measured=2, of_one=1e9, of_all=None) == Band(None, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "question", "says"),
+    [
+        (0, {}, "0 hosts"),
+        (-3, {}, "-3"),
+        (4, {"per_host": 0}, "at least one accelerator"),
+        (10**9, {"anyway": True}, f"{MAX_HOSTS:,}"),
+        (10**9, {}, f"{MAX_HOSTS:,}"),
+        (1, {"per_host": 1}, "fewer"),
+        (65, {}, "--anyway"),
+        (2, {"per_host": 200}, "--anyway"),
+        (4, {"saves": Saves(host_bytes_per_s=1e9)}, "--checkpoint-bytes"),
+    ],
+)
+def test_questions_that_are_refused(hosts: int, question: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        asked([job(2, 900.0)], hosts, **question)
+
+
+def test_past_the_limit_anyway() -> None:
+    found = asked([job(2, 900.0)], 65, anyway=True)
+    assert (found.marked, found.at.hosts) == (True, 65)
+    assert not asked([job(2, 900.0)], 8).marked
+
+
+def test_the_page_has_the_measured_points_on_the_line() -> None:
+    jobs = [job(n, law(n), cycle_s=n * 40 / law(n)) for n in (1, 2, 4)]
+    found = asked(jobs, 16)
+    page = whole_page(document(found), sections(found))
+    assert page.count("<svg") == 2
+    assert "measured" in page
+
+
+# As a user calls it
+
+
+def save_runs(folder: Path, hosts: int, *, name: str = "", **document: Any) -> Path:
+    """A run of ``hosts`` hosts with two accelerators each, with its events."""
+    ranks, chance = 2 * hosts, np.random.default_rng(hosts)
+    rate = 2600.0 * hosts / (1 + 0.05 * (hosts - 1))
+    doc = build_run(
+        accelerators=ranks,
+        repetitions=3,
+        run_id=name or f"hosts-{hosts}",
+        rates={"fetch": rate, "storage_raw": rate, "prep": 9e3 * hosts, "harness": 9e3 * hosts},
+        measured=950.0 * ranks,
+        repetition={"sync": "step"},
+        concluded=False,
+        **document,
+    )
+    doc = doc.model_copy(update={"hosts": doc.hosts * hosts})
+    directory = folder / (name or f"hosts-{hosts}")
+    directory.mkdir(parents=True)
+    (directory / "run.json").write_text(doc.model_dump_json())
+    parts = []
+    for repetition in range(3):
+        own = 0.1 + chance.gamma(2, 0.001, (ranks, 120))
+        step = own.max(axis=0) + 0.0005
+        for rank in range(ranks):
+            columns = {key: np.zeros(120, dtype=np.int64) for key in StepEvent._fields}
+            columns["step"] = np.arange(120)
+            columns["steps"][:], columns["samples"][:] = 1, 100
+            columns["wait_ns"] = np.round((own[rank] - 0.1) * 1e9).astype(np.int64)
+            columns["busy_ns"][:] = 10**8
+            columns["sync_ns"] = np.round((step - own[rank]) * 1e9).astype(np.int64)
+            columns["start_ns"] = np.round((np.cumsum(step) - step) * 1e9).astype(np.int64)
+            columns["sample_bytes"][:] = columns["bytes_read"][:] = 10**7
+            parts.append(("measure", repetition, rank, columns))
+    write_events(directory / "events.parquet", parts)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("runs")
+    return [str(save_runs(folder, hosts)) for hosts in (1, 2, 4)]
+
+
+def test_recorded_runs_in_each_format(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", *runs, "--hosts", "8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["hosts"] for each in found["leave_one_out"]] == [1, 2, 4]
+    assert all(abs(each["error"]) < 0.05 for each in found["leave_one_out"])
+    at = found["what_if"]
+    assert (at["hosts"], at["accelerators"]) == (8, 16)
+    rate = at["samples_per_s"]
+    assert rate["low"] <= rate["value"] <= rate["high"]
+    storage = 8 * 2600 / (1 + 0.05 * 7)  # about as fast as the accelerators: the knee is round
+    assert 1600 / cycle_s(1600 / storage, 0.1055, tokens=5) < rate["value"] < 1600 / 0.1035
+    assert found["measured"][0]["samples_per_s"] == pytest.approx(200 / 0.1033, rel=0.01)
+    assert main(["whatif", *runs, "--hosts", "8"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 140
+    assert main(["whatif", *runs, "--hosts", "8", "--format", "csv"]) == 0
+    assert "samples_per_s_high" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "--hosts 64"),
+        (("--hosts", "0"), "0 hosts"),
+        (("--hosts", "1000000000"), "1,000,000"),
+        (("--hosts", "many"), "many"),
+        (("--hosts", "8", "--workers", "4"), "--workers"),
+        (("--hosts", "8", "--cache-kind", "pinned"), "--cache-kind"),
+        (("--hosts", "8", "--barrier", "1ms,2ms,3ms"), "--barrier"),
+        (("--hosts", "8", "--barrier=-1ms"), "--barrier"),
+        (("--hosts", "8", "--nic", "0"), "--nic"),
+        (("--hosts", "8", "--nic", "1GB/s", "--instance", "c5n.18xlarge"), "--nic"),
+        (("--hosts", "8", "--host-write", "1GB/s"), "--checkpoint-bytes"),
+        (("--hosts", "200"), "--anyway"),
+    ],
+)
+def test_flags_that_are_refused(
+    runs: list[str], words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(["whatif", *runs, *words], says, capsys)
+
+
+def refused(command: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: Any = main(command)
+    except SystemExit as left:
+        code = left.code
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, ""), err
+    assert err.count("\n") == 1, err
+    assert says in err, err
+
+
+def test_flags_of_hosts_need_them(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    refused(["whatif", runs[0], "--storage-limit", "1GB/s"], "--hosts", capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"workload": {"name": "other"}}, "workload"),
+        ({"storage": {"scheme": "file", "url": "/other"}}, "storage"),
+        ({"workload": {"batch_size": 50}}, "batch size"),
+        ({"status": "failed"}, "failed"),
+        ({"status": "interrupted"}, "interrupted"),
+        ({"workload": {"accelerator": {"kind": "null", "name": "null"}}}, "step time"),
+        ({"hosts": [{}, {}, {}]}, "3 hosts"),
+    ],
+)
+def test_runs_that_do_not_fit(
+    runs: list[str],
+    tmp_path: Path,
+    change: dict[str, Any],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    directory = save_runs(tmp_path, 1, name="odd")
+    record = json.loads((directory / "run.json").read_text())
+    for key, value in change.items():
+        if key == "workload":
+            record["job"]["workload"].update(value)
+        elif key == "hosts":
+            record["hosts"] = value
+        else:
+            record[key] = value
+    (directory / "run.json").write_text(json.dumps(record))
+    refused(["whatif", *runs[:1], str(directory), "--hosts", "8"], says, capsys)
+
+
+def test_a_run_from_memory_does_not_tell_what_the_storage_delivers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warm = {"cache": "warm"}
+    directory = save_runs(tmp_path, 1, residency=1.0, workload=warm)
+    assert main(["whatif", str(directory), "--hosts", "8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["what_if"]["samples_per_s"]["value"] is None
+    assert "hosts-1" in found["bases"][0]
+
+
+def test_a_run_of_one_job_on_many_hosts(tmp_path: Path) -> None:
+    """Its hosts are those of the job, and the barrier is the one that was measured apart."""
+    directory = save_runs(tmp_path, 2)
+    doc = load_training(directory)
+    hosts = [JobHost(name=name, first_rank=rank, ranks=2) for name, rank in (("a", 0), ("b", 2))]
+    accelerator = doc.job.workload.accelerator.model_copy(update={"staged": 1})
+    workload = doc.job.workload.model_copy(update={"accelerator": accelerator})
+    doc = doc.with_job(hosts=hosts, barrier_s=0.002, workload=workload)
+    doc = doc.model_copy(update={"hosts": doc.hosts[:1]})
+    (one,) = jobs_of([(doc, read_events(directory / "events.parquet"))])
+    assert (one.hosts, one.ranks, one.last_s) == (2, 4, 0.002)
+    assert one.tokens == 1 + 1 + 2 * 2  # being computed on, accepted, and made by two workers
+    assert one.steps is not None
+    assert one.steps.together == 2
+
+
+def test_a_run_without_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = save_runs(tmp_path, 1)
+    (directory / "events.parquet").unlink()
+    refused(["whatif", str(directory), "--hosts", "8"], "events.parquet", capsys)
+    refused(["whatif", str(tmp_path / "none"), "--hosts", "8"], "none", capsys)
