@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    default_collate,
+    get_worker_info,
+)
 
 
 class Files(Dataset[Any]):
@@ -56,6 +67,129 @@ def of_files(
     return DataLoader(dataset, batch_size=batch, num_workers=workers, **more)
 
 
+class Large(Files):
+    """Samples that cost nothing to make, and much to hand over."""
+
+    def __init__(self, data: str, *, size: int) -> None:
+        super().__init__(data, sleep=0, spin=0, size=0)
+        self.sample = torch.zeros(size, dtype=torch.uint8)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        Path(self.files[index]).read_bytes()
+        return self.sample, index
+
+
+def large(data: str, size: int = 4_000_000) -> DataLoader[Any]:
+    return DataLoader(Large(data, size=size), batch_size=8, num_workers=1, collate_fn=list)
+
+
+class OneSlow(Files):
+    """Worker 0 sleeps for each sample, the others do not."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        info = get_worker_info()
+        sleep, self.sleep = self.sleep, 0.0
+        if info is not None and info.id == 0:
+            time.sleep(sleep)
+        try:
+            return super().__getitem__(index)
+        finally:
+            self.sleep = sleep
+
+
+def one_slow_worker(data: str, sleep: float = 0.02, in_order: bool = True) -> DataLoader[Any]:
+    dataset = OneSlow(data, sleep=sleep, spin=0, size=1000)
+    return DataLoader(dataset, batch_size=8, num_workers=4, in_order=in_order, shuffle=True)
+
+
+class Mapped(Files):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        whole = np.array(np.memmap(self.files[index], dtype=np.uint8, mode="r"))
+        return torch.from_numpy(whole[: self.size]), index
+
+
+def of_maps(data: str, workers: int = 1) -> DataLoader[Any]:
+    return DataLoader(Mapped(data, sleep=0, spin=0, size=1000), batch_size=8, num_workers=workers)
+
+
+class Listed(Files):
+    """Each sample looks at a part of a list of Python objects, as those of annotations are."""
+
+    def __init__(self, data: str, objects: int) -> None:
+        super().__init__(data, sleep=0, spin=0, size=1000)
+        self.names = [f"annotation number {number}" for number in range(objects)]
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        share = len(self.names) // 32
+        place = index % 32 * share
+        assert all(self.names[place : place + share])
+        return super().__getitem__(index)
+
+
+def of_lists(data: str, objects: int = 3_000_000) -> DataLoader[Any]:
+    return DataLoader(Listed(data, objects), batch_size=8, num_workers=2)
+
+
+def spawned(data: str) -> DataLoader[Any]:
+    return of_files(data, workers=2, multiprocessing_context="spawn")
+
+
+class Batches:
+    """An iterable of batches that a generator makes: it sleeps for each sample."""
+
+    def __init__(self, data: str, sleep: float) -> None:
+        self.files = Files(data, sleep=sleep, spin=0, size=1000)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for first in range(0, len(self.files), 8):
+            yield torch.stack([self.files[number][0] for number in range(first, first + 8)])
+
+
+def of_generator(data: str, sleep: float = 0.004) -> Batches:
+    return Batches(data, sleep)
+
+
+class Objects(Dataset[Any]):
+    """Objects of an S3 bucket, one GET each; the client is made in each worker."""
+
+    def __init__(self, endpoint: str, bucket: str, keys: list[str]) -> None:
+        self.place, self.keys = (endpoint, bucket), keys
+        self.client: Any = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.client is None:
+            import botocore.session
+
+            self.client = botocore.session.Session().create_client(
+                "s3", endpoint_url=self.place[0], region_name="us-east-1"
+            )
+        body = self.client.get_object(Bucket=self.place[1], Key=self.keys[index])["Body"]
+        return torch.frombuffer(bytearray(body.read()[:1000]), dtype=torch.uint8)
+
+
+def of_objects(endpoint: str, bucket: str, prefix: str, count: int = 256) -> DataLoader[Any]:
+    import botocore.session
+
+    client = botocore.session.Session().create_client(
+        "s3", endpoint_url=endpoint, region_name="us-east-1"
+    )
+    listed = client.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/data")["Contents"]
+    keys = [each["Key"] for each in listed if each["Key"].endswith(".jpg")]
+    return DataLoader(Objects(endpoint, bucket, keys[:count]), batch_size=8, num_workers=1)
+
+
+def collate_slowly(samples: list[Any]) -> Any:
+    time.sleep(0.01)
+    return default_collate(samples)
+
+
+def slow_collate(data: str, workers: int = 1) -> DataLoader[Any]:
+    return of_files(data, workers=workers, collate_fn=collate_slowly)
+
+
 def of_dicts(count: int = 6) -> Iterator[dict[str, Any]]:
     """A generator of dicts: it can be iterated over once."""
     for number in range(count):
@@ -69,6 +203,40 @@ class Stream(IterableDataset[Any]):
 
 def of_stream(workers: int = 1) -> DataLoader[Any]:
     return DataLoader(Stream(), batch_size=4, num_workers=workers)
+
+
+class Pair(NamedTuple):
+    image: torch.Tensor
+    label: int
+
+
+class Kinds(Dataset[Any]):
+    """Samples of each kind that a DataLoader can hand over."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        image = torch.arange(6, dtype=torch.float32).reshape(2, 3) * index
+        kinds: dict[str, Any] = {
+            "tensor": image,
+            "dict": {"image": image, "name": f"sample {index}", "deep": {"label": index}},
+            "tuple": (image, index),
+            "namedtuple": Pair(image, index),
+            "list": [image, [index, float(index)]],
+            "numpy": np.full((2, 2), index, np.uint16),
+            "bytes": bytes([index]) * (index + 1),
+            "ragged": torch.arange(index + 1),
+        }
+        return kinds[self.kind]
+
+
+def of_kind(kind: str, workers: int = 0) -> DataLoader[Any]:
+    collate: Any = list if kind in ("bytes", "ragged") else None
+    return DataLoader(Kinds(kind), batch_size=4, num_workers=workers, collate_fn=collate)
 
 
 class Module:
@@ -91,6 +259,36 @@ def a_dataset(data: str) -> Files:
 
 def raises() -> None:
     raise ValueError("no licence\nfor this")
+
+
+def exits() -> None:
+    sys.exit("a script, not a factory")
+
+
+def never_returns() -> None:
+    time.sleep(1e6)
+
+
+def exits_in_a_batch() -> Iterator[torch.Tensor]:
+    yield torch.zeros(8, 10)
+    sys.exit(3)
+
+
+def talks_and_leaves(data: str, mark: str) -> DataLoader[Any]:
+    """It prints, leaves a process and a thread behind, and changes the working directory."""
+    print("TALK")
+    left = subprocess.Popen(["sleep", "3600"])
+    with Path(mark).open("a") as file:
+        print(left.pid, file=file)
+    threading.Thread(target=time.sleep, args=(3600,)).start()
+    os.chdir("/")
+    return of_files(data, workers=0)
+
+
+def of_lists_of_samples(shape: int = 3) -> DataLoader[Any]:
+    """14 samples in batches of 4, which are lists of tensors; the last one has 2."""
+    samples: Any = [torch.zeros(shape, number % 2 + 1) for number in range(14)]
+    return DataLoader(samples, batch_size=4, collate_fn=list)
 
 
 def nothing() -> None:

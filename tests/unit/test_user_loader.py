@@ -12,9 +12,11 @@ import torch
 
 from iobench.analyse.verdict.user_loader import user_findings
 from iobench.errors import IobenchError, UsageError, WorkerError
+from iobench.load.user import worker
 from iobench.load.user.factory import one_line
 from iobench.load.user.loader import UserLoader
 from iobench.load.user.tree import as_bytes, hashes, measure
+from iobench.load.user.turns import Turns
 from iobench.runner.messages import Tried
 from iobench.runner.user_loader import adopt, facts_of, reads_elsewhere
 from iobench.schema.job import LoaderFacts, UserFacts
@@ -114,6 +116,29 @@ def test_batches_are_those_of_the_loader_itself(data: str, workers: int) -> None
     assert facts.process_bytes >= 32 * 5000
     assert (facts.files_inside, facts.outside) == (32, [])
     assert facts.workers == workers
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_of_each_kind_are_bit_identical(workers: int) -> None:
+    kinds = ["tensor", "dict", "tuple", "namedtuple", "list", "numpy", "bytes", "ragged"]
+    for kind in kinds if not workers else ["namedtuple", "bytes"]:
+        loader = made("of_kind", kind=kind, workers=workers)
+        seen = leaves_of(loader)
+        loader.shutdown()
+        bare = [plain(each) for each in planted_loaders.of_kind(kind)]
+        assert [plain(each) for each in seen] == bare, kind
+
+
+def plain(value: Any) -> Any:
+    """A batch as plain objects: with its types, and the bytes and types of its arrays."""
+    name = type(value).__name__
+    if isinstance(value, torch.Tensor):
+        return name, str(value.dtype), tuple(value.shape), value.numpy().tobytes()
+    if isinstance(value, dict):
+        return name, {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return name, [plain(each) for each in value]
+    return name, value
 
 
 def test_the_users_own_start_of_a_worker_still_runs(data: str, tmp_path: Path) -> None:
@@ -230,6 +255,15 @@ def test_the_number_of_samples_may_be_stated() -> None:
     assert [cast(Any, batch).stats.samples for batch in loader] == [5] * 4
 
 
+@pytest.mark.parametrize("shape", [3, 4, 5000])
+def test_a_list_of_samples_has_as_many_as_the_loader_was_asked_for(shape: int) -> None:
+    loader = made("of_lists_of_samples", shape=shape)
+    batches = [cast(Any, batch) for batch in loader]
+    expected = [4, 4, 4, 2 if shape != 4 else 4]  # 4 by 4: it looks like a stacked batch
+    assert [batch.stats.samples for batch in batches] == expected
+    assert len(batches[0].lengths) <= 4
+
+
 def test_an_error_with_several_lines_is_one_line() -> None:
     passed_on = RuntimeError(
         "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call "
@@ -284,6 +318,10 @@ CPU = {"fetches": 10, "fetch_wall_s": 10.0, "workers": 2}
         (CPU | {"fetch_cpu_s": 9.5}, ["user.workers_are_cpu_bound"]),
         (CPU | {"fetch_cpu_s": 1.0}, ["user.workers_wait"]),
         (CPU | {"fetch_cpu_s": 6.0}, []),
+        ({"out_of_order_s": 4.0, "wait_s": 5.0}, ["user.out_of_order_wait"]),
+        ({"out_of_order_s": 0.5, "wait_s": 5.0}, []),
+        (CPU | {"fetch_cpu_s": 6.0, "collate_s": 4.0}, ["user.collate_share"]),
+        (CPU | {"fetch_cpu_s": 6.0, "collate_s": 1.0}, []),
         ({"workers": 2, "worker_ready_s": 3.0}, ["user.spawn_cost"]),
         ({"workers": 2, "worker_ready_s": 0.1}, []),
         ({"workers": 2, "private_growth_bytes": 512 << 20}, ["user.dataset_copied"]),
@@ -304,6 +342,52 @@ def test_findings_by_name(make_run: Any, facts: dict[str, Any], rules: list[str]
 
     assert found("user", UserFacts(**facts)) == rules
     assert found("iobench", None) == []
+
+
+def test_findings_about_time_need_ranks_that_wait(make_run: Any) -> None:
+    facts = CPU | {"fetch_cpu_s": 9.5, "collate_s": 9.0, "out_of_order_s": 5.0, "wait_s": 5.0}
+    loader = LoaderFacts(kind="user", user=UserFacts(**facts))
+
+    def found(wait_s: float) -> set[str]:
+        repetition = Repetition(seed=1, accelerators=1, wall_s=10.0, wait_s=wait_s)
+        doc = make_run().with_job(loader=loader, repetitions=[repetition])
+        return {each.rule for each in user_findings(doc)}
+
+    assert found(0.1) == set()
+    assert {"user.out_of_order_wait", "user.collate_share"} < found(5.0)
+
+
+def test_the_wait_for_a_batch_that_comes_in_turn_is_divided() -> None:
+    """Two workers: batch 0 is made at 10, batch 1 at 2, batch 2 at 12."""
+    board = worker.Board(2)
+    board.counts()[:, worker.FETCHES] = (70, 3)  # of an earlier epoch
+    turns = Turns(board)
+
+    def made(place: int, at_ns: int) -> None:
+        count = int(board.counts()[place, worker.FETCHES])
+        board.done_ns()[place, count % worker.RING] = at_ns
+        board.counts()[place, worker.FETCHES] = count + 1
+
+    made(1, 2)
+    made(0, 10)
+    assert turns.arrived(0, 11) == (8, 1)
+    made(0, 12)
+    assert turns.arrived(11, 11) == (0, 0)
+    assert turns.arrived(11, 15) == (0, 3)
+    assert turns.arrived(15, 20) == (0, 0)  # not known when it was made
+
+
+def test_the_time_of_collate_and_of_each_worker_is_known(data: str) -> None:
+    for workers in (0, 1):
+        loader = made("slow_collate", data, workers=workers)
+        assert len(leaves_of(loader)) == 4
+        facts = loader.facts()
+        loader.shutdown()
+        assert facts.collate_s is not None
+        assert facts.fetch_wall_s is not None
+        assert 4 * 0.01 <= facts.collate_s <= facts.fetch_wall_s
+        assert len(facts.fetch_s_by_worker) == workers
+        assert (facts.hand_over_s is None) == (not workers)
 
 
 def test_a_factory_needs_its_kind() -> None:

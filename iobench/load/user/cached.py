@@ -25,19 +25,38 @@ def why_not(loader: Iterable[Any]) -> str:
 
 
 class Kept(Dataset[Any]):
-    """The samples of one batch, in place of any other: no reading, no preparing."""
+    """The samples of one batch, in place of any other: no reading, no preparing.
 
-    def __init__(self, samples: Sequence[Any], length: int) -> None:
-        self.samples, self.length = samples, length
+    Each process takes them from the user's dataset once, when it is asked for its first batch.
+    """
+
+    def __init__(self, dataset: Any, indices: Sequence[Any]) -> None:
+        self.dataset, self.indices = dataset, indices
+        self.samples: list[Any] = []
 
     def __len__(self) -> int:
-        return self.length
+        return len(self.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the user's collate function or ``worker_init_fn`` looks for in its dataset."""
+        if name.startswith("__") or "dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.__dict__["dataset"], name)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.samples[hash(index) % len(self.samples)]
+        return self._kept()[hash(index) % len(self.samples)]
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        return [self.samples[place % len(self.samples)] for place in range(len(indices))]
+        samples = self._kept()
+        return [samples[place % len(samples)] for place in range(len(indices))]
+
+    def _kept(self) -> list[Any]:
+        if not self.samples:
+            get = getattr(self.dataset, "__getitems__", None)
+            self.samples = (
+                list(get(self.indices)) if get else [self.dataset[each] for each in self.indices]
+            )
+        return self.samples
 
 
 def cached(loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -46,19 +65,18 @@ def cached(loader: DataLoader[Any]) -> DataLoader[Any]:
     Its epochs are long, so that the start of workers is no part of its rate.
     """
     batches: Any = loader.batch_sampler
-    indices = next(iter(batches))
-    dataset: Any = loader.dataset
-    get = getattr(dataset, "__getitems__", None)
-    samples = list(get(indices)) if get else [dataset[index] for index in indices]
+    indices = list(next(iter(batches)))
     return DataLoader(
-        Kept(samples, len(dataset)),
+        Kept(loader.dataset, indices),
         batch_sampler=[indices] * BATCHES,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,
         timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
         generator=loader.generator,
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
+        in_order=loader.in_order,
     )

@@ -40,7 +40,7 @@ def make(
         made = factory(**arguments)
         if callable(getattr(made, "train_dataloader", None)):
             made = _of_module(made)
-    except Exception as error:
+    except BaseException as error:  # sys.exit, too
         raise UsageError(
             f"the loader factory {name} failed: {one_line(error)}",
             remedy="use --debug to see its traceback",
@@ -57,7 +57,7 @@ def find(name: str) -> Callable[..., Any]:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    except BaseException as error:  # a script may call sys.exit
         raise UsageError(
             f"the module {module_name} of --loader can't be imported: {one_line(error)}",
             remedy="start iobench where Python finds it, or set PYTHONPATH",
@@ -139,7 +139,11 @@ def one_line(error: BaseException) -> str:
     An error that torch passes on from a worker has a traceback in its message, and then its own
     kind and message.
     """
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    try:
+        message = str(error)
+    except Exception:  # the user's own class may fail at this
+        message = ""
+    lines = [line for line in message.splitlines() if line.strip()]
     if lines and lines[0].startswith("Caught "):
         last = max((at for at, line in enumerate(lines) if line.startswith("  ")), default=-1)
         own = lines[last + 1 :] or lines

@@ -22,11 +22,20 @@ from ...schema.job import UserFacts
 from ...schema.workload import USER_LOADER, LoaderSpec
 from ..delivered import Stats
 from ..loader import worker_death
-from ..torch_compat import end_iterator, end_workers, has_workers
+from ..torch_compat import (
+    end_iterator,
+    end_workers,
+    fetcher_of,
+    has_workers,
+    inner_loader,
+    is_map_style,
+)
 from . import worker
 from .cached import cached, why_not
 from .factory import make, one_line
+from .seen import seen
 from .tree import Size, as_bytes, first_array, measure
+from .turns import Turns
 
 KEPT_BATCHES = 10
 """Batches that ``replay: batches`` keeps, as SPDL's CacheDataLoader does by default."""
@@ -46,8 +55,10 @@ class UserBatch(Samples):
     def __init__(self, value: Any, stats: Stats) -> None:
         array = first_array(value)
         data = as_bytes(array) if array is not None and array.nbytes else None
-        each = len(data) // len(array) if data is not None and array is not None else 0
-        count = len(array) if data is not None and array is not None else 0
+        # An array of another length is one of the samples, and not all of them.
+        whole = array is not None and len(array) == stats.samples
+        count = 0 if data is None else stats.samples if whole else 1
+        each = len(data) // count if data is not None else 0
         offsets = np.arange(count, dtype=np.int64) * each
         super().__init__(data, offsets, np.full(count, each, np.int64))
         self.value = value
@@ -90,19 +101,25 @@ class UserLoader:
         if loading.replay == "samples":
             made = _cached(made, self.not_cached)
         self.iterable = made
-        self.workers = made.num_workers if isinstance(made, DataLoader) else 0
+        self.inner = inner = inner_loader(made)
+        self.workers = inner.num_workers if inner is not None else 0
         self.unseen = ""
-        if isinstance(made, DataLoader) and self.workers and has_workers(made):
+        if inner is not None and self.workers and has_workers(inner):
             self.unseen = _NO_WORKERS
         self.board = worker.Board(self.workers) if self.workers else first
         self.rank_board, self.gauge = first, gauge
-        if isinstance(made, DataLoader) and self.workers and not self.unseen:
-            method = made.multiprocessing_context
+        if inner is not None and self.workers and not self.unseen:
+            method = inner.multiprocessing_context
             name = method.get_start_method() if method is not None else "fork"
-            made.worker_init_fn = worker.Begin(self.board, root, made.worker_init_fn, name)
-        factor = made.prefetch_factor if isinstance(made, DataLoader) else None
+            inner.worker_init_fn = worker.Begin(self.board, root, inner.worker_init_fn, name)
+        factor = inner.prefetch_factor if inner is not None else None
         self.in_flight = max(1, self.workers * (factor or 1))
         self.round_batches = max(1, self.workers)
+        self.wait_ns = self.held_back_ns = self.handed_over_ns = 0
+        self.no_turns = self._why_no_turns()
+        sampler = getattr(made, "batch_sampler", None)
+        self.asked_size: int | None = getattr(sampler, "batch_size", None)
+        self.yields_lists = False
         self.kept: list[Any] = []
         if loading.replay == "batches":
             self._keep()
@@ -127,12 +144,28 @@ class UserLoader:
             return _Stamped(self, _Again(self.kept), alone=True)
         self.board.counts()[:, worker.FIRST_FETCH_NS] = 0
         self.board.counts()[:, worker.READY_NS] = 0
+        turns = Turns(self.board) if not self.no_turns else None
         began = time.monotonic_ns()
         try:
             batches = iter(self.iterable)
-        except Exception as error:
+        except BaseException as error:
             raise failed(error) from error
-        return _Stamped(self, batches, alone=not self.workers, began_ns=began)
+        if not self.workers and (fetcher := fetcher_of(batches)) is not None:
+            self.gauge.watch_collate(fetcher)
+        return _Stamped(self, batches, alone=not self.workers, began_ns=began, turns=turns)
+
+    def _why_no_turns(self) -> str:
+        """Why it is not known which worker makes which batch; empty if it is."""
+        made = self.iterable
+        if not self.workers:
+            return "the loader has no worker processes"
+        if self.unseen:
+            return self.unseen
+        if not isinstance(made, DataLoader):
+            return "the loader has a DataLoader inside, and may regroup its batches"
+        if not made.in_order:
+            return "the loader delivers its batches in any order"
+        return "" if is_map_style(made) else "the loader's dataset is an iterable"
 
     def _keep(self) -> None:
         batches = iter(self)
@@ -143,6 +176,7 @@ class UserLoader:
                 batches.close()
             self.shutdown()
         self.delivered = self.batches = self.samples = 0
+        self.wait_ns = self.held_back_ns = self.handed_over_ns = 0
 
     def release_maps(self) -> None:
         """Do nothing: the maps of a user's loader are its own."""
@@ -150,57 +184,26 @@ class UserLoader:
     def shutdown(self) -> None:
         """End the loader's worker processes."""
         self.gauge.closed = True
-        if isinstance(self.iterable, DataLoader):
-            end_workers(self.iterable)
+        if self.inner is not None:
+            end_workers(self.inner)
 
     def facts(self) -> UserFacts:
         """What was seen of the loader so far."""
-        counts = self.board.counts()
-        every = counts if not self.workers else np.concatenate([counts, self.rank_board.counts()])
-        total = counts.sum(axis=0)
-        fetches = int(total[worker.FETCHES])
-        grown = counts[:, worker.PRIVATE_LAST] - counts[:, worker.PRIVATE_FIRST]
-        boards = [(self.board, number) for number in range(len(counts))]
-        if self.workers:
-            boards.append((self.rank_board, 0))
-        names = [name for board, number in boards for name in board.names(number)]
-        io_known = bool(counts[:, worker.IO_KNOWN].all()) and not self.unseen and fetches > 0
-        method = getattr(self.iterable, "multiprocessing_context", None)
-        return UserFacts(
-            factory=self.loading.factory or "",
-            arguments={key: str(value) for key, value in self.loading.args.items()},
-            type=f"{self.type.__module__}.{self.type.__qualname__}",
-            workers=self.workers,
-            start_method=(method.get_start_method() if method is not None else "fork")
-            if self.workers
-            else None,
-            batches=self.batches,
-            samples=self.samples,
-            delivered_bytes=self.delivered,
-            process_bytes=int(total[worker.READ_CALLS_BYTES]) if io_known else None,
-            device_bytes=int(total[worker.DEVICE_BYTES]) if io_known else None,
-            fetches=fetches,
-            fetch_wall_s=float(total[worker.WALL_NS]) / 1e9 if fetches else None,
-            fetch_cpu_s=float(total[worker.CPU_NS]) / 1e9 if fetches else None,
-            fetch_queued_s=float(total[worker.QUEUED_NS]) / 1e9 if fetches else None,
-            not_measured=self._not_measured(fetches, io_known),
-            files_inside=int(every[:, worker.INSIDE].sum()),
-            files_outside=int(every[:, worker.OUTSIDE].sum()),
-            outside=sorted(set(names))[:10],
-            worker_ready_s=max(self.ready_s) if self.ready_s else None,
-            private_growth_bytes=int(grown.clip(0).sum()) if self.workers else None,
+        found = seen(self)
+        turns: dict[str, object] = {"out_of_order_s": None, "hand_over_s": None}
+        if self.no_turns:
+            turns["not_measured"] = found.not_measured | dict.fromkeys(turns, self.no_turns)
+        else:
+            turns["out_of_order_s"] = self.held_back_ns / 1e9
+            turns["hand_over_s"] = self.handed_over_ns / 1e9
+        return found.model_copy(
+            update={
+                "factory": self.loading.factory or "",
+                "arguments": {key: str(value) for key, value in self.loading.args.items()},
+                "wait_s": self.wait_ns / 1e9,
+                **turns,
+            }
         )
-
-    def _not_measured(self, fetches: int, io_known: bool) -> dict[str, str]:
-        found = {}
-        if not fetches:
-            found["fetch_wall_s"] = self.unseen or "no batch was fetched"
-        if not io_known:
-            found["process_bytes"] = self.unseen or "the kernel does not tell /proc/PID/io"
-            found["device_bytes"] = found["process_bytes"]
-        if not self.workers:
-            found["private_growth_bytes"] = "the loader has no worker processes"
-        return found
 
     def stored(self, samples: int) -> int:
         """Bytes that this many samples of the dataset have in storage, on average."""
@@ -227,12 +230,21 @@ class _Stamped(Iterator[UserBatch]):
     ``alone``: the iterator works in this process, so that its own CPU time is counted here.
     """
 
-    __slots__ = ("alone", "began", "began_ns", "counts", "cpu", "iterator", "loader", "samples")
+    __slots__ = (
+        *("alone", "began", "began_ns", "counts", "cpu", "iterator", "loader", "samples"),
+        "turns",
+    )
 
     def __init__(
-        self, loader: UserLoader, iterator: Iterator[Any], *, alone: bool, began_ns: int = 0
+        self,
+        loader: UserLoader,
+        iterator: Iterator[Any],
+        *,
+        alone: bool,
+        began_ns: int = 0,
+        turns: Turns | None = None,
     ) -> None:
-        self.loader, self.iterator, self.alone = loader, iterator, alone
+        self.loader, self.iterator, self.alone, self.turns = loader, iterator, alone, turns
         self.began_ns, self.began, self.samples = began_ns, False, 0
         self.counts = loader.board.counts()
         self.cpu = (int(self.counts[:, worker.WALL_NS].sum()), self._cpu_total())
@@ -246,12 +258,17 @@ class _Stamped(Iterator[UserBatch]):
         except StopIteration:
             self._ended()
             raise
-        except Exception as error:
+        except BaseException as error:  # a generator may call sys.exit
             raise failed(error) from error
         arrived = time.monotonic_ns()
         if self.alone:
             cpu, queued = time.process_time_ns() - cpu, worker.queued_ns() - queued
             loader.gauge.fetched(asked, arrived - asked, cpu, queued)
+        loader.wait_ns += arrived - asked
+        if self.turns is not None:
+            held_back, handed_over = self.turns.arrived(asked, arrived)
+            loader.held_back_ns += held_back
+            loader.handed_over_ns += handed_over
         size = self._size(value)
         wall, used = self.cpu
         self.cpu = (int(self.counts[:, worker.WALL_NS].sum()), self._cpu_total())
@@ -300,6 +317,8 @@ class _Stamped(Iterator[UserBatch]):
             )
         if asked is not None:
             return size._replace(samples=asked)
+        if self._is_list(value, size):
+            return size._replace(samples=len(value))
         if size.ragged:
             leading = ", ".join(map(str, size.leading[:6]))
             raise UsageError(
@@ -308,6 +327,15 @@ class _Stamped(Iterator[UserBatch]):
                 remedy="state it: --set batch_size=N",
             )
         return size
+
+    def _is_list(self, value: Any, size: Size) -> bool:
+        """Whether the batches of a DataLoader are lists of samples, which nobody has stacked."""
+        wanted = self.loader.asked_size
+        if not wanted or not isinstance(value, list | tuple):
+            return False
+        if len(value) == wanted and (size.ragged or size.leading[:1] != (wanted,)):
+            self.loader.yields_lists = True  # the last batch may have fewer samples
+        return self.loader.yields_lists
 
     def _first_fetch(self, asked: int) -> int:
         """When the first fetch of this iteration began. The workers' start-up lies before it."""
@@ -352,7 +380,7 @@ def _cached(made: Iterable[Any], not_cached: str) -> DataLoader[Any]:
         raise failed(error) from error
 
 
-def failed(error: Exception) -> IobenchError:
+def failed(error: BaseException) -> IobenchError:
     """The error of one line for an exception of the user's loader."""
     if isinstance(error, IobenchError) and "\n" not in str(error):
         return error

@@ -8,6 +8,7 @@ Documentation/scheduler/sched-stats.rst for ``/proc/PID/schedstat``.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -36,52 +37,68 @@ MAX_FILES = 100_000
     DEVICE_BYTES,
     INSIDE,
     OUTSIDE,
-    PRIVATE_FIRST,
-    PRIVATE_LAST,
+    PRIVATE_GROWN,
     READY_NS,
     FIRST_FETCH_NS,
     NAMES_LENGTH,
     IO_KNOWN,
     QUEUED_NS,
+    COLLATE_NS,
 ) = range(16)
 """The columns of a worker's counts, int64."""
 
+RING = 64
+"""Batches of a worker whose times of completion are kept: more than it may be ahead of its rank."""
+
 _COLUMNS = 16
-_ROW_BYTES = _COLUMNS * 8 + NAMES_BYTES
+_NAMES_AT = (_COLUMNS + RING) * 8
 
 _PRIVATE_EVERY_NS = 1_000_000_000
 """Time between two looks at a worker's private memory, each of which takes about a millisecond."""
+
+_FIRST_LOOK = (80 << 20) // resource.getpagesize()
+"""Page faults since the worker was ready after which its memory is looked at first."""
 
 Counts = npt.NDArray[np.int64]
 
 
 class Board:
-    """Counts in shared memory, one row for each worker; [workers, 16] int64, and names of files."""
+    """Counts in shared memory, one row for each worker: [workers, 16] int64, times, names of files.
 
-    def __init__(self, workers: int) -> None:
-        self.shared = torch.zeros(workers * _ROW_BYTES, dtype=torch.uint8)
+    ``names_bytes``: room for the names of each worker, a multiple of 8.
+    """
+
+    def __init__(self, workers: int, names_bytes: int = NAMES_BYTES) -> None:
+        self.workers, self.names_bytes = workers, names_bytes
+        self.shared = torch.zeros(workers * (_NAMES_AT + names_bytes), dtype=torch.uint8)
         self.shared.share_memory_()  # type: ignore[no-untyped-call]
-        self.workers = workers
 
     def counts(self) -> Counts:
         """The counts of all workers; what a worker writes later changes them."""
-        rows = self.shared.numpy().reshape(self.workers, _ROW_BYTES)
-        return rows[:, : _COLUMNS * 8].view(np.int64)
+        return self._rows()[:, : _COLUMNS * 8].view(np.int64)
+
+    def _rows(self) -> npt.NDArray[np.uint8]:
+        rows: npt.NDArray[np.uint8] = self.shared.numpy().reshape(self.workers, -1)
+        return rows
+
+    def done_ns(self) -> Counts:
+        """[workers, RING] int64: when each worker had made its batches, number N at N % RING."""
+        return self._rows()[:, _COLUMNS * 8 : _NAMES_AT].view(np.int64)
 
     def names(self, worker: int) -> list[str]:
         """Some files outside the dataset that a worker opened."""
-        row = self.shared.numpy().reshape(self.workers, _ROW_BYTES)[worker]
-        length = min(int(self.counts()[worker, NAMES_LENGTH]), NAMES_BYTES)
-        text = bytes(row[_COLUMNS * 8 : _COLUMNS * 8 + length]).decode("utf-8", "replace")
+        row = self._rows()[worker]
+        length = min(int(self.counts()[worker, NAMES_LENGTH]), self.names_bytes)
+        text = bytes(row[_NAMES_AT : _NAMES_AT + length]).decode("utf-8", "replace")
         return [name for name in text.split("\0") if name]
 
     def add_name(self, worker: int, path: str) -> None:
         """Keep the name of a file outside the dataset, if there is room."""
-        row = self.shared.numpy().reshape(self.workers, _ROW_BYTES)[worker]
+        row = self._rows()[worker]
         counts = self.counts()[worker]
         raw, start = path.encode("utf-8", "surrogateescape") + b"\0", int(counts[NAMES_LENGTH])
-        if start + len(raw) <= NAMES_BYTES:
-            begin = _COLUMNS * 8 + start
+        if start + len(raw) <= self.names_bytes:
+            begin = _NAMES_AT + start
             row[begin : begin + len(raw)] = np.frombuffer(raw, np.uint8)
             counts[NAMES_LENGTH] = start + len(raw)
 
@@ -135,6 +152,7 @@ class Gauge:
     def __init__(self, board: Board, number: int, root: str) -> None:
         self.board, self.number = board, number
         self.row = board.counts()[number]
+        self.done = board.done_ns()[number]
         self.root = os.path.realpath(root) + os.sep if root else ""
         self.roots = (self.root, os.path.abspath(root) + os.sep)  # most names need no look-up
         self.seen: set[str] = set()
@@ -142,6 +160,9 @@ class Gauge:
         self.before = (int(self.row[READ_CALLS_BYTES]), int(self.row[DEVICE_BYTES]))
         self.cpu_base = time.process_time_ns()
         self.looked_ns = 0
+        self.faults = 0
+        self.next_look = _FIRST_LOOK
+        self.private: int | None = None  # when it was ready
         self.closed = False
         self.row[PID] = os.getpid()
         self.row[PROCESS_CPU_NS] = 0
@@ -149,13 +170,15 @@ class Gauge:
 
     def ready(self) -> None:
         self.row[READY_NS] = time.monotonic_ns()
-        self._look_at_memory(self.row[READY_NS])
+        self.private = private_bytes()
+        self.faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
     def wrap(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
         """A fetcher's ``fetch`` with the time and the CPU time of this thread counted."""
         monotonic, thread_time = time.monotonic_ns, time.thread_time_ns
 
         def timed(fetcher: Any, indices: Any) -> Any:
+            self.watch_collate(fetcher)
             queued, began, cpu = queued_ns(), monotonic(), thread_time()
             try:
                 return fetch(fetcher, indices)
@@ -165,11 +188,17 @@ class Gauge:
 
         return timed
 
+    def watch_collate(self, fetcher: Any) -> None:
+        """Count the time of the function with which a fetcher makes samples a batch."""
+        if not isinstance(fetcher.collate_fn, _Collate):
+            fetcher.collate_fn = _Collate(fetcher.collate_fn, self.row)
+
     def fetched(self, began_ns: int, wall_ns: int, cpu_ns: int, queued_ns: int) -> None:
         """Add a fetch of a batch to the counts. ``queued_ns``: it waited for a core to be free."""
         row = self.row
         if not row[FIRST_FETCH_NS]:
             row[FIRST_FETCH_NS] = began_ns
+        self.done[int(row[FETCHES]) % RING] = began_ns + wall_ns
         row[FETCHES] += 1
         row[WALL_NS] += wall_ns
         row[CPU_NS] += min(cpu_ns, wall_ns)
@@ -181,15 +210,21 @@ class Gauge:
         self._look_at_memory(began_ns + wall_ns)
 
     def _look_at_memory(self, now_ns: int) -> None:
-        """Private memory that this process has written: what it does not share with its parent."""
-        if now_ns - self.looked_ns < _PRIVATE_EVERY_NS:
+        """Private memory that this process has written: what it does not share with its parent.
+
+        A page that is copied is a page fault, which costs little to count. A look takes
+        milliseconds, so there is one where faults could explain a growth that matters, and again
+        when they have doubled.
+        """
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self.faults
+        late = now_ns - self.looked_ns >= _PRIVATE_EVERY_NS and faults >= _FIRST_LOOK
+        if self.private is None or not (late or faults >= self.next_look):
             return
         self.looked_ns = now_ns
-        private = private_bytes()
-        if private is not None:
-            if not self.row[PRIVATE_FIRST]:
-                self.row[PRIVATE_FIRST] = private
-            self.row[PRIVATE_LAST] = private
+        self.next_look = max(self.next_look, 2 * faults)
+        now = private_bytes()
+        if now is not None:
+            self.row[PRIVATE_GROWN] = max(int(self.row[PRIVATE_GROWN]), now - self.private)
 
     def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         """The audit hook. Opens inside of libraries in C, Rust or Go do not pass here."""
@@ -212,6 +247,22 @@ class Gauge:
         elif not (full.startswith(_NO_DATA) or full.endswith(_CODE) or "/pymp-" in full):
             self.row[OUTSIDE] += 1
             self.board.add_name(self.number, full)
+
+
+class _Collate:
+    """The user's ``collate_fn``, whose time is added to a row of counts."""
+
+    __slots__ = ("function", "row")
+
+    def __init__(self, function: Callable[[Any], Any], row: Counts) -> None:
+        self.function, self.row = function, row
+
+    def __call__(self, samples: Any) -> Any:
+        began = time.monotonic_ns()
+        try:
+            return self.function(samples)
+        finally:
+            self.row[COLLATE_NS] += time.monotonic_ns() - began
 
 
 _NO_DATA = (

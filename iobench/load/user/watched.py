@@ -1,0 +1,300 @@
+"""The user's loader in the user's own training: its batches, as they are, with stamps.
+
+The training goes on whatever happens here: an error of the counters is logged once, in one line,
+and from then on the batches are passed on without counting.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from operator import length_hint
+from typing import Any, Protocol
+from weakref import ReferenceType, ref
+
+from ...measure.timeline import Recorder, StepEvent
+from ...schema.watched import WatchedEpoch
+from .factory import one_line
+from .meter import Meter
+
+log = logging.getLogger(__name__)
+
+MAX_EPOCHS = 60_000
+"""Iterations that are told apart; the steps of further ones are added to the last."""
+
+
+class Around(Protocol):
+    """What is done around the iterations of one rank, off the clock or between two steps."""
+
+    def prepare(self, epoch: int) -> tuple[float | None, str]:
+        """An iteration is about to begin: look at the page cache.
+
+        Returns the residency of the data, and how it was measured, or why it was not.
+        """
+
+    def begin(self, epoch: int, start_ns: int) -> None:
+        """It begins."""
+
+    def tick(self) -> None:
+        """Between two steps."""
+
+    def end(self) -> None:
+        """It is over."""
+
+
+class Nothing:
+    """Nothing is done: another rank of this host does it."""
+
+    def prepare(self, epoch: int) -> tuple[float | None, str]:
+        return None, "measured by another rank of this host"
+
+    def begin(self, epoch: int, start_ns: int) -> None:
+        pass
+
+    def tick(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+class Book:
+    """The steps of one rank. A step is a wait for a batch, and the time until the next request.
+
+    An iteration that begins while another one is still held belongs to that one.
+    """
+
+    def __init__(self, meter: Meter, around: Around, *, stored_bytes: float) -> None:
+        self.meter, self.around, self.stored_bytes = meter, around, stored_bytes
+        self.recorder = Recorder()
+        self.epochs: list[WatchedEpoch] = []
+        self.lost = ""
+        self.between_ns = 0
+        self._owner: ReferenceType[Batches] | None = None  # the iteration of the open epoch
+        self._residency: tuple[float | None, str] = (None, "")
+        self._start_ns = self._asked_ns = self._ready_ns = self._step = 0
+        self._before = (0, 0)
+        self._pending: StepEvent | None = None  # a step whose busy time is not known yet
+        self._first = True  # no batch of the open epoch has come
+        self._ended_ns = time.monotonic_ns()
+
+    @property
+    def open(self) -> bool:
+        """Whether an epoch has begun and has not ended."""
+        return self._owner is not None
+
+    def prepare(self) -> None:
+        """An iteration is about to be made: look at the page cache, off the clock."""
+        if not self.open and not self.lost:
+            with self.guarded(), self.meter.unheard():
+                self._residency = self.around.prepare(len(self.epochs))
+                self.meter.begin()
+
+    def ask(self, batches: Batches) -> None:
+        """The training asks for a batch."""
+        if self.lost:
+            return
+        with self.guarded():
+            if self._pending is not None:
+                self.meter.synchronize()
+                self._record(time.monotonic_ns())
+            if self.open:
+                with self.meter.unheard():
+                    self.around.tick()
+            self._before = self.meter.now_used()
+            if self.open:
+                self._asked_ns = time.monotonic_ns()
+            else:
+                self._begin(batches)
+
+    def got(self, value: Any) -> None:
+        """A batch has come."""
+        ready = time.monotonic_ns()
+        if self.lost:
+            return
+        with self.guarded():
+            waited, worked = self.meter.took(self._asked_ns, ready, self._before)
+            samples = self.meter.count(value)
+            if self._first:
+                self._begun()
+            self._pending = StepEvent(
+                epoch=len(self.epochs) - 1,
+                step=self._step,
+                start_ns=self._asked_ns - self._start_ns,
+                wait_ns=ready - self._asked_ns,
+                samples=samples,
+                sample_bytes=round(samples * self.stored_bytes),
+                read_ns=waited,
+                prep_ns=worked,
+            )
+            self._step += 1
+            self._ready_ns = time.monotonic_ns()  # without the time that counting took
+
+    def over(self, batches: Batches) -> None:
+        """An iteration has ended, was given up, or has failed."""
+        if self.lost or self._owner is None:
+            return
+        if self._owner() is batches or self._owner() is None:
+            with self.guarded():
+                self.end()
+
+    def end(self) -> None:
+        """End the open epoch, if there is one."""
+        if self._pending is not None:
+            self.meter.synchronize()
+            self._record(time.monotonic_ns())
+        if self.open:
+            self._owner = None
+            self._ended_ns = time.monotonic_ns()
+            with self.meter.unheard():
+                self.around.end()
+
+    def broke(self, error: Exception) -> None:
+        """Give up counting, and say so once."""
+        self.lost = self.lost or one_line(error)
+        self._pending = self._owner = None
+        log.warning("iobench.watch counts no more batches, the training goes on: %s", self.lost)
+
+    def guarded(self) -> _Guard:
+        """A context out of which no error of the counters comes."""
+        return _Guard(self)
+
+    def _begin(self, batches: Batches) -> None:
+        self._owner = ref(batches)
+        self._step = 0 if len(self.epochs) < MAX_EPOCHS else self._step
+        self._first = True
+        # Making the iterator is part of the wait for its first batch: it starts workers.
+        now = time.monotonic_ns()
+        self._start_ns = self._asked_ns = now - batches.made_ns
+        self.between_ns += max(0, self._start_ns - self._ended_ns)
+        self.around.begin(len(self.epochs), self._start_ns)
+
+    def _begun(self) -> None:
+        self._first = False
+        started = self.meter.first_fetch(self._start_ns, self._asked_ns)
+        if len(self.epochs) >= MAX_EPOCHS:
+            return
+        self.epochs.append(
+            WatchedEpoch(
+                epoch=len(self.epochs),
+                startup_s=max(0, started - self._start_ns) / 1e9,
+                residency_before=self._residency[0],
+                residency_how=self._residency[1],
+            )
+        )
+
+    def _record(self, now_ns: int) -> None:
+        assert self._pending is not None
+        self.recorder.record(self._pending._replace(busy_ns=now_ns - self._ready_ns))
+        self._pending = None
+
+
+class _Guard:
+    """No error of the counters reaches the training."""
+
+    __slots__ = ("book",)
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Exception):
+            self.book.broke(error)
+            return True
+        return False
+
+
+class Batches(Iterator[Any]):
+    """An iterator of the user's loader. What it yields and raises is passed on untouched."""
+
+    __slots__ = ("__weakref__", "book", "iterator", "made_ns")
+
+    def __init__(self, book: Book, iterable: Iterable[Any]) -> None:
+        book.prepare()
+        began = time.monotonic_ns()
+        self.book, self.iterator = book, iter(iterable)
+        self.made_ns = time.monotonic_ns() - began
+
+    def __next__(self) -> Any:
+        self.book.ask(self)
+        try:
+            value = next(self.iterator)
+        except BaseException:
+            self.book.over(self)
+            raise
+        self.book.got(value)
+        return value
+
+    def __len__(self) -> int:
+        return len(self.iterator)  # type: ignore[arg-type]
+
+    def __length_hint__(self) -> int:
+        return length_hint(self.iterator)
+
+    def __bool__(self) -> bool:
+        return bool(self.iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("book", "iterator"):  # the loader raised while this was made
+            raise AttributeError(name)
+        return getattr(self.iterator, name)
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.book.over(self)
+
+
+class Watched:
+    """What ``iobench.watch`` gives in place of a loader: all but ``iter`` is the loader's."""
+
+    def __init__(self, loader: Iterable[Any], book: Book) -> None:
+        self._loader, self._book = loader, book
+
+    def __iter__(self) -> Iterator[Any]:
+        return Batches(self._book, self._loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        return bool(self._loader)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._loader[key]  # type: ignore[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_loader", "_book"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("_loader", "_book"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._loader, name, value)
+
+    def __repr__(self) -> str:
+        return f"<watched {self._loader!r}>"
+
+
+class WatchedIterator(Watched):
+    """In place of a loader that is an iterator itself."""
+
+    _running: Batches | None = None
+
+    def __next__(self) -> Any:
+        running = self._running
+        if running is None:
+            running = Batches(self._book, self._loader)
+            object.__setattr__(self, "_running", running)
+        return next(running)
+
+
+def watched(loader: Iterable[Any], book: Book) -> Watched:
+    """The loader with stamps, as an iterator if it is one."""
+    return (WatchedIterator if hasattr(loader, "__next__") else Watched)(loader, book)

@@ -1,0 +1,266 @@
+"""The context in which a training of the user's own is measured."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ...errors import IobenchError, UsageError
+from ...load.user.factory import one_line
+from ...load.user.meter import Meter
+from ...load.user.seen import named, seen
+from ...load.user.watched import Around, Book, Nothing, Watched, watched
+from ...measure import host as this_host
+from ...schema.host import Host
+from ...schema.watched import WatchedRank, WatchFacts
+from ..directory import new_directory
+from .host import NO_DATA, Data, HostWatch, look_at, opened_files
+from .merged import Ended, merged, write
+from .place import Part, leave, locked, parts_in, shared_directory
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+_counts: Counter[str] = Counter()  # how often this process has watched, by name
+
+
+class Watch:
+    """See ``watch``. ``directory``: the run directory, after the context has been left."""
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        *,
+        name: str,
+        results: Path,
+        data: str | Path | None,
+        batch_size: int | None,
+        rank: int,
+        world: int,
+        synchronize: bool,
+    ) -> None:
+        self.loader, self.name, self.results, self.data = loader, name, results, data
+        self.batch_size, self.rank, self.world = batch_size, rank, world
+        self.synchronize = synchronize
+        self.directory: Path | None = None
+        self._meter: Meter | None = None
+        self._book: Book | None = None
+        self._around: HostWatch | None = None
+        self._data = Data()
+        self._number = 0
+
+    def __enter__(self) -> Any:
+        if self._book is not None:
+            raise UsageError("this watch was entered before", remedy="call iobench.watch again")
+        try:
+            return self._begin()
+        except Exception as error:
+            log.warning("iobench.watch does not measure this training: %s", one_line(error))
+            if self._meter is not None:
+                self._meter.close()
+            self._book = None
+            return self.loader
+
+    def _begin(self) -> Watched:
+        self._number = _counts[self.name]
+        _counts[self.name] += 1
+        try:
+            self._data = look_at(self.data)
+        except IobenchError as error:
+            log.warning("iobench.watch: %s", one_line(error))
+        self.created = datetime.now(UTC).isoformat(timespec="seconds")
+        around: Around = Nothing()
+        if _is_first_of_host(self.rank):
+            around = self._around = HostWatch(self._data)
+        self._meter = Meter(
+            self.loader,
+            root=self._data.root,
+            batch_size=self.batch_size,
+            wait_for_device=self.synchronize,
+        )
+        self._cpu_ns, self._began = time.process_time_ns(), time.monotonic()
+        self._book = Book(self._meter, around, stored_bytes=self._data.stored_bytes)
+        return watched(self.loader, self._book)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._book is None or self._meter is None:
+            return
+        try:
+            self._end(self._book, self._meter, error)
+        except Exception as own:
+            log.warning("iobench.watch could not leave a record: %s", one_line(own))
+
+    def _end(self, book: Book, meter: Meter, error: BaseException | None) -> None:
+        with book.guarded():
+            book.end()
+        wall_s = time.monotonic() - self._began
+        cpu_s = (time.process_time_ns() - self._cpu_ns) / 1e9 + meter.workers_cpu_s()
+        meter.close()
+        part = self._part(book, meter, error, wall_s=wall_s, cpu_s=cpu_s)
+        if self.world == 1:
+            self.directory = new_directory(self.results, self.name)
+            write(self.directory, merged(self.directory, [part]), [part])
+        else:
+            self.directory = shared_directory(self.results, self.name, self.rank, self._number)
+            with locked(self.directory):
+                leave(self.directory, part)
+                parts = parts_in(self.directory)
+                write(self.directory, merged(self.directory, parts), parts)
+        log.info("what was watched is in %s", self.directory)
+
+    def _part(
+        self, book: Book, meter: Meter, error: BaseException | None, *, wall_s: float, cpu_s: float
+    ) -> Part:
+        facts, around = seen(meter), self._around
+        resources = nfs = samples = None
+        about = Host()
+        resident: tuple[float | None, str] = (None, "measured by another rank of this host")
+        if around is not None:
+            resources, nfs = around.used()
+            samples = around.sampler.close()
+            about = Host.model_validate(this_host.fingerprint())
+            resident = _resident(around, meter, facts.files_outside or 0)
+        if not self._data.root:
+            facts = facts.model_copy(
+                update={"files_outside": 0, "files_inside": facts.files_outside, "outside": []}
+            )
+        status, told = _ended(error)
+        rank = WatchedRank(
+            schema_version="1",
+            name=self.name,
+            rank=self.rank,
+            world=self.world,
+            created=self.created,
+            status=status,
+            error=told,
+            user=facts.model_copy(update={"shared_samples": None}),
+            prefetch_factor=meter.prefetch_factor,
+            batch_size=max(meter.sizes, key=lambda size: meter.sizes[size], default=None),
+            epochs=book.epochs,
+            facts=WatchFacts(
+                world=self.world,
+                samples_by=meter.samples_by,
+                synchronized=meter.synchronized,
+                between_s=book.between_ns / 1e9,
+                resident_after=resident[0],
+                resident_how=resident[1],
+                lost=book.lost,
+            ),
+            wall_s=wall_s,
+            cpu_s=cpu_s,
+            resources=resources,
+            nfs=nfs,
+            host=about,
+            storage=self._data.about,
+            dataset=self._data.facts,
+        )
+        return Part(rank, book.recorder.columns(), samples)
+
+
+def _resident(around: HostWatch, meter: Meter, opened: int) -> tuple[float | None, str]:
+    """Share of the dataset in the page cache at the end.
+
+    Of the files that were opened, if it is not known which files are the dataset's.
+    """
+    state = around.cache_state()
+    if state.how != NO_DATA:
+        return state.ratio, state.how
+    return opened_files(named(meter), opened)
+
+
+def _ended(error: BaseException | None) -> tuple[Ended, str]:
+    """How the user's training ended: (status, one line)."""
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        return "ok", ""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", ""
+    return ("ok", "") if error is None else ("failed", f"your training failed: {one_line(error)}")
+
+
+def _is_first_of_host(rank: int) -> bool:
+    return int(os.environ.get("LOCAL_RANK") or rank) == 0
+
+
+def watch(
+    loader: Iterable[Any],
+    *,
+    name: str = "training",
+    results: str | Path = "results",
+    data: str | Path | None = None,
+    batch_size: int | None = None,
+    rank: int | None = None,
+    world: int | None = None,
+    synchronize: bool = False,
+) -> Watch:
+    """Measure how your own training and its loader get on, and leave a run directory.
+
+    A context that gives the loader back with stamps: its batches, its length and its exceptions are
+    the same. It measures the time in which the training waits for a batch, the time until it asks
+    for the next one, and what the processes of the loader did: CPU time, bytes that they read,
+    files that they opened. When it is left, also by an exception, a new directory below ``results``
+    has the record, which ``iobench report`` and the other verbs read.
+
+    ``loader``: a torch DataLoader, or any iterable of batches. ``data``: the dataset's directory or
+    URL; then the page cache is looked at before each epoch. ``batch_size``: samples of a batch, if
+    the first dimension of its tensors is something else. ``rank`` and ``world``: of this process;
+    None: RANK and WORLD_SIZE of torchrun. The ranks of a host share one directory.
+    ``synchronize``: wait for CUDA before each request, so that the time between batches has all
+    work of the device; without it, work that runs on is not seen.
+
+    Errors of the measurement are logged once and never reach the training. Raises UsageError for
+    wrong arguments, before anything is done.
+
+    >>> batches = [torch.zeros(4, 3)] * 10
+    >>> with iobench.watch(batches, name="tiny") as watched:
+    ...     for batch in watched:
+    ...         seen = batch.shape
+    """
+    if not hasattr(loader, "__iter__"):
+        raise UsageError(
+            f"watch() got a {type(loader).__name__}, which can't be iterated over",
+            remedy="pass a torch DataLoader, or an iterable of batches",
+        )
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"the name {name!r} can't be part of a directory's name",
+            remedy="use letters, digits, dots, hyphens and underscores",
+        )
+    if batch_size is not None and batch_size < 1:
+        raise UsageError(f"batch_size is {batch_size}", remedy="state at least one sample")
+    world = _number(world, "WORLD_SIZE", 1)
+    rank = _number(rank, "RANK", 0)
+    if not 0 <= rank < world:
+        raise UsageError(
+            f"rank {rank} is not one of {world}", remedy="pass both rank and world, or neither"
+        )
+    return Watch(
+        loader,
+        name=name,
+        results=Path(results),
+        data=data,
+        batch_size=batch_size,
+        rank=rank,
+        world=world,
+        synchronize=synchronize,
+    )
+
+
+def _number(given: int | None, variable: str, default: int) -> int:
+    if given is not None:
+        return given
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else default

@@ -1,0 +1,127 @@
+"""A training of somebody else's under ``iobench.watch``, and every verb on what it leaves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import iobench
+from iobench.cli.main import main
+from iobench.schema.record import load_training
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SCRIPT = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import iobench
+
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+data = TensorDataset(torch.randn(192, 8), torch.randint(0, 2, (192,)))
+loader = DataLoader(data, batch_size=8, num_workers=1, sampler=DistributedSampler(data))
+model = DistributedDataParallel(torch.nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with iobench.watch(loader, results=sys.argv[1], name="ddp") as batches:
+    for epoch in range(2):
+        batches.sampler.set_epoch(epoch)
+        for x, y in batches:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two watched trainings, which differ in the number of workers."""
+    results = tmp_path_factory.mktemp("watched")
+    data = TensorDataset(torch.randn(64, 8))
+    for workers in (0, 1):
+        loader = DataLoader(data, batch_size=4, num_workers=workers)
+        with iobench.watch(loader, results=results, name="mine") as batches:
+            for _ in range(2):
+                list(batches)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("verb", "code"),
+    [
+        *[
+            (["report", "{0}", "--format", form], 0)
+            for form in ("text", "json", "csv", "markdown", "html", "github", "openmetrics")
+        ],
+        (["report", "{0}", "--format", "trace"], 0),
+        (["report", "{0}", "{1}"], 0),
+        (["report", "{0}", "--rules", "mlperf"], 3),
+        (["report", "{0}", "--fail-on", "samples_per_s<1"], 0),
+        (["report", "{0}", "--fail-on", "headroom<1.2"], 4),  # it was not measured
+        (["compare", "{0}", "{1}"], 0),
+        (["history", "mine", "--results", "{results}"], 0),
+        (["cost", "{0}", "--host-price-per-hour", "3"], 0),
+        (["cost", "{0}"], 2),
+        (["whatif", "{0}", "--workers", "4"], 2),
+        (["advise", "{results}"], 0),
+        (["advise", "{0}"], 2),
+        (["advise", "{0}", "--confirm"], 2),
+        (["ab", "{0}", "{1}"], 2),
+        (["size", "{0}", "--accelerators", "8"], 2),
+        (["verify", "{0}"], 1),
+        (["clean", "{0}"], 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_every_verb_answers_or_says_why_not(
+    verb: list[str], code: int, runs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    each = sorted(runs.iterdir())
+    found = main([word.format(*each, results=runs) for word in verb])
+    out, err = capfd.readouterr()
+    assert found == code, err
+    assert "Traceback" not in out + err
+    if code in (1, 2):
+        assert (len(err.splitlines()), out) == (1, "")
+    else:
+        assert out
+
+
+def test_the_report_is_computed_from_the_events(
+    runs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    directory = min(runs.iterdir())
+    assert main(["report", str(directory), "--json"]) == 0
+    again = iobench.RunRecord.model_validate_json(capfd.readouterr().out)
+    before = load_training(directory)
+    assert again.metrics == before.metrics
+    assert again.job.verdict == before.job.verdict  # type: ignore[union-attr]
+    assert [each.rule for each in again.findings] == [each.rule for each in before.findings]
+
+
+@pytest.mark.slow
+def test_two_ranks_of_torchrun(tmp_path: Path) -> None:
+    script, results = tmp_path / "train.py", tmp_path / "results"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", str(script), str(results)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    (directory,) = results.iterdir()
+    doc = load_training(directory)
+    facts = doc.job.watched
+    assert facts is not None
+    assert (facts.ranks, facts.world, doc.job.accelerators) == ([0, 1], 2, 2)
+    assert doc.job.repetitions[0].steps == 2 * 2 * 12
+    assert [rank.rank for rank in doc.job.repetitions[0].ranks] == [0, 1]
+    assert doc.job.loader.user is not None
+    assert doc.job.loader.user.samples == 2 * 192
+    assert main(["report", str(directory)]) == 0

@@ -1,0 +1,432 @@
+"""``iobench.watch``: exact times on a clock of the test's own, loaders that stay as they are."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import iobench
+from iobench.errors import UsageError
+from iobench.load.torch_compat import inner_loader
+from iobench.load.user import meter, watched
+from iobench.measure.timeline import read_events
+from iobench.runner.watching import context, place
+from iobench.schema.record import TrainingRecord, load_training
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+MS = 1_000_000
+
+
+class Clock:
+    """Passes only when a loader or a training says so. ``used_ns``: CPU time of the process."""
+
+    def __init__(self) -> None:
+        self.now_ns, self.used_ns = 10**9, 0
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def process_time_ns(self) -> int:
+        return self.used_ns
+
+    def sleep(self, ms: float) -> None:
+        self.now_ns += round(ms * MS)
+
+    def spin(self, ms: float) -> None:
+        self.sleep(ms)
+        self.used_ns += round(ms * MS)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(watched, "time", made)
+    monkeypatch.setattr(meter, "time", made)
+    monkeypatch.setattr(meter.worker, "queued_ns", lambda: 0)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Planted:
+    """Batches of four samples; each takes as long as it is told."""
+
+    def __init__(self, work: Callable[[], None], count: int = 30) -> None:
+        self.work, self.count = work, count
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for number in range(self.count):
+            self.work()
+            yield torch.full((4, 10), float(number))
+
+
+def leaves_record(directory: Path | None) -> TrainingRecord:
+    assert directory is not None
+    return load_training(directory)
+
+
+@pytest.mark.parametrize(
+    ("kind", "load_ms", "busy_ms", "binds", "starved"),
+    [
+        ("sleep", 30, 10, "storage", True),
+        ("spin", 30, 10, "prep", True),
+        ("sleep", 1, 99, "accelerator", False),
+        ("spin", 1, 99, "accelerator", False),
+    ],
+)
+def test_planted_times_and_the_verdict(
+    kind: str,
+    load_ms: float,
+    busy_ms: float,
+    binds: str,
+    starved: bool,
+    clock: Clock,
+    tmp_path: Path,
+) -> None:
+    work = getattr(clock, kind)
+    with (watch := iobench.watch(Planted(lambda: work(load_ms)), results=tmp_path)) as batches:
+        for _ in range(2):
+            for _ in batches:
+                clock.spin(busy_ms)
+            clock.sleep(500)  # a validation, say
+    doc = leaves_record(watch.directory)
+    events = read_events(tmp_path / doc.run_id / "events.parquet")
+    assert set(events["wait_ns"].tolist()) == {load_ms * MS}
+    assert set(events["busy_ns"].tolist()) == {busy_ms * MS}
+    assert events["step"].tolist() == [*range(30)] * 2
+    rank = doc.job.repetitions[0].ranks[0]
+    assert rank.wall_s == pytest.approx(60 * (load_ms + busy_ms) / 1e3, rel=0.05)
+    assert rank.busy_s == pytest.approx(60 * busy_ms / 1e3, rel=0.05)
+    assert doc.job.watched is not None
+    # The time after the last epoch is no part of any; that between two is.
+    assert doc.job.watched.between_s == pytest.approx(0.5)
+    verdict = doc.job.verdict
+    assert verdict is not None
+    assert (verdict.binds, verdict.starved, verdict.basis) == (binds, starved, "inferred")
+    assert doc.validity == "valid"
+    assert {name for name, one in doc.job.ceilings.items() if one.not_measured} == {
+        *("storage_raw", "fetch", "prep", "harness")
+    }
+    user = doc.job.loader.user
+    assert user is not None
+    assert (user.batches, user.samples, user.delivered_bytes) == (60, 240, 60 * 160)
+
+
+def test_a_cached_dataset_is_not_blamed_on_the_storage(clock: Clock, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "one").write_bytes(b"x" * 100_000)  # just written, so its pages are there
+    loader = Planted(lambda: clock.sleep(30))
+    with (watch := iobench.watch(loader, results=tmp_path / "r", data=data)) as batches:
+        for _ in batches:
+            clock.sleep(10)
+    doc = leaves_record(watch.directory)
+    epoch = doc.job.repetitions[0].epochs[0]
+    if epoch.residency_before is None:
+        pytest.skip(f"NOT RUN: the page cache is not told here: {epoch.residency_how}")
+    assert epoch.residency_before == 1.0
+    assert doc.job.verdict is not None
+    assert doc.job.verdict.binds == "prep"
+    assert doc.job.loader.user is not None
+    assert doc.job.loader.user.files_inside == 0  # our own looks at the cache do not count
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(torch.arange(24, dtype=torch.float32).reshape(12, 2))
+
+
+def _augment(batch: list[Any]) -> Any:
+    """Draws from all three generators of random numbers, as augmentations do."""
+    noise = [*torch.rand(2).tolist(), float(np.random.rand()), random.random()]
+    return torch.stack([each[0] for each in batch]), noise
+
+
+def _seeded(number: int) -> None:
+    torch.manual_seed(number)
+
+
+def of_torch(workers: int, **more: Any) -> DataLoader[Any]:
+    data = TensorDataset(torch.arange(60, dtype=torch.float32).reshape(20, 3))
+    more = {"batch_size": 6, "shuffle": True, "collate_fn": _augment} | more
+    return DataLoader(data, num_workers=workers, **more)
+
+
+LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
+    "list": lambda: [torch.ones(2), {"x": np.arange(3)}, b"bytes", ("text", None)],
+    "generator": lambda: (torch.full((2,), float(n)) for n in range(5)),
+    "torch": lambda: of_torch(0),
+    "workers": lambda: of_torch(2, worker_init_fn=_seeded),
+    "persistent": lambda: of_torch(1, persistent_workers=True),
+    "stream": lambda: DataLoader(Stream(), batch_size=5, num_workers=1),
+}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return (str(value.dtype), tuple(value.shape), value.tolist())
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return (type(value).__name__, [_plain(each) for each in value])
+    return value
+
+
+def _epochs(batches: Iterable[Any]) -> list[Any]:
+    random.seed(5)
+    np.random.seed(5)
+    torch.manual_seed(5)
+    seen = []
+    for _ in range(2):
+        seen.append([_plain(batch) for batch in batches])
+        for batch in batches:  # left early
+            seen.append(_plain(batch))
+            break
+    return seen
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_batches_are_bit_identical(name: str, tmp_path: Path) -> None:
+    bare = _epochs(LOADERS[name]())
+    with (watch := iobench.watch(LOADERS[name](), results=tmp_path)) as batches:
+        assert _epochs(batches) == bare
+    user = leaves_record(watch.directory).job.loader.user
+    assert user is not None
+    assert user.batches == sum(len(each) if isinstance(each, list) else 1 for each in bare)
+    if name in ("workers", "persistent"):
+        assert user.fetches >= user.batches
+        assert user.process_bytes is not None
+
+
+def test_everything_else_is_the_loaders(tmp_path: Path) -> None:
+    loader = of_torch(1, worker_init_fn=_seeded)
+    with iobench.watch(loader, results=tmp_path) as batches:
+        assert (len(batches), batches.batch_size, bool(batches)) == (4, 6, True)
+        assert batches.sampler is loader.sampler
+        batches.note = "kept"
+        assert loader.note == "kept"  # type: ignore[attr-defined]
+        assert len(list(zip(batches, batches, strict=True))) == 4  # two iterations at once
+        assert len(iter(batches)) == 4  # type: ignore[arg-type]
+    assert loader.worker_init_fn is _seeded
+    with iobench.watch(iter([1, 2, 3]), results=tmp_path) as numbers:
+        assert next(numbers) == 1
+        assert list(numbers) == [2, 3]
+        with pytest.raises(StopIteration):
+            next(numbers)
+        with pytest.raises(TypeError):
+            len(numbers)
+
+
+def test_nested_iterations_are_steps_of_the_outer_one(clock: Clock, tmp_path: Path) -> None:
+    with (watch := iobench.watch(Planted(lambda: clock.sleep(10), 3), results=tmp_path)) as batches:
+        for _ in batches:
+            clock.sleep(5)
+            for _ in batches:
+                clock.sleep(1)
+    doc = leaves_record(watch.directory)
+    repetition = doc.job.repetitions[0]
+    assert (repetition.steps, len(repetition.epochs)) == (12, 1)
+    assert repetition.wait_s == pytest.approx(0.12)
+    assert repetition.busy_s == pytest.approx(3 * 0.005 + 9 * 0.001)
+
+
+def test_exceptions_of_the_loader_and_the_training_pass(tmp_path: Path) -> None:
+    planted = KeyError("sample 7")
+
+    def breaks() -> Iterator[torch.Tensor]:
+        yield torch.ones(2)
+        raise planted
+
+    watch = iobench.watch(breaks(), results=tmp_path)
+    with pytest.raises(KeyError) as caught, watch as batches:
+        list(batches)
+    assert caught.value is planted
+    doc = leaves_record(watch.directory)
+    assert (doc.status, doc.job.repetitions[0].steps) == ("failed", 1)
+    assert "sample 7" in doc.error
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(KeyboardInterrupt(), "interrupted"), (SystemExit(0), "ok"), (SystemExit(1), "failed")],
+)
+def test_how_a_training_ends(error: BaseException, status: str, tmp_path: Path) -> None:
+    watch = iobench.watch([torch.ones(2)] * 9, results=tmp_path)
+
+    def train() -> None:
+        with watch as batches:
+            for number, _ in enumerate(batches):
+                if number == 6:
+                    raise error
+
+    with pytest.raises(type(error)):
+        train()
+    doc = leaves_record(watch.directory)
+    assert (doc.status, doc.job.repetitions[0].steps) == (status, 7)
+    assert doc.metrics["samples_per_s"].n == 1
+
+
+def test_an_error_of_ours_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    count, calls = meter.Meter.count, []
+
+    def fails(self: meter.Meter, value: Any) -> int:
+        calls.append(value)
+        if len(calls) == 3:
+            raise RuntimeError("planted\nin two lines")
+        return count(self, value)
+
+    monkeypatch.setattr(meter.Meter, "count", fails)
+    with (
+        caplog.at_level(logging.WARNING, "iobench"),
+        (watch := iobench.watch([torch.ones(2)] * 9, results=tmp_path)) as batches,
+    ):
+        assert len(list(batches)) == 9
+    assert [record.message.count("\n") for record in caplog.records] == [0]
+    doc = leaves_record(watch.directory)
+    assert doc.job.repetitions[0].steps == 2
+    assert "watch.lost" in {each.rule for each in doc.findings}
+
+
+def test_no_place_for_the_record_does_not_stop_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with iobench.watch([torch.ones(2)] * 3, results=file, data=tmp_path / "none") as batches:
+        assert len(list(batches)) == 3
+    assert len([each for each in caplog.records if each.name.startswith("iobench")]) == 2
+
+
+def test_samples_of_a_batch(tmp_path: Path) -> None:
+    ragged = [{"x": torch.ones(4, 3), "y": torch.ones(5)}] * 2
+
+    def samples(loader: Iterable[Any], **more: Any) -> tuple[int | None, int]:
+        with (watch := iobench.watch(loader, results=tmp_path, **more)) as batches:
+            list(batches)
+        job = leaves_record(watch.directory).job
+        assert job.loader.user is not None
+        return job.workload.batch_size, job.loader.user.samples
+
+    assert samples([torch.ones(4, 3)] * 2) == (4, 8)
+    assert samples(ragged, batch_size=9) == (9, 18)
+    assert samples(ragged) == (4, 8)
+    assert samples([object()] * 2) == (1, 2)
+    lists = TensorDataset(torch.ones(6, 2))
+    boxes = DataLoader(lists, batch_size=3, collate_fn=lambda batch: ragged[0])
+    assert samples(boxes) == (3, 6)
+
+
+def test_ranks_of_one_launch_share_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for rank in (1, 0):
+        monkeypatch.setattr(context, "_counts", Counter())  # each rank is a process of its own
+        watch = iobench.watch([torch.ones(2)] * 9, results=tmp_path, rank=rank, world=3)
+        with watch as batches:
+            list(batches)
+        doc = leaves_record(watch.directory)
+        found.append((watch.directory, doc.job.accelerators, doc.job.repetitions[0].steps))
+    assert [each[1:] for each in found] == [(1, 9), (2, 18)]
+    assert found[0][0] == found[1][0]
+    assert doc.job.watched is not None
+    assert (doc.job.watched.ranks, doc.job.watched.world) == ([0, 1], 3)
+    assert "watch.ranks" in {each.rule for each in doc.findings}
+    assert doc.host.cores  # rank 0 describes the host
+    events = read_events(tmp_path / doc.run_id / "events.parquet")
+    assert np.unique(events["rank"]).tolist() == [0, 1]
+    # The same rank once more, of the same parent process: not a part of this launch.
+    monkeypatch.setattr(context, "_counts", Counter())
+    with (again := iobench.watch([1], results=tmp_path, rank=0, world=3)) as batches:
+        list(batches)
+    assert again.directory not in (None, found[0][0])
+
+
+def test_a_launch_is_told_from_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = place.shared_directory(tmp_path, "a", 0, 0)
+    assert place.shared_directory(tmp_path, "a", 1, 0) == first
+    assert place.shared_directory(tmp_path, "a", 0, 1) != first
+    assert place.shared_directory(tmp_path, "b", 0, 0) != first
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert place.shared_directory(tmp_path, "a", 0, 0) != first
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"loader": 5},
+        {"loader": None},
+        {"name": "../up"},
+        {"name": ""},
+        {"batch_size": 0},
+        {"rank": 2},
+        {"rank": 2, "world": 2},
+        {"rank": -1, "world": 2},
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        iobench.watch(arguments.pop("loader", [1]), results=tmp_path, **arguments)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_context_is_entered_once(tmp_path: Path) -> None:
+    watch = iobench.watch([1], results=tmp_path)
+    with watch:
+        pass
+    with pytest.raises(UsageError), watch:
+        pass
+
+
+def test_synchronize_awaits_the_device(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        synchronize=lambda: clock.sleep(20),
+    )
+    monkeypatch.setattr(meter.torch, "cuda", device)
+    for asked, busy_ms in ((False, 5), (True, 25)):
+        loader = Planted(lambda: clock.sleep(1), 6)
+        with (
+            watch := iobench.watch(loader, results=tmp_path, synchronize=asked, name=f"s{asked}")
+        ) as batches:
+            for _ in batches:
+                clock.sleep(5)
+        doc = leaves_record(watch.directory)
+        assert doc.job.repetitions[0].busy_s == pytest.approx(6 * busy_ms / 1e3)
+        assert doc.job.watched is not None
+        assert doc.job.watched.synchronized is asked
+
+
+def test_the_dataloader_in_a_wrapper_is_found() -> None:
+    loader, other = of_torch(0), of_torch(0)
+    for wrapper in (
+        SimpleNamespace(loader=loader, name="x"),
+        SimpleNamespace(pipeline=[loader, len]),
+        SimpleNamespace(iterables={"train": loader}, again=loader),
+        loader,
+    ):
+        assert inner_loader(wrapper) is loader
+    deeper = SimpleNamespace(inner=SimpleNamespace(loader=loader))
+    for none in (SimpleNamespace(train=loader, valid=other), deeper, iter([1]), [loader], None):
+        assert inner_loader(none) is None
