@@ -1,0 +1,1 @@
+"""What a training needs beside the bytes: labels, images with a shape, a transform, a collate."""

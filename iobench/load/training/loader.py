@@ -1,0 +1,215 @@
+"""iobench's own loader for a training: batches of samples with their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from ...errors import UsageError
+from ...schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
+from ..delivered import Stats
+from ..loader import Batch, BatchLoader
+from ..order import BatchPlan, Indices
+from ..reader import BatchReader
+from .collate import COLLATES, Collate, pad, ragged
+from .finish import NoteShapes, Transform, Transformed, as_samples, in_layout
+from .labels import Labels
+from .sources import Label
+
+Layout = Literal["HWC", "CHW"]
+
+_STATE = ("samples", "batch_size", "rank", "world", "seed")
+"""What must be the same for a state to be continued."""
+
+
+class _Pair(NamedTuple):
+    samples: Any
+    labels: torch.Tensor | list[Label] | None
+
+
+class Examples(_Pair):
+    """A batch for a training, as other loaders give it: the tuple ``samples, labels``.
+
+    ``samples``: what the transform and the collate gave. Without them, it is uint8 [samples,
+    height, width, channels] for images (``layout="CHW"``: channels first), and [samples, bytes] for
+    other samples; a list for ``collate="list"``, a ``Padded`` for ``"pad"``. ``labels``: int64
+    [samples], or a list of raw labels, or None if there are none.
+
+    ``indices``: int64 [samples], the numbers of the samples in the dataset. ``stats``: what it cost
+    to read them. Both are None in a copy that other software made, such as one on a device.
+    """
+
+    indices: Indices | None = None
+    stats: Stats | None = None
+
+
+class Wishes(NamedTuple):
+    """What a training asks of the loader; None: not asked for."""
+
+    layout: str | None = None
+    transform: Transform | None = None
+    collate: Collate | None = None
+
+    def check(self, reader: BatchReader, reading: ReaderSpec) -> None:
+        """Raise UsageError for what this dataset cannot give, or what is no valid value."""
+        if self.layout not in (None, "HWC", "CHW"):
+            raise UsageError(f"layout '{self.layout}' is not known", remedy="use 'HWC' or 'CHW'")
+        if self.layout is not None and not reader.shaped:
+            raise UsageError(
+                f"layout is for images, and samples of content '{reader.manifest.spec.content}' "
+                "are delivered as bytes" + ("" if reading.decode else " with reader.decode off"),
+                remedy="leave layout out, and make the arrays in a transform",
+            )
+        if reader.shaped and reading.crop is not None:
+            raise UsageError(
+                "reader.crop counts bytes, so that an image would lose its shape",
+                remedy="crop the image in a transform, and leave reader.crop out",
+            )
+        if self.transform is not None and not callable(self.transform):
+            raise UsageError(
+                f"the transform is a {type(self.transform).__name__}",
+                remedy="pass a function that takes a sample and returns one",
+            )
+        if not (self.collate is None or self.collate in COLLATES or callable(self.collate)):
+            raise UsageError(
+                f"collate {self.collate!r} is not known",
+                remedy="use 'stack', 'pad', 'list', or a function that takes a list of samples",
+            )
+
+    def finish(self, loading: LoaderSpec) -> NoteShapes:
+        """Return what the workers do with a batch. Raises UsageError."""
+        if self.transform is None and (self.collate is None or isinstance(self.collate, str)):
+            return NoteShapes()
+        work = Transformed(self.transform, self.collate or "stack", self.layout)
+        processes = loading.workers and loading.transport != "thread"
+        if processes and loading.start_method != "fork":
+            work.check_sendable(loading.start_method)
+        return work
+
+
+def loading_for(wishes: Wishes, loading: LoaderSpec) -> LoaderSpec:
+    """Return the loader's settings for these wishes.
+
+    What a transform returns has no known size, so that it is not sent in the ring's slots. Raises
+    UsageError for a loader that has no labels, shapes and transforms.
+    """
+    if loading.kind != OWN_LOADER:
+        raise UsageError(
+            f"labels, layout, transform and collate are of iobench's own loader, not of "
+            f"'{loading.kind}'",
+            remedy=f"leave loader kind out, or use {loading.kind} directly",
+        )
+    if loading.transport == "null":
+        raise UsageError(
+            "transport 'null' delivers only byte counts, and no samples",
+            remedy="use transport 'ring', 'tensor' or 'thread'",
+        )
+    if loading.transport == "ring" and wishes.finish(loading).replaces:
+        return loading.model_copy(update={"transport": "tensor"})
+    return loading
+
+
+class TrainingLoader:
+    """Iterates over ``Examples``: the batches of one rank in one epoch.
+
+    ``labels``: those of the dataset, or None. ``len()`` is the number of batches of the epoch. The
+    order depends on seed and epoch alone, not on the number of workers. (For Parquet, workers
+    change the order in which the same batches come.)
+    """
+
+    def __init__(
+        self,
+        inner: BatchLoader,
+        labels: Labels | None,
+        wishes: Wishes,
+        facts: Mapping[str, int],
+    ) -> None:
+        """``facts``: values of ``samples``, ``batch_size``, ``rank``, ``world`` and ``seed``."""
+        self.labels = labels
+        self.inner = inner
+        self._wishes = wishes
+        self._facts = {name: facts[name] for name in _STATE}
+        self._plan = inner.plan_epoch
+        self._skip = self._done = 0
+        inner.plan_epoch = self._rest
+
+    def _rest(self, epoch: int) -> BatchPlan:
+        plan: BatchPlan = self._plan(epoch)
+        return plan.after(self._skip) if self._skip else plan
+
+    @property
+    def epoch(self) -> int:
+        return self.inner.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that the next iteration reads; each epoch has its own order.
+
+        The epoch of a state that was loaded begins where the state was taken.
+        """
+        if epoch != self.inner.epoch:
+            self._skip = self._done = 0
+        self.inner.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self._plan(self.inner.epoch))
+
+    def __iter__(self) -> Iterator[Examples]:
+        self._done = self._skip
+        batches = iter(self.inner)
+        first = next(batches, None)  # the plan of the epoch is taken with the first batch
+        self._skip = 0
+        if first is None:
+            return
+        self._done += 1
+        yield self._examples(first)
+        del first
+        for batch in batches:
+            self._done += 1
+            yield self._examples(batch)
+
+    def _examples(self, batch: Batch) -> Examples:
+        labels = self.labels.of(batch.indices) if self.labels is not None else None
+        found = Examples(self._samples(batch), labels)
+        found.indices, found.stats = batch.indices, batch.stats
+        return found
+
+    def _samples(self, batch: Batch) -> Any:
+        finish, layout = self.inner.finish, self._wishes.layout
+        if finish is not None and finish.replaces:
+            return batch.made
+        shapes: Any = batch.made
+        if self._wishes.collate in ("list", "pad"):
+            assert batch.data is not None
+            samples = list(as_samples(batch.data, batch.offsets, batch.lengths, shapes, layout))
+            return samples if self._wishes.collate == "list" else pad(samples)
+        table = batch.lengths[:, None] if shapes is None else shapes
+        if (table != table[0]).any():
+            raise ragged({tuple(shape) for shape in table.tolist()})
+        whole = batch.stacked()
+        return whole if shapes is None else in_layout(whole.view(len(batch), *table[0]), layout)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the place in the epoch, after the last batch that the loop got."""
+        return {"epoch": self.inner.epoch, "batches": self._done, **self._facts}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue where a state was taken: the next iteration leaves out the batches before it.
+
+        The number of workers may be another one. Raises UsageError for a state of another dataset,
+        batch size, seed, rank or number of ranks.
+        """
+        for name, value in self._facts.items():
+            if state.get(name) != value:
+                raise UsageError(
+                    f"the state was taken with {name} {state.get(name)}, but this loader has "
+                    f"{value}",
+                    remedy="make the loader with the same dataset and settings",
+                )
+        self.inner.set_epoch(int(state["epoch"]))
+        self._skip = self._done = int(state["batches"])
+
+    def shutdown(self) -> None:
+        """End the workers now, not only when the loader is garbage-collected."""
+        self.inner.shutdown()
