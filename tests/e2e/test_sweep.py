@@ -17,7 +17,7 @@ import pytest
 from iobench.cli.main import main
 from iobench.errors import SpecError
 from iobench.runner.sweeping.plan import plan_sweep
-from iobench.schema.sweep import Sweep, combinations, load_sweep, parse_axis
+from iobench.schema.sweep import Sweep, combinations, load_sweep, parse_axis, save_sweep
 from tests.processes import completed, in_process
 
 WORKLOAD = """
@@ -316,3 +316,63 @@ def test_axes_and_their_products() -> None:
     ]  # fmt: skip
     with pytest.raises(SpecError):
         parse_axis("=1")
+
+
+WALK = """
+name: mine
+workload: ./tiny.yaml
+set: {loader.workers: 0}
+walk:
+  - {name: batch size, key: batch_size, values: [16]}
+  - {name: reads in flight, key: reader.concurrency, values: [8]}
+  - {name: an old one, not_measured: ended with 2.8}
+"""
+
+
+def test_a_walk_goes_on_where_its_time_ended(home: Path) -> None:
+    (home / "mine.yaml").write_text(WALK)
+    assert completed("generate", "./tiny-data.yaml", "--to", "data", "-q", cwd=home).returncode == 0
+    asked = ("mine.yaml", "--data", "data", "--repeat", "1", "--json")
+    found = document(completed("sweep", *asked, "--instance", "c7i.2xlarge", cwd=home))
+    assert found["status"] == "ok"
+    assert {point["data"] for point in found["points"]} == {"data"}
+    steps = [row["step"] for row in found["steps"]]
+    assert steps == ["baseline", "batch size", "reads in flight", "an old one"]
+    assert all(row["samples_per_usd"] for row in found["steps"][:3])
+    assert found["steps"][3]["not_measured"] == "ended with 2.8"
+    assert (home / "data" / "manifest.json").is_file()
+    place = home / found["directory"]
+    assert (place / "report.html").is_file()
+    cut = load_sweep(place)
+    cut.points, cut.walked, cut.status = cut.points[:2], 1, "interrupted"
+    last = cut.points[1]
+    last.runs, last.samples_per_s, last.seconds = [], [], []
+    save_sweep(place, cut)
+    again = document(completed("sweep", "--resume", place, "--json", cwd=home))
+    assert again["status"] == "ok"
+    assert [len(point["runs"]) for point in again["points"]] == [1] * 4
+    assert again["points"][0]["runs"] == found["points"][0]["runs"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mine.yaml", "--to", "d", "--data", "data"),
+        ("mine.yaml", "--data", "data", "--samples", "3"),
+        ("mine.yaml", "--data", "data", "--one-at-a-time"),
+        ("./tiny.yaml", "--data", "data", "--sweep", "dataset.format=files"),
+        ("./tiny.yaml", "--data", "data", "--sweep", "loader.workers=1,2", "--time", "3s"),
+        ("./tiny.yaml", "--data", "data"),
+        ("mine.yaml",),
+    ],
+    ids=" ".join,
+)
+def test_data_that_exists_is_not_generated(
+    home: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "mine.yaml").write_text(WALK)
+    monkeypatch.chdir(home)
+    assert in_process("generate", "./tiny-data.yaml", "--to", "data", "-q")[0] == 0
+    code, out, err = in_process("sweep", *words)
+    assert (code, out, err.count("\n")) == (2, "", 1), (code, out, err)
+    assert not (home / "results").exists()

@@ -166,17 +166,21 @@ def _planned(
     """The points of the sweep's record, each with its runs that can be used."""
     points = []
     keys = list(dict.fromkeys(key for point in planned for key in point.settings))
+    visited: dict[tuple[str, ...], list[str]] = {}  # a walk has some settings in several steps
     for each in planned:
-        settings = {key: setting_text(each.settings.get(key)) for key in keys}
-        runs = [documents[name] for name in each.runs if name in documents]
+        texts = tuple(setting_text(each.settings.get(key)) for key in keys)
+        visited.setdefault(texts, []).extend(each.runs)
+    for texts, names in visited.items():
+        settings = dict(zip(keys, texts, strict=True))
+        runs = [documents[name] for name in names if name in documents]
         if runs:
             points.append(Point(settings, merge(runs)))
         else:
             left_out.append(f"{settings_text(settings)}: no run can be used")
-    names = {point.document.job.workload.name for point in points}
-    if len(names) > 1:
+    workloads = {point.document.job.workload.name for point in points}
+    if len(workloads) > 1:
         raise UsageError(
-            f"the runs are of several workloads: {', '.join(sorted(names))}",
+            f"the runs are of several workloads: {', '.join(sorted(workloads))}",
             remedy="choose one with --workload",
         )
     return points

@@ -64,6 +64,9 @@ def confirm(
             "repetitions": max(repetitions, MIN_VISITS),
             "calibration_s": 0.0,
             "planned": [],
+            "preset": "",
+            "walk": [],
+            "walked": 0,
         }
     )
     directory = new_directory(results, f"confirm-{Path(sweep.workload).stem}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
-from ...dataset import load_dataset_spec
+from ...dataset import find_dataset, load_dataset_spec
 from ...errors import SpecError, UsageError
 from ...generator.target import dataset_id
 from ...registry import CODECS, CONTENTS, FORMATS
@@ -52,7 +54,7 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
     Each point is checked as far as possible without data. Points with the same meaning are merged.
     Raises UsageError, SpecError.
     """
-    base = {key: _value_now(sweep, key) for key in sweep.axes}
+    base = {key: value_now(sweep, key) for key in sweep.axes}
     today = _meaning(*resolve(sweep, base))
     points: dict[str, SweepPoint] = {}  # by what their settings mean
     folded: list[str] = []
@@ -65,17 +67,14 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
         asked.append((base, *resolve(sweep, base)))
         folded.append(f"today's settings, {describe(base)}, were added as a point")
     for settings, workload, spec in asked:
-        CONTENTS.open(spec.content)
-        CODECS.open(spec.codec)
-        check_asked(workload, accelerators=sweep.accelerators, repetitions=sweep.repetitions)
+        _check_point(sweep, workload, spec)
         meaning = _meaning(workload, spec)
         if meaning in points:
             same = describe(points[meaning].settings)
             folded.append(f"{describe(settings)} is the same as {same}")
             points[meaning].also.append(settings)
             continue
-        data = place_of_data(sweep, spec)
-        points[meaning] = SweepPoint(settings=settings, data=data, dataset_bytes=spec.nominal_bytes)
+        points[meaning] = _point(sweep, settings, spec)
     # If a budget leaves points out, today's settings should not be among them.
     now = points.pop(today)
     return sweep.model_copy(
@@ -88,25 +87,46 @@ def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:
     )
 
 
+def plan_points(sweep: Sweep, asked: Sequence[Settings]) -> list[SweepPoint]:
+    """A point for each of the settings, checked as far as possible without data.
+
+    Raises UsageError, SpecError.
+    """
+    points = []
+    for settings in asked:
+        workload, spec = resolve(sweep, settings)
+        _check_point(sweep, workload, spec)
+        points.append(_point(sweep, settings, spec))
+    return points
+
+
+def _check_point(sweep: Sweep, workload: Workload, spec: DatasetSpec) -> None:
+    CONTENTS.open(spec.content)
+    CODECS.open(spec.codec)
+    check_asked(workload, accelerators=sweep.accelerators, repetitions=sweep.repetitions)
+
+
+def _point(sweep: Sweep, settings: Settings, spec: DatasetSpec) -> SweepPoint:
+    data = place_of_data(sweep, spec)
+    return SweepPoint(settings=dict(settings), data=data, dataset_bytes=spec.nominal_bytes)
+
+
 def _meaning(workload: Workload, spec: DatasetSpec) -> str:
     """Return a text that is equal for settings that mean the same (``64MiB`` and 67108864)."""
     return f"{workload.model_dump_json()}{spec.identity()}"
 
 
 def resolve(sweep: Sweep, settings: Settings) -> tuple[Workload, DatasetSpec]:
-    """The workload and the dataset of a point. Raises SpecError, UnknownNameError."""
-    given = [
-        *sweep.overrides,
-        *(
-            f"{key}={setting_text(value)}"
-            for key, value in settings.items()
-            # A storage option without a value is left out: the storage's default holds.
-            if value is not None or not key.startswith("storage.")
-        ),
-    ]
-    workload = load_workload(
-        sweep.workload, [text for text in given if not text.startswith(DATASET)]
-    )
+    """The workload and the dataset of a point. Raises SpecError, UnknownNameError.
+
+    Where the sweep reads a dataset that exists, it raises UsageError for a point that needs another
+    one, and what ``find_dataset`` raises.
+    """
+    workload, given = workload_of(sweep, settings), _given(sweep, settings)
+    if sweep.data:
+        spec = _existing(sweep.data, json.dumps(workload.storage_options(), sort_keys=True))
+        _check_same_data(sweep, spec, given)
+        return workload, spec
     of_dataset = [text.removeprefix(DATASET) for text in given if text.startswith(DATASET)]
     form = FORMATS.open(
         load_dataset_spec(
@@ -125,6 +145,54 @@ def resolve(sweep: Sweep, settings: Settings) -> tuple[Workload, DatasetSpec]:
         size_bytes=sweep.size_bytes,
     )
     return workload, spec
+
+
+def workload_of(sweep: Sweep, settings: Settings) -> Workload:
+    """The workload of a point. Raises SpecError, UnknownNameError.
+
+    If the visits of the sweep have a number of samples, they are trained on in whole batches.
+    """
+    given = _given(sweep, settings)
+    workload = load_workload(
+        sweep.workload, [text for text in given if not text.startswith(DATASET)]
+    )
+    if sweep.samples_per_visit is None:
+        return workload
+    steps = round(sweep.samples_per_visit / (workload.batch_size * sweep.accelerators))
+    return workload.model_copy(update={"max_steps": max(1, steps)})
+
+
+def _given(sweep: Sweep, settings: Settings) -> list[str]:
+    return [
+        *sweep.overrides,
+        *(
+            f"{key}={setting_text(value)}"
+            for key, value in settings.items()
+            # A storage option without a value is left out: the storage's default holds.
+            if value is not None or not key.startswith("storage.")
+        ),
+    ]
+
+
+@lru_cache(maxsize=8)
+def _existing(data: str, options: str) -> DatasetSpec:
+    """The specification of a dataset that exists; read once, since many points have it."""
+    return find_dataset(data, json.loads(options))[0].spec
+
+
+def _check_same_data(sweep: Sweep, spec: DatasetSpec, given: Sequence[str]) -> None:
+    """Raise UsageError for a setting of the dataset that the existing one does not have."""
+    for text in given:
+        key, _, value = text.partition("=")
+        if not key.startswith(DATASET):
+            continue
+        changed = [f"{key.removeprefix(DATASET)}={value}"]
+        wanted = apply_overrides(spec.model_dump(mode="json"), changed)
+        if build(DatasetSpec, wanted, where="--sweep") != spec:
+            raise UsageError(
+                f"{key}={value} needs another dataset than the one at {sweep.data}",
+                remedy="use --to DIR instead of --data, so that each dataset is generated there",
+            )
 
 
 def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
@@ -167,7 +235,7 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
     return groups
 
 
-def _value_now(sweep: Sweep, key: str) -> Setting:
+def value_now(sweep: Sweep, key: str) -> Setting:
     """The value that a key has today, in the workload or its dataset.
 
     Raises SpecError for a key that does not exist.
@@ -210,7 +278,12 @@ def _refuse_unknown(sweep: Sweep, key: str, workload: Workload, spec: DatasetSpe
 
 
 def place_of_data(sweep: Sweep, spec: DatasetSpec) -> str:
-    """Location of a point's dataset, which is generated and removed again, below ``data_root``."""
+    """Location of a point's dataset: the one that exists, or a folder below ``data_root``.
+
+    The latter is generated and removed again.
+    """
+    if sweep.data:
+        return sweep.data
     return below(sweep.data_root, f"{spec.name}-{dataset_id(spec)[:8]}")
 
 
@@ -218,4 +291,5 @@ def new_sweep(results: Path, command: Sequence[str], asked: Sweep) -> tuple[Swee
     """Begin the sweep that was asked for: with a time, a command and a fresh directory."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
     sweep = asked.model_copy(update={"created": created, "command": list(command)})
-    return sweep, new_directory(results, f"sweep-{Path(sweep.workload).stem}")
+    named = sweep.preset or Path(sweep.workload).stem
+    return sweep, new_directory(results, f"sweep-{named}")

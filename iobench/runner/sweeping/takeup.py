@@ -19,7 +19,7 @@ from ...schema.workload import option_texts
 from ...schema.yamlfile import read_yaml
 from ...storage import is_local, open_storage
 from ...text import printable
-from .plan import place_of_data, resolve
+from .plan import place_of_data, resolve, workload_of
 
 _STORAGE = "storage"
 
@@ -30,6 +30,7 @@ class Given:
 
     workload: str | None = None
     data_root: str | None = None
+    data: str | None = None
     overrides: Sequence[str] = ()
     axes: Mapping[str, Sequence[Setting]] = field(default_factory=dict)
 
@@ -42,9 +43,10 @@ def take_up(directory: Path, given: Given) -> Sweep:
     """
     sweep = load_sweep(directory)
     _check_given(sweep, given)
-    if not is_local(sweep.data_root):
+    place = sweep.data or sweep.data_root
+    if not is_local(place):
         _check_confirmed(sweep, given, directory / SWEEP_FILE)
-    open_storage(sweep.data_root)  # raises an error for an unusable URL; nothing is contacted
+    open_storage(place)  # raises an error for an unusable URL; nothing is contacted
     points = [
         point.model_copy(update={"data": place_of_data(sweep, resolve(sweep, point.settings)[1])})
         for point in sweep.points
@@ -54,8 +56,13 @@ def take_up(directory: Path, given: Given) -> Sweep:
 
 def _check_given(sweep: Sweep, given: Given) -> None:
     for flag, now, then in (
-        ("the workload", given.workload, sweep.workload),
+        (
+            "the workload",
+            None if given.workload == sweep.preset else given.workload,
+            sweep.workload,
+        ),
         ("--to", given.data_root, sweep.data_root),
+        ("--data", given.data, sweep.data),
     ):
         if now is not None and now != then:
             raise UsageError(
@@ -75,15 +82,17 @@ def _check_given(sweep: Sweep, given: Given) -> None:
 def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:
     """Raise UsageError unless the user has said where requests go, and how."""
     allowed = list(_storages(sweep, given))
-    said = given.data_root == sweep.data_root
+    flag = "--data" if sweep.data else "--to"
+    said = given.data == sweep.data if sweep.data else given.data_root == sweep.data_root
     if said and all(
-        resolve(sweep, point.settings)[0].storage_options() in allowed for point in sweep.points
+        workload_of(sweep, point.settings).storage_options() in allowed for point in sweep.points
     ):
         return
+    place = printable(sweep.data or sweep.data_root, 100)
     raise UsageError(
-        f"{path} names the data at '{printable(sweep.data_root, 100)}', but iobench does not use "
-        "an address only because a file contains it",
-        remedy="if that is your data, give --to again, and also the workload's file, "
+        f"{path} names the data at '{place}', but iobench does not use an address only because a "
+        "file contains it",
+        remedy=f"if that is your data, give {flag} again, and also the workload's file, "
         "--set storage.KEY=VALUE and --sweep storage.KEY=A,B if the sweep had them",
     )
 

@@ -7,12 +7,14 @@ first visit of a point measures the ceilings.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...analyse.tuning.points import Point
+from ...analyse.tuning.walk import called
+from ...dataset import find_dataset
 from ...errors import (
     DatasetError,
     InterruptedRun,
@@ -24,6 +26,7 @@ from ...generator import discard, generate
 from ...schema.record import TrainingRecord
 from ...schema.sweep import (
     SWEEP_FILE,
+    Settings,
     Sweep,
     SweepPoint,
     describe,
@@ -31,20 +34,20 @@ from ...schema.sweep import (
     save_sweep,
 )
 from ...storage import open_storage
+from ...storage.catalog import innermost
 from ...storage.local.storage import LocalStorage
 from ...storage.locks.lock import Lease, exclusive
 from ...storage.locks.reading import reading
-from ...units import format_bytes, format_duration, format_rate
-from ..experiment import Options
-from ..experiment import run as run_plan
-from ..plan import make_plan
+from ...units import format_bytes, format_count, format_duration, format_rate
 from ..progress import Progress, Silent, expect
+from .apart import Visit, measure, measure_apart, needs_a_process
 from .plan import (
     OVER_BUDGET,
     Budget,
     groups_within,
     resolve,
 )
+from .walk import about_step, next_step
 
 HOPELESS = 0.5
 """A point whose best visit is below this share of the best point's worst visit is dropped."""
@@ -153,7 +156,7 @@ class _Visits:
             if point.failed == OVER_BUDGET or point.failed.startswith(IN_USE):
                 point.failed = ""
         try:
-            for group in groups_within(sweep, self.budget):
+            for group in self._groups():
                 try:
                     self._visit_group(group)
                 finally:
@@ -166,19 +169,36 @@ class _Visits:
             raise InterruptedRun(
                 f"interrupted; continue with: iobench sweep --resume {self.directory}"
             ) from None
+        if sweep.walk:
+            next_step(sweep)  # the points for which no time is left
         short = [
             point
             for point in sweep.points
             if len(point.runs) < sweep.repetitions and not point.dropped and not point.failed
         ]
         sweep.left_out += [
-            f"{describe(point.settings)}: {len(point.runs)} of {sweep.repetitions} repetitions, "
+            f"{called(sweep, point)}: {len(point.runs)} of {sweep.repetitions} repetitions, "
             "no time left"
             for point in short
         ]
         sweep.status = "out of time" if short else "ok"
         save_sweep(self.directory, sweep)
         return sweep
+
+    def _groups(self) -> Iterator[list[SweepPoint]]:
+        """Yield the points that take turns; the next step of a walk depends on the one before."""
+        if not self.sweep.walk:
+            yield from groups_within(self.sweep, self.budget)
+            return
+        before: list[SweepPoint] = []
+        while group := next_step(self.sweep):
+            if group == before:  # no time is left for its other visits
+                return
+            save_sweep(self.directory, self.sweep)
+            for line in about_step(group):
+                self.tell(line)
+            yield group
+            before = group
 
     def _visit_group(self, group: list[SweepPoint]) -> None:
         for number in range(self.sweep.repetitions):
@@ -200,12 +220,17 @@ class _Visits:
                         continue
                 _visit(self.sweep, point, number, self.directory, self.progress, self.tell)
                 save_sweep(self.directory, self.sweep)
-            if self.budget.drop:
-                _drop_hopeless(self.sweep, self.tell)
+            if self.budget.drop and self.sweep.walk:
+                _drop_hopeless(self.sweep, group, group[0].settings, self.tell)
+            elif self.budget.drop:
+                _drop_hopeless(self.sweep, self.sweep.points, self.sweep.default, self.tell)
 
     def _provide(self, point: SweepPoint) -> bool:
         """Generate the point's dataset if necessary, and lock it; return whether this succeeded."""
-        _, spec = resolve(self.sweep, point.settings)
+        workload, spec = resolve(self.sweep, point.settings)
+        if self.sweep.data:
+            self._hold(point.data, workload.storage_options())
+            return True
         self.progress.phase(f"generating {point.data}")
         storage = open_storage(point.data)
         take_over = self.budget.break_lock
@@ -228,12 +253,19 @@ class _Visits:
             self.tell(f"generated {format_bytes(report.written_bytes)} at {rate}: {point.data}")
         return True
 
+    def _hold(self, data: str, options: Mapping[str, str]) -> None:
+        """Lock a dataset that exists, together with other readers. Raises IobenchError."""
+        manifest, _ = find_dataset(data, options)
+        home, held = innermost(open_storage(data, options=options)), ExitStack()
+        held.enter_context(reading(home, manifest, verb="sweep", break_dead=self.budget.break_lock))
+        self.held[data] = held
+
     def _release(self) -> None:
-        """Release the datasets, and remove those that nobody else reads."""
+        """Release the datasets, and remove those that were generated and that nobody else reads."""
         while self.held:
             data, held = self.held.popitem()
             held.close()
-            if self.budget.keep_data:
+            if self.budget.keep_data or self.sweep.data:
                 continue
             try:
                 discard(data, break_lock=self.budget.break_lock)
@@ -252,28 +284,27 @@ def _visit(
     workload, _ = resolve(sweep, point.settings)
     began = time.monotonic()
     first = not point.runs
-    options = Options(
-        results=directory,
-        command=tuple(sweep.command),
+    asked = Visit(
+        workload=workload,
+        data=point.data,
+        accelerators=sweep.accelerators,
+        seed=sweep.seed + number,
+        results=str(directory),
+        command=sweep.command,
         calibration_s=sweep.calibration_s if first else 0.0,
-        rules="quick",
-        knock_outs=False,
         prove=first,
     )
     try:
-        plan = make_plan(
-            workload,
-            point.data,
-            accelerators=sweep.accelerators,
-            repetitions=1,
-            seed=sweep.seed + number,
-        )
-        doc, run_directory = run_plan(plan, options, progress)
+        if needs_a_process(workload):
+            progress.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
+            doc, run_directory = measure_apart(asked)
+        else:
+            doc, run_directory = measure(asked, progress)
     except InterruptedRun:
         raise
     except IobenchError as error:
         point.failed = str(error)
-        tell(f"{describe(point.settings)}: {error}")
+        tell(f"{called(sweep, point)}: {error}")
         return
     false = next(
         (
@@ -285,14 +316,14 @@ def _visit(
     )
     if false:  # only the first visit checks the delivery
         point.failed = false
-        tell(f"{describe(point.settings)}: {false}")
+        tell(f"{called(sweep, point)}: {false}")
         return
     repetition = doc.job.repetitions[0]
     rate = repetition.samples_per_s
     if rate is None:
         why = repetition.not_measured.get("samples_per_s", "the repetition was too short")
         point.failed = f"its samples/s were not measured: {why}"
-        tell(f"{describe(point.settings)}: {point.failed}")
+        tell(f"{called(sweep, point)}: {point.failed}")
         return
     point.runs.append(run_directory.name)
     point.samples_per_s.append(rate)
@@ -300,8 +331,8 @@ def _visit(
     _keep_costs(point, doc)
     took = format_duration(point.seconds[-1])
     tell(
-        f"{number + 1}/{sweep.repetitions}  {describe(point.settings)}: "
-        f"{rate:,.0f} samples/s ({took})"
+        f"{number + 1}/{sweep.repetitions}  {called(sweep, point)}: "
+        f"{format_count(rate)} samples/s ({took})"
     )
 
 
@@ -314,13 +345,18 @@ def _keep_costs(point: SweepPoint, doc: TrainingRecord) -> None:
     point.cpu_s_per_gb.append(measured.cpu_s_per_gb)
 
 
-def _drop_hopeless(sweep: Sweep, tell: Callable[[str], None]) -> None:
+def _drop_hopeless(
+    sweep: Sweep,
+    points: Sequence[SweepPoint],
+    keep: Settings | None,
+    tell: Callable[[str], None],
+) -> None:
     """Drop points that are so slow that noise can't be the reason.
 
-    Today's settings are kept, because the others are compared with them.
+    The settings ``keep`` are kept, because the others are compared with them.
     """
     measured = [
-        p for p in sweep.points if len(p.samples_per_s) >= _VISITS_BEFORE_DROPPING and not p.failed
+        p for p in points if len(p.samples_per_s) >= _VISITS_BEFORE_DROPPING and not p.failed
     ]
     if not measured:
         return
@@ -328,12 +364,11 @@ def _drop_hopeless(sweep: Sweep, tell: Callable[[str], None]) -> None:
     for point in measured:
         if (
             not point.dropped
-            and point.settings != sweep.default
+            and point.settings != keep
             and max(point.samples_per_s) < HOPELESS * min(best.samples_per_s)
         ):
             point.dropped = (
-                f"below {HOPELESS:.0%} of {describe(best.settings)} after {len(point.runs)} "
-                "repetitions"
+                f"below {HOPELESS:.0%} of {called(sweep, best)} after {len(point.runs)} repetitions"
             )
             if len(point.runs) < sweep.repetitions:
-                tell(f"{describe(point.settings)}: dropped, {point.dropped}")
+                tell(f"{called(sweep, point)}: dropped, {point.dropped}")

@@ -1,0 +1,197 @@
+"""A walk of ``iobench sweep``: its table, what helped, and the command with the best settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from ..analyse.tuning import walk
+from ..analyse.tuning.walk import ALL, BASELINE, Tried, samples_per_usd
+from ..schema.sweep import Sweep, describe, setting_text
+from ..units import format_count
+from .again import command_sections, quoted
+from .figures import BLANK, figure, raw, spread_of, word
+from .glance import ended
+from .sections import (
+    Axis,
+    Cell,
+    Column,
+    Headline,
+    Item,
+    Items,
+    Range,
+    Ranges,
+    Row,
+    Section,
+    Source,
+    Table,
+)
+from .tried import interval
+
+_USD = "samples_per_usd"
+
+NOTE = (
+    "Samples/s: median [min, max] of the visits. Ratio: to the settings that were kept before, "
+    "which were visited in turns with it, so the rates of two rows need not have this ratio; its "
+    "interval holds with 95 % for all variants of a step together."
+)
+
+
+def sections(sweep: Sweep) -> list[Section]:
+    """The walk's table, a row for each setting that was tried, and what it tells."""
+    rows = walk.rows(sweep)
+    measured = sum(1 for row in rows if row.rates)
+    visits = max((len(row.rates) for row in rows), default=0)
+    title = f"{sweep.preset}: {measured} settings, up to {visits} visits each"
+    found = ended("This walk", sweep.status, "")
+    found.append(Headline(id="walk", title=title, sentences=tuple(_told(sweep, rows))))
+    found += _chart(rows)
+    found.append(
+        Table(
+            id="steps",
+            columns=_columns(sweep),
+            rows=tuple(_row(sweep, row) for row in rows),
+            notes=(NOTE,),
+        )
+    )
+    found.append(Source(id="best", title="The best of all", lines=(best_command(sweep),)))
+    notes = tuple(Item(text=text) for text in sweep.left_out)
+    found += [Items(id="notes", title="Notes", items=notes)] if notes else []
+    return [*found, *(command_sections(sweep.command) if sweep.command else [])]
+
+
+def facts(sweep: Sweep) -> dict[str, object]:
+    """What is computed of a walk, for its JSON document; empty for another sweep."""
+    if not sweep.walk:
+        return {}
+    return {
+        "steps": [
+            {
+                "step": row.step,
+                "setting": row.setting,
+                "samples_per_s": row.samples_per_s,
+                "ratio": None if row.ratio is None else row.ratio.model_dump(),
+                "answer": row.answer,
+                "kept": row.kept,
+                "samples_per_usd": _per_usd(sweep, row),
+                "not_measured": row.why,
+            }
+            for row in walk.rows(sweep)
+        ],
+        "kept": walk.changed(sweep, walk.kept_settings(sweep)),
+        "best_command": best_command(sweep),
+    }
+
+
+def best_command(sweep: Sweep) -> str:
+    """The command line that runs the walk's workload with all settings that were kept."""
+    kept = walk.changed(sweep, walk.kept_settings(sweep))
+    asked = [*sweep.overrides, *(f"{key}={setting_text(value)}" for key, value in kept.items())]
+    last = {text.partition("=")[0].strip(): text for text in asked}  # a later one replaces it
+    words = ["iobench", "run", sweep.workload, "--data", sweep.data or "DIR"]
+    words += ["--accelerators", str(sweep.accelerators)] if sweep.accelerators != 1 else []
+    for text in last.values():
+        if not text.startswith("dataset."):
+            words += ["--set", text]
+    return " ".join(map(quoted, words))
+
+
+def _told(sweep: Sweep, rows: list[Tried]) -> Iterator[str]:
+    """Yield what helped, what did not, and what all of it gives."""
+    yield f"It began with {describe(sweep.default or {})}."
+    helped = [row for row in rows if row.kept and row.step != ALL]
+    tried = [row for row in rows if row.rates and row.step not in (BASELINE, ALL)]
+    rest = [row for row in tried if row.step not in {each.step for each in helped}]
+    if helped:
+        each = (f"{row.setting} ({interval(row.ratio)})" for row in helped)
+        yield f"On this host these helped: {', '.join(each)}."
+    elif tried:
+        yield "On this host nothing that was tried is told to be faster than the baseline."
+    steps = dict.fromkeys(row.step for row in rest)
+    if steps:
+        what = "Of the others" if helped else "Of all steps"
+        yield f"{what}, none was kept: {', '.join(steps)}."
+    whole = next((row for row in rows if row.step == ALL and row.ratio), None)
+    if whole is not None:
+        yield f"All of them together: {interval(whole.ratio)} the baseline, visited in turns."
+    if helped:
+        yield f"Take the best of all with: {best_command(sweep)}"
+
+
+def _columns(sweep: Sweep) -> tuple[Column, ...]:
+    return (
+        Column(name="step", label="step", where="pages"),
+        Column(name="setting", label="setting"),
+        Column(name="samples_per_s", label="samples/s", unit="samples/s"),
+        *(Column(name=name, unit="samples/s", where="data") for name in ("min", "max")),
+        Column(name="visits", unit="count", where="data"),
+        Column(name="ratio", label="ratio to those kept", unit="ratio"),
+        *(Column(name=f"ratio_{name}", unit="ratio", where="data") for name in ("low", "high")),
+        Column(name="answer", label="told", where="pages"),
+        Column(
+            name=_USD,
+            label="samples/USD",
+            align="right",
+            where="data" if sweep.usd_per_hour is None else "everywhere",
+        ),
+        Column(name="kept", where="data"),
+    )
+
+
+def _row(sweep: Sweep, row: Tried) -> Row:
+    alone = row.step in (BASELINE, ALL)  # their settings are in the sentences
+    first = (word(row.step), word(row.step if alone else row.setting, row.setting))
+    rates = row.rates
+    if not rates:
+        lacking = Cell(value=None, why=f"not measured: {row.why}")
+        return Row(cells=(*first, lacking, *[BLANK] * (len(_columns(sweep)) - 3)))
+    ratio = row.ratio
+    incomplete = len(rates) < sweep.repetitions and row.step != BASELINE
+    dropped = row.point.dropped if row.point is not None and row.step != BASELINE else ""
+    marks = ["kept"] if row.kept and row.step != ALL else []
+    marks += [f"dropped: {dropped}"] if dropped and incomplete else []
+    marks += [f"{len(rates)} of {sweep.repetitions} visits"] if incomplete and not dropped else []
+    return Row(
+        cells=(
+            *first,
+            Cell(value=median(rates), text=spread_of(rates, format_count)),
+            raw(min(rates)),
+            raw(max(rates)),
+            raw(len(rates)),
+            BLANK if ratio is None else Cell(value=ratio.value, text=interval(ratio)),
+            raw(None if ratio is None else ratio.low),
+            raw(None if ratio is None else ratio.high),
+            word(row.answer),
+            figure(_per_usd(sweep, row), lambda samples: f"{samples:,.0f}"),
+            raw(row.kept),
+        ),
+        mark="; ".join(marks),
+    )
+
+
+def _per_usd(sweep: Sweep, row: Tried) -> float | None:
+    rate = row.samples_per_s
+    if rate is None or sweep.usd_per_hour is None:
+        return None
+    return samples_per_usd(rate, sweep.usd_per_hour)
+
+
+def _chart(rows: list[Tried]) -> list[Section]:
+    """Bars of samples/s, for a page."""
+    bars = tuple(
+        Range(
+            label=row.setting if row.step not in (BASELINE, ALL) else row.step,
+            text=spread_of(row.rates, format_count),
+            value=median(row.rates),
+            low=min(row.rates),
+            high=max(row.rates),
+            mark="kept" if row.kept and row.step != ALL else "",
+        )
+        for row in rows
+        if row.rates
+    )
+    if len(bars) < 2:
+        return []
+    axis = Axis(label="samples/s", unit="samples/s")
+    title = "Samples/s of each setting that was tried"
+    return [Ranges(id="walk-rates", title=title, axis=axis, rows=bars, table="steps")]

@@ -1,0 +1,346 @@
+"""A walk: which settings it keeps, which points come next, and the table of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from iobench.accelerate.possible import why_not
+from iobench.analyse.tuning.walk import ALL, BASELINE, best_of, kept_settings, points_of, rows
+from iobench.errors import InterruptedRun, IobenchError, SpecError
+from iobench.generator import generate
+from iobench.report.sections import Table
+from iobench.report.walk import best_command, facts, sections
+from iobench.runner.sweeping import walk as walking
+from iobench.runner.sweeping.apart import Visit, measure_apart
+from iobench.runner.sweeping.walk import next_step, plan_walk
+from iobench.schema.dataset import load_dataset_spec
+from iobench.schema.record import load_training
+from iobench.schema.sweep import Sweep, SweepPoint
+from iobench.schema.walk import AskedStep, WalkSpec, find_walk
+from iobench.schema.workload import AcceleratorSpec, load_workload
+from iobench.storage import open_storage
+from tests.processes import wait_until
+
+STEPS = [
+    {"name": "batch size", "key": "batch_size", "values": [64, 32]},
+    {"name": "workers", "key": "loader.workers", "values": [1]},
+    {"name": "old", "not_measured": "ended with 2.8"},
+]
+
+
+def asked(**changes: object) -> Sweep:
+    given: dict[str, object] = {"created": "", "command": [], "workload": "demo"}
+    given |= {"data_root": "d", "seed": 1, "repetitions": 4, "calibration_s": 0, "axes": {}}
+    return Sweep.model_validate(given | changes)
+
+
+def planned(*steps: dict[str, object], **changes: object) -> Sweep:
+    spec = WalkSpec.model_validate(
+        {"name": "mine", "workload": "demo", "walk": list(steps or STEPS)}
+    )
+    return plan_walk(asked(**changes), spec)
+
+
+def visited(points: list[SweepPoint], *rates: list[float]) -> None:
+    for point, each in zip(points, rates, strict=True):
+        point.samples_per_s = each
+        point.runs = [f"run{number}" for number in range(len(each))]
+        point.seconds = [1.0] * len(each)
+
+
+# What is kept
+
+
+def test_a_walk_keeps_what_is_told_to_be_faster_and_goes_on_from_there() -> None:
+    sweep = planned(overrides=["batch_size=128", "loader.workers=0"])
+    first = next_step(sweep)
+    assert [point.settings["batch_size"] for point in first] == [128, 64, 32]
+    assert next_step(sweep) == first  # as long as visits are missing
+    visited(first, [10, 10.2, 9.9, 10.1], [12, 12.2, 11.9, 12.1], [15, 15.3, 14.9, 15.1])
+    second = next_step(sweep)
+    assert [point.settings for point in second] == [
+        {"batch_size": 32, "loader.workers": 0},
+        {"batch_size": 32, "loader.workers": 1},
+    ]
+    visited(second, [15, 15.2, 14.9, 15.1], [15, 15.3, 14.8, 15.1])  # not told
+    assert kept_settings(sweep) == {"batch_size": 32, "loader.workers": 0}
+    assert next_step(sweep) == []  # one setting was kept, and its step has told its gain
+    found = {row.setting: row for row in rows(sweep)}
+    assert [row.kept for row in found.values()] == [False, False, True, False, False]
+    assert found["batch_size=64"].answer == "faster"
+    assert found["workers=1"].answer == "not told"
+    ratio = found["batch_size=32"].ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(1.5, rel=0.01)
+    assert found["old"].why == "ended with 2.8"
+
+
+def test_several_kept_settings_are_compared_with_the_beginning() -> None:
+    sweep = planned(overrides=["batch_size=128", "loader.workers=0"])
+    visited(next_step(sweep), [10, 10.2, 9.9, 10.1], [8, 8.1, 8, 8.2], [15, 15.3, 14.9, 15.1])
+    visited(next_step(sweep), [15, 15.2, 14.9, 15.1], [30, 30.3, 29.8, 30.1])
+    last = next_step(sweep)
+    assert [point.settings for point in last] == [
+        {"batch_size": 128, "loader.workers": 0},
+        {"batch_size": 32, "loader.workers": 1},
+    ]
+    visited(last, [10, 10.2, 9.9, 10.1], [30, 30.6, 29.7, 30.3])
+    assert next_step(sweep) == []
+    whole = rows(sweep)[-1]
+    assert whole.step == ALL
+    assert whole.ratio is not None
+    assert whole.ratio.value == pytest.approx(3.0)
+    assert best_command(sweep).endswith("--set batch_size=32 --set loader.workers=1")
+
+
+@pytest.mark.parametrize(
+    ("variant", "keeps"),
+    [
+        ([11.0, 11.2, 10.9, 11.1], True),
+        ([10.0, 10.3, 9.8, 10.2], False),  # not told
+        ([9.0, 9.2, 8.9, 9.1], False),
+        ([11.0, 11.2], False),  # visits are missing
+    ],
+)
+def test_a_variant_is_kept_only_if_all_visits_tell_it(variant: list[float], keeps: bool) -> None:
+    sweep = planned(STEPS[1], overrides=["loader.workers=0"])
+    points = next_step(sweep)
+    visited(points, [10, 10.2, 9.9, 10.1], variant)
+    assert (best_of(sweep, points) is points[1]) is keeps
+
+
+def test_of_many_variants_each_must_tell_more() -> None:
+    """With one variant the interval excludes 1, with ten it does not: one of them may be lucky."""
+    one = planned(STEPS[1], overrides=["loader.workers=0"])
+    lucky, before = [10.9, 10.2, 11.0, 10.7], [10.0, 10.0, 10.0, 10.0]
+    visited(next_step(one), before, lucky)
+    assert rows(one)[1].answer == "faster"
+    values = list(range(1, 11))
+    many = planned(
+        {"name": "workers", "key": "loader.workers", "values": values},
+        overrides=["loader.workers=0"],
+    )
+    visited(next_step(many), before, lucky, *[before] * 9)
+    assert rows(many)[1].answer == "not told"
+
+
+def test_what_this_host_cannot_do_is_not_visited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walking, "why_not", lambda spec: "no such thing" if spec.device else "")
+    sweep = planned({"name": "device", "key": "accelerator.device", "values": ["cpu"]}, STEPS[1])
+    points = next_step(sweep)
+    assert [point.step for point in points] == [1, 1]
+    assert points_of(sweep, 0)[1].failed == "no such thing"
+    assert {row.step: row.why for row in rows(sweep)}["device"] == "no such thing"
+
+
+def test_a_walk_ends_where_the_settings_that_it_kept_fail() -> None:
+    sweep = planned(overrides=["batch_size=128"])
+    points = next_step(sweep)
+    points[0].failed = "too few samples"
+    visited(points[1:], [10, 10.1, 10.2, 10.3], [10, 10.1, 10.2, 10.3])
+    assert next_step(sweep) == []
+    why = {row.step: row.why for row in rows(sweep)}
+    assert why["baseline"] == "too few samples"
+    assert "failed" in why["workers"]
+
+
+def test_what_has_no_time_left_is_said() -> None:
+    sweep = planned()
+    assert {row.why for row in rows(sweep) if row.step != "old"} == {"no time left"}
+    json = facts(sweep)
+    assert json["kept"] == {}
+    assert json["steps"][0]["samples_per_s"] is None
+
+
+# Files
+
+
+def test_values_by_the_cores() -> None:
+    step = AskedStep(name="t", key="k", values=[1, "cores", "cores/2", "cores-1", "all"])
+    assert step.on(8).values == [1, 8, 4, 7, "all"]
+    assert step.on(2).values == [1, 2, "all"]
+    assert AskedStep(name="t", key="k", values=["cores/2", "cores-1"]).on(1).values == []
+
+
+def test_the_built_in_walk_has_the_published_order() -> None:
+    spec = find_walk("cpu-training")
+    assert spec is not None
+    assert [step.name for step in spec.walk] == [
+        "batch size", "workers", "threads", "bfloat16", "channels_last", "compile", "allocator",
+        "NUMA binding", "ipex.optimize",
+    ]  # fmt: skip
+    begun = load_workload(spec.workload)
+    assert (begun.batch_size, begun.loader.workers) == (128, 0)
+    assert (begun.accelerator.kind, begun.accelerator.precision) == ("model", "float32")
+    assert find_walk("demo") is None
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "{name: a}",
+        "{name: a, key: batch_size}",
+        "{name: a, key: batch_size, values: [1], not_measured: x}",
+        "{name: a, key: batch_siz, values: [1]}",
+        "{name: a, key: batch_size, values: [0]}",
+        "{name: a, key: batch_size, value: [1]}",
+        "{name: a, key: batch_size, values: [1]}, {name: a, key: epochs, values: [1]}",
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, step: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{{name: mine, workload: demo, walk: [{step}]}}")
+    with pytest.raises(SpecError):
+        plan_walk(asked(), find_walk(str(path)))  # type: ignore[arg-type]
+
+
+# The table
+
+
+FOUNDING = [
+    # samples/s, USD for an hour of the host, and samples for a USD to the digit
+    (9.12, 0.357, "91,966"),
+    (24.34 / 1.86, 0.357, "131,960"),
+    (24.34, 0.357, "245,445"),
+    (37.93, 0.357, "382,487"),
+    (39.05, 0.357, "393,782"),
+    (40.73, 0.357, "410,723"),
+    (40.73, 0.1291, "1,135,771"),
+    (340.0, 1.212, "1,009,901"),
+]
+"""A published table of steps on c7i.2xlarge, the last of them on spot, and of a GPU."""
+
+
+@pytest.mark.parametrize(("samples_per_s", "usd_per_hour", "shown"), FOUNDING)
+def test_samples_for_a_usd_to_the_digit(
+    samples_per_s: float, usd_per_hour: float, shown: str
+) -> None:
+    sweep = planned(STEPS[1], repetitions=1, usd_per_hour=usd_per_hour)
+    visited(next_step(sweep), [samples_per_s], [samples_per_s])
+    table = next(each for each in sections(sweep) if isinstance(each, Table))
+    cells = [row.cells[table.at("samples_per_usd")] for row in table.rows]
+    assert [cell.text for cell in cells] == [shown, shown]
+    assert rows(sweep)[0].step == BASELINE
+    assert rows(sweep)[1].answer == "not told"  # one visit has no interval
+
+
+# A visit in a process of its own
+
+
+@pytest.fixture(scope="module")
+def visit(tmp_path_factory: pytest.TempPathFactory) -> Visit:
+    place = tmp_path_factory.mktemp("apart")
+    size = ["sample_size.mean=8192", "sample_size.stdev=0", "samples=16"]
+    generate(load_dataset_spec("cosmoflow", size), open_storage(str(place / "data")))
+    given = ["kind=model", "model=tests.networks:Tiny", "threads=1", "warm_up=0s"]
+    workload = load_workload(
+        "cosmoflow-h100",
+        [*(f"accelerator.{text}" for text in given), "batch_size=4", "cache=any", "max_steps=3"],
+    )
+    return Visit(
+        workload=workload,
+        data=str(place / "data"),
+        accelerators=1,
+        seed=1,
+        results=str(place / "results"),
+        command=["iobench", "sweep"],
+        calibration_s=0,
+        prove=False,
+    )
+
+
+def with_accelerator(visit: Visit, **changes: object) -> Visit:
+    spec = visit.workload.accelerator.model_copy(update=changes)
+    return visit.model_copy(
+        update={"workload": visit.workload.model_copy(update={"accelerator": spec})}
+    )
+
+
+@pytest.mark.slow
+def test_a_visit_apart_has_the_allocator_that_was_asked_for(
+    visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any library of the name will do: what counts is which one the rank has loaded."""
+    library = tmp_path / "libjemalloc.so.2"
+    loaded = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
+    shutil.copy(next(path for path in loaded if "/libm.so" in path or "/libm-" in path), library)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: str(library))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    found = measure_apart(with_accelerator(visit, allocator="jemalloc", threads=2))
+    trained = load_training(found.directory).job.trained
+    assert trained is not None
+    assert trained.allocator == "jemalloc"
+    assert trained.threads == 2
+    assert trained.environment["OMP_NUM_THREADS"] == "1"
+    assert trained.interop_threads
+    assert found.document.command == ["iobench", "sweep"]
+
+
+@pytest.mark.slow
+def test_a_visit_apart_that_fails_says_why(visit: Visit) -> None:
+    with pytest.raises(IobenchError, match="NotANumber"):
+        measure_apart(with_accelerator(visit, model="tests.networks:NotANumber"))
+    with pytest.raises(IobenchError) as found:
+        measure_apart(visit.model_copy(update={"data": f"{visit.data}/none"}))
+    assert "\n" not in str(found.value)
+
+
+def test_a_process_that_dies_is_told(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iobench.runner.sweeping.apart._START", "raise SystemExit('no {0}')")
+    with pytest.raises(IobenchError, match=r"ended with 1: no iobench\.runner\.sweeping\.apart"):
+        measure_apart(visit)
+
+
+@pytest.mark.slow
+def test_an_interrupted_visit_saves_what_it_has(visit: Visit) -> None:
+    endless = visit.workload.model_copy(update={"max_steps": None, "epochs": 10**6})
+    results = Path(visit.results) / "interrupted"
+    asked = visit.model_copy(update={"workload": endless, "results": str(results)})
+
+    def interrupt() -> None:
+        wait_until(lambda: any(results.glob("*/")), "no run has begun")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(InterruptedRun):
+        measure_apart(asked)
+    (run,) = results.glob("*/run.json")
+    assert load_training(run.parent).status == "interrupted"
+
+
+# The host
+
+
+def test_why_a_host_cannot_train_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spec(**given: object) -> AcceleratorSpec:
+        asked = {"kind": "model", "model": "resnet18", **given}
+        return AcceleratorSpec.model_validate(asked)
+
+    monkeypatch.setattr("iobench.accelerate.possible.nodes", lambda: [[0, 1]])
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    assert why_not(spec()) == ""
+    assert "NUMA" in why_not(spec(bind="node"))
+    assert "tcmalloc" in why_not(spec(allocator="tcmalloc"))
+    monkeypatch.setattr("iobench.accelerate.possible.nodes", lambda: [[0], [1]])
+    assert why_not(spec(bind="node")) == ""
+
+
+def test_the_threads_that_a_launcher_has_set_are_replaced() -> None:
+    """torchrun sets OMP_NUM_THREADS=1 where several ranks run and it is not set."""
+    code = (
+        "import torch; from iobench.accelerate.threads import set_threads, told_by; "
+        "print(torch.get_num_threads(), set_threads(3), torch.get_num_threads(), told_by())"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("1 3 3 {'OMP_NUM_THREADS': '1'")
