@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,12 +25,28 @@ class StepTime(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Which of the job's ranks an accelerator belongs to, and the seed of the repetition."""
+    """Which of the job's ranks an accelerator belongs to, and the seed of the repetition.
+
+    ``meeting``: a directory that the ranks share, if they exchange gradients. ``local`` and
+    ``on_host``: the number of this rank on its host, and how many ranks that has; by default all
+    ranks are on one host.
+    """
 
     rank: int
     world: int
     batch_size: int
     seed: int
+    meeting: Path | None = None
+    local: int | None = None
+    on_host: int | None = None
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """This rank's number on its host, and the number of ranks there."""
+        return (
+            self.rank if self.local is None else self.local,
+            self.world if self.on_host is None else self.on_host,
+        )
 
 
 def device_of_rank(device: str, rank: int) -> str:
@@ -116,6 +133,13 @@ class Prepares(Protocol):
     """An accelerator that has something to do in its rank's process before the loader begins."""
 
     def prepare(self, place: Place) -> None: ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """An accelerator that has something to give back after its last step."""
+
+    def close(self) -> None: ...
 
 
 @runtime_checkable

@@ -75,8 +75,18 @@ def use_allocator(wanted: str, command: Sequence[str]) -> None:
     ``command``: the arguments of ``iobench``. Does not return if it starts the program again.
     Raises UsageError where the library is not installed, or does not load.
     """
+    if changed := allocator_environment(wanted):
+        _start_again(changed, command)
+
+
+def allocator_environment(wanted: str) -> dict[str, str]:
+    """The variables with which a process must start to have ``wanted`` as its allocator.
+
+    Empty if this process has it already, since its children then have it, too. Raises UsageError
+    where the library is not installed, or does not load.
+    """
     if wanted == "system" or loaded_allocator() == wanted:
-        return
+        return {}
     library, package = _LIBRARIES[wanted]
     path = ctypes.util.find_library(library)
     loaded = os.environ.get("LD_PRELOAD", "")
@@ -85,7 +95,7 @@ def use_allocator(wanted: str, command: Sequence[str]) -> None:
             f"the allocator {wanted} is not installed" if path is None else f"{path} did not load",
             remedy=f"install it: apt-get install {package}; or use accelerator.allocator=system",
         )
-    _start_again({"LD_PRELOAD": f"{path} {loaded}".strip()}, command)
+    return {"LD_PRELOAD": f"{path} {loaded}".strip()}
 
 
 def _start_again(changed: dict[str, str], command: Sequence[str]) -> NoReturn:

@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
-from ..errors import IobenchError, UsageError
+from ..errors import IobenchError, NoMemoryError, UsageError
 from ..registry import NETWORKS
 from ..schema.accelerator import StepFacts
 from ..schema.workload import AcceleratorSpec
 from .base import Place, Samples, StepTime, device_of_rank
 from .bind import loaded_allocator, rank_cpus
+from .exchange import GradientExchange
 from .models.base import Model
+from .threads import set_threads, told_by
 from .warm import MAX_WARM_UP_STEPS, settled
 
 _DTYPES = {
@@ -26,9 +28,6 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-
-_WARM_UP_S = 20.0
-"""A warm-up whose steps do not settle ends after this time, and at least three steps."""
 
 _SEED = 20_170_417
 
@@ -44,7 +43,9 @@ class ModelAccelerator:
         assert spec.model is not None  # AcceleratorSpec ensures it
         self.name = spec.name
         self._spec = spec
-        self._steps = 0
+        self._steps = 0  # on batches that were delivered
+        self._trained = 0  # the warm-up and the ceilings included
+        self._exchange: GradientExchange | None = None
         self._facts = StepFacts(model=spec.model, precision=spec.precision)
 
     def prepare(self, place: Place) -> None:
@@ -54,21 +55,22 @@ class ModelAccelerator:
         compilation nor the first allocations are in any epoch.
         """
         spec = self._spec
-        cpus = rank_cpus(spec.bind, place.rank, place.world)
+        local, on_host = place.share
+        cpus = rank_cpus(spec.bind, local, on_host)
         if cpus is not None:
             os.sched_setaffinity(0, cpus)
         cores = len(cpus or os.sched_getaffinity(0))
-        share = cores if cpus is not None else max(1, cores // place.world)
-        self._threads = spec.threads or share
-        torch.set_num_threads(self._threads)
+        share = cores if cpus is not None else max(1, cores // on_host)
+        environment = told_by()
+        self._threads = set_threads(spec.threads or share)
         if (loaded := loaded_allocator()) != spec.allocator and spec.allocator != "system":
             raise UsageError(
                 f"accelerator.allocator={spec.allocator} needs a process that was started with it, "
                 f"but this one has {loaded}",
                 remedy="start it with LD_PRELOAD, or use iobench run or train for each allocator",
             )
-        self._device = _device(spec.device, place.rank)
-        _check_precision(spec.precision, self._device)
+        self._device = _device(spec.device, local)
+        check_precision(spec.precision, self._device)
         torch.manual_seed(_SEED)
         model = open_model(spec.model or "")
         self.sample_bytes = model.sample_bytes
@@ -77,22 +79,40 @@ class ModelAccelerator:
             if spec.memory_format == "channels_last" and model.channels_last is not None:
                 model.to(memory_format=model.channels_last)  # type: ignore[call-overload]
             self._optimizer = _optimizer(spec, model)
-            self._model: Any = torch.compile(model) if spec.compile else model
+        whole: torch.nn.Module = model
+        if spec.gradient_sync == "ddp" and place.world > 1:
+            whole = self._in_exchange(model, place)
+        with self._told():
+            self._model: Any = torch.compile(whole) if spec.compile else whole
         scaled = spec.precision == "float16"
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=scaled)
         self._own = self._made_up(place.batch_size)
         warm_up = self._warm_up()
+        exchanged = [each.nbytes for each in model.parameters() if each.requires_grad]
         self._facts = StepFacts(
             model=spec.model or "",
             precision=spec.precision,
             device=self._device_name(),
             parameters=sum(p.numel() for p in model.parameters()),
             threads=self._threads,
+            interop_threads=torch.get_num_interop_threads(),
+            environment=environment,
             cpus=len(os.sched_getaffinity(0)),
             allocator=loaded_allocator(),
             warm_up_steps=len(warm_up),
             warm_up_s=sum(warm_up),
+            gradient_bytes=sum(exchanged) if self._exchange is not None else None,
         )
+        if self._exchange is not None:
+            self._exchange.forget()
+
+    def _in_exchange(self, model: Model, place: Place) -> torch.nn.Module:
+        assert place.meeting is not None, "ranks that exchange gradients have a meeting place"
+        self._exchange = GradientExchange(
+            place.meeting, rank=place.rank, world=place.world, device=self._device
+        )
+        with self._told():
+            return self._exchange.wrap(model)
 
     def start(self) -> None:
         return
@@ -113,7 +133,14 @@ class ModelAccelerator:
 
     def facts(self) -> StepFacts:
         """What was trained, on what, and how its loss changed."""
+        if self._exchange is not None:
+            self._facts.exchange_s = self._exchange.mean_s
         return self._facts
+
+    def close(self) -> None:
+        """Leave the exchange of gradients. No rank makes another step."""
+        if self._exchange is not None:
+            self._exchange.close()
 
     def _data(self, batch: Samples) -> torch.Tensor:
         data = batch.stacked()
@@ -147,9 +174,12 @@ class ModelAccelerator:
                 last.record()
                 last.synchronize()
             value = float(loss.detach())
+        self._trained += 1
+        if self._exchange is not None:
+            self._exchange.step_is_over()
         if not math.isfinite(value):
             raise IobenchError(
-                f"the loss of the model '{self._spec.model}' is {value} after {self._steps} steps",
+                f"the loss of the model '{self._spec.model}' is {value} in step {self._trained}",
                 remedy="lower accelerator.learning_rate, or use accelerator.precision=float32",
             )
         if cuda:
@@ -160,11 +190,14 @@ class ModelAccelerator:
         """Train until the steps take a constant time. Returns their seconds."""
         times: list[float] = []
         began = time.monotonic()
-        while len(times) < MAX_WARM_UP_STEPS and not settled(times):
-            if len(times) >= 3 and time.monotonic() - began > _WARM_UP_S:
-                break
+        while True:
+            late = len(times) >= 3 and time.monotonic() - began > self._spec.warm_up
+            enough = late or len(times) >= MAX_WARM_UP_STEPS or settled(times)
+            if self._exchange is not None:
+                enough = self._exchange.agreed(enough)
+            if enough:
+                return times
             times.append(self._train(self._own)[0] / 1e9)
-        return times
 
     def _made_up(self, batch_size: int) -> torch.Tensor:
         made = torch.Generator().manual_seed(_SEED)
@@ -181,13 +214,16 @@ class ModelAccelerator:
     def _told(self) -> Iterator[None]:
         """Turn torch's failures into errors of one line."""
         try:
-            yield
-        except torch.OutOfMemoryError as error:
-            raise IobenchError(
-                f"the memory of {self._device} is not enough for the model '{self._spec.model}'",
-                remedy="use a smaller batch_size, or accelerator.precision=bfloat16",
-            ) from error
-        except (RuntimeError, TypeError, ValueError) as error:
+            with self._exchange.told() if self._exchange is not None else nullcontext():
+                yield
+        except (RuntimeError, TypeError, ValueError, MemoryError) as error:
+            if is_out_of_memory(error):
+                where = "this host" if self._device.type == "cpu" else str(self._device)
+                raise NoMemoryError(
+                    f"the memory of {where} is not enough to train the model '{self._spec.model}'",
+                    remedy="use a smaller batch_size, accelerator.precision=bfloat16, or another "
+                    "model: iobench list networks",
+                ) from error
             what = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
             if self._spec.compile:
                 raise IobenchError(
@@ -213,6 +249,11 @@ def open_model(name: str) -> Model:
     try:
         made = getattr(importlib.import_module(module), attribute)()
     except Exception as error:  # the user's code may raise anything
+        if is_out_of_memory(error):
+            raise NoMemoryError(
+                f"the memory of this host is not enough to make the model '{name}'",
+                remedy="make a smaller one",
+            ) from error
         raise UsageError(
             f"the model '{name}' can't be made: {type(error).__name__}: {error}",
             remedy="give module:callable, where the module can be imported (PYTHONPATH) and the "
@@ -230,6 +271,26 @@ def open_model(name: str) -> Model:
     return made  # type: ignore[return-value]
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a device or the host had too little memory; for the host torch has no class."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or "can't allocate memory" in str(error)
+
+
+def sample_bytes_of(name: str) -> int:
+    """The bytes of each sample that a model takes. Raises what ``open_model`` raises.
+
+    No thread of torch begins for it: a process that is forked later has none of them, and would
+    wait for ever where OpenMP expects them.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return int(open_model(name).sample_bytes)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _device(name: str | None, rank: int) -> torch.device:
     device = torch.device(device_of_rank(name or "cpu", rank))
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -240,7 +301,7 @@ def _device(name: str | None, rank: int) -> torch.device:
     return device
 
 
-def _check_precision(precision: str, device: torch.device) -> None:
+def check_precision(precision: str, device: torch.device) -> None:
     """Raises UsageError where the device would only imitate the precision, slowly."""
     if precision == "float32":
         return

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import multiprocessing
 import platform
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 
 import numpy as np
 import torch
 
 from .. import __version__
 from ..errors import IobenchError
+from ..measure.nvml import GpuWatch
 from ..schema.accelerator import (
     MAX_RECORDED_STEPS,
     QUANTILES,
@@ -21,9 +20,11 @@ from ..schema.accelerator import (
     StepRecording,
     StepsHost,
 )
+from ..schema.device import mfu_of
 from ..schema.workload import AcceleratorSpec
 from .base import Place
-from .model import ModelAccelerator, open_model
+from .model import ModelAccelerator
+from .work import in_own_process, work_of
 
 MIN_STEPS, MIN_S = 300, 30.0
 """A recording has at least so many steps, and takes at least so long."""
@@ -71,17 +72,26 @@ def record(
     """
     accelerator = ModelAccelerator(spec)
     accelerator.prepare(Place(0, 1, batch_size, _SEED))
+    gpus = GpuWatch(spec.device, 1)
     times: list[float] = []
+    gpus.begin()
     began = time.monotonic()
     while len(times) < MAX_RECORDED_STEPS and (
         len(times) < steps or time.monotonic() - began < seconds
     ):
         times.append(accelerator.step(None, time.monotonic_ns()).busy_ns / 1e9)
+        gpus.tick()
         if tick is not None:
             tick(len(times))
+    gpus.end()
     correlation = lag_correlation(times)
-    flops, why = _flops(spec)
     facts = accelerator.facts()
+    where, missing = _where(spec, facts, gpus)
+    gpus.close()
+    work = work_of(spec, facts.device)
+    mean_s = float(np.mean(times))
+    mfu, why = mfu_of(work, batch_size / mean_s)
+    missing |= work.not_measured | ({"mfu": why} if why else {})
     return StepRecording(
         model=spec.model or "",
         batch_size=batch_size,
@@ -91,14 +101,17 @@ def record(
         device_kind="cuda" if (spec.device or "cpu").startswith("cuda") else "cpu",
         recorded=datetime.datetime.now(datetime.UTC).date().isoformat(),
         iobench_version=__version__,
-        where=_where(spec, facts),
-        flops_per_sample=flops,
-        mean_s=float(np.mean(times)),
+        source=f"iobench record, {__version__}, on {platform.node() or 'a host without a name'}",
+        where=where,
+        flops_per_sample=work.flops_per_sample,
+        peak_flops=work.peak_flops,
+        mfu=mfu,
+        mean_s=mean_s,
         quantiles_s=np.quantile(times, np.linspace(0, 1, QUANTILES)).tolist(),
         lag_correlation=correlation,
         block_steps=block_steps(correlation),
         steps_s=times,
-        not_measured={"flops_per_sample": why} if why else {},
+        not_measured=missing,
     )
 
 
@@ -107,60 +120,52 @@ def mean_step(spec: AcceleratorSpec, batch_size: int, *, seconds: float) -> floa
 
     Threads of torch and a context of CUDA would not survive the fork of the ranks.
     """
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_measure_step, args=(theirs, spec, batch_size, seconds))
-    process.start()
-    theirs.close()
-    try:
-        found = ours.recv()
-    except EOFError:
-        process.join()
-        raise IobenchError(
-            f"the process that tried the model '{spec.model}' has ended with {process.exitcode}",
+    return in_own_process(
+        lambda: _measured_step(spec, batch_size, seconds),
+        failed=lambda code: IobenchError(
+            f"the process that tried the model '{spec.model}' has ended with {code}",
             remedy="is there enough memory? Use a smaller batch_size",
-        ) from None
-    finally:
-        ours.close()
-    process.join()
-    if isinstance(found, IobenchError):
-        raise found
-    return float(found)
+        ),
+    )
 
 
-def _measure_step(pipe: Connection, spec: AcceleratorSpec, batch_size: int, seconds: float) -> None:
-    try:
-        accelerator = ModelAccelerator(spec)
-        accelerator.prepare(Place(0, 1, batch_size, _SEED))
-        times: list[int] = []
-        began = time.monotonic()
-        while len(times) < 3 or time.monotonic() - began < seconds:
-            times.append(accelerator.step(None, time.monotonic_ns()).busy_ns)
-        pipe.send(float(np.mean(times)) / 1e9)
-    except IobenchError as error:
-        pipe.send(error)
+def _measured_step(spec: AcceleratorSpec, batch_size: int, seconds: float) -> float:
+    accelerator = ModelAccelerator(spec)
+    accelerator.prepare(Place(0, 1, batch_size, _SEED))
+    times: list[int] = []
+    began = time.monotonic()
+    while len(times) < 3 or time.monotonic() - began < seconds:
+        times.append(accelerator.step(None, time.monotonic_ns()).busy_ns)
+    return float(np.mean(times)) / 1e9
 
 
-def _flops(spec: AcceleratorSpec) -> tuple[float | None, str]:
-    """Floating-point operations of a training step for one sample, or why they are not known."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    try:
-        model = open_model(spec.model or "")
-        counter = FlopCounterMode(display=False)
-        with counter:
-            model(torch.zeros(1, model.sample_bytes, dtype=torch.uint8)).backward()
-        return float(counter.get_total_flops()), ""
-    except Exception as error:  # a model of the user's may not train on one sample
-        return None, f"the operations could not be counted: {type(error).__name__}: {error}"
-
-
-def _where(spec: AcceleratorSpec, facts: StepFacts) -> StepsHost:
+def _where(
+    spec: AcceleratorSpec, facts: StepFacts, gpus: GpuWatch
+) -> tuple[StepsHost, dict[str, str]]:
+    """Where the steps were recorded, and why some of that is not known."""
     cuda = (spec.device or "cpu").startswith("cuda")
-    return StepsHost(
+    devices, why = gpus.result()
+    use = devices[0] if devices else None
+    where = StepsHost(
         device=facts.device,
         host=platform.node(),
         cpu=str(torch.cpu.get_capabilities().get("cpu_name", "")),
         torch=torch.__version__,
         cuda=torch.version.cuda if cuda else None,
+        driver=gpus.driver(),
+        power_limit_w=gpus.power_limit_w(),
+        clock_mhz=use.sm_clock_mhz if use else None,
+        memory_clock_mhz=use.memory_clock_mhz if use else None,
+        power_w=use.power_w if use else None,
     )
+    refused = use.not_measured if use else {}
+    reasons = {
+        "clock_mhz": refused.get("sm_clock_mhz", why),
+        "memory_clock_mhz": refused.get("memory_clock_mhz", why),
+        "power_w": refused.get("power_w", why),
+        "power_limit_w": why or "the driver does not tell it",
+        "driver": why or "the driver does not tell it",
+    }
+    return where, {
+        f"where.{name}": text for name, text in reasons.items() if getattr(where, name) is None
+    }

@@ -16,6 +16,7 @@ import numpy as np
 from ..schema.columns import number_column, numbers, text_column
 from ..schema.resources import GAUGES, SAMPLE_COLUMNS
 from .counters import Counters
+from .nvml import GpuWatch
 from .tables import damage, read_table, write_table
 from .timeline import Columns
 
@@ -39,18 +40,21 @@ Read = Callable[[], Mapping[str, float | None]]
 class Sampler:
     """Samples of one phase. ``prepare``, ``begin`` and ``end`` frame each epoch.
 
-    ``path`` is any path on the device that holds the data. ``read`` returns the counters.
+    ``path`` is any path on the device that holds the data. ``gpus``: those of the job, which are
+    watched in the same time. ``read`` returns the counters.
     """
 
     def __init__(
         self,
         path: Path | str | None,
         *,
+        gpus: GpuWatch | None = None,
         interval_s: float = INTERVAL_S,
         capacity: int = MAX_SAMPLES,
         read: Read | None = None,
     ) -> None:
         self._opened = _Opened(path)
+        self.gpus = gpus
         self._read = read or self._opened.read
         self._interval_ns, self._capacity = round(interval_s * 1e9), capacity
         self._rows: list[dict[str, float]] = []
@@ -61,6 +65,8 @@ class Sampler:
     def prepare(self) -> None:
         """An epoch is about to begin: read the counters, which takes longer than ``begin`` may."""
         self._last = self._read()
+        if self.gpus is not None:
+            self.gpus.begin()
 
     def begin(self, epoch: int, start_ns: int) -> None:
         """An epoch begins at this instant of the monotonic clock."""
@@ -68,11 +74,15 @@ class Sampler:
 
     def tick(self) -> None:
         """Take a sample if it is time for one."""
+        if self.gpus is not None:
+            self.gpus.tick()
         if self._epoch is not None and time.monotonic_ns() - self._last_ns >= self._interval_ns:
             self._take()
 
     def end(self) -> None:
         """The epoch is over."""
+        if self.gpus is not None:
+            self.gpus.end()
         passed = time.monotonic_ns() - self._last_ns
         only = self._last_ns == self._began_ns and passed > 0
         if self._epoch is not None and (only or passed >= _SHORTEST * self._interval_ns):
@@ -83,6 +93,8 @@ class Sampler:
         """All samples as columns, without phase and repetition; nothing is sampled any more."""
         self._epoch = None
         self._opened.close()
+        if self.gpus is not None:
+            self.gpus.close()
         return {
             name: np.array([row[name] for row in self._rows], dtype=_TYPES[name])
             for name in (*_TIMES, *_VALUES)

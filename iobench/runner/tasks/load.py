@@ -7,13 +7,17 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from ...accelerate.base import Place, Prepares, Tells, device_of_rank
+from ...accelerate.base import Closes, Place, Prepares, Samples, Tells, device_of_rank
 from ...accelerate.emulated import EmulatedAccelerator
+from ...errors import LostRankError
 from ...load import LibraryLoader, UserBatch, UserLoader, build_loader, open_user_loader
 from ...load.device import DeviceFeed
 from ...load.loader import Batch, BatchLoader
 from ...load.reader import BatchReader
+from ...load.staged import Staged
+from ...load.user.contain import end_children
 from ...measure.fetched import fetched_by_family
 from ...measure.timeline import Recorder, StepEvent
 from ...registry import ACCELERATORS
@@ -25,6 +29,7 @@ from ..counters import Counters
 from ..messages import ReadyForEpoch, ReadyToSave, Recorded, Start
 from ..phase import Phase
 from ..task import HURRY, Link
+from .together import Together, stops_soon
 from .workers import WorkerBook
 
 _MIN_ROUNDS = 3
@@ -37,17 +42,32 @@ _PATIENCE_IN_ROUNDS = 10
 """A phase may take this many times its limit longer, to finish its rounds."""
 
 
-class Load:
-    """The task of a phase. ``counters``: what its ranks have done so far."""
+_Copied = tuple[Batch | UserBatch, Samples]
 
-    def __init__(self, phase: Phase) -> None:
-        self.phase = phase
+
+class Load:
+    """The task of a phase. ``counters``: what its ranks have done so far.
+
+    ``barrier``: at which ranks that are in step meet, if they are not all on this host.
+    ``meeting``: a directory in which the ranks meet, if they exchange gradients.
+    """
+
+    def __init__(
+        self, phase: Phase, barrier: StepBarrier | None = None, *, meeting: Path | None = None
+    ) -> None:
+        self.phase, self.meeting = phase, meeting
         self.counters = Counters(phase.accelerators)
-        in_step = phase.reader is not None and phase.accelerator.sync == "step"
-        self.barrier = StepBarrier() if in_step and phase.accelerators > 1 else None
+        self.together = Together(phase.accelerators) if meeting is not None else None
+        self.barrier = None
+        if phase.in_step:
+            self.barrier = StepBarrier() if barrier is None else barrier
 
     def run(self, link: Link) -> None:
-        _Stepper(self, link).run()
+        try:
+            _Stepper(self, link).run()
+        except LostRankError:
+            if not stops_soon(link.stopped):  # else the rank that was lost says why
+                raise
 
 
 class _Stepper:
@@ -56,7 +76,7 @@ class _Stepper:
     def __init__(self, task: Load, link: Link) -> None:
         self.phase, self.rank, self.link = task.phase, link.rank, link
         self.counters, self.stopped = task.counters, link.stopped
-        self.barrier = task.barrier
+        self.barrier, self.together = task.barrier, task.together
         phase = self.phase
         self.may_hang = False
         self.pid = os.getpid()
@@ -65,7 +85,15 @@ class _Stepper:
         self.book = WorkerBook()
         self.accelerator = ACCELERATORS.load(phase.accelerator.kind)(phase.accelerator)
         if isinstance(self.accelerator, Prepares):
-            place = Place(link.rank, phase.accelerators, phase.batch_size, phase.seed)
+            place = Place(
+                rank=link.rank,
+                world=phase.accelerators,
+                batch_size=phase.batch_size,
+                seed=phase.seed,
+                meeting=task.meeting,
+                local=link.local,
+                on_host=link.on_host or phase.accelerators,
+            )
             self.accelerator.prepare(place)
         self.loader = self._build() if phase.reader is not None else None
         self.feed = self._device() if self.loader is not None and phase.accelerator.device else None
@@ -76,6 +104,7 @@ class _Stepper:
         self.spent_ns = 0
         self.complete = True
         self.startups: dict[int, float | None] = {}
+        self.late_starts: dict[int, float] = {}
         self.fetched: dict[int, int | None] = {}  # by epoch, if the phase asks for it
         self.cpu_began = time.process_time_ns()
 
@@ -107,14 +136,16 @@ class _Stepper:
         )
 
     def _device(self) -> DeviceFeed:
-        feed = DeviceFeed(device_of_rank(self.phase.accelerator.device or "cpu", self.rank))
+        spec = self.phase.accelerator
+        device = device_of_rank(spec.device or "cpu", self.link.local)
+        feed = DeviceFeed(device, batches=1 + spec.staged)
         assert self.loader is not None
         feed.attach(self.loader)
         return feed
 
     def run(self) -> None:
         epoch = 0
-        while (epoch < self.phase.epochs or self.phase.epochs == 0) and not self._limit():
+        while self._goes_on(epoch):
             if epoch and self.loader is not None and self.phase.evicts:
                 self.loader.release_maps()
             counted = fetched_by_family() if self.phase.counts_fetched else None
@@ -130,23 +161,54 @@ class _Stepper:
                 self.fetched[epoch] = None  # until the epoch is over
             while (left := start - time.monotonic_ns()) > 0:
                 time.sleep(left / 1e9)
-            before = self.done
+            self.late_starts[epoch] = (time.monotonic_ns() - start) / 1e9
+            before = self._progress()
             self._epoch(epoch, start)
             self.spent_ns += time.monotonic_ns() - start
             if counted is not None and (now := fetched_by_family()) is not None:
                 self.fetched[epoch] = now - counted
             epoch += 1
-            if self.done == before:
+            if self._progress() == before:
                 break  # nothing to read in this rank's share
         cpu_ns = self._cpu_ns()
         if self.saver is not None:
             with self._in_storage():
                 self.saver.close()
         self._report(cpu_ns, complete=self.complete and not self.stopped.value)
+        if isinstance(self.accelerator, Closes):
+            self.accelerator.close()
         if self.feed is not None:
             self.feed.close()
         if self.loader is not None:
             self.loader.shutdown()
+
+    def _goes_on(self, epoch: int) -> bool:
+        """Whether this rank takes part in ``epoch``; if ranks step together, all do or none."""
+        own = (epoch < self.phase.epochs or self.phase.epochs == 0) and not self._limit()
+        return own if self.together is None else bool(self.together.any(own, self.stopped))
+
+    def _progress(self) -> int:
+        """The steps so far of this rank, or of all ranks that step together."""
+        return self.done if self.together is None else self.common
+
+    def _all_ready(self) -> int | None:
+        """Wait until all ranks that step together are ready for this step.
+
+        Returns the nanoseconds of the wait; None if this rank is to stop.
+        """
+        if self.together is None:
+            return 0
+        began = time.monotonic_ns()
+        going = self.together.any(True, self.stopped)
+        return time.monotonic_ns() - began if going else None
+
+    def _accompany(self) -> None:
+        """Step without a batch as long as any of the ranks that step together has one."""
+        while self.together is not None and self.together.any(False, self.stopped):
+            self.accelerator.step(None, time.monotonic_ns())
+            self.common += 1
+            if self.saver is not None:
+                self._checkpoint()
 
     def _hurry(self, number: int, frame: object) -> None:
         """Report now and end, because a stop was not enough.
@@ -157,6 +219,8 @@ class _Stepper:
         if self.may_hang and os.getpid() == self.pid:
             self.may_hang = False
             self._report(self._cpu_ns(), complete=False)
+            if isinstance(self.loader, UserLoader):
+                end_children()
             os._exit(0)
 
     @contextmanager
@@ -189,6 +253,7 @@ class _Stepper:
                 loader=self._facts(),
                 workers=self.book.loads(self.rank),
                 steps=self.accelerator.facts() if isinstance(self.accelerator, Tells) else None,
+                late_starts=self.late_starts,
             )
         )
 
@@ -268,11 +333,13 @@ class _Stepper:
         self.accelerator.start()
         if self.loader is None:
             self._steps_alone(epoch, start, end)
+            self._accompany()
             return
         self.loader.set_epoch(epoch)
         batches: Iterator[Batch | UserBatch] = iter(self.loader)
         try:
             self._steps(batches, epoch, start, end)
+            self._accompany()
         finally:
             if self.barrier is not None:
                 self.barrier.leave(epoch, self.stopped)
@@ -292,6 +359,8 @@ class _Stepper:
             and (last_step is None or self.done < last_step)
         ):
             ready = now()
+            if (synced := self._all_ready()) is None:
+                break
             busy, late = self.accelerator.step(None, ready)
             self.recorder.record(
                 StepEvent(
@@ -302,11 +371,13 @@ class _Stepper:
                     busy_ns=busy,
                     late_ns=late,
                     samples=self.phase.batch_size,
+                    sync_ns=synced,
                 )
             )
             asked = now()
             step += 1
             self.done += 1
+            self.common += 1
 
     def _steps(
         self, batches: Iterator[Batch | UserBatch], epoch: int, start: int, end: int | None
@@ -318,6 +389,7 @@ class _Stepper:
             self.book.begin(lasting=own.lasting)
         now, last_step = time.monotonic_ns, phase.max_steps
         first_read: int | None = None
+        stage = Staged(lambda: self._copied(batches)) if phase.accelerator.staged else None
         batch = samples = None
         asked = start
         step = late = behind = 0
@@ -329,17 +401,25 @@ class _Stepper:
                 if last_step is not None and self.done >= last_step:
                     break
                 with self._in_storage():
-                    batch = next(batches, None)
+                    if stage is None:
+                        batch = next(batches, None)
+                    else:
+                        batch = samples = None  # its slot is free for the batch after the next
+                        batch, samples = stage.take() or (None, None)
                 ready = now()
                 if batch is None:
                     break
-                samples, copied = (batch, 0) if self.feed is None else self.feed.copy(batch)
+                copied = 0
+                if stage is None:
+                    samples, copied = (batch, 0) if self.feed is None else self.feed.copy(batch)
                 stats = batch.stats
                 before = late
+                if (synced := self._all_ready()) is None:
+                    self.complete = self.complete and end is not None
+                    break
                 busy, late = accelerator.step(
                     samples, ready + copied - behind, stats.samples / phase.batch_size
                 )
-                synced = 0
                 if self.barrier is None:
                     self.common += 1
                 else:
@@ -385,7 +465,17 @@ class _Stepper:
                 )
         finally:
             del batch, samples
+            if stage is not None:
+                with self._in_storage():
+                    stage.close()
         self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None
+
+    def _copied(self, batches: Iterator[Batch | UserBatch]) -> _Copied | None:
+        """The next batch and its samples on the device. A thread does this while a step goes on."""
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        return batch, batch if self.feed is None else self.feed.copy(batch)[0]
 
     def _sync(self, epoch: int, end_ns: int, late_ns: int) -> tuple[int, int]:
         """Wait at the barrier after a step, which ended nominally at ``end_ns``.

@@ -36,6 +36,7 @@ class TryUserLoader:
             rank=link.rank,
             world=link.world,
             bounded=False,
+            silent=link.rank > 0,
         )
         sizes: Counter[int] = Counter()
         seen: list[int] = []
@@ -49,7 +50,7 @@ class TryUserLoader:
                 break
             if link.stopped.value:
                 break
-        factor = getattr(loader.iterable, "prefetch_factor", None)
+        factor = getattr(loader.inner, "prefetch_factor", None)
         facts = loader.facts()
         close = getattr(batches, "close", None)
         if close is not None:
@@ -60,7 +61,7 @@ class TryUserLoader:
                 facts=facts,
                 batch_size=sizes.most_common(1)[0][0] if sizes else workload.batch_size,
                 prefetch_factor=factor or workload.loader.prefetch_factor,
-                persistent=bool(getattr(loader.iterable, "persistent_workers", False)),
+                persistent=bool(getattr(loader.inner, "persistent_workers", False)),
                 hashes=seen,
                 not_cached=loader.not_cached,
             )

@@ -1,0 +1,359 @@
+"""Counters of the GPUs of a job, by a double of nvidia-ml-py; and model FLOPs utilization."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from iobench.accelerate.peaks import peak_of
+from iobench.accelerate.work import flops_per_sample, in_own_process, work_of
+from iobench.analyse.verdict.devices import with_device_figures
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.errors import IobenchError, UsageError
+from iobench.measure.nvml import GpuWatch
+from iobench.measure.samples import Sampler
+from iobench.schema.device import DeviceUse, ModelWork
+from iobench.schema.record import load_training
+from iobench.schema.training import Repetition
+from iobench.schema.workload import AcceleratorSpec
+from tests.nvml import Clock, FakeGpu, FakeNvml
+from tests.processes import wait_until
+
+RUN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs" / "beside-saves"
+
+ONE, TWO = "GPU-11111111-aaaa", "GPU-22222222-bbbb"
+
+
+def fake(
+    monkeypatch: pytest.MonkeyPatch, *gpus: FakeGpu, driver: bool = True
+) -> tuple[FakeNvml, Clock]:
+    clock = Clock()
+    found = FakeNvml(gpus, clock, driver=driver)
+    monkeypatch.setitem(sys.modules, "pynvml", found)
+    return found, clock
+
+
+def watched(
+    clock: Clock,
+    device: str | None = "cuda",
+    ranks: int = 1,
+    seconds: float = 3.0,
+    **environ: str,
+) -> tuple[list[DeviceUse], str]:
+    watch = GpuWatch(device, ranks, clock=clock, environ=environ)
+    watch.begin()
+    for _ in range(round(seconds / 0.25)):
+        clock.now += 0.25
+        watch.tick()
+    watch.end()
+    watch.close()
+    return watch.result()
+
+
+def test_what_a_gpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml, clock = fake(monkeypatch, FakeGpu(ONE))
+    [use], why = watched(clock)
+    assert why == ""
+    assert use.not_measured == {}
+    assert (use.uuid, use.name) == (ONE, "NVIDIA H100 80GB HBM3")
+    assert use.seconds == pytest.approx(3)
+    assert use.utilization_nvml == pytest.approx(0.8)
+    assert use.sm_utilization == pytest.approx(0.4)
+    assert use.tensor_utilization == pytest.approx(0.2)
+    assert use.dram_utilization == pytest.approx(0.3)
+    assert use.power_w == pytest.approx(500)
+    assert (use.sm_clock_mhz, use.memory_clock_mhz) == (pytest.approx(1980), pytest.approx(2619))
+    assert nvml.counted.opened == 0
+    assert all(sample.freed for sample in nvml.counted.samples)
+
+
+def test_only_the_time_between_begin_and_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, clock = fake(monkeypatch, gpu := FakeGpu(ONE, busy=100, watts=600))
+    watch = GpuWatch("cuda:0", 1, clock=clock, environ={})
+    for busy, watts in ((100, 600.0), (50, 200.0)):
+        gpu.busy, gpu.watts = busy, watts
+        watch.begin()
+        for _ in range(4):
+            clock.now += 0.5
+            watch.tick()
+        watch.end()
+        gpu.busy, clock.now = 0, clock.now + 1000
+        watch.tick()  # between two epochs
+    [use], _ = watch.result()
+    assert use.seconds == pytest.approx(4)
+    assert use.utilization_nvml == pytest.approx(0.75)
+    assert use.power_w == pytest.approx(400)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "lacking"),
+    [
+        (FakeGpu(ONE, gpm=False), {"sm_utilization", "tensor_utilization", "dram_utilization"}),
+        (
+            FakeGpu(ONE, refuses=frozenset({"gpm-sample"})),
+            {"sm_utilization", "tensor_utilization", "dram_utilization"},
+        ),
+        (FakeGpu(ONE, refuses=frozenset({"gpm-tensor"})), {"tensor_utilization"}),
+        (FakeGpu(ONE, dram=float("nan")), {"dram_utilization"}),
+        (FakeGpu(ONE, refuses=frozenset({"utilization"})), {"utilization_nvml"}),
+        (FakeGpu(ONE, refuses=frozenset({"clock"})), {"sm_clock_mhz", "memory_clock_mhz"}),
+        (FakeGpu(ONE, refuses=frozenset({"energy"})), set()),
+        (FakeGpu(ONE, refuses=frozenset({"energy", "power"})), {"power_w"}),
+    ],
+)
+def test_what_a_gpu_does_not_count_is_none_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu, lacking: set[str]
+) -> None:
+    nvml, clock = fake(monkeypatch, gpu)
+    [use], _ = watched(clock)
+    assert set(use.not_measured) == lacking
+    assert all(getattr(use, name) is None for name in lacking)
+    assert all(use.not_measured.values())
+    assert use.power_w is None or use.power_w == pytest.approx(500)
+    assert all(sample.freed for sample in nvml.counted.samples)
+
+
+def test_a_repetition_shorter_than_the_window_of_nvml_has_no_utilization(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, clock = fake(monkeypatch, FakeGpu(ONE))
+    [use], _ = watched(clock, seconds=0.75)
+    assert set(use.not_measured) == {"utilization_nvml"}
+    assert use.sm_utilization == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "environ", "expected"),
+    [
+        ("cuda", 1, {}, [ONE]),
+        ("cuda", 8, {}, [ONE, TWO]),
+        ("cuda:1", 8, {}, [TWO]),
+        ("cuda", 1, {"CUDA_VISIBLE_DEVICES": "1"}, [TWO]),
+        ("cuda", 2, {"CUDA_VISIBLE_DEVICES": "1,0"}, [TWO, ONE]),
+        ("cuda:1", 1, {"CUDA_VISIBLE_DEVICES": "1, 0"}, [ONE]),
+        ("cuda", 2, {"CUDA_VISIBLE_DEVICES": f"{TWO},{ONE}"}, [TWO, ONE]),
+        ("cuda", 2, {"CUDA_VISIBLE_DEVICES": "GPU-2222"}, [TWO]),
+        ("cuda", 2, {"CUDA_VISIBLE_DEVICES": "0,-1,1"}, [ONE]),
+        ("cuda", 1, {"CUDA_VISIBLE_DEVICES": "MIG-33"}, ["MIG-33"]),
+        ("cuda", 1, {"CUDA_VISIBLE_DEVICES": ""}, []),
+        ("cuda", 1, {"CUDA_VISIBLE_DEVICES": "GPU-"}, []),
+        ("cuda:1", 1, {"CUDA_VISIBLE_DEVICES": "1"}, []),
+        ("cuda:7", 1, {}, []),
+        ("cpu", 1, {}, []),
+        (None, 1, {}, []),
+    ],
+)
+def test_the_gpus_of_a_job(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str | None,
+    ranks: int,
+    environ: dict[str, str],
+    expected: list[str],
+) -> None:
+    nvml, clock = fake(monkeypatch, FakeGpu(ONE), FakeGpu(TWO))
+    devices, why = watched(clock, device, ranks, **environ)
+    assert [use.uuid for use in devices] == expected
+    assert bool(why) is not bool(expected)
+    assert nvml.counted.opened == 0
+
+
+def test_gpus_of_different_kinds_need_a_known_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, clock = fake(monkeypatch, FakeGpu(ONE, "NVIDIA L4"), FakeGpu(TWO))
+    devices, why = watched(clock)
+    assert devices == []
+    assert "CUDA_DEVICE_ORDER" in why
+    assert len(watched(clock, CUDA_DEVICE_ORDER="PCI_BUS_ID")[0]) == 1
+    assert watched(clock, CUDA_VISIBLE_DEVICES=TWO)[0][0].uuid == TWO
+
+
+def test_without_the_library_or_the_driver_there_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, clock = fake(monkeypatch, driver=False)
+    assert watched(clock) == ([], "NVIDIA's driver does not answer: Driver Not Loaded")
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert "pip install" in watched(clock)[1]
+
+
+def test_a_sampler_watches_the_gpus_of_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml, clock = fake(monkeypatch, FakeGpu(ONE))
+    watch = GpuWatch("cuda", 1, clock=clock, environ={})
+    sampler = Sampler(None, gpus=watch, read=dict)
+    assert nvml.counted.opened == 0  # the driver's library does not survive the fork of the ranks
+    for epoch in range(2):
+        sampler.prepare()
+        sampler.begin(epoch, 0)
+        for _ in range(3):
+            clock.now += 0.5
+            sampler.tick()
+        sampler.end()
+        clock.now += 60
+    sampler.close()
+    [use], _ = watch.result()
+    assert use.seconds == pytest.approx(3)
+    assert nvml.counted.opened == 0
+
+
+# Figures of a repetition
+
+
+def repetition(*devices: DeviceUse, **known: object) -> Repetition:
+    asked = {"seed": 1, "accelerators": 2, "samples_per_s": 1000.0, **known}
+    return Repetition.model_validate({**asked, "devices": list(devices)})
+
+
+def test_the_figures_of_a_repetition_are_means_over_its_gpus() -> None:
+    one = DeviceUse(uuid=ONE, utilization_nvml=0.9, power_w=600.0, sm_clock_mhz=1900.0)
+    two = DeviceUse(uuid=TWO, utilization_nvml=0.5, power_w=400.0, sm_clock_mhz=1800.0)
+    one.not_measured = two.not_measured = {"sm_utilization": "no GPM"}
+    work = ModelWork(flops_per_sample=2e9, peak_flops=10e12, devices=2)
+    found = with_device_figures(repetition(one, two), work)
+    assert found.device_utilization_nvml == pytest.approx(0.7)
+    assert found.device_power_w == pytest.approx(500)
+    assert found.sm_clock_mhz == pytest.approx(1850)
+    assert found.sm_utilization is None
+    assert found.not_measured == {"sm_utilization": "no GPM"}
+    assert found.mfu == pytest.approx(2e9 * 1000 / (2 * 10e12))
+    assert found.accelerator_utilization_sustained is None
+
+
+def test_without_gpus_all_figures_are_none_with_the_reason() -> None:
+    found = with_device_figures(repetition(not_measured={"devices": "no GPU here"}), None)
+    for name in ("device_utilization_nvml", "sm_utilization", "device_power_w", "sm_clock_mhz"):
+        assert getattr(found, name) is None
+        assert found.not_measured[name] == "no GPU here"
+    assert found.mfu is None
+    assert found.not_measured["mfu"]
+    # Records of older versions say nothing.
+    assert with_device_figures(repetition(), None).not_measured["sm_utilization"]
+
+
+def test_a_repetition_without_saves_has_its_figures_too() -> None:
+    """The one with which a run that saves checkpoints is compared."""
+    doc = load_training(RUN)
+    use = DeviceUse(uuid=ONE, sm_clock_mhz=1900.0)
+    quiet = doc.job.repetitions[0].model_copy(update={"devices": [use]})
+    work = ModelWork(flops_per_sample=1e9, peak_flops=1e13, devices=1)
+    found = conclude(doc.with_job(quiet=quiet, work=work)).job.quiet
+    assert found is not None
+    assert found.sm_clock_mhz == 1900
+    assert quiet.samples_per_s is not None
+    assert found.mfu == pytest.approx(quiet.samples_per_s / 1e4)
+
+
+# Peaks and operations
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA H100 80GB HBM3", 989.5),
+        ("NVIDIA H100 PCIe", 756.5),
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA H200 NVL", 835.5),
+        ("NVIDIA B200", 2250),
+        ("NVIDIA L4", 121),
+        ("NVIDIA A10G", 70),
+        ("NVIDIA L40S", None),
+        ("NVIDIA GB200", None),
+        ("NVIDIA A1000", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("", None),
+    ],
+)
+def test_the_peak_of_a_gpu_is_that_of_its_datasheet(name: str, tflops: float | None) -> None:
+    half, single = peak_of(name, "bfloat16"), peak_of(name, "float32")
+    if tflops is None:
+        assert half is None
+        return
+    assert half == peak_of(name, "float16") == tflops * 1e12
+    assert single is not None
+    assert single <= half / 2 * 1.001
+
+
+# 2 FLOP for each multiplication and addition; backward takes twice as many as forward, but for the
+# gradient of the input. Of multiply-adds, torchvision and timm state 1.81 and 4.61 G.
+@pytest.mark.parametrize(("model", "forward_gmac"), [("resnet18", 1.81), ("vit-s16", 4.61)])
+def test_operations_of_known_models(model: str, forward_gmac: float) -> None:
+    flops, why = flops_per_sample(model)
+    assert why == ""
+    assert flops == pytest.approx(6e9 * forward_gmac, rel=0.05)
+
+
+def model_spec(**settings: object) -> AcceleratorSpec:
+    asked = {"kind": "model", "model": "tests.networks:Tiny", **settings}
+    return AcceleratorSpec.model_validate(asked)
+
+
+def test_the_peak_of_a_cpu_must_be_stated() -> None:
+    work = work_of(model_spec(), "Some CPU", ranks=2)
+    assert work.peak_flops is None
+    assert "Some CPU" in work.not_measured["peak_flops"]
+    stated = work_of(model_spec(peak_flops=1e12), "Some CPU", ranks=2)
+    assert (stated.peak_flops, stated.peak_source) == (1e12, "accelerator.peak_flops")
+    assert stated.devices == 2
+    assert stated.not_measured == {}
+
+
+def test_the_peak_of_a_gpu_that_is_not_known_is_told() -> None:
+    work = work_of(model_spec(device="cuda:0"), "NVIDIA Unheard Of")
+    assert "peak of NVIDIA Unheard Of unknown" in work.not_measured["peak_flops"]
+    known = work_of(model_spec(device="cuda:0", precision="bfloat16"), "NVIDIA H200")
+    assert (known.peak_flops, known.devices) == (989.5e12, 1)
+
+
+def test_a_model_whose_operations_can_not_be_counted_has_the_reason() -> None:
+    flops, why = flops_per_sample("tests.networks:Broken")
+    assert flops is None
+    assert "could not be counted" in why
+
+
+# A process of its own
+
+
+def test_a_stop_ends_the_process_that_computes_apart(tmp_path: Path) -> None:
+    """Ctrl-C while it works: this process goes on with the interrupt, and the other one is gone."""
+    sign = tmp_path / "pid"
+
+    def work() -> None:
+        sign.with_suffix(".part").write_text(str(os.getpid()))
+        sign.with_suffix(".part").rename(sign)
+        time.sleep(3600)
+
+    def interrupt() -> None:
+        wait_until(sign.exists, "the process has begun")
+        os.kill(int(sign.read_text()), signal.SIGINT)  # a terminal interrupts both
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        in_own_process(work, failed=lambda code: IobenchError(f"it ended with {code}"))
+    thread.join()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(sign.read_text()), 0)
+
+
+def test_what_a_process_of_its_own_gives_and_raises() -> None:
+    def refused() -> None:
+        raise UsageError("not that one")
+
+    def dies() -> None:
+        os._exit(9)
+
+    def failed(code: int | None) -> IobenchError:
+        return IobenchError(f"it ended with {code}")
+
+    assert in_own_process(lambda: 42, failed=failed) == 42
+    with pytest.raises(UsageError, match="not that one"):
+        in_own_process(refused, failed=failed)
+    with pytest.raises(IobenchError, match="ended with 9"):
+        in_own_process(dies, failed=failed)

@@ -1,0 +1,89 @@
+"""A batch that is accepted while the accelerator still works on the one before."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from iobench.accelerate.base import Samples
+from iobench.errors import StorageError
+from iobench.load.delivered import Stats
+from iobench.load.device import DeviceFeed
+from iobench.load.loader import Batch
+from iobench.load.staged import Staged
+from tests.processes import PATIENCE_S
+
+
+class Source:
+    """Batches 0 to ``count`` - 1; counts those that were asked for."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.asked = count, 0
+        self.more = threading.Condition()
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self) -> int | None:
+        with self.more:
+            number, self.asked = self.asked, self.asked + 1
+            self.threads.append(threading.current_thread())
+            self.more.notify_all()
+        return number if number < self.count else None
+
+    def was_asked(self, times: int) -> bool:
+        with self.more:
+            return self.more.wait_for(lambda: self.asked >= times, timeout=PATIENCE_S)
+
+
+def test_one_batch_is_fetched_ahead_and_no_more() -> None:
+    source = Source(10)
+    stage = Staged(source)
+    for number in range(4):
+        assert stage.take() == number
+        assert source.was_asked(number + 2)
+    stage.close()  # a further fetch would have begun by now, or never
+    assert source.asked == 5
+    assert source.threads[0] is threading.current_thread()  # the parent of a loader's workers
+    assert threading.current_thread() not in source.threads[1:]
+
+
+def test_all_batches_come_in_order_and_nothing_is_asked_for_after_the_last() -> None:
+    source = Source(5)
+    stage = Staged(source)
+    assert [stage.take() for _ in range(6)] == [0, 1, 2, 3, 4, None]
+    stage.close()
+    assert source.asked == 6
+
+
+def test_an_error_comes_when_its_batch_is_taken() -> None:
+    def fetch(given: list[int]) -> int:
+        if not given:
+            raise StorageError("gone")
+        return given.pop()
+
+    given = [1]
+    stage = Staged(lambda: fetch(given))
+    assert stage.take() == 1
+    with pytest.raises(StorageError, match="gone"):
+        stage.take()
+    stage.close()
+
+
+def test_a_copy_is_not_overwritten_while_a_step_uses_it() -> None:
+    def batch(value: int) -> Batch:
+        data = torch.full((8,), value, dtype=torch.uint8)
+        places = np.array([0, 4], dtype=np.int64)
+        return Batch(data, np.arange(2), places, places * 0 + 4, Stats(2, 8, 8, 0, 0, 0, 0, 0))
+
+    def values(samples: Samples) -> list[int]:
+        return samples.stacked().unique().tolist()  # type: ignore[no-any-return]
+
+    feed = DeviceFeed("cpu", batches=2)
+    first, _ = feed.copy(batch(1))
+    second, _ = feed.copy(batch(2))
+    assert (values(first), values(second)) == ([1], [2])
+    third, _ = feed.copy(batch(3))
+    assert (values(second), values(third)) == ([2], [3])
+    assert values(first) == [3]  # its memory has its turn again
