@@ -156,6 +156,20 @@ def pytest_runtest_setup() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Give each test the environment that the tests were started with, and their fixtures made.
+
+    A command that runs in this process may set variables, as a rank of a run does with RANK: a
+    later test would take itself for a process of torchrun.
+    """
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update({k: v for k, v in before.items() if os.environ.get(k) != v})
+
+
 @pytest.fixture
 def call() -> Call:
     """``call(*words)`` runs ``iobench WORDS`` in this process: (exit code, stdout, stderr)."""
