@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow oracles coverage check bench fuzz promises gallery clean fio libnfs gcc ganesha chromium
+.PHONY: help setup demo test test-all test-slow oracles coverage check bench fuzz promises scale gallery clean fio libnfs gcc strace ganesha slurm chromium
 
 # Without it, each of hundreds of processes that tests start would compile iobench anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -32,15 +32,15 @@ test: setup gcc  ## the tests that take minutes: every verb, on local disk and a
 
 test-all: test test-slow  ## all tests but the longest oracles: those of "make test" first
 
-test-slow: setup gcc ganesha chromium  ## the tests that "make test" leaves out
+test-slow: setup gcc strace ganesha slurm chromium  ## the tests that "make test" leaves out
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'slow and not alone'
 	# Oracles measure speeds: one at a time, with nothing beside them.
 	$(BIN)/python -m pytest -q -m 'alone and not long' tests/oracle
 
-oracles: setup gcc ganesha  ## every oracle, one at a time (an hour)
+oracles: setup gcc strace ganesha  ## every oracle, one at a time (an hour)
 	$(BIN)/python -m pytest -q -m alone tests/oracle
 
-coverage: setup gcc ganesha chromium  ## which branches the tests take, by package (half an hour)
+coverage: setup gcc strace ganesha slurm chromium  ## which branches the tests take, by package (half an hour)
 	rm -f .coverage .coverage.*
 	$(BIN)/python -m coverage run -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(COVERED)
 	$(BIN)/python -m coverage combine -q
@@ -56,6 +56,7 @@ bench: setup chromium  ## hot paths, then storage, checkpoints and S3 against fi
 	$(BIN)/python tests/bench/storage.py
 	$(BIN)/python tests/bench/checkpoint_vs_fio.py
 	$(BIN)/python tests/bench/s3_vs_client.py
+	$(BIN)/python -m tests.bench.user_loader
 	$(BIN)/python -m tests.bench.page
 
 fuzz: $(STAMP)  ## look for inputs that do harm, for MINUTES=10; what is found lies in tests/corpus
@@ -63,6 +64,9 @@ fuzz: $(STAMP)  ## look for inputs that do harm, for MINUTES=10; what is found l
 
 promises: setup gcc  ## measure the figures of docs/promises.md and docs/statistics.md (a quarter of an hour)
 	$(BIN)/python -m tests.promises
+
+scale: $(STAMP)  ## compute the tables of docs/scale.md from published measurements (seconds)
+	$(BIN)/python -m tests.scale
 
 gallery: setup  ## measure small runs of each kind, and keep their pages in results/reference (ten minutes)
 	$(BIN)/python -m tests.gallery
@@ -112,6 +116,15 @@ gcc:
 	fi
 	echo "gcc is missing, so faults will not be tested. Install it: apt-get install gcc libc6-dev" >&2
 
+# A test compares the bytes that a user's loader reads with its system calls.
+strace:
+	command -v strace >/dev/null && exit 0
+	if $(ROOT_APT); then
+	  echo "installing strace" >&2
+	  $(APT) update >/dev/null 2>&1 && $(APT) install -y strace >/dev/null 2>&1 && exit 0
+	fi
+	echo "strace is missing, so the bytes of a user's loader will not be compared. Install it: apt-get install strace" >&2
+
 # The tests of pages open them in it. A font comes with it, so that there is one on a bare machine.
 chromium:
 	command -v chromium >/dev/null && exit 0
@@ -121,23 +134,37 @@ chromium:
 	fi
 	echo "chromium is missing, so pages will not be opened. Install it: apt-get install chromium" >&2
 
-# The tests of NFS version 4 start this server themselves, on loopback. policy-rc.d keeps apt from
-# starting it, and systemctl keeps it and the port mapper that comes with it from the next boot.
+# Servers of tests are started by the tests themselves, on loopback. policy-rc.d keeps apt from
+# starting them, and systemctl keeps them, and what comes with them, from the next boot.
+define INSTALL_WITHOUT_STARTING
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $$policy ]; then
+  trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+  printf '#!/bin/sh\nexit 101\n' >$$policy
+  chmod +x $$policy
+fi
+if $(APT) update >/dev/null 2>&1 && $(APT) install -y --no-install-recommends $$packages >/dev/null 2>&1; then
+  ! command -v systemctl >/dev/null || systemctl -q disable $$unwanted 2>/dev/null || true
+  exit 0
+fi
+endef
+
 ganesha:
 	command -v ganesha.nfsd >/dev/null && exit 0
 	if $(ROOT_APT); then
 	  echo "installing nfs-ganesha" >&2
-	  unwanted=nfs-ganesha
+	  packages="nfs-ganesha nfs-ganesha-vfs" unwanted=nfs-ganesha
 	  command -v rpcbind >/dev/null || unwanted="nfs-ganesha rpcbind.service rpcbind.socket"
-	  policy=/usr/sbin/policy-rc.d
-	  if [ ! -e $$policy ]; then
-	    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
-	    printf '#!/bin/sh\nexit 101\n' >$$policy
-	    chmod +x $$policy
-	  fi
-	  if $(APT) update >/dev/null 2>&1 && $(APT) install -y nfs-ganesha nfs-ganesha-vfs >/dev/null 2>&1; then
-	    ! command -v systemctl >/dev/null || systemctl -q disable $$unwanted 2>/dev/null || true
-	    exit 0
-	  fi
+	  $(INSTALL_WITHOUT_STARTING)
 	fi
 	echo "nfs-ganesha is missing, so NFS version 4 will not be tested. Install it: apt-get install nfs-ganesha nfs-ganesha-vfs" >&2
+
+# The tests of the batch script start two nodes of Slurm on this machine.
+slurm:
+	{ command -v slurmctld && command -v slurmd && command -v munged; } >/dev/null && exit 0
+	if $(ROOT_APT); then
+	  echo "installing Slurm" >&2
+	  packages="slurmctld slurmd slurm-client munge" unwanted="slurmctld slurmd munge"
+	  $(INSTALL_WITHOUT_STARTING)
+	fi
+	echo "Slurm is missing, so its batch script will not be tested. Install it: apt-get install slurmctld slurmd slurm-client munge" >&2

@@ -27,21 +27,26 @@ __all__ = [
     "Dataset",
     "DatasetError",
     "DatasetSpec",
+    "Examples",
     "Finding",
     "Format",
     "GenerateProgress",
     "GenerateReport",
+    "HostLostError",
     "InternalError",
     "InterruptedRun",
     "InvalidRunError",
     "IobenchError",
+    "Labels",
     "LibraryLoader",
     "LoaderSpec",
+    "LostRankError",
     "Manifest",
     "MissingObjectError",
     "NoMemoryError",
     "NoRoomError",
     "Options",
+    "Padded",
     "Plan",
     "ReaderSpec",
     "Run",
@@ -57,6 +62,7 @@ __all__ = [
     "TargetLostError",
     "TargetRefusedError",
     "ThresholdError",
+    "TrainingLoader",
     "UnknownNameError",
     "UnreadableError",
     "UsageError",
@@ -77,9 +83,11 @@ __all__ = [
     "open_dataset",
     "open_run",
     "open_storage",
+    "read_labels",
     "run",
     "run_plan",
     "verify_dataset",
+    "watch",
 ]
 
 if TYPE_CHECKING:
@@ -97,10 +105,12 @@ if TYPE_CHECKING:
         CorruptCheckpointError,
         CorruptSampleError,
         DatasetError,
+        HostLostError,
         InternalError,
         InterruptedRun,
         InvalidRunError,
         IobenchError,
+        LostRankError,
         MissingObjectError,
         NoMemoryError,
         NoRoomError,
@@ -120,11 +130,21 @@ if TYPE_CHECKING:
     from .generator import generate as generate_dataset
     from .generator.engine import GenerateReport
     from .generator.engine import Progress as GenerateProgress
-    from .load import Batch, BatchLoader, LibraryLoader
+    from .load import (
+        Batch,
+        BatchLoader,
+        Examples,
+        Labels,
+        LibraryLoader,
+        Padded,
+        TrainingLoader,
+        read_labels,
+    )
     from .runner.experiment import Options
     from .runner.experiment import run as run_plan
     from .runner.plan import Plan, make_plan
     from .runner.progress import Progress as RunProgress
+    from .runner.watching import watch
     from .schema.dataset import DatasetSpec
     from .schema.manifest import Manifest
     from .schema.record import Finding, RunRecord, Summary, load_run
@@ -149,10 +169,14 @@ else:
         "formats.base": ("Format",),
         "generator": ("generate as generate_dataset",),
         "generator.engine": ("GenerateReport", "Progress as GenerateProgress"),
-        "load": ("Batch", "BatchLoader", "LibraryLoader"),
+        "load": (
+            *("Batch", "BatchLoader", "Examples", "Labels", "LibraryLoader", "Padded"),
+            *("TrainingLoader", "read_labels"),
+        ),
         "runner.experiment": ("Options", "run as run_plan"),
         "runner.plan": ("Plan", "make_plan"),
         "runner.progress": ("Progress as RunProgress",),
+        "runner.watching": ("watch",),
         "schema.dataset": ("DatasetSpec",),
         "schema.manifest": ("Manifest",),
         "schema.record": ("Finding", "RunRecord", "Summary", "load_run"),

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from .errors import UsageError
 
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from .dataset import Dataset
     from .generator import GenerateReport
     from .generator.engine import Progress as GenerateProgress
-    from .load import BatchLoader, LibraryLoader
+    from .load import BatchLoader, LibraryLoader, TrainingLoader
+    from .load.training.collate import Collate
+    from .load.training.finish import Transform
+    from .load.training.labels import Given
+    from .load.training.loader import Layout
     from .runner.progress import Progress as RunProgress
     from .schema.dataset import DatasetSpec
     from .schema.manifest import Manifest
@@ -92,6 +96,7 @@ def generate(
     )
 
 
+@overload
 def make_loader(
     data: str | Path | Dataset | Manifest,
     *,
@@ -104,7 +109,66 @@ def make_loader(
     reader: ReaderSpec | dict[str, object] | None = None,
     loader: LoaderSpec | dict[str, object] | None = None,
     origin: str | None = None,
-) -> BatchLoader | LibraryLoader:
+) -> BatchLoader | LibraryLoader: ...
+
+
+@overload
+def make_loader(
+    data: str | Path | Dataset | Manifest,
+    *,
+    batch_size: int,
+    num_workers: int | None = None,
+    storage: Storage | None = None,
+    rank: int = 0,
+    world: int = 1,
+    seed: int = 0,
+    reader: ReaderSpec | dict[str, object] | None = None,
+    loader: LoaderSpec | dict[str, object] | None = None,
+    origin: str | None = None,
+    labels: Given,
+    layout: Layout | None = None,
+    transform: Transform | None = None,
+    collate: Collate | None = None,
+) -> TrainingLoader: ...
+
+
+@overload
+def make_loader(
+    data: str | Path | Dataset | Manifest,
+    *,
+    batch_size: int,
+    num_workers: int | None = None,
+    storage: Storage | None = None,
+    rank: int = 0,
+    world: int = 1,
+    seed: int = 0,
+    reader: ReaderSpec | dict[str, object] | None = None,
+    loader: LoaderSpec | dict[str, object] | None = None,
+    origin: str | None = None,
+    labels: Given | None = None,
+    layout: Layout | None = None,
+    transform: Transform | None = None,
+    collate: Collate | None = None,
+) -> BatchLoader | LibraryLoader | TrainingLoader: ...
+
+
+def make_loader(
+    data: str | Path | Dataset | Manifest,
+    *,
+    batch_size: int,
+    num_workers: int | None = None,
+    storage: Storage | None = None,
+    rank: int = 0,
+    world: int = 1,
+    seed: int = 0,
+    reader: ReaderSpec | dict[str, object] | None = None,
+    loader: LoaderSpec | dict[str, object] | None = None,
+    origin: str | None = None,
+    labels: Given | None = None,
+    layout: Layout | None = None,
+    transform: Transform | None = None,
+    collate: Collate | None = None,
+) -> BatchLoader | LibraryLoader | TrainingLoader:
     """Make a torch DataLoader over a dataset, as ``iobench run`` uses it, for your own training.
 
     ``data`` is a directory, a URL, or the result of ``open_dataset`` or ``load_manifest``. Give
@@ -112,7 +176,15 @@ def make_loader(
     shards of a scanned dataset. This is rank ``rank`` of ``world`` ranks. ``reader`` and ``loader``
     take the keys of a workload's sections of these names; ``num_workers`` is torch's name for
     ``loader={"workers": ...}``. Call ``set_epoch`` before each epoch, as with torch's
-    DistributedSampler. Raises DatasetError, StorageError, UsageError.
+    DistributedSampler.
+
+    With one of the last four arguments the result is a ``TrainingLoader``, whose batches are
+    ``samples, labels``. ``labels``: a source as ``read_labels`` takes it (such as "auto"), its
+    result, or one whole number or name for each sample. ``layout``: "HWC" (the default) or "CHW"
+    for images. ``transform``: a function of one sample, which runs in the workers. ``collate``:
+    "stack" (the default), "pad", "list", or a function of a list of samples.
+
+    Raises DatasetError, StorageError, UsageError.
 
     >>> loader = iobench.make_loader("demo-data", batch_size=8, num_workers=0)
     >>> loader.set_epoch(0)
@@ -148,6 +220,10 @@ def make_loader(
         reader=reader,
         loader=loader,
         origin=origin,
+        labels=labels,
+        layout=layout,
+        transform=transform,
+        collate=collate,
     )
 
 

@@ -44,12 +44,16 @@ class ResolvedSpec:
         Raises SpecError, UnknownNameError, and UsageError if a plug-in cannot be loaded.
         """
         spec = found if isinstance(found, DatasetSpec) else found.spec
-        return ResolvedSpec(
-            spec=spec,
-            format=FORMATS.open(spec.format),
-            content=CONTENTS.open(spec.content),
-            codec=CODECS.open(spec.codec),
-        )
+        form, content = FORMATS.open(spec.format), CONTENTS.open(spec.content)
+        if spec.labels is not None:
+            try:
+                form, content = form.labelled(spec.labels), content.labelled(spec.labels)
+            except ValueError as error:
+                raise SpecError(
+                    f"dataset '{spec.name}': {error}",
+                    remedy="use format tar or files with content jpeg, or --set labels=null",
+                ) from None
+        return ResolvedSpec(spec=spec, format=form, content=content, codec=CODECS.open(spec.codec))
 
     @property
     def suffix(self) -> str:
@@ -72,6 +76,7 @@ class ResolvedSpec:
             blocks=self.blocks,
             plain=self.codec.plain,
             index_name=self.format.index_name,
+            class_folders=self.spec.labels if self.format.class_folders else None,
         )
 
     @property

@@ -19,7 +19,9 @@
     │   ├── TargetLostError       another process has taken over the place in use
     │   └── UnreadableError   exit 5  verify could not read everything, and found no damage
     ├── WorkerError               a loader worker or a rank died
-    │   └── BusError              it died of SIGBUS: mapped memory could not be provided
+    │   ├── BusError              it died of SIGBUS: mapped memory could not be provided
+    │   ├── LostRankError         another rank, with which this one trains, is gone
+    │   └── HostLostError         a host of the job has ended, or does not answer
     ├── NoMemoryError             more memory is needed than is available
     ├── InvalidRunError           exit 3  the run broke a rule
     ├── ThresholdError            exit 4  a --fail-on condition holds, or a regression
@@ -65,6 +67,11 @@ def _rebuild(kind: type[IobenchError], what: str, remedy: str, notes: list[str])
     for note in notes:
         error.add_note(note)  # shown by --debug, below the traceback
     return error
+
+
+def rebuilt(error: IobenchError, what: str) -> IobenchError:
+    """An error like ``error``, which says ``what`` instead."""
+    return _rebuild(type(error), what, error.remedy, getattr(error, "__notes__", []))
 
 
 class UsageError(IobenchError):
@@ -148,6 +155,14 @@ class BusError(WorkerError):
             remedy="a mapped file became shorter or can't be read, or shared memory (/dev/shm) "
             "is full: see the kernel log",
         )
+
+
+class LostRankError(WorkerError):
+    """A rank can't go on, because another one has ended. That one's own error says why."""
+
+
+class HostLostError(WorkerError):
+    pass
 
 
 class NoMemoryError(IobenchError):

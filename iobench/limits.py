@@ -44,6 +44,9 @@ MAX_NPY_HEADER = 64 << 10
 MAX_PAX_HEADER = 256 << 10
 """Bytes of a header in a tar that holds no member's data: pax records, GNU long names."""
 
+MAX_LABEL_BYTES = 1 << 20
+"""Bytes of a member of a tar that holds a label, or JSON with one."""
+
 HEADER_PER_TENSOR = 1 << 10
 MIN_HEADER_LIMIT = 1 << 20
 """Bytes that the header of a file of tensors may have: for each tensor, in addition to its name,

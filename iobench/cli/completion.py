@@ -83,6 +83,8 @@ def _names(verb: str) -> list[str]:
     found: Iterable[str] = ()
     if verb in ("run", "plan", "size", "sweep", "history"):
         found = known_specs("workload")
+        if verb == "sweep":
+            found = {*found, *known_specs("sweep")}
     elif verb == "generate":
         found = known_specs("dataset")
     elif verb in ("checkpoint", "checkpoint plan"):

@@ -11,6 +11,7 @@ from .verbs import Verb
 KINDS = (
     "workloads",
     "datasets",
+    "sweeps",
     "formats",
     "contents",
     "codecs",
@@ -82,7 +83,7 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _entries(kind: str) -> dict[str, str]:
-    if kind in ("workloads", "datasets"):
+    if kind in ("workloads", "datasets", "sweeps"):
         from ..schema.base import known_specs
         from ..schema.yamlfile import read_yaml
 
@@ -125,8 +126,8 @@ def _instance(found: Any) -> str:
 
 
 VERB = Verb(
-    help="names of workloads, datasets, formats, codecs, storage, accelerators, networks, loaders, "
-    "writers, models, instances",
+    help="names of workloads, datasets, sweeps, formats, codecs, storage, accelerators, networks, "
+    "loaders, writers, models, instances",
     description="List everything that iobench knows by name, with one line about each.",
     examples="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n"
     "  iobench list --schema run\n",

@@ -57,6 +57,15 @@ def loader_overrides(args: argparse.Namespace) -> list[str]:
                 f"{flag} changes settings that your own loader does not have",
                 remedy=f"leave {flag} out",
             )
+    for flag, given in (
+        ("--checkpoint", args.checkpoint is not None),
+        ("--fail-on", bool(args.fail_on)),
+    ):
+        if args.headspace and given:
+            raise UsageError(
+                f"--headspace measures one ratio only, so {flag} has no effect",
+                remedy=f"leave {flag} out, or --headspace",
+            )
     found = ["loader.kind=user", f"loader.factory={args.loader}"]
     for each in args.loader_args:
         key, equals, value = each.partition("=")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from errno import EEXIST
 
 from .common import add_overrides, duration, whole_number
 from .train import add_model, asked_accelerator
@@ -40,12 +41,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    import os
     from pathlib import Path
 
     from ..accelerate.bind import use_allocator
     from ..accelerate.recording import record
     from ..documents import json_text, write_whole
-    from ..errors import UsageError
+    from ..errors import StorageError, UsageError
     from ..schema.base import apply_overrides, build
     from ..schema.workload import AcceleratorSpec
     from ..units import format_duration
@@ -56,13 +58,25 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{target} exists already", remedy="choose another name for --to")
     if not target.parent.is_dir():
         raise UsageError(f"{target.parent} is no directory", remedy="create it first")
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(
+            f"no file can be made in {target.parent}", remedy="choose another place for --to"
+        )
     if args.steps < 2:
         raise UsageError(f"--steps must be at least 2, but is {args.steps}")
     asked = apply_overrides({"accelerator": asked_accelerator(args)}, args.overrides)
     spec = build(AcceleratorSpec, asked["accelerator"], where="iobench record")
     use_allocator(spec.allocator, args.command_line[1:])
     recording = record(spec, args.batch_size, steps=args.steps, seconds=args.time)
-    write_whole(target, json_text(recording))
+    try:
+        if target.exists():  # made meanwhile
+            raise FileExistsError(EEXIST, "it exists already")
+        write_whole(target, json_text(recording))
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {target}: {error.strerror or error}",
+            remedy="the step times are lost: record again with another --to",
+        ) from error
     if args.format == "json":
         show_json(recording.model_dump())
         return 0
@@ -73,6 +87,15 @@ def run(args: argparse.Namespace) -> int:
         f"{format_duration(recording.mean_s)}, p50 {format_duration(times[50])}, "
         f"p99 {format_duration(times[99])}"
     )
+    where = recording.where
+    known = (
+        ("MFU {:.1%}", recording.mfu),
+        ("SMs at {:,.0f} MHz", where.clock_mhz),
+        ("power {:,.0f} W", where.power_w),
+        ("power limit {:,.0f} W", where.power_limit_w),
+    )
+    if told := [text.format(value) for text, value in known if value is not None]:
+        say(", ".join(told))
     say(f"written to {target}; replay it on any storage:")
     say(
         "  iobench run WORKLOAD --data DIR --set accelerator.kind=recorded "

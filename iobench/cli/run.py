@@ -17,10 +17,12 @@ from .common import (
     duration,
     whole_number,
 )
+from .hosts import accelerators_here, add_hosts, come_together, launched, printed_lines, take_part
 from .own_loader import add_own_loader, loader_overrides, tell_headspace
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
+    from ..runner.plan import Plan
     from ..schema.workload import Workload
 
 EXAMPLES = """examples:
@@ -52,6 +54,7 @@ def add_measuring(parser: argparse.ArgumentParser, *, repeat: int = 6) -> None:
     """Add the flags of a run, whatever its workload."""
     add_origin(parser)
     add_accelerators(parser)
+    add_hosts(parser)
     parser.add_argument(
         "-n",
         "--repeat",
@@ -152,6 +155,9 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     ``bound_only``: only find how much faster any loader could make it.
     """
     check_measuring(args)
+    if printed_lines(args):
+        return 0
+    launch = launched(args)
     if args.confirm and args.calibration_s == 0:
         from ..errors import UsageError
 
@@ -165,6 +171,7 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     from ..runner.confirm import Confirm
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
+    from ..runner.hosts.job import run_as_controller
     from ..runner.plan import make_plan
     from .telling import RunTold
 
@@ -172,14 +179,24 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
         parse(expression)  # report a wrong condition before anything runs
     use_allocator(workload.accelerator.allocator, args.command_line[1:])
     mixed = _mixed(args)
-    plan = make_plan(
-        workload,
-        args.data,
-        origin=args.origin,
-        accelerators=args.accelerators,
-        repetitions=args.repeat,
-        seed=args.seed,
-    )
+
+    def planned(accelerators: int) -> Plan:
+        return make_plan(
+            workload,
+            args.data,
+            origin=args.origin,
+            accelerators=accelerators,
+            repetitions=args.repeat,
+            seed=args.seed,
+        )
+
+    control = None
+    if launch is None:
+        plan = planned(accelerators_here(args, 1))
+    else:
+        meeting, plan, control = come_together(launch, args, planned)
+        if control is None:
+            return take_part(meeting, plan, args)
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, what was measured is saved.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if bound_only:
@@ -199,7 +216,10 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     live = RunTold(plan, options, quiet=args.quiet)
     live.announce()
     try:
-        doc, directory = run_plan(plan, options, live)
+        if control is None:
+            doc, directory = run_plan(plan, options, live)
+        else:
+            doc, directory = run_as_controller(control, plan, options, live)
     finally:
         live.close()
     from .outcome import finish

@@ -23,14 +23,21 @@ if TYPE_CHECKING:
     from ..runner.sweeping.plan import Budget
     from ..runner.sweeping.takeup import Given
     from ..schema.sweep import Setting, Sweep
+    from ..schema.walk import WalkSpec
 
 EXAMPLES = """examples:
   iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar \
 --sweep loader.workers=1,2,4
   iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 \
 --sweep dataset.codec=none,zstd:1 --one-at-a-time --time-budget 20m
+  iobench sweep cpu-training --data /mnt/fast/images --host-price-per-hour 0.357
+  iobench sweep cpu-training --data /mnt/fast/images --set accelerator.model=vit-s16 \
+--set batch_size=32 --time-budget 20m
 
-To resume or confirm a sweep whose data is at a URL, give that URL again: add --to URL.
+A walk, such as cpu-training, varies one setting after the other, and keeps what is told to be
+faster.
+
+To resume or confirm a sweep whose data is at a URL, give that URL again, with --to or --data.
 
 After a sweep: iobench advise results/<sweep>, and then iobench sweep --confirm results/<sweep>
 """
@@ -47,13 +54,21 @@ _DEFAULTS = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "workload", nargs="?", help="name of a workload (iobench list workloads) or YAML file"
+        "workload",
+        nargs="?",
+        help="name of a workload (iobench list workloads) or YAML file; or of a walk, which has "
+        "its own settings (iobench list sweeps)",
     )
     parser.add_argument(
         "--to",
         dest="data_root",
         metavar="DIR",
         help="directory or URL below which the datasets are generated",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="directory or URL of a dataset that exists, which all points read, instead of --to",
     )
     add_renamed(parser, "--data-root", "--to", dest="data_root")
     parser.add_argument(
@@ -82,6 +97,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         metavar="N",
         help=f"number of repetitions of each point (default: {_REPEAT})",
+    )
+    parser.add_argument(
+        "--time",
+        type=duration,
+        dest="time_s",
+        metavar="TIME",
+        help="in a walk: about how long each visit trains, at the pace of its beginning "
+        "(default: 10s)",
     )
     parser.add_argument(
         "--accelerators",
@@ -146,9 +169,11 @@ def run(args: argparse.Namespace) -> int:
     if args.confirm is not None and args.resume is not None:
         raise UsageError("--confirm and --resume can't be used together", remedy="give one of them")
     _refuse_changes(args)
-    given = {name: getattr(args, name) for name in _DEFAULTS}
-    for name, value in given.items():
-        setattr(args, name, _DEFAULTS[name] if value is None else value)
+    walk = _walk(args)
+    defaults = _DEFAULTS if walk is None else {**_DEFAULTS, "calibration_s": 0.0}
+    for name, value in defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
     check_measuring(args)
     budget = Budget(
         seconds=parse_duration(args.time_budget) if args.time_budget else None,
@@ -157,9 +182,9 @@ def run(args: argparse.Namespace) -> int:
         drop=args.confirm is None,
         break_lock=args.break_lock,
     )
-    begun = _begin(args, budget) if args.confirm is None else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     live = Live(quiet=args.quiet or args.json, lines=True)
+    begun = _begin(args, budget, walk, live) if args.confirm is None else None
     try:
         return _confirm(args, budget, live) if begun is None else _sweep(args, *begun, budget, live)
     finally:
@@ -174,7 +199,7 @@ def _refuse_changes(args: argparse.Namespace) -> None:
         return
     word = "--confirm" if args.resume is None else "--resume"
     fixed = ["samples", "size", "one_at_a_time", "accelerators", "seed", "calibration_s"]
-    fixed += ["instance", "host_price_per_hour"]
+    fixed += ["instance", "host_price_per_hour", "time_s"]
     for name in fixed if args.resume is None else [*fixed, "repeat"]:
         if getattr(args, name) not in (None, False):
             flag = f"--{name.removesuffix('_s').replace('_', '-')}"
@@ -198,18 +223,21 @@ def finish(sweep: Sweep, directory: Path, *, kind: str, new: bool) -> int:
     ``new``: it has just ended, and its directory gets the report as a page.
     """
     from ..report.sweep import sections
+    from ..report.walk import facts
+    from ..report.walk import sections as walk_sections
     from .outcome import keep_page, say_where
     from .printing import print_report
     from .terminal import say
 
-    document = {**sweep.model_dump(), "directory": str(directory)}
-    shown = sections(sweep)
+    document = {**sweep.model_dump(), **facts(sweep), "directory": str(directory)}
+    shown = sections(sweep) if not sweep.walk else walk_sections(sweep)
     print_report(kind, document, shown)
     if new:
         keep_page(document, shown, directory)
     if kind == "text":
         say_where(directory)
-        say(f"advice:  iobench advise {directory}")
+        if not sweep.walk:
+            say(f"advice:  iobench advise {directory}")
     return 0 if any(point.runs for point in sweep.points) else 1
 
 
@@ -284,33 +312,76 @@ def _given(args: argparse.Namespace) -> Given:
     return Given(
         workload=args.workload,
         data_root=args.data_root,
+        data=args.data,
         overrides=args.overrides,
         axes=_axes(args),
     )
 
 
-def _begin(args: argparse.Namespace, budget: Budget) -> tuple[Sweep, Path]:
+def _walk(args: argparse.Namespace) -> WalkSpec | None:
+    """The walk that the user named; None: a workload, whose settings are given by --sweep."""
     from ..errors import UsageError
-    from ..runner.sweeping.plan import groups_within, new_sweep, plan_sweep
-    from ..runner.sweeping.takeup import take_up
-    from ..storage import open_storage
-    from ..units import parse_size
+    from ..schema.walk import find_walk
 
-    if args.resume is not None:
-        return take_up(args.resume, _given(args)), args.resume
+    new = args.workload is not None and args.resume is None and args.confirm is None
+    found = find_walk(args.workload) if new and not args.axes else None
+    if found is None and args.time_s is not None and new:
+        raise UsageError(
+            "--time is for a walk, such as cpu-training",
+            remedy="leave it out, or say how long a visit is with --set max_steps=N",
+        )
+    return found
+
+
+def _check_new(args: argparse.Namespace, walk: WalkSpec | None) -> None:
+    """Raise UsageError if a new sweep lacks something, or has data of two kinds."""
+    from ..errors import UsageError
+    from ..storage import open_storage
+
     for value, what in (
         (args.workload, "the name of a workload"),
-        (args.data_root, "--to DIR"),
-        (args.axes, "at least one --sweep KEY=A,B,C"),
+        (args.data_root or args.data, "--to DIR or --data DIR"),
+        (args.axes or walk, "at least one --sweep KEY=A,B,C"),
     ):
         if not value:
             raise UsageError(f"a new sweep needs {what}", remedy="see: iobench sweep --help")
-    open_storage(args.data_root)  # refuses a wrong URL before anything is written
+    if args.data:
+        for flag, given in (
+            ("--to", args.data_root),
+            ("--samples", args.samples),
+            ("--size", args.size),
+            ("--data-budget", args.data_budget),
+            ("--keep-data", args.keep_data),
+        ):
+            if given:
+                raise UsageError(
+                    f"{flag} is for datasets that the sweep generates, but --data names one that "
+                    "exists",
+                    remedy=f"leave out {flag} or --data",
+                )
+    open_storage(args.data or args.data_root)  # refuses a wrong URL before anything is written
+
+
+def _begin(
+    args: argparse.Namespace, budget: Budget, walk: WalkSpec | None, live: Any
+) -> tuple[Sweep, Path]:
+    from ..runner.sweeping.plan import groups_within, new_sweep, plan_sweep
+    from ..runner.sweeping.takeup import take_up
+    from ..runner.sweeping.walk import plan_walk
+    from ..units import parse_size
+    from .walking import overrides_of, refuse_axes, sized
+
+    if args.resume is not None:
+        return take_up(args.resume, _given(args)), args.resume
+    _check_new(args, walk)
+    if walk is not None:
+        refuse_axes(args, walk)
     axes = _axes(args)
     given = {
-        "workload": args.workload,
-        "data_root": args.data_root,
-        "overrides": args.overrides,
+        "workload": args.workload if walk is None else walk.workload,
+        "data_root": args.data_root or "",
+        "data": args.data or "",
+        "overrides": args.overrides if walk is None else overrides_of(args, walk),
         "samples": args.samples,
         "size_bytes": parse_size(args.size) if args.size else None,
         "seed": args.seed,
@@ -326,8 +397,11 @@ def _begin(args: argparse.Namespace, budget: Budget) -> tuple[Sweep, Path]:
 
     # The plan is made before the directory, so that a sweep that is refused leaves no files.
     asked = build(Sweep, {"created": "", "command": [], **given}, where="the sweep")
-    planned = plan_sweep(asked, one_at_a_time=args.one_at_a_time)
-    groups_within(planned.model_copy(deep=True), budget)
+    if walk is not None:
+        planned = sized(plan_walk(asked, walk), args, _line_printer(args, live))
+    else:
+        planned = plan_sweep(asked, one_at_a_time=args.one_at_a_time)
+        groups_within(planned.model_copy(deep=True), budget)
     sweep, directory = new_sweep(args.results, args.command_line, planned)
     save_sweep(directory, sweep)
     return sweep, directory

@@ -81,17 +81,18 @@ def asked_accelerator(args: argparse.Namespace) -> dict[str, object]:
 def workload_of(args: argparse.Namespace) -> Workload:
     """The workload that trains the model on the dataset, long enough for a figure.
 
-    Raises what ``open_model`` and ``find_dataset`` raise.
+    Raises what ``sample_bytes_of`` and ``find_dataset`` raise.
     """
     import os
 
-    from ..accelerate.model import open_model
+    from ..accelerate.bind import use_allocator
+    from ..accelerate.model import sample_bytes_of
     from ..accelerate.recording import mean_step
     from ..dataset import find_dataset
     from ..schema.base import apply_overrides, build
     from ..schema.workload import Workload
 
-    taken = open_model(args.model).sample_bytes
+    taken = sample_bytes_of(args.model)
     manifest, _ = find_dataset(args.data, {}, origin=args.origin)
     asked: dict[str, object] = {
         "name": "train-" + "".join(c if c.isalnum() else "-" for c in args.model),
@@ -105,8 +106,13 @@ def workload_of(args: argparse.Namespace) -> Workload:
     }
     asked = apply_overrides(asked, args.overrides)
     workload = build(Workload, asked, where="iobench train")
+    if workload.accelerator.compile and "tail" not in workload.reader.model_fields_set:
+        # A batch of another size would be compiled in the middle of an epoch.
+        complete = workload.reader.model_copy(update={"tail": "drop"})
+        workload = workload.model_copy(update={"reader": complete})
     if workload.max_steps is not None:
         return workload
+    use_allocator(workload.accelerator.allocator, args.command_line[1:])
     step = mean_step(workload.accelerator, workload.batch_size, seconds=min(_TRIAL_S, args.time))
     steps = max(_MIN_STEPS, round(args.time / step))
     return workload.model_copy(update={"max_steps": steps})

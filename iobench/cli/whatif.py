@@ -1,10 +1,11 @@
-"""``iobench whatif``: predict a recorded run with changed storage or settings."""
+"""``iobench whatif``: predict a recorded run with changed storage or settings, or more hosts."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
+from . import more_hosts
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
@@ -17,11 +18,18 @@ EXAMPLES = """examples:
   iobench whatif results/<run> --storage-bandwidth 5GB/s --latency 2ms --workers 16
   iobench whatif results/<run> --cache 512GiB --json
   iobench whatif results/<run> --accelerators 8 --step-time 0.5x
+  iobench whatif results/<1-host> results/<2-hosts> results/<4-hosts> --hosts 64
+  iobench whatif results/<run> --hosts 64 --storage-limit 40GB/s --nic 25GB/s --html -o hosts.html
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="RUN_DIR", help="directory of a run, or its run.json")
+    parser.add_argument(
+        "directories",
+        nargs="+",
+        metavar="RUN_DIR",
+        help="directory of a run, or its run.json; with --hosts, of several",
+    )
     parser.add_argument(
         "--storage-bandwidth", metavar="RATE", help="bandwidth of the storage, e.g. 2x or 5GB/s"
     )
@@ -32,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache",
         metavar="SIZE",
-        help="memory for cached data, used from the second epoch on, e.g. 512GiB",
+        help="memory for cached data in each host, used from the second epoch on, e.g. 512GiB",
     )
     parser.add_argument(
         "--cache-kind",
@@ -55,6 +63,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE",
         help="instance type behind whose network the storage is (iobench list instances)",
     )
+    more_hosts.arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,22 +73,18 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.capacity.whatif import what_if
     from ..errors import UsageError
     from ..report.whatif import document, sections
+    from ..schema.instances import network_of
     from ..schema.record import load_training
     from ..units import parse_duration, parse_size
     from .printing import print_report
 
-    network = None
-    if args.instance is not None:
-        from ..schema.instances import find_instance
-
-        network = find_instance(args.instance).network_bytes_per_s
-        if network is None:
-            raise UsageError(
-                f"the network of {args.instance} is not known",
-                remedy="give --storage-bandwidth instead",
-            )
+    if args.hosts is not None:
+        return more_hosts.run(args)
+    more_hosts.refuse_flags(args)
     change = Change(
-        network_bytes_per_s=network,
+        network_bytes_per_s=None
+        if args.instance is None
+        else network_of(args.instance, instead="--storage-bandwidth"),
         network_of=args.instance or "",
         storage_bandwidth=_quantity(
             args.storage_bandwidth,
@@ -94,12 +99,13 @@ def run(args: argparse.Namespace) -> int:
         accelerators=_quantity(args.accelerators, "--accelerators", _number),
         step_time=_quantity(args.step_time, "--step-time", parse_duration),
     )
-    if not Path(args.directory).exists():
+    directory = Path(args.directories[0])
+    if not directory.exists():
         raise UsageError(
-            f"{args.directory}: no such file or directory",
+            f"{directory}: no such file or directory",
             remedy="name a run directory, e.g. results/<run>",
         )
-    found = what_if(load_training(Path(args.directory)), change)
+    found = what_if(load_training(directory), change)
     print_report(args.format, document(found), sections(found))
     return 0
 
@@ -137,11 +143,12 @@ def _number(text: str) -> float:
 
 
 VERB = Verb(
-    help="ceilings and verdict of a recorded run with changed storage or settings",
+    help="a recorded run with changed storage or settings, or on more hosts",
     description=(
         "Predict the ceilings and the verdict of a recorded run with changes, by documented "
         "models, and show the error of the models on the recorded run. A factor such as 2x "
-        "multiplies what was recorded. Nothing is read or measured."
+        "multiplies what was recorded. With --hosts: samples/s and utilization on more hosts, with "
+        "intervals, and what binds there. Nothing is read or measured."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from ..buffers import Buffer
 
@@ -30,6 +30,25 @@ class Content(ABC):
 
     max_expansion: ClassVar[int] = 1
     """Upper limit of decoded bytes / content bytes, for samples that ``build`` makes."""
+
+    def labelled(self, labels: int) -> Self:
+        """Return this content for samples of ``labels`` classes (``schema.packing.label_of``).
+
+        Its ``build`` makes samples that show their class in a way that a model can learn. Raises
+        ValueError if it can't.
+        """
+        raise ValueError(f"samples of content '{self.name}' cannot show a label")
+
+    has_shape: ClassVar[bool] = False
+    """Whether the decoded bytes are an array of uint8, whose shape ``shape`` finds."""
+
+    def shape(self, content: Buffer) -> tuple[int, ...]:
+        """Return the shape of the decoded bytes, computed from the content's header.
+
+        Only for contents with ``has_shape``. Raises ValueError for bytes that are not of this
+        content.
+        """
+        raise ValueError(f"the decoded bytes of content '{self.name}' have no shape")
 
     @abstractmethod
     def build(self, out: Buffer, *, seed: int, index: int, compress_ratio: float) -> None:

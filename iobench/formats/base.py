@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,16 @@ class Format(ABC):
 
     index_name: ClassVar[str] = ""
     """Name of the index file, in the shards' directory, that other readers need; '' for none."""
+
+    class_folders: ClassVar[bool] = False
+    """Whether the samples of each class lie in a folder of their own, if they have labels."""
+
+    def labelled(self, labels: int) -> Self:
+        """Return this format for samples of ``labels`` classes, whose labels it writes.
+
+        Raises ValueError if it has no place for labels.
+        """
+        raise ValueError(f"format '{self.name}' has no place for labels")
 
     def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:  # noqa: B027 - an optional check
         """Raise ValueError for a dataset that the format can't hold. ``codec`` is the spec's."""

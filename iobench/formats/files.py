@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from ..buffers import Buffer
 from .base import Framed
@@ -15,6 +15,10 @@ class Files(Framed):
     name: ClassVar[str] = "files"
     one_sample_per_shard: ClassVar[bool] = True
     framing_bytes: ClassVar[int] = 0
+    class_folders: ClassVar[bool] = True
+
+    def labelled(self, labels: int) -> Self:
+        return self
 
     def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
         yield shard

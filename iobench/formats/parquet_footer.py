@@ -63,8 +63,11 @@ class Footer:
 
     schema: Schema
 
-    def __init__(self, data: bytes, size: int) -> None:
-        """Read the footer ``data``, which follows ``size`` bytes of the file. Raises ValueError."""
+    def __init__(self, data: bytes, size: int, column: bytes | None = None) -> None:
+        """Read the footer ``data``, which follows ``size`` bytes of the file.
+
+        ``column``: describe this column, not those of the samples. Raises ValueError.
+        """
         self._data = data
         self._size = size
         self.groups: list[Group] = []
@@ -78,7 +81,7 @@ class Footer:
             known.add(field)
             if field == 2:
                 reader.want(kind, LIST, "the schema")
-                self.schema = read_schema(reader)
+                self.schema = read_schema(reader, column)
             elif field == 4 and 2 in known:
                 reader.want(kind, LIST, "the list of row groups")
                 kept = self._read_groups(reader)

@@ -14,6 +14,9 @@ from .thrift import BINARY, I32, STRUCT, Compact, Writer, listed
 BYTE_ARRAY, FIXED = 6, 7
 """Physical types that can hold samples."""
 
+LABELS = (1, 2, BYTE_ARRAY)
+"""Physical types that can hold labels: INT32, INT64 and BYTE_ARRAY (text)."""
+
 _TYPES = 8
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
 _MAX_NESTED = 32
@@ -68,20 +71,39 @@ class Schema:
         return [b".".join(names).decode() for names in self.names]
 
 
-_latest: list[tuple[bytes, Schema]] = []
+_latest: list[tuple[bytes, bytes | None, Schema]] = []
 """Cache of the latest schema, with its encoded bytes: all shards of a dataset have the same one."""
 
 
-def read_schema(reader: Compact) -> Schema:
-    """Read the schema at the reader's position. Raises ValueError if it is malformed."""
+def read_schema(reader: Compact, column: bytes | None = None) -> Schema:
+    """Read the schema at the reader's position, for samples or for one column of labels.
+
+    Raises ValueError if it is malformed, or if it has no column of this name that can hold labels.
+    """
     data, begin = bytes(reader.data), reader.position
-    for known, schema in _latest:
-        if data.startswith(known, begin):
+    for known, wanted, schema in _latest:
+        if wanted == column and data.startswith(known, begin):
             reader.position = begin + len(known)
             return schema
-    schema = _chosen(_read_leaves(reader))
-    _latest[:] = [(data[begin : reader.position], schema)]
+    leaves = _read_leaves(reader)
+    schema = _chosen(leaves) if column is None else _one_column(leaves, column)
+    _latest[:] = [(data[begin : reader.position], column, schema)]
     return schema
+
+
+def _one_column(leaves: list[Leaf], column: bytes) -> Schema:
+    """Return the schema with only the column of this name. Raises ValueError."""
+    flat = {leaf.name: place for place, leaf in enumerate(leaves) if not leaf.around}
+    place = flat.get(column)
+    name = column.decode(errors="replace")
+    if place is None:
+        have = b", ".join(sorted(flat)[:10]).decode(errors="replace")
+        raise ValueError(f"it has no column '{name}' (it has: {have or 'none'})")
+    leaf = leaves[place]
+    if leaf.physical not in LABELS or leaf.repeated:
+        raise ValueError(f"its column '{name}' holds neither whole numbers nor text")
+    names = ((b"x",),)
+    return Schema(len(leaves), False, (place,), (leaf,), names, _written([leaf], list(names)))
 
 
 def _chosen(leaves: list[Leaf]) -> Schema:

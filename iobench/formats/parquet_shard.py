@@ -52,7 +52,8 @@ class ParquetShard:
     pyarrow gets a footer that ``Footer`` wrote, and pages whose sizes ``bound`` has checked.
     """
 
-    def __init__(self, tail: Buffer, size: int) -> None:
+    def __init__(self, tail: Buffer, size: int, column: bytes | None = None) -> None:
+        """``column``: open this column (for ``values``), not those of the samples."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -63,7 +64,7 @@ class ParquetShard:
                 f"{len(tail) - _END} follow the row groups"
             )
         try:
-            self._footer = Footer(bytes(tail[-need:-_END]), size - need)
+            self._footer = Footer(bytes(tail[-need:-_END]), size - need, column)
             safe = self._footer.safe
             closed = b"".join((b"PAR1", safe, len(safe).to_bytes(4, "little"), b"PAR1"))
             self._metadata = pq.read_metadata(pa.BufferReader(closed))
@@ -149,7 +150,8 @@ class ParquetShard:
         taken = 0
         try:
             count = self._at_once(group, columns, parts, stored, at_once)
-            for rows in self._decoded(group, columns, parts, count, check=check):
+            for table in self._tables(group, columns, parts, count, check=check):
+                rows = rows_of(pa, table)
                 taken += int(rows.sizes.sum())
                 if taken > most:
                     raise ValueError(
@@ -158,6 +160,31 @@ class ParquetShard:
                 yield rows
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise ValueError(f"row group {group} is damaged: {_line(error)}") from None
+
+    def values(self, group: int, parts: Sequence[tuple[int, Buffer]]) -> list[int | bytes | None]:
+        """Decode the one column with which the shard was opened: a value for each row of a group.
+
+        ``parts`` as in ``decode``. Text is UTF-8. Raises ValueError.
+        """
+        import pyarrow as pa
+
+        stored = sum(len(data) for _, data in parts)
+        found: list[int | bytes | None] = []
+        most, taken = plausible(stored), 0
+        try:
+            count = self._at_once(group, None, parts, stored, ALWAYS_FITS)
+            for table in self._tables(group, None, parts, count, check=True):
+                values = table.column(0).to_pylist()
+                taken += sum(len(value) for value in values if isinstance(value, bytes))
+                if taken > most:
+                    raise ValueError(
+                        f"its values have more than {most} bytes, too many for {stored} stored "
+                        "bytes"
+                    )
+                found += values
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise ValueError(f"row group {group} is damaged: {_line(error)}") from None
+        return found
 
     def _at_once(
         self,
@@ -184,7 +211,7 @@ class ParquetShard:
             return rows
         return max(1, min(rows * most // values, most // largest if largest else rows))
 
-    def _decoded(
+    def _tables(
         self,
         group: int,
         columns: int | None,
@@ -192,7 +219,8 @@ class ParquetShard:
         count: int,
         *,
         check: bool,
-    ) -> Iterator[Rows]:
+    ) -> Iterator[Any]:
+        """Yield the rows of a group, ``count`` at a time, as tables of pyarrow."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -209,12 +237,12 @@ class ParquetShard:
                 )
             file = self._files[check]
             if count >= self.rows(group):
-                yield rows_of(pa, file.read_row_group(number, columns=paths, use_threads=False))
+                yield file.read_row_group(number, columns=paths, use_threads=False)
                 return
             for batch in file.iter_batches(
                 count, row_groups=[number], columns=paths, use_threads=False
             ):
-                yield rows_of(pa, pa.Table.from_batches([batch]))
+                yield pa.Table.from_batches([batch])
         finally:
             self._source.parts = ()
 

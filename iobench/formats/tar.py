@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from ..buffers import Buffer
+from ..schema.packing import label_of
 from .base import Frame, Framed
 
 _BLOCK = 512
@@ -20,31 +21,41 @@ _OCTAL_LIMIT = 8**11
 _PAX_SIZE = re.compile(rb"(?:^|\n)\d+ size=(\d+)(?=\n)")
 
 
+_LABEL = ".cls"
+_LABEL_BYTES = 2 * _BLOCK
+"""A label's member: its header, and its decimal digits."""
+
+
 class Tar(Framed):
-    """Each sample is one member, ``000000042.npz``: the webdataset key is the sample's number."""
+    """Each sample is one member, ``000000042.npz``: the webdataset key is the sample's number.
+
+    With ``labels``, a member ``000000042.cls`` follows it: the sample's class, as webdataset has it
+    (decimal digits).
+    """
 
     name: ClassVar[str] = "tar"
     suffix: ClassVar[str] = ".tar"
     has_checksums: ClassVar[bool] = True
 
+    def __init__(self, labels: int | None = None) -> None:
+        self.labels = labels
+
+    def labelled(self, labels: int) -> Self:
+        return type(self)(labels)
+
     def frame(self, index: int, suffix: str, stored: Buffer) -> Frame:
-        size = len(stored)
-        name = f"{index:09d}{suffix or '.bin'}".encode()
-        header = bytearray(_BLOCK)
-        header[0 : len(name)] = name
-        header[100:108] = b"0000644\0"
-        header[108:124] = b"0000000\0" * 2  # uid, gid
-        header[124:136] = (
-            b"%011o\0" % size if size < _OCTAL_LIMIT else b"\x80" + size.to_bytes(11, "big")
-        )
-        header[136:148] = b"%011o\0" % 0  # mtime 0, so that the bytes never depend on the clock
-        header[156:157] = b"0"
-        header[257:265] = b"ustar\x0000"
-        header[148:156] = b"%06o\0 " % _checksum(header)
-        return Frame(bytes(header), bytes(-size % _BLOCK))
+        head, tail = _header(index, suffix or ".bin", len(stored)), bytes(-len(stored) % _BLOCK)
+        if self.labels is None:
+            return Frame(head, tail)
+        label = str(label_of(index, self.labels)).encode()
+        return Frame(head, tail + _header(index, _LABEL, len(label)) + label.ljust(_BLOCK, b"\0"))
 
     def margins(self, index: int, suffix: str, stored: int) -> tuple[int, int]:
-        return _BLOCK, -stored % _BLOCK
+        return _BLOCK, -stored % _BLOCK + self._label_bytes
+
+    @property
+    def _label_bytes(self) -> int:
+        return 0 if self.labels is None else _LABEL_BYTES
 
     def finish(self, size: int) -> bytes:
         return _END
@@ -71,7 +82,8 @@ class Tar(Framed):
                     f"the shard at {len(shard)}"
                 )
             if kind in _FILE_TYPES:
-                yield shard[start : start + size]
+                if self.labels is None or not _is_label(header):
+                    yield shard[start : start + size]
             elif kind == b"S":
                 raise ValueError(
                     f"tar member at offset {position} is a sparse file, which is not supported"
@@ -88,10 +100,30 @@ class Tar(Framed):
         if len(framed) < _BLOCK:
             raise ValueError(f"tar member of {len(framed)} bytes is shorter than its header")
         size, _ = _parse(framed[:_BLOCK], 0)
-        if _BLOCK + -(-size // _BLOCK) * _BLOCK != len(framed):
+        if _BLOCK + -(-size // _BLOCK) * _BLOCK + self._label_bytes != len(framed):
             raise ValueError(
                 f"tar header says {size} bytes, which do not fill a member of {len(framed)}"
             )
+
+
+def _header(index: int, suffix: str, size: int) -> bytes:
+    name = f"{index:09d}{suffix}".encode()
+    header = bytearray(_BLOCK)
+    header[0 : len(name)] = name
+    header[100:108] = b"0000644\0"
+    header[108:124] = b"0000000\0" * 2  # uid, gid
+    header[124:136] = (
+        b"%011o\0" % size if size < _OCTAL_LIMIT else b"\x80" + size.to_bytes(11, "big")
+    )
+    header[136:148] = b"%011o\0" % 0  # mtime 0, so that the bytes never depend on the clock
+    header[156:157] = b"0"
+    header[257:265] = b"ustar\x0000"
+    header[148:156] = b"%06o\0 " % _checksum(header)
+    return bytes(header)
+
+
+def _is_label(header: Buffer) -> bool:
+    return bytes(header[:100]).rstrip(b"\0").endswith(_LABEL.encode())
 
 
 def _parse(header: Buffer, position: int) -> tuple[int, bytes]:

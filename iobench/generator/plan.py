@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contents.payload import mix64
+from ..dataset import ResolvedSpec
 from ..errors import SpecError
 from ..formats.base import Blocks, Format
 from ..registry import CODECS, CONTENTS, FORMATS
@@ -93,6 +94,9 @@ def check_spec(spec: DatasetSpec) -> Format:
     form = FORMATS.open(spec.format)
     content = CONTENTS.open(spec.content)
     where = f"dataset '{spec.name}'"
+    if spec.labels is not None:
+        labelled = ResolvedSpec.of(spec)
+        form, content = labelled.format, labelled.content
     try:
         codec = CODECS.open(spec.codec)
         content.build(

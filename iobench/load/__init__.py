@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dataset import Dataset, find_dataset, place_of, read_manifest
+from ..dataset import Dataset, find_dataset, place_of, read_by_blocks, read_manifest
 from ..errors import UsageError
 from ..schema.manifest import Manifest
 from ..schema.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
@@ -16,17 +16,26 @@ from ..storage.base import Storage
 from ..storage.catalog import innermost, local_root
 from .ahead import batches_ahead
 from .choose import is_sequential, make_reader, use_direct
-from .loader import Batch, BatchLoader
+from .loader import Batch, BatchLoader, Finish
 from .null import AnyReader, NullReader, ReadyReader
 from .order import BatchPlan, Indices, epoch_order, rank_share
 from .reader import BatchReader
 from .third_party import LibraryLoader, check_library, library_version, open_library
+from .training.collate import Collate, Padded
+from .training.finish import Transform
+from .training.labels import Given, Labels, given_labels, labels_from
+from .training.loader import Examples, Layout, TrainingLoader, Wishes, loading_for
+from .user.contain import contain
 from .user.loader import UserBatch, UserLoader
 
 __all__ = [
     "Batch",
     "BatchLoader",
+    "Examples",
+    "Labels",
     "LibraryLoader",
+    "Padded",
+    "TrainingLoader",
     "UserBatch",
     "UserLoader",
     "build_loader",
@@ -39,6 +48,7 @@ __all__ = [
     "open_library",
     "open_user_loader",
     "planned_ahead",
+    "read_labels",
     "use_direct",
 ]
 
@@ -67,14 +77,19 @@ def make_loader(
     reader: ReaderSpec | dict[str, Any] | None = None,
     loader: LoaderSpec | dict[str, Any] | None = None,
     origin: str | None = None,
-) -> BatchLoader | LibraryLoader:
+    labels: Given | None = None,
+    layout: Layout | None = None,
+    transform: Transform | None = None,
+    collate: Collate | None = None,
+) -> BatchLoader | LibraryLoader | TrainingLoader:
     """Make a torch DataLoader over an iobench dataset, as ``iobench run`` uses it.
 
     ``data`` is a dataset, its directory or URL, or its manifest. Give ``storage`` if the shards are
     in another place, or ``origin`` (a directory or URL) for the shards of a scanned dataset. A
     place that a manifest names itself is used only if it is in the manifest's own directory.
     ``reader`` and ``loader`` take the keys of a workload's ``reader:`` and ``loader:`` sections.
-    Call ``set_epoch`` before each epoch, as with torch's DistributedSampler. Raises DatasetError,
+    Call ``set_epoch`` before each epoch, as with torch's DistributedSampler. With ``labels``,
+    ``layout``, ``transform`` or ``collate`` it is a ``TrainingLoader``. Raises DatasetError,
     StorageError, UsageError.
 
     >>> for batch in make_loader("/mnt/fast/resnet50", batch_size=400, loader={"workers": 4}):
@@ -87,6 +102,10 @@ def make_loader(
             f"kind '{USER_LOADER}' is a loader that your own code makes",
             remedy="call your function; 'iobench run --loader' measures it",
         )
+    wishes = Wishes(layout, transform, collate)
+    training = labels is not None or wishes != Wishes()
+    if training:
+        loading = loading_for(wishes, loading)
     manifest, place = _dataset(data, origin, apart=storage is not None)
     if storage is None:
         direct = (
@@ -95,15 +114,60 @@ def make_loader(
             else False
         )
         storage = open_storage(place, direct=direct)
-    return build_loader(
-        make_reader(manifest, storage, reading),
+    made = make_reader(manifest, storage, reading)
+    table = None
+    if training:
+        wishes.check(made, reading)
+        if isinstance(labels, str):
+            table = labels_from(manifest, storage, labels)
+        elif labels is not None:
+            table = given_labels(labels, manifest.sample_count)
+    loaded = build_loader(
+        made,
         loading,
         reading,
         batch_size=batch_size,
         rank=rank,
         world=world,
         seed=seed,
+        finish=wishes.finish(loading) if training else None,
+        # Samples that share blocks cost least where each worker reads its own blocks.
+        steady=training and not read_by_blocks(manifest.spec),
     )
+    if not training or not isinstance(loaded, BatchLoader):
+        return loaded
+    facts = {
+        "samples": manifest.sample_count,
+        "batch_size": batch_size,
+        "rank": rank,
+        "world": world,
+        "seed": seed,
+    }
+    return TrainingLoader(loaded, table, wishes, facts)
+
+
+def read_labels(
+    data: str | Path | Manifest | Dataset,
+    source: str = "auto",
+    *,
+    raw: bool = False,
+    storage: Storage | None = None,
+    origin: str | None = None,
+) -> Labels:
+    """Read the labels of all samples of a dataset.
+
+    ``data``, ``storage`` and ``origin`` as for ``make_loader``. ``source``: ``folder``, the first
+    folder of each file below the folder that all of them share; ``member:NAME``, a member of each
+    sample of tar shards, such as ``member:cls``; ``member:json:KEY``, a value in its member
+    ``json``; ``column:NAME``, a column of Parquet files. ``auto`` is folder for files, member:cls
+    for tar and column:label for Parquet. Whole numbers are taken as they are; names are numbered in
+    sorted order (``Labels.classes``). ``raw``: a list of what the data has, text, numbers or bytes.
+
+    Raises UsageError if the dataset's format has no labels beside its samples, DatasetError for a
+    sample without a label, StorageError.
+    """
+    manifest, place = _dataset(data, origin, apart=storage is not None)
+    return labels_from(manifest, storage or open_storage(place), source, raw=raw)
 
 
 def _dataset(
@@ -149,13 +213,17 @@ def build_loader(
     epochs: int = 1,
     shards: Indices | None = None,
     chain: bool = False,
+    finish: Finish | None = None,
+    steady: bool = False,
 ) -> BatchLoader | LibraryLoader:
     """Make a loader around a reader.
 
     ``shards`` restricts it to some shards. The slots are sized for the batches of the first
     ``epochs`` epochs. ``chain`` joins epochs into one (at most 1000) until a rank has 64 batches
     for each worker, so that a rate is not dominated by the start and the end of the pipeline. If
-    ``loading`` names a loader library, only the reader's dataset and storage are used.
+    ``loading`` names a loader library, only the reader's dataset and storage are used. ``finish``
+    is what workers do with the samples of a batch. ``steady``: the order of batches does not depend
+    on the number of workers.
     """
     manifest = reader.manifest
     if loading.kind != OWN_LOADER and isinstance(reader, BatchReader):
@@ -192,7 +260,8 @@ def build_loader(
         ]
         order = np.concatenate(orders)
         share = rank_share(order, rank=rank, world=world, batch_size=batch_size, tail=reading.tail)
-        return BatchPlan(share, batch_size=batch_size, streams=loading.workers if sequential else 1)
+        streams = loading.workers if sequential and not steady else 1
+        return BatchPlan(share, batch_size=batch_size, streams=streams)
 
     room = reader.room()
     # Exact for the first epochs that will run (at most 4). For later epochs the bound is the sum
@@ -212,6 +281,7 @@ def build_loader(
         samples=total,
         largest_batch=largest,
         ahead=planned_ahead(reader, reading, first, streams=max(1, loading.workers)),
+        finish=finish,
     )
 
 
@@ -224,12 +294,15 @@ def open_user_loader(
     rank: int = 0,
     world: int = 1,
     bounded: bool = True,
+    silent: bool = True,
 ) -> UserLoader:
     """Call the user's factory in this process, which must be that of the rank.
 
     ``bounded``: it is read for a number of steps or a time, so that it need not end by itself.
+    ``silent``: what the user's code prints was seen before, and is dropped.
     Raises UsageError for everything that the factory does wrong.
     """
+    contain(silent=silent)
     root = local_root(innermost(storage))
     return UserLoader(
         loading,

@@ -8,6 +8,7 @@ so that they can be tested on any host.
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Any
 
 import torch
@@ -30,11 +31,12 @@ def _stream(device: torch.device) -> Any:
 class DeviceFeed:
     """Copies batches to ``device`` (``cuda``, ``cuda:1``, ``cpu``).
 
-    The memory on the device is kept, and grows to the size of the largest batch. Raises UsageError
-    for a device that is unknown or not available.
+    The memory on the device is kept, and grows to the size of the largest batch. There is memory
+    for ``batches`` of them, which take turns. Raises UsageError for a device that is unknown or not
+    available.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, batches: int = 1) -> None:
         try:
             self.device = torch.device(device)
         except RuntimeError as error:
@@ -47,7 +49,8 @@ class DeviceFeed:
                 remedy="use --set accelerator.device=null",
             )
         self._stream: Any = _stream(self.device) if self.device.type == "cuda" else None
-        self._target = torch.empty(0, dtype=torch.uint8, device=self.device)
+        empty = torch.empty(0, dtype=torch.uint8, device=self.device)
+        self._targets = deque([empty] * batches)
         self._registered: tuple[int, int] | None = None
         self.pinned = False
 
@@ -66,17 +69,19 @@ class DeviceFeed:
     def copy(self, batch: Batch | UserBatch) -> tuple[Samples, int]:
         """Copy the batch to the device.
 
-        Returns its samples there, which are valid until the next copy, and the nanoseconds that
-        the copy took.
+        Returns its samples there, which are valid until their memory's next turn, and the
+        nanoseconds that the copy took.
         """
         if batch.data is None:
             return batch, 0
         started = time.monotonic_ns()
         end = int((batch.offsets + batch.lengths).max()) if len(batch) else 0
         source = batch.data[:end]
-        if len(self._target) < end:
-            self._target = torch.empty(end + end // 4, dtype=torch.uint8, device=self.device)
-        target = self._target[:end]
+        memory = self._targets.popleft()
+        if len(memory) < end:
+            memory = torch.empty(end + end // 4, dtype=torch.uint8, device=self.device)
+        self._targets.append(memory)
+        target = memory[:end]
         if self._stream is None:
             target.copy_(source)
         else:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import cycle
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -54,10 +54,10 @@ class Batch(Samples):
     ``lengths`` are each sample's place in it, in bytes. ``indices`` are the sample numbers in the
     dataset. ``stats`` is what the batch cost the worker. ``batch[i]`` is sample i, without a copy.
     With transport 'ring' the memory is reused when the batch and all tensors that share its memory
-    have been freed.
+    have been freed. ``made`` is what a ``Finish`` made of the samples.
     """
 
-    __slots__ = ("indices", "stats")
+    __slots__ = ("indices", "made", "stats")
 
     def __init__(
         self,
@@ -66,10 +66,33 @@ class Batch(Samples):
         offsets: Indices,
         lengths: Indices,
         stats: Stats,
+        made: object = None,
     ) -> None:
         super().__init__(data, offsets, lengths)
         self.indices = indices
         self.stats = stats
+        self.made = made
+
+
+class Finish(Protocol):
+    """What workers do with the samples of a batch after they have read them."""
+
+    replaces: bool
+    """Whether what it returns takes the place of the samples, which are not sent then.
+
+    It may keep views of the samples' memory, which is not used again.
+    """
+
+    def prepare(self, reader: AnyReader) -> None:
+        """Called for each reader before its first batch."""
+
+    def __call__(
+        self, reader: AnyReader, indices: Indices, delivered: Delivered, memory: memoryview
+    ) -> object:
+        """Return what becomes ``Batch.made``. ``memory`` holds the samples of the batch.
+
+        Raises IobenchError.
+        """
 
 
 _NOTHING: Indices = np.empty(0, np.int64)
@@ -105,6 +128,7 @@ class _Reply(NamedTuple):
     lengths: Indices
     stats: Stats
     tensor: torch.Tensor | None
+    made: object
 
 
 class _Requests(Sampler[Request]):
@@ -212,7 +236,11 @@ class _Worker(Dataset[Any]):
         samples: int,
         largest_batch: int,
         ahead: int = 0,
+        finish: Finish | None = None,
     ) -> None:
+        self.finish = finish
+        if finish is not None:
+            finish.prepare(reader)
         self.largest_batch = largest_batch
         self.ahead = ahead
         # By number: batches that are read ahead, each with the memory that its samples stay in.
@@ -262,13 +290,24 @@ class _Worker(Dataset[Any]):
                 return _reply(NO_SLOT, indices, self._read(indices, None, begun), None)
             if slot != NO_SLOT and self.ring is not None:
                 view = self.ring.view(slot)
-                return _reply(slot, indices, self._read(indices, view, begun), None)
+                delivered = self._read(indices, view, begun)
+                return _reply(slot, indices, delivered, None, self._made(indices, delivered, view))
             if own is None:
                 own = self._outputs.take(self._room(indices))
-            return self._collated(indices, self._read(indices, own.data, begun), own)
+            delivered = self._read(indices, own.data, begun)
+            made = self._made(indices, delivered, own.data)
+            if self.finish is not None and self.finish.replaces:
+                own = None  # it may have kept views of this memory
+                return _reply(NO_SLOT, indices, delivered, None, made)
+            return self._collated(indices, delivered, own, made)
         finally:
             if own is not None:
                 self._outputs.give(own)
+
+    def _made(self, indices: Indices, delivered: Delivered, memory: memoryview) -> object:
+        if self.finish is None:
+            return None
+        return self.finish(self.reader, indices, delivered, memory)
 
     def _begin(self, slot: int, indices: Indices) -> _Ahead:
         """Issue the requests of a batch, into the memory that its samples stay in."""
@@ -296,7 +335,9 @@ class _Worker(Dataset[Any]):
     def _room(self, indices: Indices) -> int:
         return int(self.reader.room(indices).sum())
 
-    def _collated(self, indices: Indices, delivered: Delivered, memory: Memory) -> _Reply:
+    def _collated(
+        self, indices: Indices, delivered: Delivered, memory: Memory, made: object
+    ) -> _Reply:
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         parts = [
             whole[o : o + n]
@@ -308,7 +349,7 @@ class _Worker(Dataset[Any]):
         tensor = default_collate(parts).reshape(-1) if equal else torch.cat(parts)
         packed = np.cumsum(delivered.lengths) - delivered.lengths
         return _reply(
-            NO_SLOT, indices, Delivered(packed, delivered.lengths, delivered.stats), tensor
+            NO_SLOT, indices, Delivered(packed, delivered.lengths, delivered.stats), tensor, made
         )
 
 
@@ -320,9 +361,14 @@ class _Ahead(NamedTuple):
 
 
 def _reply(
-    slot: int, indices: Indices, delivered: Delivered, tensor: torch.Tensor | None
+    slot: int,
+    indices: Indices,
+    delivered: Delivered,
+    tensor: torch.Tensor | None,
+    made: object = None,
 ) -> _Reply:
-    return _Reply(slot, indices, delivered.offsets, delivered.lengths, delivered.stats, tensor)
+    offsets, lengths = delivered.offsets, delivered.lengths
+    return _Reply(slot, indices, offsets, lengths, delivered.stats, tensor, made)
 
 
 def _as_is(reply: Any) -> Any:
@@ -386,7 +432,7 @@ class BatchLoader(DataLoader[Any]):
 
     Make one with ``iobench.load.make_loader``. ``plan_epoch(epoch)`` returns the rank's BatchPlan
     of an epoch. ``largest_batch`` is the number of bytes that a slot must hold. ``ahead`` is the
-    number of batches that each worker reads ahead.
+    number of batches that each worker reads ahead. ``finish`` is what the workers do with samples.
     """
 
     def __init__(
@@ -398,8 +444,10 @@ class BatchLoader(DataLoader[Any]):
         samples: int,
         largest_batch: int,
         ahead: int = 0,
+        finish: Finish | None = None,
     ) -> None:
         self.reader = reader
+        self.finish = finish
         self.ahead = ahead
         self.loader_spec = spec
         self.plan_epoch = plan_epoch
@@ -418,7 +466,7 @@ class BatchLoader(DataLoader[Any]):
             check_shared_memory(self._requested * largest_batch)
         self.ring = (
             self._make_ring(largest_batch, shared=processes > 0)
-            if spec.transport in ("ring", "thread")
+            if spec.transport in ("ring", "thread") and not (finish is not None and finish.replaces)
             else None
         )
         self.requests = _Requests(
@@ -432,7 +480,9 @@ class BatchLoader(DataLoader[Any]):
         self.lasting = spec.persistent_workers and processes > 0  # workers, over epochs
         self.epoch = 0
         self.cpu_ns: dict[int, int] = {}  # CPU time by process id, since the first read
-        self._here = _Worker(reader, spec.transport, self.ring, samples, largest_batch, ahead)
+        self._here = _Worker(
+            reader, spec.transport, self.ring, samples, largest_batch, ahead, finish
+        )
         workers: dict[str, Any] = {}
         if processes:
             workers = {
@@ -524,12 +574,12 @@ class BatchLoader(DataLoader[Any]):
     def _receive(self, reply: Any, outstanding: set[int]) -> Batch:
         if isinstance(reply, IobenchError):
             raise reply
-        slot, indices, offsets, lengths, stats, tensor = reply
+        slot, indices, offsets, lengths, stats, tensor, made = reply
         self.cpu_ns[stats.process] = stats.cpu_ns
         if slot != NO_SLOT and self.ring is not None:
             outstanding.discard(slot)
             tensor = torch.from_numpy(self.ring.lease(slot))
-        return Batch(tensor, indices, offsets, lengths, stats)
+        return Batch(tensor, indices, offsets, lengths, stats, made)
 
     def _threaded(self) -> Iterator[Any]:
         """Answer the requests with threads of this process; yield the replies in order."""
@@ -541,7 +591,9 @@ class BatchLoader(DataLoader[Any]):
             if not hasattr(local, "worker"):
                 reader = make()
                 readers.append(reader)
-                local.worker = _Worker(reader, self.transport, self.ring, 0, 0, self.ahead)
+                local.worker = _Worker(
+                    reader, self.transport, self.ring, 0, 0, self.ahead, self.finish
+                )
             return local.worker.__getitems__(request)
 
         pending: deque[Future[Any]] = deque()

@@ -70,6 +70,12 @@ class BatchPlan:
     def __len__(self) -> int:
         return len(self._sequence)
 
+    def after(self, count: int) -> BatchPlan:
+        """Return the plan without its first ``count`` batches."""
+        rest = BatchPlan(self._share, batch_size=self._batch_size)
+        rest._sequence = self._sequence[count:]
+        return rest
+
     def batch(self, number: int) -> Indices:
         start = int(self._sequence[number]) * self._batch_size
         return self._share[start : start + self._batch_size]

@@ -114,6 +114,8 @@ class BatchReader:
         }
         self._key = manifest.key
         self._cpu_before: int | None = None
+        # By sample number, while somebody asks for it: the shapes of the samples of one batch.
+        self.shapes: dict[int, tuple[int, ...]] | None = None
         # The format if its own checksums are to be checked, else None.
         self._framed = (
             self._format
@@ -138,6 +140,16 @@ class BatchReader:
     def prepares(self) -> bool:
         """Whether more happens to a sample's bytes than that they are read into their batch."""
         return not self._nowhere
+
+    @property
+    def shaped(self) -> bool:
+        """Whether the samples that it delivers are arrays with a shape (images)."""
+        return self.spec.decode and self._content.has_shape
+
+    @property
+    def bytes_only(self) -> bool:
+        """Whether the stored bytes are fetched alone."""
+        return self._bytes_only
 
     def clone(self) -> BatchReader:
         """Return another reader of the same data, with its own memory and threads.
@@ -496,6 +508,8 @@ class BatchReader:
                 else output[used : used + room]
             )
             room = self._guard(index, self._content.decode, content, target)
+            if self.shapes is not None:
+                self.shapes[index] = self._guard(index, self._content.shape, content)
             if not whole:
                 return int(room)
             result = target[:room]

@@ -14,6 +14,23 @@ def has_workers(loader: DataLoader[Any]) -> bool:
     return getattr(loader, "_iterator", None) is not None
 
 
+def inner_loader(made: object) -> DataLoader[Any] | None:
+    """The DataLoader that makes an object's batches: itself, or the only one that it holds.
+
+    webdataset's WebLoader, timm's PrefetchLoader and Lightning's CombinedLoader hold one, as an
+    attribute or in a list or dict. None if there is none, or several.
+    """
+    if isinstance(made, DataLoader):
+        return made
+    found: dict[int, DataLoader[Any]] = {}
+    for value in getattr(made, "__dict__", {}).values():
+        parts = value.values() if isinstance(value, dict) else value
+        for each in parts if isinstance(value, list | tuple | dict) else (value,):
+            if isinstance(each, DataLoader):
+                found[id(each)] = each
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
 def end_workers(loader: DataLoader[Any]) -> None:
     """End the loader's worker processes now, and not only when it is garbage-collected."""
     iterator = getattr(loader, "_iterator", None)
@@ -36,6 +53,11 @@ def wrap_fetches(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> No
     """
     for fetcher in (_MapDatasetFetcher, _IterableDatasetFetcher):
         fetcher.fetch = wrap(fetcher.fetch)  # type: ignore[method-assign]
+
+
+def fetcher_of(batches: Iterator[Any]) -> Any | None:
+    """What makes the batches of a DataLoader's iterator in this process; None if workers do."""
+    return getattr(batches, "_dataset_fetcher", None)
 
 
 def is_map_style(loader: DataLoader[Any]) -> bool:

@@ -74,7 +74,7 @@ def yaml_lines(data: object) -> tuple[str, ...]:
 def _training(doc: TrainingRecord) -> list[Section]:
     """The specifications, and the commands that use them instead of names."""
     job, found = doc.job, list[Section]()
-    if not job.workload.recorded:
+    if not job.workload.recorded or job.watched is not None:
         return found
     lines, data = [], job.dataset
     scanned = data.origin is not None or not data.spec.recorded

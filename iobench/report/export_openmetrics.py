@@ -27,6 +27,8 @@ _UNITS: dict[Unit, tuple[str, str]] = {
     "count": ("", ""),
     "share": ("", "ratio"),
     "ratio": ("", "ratio"),
+    "W": ("w", "watts"),
+    "MHz": ("mhz", "megahertz"),
 }
 """For each unit: how keys of records end, and its name in OpenMetrics."""
 

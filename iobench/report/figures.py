@@ -21,6 +21,8 @@ _BY_UNIT: dict[Unit, Format] = {
     "s": format_duration,
     "share": format_percent,
     "ratio": lambda ratio: f"{ratio:.2f} x",
+    "W": lambda watts: f"{watts:,.0f} W",
+    "MHz": lambda clock: f"{clock:,.0f} MHz",
 }
 
 

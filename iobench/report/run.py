@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..analyse.verdict.confirmed import gain_of
+from ..analyse.verdict.devices import DEVICE_METRICS
 from ..analyse.verdict.explain import gain_text
 from ..analyse.verdict.rankepochs import Events
 from ..schema.metrics import BY_NAME, Metric, metrics_of
@@ -20,9 +21,11 @@ from .cache import cold_reads
 from .ceilings import ceiling_sections
 from .cpu import cpu_sections
 from .curve import curve_sections
+from .devices import device_sections
 from .fed import fed_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
 from .glance import finding_sections, glance_sections, status_sections
+from .hosts import host_sections, hosts_text
 from .knockouts import knock_out_sections
 from .loader import library_sections
 from .rates import rate_over_time
@@ -77,6 +80,7 @@ def sections(
     found += curve_sections(doc)
     found += ceiling_sections(doc)
     found += knock_out_sections(doc)
+    found += host_sections(doc)
     found += time_sections(doc)
     if events is not None:
         found += timeline_sections(doc, events, samples)
@@ -85,6 +89,7 @@ def sections(
         found += cpu_sections(doc)
         found += _not_drawn([*spread_reasons(doc, events), *worker_reasons(doc)])
     found += _metrics(doc)
+    found += device_sections(doc)
     found += fed_sections(doc, of_stored=OF_STORED if reads_unseen(doc) else "")
     found += library_sections(doc)
     found += user_sections(doc)
@@ -127,10 +132,12 @@ def shown_metrics(doc: TrainingRecord) -> list[Metric]:
     """The metrics whose medians a report shows.
 
     Those of checkpoints only if there were some, and waits for other ranks only if there were any.
+    Those of devices have a section of their own.
     """
     hidden = {"checkpoint_s"} if doc.job.saves is None else set()
     hidden -= doc.metrics.keys()
     hidden |= {"sync_s"} if doc.job.accelerators < 2 else set()
+    hidden |= set(DEVICE_METRICS)
     return [each for each in metrics_of("repetition", median=True) if each.name not in hidden]
 
 
@@ -245,6 +252,7 @@ def _about(doc: TrainingRecord) -> Facts:
         ("model", _trained(doc)),
         ("dataset", ", ".join([data.spec.name, *size])),
         ("storage", doc.storage.url or ""),
+        ("hosts", hosts_text(doc)),
         ("host", ", ".join([*([f"{host.cores} cores"] if host.cores else []), *memory])),
         ("time", time_spent(doc)),
     ]
@@ -261,9 +269,15 @@ def _trained(doc: TrainingRecord) -> str:
     if facts.parameters:
         parts.append(f"{facts.parameters:,} parameters")
     if facts.threads:
-        parts.append(counted(facts.threads, "thread"))
+        set_before = facts.environment.get("OMP_NUM_THREADS", "")
+        other = set_before not in ("", str(facts.threads))
+        started = f" (started with OMP_NUM_THREADS={set_before})" if other else ""
+        parts.append(f"{counted(facts.threads, 'thread')}{started}")
     if facts.allocator:
         parts.append(f"allocator {facts.allocator}")
+    if facts.gradient_bytes:
+        takes = f" in {format_duration(facts.exchange_s)}" if facts.exchange_s else ""
+        parts.append(f"{format_bytes(facts.gradient_bytes)} of gradients exchanged{takes}")
     if facts.first_loss is not None and facts.last_loss is not None:
         parts.append(f"loss {facts.first_loss:.3g} at first, {facts.last_loss:.3g} at last")
     return ", ".join(parts)
@@ -271,6 +285,7 @@ def _trained(doc: TrainingRecord) -> str:
 
 PARTS = {
     "prepare": "check of the loader",
+    "watched": "your training",
     "calibrate": "each stage alone",
     "checkpoint": "checkpoints alone",
     "measure": "repetitions",

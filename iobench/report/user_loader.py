@@ -16,14 +16,16 @@ def user_sections(doc: TrainingRecord) -> list[Section]:
     user = doc.job.loader.user
     if user is None:
         return []
+    when = "in the last repetition" if doc.job.watched is None else "in all"
     facts = (
         ("loader", _what(user)),
-        ("batches", _batches(user)),
+        ("batches", _batches(user, when)),
         ("making a batch", _fetch(user)),
+        ("waits for batches", _waits(user)),
         ("bytes", _bytes(user)),
-        ("files opened", _files(user)),
+        ("files opened", _files(user, doc)),
         ("start of workers", _start(user)),
-        ("samples of several ranks", _overlap(user)),
+        ("samples of several ranks", _overlap(user) if doc.job.watched is None else ""),
     )
     found = tuple(Fact(label=label, text=text) for label, text in facts if text)
     return [Facts(id="loader", title=f"Your loader {user.factory or ''}".rstrip(), facts=found)]
@@ -36,13 +38,12 @@ def _what(user: UserFacts) -> str:
     return f"{user.type or '?'}, {workers}{by}" + (f", arguments {given}" if given else "")
 
 
-def _batches(user: UserFacts) -> str:
+def _batches(user: UserFacts, when: str) -> str:
     if not user.batches:
         return ""
     samples, size = user.samples / user.batches, user.delivered_bytes / user.batches
     return (
-        f"{format_count(user.batches)} in the last repetition, {samples:.4g} samples and "
-        f"{format_bytes(size)} each"
+        f"{format_count(user.batches)} {when}, {samples:.4g} samples and {format_bytes(size)} each"
     )
 
 
@@ -55,7 +56,24 @@ def _fetch(user: UserFacts) -> str:
     queued = (user.fetch_queued_s or 0.0) / user.fetch_wall_s if user.fetch_wall_s else 0.0
     if queued > _MIN_QUEUED:
         text += f", apart from {format_percent(queued)} of it in which all cores were taken"
+    if user.collate_s is not None:
+        collate = min(1.0, user.collate_s / user.fetch_wall_s)
+        text += f"; collate_fn takes {format_percent(collate)} of it"
     return text
+
+
+def _waits(user: UserFacts) -> str:
+    """How the waits divide; nothing where that is not known."""
+    if not user.wait_s or user.out_of_order_s is None or user.hand_over_s is None:
+        return ""
+    held_back, handed_over = (
+        format_percent(min(1.0, part / user.wait_s))
+        for part in (user.out_of_order_s, user.hand_over_s)
+    )
+    return (
+        f"{format_duration(user.wait_s)} of all ranks: in {held_back} of it a later batch was "
+        f"ready, and in {handed_over} the batch was made, but not handed over yet"
+    )
 
 
 def _bytes(user: UserFacts) -> str:
@@ -73,9 +91,14 @@ def _bytes(user: UserFacts) -> str:
     )
 
 
-def _files(user: UserFacts) -> str:
+def _files(user: UserFacts, doc: TrainingRecord) -> str:
     if user.files_inside is None or user.files_outside is None:
         return ""
+    if doc.job.watched is not None and doc.job.dataset.location is None:
+        return (
+            f"{format_count(user.files_inside + user.files_outside)}, in each process anew (by "
+            "Python's open; those inside of compiled libraries are not seen)"
+        )
     return (
         f"{format_count(user.files_inside)} of the dataset, {format_count(user.files_outside)} "
         "others, in each process anew (by Python's open; those inside of compiled "

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..errors import StorageError
 from ..measure import fio, host, nfs, resources
+from ..measure.nvml import GpuWatch
 from ..measure.samples import Sampler
 from ..schema.host import Host
 from ..schema.resources import NfsTraffic, Resources
@@ -24,11 +25,13 @@ from .fetches import NO_CACHE, FetchCounter, find_counter
 class CacheState:
     """What this host's page cache holds of some objects. ``ratio``: of their bytes, 0 to 1.
 
-    ``how``: how that was measured, or why it was not.
+    ``how``: how that was measured, or why it was not. ``hosts``: the ratio of each host, where
+    there are several; ``ratio`` is then the largest.
     """
 
     ratio: float | None
     how: str
+    hosts: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,10 @@ class HostAgent:
     def describe(self) -> Host:
         """The host's fingerprint."""
         return Host.model_validate(host.fingerprint())
+
+    def describe_all(self) -> list[Host]:
+        """The fingerprints of all hosts of the run, in the order of their ranks."""
+        return [self.describe()]
 
     def empty_cache(self, keys: Sequence[str]) -> CacheState:
         """Drop these objects from the page cache; return what it still holds of them."""
@@ -97,9 +104,12 @@ class HostAgent:
         """The counters of the host and of the device that holds the data. Never raises."""
         return resources.Snapshot.take(self._root)
 
-    def sampler(self) -> Sampler:
-        """Samples the same counters, and those of network, memory and GPUs, over time."""
-        return Sampler(self._root)
+    def sampler(self, gpus: GpuWatch | None = None) -> Sampler:
+        """Samples the same counters, and those of network, memory and GPUs, over time.
+
+        ``gpus``: those of the job, which are watched in the same time.
+        """
+        return Sampler(self._root, gpus=gpus)
 
     def used_since(self, before: resources.Snapshot) -> Used:
         """What has happened since a snapshot."""

@@ -38,9 +38,11 @@ class StepBarrier:
     another rank was killed in here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, members: int = 0) -> None:
+        """``members``: ranks that take part in all steps, and neither join nor leave an epoch."""
         fork = multiprocessing.get_context("fork")
         self._state = memoryview(fork.RawArray("q", 6)).cast("B").cast("q")
+        self._state[_MEMBERS] = self._state[_MEMBERS + 1] = members
         self._lock = fork.Lock()
         # Ranks that wait at an even and at an odd step. A fast rank may already wait at the next
         # step while a slow one has not yet seen that this one is over.
@@ -57,8 +59,10 @@ class StepBarrier:
         with self._held(stopped) as held:
             if held:
                 self._state[_MEMBERS + epoch % 2] -= 1
-                waiting = self._state[_ARRIVED]
-                if waiting and waiting >= self._state[_MEMBERS + epoch % 2]:
+                waiting, members = self._state[_ARRIVED], self._state[_MEMBERS + epoch % 2]
+                if not members:
+                    self._end(epoch)
+                elif waiting >= members and self._agree(epoch, stopped):
                     self._open(waiting)
 
     def wait(self, epoch: int, end_ns: int, stopped: Flag) -> Opening | None:
@@ -76,13 +80,44 @@ class StepBarrier:
             state[_ARRIVED] += 1
             last = state[_ARRIVED] >= state[_MEMBERS + epoch % 2]
             if last:
+                if not self._agree(epoch, stopped):
+                    return None
                 self._open(state[_ARRIVED] - 1)
         turnstile = self._turnstiles[number % 2]
         while not last and not turnstile.acquire(timeout=_LOOK_S):
-            if stopped.value:
+            if stopped.value and self._withdrawn(number, stopped):
                 return None
         # Nobody writes here before this rank has come to the next step, or has left.
         return Opening(state[place], number + 1)
+
+    def _withdrawn(self, number: int, stopped: Flag) -> bool:
+        """Take this rank's arrival at step ``number`` back; False if all have come after all.
+
+        So either all ranks make a step or none does.
+        """
+        with self._held(stopped) as held:
+            if held and self._state[_OPENED] != number:
+                return False
+            if held:
+                self._state[_ARRIVED] -= 1
+            return True
+
+    def _agree(self, epoch: int, stopped: Flag) -> bool:
+        """All ranks of this host are here: agree with other hosts, while the lock is held.
+
+        Returns False if the rank is to stop.
+        """
+        return True
+
+    def _end(self, epoch: int) -> None:
+        """The last rank of this host has left the epoch. The lock is held."""
+
+    def _latest(self) -> int:
+        """The latest nominal end of the current step, in nanoseconds."""
+        return self._state[_END + self._state[_OPENED] % 2]
+
+    def _set_latest(self, end_ns: int) -> None:
+        self._state[_END + self._state[_OPENED] % 2] = end_ns
 
     def _open(self, waiting: int) -> None:
         """Let ``waiting`` ranks go on, and prepare the next step. The lock must be held."""

@@ -15,7 +15,7 @@ from ..measure import nfs
 from ..measure.samples import Sampler
 from ..schema.training import Epoch
 from .agent import HostAgent
-from .loading import Tick, Watch, run_phase
+from .loading import Ranks, Tick, Watch, run_phase
 from .phase import Outcome, Phase
 from .plan import Plan
 
@@ -29,6 +29,7 @@ def run_cached_phase(
     tick: Tick | None = None,
     watch: Watch | None = None,
     sampler: Sampler | None = None,
+    ranks: Ranks | None = None,
 ) -> Outcome:
     """``run_phase`` over the plan's storage, with the page cache prepared and watched.
 
@@ -40,7 +41,9 @@ def run_cached_phase(
         return prepare_cache(plan, agent, epoch)
 
     if plan.workload.cache != "cold":
-        return run_phase(phase, prepare=prepare, tick=tick, watch=watch, sampler=sampler)
+        return run_phase(
+            phase, prepare=prepare, tick=tick, watch=watch, sampler=sampler, ranks=ranks
+        )
     counter = agent.fetch_counter(plan.keys, direct=plan.direct)
     before: nfs.MountStats | None = None
 
@@ -58,7 +61,13 @@ def run_cached_phase(
 
     phase = replace(phase, counts_fetched=counter.by == "processes")
     outcome = run_phase(
-        phase, prepare=prepare_cold, finish=finish, tick=tick, watch=watch, sampler=sampler
+        phase,
+        prepare=prepare_cold,
+        finish=finish,
+        tick=tick,
+        watch=watch,
+        sampler=sampler,
+        ranks=ranks,
     )
     for context in outcome.epochs:
         if context.bytes_fetched is None and counter.by != "nobody":
@@ -66,13 +75,23 @@ def run_cached_phase(
     return outcome
 
 
+def cached_keys(plan: Plan) -> list[str]:
+    """The objects that the loader may read, which the page cache must not keep."""
+    return [*plan.keys, *layout_keys(plan.storage, plan.workload.loader.kind)]
+
+
 def prepare_cache(plan: Plan, agent: HostAgent, epoch: int) -> Epoch:
     """Evict the data for a cold epoch, or read it once for a warm run; return the residency."""
-    keys = [*plan.keys, *layout_keys(plan.storage, plan.workload.loader.kind)]
+    keys = cached_keys(plan)
     if plan.workload.cache == "cold":
         state = agent.empty_cache(keys)
     elif plan.workload.cache == "warm" and epoch == 0:
         state = agent.fill_cache(keys)
     else:
         state = agent.cache_state(keys)
-    return Epoch(epoch=epoch, residency_before=state.ratio, residency_how=state.how)
+    return Epoch(
+        epoch=epoch,
+        residency_before=state.ratio,
+        residency_how=state.how,
+        residencies=list(state.hosts),
+    )

@@ -78,14 +78,20 @@ def conduct(crew: Crew, handler: Handler) -> None:
             crew.end(grace_s)
 
 
-def last_messages(crew: Crew, kind: type[L]) -> list[L]:
-    """Run a task whose ranks send nothing but one last message; return these, in their order."""
+def last_messages(crew: Crew, kind: type[L], tick: Callable[[], None] = lambda: None) -> list[L]:
+    """Run a task whose ranks send nothing but one last message; return these, in their order.
+
+    ``tick`` is called a few times a second, and ends the task by raising an error.
+    """
     found: dict[int, L] = {}
 
     class _Keep(Handler):
         def heard(self, rank: int, message: Report | Last) -> None:
             if isinstance(message, kind):
                 found[rank] = message
+
+        def tick(self) -> None:
+            tick()
 
     conduct(crew, _Keep())
     return [found[rank] for rank in sorted(found)]

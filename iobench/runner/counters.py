@@ -45,6 +45,12 @@ class Counters:
         state[own + RETRIES] += retries
         state[own + STEPS] += 1
 
+    def put(self, rank: int, row: npt.NDArray[np.int64]) -> None:
+        """What a rank of another host has done so far: a row of what ``read`` returned there."""
+        own = rank * _WIDTH
+        for place, value in enumerate(row.tolist()[:_WIDTH]):
+            self._state[own + place] = value
+
     def read(self) -> npt.NDArray[np.int64]:
         """A copy of all counters: a row for each rank, and the columns that are named above."""
         return np.array(self._state, dtype=np.int64).reshape(self.ranks, _WIDTH)

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
@@ -39,6 +39,8 @@ _MAX_PLACE = 107 - len("/iobench-4194304-sockets-abcdefgh/listener-abcdefgh")
 """Bytes that a directory's path may have, so that the path of a socket in it has at most 107 bytes
 (unix(7)).
 """
+
+_PIPE_BYTES = 1 << 16
 
 fork = multiprocessing.get_context("fork")
 
@@ -79,13 +81,20 @@ class Crew(Protocol):
 
 
 class ForkedCrew:
-    """``world`` processes of this host that run ``task``; see Crew."""
+    """``count`` processes of this host that run ``task``; see Crew.
 
-    def __init__(self, world: int, task: Task) -> None:
-        self.world = world
-        self._pipes = [fork.Pipe() for _ in range(world)]
+    They are the ranks from ``first`` on of a crew of ``world`` ranks, by default all of it.
+    """
+
+    def __init__(self, count: int, task: Task, *, first: int = 0, world: int | None = None) -> None:
+        self.world = count if world is None else world
+        self.first = first
+        self._pipes = [fork.Pipe() for _ in range(count)]
         self._stopped = fork.RawValue(ctypes.c_bool, False)
-        links = [Link(rank, world, self._stopped, self._pipes[rank][1]) for rank in range(world)]
+        links = [
+            Link(first + place, self.world, self._stopped, pipe, first, count)
+            for place, (_, pipe) in enumerate(self._pipes)
+        ]
         # Not daemonic, because a rank starts the workers of its loader.
         self.processes = [
             fork.Process(target=_rank, args=(task, link), daemon=False) for link in links
@@ -95,34 +104,41 @@ class ForkedCrew:
     def start(self) -> None:
         sockets = self._held.enter_context(scratch("sockets", within=place_of_sockets()))
         with defer_interrupts():  # a rank inherits this, until it ignores Ctrl-C itself
-            for rank, process in enumerate(self.processes):
+            for process, (_, ours) in zip(self.processes, self._pipes, strict=True):
                 _keep_sockets_in(sockets, process)
                 process.start()
-                self._pipes[rank][1].close()
+                ours.close()
         log.debug("%d ranks were forked", len(self.processes))
 
     def send(self, rank: int, command: Command) -> None:
         try:
-            self._pipes[rank][0].send(command)
+            self.pipe(rank).send(command)
         except OSError:
-            raise _died(rank, self.processes[rank]) from None
+            raise _died(rank, self._process(rank)) from None
+
+    def pipe(self, rank: int) -> Connection:
+        """The parent's end of the pipe of a rank, to wait for together with others."""
+        return self._pipes[rank - self.first][0]
+
+    def _process(self, rank: int) -> BaseProcess:
+        return self.processes[rank - self.first]
 
     def is_alive(self, rank: int) -> bool:
-        return self.processes[rank].is_alive()
+        return self._process(rank).is_alive()
 
     def stop(self) -> None:
         self._stopped.value = True
 
     def hurry(self, ranks: Sequence[int]) -> None:
         for rank in ranks:
-            pid = self.processes[rank].pid
-            if pid is not None and self.processes[rank].is_alive():
-                os.kill(pid, HURRY)
+            process = self._process(rank)
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, HURRY)
 
     def receive(
         self, awaited: Sequence[int], timeout_s: float = 0.2
     ) -> Iterator[tuple[int, Answer]]:
-        pipes = {rank: self._pipes[rank][0] for rank in awaited}
+        pipes = {rank: self.pipe(rank) for rank in awaited}
         ready = wait([pipe for pipe in pipes.values() if not pipe.closed], timeout=timeout_s)
         heard = set()
         for rank, pipe in pipes.items():
@@ -131,7 +147,7 @@ class ForkedCrew:
             try:
                 answer: Answer | Failed = pipe.recv()
             except (EOFError, ConnectionResetError):
-                raise _died(rank, self.processes[rank]) from None
+                raise _died(rank, self._process(rank)) from None
             if isinstance(answer, Failed):
                 raise answer.error
             heard.add(rank)
@@ -139,7 +155,7 @@ class ForkedCrew:
         for rank in set(awaited) - heard:
             # A rank that was forked later holds the other end of this pipe, too, so an open pipe
             # does not prove that the rank lives.
-            process = self.processes[rank]
+            process = self._process(rank)
             if process.exitcode is not None and not pipes[rank].poll():
                 raise _died(rank, process)
 
@@ -149,18 +165,34 @@ class ForkedCrew:
             for pipe, _ in self._pipes:
                 with suppress(OSError):
                     pipe.send(Stop())
-            deadline = time.monotonic() + grace_s
+            self._drain(time.monotonic() + grace_s)
             for process in self.processes:
-                if process.pid is None:
-                    continue
-                process.join(max(0.0, deadline - time.monotonic()))
-                if process.is_alive():
+                if process.pid is not None and process.is_alive():
                     log.info("%s did not end within %g s, and is killed", process.name, grace_s)
                     process.kill()  # its workers die with it (see iobench.processes)
                     process.join()
             for pipe, _ in self._pipes:
                 pipe.close()
             self._held.close()
+
+    def _drain(self, deadline: float) -> None:
+        """Wait for all ranks to end, and throw away what they report.
+
+        A rank whose report is larger than the pipe's buffer waits until it is read.
+        """
+        alive = {each.sentinel for each in self.processes if each.pid is not None}
+        open_pipes = {pipe.fileno() for pipe, _ in self._pipes if not pipe.closed}
+        while alive and (left := deadline - time.monotonic()) > 0:
+            for ready in wait([*alive, *open_pipes], left):
+                assert isinstance(ready, int)
+                if ready in alive:
+                    alive.remove(ready)
+                    continue
+                # Not by messages: one that is cut short would never end.
+                with suppress(ConnectionResetError):
+                    if os.read(ready, _PIPE_BYTES):
+                        continue
+                open_pipes.remove(ready)
 
 
 def place_of_sockets() -> Path:
@@ -192,9 +224,15 @@ def _died(rank: int, process: BaseProcess) -> WorkerError:
         if code is not None and code < 0
         else f"exit code {code}"
     )
-    return WorkerError(
-        f"rank {rank} died ({reason})", remedy="see the kernel log for out-of-memory kills"
-    )
+    return WorkerError(f"rank {rank} died ({reason})", remedy=_why_died(code))
+
+
+def _why_died(code: int | None) -> str:
+    if code == -signal.SIGKILL:
+        return "see the kernel log for out-of-memory kills"
+    if code is not None and code < 0:
+        return "compiled code has crashed; set PYTHONFAULTHANDLER=1 to see where"
+    return "code within it called os._exit, or closed files that were not its own"
 
 
 # In the rank's own process
@@ -222,7 +260,8 @@ def _rank(task: Task, link: Link) -> None:
         failure.add_note(traceback.format_exc())
         _send_failure(link, failure)
     finally:
-        link.close()
+        with suppress(OSError):  # code of the user may have closed it
+            link.close()
 
 
 def _send_failure(link: Link, error: IobenchError) -> None:

@@ -97,6 +97,12 @@ def asked_again(
             "record",
             remedy="run the workload again, with --checkpoint",
         )
+    if doc.job.watched is not None:
+        raise UsageError(
+            f"run {doc.run_id} is a training that was watched, which can't be repeated from its "
+            "record",
+            remedy="measure the same loader with: iobench run --loader MODULE:FUNCTION",
+        )
     place = _allowed("data", data, facts.location)
     if place is None:
         raise UsageError(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from ..analyse.verdict.rebuild import conclude
 from ..analyse.verdict.user_loader import user_findings
@@ -31,7 +32,7 @@ from .calibration.findmax import begin_search, check_search, find_max
 from .calibration.windows import Windows, again, measure_again, plan_windows
 from .confirm import NOTHING, Confirm, Turns, applicable
 from .directory import new_directory, write_document
-from .facts import add_changes, add_loader_facts, begin_record, shard_versions
+from .facts import add_changes, add_loader_facts, add_work, begin_record, shard_versions
 from .knockouts import SWITCHED_OFF, KnockOuts
 from .mixed import Mixed, Saver, saving_to
 from .others import Others
@@ -61,10 +62,28 @@ class Options:
     break_lock: bool = False  # take over locks whose holders are on other hosts and dead
 
 
+class Across(Protocol):
+    """The other hosts of a run that is measured on many."""
+
+    def attach(self, bench: Bench) -> None:
+        """Make the bench measure on all hosts."""
+
+    def begin(self, doc: TrainingRecord, plan: Plan) -> None:
+        """Add to the record what is known of the hosts before anything is measured."""
+
+    def end(self, doc: TrainingRecord, plan: Plan) -> None:
+        """The same, when everything has been measured, or has failed."""
+
+
 def run(
-    plan: Plan, options: Options, progress: Progress | None = None
+    plan: Plan,
+    options: Options,
+    progress: Progress | None = None,
+    across: Across | None = None,
 ) -> tuple[TrainingRecord, Path]:
     """Run the plan; return the concluded document and the run directory.
+
+    ``across``: the other hosts, if there are some.
 
     The dataset is locked together with other readers, and the place for checkpoints exclusively.
     Raises TargetHeldError if another process holds one of them, before anything is written;
@@ -80,7 +99,7 @@ def run(
         saving_to(options.mixed, break_lock=options.break_lock) as saver,
         ExitStack() as held,
     ):
-        return _measure(plan, options, progress, Others(lease), saver, held)
+        return _measure(plan, options, progress, Others(lease), saver, held, across)
 
 
 def _measure(
@@ -90,6 +109,7 @@ def _measure(
     others: Others,
     saver: Saver | None,
     held: ExitStack,
+    across: Across | None,
 ) -> tuple[TrainingRecord, Path]:
     """Carry out the run, while the dataset and the place for checkpoints are held."""
     directory = new_directory(options.results, plan.workload.name)
@@ -102,6 +122,8 @@ def _measure(
         watch=watcher(progress),
         held=held,
     )
+    if across is not None:
+        across.attach(bench)
     log.info(
         "run of %s on %s with %d accelerators, in %s",
         plan.workload.name,
@@ -119,6 +141,8 @@ def _measure(
     doc.job.saves = saver.study if saver else None
     failure: IobenchError | None = None
     try:
+        if across is not None:
+            across.begin(doc, plan)
         before = shard_versions(plan)
         if is_library(plan):
             with timed(
@@ -152,6 +176,8 @@ def _measure(
         doc.status = "failed"
         doc.error = str(error)
         failure = error
+    if across is not None:
+        across.end(doc, plan)
     doc = write_run(doc, bench, others, stopped=failure is not None)
     if saver:
         failure = saver.end(failure)
@@ -232,6 +258,7 @@ def _rounds(
             outcome = measure(bench, phase, job.repetitions.append, others.look)
             add_loader_facts(doc, outcome.loader)
             job.trained = outcome.steps
+            add_work(doc, plan.workload.accelerator)
             others.look()
         if knock_outs is not None:
             for stage in knock_outs.begin(number, outcome, time.monotonic() - began):

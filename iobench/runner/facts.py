@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from .. import __version__
-from ..dataset import ResolvedSpec, cheaper_codecs
+from ..errors import IobenchError
 from ..load import make_reader, offered, planned_ahead
 from ..load.choose import reads_ahead
 from ..load.order import BatchPlan, epoch_order, rank_share
-from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
+from ..schema.device import ModelWork
+from ..schema.job import LoaderFacts, WorkloadFacts
 from ..schema.record import Finding, TrainingRecord
 from ..schema.training import TrainingRun
+from ..schema.workload import AcceleratorSpec
 from ..storage import is_local, rewrapped
 from ..storage.base import Versioned
 from ..storage.catalog import innermost
 from .agent import HostAgent
-from .directory import storage_facts
+from .directory import dataset_facts, storage_facts
 from .plan import Plan
 from .third_party import is_library
 
@@ -58,7 +60,6 @@ def begin_record(
                 f"by the manifest at {plan.data}",
             )
         )
-    dataset = ResolvedSpec.of(manifest)
     requests, ahead = _offer(plan)
     return TrainingRecord(
         iobench_version=__version__,
@@ -69,23 +70,12 @@ def begin_record(
         validity="unknown",
         rules=rules,
         findings=findings,
-        hosts=[agent.describe()],
+        hosts=agent.describe_all(),
         storage=storage_facts(plan.storage),
         job=TrainingRun(
             accelerators=plan.accelerators,
             workload=WorkloadFacts.model_validate(plan.workload.model_dump(mode="json")),
-            dataset=DatasetFacts(
-                spec=DatasetSpecFacts.model_validate(manifest.spec.model_dump(mode="json")),
-                location=_location(plan),
-                origin=plan.origin,
-                id=manifest.header.id,
-                samples=manifest.sample_count,
-                shards=manifest.shard_count,
-                stored_bytes=manifest.header.stored_bytes,
-                sample_bytes_mean=manifest.mean_stored_bytes,
-                blocks=dataset.blocks,
-                cheaper_codecs=cheaper_codecs(dataset),
-            ),
+            dataset=dataset_facts(manifest, location=_location(plan), origin=plan.origin),
             loader=LoaderFacts(
                 direct=plan.direct,
                 access="sequential" if plan.sequential else "random",
@@ -142,6 +132,24 @@ def shard_versions(plan: Plan) -> dict[str, str] | str:
 def _location(plan: Plan) -> str:
     """Location of the manifest, which does not depend on the current directory."""
     return rewrapped(plan.data, plan.home.url) if is_local(plan.data) else plan.data
+
+
+def add_work(doc: TrainingRecord, spec: AcceleratorSpec) -> None:
+    """Add what the trained model computes for a sample, once, when its device is known."""
+    job = doc.job
+    if job.trained is None or job.work is not None:
+        return
+    from ..accelerate.work import in_own_process, work_of  # slow to import, and rarely needed
+
+    device, ranks = job.trained.device, job.accelerators
+    try:
+        job.work = in_own_process(
+            lambda: work_of(spec, device, ranks),
+            failed=lambda code: IobenchError(f"the process that counted them ended with {code}"),
+        )
+    except IobenchError as error:
+        why = f"the operations could not be counted: {error.what}"
+        job.work = ModelWork(not_measured={"flops_per_sample": why})
 
 
 def add_changes(doc: TrainingRecord, plan: Plan, before: dict[str, str] | str) -> None:

@@ -21,10 +21,10 @@ from ..analyse.verdict.knockouts import (
     in_step,
     phase_of,
     steady_rate,
-    with_gain,
+    with_gains,
     without_fill,
 )
-from ..errors import IobenchError, TargetLostError, UsageError
+from ..errors import HostLostError, IobenchError, TargetLostError, UsageError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..load.null import ReadyReader
@@ -97,6 +97,9 @@ def _without_storage(bench: Bench, phase: Phase, base: Repetition) -> Phase:
 def _nothing_to_prepare(bench: Bench, saves: bool) -> str:
     plan = bench.plan
     kind = plan.workload.loader.kind
+    if is_user(plan.workload):
+        why = plan.tried[0].not_cached if plan.tried else ""
+        return f"your loader can't run without its dataset: {why}" if why else ""
     if is_library(plan):
         return f"the loader '{kind}' reads and prepares in one, so prep can't be left out"
     if not make_reader(plan.manifest, plan.storage, plan.workload.reader).prepares:
@@ -105,7 +108,16 @@ def _nothing_to_prepare(bench: Bench, saves: bool) -> str:
 
 
 def _without_prep(bench: Bench, phase: Phase, base: Repetition) -> Phase:
+    """Hand ready samples over.
+
+    A dataset of the user's own reads and prepares in one. So both are left out, and the gain is
+    what is left after that of the storage.
+    """
     plan, reading = bench.plan, phase.reading
+    if is_user(plan.workload):
+        return replace(
+            phase, loading=phase.loading.model_copy(update={"replay": "samples"}), evicts=False
+        )
     delivered = np.minimum(
         bench.delivered, make_reader(plan.manifest, plan.storage, reading).room()
     )
@@ -119,7 +131,7 @@ def _no_accelerator(bench: Bench, saves: bool) -> str:
 
 
 def _without_accelerator(bench: Bench, phase: Phase, base: Repetition) -> Phase:
-    nothing = {"kind": "null", "name": "null", "step_time": None}
+    nothing = {"kind": "null", "name": "null", "step_time": None, "gradient_sync": "none"}
     return replace(phase, accelerator=phase.accelerator.model_copy(update=nothing))
 
 
@@ -132,7 +144,8 @@ def _no_sync(bench: Bench, saves: bool) -> str:
 
 
 def _without_sync(bench: Bench, phase: Phase, base: Repetition) -> Phase:
-    return replace(phase, accelerator=phase.accelerator.model_copy(update={"sync": "none"}))
+    alone = {"sync": "none", "gradient_sync": "none"}
+    return replace(phase, accelerator=phase.accelerator.model_copy(update=alone))
 
 
 def _no_saves(bench: Bench, saves: bool) -> str:
@@ -180,6 +193,12 @@ ENTRIES = (
 short for all of them, the last ones are not measured.
 """
 
+_OF_USER: dict[KnockedOut, str] = {
+    "storage": "the dataset is in the page cache",
+    "prep": "the samples of one batch are kept: what the page cache brings is taken off",
+}
+"""How a stage is left out of a loader of the user's own, which opens the files itself."""
+
 
 class KnockOuts:
     """The knock-outs of a run.
@@ -201,6 +220,7 @@ class KnockOuts:
         self.budget_s = budget_s
         self.turns: Turns | None = None
         self.entries = {entry.stage: entry for entry in ENTRIES}
+        self._user = is_user(bench.plan.workload)
         self._base: float | None = None
         self._failed: set[KnockedOut] = set()
         job.no_knock_outs = TOO_EARLY
@@ -258,8 +278,12 @@ class KnockOuts:
         return turns
 
     def _how(self, entry: Entry) -> str:
-        warm = entry.stage == "storage" and is_user(self.bench.plan.workload)
-        return "the dataset is in the page cache" if warm else entry.how
+        if self._user:
+            return _OF_USER.get(entry.stage, entry.how)
+        accelerator = self.bench.plan.workload.accelerator
+        if entry.stage == "sync" and accelerator.gradient_sync == "ddp":
+            return f"{entry.how}, and no gradients are exchanged"
+        return entry.how
 
     def _length(self, first: Repetition, took_s: float) -> Length:
         """What the repetition took, and how long a knock-out has to be for a rate."""
@@ -283,8 +307,9 @@ class KnockOuts:
         """Measure repetition ``number`` again without a stage, and add the round.
 
         If that fails, the failure is the reason why the stage is not measured. Raises
-        PhaseInterrupted after the round was added as not complete, and TargetLostError if another
-        process has taken the place of the checkpoints over: nothing more may be written there.
+        PhaseInterrupted after the round was added as not complete, TargetLostError if another
+        process has taken the place of the checkpoints over: nothing more may be written there, and
+        HostLostError: no run goes on with fewer hosts.
         """
         entry, began = self.entries[stage], time.monotonic()
         one = KnockOutRound(
@@ -298,7 +323,7 @@ class KnockOuts:
                 took_s = time.monotonic() - began
                 self._add(stage, one.model_copy(update={"seconds": took_s, "complete": False}))
             raise
-        except TargetLostError:
+        except (TargetLostError, HostLostError):
             raise
         except IobenchError as error:
             log.warning("the knock-out of %s failed: %s", stage, error)
@@ -328,7 +353,8 @@ class KnockOuts:
             limit_s=turns.seconds,
             whole_rounds=True,
         )
-        outcome = bench.run(phase, stored=entry.stored, look=self.look)
+        stored = entry.stored and phase.loading.replay == "none"
+        outcome = bench.run(phase, stored=stored, look=self.look)
         with defer_interrupts():
             bench.keep(phase, outcome)
         return outcome
@@ -347,7 +373,8 @@ class KnockOuts:
 
     def _add(self, stage: KnockedOut, one: KnockOutRound) -> None:
         found = self._of(stage)
-        self._replace(with_gain(found.model_copy(update={"rounds": [*found.rounds, one]})))
+        self._replace(found.model_copy(update={"rounds": [*found.rounds, one]}))
+        self.job.knock_outs = with_gains(self.job.knock_outs, in_one=self._user)
 
     def _replace(self, knock_out: KnockOut) -> None:
         stages = [each.stage for each in self.job.knock_outs]

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Protocol
 
 from ..errors import WorkerError
 from ..load.bus import cause_of_death
 from ..measure.samples import Sampler
 from ..schema.training import Epoch
+from ..storage.scratch import scratch
 from .conductor import Handler, conduct
 from .counters import Counters
-from .crew import ForkedCrew
+from .crew import Crew, ForkedCrew
 from .messages import (
     Command,
     Last,
@@ -33,6 +37,30 @@ from .tasks.load import Load
 
 HEAD_START_NS = 1_000_000
 """From the command to begin an epoch to its start, so that every rank has it by then."""
+
+
+class Ranks(Protocol):
+    """How the ranks of a phase come to be. ``head_start_ns`` is what they need of HEAD_START_NS."""
+
+    @property
+    def head_start_ns(self) -> int: ...
+
+    def make(self, phase: Phase) -> tuple[Load, Crew]:
+        """The task of the phase, and the crew of its ranks."""
+
+
+class ForkedRanks:
+    """All ranks are processes of this host; ``meeting`` as in Load."""
+
+    head_start_ns = HEAD_START_NS
+
+    def __init__(self, meeting: Path | None = None) -> None:
+        self.meeting = meeting
+
+    def make(self, phase: Phase) -> tuple[Load, Crew]:
+        task = Load(phase, meeting=self.meeting)
+        return task, ForkedCrew(phase.accelerators, task)
+
 
 Prepare = Callable[[int], Epoch]
 """Called before each epoch, while all ranks wait.
@@ -58,19 +86,27 @@ def run_phase(
     tick: Tick | None = None,
     watch: Watch | None = None,
     sampler: Sampler | None = None,
+    ranks: Ranks | None = None,
 ) -> Outcome:
     """Run a phase to its end, while ``sampler`` samples what the host does.
 
-    Raises a rank's own IobenchError, WorkerError for a rank that died, and PhaseInterrupted, which
-    has what was recorded until then.
+    ``ranks``: by default they are processes of this host. Raises a rank's own IobenchError,
+    WorkerError for a rank that died, and PhaseInterrupted, which has what was recorded until then.
     """
-    task = Load(phase)
-    loading = _Loading(phase, task, prepare, finish, tick, sampler)
-    if watch is not None:
-        watch(task.counters)
+    with scratch("ranks") if phase.exchanges_gradients else nullcontext() as meeting:
+        ranks = ranks or ForkedRanks(meeting)
+        task, crew = ranks.make(phase)
+        loading = _Loading(phase, task, prepare, finish, tick, sampler)
+        loading.head_start_ns = ranks.head_start_ns
+        if watch is not None:
+            watch(task.counters)
+        return _outcome(phase, crew, loading)
+
+
+def _outcome(phase: Phase, crew: Crew, loading: _Loading) -> Outcome:
     outcome = loading.outcome
     try:
-        conduct(ForkedCrew(phase.accelerators, task), loading)
+        conduct(crew, loading)
     except WorkerError as death:
         cause = cause_of_death(death, phase.reader)
         if cause is not None:
@@ -108,6 +144,7 @@ class _Loading(Handler):
         self.book = phase.saving.book if phase.saving else None
         self.outcome = Outcome()
         self.next: Epoch | None = None  # prepared, and about to begin
+        self.head_start_ns = HEAD_START_NS
 
     def heard(self, rank: int, message: Report | Last) -> None:
         match message:
@@ -133,7 +170,7 @@ class _Loading(Handler):
         if self.next is not None:
             self.outcome.epochs.append(self.next)
             epoch, self.next = self.next.epoch, None
-            start_ns = time.monotonic_ns() + HEAD_START_NS
+            start_ns = time.monotonic_ns() + self.head_start_ns
             if self.sampler is not None:
                 self.sampler.begin(epoch, start_ns)
             return dict.fromkeys(waiting, Start(start_ns))

@@ -132,7 +132,8 @@ class Recorded(Last):
     epoch, the seconds from the start to the first read. ``fetched``: by epoch, the bytes that the
     storage delivered to the rank and its workers; None if they could not be counted. ``workers``:
     what each worker of the rank did, if the loader is iobench's own. ``steps``: what an accelerator
-    that computes tells of itself.
+    that computes tells of itself. ``late_starts``: by epoch, how many seconds after the common
+    start the rank began.
     """
 
     columns: Columns
@@ -143,6 +144,7 @@ class Recorded(Last):
     loader: LoaderFacts
     workers: Sequence[WorkerLoad] = ()
     steps: StepFacts | None = None
+    late_starts: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,17 @@ class Phase:
     evicts: bool = False
     saving: Saving | None = None
 
+    @property
+    def exchanges_gradients(self) -> bool:
+        """Whether the ranks average their gradients in each step; a single rank has no need to."""
+        return self.accelerator.gradient_sync == "ddp" and self.accelerators > 1
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the ranks wait for each other after each step, and exchange nothing."""
+        synced = self.reader is not None and self.accelerator.sync == "step"
+        return synced and self.accelerators > 1 and not self.exchanges_gradients
+
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
@@ -111,6 +122,8 @@ class Outcome:
             missing = rank + 1 - len(context.startups_s)
             context.startups_s += [None] * missing
             context.startups_s[rank] = startup
+            context.late_starts_s += [None] * missing
+            context.late_starts_s[rank] = recorded.late_starts.get(context.epoch)
             known = [value for value in (startup, context.startup_s) if value is not None]
             context.startup_s = min(known, default=None)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from ..analyse.verdict.metrics import repetition_metrics, uncounted_reads
 from ..interrupts import defer_interrupts
 from ..load import make_reader
+from ..measure.nvml import GpuWatch
+from ..schema.hosts import HostTime
 from ..schema.training import Repetition
 from .agent import Used
 from .calibration.bench import Bench
@@ -51,24 +53,27 @@ def measure(
     ``keep_interrupted`` is False. ``look`` is that of ``run_cached_phase``.
     """
     agent = bench.agent
-    before, sampler = agent.snapshot(), agent.sampler()
+    before = agent.snapshot()
+    gpus = GpuWatch(phase.accelerator.device, phase.accelerators)
+    sampler = agent.sampler(gpus)
     try:
         outcome = bench.run(phase, stored=True, look=look, sampler=sampler)
     except PhaseInterrupted as interrupt:
         found = interrupt.outcome
         with defer_interrupts(discard=True):
             if keep_interrupted and any(len(c["step"]) for c in found.columns.values()):
-                keep(_record(bench, phase, found, agent.used_since(before)))
+                keep(_record(bench, phase, found, agent.used_since(before), gpus))
         raise
     finally:
         bench.samples.append((phase.name, phase.repetition, sampler.close()))
     with defer_interrupts():
-        keep(_record(bench, phase, outcome, agent.used_since(before)))
+        keep(_record(bench, phase, outcome, agent.used_since(before), gpus))
     return outcome
 
 
-def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetition:
+def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used, gpus: GpuWatch) -> Repetition:
     """Keep the events, and build the repetition from them and from the host's counters."""
+    devices, why_none = gpus.result()
     residencies = [epoch.residency_before for epoch in outcome.epochs]
     known = [value for value in residencies if value is not None]
     workers, left_out = slowest(outcome.workers)
@@ -85,7 +90,13 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used) -> Repetit
         residency_before=max(known) if known and len(known) == len(residencies) else None,
         workers=workers,
         workers_left_out=left_out,
-        not_measured=uncounted_reads(phase.loading.kind),
+        hosts=[
+            HostTime(host=place, first_rank=share.start, ranks=len(share))
+            for place, share in enumerate(bench.shares(phase.accelerators))
+        ],
+        devices=devices,
+        not_measured=uncounted_reads(phase.loading.kind)
+        | ({"devices": why_none} if why_none else {}),
     )
     bench.keep(phase, outcome)
     return repetition_metrics(outcome.events(), context, round_steps=max(1, phase.loading.workers))

@@ -25,8 +25,9 @@ class Flag(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A rank's connection to the parent. ``rank``: 0 to ``world`` - 1.
+    """A rank's connection to the parent. ``rank``: 0 to ``world`` - 1, over all hosts.
 
+    ``first``: the first rank of this host, which has ``on_host`` of them (0: all).
     ``stopped`` becomes true when the task is to end soon. A rank that works looks at it between two
     steps; a rank that waits for a command gets Stop.
     """
@@ -35,6 +36,13 @@ class Link:
     world: int
     stopped: Flag
     _pipe: Connection
+    first: int = 0
+    on_host: int = 0
+
+    @property
+    def local(self) -> int:
+        """The number of this rank on its host, from 0."""
+        return self.rank - self.first
 
     def send(self, message: Answer | Failed) -> None:
         """Send a message. Raises BrokenPipeError if the parent is gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,10 +12,14 @@ from ..schema.manifest import Manifest
 from ..schema.workload import USER_LOADER, Workload
 from ..storage.base import Storage
 from ..storage.catalog import innermost
+from ..units import format_duration
 from .conductor import last_messages
 from .crew import ForkedCrew
 from .messages import Tried
 from .tasks.try_user import TryUserLoader
+
+MAX_TRY_S = 900.0
+"""Time for the user's factory and the first batches; it may index a large dataset."""
 
 
 def is_user(workload: Workload) -> bool:
@@ -33,7 +38,19 @@ def try_loader(
             f"your loader opens the files itself, so what {storage.url} adds to them has no effect",
             remedy="name the directory itself",
         )
-    return last_messages(ForkedCrew(world, TryUserLoader(workload, manifest, storage)), Tried)
+    began = time.monotonic()
+
+    def not_for_ever() -> None:
+        if time.monotonic() - began > MAX_TRY_S:
+            crew.hurry(range(world))  # nobody waits for what such a rank could still report
+            raise UsageError(
+                f"your loader has not delivered its first batches within "
+                f"{format_duration(MAX_TRY_S)}, and may never do",
+                remedy="see where it waits (py-spy), or give it less data to index",
+            )
+
+    crew = ForkedCrew(world, TryUserLoader(workload, manifest, storage))
+    return last_messages(crew, Tried, not_for_ever)
 
 
 def adopt(workload: Workload, tried: Sequence[Tried]) -> Workload:

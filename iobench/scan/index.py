@@ -35,6 +35,14 @@ def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
     The sample is the largest of these members if that is an image; else it is everything from the
     first member's data to the end of the last one's.
     """
+    return map(sample_of_members, tar_groups(window, key, size))
+
+
+def tar_groups(window: Window, key: str, size: int) -> Iterator[list[tarfile.TarInfo]]:
+    """Yield the members of each sample of a tar.
+
+    Raises DatasetError if the tar is damaged, and StorageError.
+    """
     group: list[tarfile.TarInfo] = []
     place = -1
     try:
@@ -46,7 +54,7 @@ def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
                 place = archive.offset
                 if member.isreg() and not member.sparse:
                     if group and _stem(group[0].name) != _stem(member.name):
-                        yield _joined(group)
+                        yield group
                         group = []
                     group.append(member)
                 # tarfile keeps every member; a million of them take a gigabyte.
@@ -62,7 +70,7 @@ def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
     except (tarfile.TarError, ValueError, IndexError, OverflowError, RecursionError) as error:
         raise damaged(key, str(error)) from None
     if group:
-        yield _joined(group)
+        yield group
 
 
 def tfrecord(window: Window, key: str, size: int) -> Iterator[Sample]:
@@ -121,7 +129,8 @@ def _stem(name: str) -> str:
     return folder + slash + base.partition(".")[0]
 
 
-def _joined(group: list[tarfile.TarInfo]) -> Sample:
+def sample_of_members(group: list[tarfile.TarInfo]) -> Sample:
+    """Return the sample that these members of a tar are (see ``tar``)."""
     largest = max(group, key=lambda member: member.size)
     suffix = suffix_of(largest.name)
     if suffix in (".jpg", ".jpeg") or len(group) == 1:

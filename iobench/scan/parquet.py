@@ -42,14 +42,20 @@ AS_STORED = "row groups are samples as they are stored, because no column holds 
 EMPTY = "samples are null or empty"
 
 
-def opened(window: Window, size: int) -> tuple[ParquetShard, int]:
-    """Open a file of ``size`` bytes; return it and the length of its footer. Raises ValueError."""
+def opened(window: Window, size: int, column: bytes | None = None) -> tuple[ParquetShard, int]:
+    """Open a file of ``size`` bytes; return it and the length of its footer.
+
+    ``column``: open it for this column, not for the samples. Raises ValueError.
+    """
     have = min(size, _TAIL)
     tail = window.apart(size - have, size)
     need = Parquet().footer_bytes(tail, size)
     if need > have:
         tail = window.apart(size - need, size)
-    return Parquet().open(tail[len(tail) - need :], size), need
+    tail = tail[len(tail) - need :]
+    if column is None:
+        return Parquet().open(tail, size), need
+    return ParquetShard(tail, size, column), need
 
 
 def parquet(window: Window, key: str, size: int) -> ShardSamples:

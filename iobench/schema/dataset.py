@@ -104,7 +104,10 @@ class DatasetSpec(Strict):
     Format (the container), content (the encoding of one sample) and codec are independent of each
     other. Two keys are only for formats that store blocks of columns (Parquet): ``block_size`` is
     the largest size of a block (row group) in bytes of samples, unless a single sample is larger;
-    ``columns`` is the number of columns over which each sample's bytes are split.
+    ``columns`` is the number of columns over which each sample's bytes are split. ``labels`` is the
+    number of classes, for formats and contents that have labels: sample i is of class i modulo
+    ``labels``, its content shows its class, and the format states it (a folder for each class, or a
+    member ``cls`` of the sample). None: no labels.
     """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -121,6 +124,7 @@ class DatasetSpec(Strict):
     columns: int | None = Field(default=None, ge=1, le=10_000)
     compress_ratio: float = Field(default=1.0, ge=1, le=1000)
     seed: int = Field(default=1, ge=0, lt=2**63)
+    labels: int | None = Field(default=None, ge=2, le=10_000)
 
     @model_validator(mode="before")
     @classmethod
@@ -172,7 +176,7 @@ class DatasetSpec(Strict):
         return {
             key: value
             for key, value in everything.items()
-            if value is not None or key not in ("block_size", "columns")
+            if value is not None or key not in ("block_size", "columns", "labels")
         }
 
 

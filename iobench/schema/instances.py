@@ -161,6 +161,17 @@ def find_instance(
     return known.model_copy(update=stated.model_dump(exclude_none=True, exclude_defaults=True))
 
 
+def network_of(name: str, *, instead: str) -> float:
+    """What the network of an instance type sustains, in bytes/s.
+
+    Raises UnknownNameError, and UsageError where it is not known; ``instead`` is the flag to give.
+    """
+    rate = find_instance(name).network_bytes_per_s
+    if rate is None:
+        raise UsageError(f"the network of {name} is not known", remedy=f"give {instead} instead")
+    return rate
+
+
 def priced_at(
     name: str, usd_per_hour: float | None, spot: float | None, instance: Instance | None
 ) -> Instance:

@@ -24,6 +24,8 @@ class AcceleratorFacts(OpenRecord):
     step_time: Duration | None = None  # seconds
     device: str | None = None
     sync: str | None = None  # None: a record of an older version, which had no barrier
+    gradient_sync: str = "none"
+    staged: Few = 0
 
 
 class ReaderFacts(OpenRecord):
@@ -139,6 +141,10 @@ _SUMMED = (
         "fetch_wall_s",
         "fetch_cpu_s",
         "fetch_queued_s",
+        "collate_s",
+        "wait_s",
+        "out_of_order_s",
+        "hand_over_s",
         "files_inside",
         "files_outside",
         "private_growth_bytes",
@@ -173,6 +179,11 @@ class UserFacts(OpenRecord):
     fetch_wall_s: Figure | None = None
     fetch_cpu_s: Figure | None = None
     fetch_queued_s: Figure | None = None  # waits for a core
+    collate_s: Figure | None = None  # of fetch_wall_s
+    wait_s: Figure | None = None  # of all ranks for batches
+    out_of_order_s: Figure | None = None  # of it: a later batch was ready, and held back
+    hand_over_s: Figure | None = None  # of it: the batch was made, but not here yet
+    fetch_s_by_worker: list[Figure] = Field(default_factory=list)  # mean for a batch, of each
     files_inside: Count | None = None
     files_outside: Count | None = None
     outside: list[str] = Field(default_factory=list)  # names of some of them
@@ -191,6 +202,7 @@ class UserFacts(OpenRecord):
             update[name] = None if any(value is None for value in known) else sum(known)
         starts = [each.worker_ready_s for each in ranks if each.worker_ready_s is not None]
         update["worker_ready_s"] = max(starts, default=None)
+        update["fetch_s_by_worker"] = [each for rank in ranks for each in rank.fetch_s_by_worker]
         update["outside"] = sorted({name for each in ranks for name in each.outside})[:10]
         return ranks[0].model_copy(update=update)
 

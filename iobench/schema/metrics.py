@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["samples/s", "bytes/s", "s", "bytes", "count", "share", "ratio"]
+Unit = Literal["samples/s", "bytes/s", "s", "bytes", "count", "share", "ratio", "W", "MHz"]
 """``share``: 0 to 1. ``ratio``: one figure over another, which may be above 1."""
 
 Better = Literal["more", "less"]
@@ -25,7 +25,8 @@ class Metric:
     ``name`` is its key in ``run.json`` and CSV, and its name in conditions. ``better`` is None if
     neither more nor less of it is better. ``median``: a run's document holds the median over its
     repetitions, saves or restores. ``short`` is the label for narrow tables; only metrics that have
-    one are compared between runs.
+    one are compared between runs. ``device``: by counters of the GPU, or of the model's arithmetic;
+    reports show these under a heading of their own, apart from accelerator utilization.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Metric:
     better: Better | None = None
     median: bool = True
     short: str = ""
+    device: bool = False
 
 
 def _repetition(
@@ -55,6 +57,10 @@ def _repetition(
         median=median,
         short=short,
     )
+
+
+def _device(name: str, unit: Unit, label: str, better: Better | None = None) -> Metric:
+    return Metric(name=name, unit=unit, label=label, of="repetition", better=better, device=True)
 
 
 def _save(
@@ -108,6 +114,11 @@ METRICS: tuple[Metric, ...] = (
     _repetition("late_left_s", "s", "  not made up for, all epochs", "less", median=False),
     _repetition("retries", "count", "requests sent again", "less", median=False),
     _repetition("throttled", "count", "  of them, asked to slow down", "less", median=False),
+    _device("device_utilization_nvml", "share", "time with a kernel running (NVML)"),
+    _device("sm_utilization", "share", "SM activity (NVML's GPM)"),
+    _device("device_power_w", "W", "power of a GPU"),
+    _device("sm_clock_mhz", "MHz", "clock of the SMs"),
+    _device("mfu", "share", "model FLOPs utilization (MFU)", "more"),
     _save("blocked_s", "s", "training stands still", short="save blocks"),
     _save("waited_s", "s", "  of it, for the previous save"),
     _save("staged_s", "s", "copied to a buffer"),

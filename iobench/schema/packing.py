@@ -13,6 +13,19 @@ DATA = "data"
 """The folder of the shards below the dataset's root."""
 
 
+def label_of(index: int, labels: int) -> int:
+    """Return the class of sample ``index`` in a generated dataset of ``labels`` classes.
+
+    The classes take turns, so that every part of the dataset has nearly the same number of each.
+    """
+    return index % labels
+
+
+def class_name(label: int, labels: int) -> str:
+    """Return the name of a class; in sorted order, the names are those of classes 0, 1 ..."""
+    return f"class-{label:0{len(str(labels - 1))}d}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Packing:
     """The properties that one dataset has by its format, content and codec."""
@@ -23,6 +36,7 @@ class Packing:
     blocks: bool  # several samples share their stored bytes, as in Parquet
     plain: bool  # no codec: the stored bytes are the sample
     index_name: str = ""  # an index file next to the shards, for other readers; '': none
+    class_folders: int | None = None  # number of classes, each with a folder of its own
 
     @property
     def index_key(self) -> str | None:
@@ -43,20 +57,29 @@ class Layout:
 class Keys:
     """The key of each shard below the dataset's root: ``Keys(packing)(shard)``.
 
-    Files of one sample each are distributed over folders of 1000 files.
+    Files of one sample each are distributed over folders of 1000 files. If each class has a folder
+    of its own, these are below it, and hold its part of the 1000 files.
     """
 
-    __slots__ = ("_prefix", "_single", "_suffix")
+    __slots__ = ("_classes", "_prefix", "_single", "_suffix")
 
     def __init__(self, packing: Packing) -> None:
         self._single = packing.single
+        self._classes = packing.class_folders
         self._suffix = packing.suffix
         self._prefix = DATA if packing.single else f"{DATA}/{packing.name}"
 
     def __call__(self, shard: int) -> str:
         if self._single:
-            return f"{self._prefix}/{shard // 1000:06d}/{shard:09d}{self._suffix}"
+            folder = f"{self._above(shard)}/{shard // 1000:06d}"
+            return f"{folder}/{shard:09d}{self._suffix}"
         return f"{self._prefix}-{shard:06d}{self._suffix}"
+
+    def _above(self, shard: int) -> str:
+        """Return the folder of the folders of 1000 files, of one sample each."""
+        if self._classes is None:
+            return self._prefix
+        return f"{self._prefix}/{class_name(label_of(shard, self._classes), self._classes)}"
 
     def number(self, key: str) -> int | None:
         """Return the number of the shard with this key, or None if no shard can have it.
@@ -72,10 +95,21 @@ class Keys:
 
     def folder(self, name: str) -> int | None:
         """Return the number of the first shard in a folder below DATA, or None if it holds none."""
-        above, _, digits = name.rpartition("/")
-        if not self._single or above != self._prefix:
+        above, _, last = name.rpartition("/")
+        if not self._single:
             return None
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 16):
+        if self._classes is not None and above == self._prefix:
+            digits = last.rpartition("-")[2]
+            if not (digits.isascii() and digits.isdigit() and len(digits) < 16):
+                return None
+            first = int(digits)
+            return first if first < self._classes and self._above(first) == name else None
+        if not (last.isascii() and last.isdigit() and len(last) < 16):
             return None
-        first = int(digits) * 1000
+        first = int(last) * 1000
+        if self._classes is not None:
+            digits = above.rpartition("-")[2]
+            if not (digits.isascii() and digits.isdigit() and len(digits) < 16):
+                return None
+            first += (int(digits) - first) % self._classes
         return first if self(first).rpartition("/")[0] == name else None

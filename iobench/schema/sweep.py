@@ -8,14 +8,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 from pydantic import Field, JsonValue
 
 from ..documents import json_text, write_whole
 from ..errors import IobenchError, SpecError
 from .base import Record, apply_overrides, read_record
-from .numbers import Figure
+from .numbers import Count, Figure
+from .walk import WalkStep
 
 SWEEP_FILE = "sweep.json"
 SCHEMA_VERSION = "1.0"
@@ -46,6 +47,9 @@ class SweepPoint(Record):
     cpu_s_per_gb: list[Figure | None] = Field(default_factory=list)
     dropped: str = ""  # why it was not measured again
     failed: str = ""  # the error that ended it
+    # The step of the walk that it belongs to, from 0; None in a sweep that is no walk. The first
+    # point of a step has the settings that were kept before.
+    step: Count | None = None
 
 
 class Sweep(Record):
@@ -58,7 +62,9 @@ class Sweep(Record):
     created: str
     command: list[str]
     workload: str
-    data_root: str
+    data_root: str  # below which datasets are generated; empty if ``data`` is given
+    # A dataset that exists already and is read by all points; the empty text: there is none.
+    data: str = ""
     overrides: list[str] = Field(default_factory=list)
     samples: int | None = Field(default=None, ge=1)
     size_bytes: int | None = Field(default=None, ge=0)
@@ -72,6 +78,13 @@ class Sweep(Record):
     usd_per_hour: Figure | None = None
     instance: str = ""
     points: list[SweepPoint] = Field(default_factory=list)
+    # A walk: its name and steps, and how many of them have been begun. The step behind the last one
+    # is that of all kept settings against those of the beginning.
+    preset: str = ""
+    walk: list[WalkStep] = Field(default_factory=list)
+    walked: Count = 0
+    # Samples that each visit trains on, in whole batches; None: as many as the workload says.
+    samples_per_visit: Annotated[int, Field(ge=1)] | None = None
     status: Literal["running", "ok", "interrupted", "out of time"] = "running"
     # How the points were made from the axes, if that needs an explanation.
     planned: list[str] = Field(default_factory=list)

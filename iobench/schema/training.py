@@ -14,6 +14,8 @@ from pydantic import Field, model_validator
 from .accelerator import StepFacts
 from .base import OpenRecord, Record
 from .checkpoint import Study
+from .device import DeviceUse, ModelWork
+from .hosts import HostTime, JobHost
 from .job import DatasetFacts, LoaderFacts, WorkloadFacts
 from .numbers import Count, Duration, Few, Figure, Ranks
 from .resources import NfsTraffic, Resources
@@ -27,6 +29,7 @@ from .verdict import (
     Verdict,
     WorkerTime,
 )
+from .watched import WatchFacts
 from .workload import Sync
 
 EVENT_COLUMNS = {
@@ -78,6 +81,9 @@ class Epoch(Record):
     # From the common start to the first read of any worker: process creation, not storage.
     startup_s: float | None = None
     startups_s: list[float | None] = []  # the same of each rank; empty in older versions
+    # How long after the common start each rank began, by the clock of its host.
+    late_starts_s: list[float | None] = []
+    residencies: list[float | None] = []  # ``residency_before`` of each host, if there are several
 
 
 MeasuredBy = Literal["fio", "reader", "loader", "accelerator", "computed"]
@@ -96,6 +102,7 @@ class CeilingWindow(Record):
     samples_per_s: Figure | None = None
     bytes_per_s: Figure | None = None  # stored bytes
     cpu_s_per_gb: Figure | None = None
+    hosts_samples_per_s: list[Figure | None] = []  # of each host, if there are several
 
 
 class CeilingDetails(OpenRecord):
@@ -185,6 +192,10 @@ class WorkerLoad(Record):
         return (self.read_s + self.prep_s) / max(1, self.batches)
 
 
+MAX_DEVICES = 1024
+"""GPUs of one host."""
+
+
 class Repetition(Record):
     """One repetition: its recorded context, and figures computed from the events.
 
@@ -237,10 +248,23 @@ class Repetition(Record):
     # and if a loader library read.
     workers: Annotated[list[WorkerLoad], Field(max_length=MAX_WORKERS)] = []
     workers_left_out: Count = 0
+    # By the GPUs' own counters, means over the GPUs of the job, and model FLOPs utilization: none
+    # of these is accelerator utilization. ``devices`` has each GPU; empty in older versions.
+    device_utilization_nvml: float | None = None
+    sm_utilization: float | None = None
+    device_power_w: float | None = None
+    sm_clock_mhz: float | None = None
+    mfu: float | None = None
+    devices: Annotated[list[DeviceUse], Field(max_length=MAX_DEVICES)] = []
     # Utilization of more ranks whose steps are like these, with a barrier at each step: without
     # any limit of the storage. Empty in older versions, and with too few steps.
     at_more_ranks: list[FedAt] = []
     rates: Rates | None = None  # how the rate changed over time; None in older versions
+    hosts: list[HostTime] = []  # if there were several
+    # In which ranks of all hosts had work, sum over epochs; and the time after that until the last
+    # rank was done. None with one host.
+    window_s: float | None = None
+    tail_s: float | None = None
     not_measured: dict[str, str] = {}
 
 
@@ -283,6 +307,7 @@ class TrainingRun(Record):
     dataset: DatasetFacts = DatasetFacts()
     loader: LoaderFacts = LoaderFacts()
     trained: StepFacts | None = None  # by rank 0, if the accelerator is a real model
+    work: ModelWork | None = None  # of that model; None in older versions
     ceilings: dict[str, Ceiling] = {}  # storage_raw, fetch, prep, harness, accelerator
     repetitions: list[Repetition] = []
     curve: RunCurve | None = None  # of the storage; None in older versions, or if not measured
@@ -292,8 +317,12 @@ class TrainingRun(Record):
     confirmations: list[Confirmation] = []  # advice that was tried
     no_confirmations: str = ""  # why none was tried, although that was asked for
     find_max: FindMax | None = None
+    hosts: list[JobHost] = []  # of the job; empty: there was one
+    started_by: str = ""  # what started iobench on many hosts
+    barrier_s: float | None = None  # of all hosts, none of which is late: the median
     saves: Study | None = None  # the checkpoints that were saved while loading, if there were any
     quiet: Repetition | None = None  # then: a repetition without saves
+    watched: WatchFacts | None = None  # if the user's own script trained
 
     @property
     def workers(self) -> int:

@@ -44,7 +44,9 @@ class AcceleratorSpec(Strict):
     copied to ``device`` (``cuda``, ``cuda:N``, ``cpu``) before its step. With ``cuda``, the ranks
     take the host's devices in turn. ``sync``: ``step`` makes all ranks wait for each other after
     each step, as the all-reduce of data-parallel training does; ``epoch`` only at the end of an
-    epoch; ``none`` never: each rank is a job of its own.
+    epoch; ``none`` never: each rank is a job of its own. ``staged``: batches that are accepted
+    before the accelerator is free, with 1 as by a training loop that copies the next batch on a
+    stream of its own; MLPerf Storage accepts none.
 
     For kind ``recorded``: ``steps`` is the file of step times that ``iobench record`` has written,
     and ``accept_cpu`` replays one of a CPU, too. For kind ``model``: ``model`` is trained on the
@@ -52,7 +54,12 @@ class AcceleratorSpec(Strict):
     ``precision``: bfloat16 and float16 by autocast. ``threads``: threads of torch in each rank;
     None: the cores of this process divided among the ranks. ``bind``: each rank and its workers
     keep to the cores of one NUMA node, or to a share of the cores of their own. ``allocator``: the
-    library that gives memory to all processes.
+    library that gives memory to all processes. ``gradient_sync``: ``ddp`` averages the gradients of
+    all ranks in each step, as data-parallel training does; with ``none`` each rank trains a model
+    of its own. ``peak_flops``: FLOP/s that the device of one rank can reach at this precision,
+    where iobench does not know it.
+    library that gives memory to all processes. ``warm_up``: a warm-up whose steps do not settle
+    ends after this time, and at least three steps.
     """
 
     kind: Annotated[str, BeforeValidator(_null_is_a_name)] = "emulated"
@@ -60,6 +67,7 @@ class AcceleratorSpec(Strict):
     step_time: Seconds | None = Field(default=None, gt=0)
     device: str | None = Field(default=None, pattern=r"^(cpu|cuda(:\d+)?)$")
     sync: Sync = "step"
+    staged: int = Field(default=0, ge=0, le=1)
     steps: str | None = Field(default=None, min_length=1)
     accept_cpu: bool = False
     model: str | None = Field(default=None, min_length=1)
@@ -71,6 +79,9 @@ class AcceleratorSpec(Strict):
     threads: int | None = Field(default=None, ge=1, le=4096)
     bind: Literal["none", "node", "cores"] = "none"
     allocator: Allocator = "system"
+    gradient_sync: Literal["none", "ddp"] = "none"
+    peak_flops: float | None = Field(default=None, gt=0, le=1e21)
+    warm_up: Seconds = Field(default=20.0, ge=0, le=3600)
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> AcceleratorSpec:
@@ -82,8 +93,22 @@ class AcceleratorSpec(Strict):
             )
         if self.kind == "model" and self.model is None:
             raise ValueError(
-                "accelerator.kind model needs 'model', the name of one (iobench list models) or "
+                "accelerator.kind model needs 'model', the name of one (iobench list networks) or "
                 "module:class"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _exchanges_gradients_in_step(self) -> AcceleratorSpec:
+        if self.gradient_sync == "ddp" and self.kind != "model":
+            raise ValueError(
+                f"gradient_sync=ddp needs kind 'model': an accelerator of kind '{self.kind}' has "
+                "no gradients"
+            )
+        if self.gradient_sync == "ddp" and self.sync != "step":
+            raise ValueError(
+                "gradient_sync=ddp makes the ranks wait for each other at each step: it needs "
+                "sync=step"
             )
         return self
 

@@ -5,13 +5,16 @@ workers, ranks, codec and content.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tqdm
 import xxhash
 
 from iobench.errors import IobenchError, UsageError
@@ -260,6 +263,35 @@ def test_a_shard_that_is_gone_is_one_line(
     assert "\n" not in str(caught.value)
     assert kind in str(caught.value) or manifest.key(3) in str(caught.value)
     assert manifest.key(3).rpartition("/")[2] in str(caught.value)
+
+
+def _takes_the_lock() -> None:
+    with tqdm.tqdm.get_lock():
+        pass
+
+
+def test_a_worker_of_hf_datasets_may_be_forked_while_tqdm_holds_its_lock() -> None:
+    """tqdm's thread takes it every ten seconds; a worker once waited for it for ever."""
+    library_class("hf-datasets")
+    worker = multiprocessing.get_context("fork").Process(target=_takes_the_lock)
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with tqdm.tqdm.get_lock():
+            held.set()
+            forked.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(60)
+    worker.start()
+    forked.set()
+    holder.join()
+    worker.join(30)
+    alive = worker.is_alive()
+    worker.kill()
+    worker.join()
+    assert not alive
 
 
 class Plain(Library):

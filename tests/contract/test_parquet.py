@@ -317,6 +317,7 @@ class TestDamage:
         report = verify(LocalStorage(copy[1]), copy[0], workers=0)
         assert {damage.shard for damage in report.damages} == {copy[0].key(1)}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("codec", ["none", "gzip"])
     def test_no_byte_of_a_footer_ends_the_process(self, make_dataset: Any, codec: str) -> None:
         """pyarrow itself does so where a chunk's description doesn't add up (26.0: its

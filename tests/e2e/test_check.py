@@ -72,6 +72,7 @@ def test_data_is_made_measured_and_removed(call: Call, here: Path) -> None:
     assert [path.name for path in (here / "storage").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_data_on_s3_is_removed_too(
     call: Call, here: Path, rclone_s3: S3Server, s3_environment: Mapping[str, str]
 ) -> None:
@@ -80,12 +81,14 @@ def test_data_on_s3_is_removed_too(
     assert listed.get("KeyCount", 0) == 0
 
 
+@pytest.mark.slow
 def test_behind_a_wrapper(call: Call, here: Path) -> None:
     found = document(call, f"throttled+{here / 'storage'}?latency=1ms")
     assert found["storage"]["latency_s"] == 0.001
     assert list((here / "storage").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_dataset_that_is_there_is_read_and_stays(
     call: Call, make_dataset: MakeDataset, here: Path
 ) -> None:
@@ -101,6 +104,7 @@ def test_a_dataset_that_is_there_is_read_and_stays(
     assert after == before
 
 
+@pytest.mark.slow
 def test_kept_data_is_named_and_whole(call: Call, here: Path) -> None:
     words = ("--workload", "./tinyrun.yaml", *BUDGET, "--keep-data")
     code, out, _ = call("check", here / "storage", *words)
@@ -112,6 +116,7 @@ def test_kept_data_is_named_and_whole(call: Call, here: Path) -> None:
     assert list((here / "storage").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_it_says_before_how_the_time_is_spent(call: Call, here: Path) -> None:
     words = ("--workload", "./tinyrun.yaml", *BUDGET)
     code, _, err = call("check", here / "storage", *words)
@@ -167,7 +172,8 @@ def test_ctrl_c_while_data_is_made_removes_it(start: Start, here: Path) -> None:
     assert not (here / "results").exists()
 
 
-@pytest.mark.parametrize("keep", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", [False, True])
 def test_ctrl_c_while_it_measures_keeps_what_was_measured(
     start: Start, here: Path, keep: bool
 ) -> None:

@@ -19,7 +19,7 @@ __all__ = ["rclone_s3", "s3_environment"]
 
 SAMPLES = 24
 SMALL = (
-    *("--repeat", 2, "--calibration", "0.1s", "--set", "epochs=1", "--set", "batch_size=4"),
+    *("--repeat", 2, "--set", "epochs=1", "--set", "batch_size=4"),
     *("--set", "loader.workers=1", "--set", "reader.crop=null"),
 )
 
@@ -102,13 +102,15 @@ def test_every_verb(
     assert found["samples"] == SAMPLES
 
     runs = []
-    for _ in range(2):
-        run = story.document("run", "demo", "--data", data, *SMALL, "--results", results)
+    # With all ceilings and knock-outs, and with none.
+    for options in (("--calibration", "0.1s"), ("--calibration", "0s", "--no-knockouts")):
+        asked = (*SMALL, *options, "--results", results)
+        run = story.document("run", "demo", "--data", data, *asked)
         assert (run["status"], len(run["job"]["repetitions"])) == ("ok", 2)
         assert {one["samples"] for one in run["job"]["repetitions"]} == {SAMPLES}
         runs.append(results / run["run_id"])
     turns = story.document(
-        *("ab", data, "--workload", "demo", "--set-b", "reader.concurrency=2", *SMALL[4:]),
+        *("ab", data, "--workload", "demo", "--set-b", "reader.concurrency=2", *SMALL[2:]),
         *("--max-turns", 4, "--results", tmp_path / "turns"),
     )
     assert (turns["status"], len(turns["turns"])) == ("ok", 4)
@@ -126,7 +128,8 @@ def test_every_verb(
 
     swept = story.document(
         *("sweep", "demo", "--to", f"{place}/swept", "--samples", SAMPLES),
-        *("--sweep", "reader.concurrency=1,2", *SMALL, "--results", tmp_path / "swept-results"),
+        *("--sweep", "reader.concurrency=1,2", *SMALL, "--calibration", "0s"),
+        *("--results", tmp_path / "swept-results"),
     )
     assert [len(point["runs"]) for point in swept["points"]] == [2] * len(swept["points"])
     assert story.document("advise", swept["directory"])

@@ -249,7 +249,9 @@ def await_the_end(workers: list[int]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGINT]
+)
 def test_stopped_in_the_middle_then_resumed(tmp_path: Path, how: signal.Signals) -> None:
     wanted = interrupted_spec()
     process = started(wanted, tmp_path / "d")

@@ -47,7 +47,10 @@ def shown(script: str, *words: str, columns: int = 80, rows: int = 24, **env: st
     return Emulator(["-c", SHOWS + script, *words], columns=columns, rows=rows, **env)
 
 
-@pytest.mark.parametrize("columns", [20, 34, 80])
+@pytest.mark.parametrize(
+    "columns",
+    [pytest.param(20, marks=pytest.mark.slow), pytest.param(34, marks=pytest.mark.slow), 80],
+)
 def test_the_lines_are_drawn_in_place_and_removed(columns: int) -> None:
     """Also where they reach the end of the terminal, and what was there before scrolls away."""
     title = (
@@ -134,6 +137,7 @@ def test_text_of_others_stays_text() -> None:
     terminal.end()
 
 
+@pytest.mark.slow
 def test_lines_of_forked_processes_stay() -> None:
     script = """
 import os
@@ -155,6 +159,7 @@ print("after")
     assert terminal.lines() == ["before", *told, "after"]
 
 
+@pytest.mark.slow
 def test_a_stopped_terminal_stops_nothing(tmp_path: Path) -> None:
     """After Ctrl-S, a program writes as before; what it has written comes after Ctrl-Q."""
     script = """

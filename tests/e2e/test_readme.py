@@ -14,7 +14,8 @@ from tests.processes import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```\n(.*?)```", README, flags=re.S)
+FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.S | re.M)
+BLOCKS = [body for language, body in FENCED if not language]
 COMMANDS = [
     line.partition("#")[0].strip()
     for block in BLOCKS
@@ -57,8 +58,7 @@ def test_the_readmes_story_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             "loader.workers=1",
             "--set",
             "epochs=1",
-            "--calibration",
-            "0.3s",
+            *("--calibration", "0.3s", "--budget", "5s"),
         ],
     }
     story = [

@@ -133,6 +133,7 @@ def _there(server: S3Server, url: str) -> bool:
 CANARY = "canary-9d2c41e7a6f05b38"
 
 
+@pytest.mark.slow
 def test_a_secret_is_found_nowhere(
     rclone_s3: S3Server,
     record_property: Callable[[str, object], None],

@@ -89,6 +89,7 @@ def test_what_reads_results_and_data_does_without_torch(tmp_path: Path, make_dat
         assert not {"torch", "pandas"} & imported(tmp_path, *arguments), arguments
 
 
+@pytest.mark.slow
 def test_a_report_needs_neither_torch_nor_storage(
     tmp_path: Path, make_dataset: Any, call: Call
 ) -> None:

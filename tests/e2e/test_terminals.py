@@ -113,7 +113,7 @@ print("codes", codes)
 @pytest.mark.parametrize(
     "environment",
     [
-        {"PYTHONIOENCODING": "latin-1"},
+        pytest.param({"PYTHONIOENCODING": "latin-1"}, marks=pytest.mark.slow),
         {"PYTHONIOENCODING": "ascii"},
         {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
     ],

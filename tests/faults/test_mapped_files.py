@@ -118,7 +118,7 @@ def _bus_error_in_workers() -> None:
                 child.send_signal(signal.SIGBUS)
 
 
-@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("mmap", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_without_a_shorter_file_the_causes_are_listed(
     tokens: tuple[Manifest, Path], mmap: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:

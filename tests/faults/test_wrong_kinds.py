@@ -57,6 +57,7 @@ READERS = (
         "--deadline",
         "1h",
     ),
+    ("whatif", "run", "--hosts", "4", "--cache", "1GiB", "--storage-limit", "1GB/s"),
     ("report", "run", "--format", "markdown", "--rules", "mlperf"),
     ("compare", "plain", "run"),
     ("size", "demo", "--accelerators", "8", "--hosts", "2", "--from", "run"),

@@ -21,8 +21,9 @@ from iobench.formats.parquet_pages import bound
 from iobench.formats.parquet_shard import footer_bytes
 from iobench.formats.tar import Tar
 from iobench.formats.tfrecord import TFRecord, masked_crc
+from iobench.load.training.labels import labels_from
 from iobench.registry import CODECS
-from iobench.scan import heap
+from iobench.scan import heap, scan
 from iobench.schema.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
@@ -35,7 +36,7 @@ from iobench.schema.manifest import (
 )
 from iobench.schema.packing import Keys
 from tests.fuzz.target import Target, parts, scratch
-from tests.looking import look
+from tests.looking import look, stored_as
 
 ROOM = 16 << 20
 """Bytes of the output into which a sample is decoded, where its own claim is more."""
@@ -149,6 +150,25 @@ def parquet_rows(data: bytes) -> None:
     look({"a.parquet": data})
 
 
+def _labels(key: str, source: str, mended: Callable[[bytes], bytes] | None = None) -> Target:
+    """A shard with labels, as it is and with right checksums, scanned first."""
+
+    def parse(data: bytes) -> None:
+        if mended is not None:
+            with suppress(IobenchError):
+                _read_labels(key, mended(data), source)
+        _read_labels(key, data, source)
+
+    return Target(parse)
+
+
+def _read_labels(key: str, data: bytes, source: str) -> None:
+    storage = stored_as({key: data})
+    manifest = scan(storage, workers=0).manifest
+    found = labels_from(manifest, storage, source)
+    assert len(found.of(np.arange(manifest.sample_count))) == manifest.sample_count
+
+
 def hdf5_heap(data: bytes) -> None:
     """The part of a scan that reads the file by itself.
 
@@ -203,11 +223,13 @@ TARGETS = {
     "manifest-header": Target(manifest_header),
     "manifest": Target(manifest),
     "tar": _shard(_unpacked(Tar()), ".tar", with_tar_checksums),
+    "tar-labels": _labels("a.tar", "member:json:a.b", with_tar_checksums),
     "tfrecord": _shard(_unpacked(TFRecord()), ".tfrecord", with_record_checksums),
     # ValueError: verify and the readers of blocks name the shard.
     "mds": Target(lambda data: _unpacked(Mds())(memoryview(data)), (ValueError,)),
     "parquet": Target(parquet, (ValueError,)),
     "parquet-rows": Target(parquet_rows),
+    "parquet-labels": _labels("a.parquet", "column:label"),
     # ValueError: scan/hdf5.py names the file.
     "hdf5-heap": Target(hdf5_heap, (ValueError,)),
     "npz": Target(_content(Npz(), Arrays())),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,6 +215,8 @@ def _datasets(scratch: Path) -> Iterator[tuple[str, str, bytes]]:
     yield "manifest", "scanned", CUT.join([_compact(document), *tables])
     yield "parquet-rows", "others", _foreign_table()
     yield "parquet", "others", _foreign_table()
+    yield "parquet-labels", "others", _foreign_table()
+    yield "tar-labels", "others", _foreign_tar()
     reference = np.array([(1, 0, 1)], "<u4, <u8, <u4").tobytes()
     heap = b"GCOL\1\0\0\0" + (56).to_bytes(8, "little")
     heap += b"\1\0\0\0\0\0\0\0" + (8).to_bytes(8, "little") + b"contents" + bytes(16)
@@ -228,6 +231,17 @@ def _foreign_table() -> bytes:
     table = pa.table({**columns, "list": [[1, 2]] * 6})
     pq.write_table(table, out, row_group_size=4, compression="snappy", write_statistics=False)
     return out.getvalue()
+
+
+def _foreign_tar() -> bytes:
+    """Of a writer that is not iobench: a sample of two members, one of them JSON."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, data in (("1.json", b'{"a": {"b": 5}}'), ("1.bin", b"sample")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return out.getvalue()[: 5 * 512]
 
 
 def _samples() -> Iterator[tuple[str, str, bytes]]:

@@ -34,6 +34,7 @@ LONG = {
     "test_size_oracle.py",
     "test_sweep_oracle.py",
     "test_sync_oracle.py",
+    "test_transfer.py",
     "test_two_machines.py",
     "test_verdict_oracle.py",
     "test_whatif_oracle.py",

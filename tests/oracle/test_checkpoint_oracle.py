@@ -43,7 +43,7 @@ def study(memory: Path, **settings: object) -> Study:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("writer", ["stream", "torch"])
+@pytest.mark.parametrize("writer", ["stream", pytest.param("torch", marks=pytest.mark.long)])
 def test_durable_time_and_interval_follow_from_the_bandwidth(
     memory: Path, writer: str, ranks: int
 ) -> None:

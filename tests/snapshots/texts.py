@@ -142,6 +142,7 @@ REPORTS = (
     "cost results/calibrated --instance g5.xlarge --epochs 90 --deadline 24h",
     "history smallrun --results sweep",
     "whatif results/calibrated --storage-bandwidth 2x",
+    "whatif results/calibrated --hosts 4 --storage-limit 1GB/s",
     "size resnet50-h100 --accelerators 8 --hosts 2",
     "advise sweep",
     "report turns",

@@ -103,6 +103,54 @@ def test_the_largest_gain_that_is_told_from_noise_binds(
     assert set(found.gains) == set(gains)
 
 
+READS = {"fetch_s": 50.0, "prep_s": 5.0}
+COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("times", "gains", "rates", "binds", "basis"),
+    [
+        # It waits while it makes a batch, but not for the dataset's storage.
+        (READS, {"storage": (0.99, 1.02), "prep": (2.0, 2.2)}, {}, "prep", "tested"),
+        (READS, {"storage": (2.0, 2.2), "prep": (1.0, 1.02)}, {}, "storage", "tested"),
+        # Its storage can't be cached: the workers' times tell reading from preparing.
+        (READS, {"prep": (2.0, 2.2)}, {}, "storage", "tested"),
+        (COMPUTES, {"prep": (2.0, 2.2)}, {}, "prep", "tested"),
+        # Its dataset can't be replaced: what remains is inferred, without the storage.
+        (READS, {"storage": (0.99, 1.02)}, {"prep": 1050.0, "harness": None}, "prep", "inferred"),
+        (READS, {"storage": (0.99, 1.02)}, {"harness": None}, "prep", "inferred"),
+        (READS, {"storage": (1.9, 2.2)}, {"harness": None}, "storage", "tested"),
+        # Over kept samples it is hardly faster: what binds is to collate and to hand over.
+        (COMPUTES, {"prep": (1.08, 1.12)}, {"harness": 1100.0}, "harness", "inferred"),
+        (COMPUTES, {"prep": (1.9, 1.95)}, {"harness": 1100.0}, "prep", "tested"),
+    ],
+)
+def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_left_out(
+    make_run: Build,
+    times: dict[str, float],
+    gains: dict[str, Any],
+    rates: dict[str, Any],
+    binds: str,
+    basis: str,
+) -> None:
+    rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
+    rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
+    found = judge(
+        make_run,
+        measured=1000,
+        au=0.5,
+        rates=rates,
+        loader={"kind": "user"},
+        repetition={"ranks": [rank | rest | times]},
+        knock_outs=without(**gains),
+    )
+    assert (found.binds, found.basis) == (binds, basis)
+    if binds == "prep" and times is READS:
+        advised = [advice.id for advice in found.advice]
+        assert "cores" not in advised  # it waits: cores are not what is missing
+        assert "workers" in advised or "prep" not in gains | rates
+
+
 def test_two_rounds_that_agree_decide_although_their_interval_is_wide(make_run: Build) -> None:
     estimate = Estimate(value=1.5, low=0.9, high=2.5, n=2)
     left_out = [KnockOut(stage="prep", gain=estimate)]

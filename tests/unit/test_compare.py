@@ -67,7 +67,7 @@ def document(rates: list[float], **changes: Any) -> dict[str, Any]:
     for path, value in changes.items():
         *parents, last = path.split("__")
         top = (*parents, last)[0]
-        node = doc["job"] if top in TrainingRun.model_fields else doc
+        node = doc["job"] if top in TrainingRun.model_fields and top not in doc else doc
         for key in parents:
             node = node["hosts"][0] if key == "host" else node[key]
         node[last] = value

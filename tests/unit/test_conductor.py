@@ -216,6 +216,23 @@ def test_a_rank_that_dies_is_named_and_ends_the_others() -> None:
         conduct(ForkedCrew(WORLD, Count(dies)), Counting(ENDLESS))
 
 
+def test_a_rank_with_much_to_report_ends_by_itself_when_another_one_dies() -> None:
+    """Its report does not fit into the pipe, and nobody needs it any more."""
+
+    class Reports:
+        def run(self, link: Link) -> None:
+            if link.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            while not link.stopped.value:
+                time.sleep(0.001)
+            link.send(Counted(0, "x" * (1 << 20)))
+
+    crew = ForkedCrew(WORLD, Reports())
+    with pytest.raises(WorkerError, match="rank 1 died"):
+        conduct(crew, Handler())
+    assert [process.exitcode for process in crew.processes] == [0, -signal.SIGKILL, 0]
+
+
 def test_a_handler_that_answers_nobody_does_not_hang() -> None:
     class Silent(Handler):
         def answer(self, waiting: Mapping[int, Point]) -> Mapping[int, Command]:

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict.knockouts import gain, steady_rate, whole_rate, with_gain
+from iobench.analyse.verdict.knockouts import (
+    gain,
+    steady_rate,
+    whole_rate,
+    with_gain,
+    with_gains,
+    without_prep_alone,
+)
 from iobench.analyse.verdict.rebuild import rebuild
 from iobench.runner.turns import Length, plan_turns
 from iobench.schema.training import Epoch
@@ -79,6 +86,39 @@ def test_one_round_has_no_interval_and_an_incomplete_one_does_not_count() -> Non
     lacking = with_gain(KnockOut(stage="prep", rounds=rounds_of(9.0, complete=False)))
     assert lacking.gain is None
     assert lacking.not_measured
+
+
+def one_round(stage: KnockedOut, rate: float, *, base: float = 100.0, number: int = 0) -> KnockOut:
+    one = KnockOutRound(repetition=number, samples_per_s=rate, base_samples_per_s=base, seconds=1.0)
+    return KnockOut(stage=stage, rounds=[one])
+
+
+@pytest.mark.parametrize(
+    ("read_s", "prep_s", "other_s"), [(0.006, 0.003, 0.001), (0.0, 0.009, 0.001), (0.009, 0, 0.001)]
+)
+def test_what_left_out_reading_too_is_as_if_it_had_not(
+    read_s: float, prep_s: float, other_s: float
+) -> None:
+    whole_s = read_s + prep_s + other_s
+    storage = one_round("storage", 1 / (prep_s + other_s), base=1 / whole_s)
+    both = one_round("prep", 1 / other_s, base=1 / whole_s)
+    gains = {each.stage: each.gain for each in with_gains([storage, both], in_one=True)}
+    assert gains["storage"] is not None
+    assert gains["prep"] is not None
+    assert gains["storage"].value == pytest.approx(whole_s / (prep_s + other_s))
+    assert gains["prep"].value == pytest.approx(whole_s / (read_s + other_s))
+    apart = with_gains([storage, both], in_one=False)[1].gain
+    assert apart is not None
+    assert apart.value == pytest.approx(whole_s / other_s)
+
+
+def test_rounds_without_a_twin_do_not_count_where_others_have_one() -> None:
+    rounds = rounds_of(4.0, 4.0)
+    assert without_prep_alone(rounds, []) == rounds
+    assert len(without_prep_alone(rounds, one_round("storage", 2.0, number=1).rounds)) == 1
+    # A warm cache that seems to slow the loader down is noise: nothing is taken off.
+    slower = without_prep_alone(rounds[:1], one_round("storage", 80.0).rounds)
+    assert slower[0].samples_per_s == pytest.approx(rounds[0].samples_per_s)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

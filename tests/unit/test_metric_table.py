@@ -21,6 +21,7 @@ from iobench.measure.timeline import read_events
 from iobench.report.figures import format_of
 from iobench.schema.accelerator import StepFacts
 from iobench.schema.checkpoint import Study
+from iobench.schema.device import DeviceUse, ModelWork
 from iobench.schema.metrics import BY_NAME, COMPARED, METRICS, Metric, metrics_of
 from iobench.schema.record import CheckpointRecord, RunRecord, TrainingRecord, load_run
 from iobench.schema.training import Repetition
@@ -30,6 +31,9 @@ from tests.reports import run_csv, run_text
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 CONTEXT = {"seed", "accelerators", "complete"}
 """Numbers of a repetition that were given, not measured."""
+
+OF_HOSTS = {"window_s", "tail_s"}
+"""Numbers of a repetition on several hosts, which are told in their own part of a report."""
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +50,13 @@ def runs() -> list[RunRecord]:
     return [*found, by_two_ranks(next(doc for doc in found if isinstance(doc, CheckpointRecord)))]
 
 
-def trained(doc: TrainingRecord) -> RunRecord:
-    """The run as if its accelerator had been a real model."""
-    return conclude(doc.with_job(trained=StepFacts(model="resnet50")))
+def trained(doc: TrainingRecord) -> TrainingRecord:
+    """The run as if its accelerator had been a real model, on a GPU that was watched."""
+    use = DeviceUse(utilization_nvml=0.8, sm_utilization=0.4, power_w=500.0, sm_clock_mhz=1980.0)
+    work = ModelWork(flops_per_sample=24.5e9, peak_flops=989.5e12, devices=1)
+    repetitions = [one.model_copy(update={"devices": [use]}) for one in doc.job.repetitions]
+    facts = StepFacts(model="resnet50")
+    return conclude(doc.with_job(trained=facts, work=work, repetitions=repetitions))
 
 
 def by_two_ranks(doc: CheckpointRecord) -> CheckpointRecord:
@@ -82,7 +90,7 @@ def test_names_are_unique_within_a_kind() -> None:
 
 
 def test_what_is_recorded_of_a_repetition_and_a_verdict_is_in_the_table() -> None:
-    assert numbers(Repetition) - CONTEXT - {"workers_left_out"} == names("repetition")
+    assert numbers(Repetition) - CONTEXT - OF_HOSTS - {"workers_left_out"} == names("repetition")
     assert numbers(Verdict) == names("verdict")
 
 
@@ -139,7 +147,17 @@ def test_reports_and_csv_show_the_table(runs: list[RunRecord]) -> None:
         if isinstance(doc, TrainingRecord) and doc.job.repetitions and doc.job.saves
     )
     text = run_text(doc)
+    # Figures of devices have a heading of their own, where there are some.
+    devices = {metric.name for metric in METRICS if metric.device}
+    watched = run_text(
+        next(doc for doc in runs if isinstance(doc, TrainingRecord) and doc.job.work)
+    )
+    own = watched[watched.index("GPU counters") :]
+    assert all(f"  {BY_NAME[name].label}  " in own for name in devices)
+    assert not any(f"  {BY_NAME[name].label}  " in watched.replace(own, "") for name in devices)
     for metric in metrics_of("repetition", median=True):
+        if metric.name in devices:
+            continue
         if metric.name != "accelerator_utilization_sustained":  # its label says more beside saves
             assert f"  {metric.label}  " in text, metric
     header = next(csv.reader(io.StringIO(run_csv(doc))))

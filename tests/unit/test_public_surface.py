@@ -21,11 +21,13 @@ PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 FUNCTIONS = {
     *("compare", "generate", "make_loader", "open_dataset", "open_run", "run"),
     *("load_dataset_spec", "load_manifest", "load_run", "load_workload", "open_storage"),
-    *("generate_dataset", "make_plan", "run_plan", "verify_dataset"),
+    *("generate_dataset", "make_plan", "read_labels", "run_plan", "verify_dataset"),
+    "watch",
 }
 RESULTS = {
     *("Batch", "BatchLoader", "Comparison", "Dataset", "Finding", "GenerateProgress"),
     *("GenerateReport", "LibraryLoader", "Manifest", "Options", "Plan", "Run", "RunRecord"),
+    *("Examples", "Labels", "Padded", "TrainingLoader"),
     *("RunProgress", "Summary", "Verdict", "VerifyReport"),
 }
 SPECS = {"DatasetSpec", "LoaderSpec", "ReaderSpec", "Workload"}

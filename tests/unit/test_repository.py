@@ -177,6 +177,7 @@ def test_the_specs_travel_in_the_wheel() -> None:
     assert build["wheel"]["force-include"] == {
         "workloads": "iobench/workloads",
         "datasets": "iobench/datasets",
+        "sweeps": "iobench/sweeps",
         "results/instances.yaml": "iobench/instances.yaml",
         **{
             f"results/{name}.schema.json": f"iobench/{name}.schema.json"

@@ -331,6 +331,15 @@ def test_reads_and_saves_at_the_same_time_and_a_restore() -> None:
     assert need.peak_read_bytes_per_s == pytest.approx(need.demanded_read_bytes_per_s, rel=1e-3)
 
 
+def test_a_staged_batch_lets_a_rank_without_workers_read_while_it_computes() -> None:
+    """Without it, reading takes the tenth of the time that is left; with it, nearly all of it."""
+    demand, alone = Demand(accelerators=1, required=0.9), ("loader.workers=0",)
+    waits = size("unet3d-h100", demand, overrides=alone)
+    ahead = size("unet3d-h100", demand, overrides=(*alone, "accelerator.staged=1"))
+    assert waits.buy_bytes_per_s > 9 * waits.read_bytes_per_s
+    assert ahead.buy_bytes_per_s < 1.5 * ahead.read_bytes_per_s
+
+
 def test_gradients_share_the_network() -> None:
     """ViT-B/16 in fp32 on 4 hosts: 346 MB of gradients, of which each host sends 519 MB in a step.
     At 5 Gb/s that alone takes 0.83 s.

@@ -19,6 +19,10 @@ import iobench.report
 from iobench.analyse.capacity.change import Change, Quantity
 from iobench.analyse.capacity.requirement import Demand, requirement
 from iobench.analyse.capacity.whatif import what_if
+from iobench.analyse.cluster.band import Band
+from iobench.analyse.cluster.jobs import Job
+from iobench.analyse.cluster.predict import Question, predict
+from iobench.analyse.cluster.storms import Saves
 from iobench.analyse.compare.comparison import Comparison
 from iobench.analyse.compare.comparison import compare as compare_runs
 from iobench.analyse.compare.history import history as history_of
@@ -37,6 +41,7 @@ from iobench.report import (
     ab,
     advise,
     checkpoint_plan,
+    cluster,
     compare,
     confirmation,
     cost,
@@ -46,6 +51,7 @@ from iobench.report import (
     record,
     size,
     sweep,
+    walk,
     whatif,
 )
 from iobench.report.render_csv import render_csv
@@ -177,6 +183,24 @@ def _sweep() -> list[Section]:
     return sweep.sections(Sweep.model_validate(asked | {"left_out": ["the budget was spent"]}))
 
 
+def _walk() -> list[Section]:
+    """A step of which one setting was kept, one that has no time left, and one that is gone."""
+    settings = [{"batch_size": 128}, {"batch_size": 64}]
+    rates = [[9.0, 9.1, 9.05, 9.2], [12.0, 12.1, 12.2, 12.1]]
+    points = [
+        {"settings": each, "samples_per_s": rate, "runs": ["a", "b", "c", "d"], "step": 0}
+        for each, rate in zip(settings, rates, strict=True)
+    ]
+    steps = [
+        {"name": "batch size", "key": "batch_size", "values": [64]},
+        {"name": "workers", "key": "loader.workers", "values": [1]},
+        {"name": "old", "not_measured": "ended with 2.8"},
+    ]
+    asked = SWEPT | {"points": points, "walk": steps, "preset": "mine", "walked": 1}
+    asked |= {"default": settings[0], "repetitions": 4, "usd_per_hour": 0.357}
+    return walk.sections(Sweep.model_validate(asked))
+
+
 def _crossed() -> list[SweepPoint]:
     return [
         SweepPoint(
@@ -196,6 +220,25 @@ def _whatif() -> list[Section]:
     starved = build_run(rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29)
     change = Change(storage_bandwidth=Quantity(2, relative=True))
     return whatif.sections(what_if(starved, change))
+
+
+def _cluster() -> list[Section]:
+    jobs = [
+        Job(
+            run_id=f"run-{hosts}",
+            hosts=hosts,
+            ranks=4 * hosts,
+            batch_size=10,
+            busy_s=0.1,
+            cycles_s=(0.102,),
+            steps=None,
+            storage=Band(500.0 * hosts, 480.0 * hosts, 520.0 * hosts),
+            bytes_per_sample=1e6,
+        )
+        for hosts in (1, 2, 4)
+    ]
+    saves = Saves(checkpoint_bytes=1e12, host_bytes_per_s=1e9)
+    return cluster.sections(predict(jobs, Question(hosts=32, saves=saves)))
 
 
 def _rate(value: float, share: float = 0.02) -> dict[str, float]:
@@ -283,8 +326,10 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
         )
     ),
     "whatif": _whatif,
+    "cluster": _cluster,
     "advise": lambda: advise.sections(recommend(read_sweep(GOLDEN / "sweep"), Target())),
     "sweep": _sweep,
+    "walk": _walk,
     "sweep of two settings": lambda: sweep.sections(
         Sweep.model_validate(SWEPT | {"points": _crossed(), "repetitions": 2})
     ),

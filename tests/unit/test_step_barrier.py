@@ -126,6 +126,18 @@ def test_a_rank_that_leaves_releases_those_that_wait(start: Any) -> None:
     ended_well(waiting)
 
 
+def test_after_a_stop_no_rank_goes_on_alone(start: Any) -> None:
+    """With fixed members: one was told to stop at the barrier, the other one comes later."""
+    barrier, stopped = StepBarrier(2), Stopped()
+    stopped.value = True
+
+    def rank() -> None:
+        assert barrier.wait(0, 1, stopped) is None
+
+    ended_well([start(rank)])
+    ended_well([start(rank)])
+
+
 def test_a_stop_ends_the_wait(start: Any) -> None:
     barrier, stopped = StepBarrier(), Stopped()
     barrier.join(0, stopped)

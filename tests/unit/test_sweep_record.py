@@ -22,6 +22,7 @@ from iobench.schema.sweep import (
     parse_axis,
     save_sweep,
 )
+from iobench.schema.workload import load_workload
 from tests.unit.conftest import build_run
 
 GOLDEN = Path(__file__).parents[1] / "golden/0.1.0/sweep"
@@ -132,9 +133,8 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
     """A repetition that was shorter than its start-up has no rate."""
     doc = build_run(repetition={"samples_per_s": None})
     assert doc.job.repetitions[0].samples_per_s is None
-    for name, result in (("resolve", (None, None)), ("make_plan", None)):
-        monkeypatch.setattr(visits, name, lambda *_, result=result, **__: result)
-    monkeypatch.setattr(visits, "run_plan", lambda *_: (doc, tmp_path / "r"))
+    monkeypatch.setattr(visits, "resolve", lambda *_: (load_workload("demo"), None))
+    monkeypatch.setattr(visits, "measure", lambda *_: (doc, tmp_path / "r"))
     told: list[str] = []
     point = _point(1, "z")
     visits._visit(_sweep(point), point, 0, tmp_path, Silent(), told.append)

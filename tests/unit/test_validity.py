@@ -26,6 +26,9 @@ from iobench.schema.workload import load_workload
 Build = Callable[..., RunRecord]
 
 WARM = {"cache": "any"}
+STAGED = {
+    "workload": {"accelerator": {"name": "h100", "step_time": 0.05, "sync": "step", "staged": 1}}
+}
 UNMEASURED = [Epoch(epoch=0, residency_before=None, residency_how="no cachestat"), Epoch(epoch=1)]
 HALF_MEASURED = [Epoch(epoch=0, residency_before=0.4), Epoch(epoch=1)]
 ONE_HOT_EPOCH = [Epoch(epoch=0, residency_before=0.0), Epoch(epoch=1, residency_before=0.02)]
@@ -174,7 +177,23 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     ),
     "au.threshold": ({"au": 0.89}, {"au": None}),
     "au.barrier": ({"accelerators": 2}, None),
+    "au.staged": (STAGED, None),
     "ranks.uneven": ({"repetition": {"ranks": UNEVEN}}, None),
+    "hosts.skew": (
+        {"repetition": {"hosts": [{"host": 0}, {"host": 1, "start_skew_s": 9.0}]}},
+        None,
+    ),
+    "host.slow": (
+        {
+            "repetition": {
+                "hosts": [
+                    {"host": host, "ranks": 1, "own_samples_per_s": rate}
+                    for host, rate in enumerate((1900.0, 950.0))
+                ]
+            }
+        },
+        None,
+    ),
     "cpu.throttled": (
         {**STARVED, "repetition": {"throttled_s": 6.5}},
         {"repetition": {"throttled_s": None}},

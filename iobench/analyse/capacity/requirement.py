@@ -264,7 +264,9 @@ def _pipeline(
 ) -> Pipeline:
     """The job as ``pipeline`` simulates it."""
     reader, loader = workload.reader, workload.loader
-    makers, queue = max(1, loader.workers), loader.workers * loader.prefetch_factor
+    # A batch that is staged has left the loader's queue, and makes room for another one there.
+    queue = loader.workers * loader.prefetch_factor + workload.accelerator.staged
+    makers = max(1, loader.workers)
     ahead = reader.read_ahead is not False and not layout.blocks and loader.workers > 0
     if ahead and reads.per_batch < reader.concurrency:
         # Each worker reads several of its batches at once.

@@ -48,6 +48,12 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
         )
     doc = conclude(doc)
     before = gather(doc)
+    if doc.job.watched is not None:
+        raise UsageError(
+            f"run {doc.run_id} is a training that was watched: no stage was measured alone, so it "
+            "is not known what a change would bring",
+            remedy="measure the same loader with: iobench run --loader MODULE:FUNCTION",
+        )
     if before.storage is None and before.prep is None and before.harness is None:
         raise UsageError(
             f"run {doc.run_id} has no ceilings",

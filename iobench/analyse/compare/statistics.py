@@ -44,9 +44,12 @@ each end.
 _MAX_LOG = math.log(1e30)
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval [low, high] of the mean of at least two values (Student's t)."""
-    half = quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+def mean_interval(values: Sequence[float], *, level: float = SIGNIFICANT) -> tuple[float, float]:
+    """The interval [low, high] of the mean of at least two values (Student's t).
+
+    It misses the mean with a probability of ``level``.
+    """
+    half = quantile(len(values) - 1, level) * stdev(values) / math.sqrt(len(values))
     middle = fmean(values)
     return middle - half, middle + half
 
@@ -147,19 +150,22 @@ def _orders(n: int, m: int) -> list[int]:
     return counts
 
 
-def ratio_estimate(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
+def ratio_estimate(
+    pairs: Sequence[tuple[float, float]], *, level: float = SIGNIFICANT
+) -> Estimate | None:
     """The factor between the two rates of each pair (changed, base), which were measured in turns.
 
     It is the geometric mean of the ratios, with Student's t interval of their logarithms: what
-    changes from one turn to the next affects both rates of a pair and cancels. One pair has no
-    interval. Pairs with a rate of 0 tell no ratio and are left out; None if no pair is left.
+    changes from one turn to the next affects both rates of a pair and cancels. The interval
+    misses the factor with a probability of ``level``; one pair has none. Pairs with a rate of 0
+    tell no ratio and are left out; None if no pair is left.
     """
     logs = [math.log(changed / base) for changed, base in pairs if changed > 0 and base > 0]
     if not logs:
         return None
     if len(logs) == 1:
         return Estimate(value=factor_of(logs[0]))
-    low, high = mean_interval(logs)
+    low, high = mean_interval(logs, level=level)
     return Estimate(
         value=factor_of(fmean(logs)), low=factor_of(low), high=factor_of(high), n=len(logs)
     )

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from ...schema.curve import Bound
 from ...schema.verdict import Advice
-from ...schema.workload import OWN_LOADER
+from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted
+from . import inferred
 from .evidence import Evidence
 from .model import WORTH, model_gain
 
@@ -25,6 +26,8 @@ TWICE = 2.0
 
 def prep_advice(evidence: Evidence, _: Bound | None) -> Sequence[Advice | None]:
     """Advice on preparation: the CPU time of samples, and where it is spent."""
+    if evidence.kind == USER_LOADER and inferred.waited_for(evidence) == "storage":
+        return [_more_waiting(evidence)]
     return [_more_workers(evidence), _another_loader(evidence), _cheaper_samples(evidence)]
 
 
@@ -121,6 +124,26 @@ def _more_workers(evidence: Evidence) -> Advice | None:
         f"{evidence.cores:g}",
         predicted_gain=gain,
         basis=f"by its CPU time, one core prepares {evidence.told(alone / evidence.cores)}; {NEXT}",
+    )
+
+
+def _more_waiting(evidence: Evidence) -> Advice | None:
+    """Workers for a loader of the user's own that waits while it makes a batch.
+
+    Waiting takes no core, so there may be more workers than cores.
+    """
+    gain = model_gain(evidence, prep=None, storage=None)
+    if gain is None:
+        return None
+    workers = math.ceil(evidence.streams * gain)
+    return Advice(
+        id="workers",
+        settings=[f"loader.workers={workers}"],
+        change=f"make more batches at a time: {workers} workers or threads instead of "
+        f"{evidence.streams}",
+        predicted_gain=gain,
+        basis="your loader waits, and does not compute, for most of the time in which it makes a "
+        f"batch, so more workers need no more cores; {NEXT}",
     )
 
 

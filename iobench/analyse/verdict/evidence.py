@@ -95,6 +95,8 @@ class Evidence:
     requests_per_batch: float | None = None
     cached: str = ""  # why the reads say nothing about the storage: a cache served them
     modelled: bool = False  # the figures are those of a what-if
+    watched: bool = False  # the user's own script trained, and no ceiling was measured
+    working: float | None = None  # share of the time in which workers made batches
 
     @property
     def raw_source(self) -> str:
@@ -287,7 +289,21 @@ def gather(doc: TrainingRecord) -> Evidence:
         and not data.blocks
         and reader.read_ahead is not False,
         modelled=measured is not None and measured.n == 0,
+        watched=doc.job.watched is not None,
+        working=_working(done),
     )
+
+
+def _working(done: Sequence[Repetition]) -> float | None:
+    """Share of the time in which the workers read or prepared; None: not known."""
+    known = [
+        each.worker_time.read + each.worker_time.prep
+        for each in done
+        if each.worker_time is not None
+        and each.worker_time.read is not None
+        and each.worker_time.prep is not None
+    ]
+    return median(known) if known else None
 
 
 def _intervals(doc: TrainingRecord) -> dict[str, tuple[float, float]]:

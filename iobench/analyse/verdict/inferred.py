@@ -9,7 +9,7 @@ rate differs by more than 20 %.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ...schema.verdict import Stage
 from ...schema.workload import OWN_LOADER
@@ -26,22 +26,28 @@ FED = 0.95
 DOMINANT = 0.8
 """A stage that needs this part of the CPU time is named itself, and not the CPU."""
 
+MIN_WORKING = 0.5
+"""Workers that are busy for less than this part of the time that ranks wait do not delay them."""
+
 CLEAR = 2.0
 """The workers waited clearly longer for one of fetch and prep than for the other."""
 
 
-def by_inference(evidence: Evidence) -> Decision:
-    """What binds without any stage left out."""
+def by_inference(evidence: Evidence, *, refuted: Collection[Stage] = ()) -> Decision:
+    """What binds without any stage left out. ``refuted``: stages that are known not to bind."""
     lost = _lost_beside_loading(evidence)
     if lost is not None:
         return Decision(binds=lost)
     if evidence.utilization is not None and evidence.utilization >= FED:
         return Decision(binds="accelerator")
+    if evidence.watched:
+        return _by_waits(evidence)
     stages: dict[Stage, float | None] = {
         "storage": None if evidence.cached else evidence.storage,
         "prep": evidence.prep,
         "harness": evidence.harness,
     }
+    stages = {stage: rate for stage, rate in stages.items() if stage not in refuted}
     known = {stage: rate for stage, rate in stages.items() if rate is not None}
     # For a library, the hand-over of batches is part of its prep.
     missing = [
@@ -58,7 +64,7 @@ def by_inference(evidence: Evidence) -> Decision:
         return Decision(binds="cpu", reason="the stages share the cores, and all of them are taken")
     lowest = min(known, key=lambda stage: known[stage])
     if evidence.accelerator is not None and evidence.accelerator * (1 + NOISE) < known[lowest]:
-        return _every_stage_above_demand(evidence, lowest, missing)
+        return _every_stage_above_demand(evidence, lowest, missing, refuted)
     rivals = [
         stage for stage in known if stage != lowest and _is_near(evidence, known, lowest, stage)
     ]
@@ -126,7 +132,9 @@ def _shares_cpu(evidence: Evidence, known: Mapping[Stage, float]) -> bool:
     )
 
 
-def _every_stage_above_demand(evidence: Evidence, lowest: Stage, missing: list[Stage]) -> Decision:
+def _every_stage_above_demand(
+    evidence: Evidence, lowest: Stage, missing: list[Stage], refuted: Collection[Stage]
+) -> Decision:
     """For waiting accelerators whose demand is below every ceiling.
 
     Fetch and prep may still be too slow if a worker does them one after the other, and a ceiling
@@ -141,7 +149,9 @@ def _every_stage_above_demand(evidence: Evidence, lowest: Stage, missing: list[S
                 "utilization",
             )
         return Decision(binds="accelerator")
-    waited: Stage | None = _waited_for(evidence)
+    waited: Stage | None = waited_for(evidence)
+    if waited in refuted:
+        waited = "prep"  # the worker waited while it made a batch, for something else
     if waited is not None:
         return Decision(
             binds=waited,
@@ -165,7 +175,38 @@ def _every_stage_above_demand(evidence: Evidence, lowest: Stage, missing: list[S
     )
 
 
-def _waited_for(evidence: Evidence) -> Stage | None:
+def _by_waits(evidence: Evidence) -> Decision:
+    """What binds a training that was watched: no stage was ever measured alone.
+
+    While batches were waited for, their workers computed, or waited themselves; if they did
+    neither, the time went into handing batches over.
+    """
+    fetch, prep, wait = evidence.shares.fetch, evidence.shares.prep, evidence.shares.wait
+    if fetch is None or prep is None or not fetch + prep:
+        return Decision(
+            binds="undecided", reason="what the loader did while batches were waited for is unknown"
+        )
+    if wait and evidence.working is not None and evidence.working < MIN_WORKING * wait:
+        return Decision(
+            binds="harness",
+            reason="while batches were waited for, the workers mostly had nothing to do: the time "
+            "goes into handing batches over",
+        )
+    computing = prep / (fetch + prep)
+    reason = (
+        f"while batches were waited for, the loader computed for {computing:.0%} of the time and "
+        f"waited for {1 - computing:.0%} of it"
+    )
+    if prep >= CLEAR * fetch:
+        return Decision(binds="prep", reason=reason)
+    if evidence.cached:
+        return Decision(binds="prep", reason=f"{reason}, but not for its files: {evidence.cached}")
+    if fetch >= CLEAR * prep:
+        return Decision(binds="storage", reason=f"{reason}: for storage, a network or a lock")
+    return Decision(binds="storage", also=("prep",), reason=reason)
+
+
+def waited_for(evidence: Evidence) -> Stage | None:
     """The stage for which batches were waited, if one of fetch and prep clearly took longer."""
     fetch, prep = evidence.shares.fetch, evidence.shares.prep
     if fetch is None or prep is None or fetch + prep <= NOISE:

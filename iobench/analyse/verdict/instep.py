@@ -41,11 +41,13 @@ class StepTimes(NamedTuple):
     """Own step times of the ranks, [ranks, steps], in seconds, and the mean of the busy times.
 
     An own step is the wait for the rank's own batch, its copy and the step of the accelerator. The
-    first column is the first step of a round.
+    first column is the first step of a round. ``sync_s``: how long each rank then waited for the
+    others, of the same shape.
     """
 
     own_s: Times
     busy_s: float
+    sync_s: Times | None = None
 
 
 def step_times(events: Mapping[str, npt.NDArray[Any]], *, round_steps: int) -> list[StepTimes]:
@@ -59,18 +61,21 @@ def step_times(events: Mapping[str, npt.NDArray[Any]], *, round_steps: int) -> l
     own_ns = sum(
         np.asarray(events[name], dtype=np.float64) for name in ("wait_ns", "copy_ns", "busy_ns")
     )
+    nothing = np.zeros(len(steps))
     found = []
     for epoch in np.unique(events["epoch"]).tolist():
-        ranks, busy = [], []
+        ranks, busy, waits = [], [], []
         for rank in np.unique(events["rank"]).tolist():
             mine = np.flatnonzero((events["epoch"] == epoch) & (events["rank"] == rank))
             mine = mine[np.argsort(events["step"][mine], kind="stable")][round_steps:]
             ranks.append(np.asarray(own_ns)[mine] / 1e9)
             busy.append(np.asarray(events["busy_ns"], dtype=np.float64)[mine] / 1e9)
+            waits.append(np.asarray(events.get("sync_ns", nothing), dtype=np.float64)[mine] / 1e9)
         length = min(map(len, ranks))
         if length:
-            cut = np.stack([rank[:length] for rank in ranks])
-            found.append(StepTimes(cut, float(np.mean([each[:length].mean() for each in busy]))))
+            cut, synced = (np.stack([rank[:length] for rank in each]) for each in (ranks, waits))
+            mean_busy = float(np.mean([each[:length].mean() for each in busy]))
+            found.append(StepTimes(cut, mean_busy, synced))
     return found
 
 
@@ -83,7 +88,7 @@ def at_more_ranks(
     fewer recorded values of a place in a round than ranks: then the slowest of them was not seen.
     The result is the same for the same input.
     """
-    length = -(-_BLOCK // round_steps) * round_steps
+    length = block_length(round_steps)
     blocks = _blocks(series, length)
     steps = sum(each.own_s.size for each in series)
     if len(blocks) < MIN_BLOCKS or not steps:
@@ -91,9 +96,7 @@ def at_more_ranks(
     busy_s = sum(each.busy_s * each.own_s.size for each in series) / steps
     if not busy_s > 0:
         return []
-    chance = np.random.default_rng(_SEED)
-    counts = chance.multinomial(len(blocks), np.full(len(blocks), 1 / len(blocks)), _RESAMPLES)
-    counts = np.concatenate([np.ones((1, len(blocks)), dtype=counts.dtype), counts])
+    counts = resampled(len(blocks))
     known = len(blocks) * (length // round_steps)
     found = []
     for number in ranks:
@@ -101,7 +104,7 @@ def at_more_ranks(
             continue
         slowest_s = np.mean(
             [
-                _largest(blocks[:, place::round_steps], counts, number)
+                mean_largest(blocks[:, place::round_steps], counts, number)
                 for place in range(round_steps)
             ],
             axis=0,
@@ -116,6 +119,18 @@ def at_more_ranks(
     return found
 
 
+def block_length(round_steps: int) -> int:
+    """Steps of a block: whole rounds, and enough of them to keep the autocorrelation."""
+    return -(-_BLOCK // round_steps) * round_steps
+
+
+def resampled(blocks: int) -> npt.NDArray[np.int64]:
+    """How often each way counts each block, [ways, blocks]: first once each, then bootstraps."""
+    chance = np.random.default_rng(_SEED)
+    counts = chance.multinomial(blocks, np.full(blocks, 1 / blocks), _RESAMPLES)
+    return np.concatenate([np.ones((1, blocks), dtype=counts.dtype), counts])
+
+
 def _blocks(series: Sequence[StepTimes], length: int) -> Times:
     """Blocks of ``length`` steps of one rank each, [blocks, length]; at most ``_MAX_VALUES``."""
     found = [np.empty((0, length))]
@@ -128,10 +143,10 @@ def _blocks(series: Sequence[StepTimes], length: int) -> Times:
     return np.concatenate(found)
 
 
-def _largest(values: Times, counts: npt.NDArray[np.int64], number: int) -> Times:
+def mean_largest(values: Times, counts: npt.NDArray[np.int64], number: float) -> Times:
     """The mean of the largest of ``number`` values, for each way to count the blocks (rows).
 
-    ``values``: [blocks, values]; ``counts``: [ways, blocks].
+    ``values``: [blocks, values]; ``counts``: [ways, blocks]. ``number`` need not be whole.
     """
     flat = values.ravel()
     order = np.argsort(flat, kind="stable")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ...schema.job import AcceleratorFacts
 from ...schema.training import Epoch, TrainingRun
 from ...schema.verdict import Estimate, KnockedOut, KnockOut, KnockOutRound
-from ...schema.workload import AcceleratorSpec
+from ...schema.workload import USER_LOADER, AcceleratorSpec
 from ..compare.statistics import ratio_estimate
 from .rankepochs import Events, RankEpoch, rank_epochs, select
 
@@ -146,15 +146,57 @@ def gain(rounds: Sequence[KnockOutRound]) -> Estimate | None:
     )
 
 
-def with_gain(knock_out: KnockOut) -> KnockOut:
-    """The knock-out with its gain, or with the reason why there is none."""
-    found = gain(knock_out.rounds)
+def with_gain(knock_out: KnockOut, without_storage: Sequence[KnockOutRound] = ()) -> KnockOut:
+    """The knock-out with its gain, or with the reason why there is none.
+
+    ``without_storage``: rounds whose gain is no part of this one's (``without_prep_alone``).
+    """
+    rounds = without_prep_alone(knock_out.rounds, without_storage)
+    found = gain(rounds)
     why = knock_out.not_measured
     if found is not None:
         why = ""
     elif not why:
         why = "no round was completed" if knock_out.rounds else "no round was made"
     return knock_out.model_copy(update={"gain": found, "not_measured": why})
+
+
+def with_gains(knock_outs: Sequence[KnockOut], *, in_one: bool) -> list[KnockOut]:
+    """All knock-outs with their gains.
+
+    ``in_one``: the loader reads and prepares in one, so that ``prep`` left out both.
+    """
+    storage = next((each.rounds for each in knock_outs if each.stage == "storage"), [])
+    return [
+        with_gain(each, storage if in_one and each.stage == "prep" else ()) for each in knock_outs
+    ]
+
+
+def without_prep_alone(
+    rounds: Sequence[KnockOutRound], without_storage: Sequence[KnockOutRound]
+) -> list[KnockOutRound]:
+    """The rounds that left out storage and preparation, as if they had left out the latter only.
+
+    A worker reads and prepares one after the other, so the time that leaving out the storage saves
+    for a sample is added again. If no round left out the storage, they are returned as they are; if
+    some did, those without such a twin are left out.
+    """
+    twins = {
+        one.repetition: (one.samples_per_s, one.base_samples_per_s)
+        for one in without_storage
+        if one.complete and one.samples_per_s and one.base_samples_per_s
+    }
+    if not twins:
+        return list(rounds)
+    found = []
+    for one in rounds:
+        if one.repetition not in twins or not one.samples_per_s:
+            continue
+        warm, base = twins[one.repetition]
+        reading_s = max(0.0, 1 / (base or 1.0) - 1 / (warm or 1.0))
+        rate = 1 / (1 / one.samples_per_s + reading_s)
+        found.append(one.model_copy(update={"samples_per_s": rate}))
+    return found
 
 
 def without_fill(number: int, events: Events, epochs: Sequence[Epoch], how: How) -> KnockOutRound:
@@ -173,18 +215,17 @@ def without_fill(number: int, events: Events, epochs: Sequence[Epoch], how: How)
 def knock_outs_again(job: TrainingRun, events: Events) -> list[KnockOut]:
     """The knock-outs of ``job`` computed again; what has no events stays as recorded."""
     how = how_of(job)
-    return [
-        with_gain(
-            knock_out.model_copy(
-                update={
-                    "rounds": [
-                        _again(knock_out.stage, one, job, events, how) for one in knock_out.rounds
-                    ]
-                }
-            )
+    again = [
+        knock_out.model_copy(
+            update={
+                "rounds": [
+                    _again(knock_out.stage, one, job, events, how) for one in knock_out.rounds
+                ]
+            }
         )
         for knock_out in job.knock_outs
     ]
+    return with_gains(again, in_one=job.workload.loader.kind == USER_LOADER)
 
 
 def _again(

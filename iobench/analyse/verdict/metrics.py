@@ -19,6 +19,7 @@ from ...schema.record import Summary
 from ...schema.training import Repetition
 from ...schema.verdict import RankTime
 from ...schema.workload import OWN_LOADER, USER_LOADER
+from .hosts import host_window, with_times
 from .instep import at_more_ranks, step_times
 from .rankepochs import Array as Array
 from .rankepochs import Events as Events
@@ -26,7 +27,7 @@ from .rankepochs import RankEpoch, epoch_ends_ns
 from .rankepochs import rank_epochs as rank_epochs
 from .rankepochs import select as select
 from .ranktime import INDEPENDENT, rank_times, worker_time
-from .rates import rates_of
+from .rates import Track, rates_of
 
 MEDIANS = tuple(each.name for each in metrics_of("repetition", median=True))
 
@@ -100,10 +101,8 @@ def repetition_metrics(events: Events, context: Repetition, *, round_steps: int 
     known["worker_time"] = worker_time(parts, times, round_steps, "" if told else UNKNOWN_WORKERS)
     ends = epoch_ends_ns(parts)
     earliest = {each.epoch: each.startup_s for each in context.epochs}
-    known["rates"] = rates_of(
-        [part.track(_within(earliest.get(part.epoch), ends[part.epoch])) for part in parts],
-        round_steps=round_steps,
-    )
+    tracks = [part.track(_within(earliest.get(part.epoch), ends[part.epoch])) for part in parts]
+    known["rates"] = rates_of(tracks, round_steps=round_steps)
     known["checkpoint_s"] = mean(each.saves_s for each in times) or None
     known["read_s"] = float(np.asarray(events["read_ns"], dtype=np.int64).sum()) / 1e9
     moved, stored = (
@@ -112,7 +111,11 @@ def repetition_metrics(events: Events, context: Repetition, *, round_steps: int 
     )
     known = totals | known | {"wall_s": sum(ends.values()) / 1e9}
     known["samples_per_s"] = _rate(parts, times, "samples")
-    known["read_bytes_per_s"] = _rate(parts, times, moved)
+    known["read_bytes_per_s"] = _rate(parts, times, moved) if totals[moved] else None
+    if known["read_bytes_per_s"] is None and not totals[moved]:
+        missing["read_bytes_per_s"] = NO_SAMPLE_BYTES
+    if len(context.hosts) > 1:
+        known |= _of_hosts(parts, tracks, times, context, moved)
     known["read_amplification"] = totals[moved] / stored if stored and not uncounted else None
     if known["read_amplification"] is None:
         missing["read_amplification"] = uncounted or NO_SAMPLE_BYTES
@@ -120,7 +123,8 @@ def repetition_metrics(events: Events, context: Repetition, *, round_steps: int 
     known["wait_s"] = float(np.asarray(events["wait_ns"], dtype=np.int64).sum()) / 1e9 / len(times)
     known["sync_s"] = mean(each.sync_s for each in times)
     if context.sync == INDEPENDENT:
-        known["sync_s"], missing["sync_s"] = None, WAITS_FOR_NOBODY
+        known["sync_s"] = None
+        missing["sync_s"] = context.not_measured.get("sync_s", WAITS_FOR_NOBODY)
     known.update(_utilization(parts, times, context, missing), **_waits(parts, missing))
     known["late_p99_s"] = quantile(
         [part.rows["late_ns"] / part.rows["steps"] for part in parts],
@@ -132,6 +136,26 @@ def repetition_metrics(events: Events, context: Repetition, *, round_steps: int 
         step_times(events, round_steps=round_steps), round_steps=round_steps
     )
     return context.model_copy(update={**known, "not_measured": missing})
+
+
+def _of_hosts(
+    parts: Sequence[RankEpoch],
+    tracks: Sequence[Track],
+    times: Sequence[RankTime],
+    context: Repetition,
+    moved: str,
+) -> dict[str, object]:
+    """What each host did, and the rates of the time in which all of them had work."""
+    window, hosts = host_window(context.hosts, parts, tracks, moved)
+    found: dict[str, object] = {
+        "hosts": with_times(hosts, parts, times, context),
+        "window_s": window.seconds,
+        "tail_s": window.tail_s,
+    }
+    for name in ("samples_per_s", "read_bytes_per_s"):
+        rates = [getattr(host, name) for host in hosts]
+        found[name] = None if None in rates else sum(rates)
+    return found
 
 
 def _within(startup_s: float | None, end_ns: float) -> float:

@@ -119,15 +119,15 @@ def rates_of(tracks: Sequence[Track], *, round_steps: int = 1) -> Rates:
     for epoch, group in sorted(epochs.items()):
         within = np.clip(edges - begin, 0.0, lengths[epoch])
         for track in group:
-            samples += _by(within, track.times_s, track.samples)
-            stored += _by(within, track.times_s, track.stored)
+            samples += arrived_by(within, track.times_s, track.samples)
+            stored += arrived_by(within, track.times_s, track.stored)
         begin += lengths[epoch]
     return Rates(
         bin_s=bin_s, samples_per_s=_rates(samples, bin_s), stored_bytes_per_s=_rates(stored, bin_s)
     )
 
 
-def _by(times_s: Array, known_s: Array, amounts: Array) -> Array:
+def arrived_by(times_s: Array, known_s: Array, amounts: Array) -> Array:
     """How much of the amounts had arrived by each of these times."""
     arrived = np.concatenate([[0.0], np.cumsum(amounts, dtype=np.float64)])
     found: Array = np.interp(times_s, known_s, arrived)

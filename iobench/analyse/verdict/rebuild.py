@@ -16,6 +16,7 @@ from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
 from .confirmed import told_again
 from .curve import conclude_curve
+from .devices import with_device_figures
 from .evidence import effective_cores
 from .in_flight import run_reads_in_flight
 from .knockouts import knock_outs_again, phase_of
@@ -36,6 +37,10 @@ def conclude(doc: T) -> T:
     study = with_meaning(with_figures(doc.checkpoints)) if doc.checkpoints else None
     metrics = summaries_of(study) if study else {}
     if isinstance(doc, TrainingRecord):
+        doc = doc.with_job(
+            repetitions=[with_device_figures(one, doc.job.work) for one in doc.job.repetitions],
+            quiet=_quiet(doc),
+        )
         metrics = summarise(doc.job.repetitions) | metrics
         doc = doc.model_copy(update={"metrics": metrics}).with_job(
             saves=study, curve=_curve(doc), ceilings=_with_cpu(doc)
@@ -49,6 +54,12 @@ def conclude(doc: T) -> T:
         doc, doc.rules
     )
     return doc.model_copy(update={"findings": findings, "validity": validity(findings, doc.rules)})
+
+
+def _quiet(doc: TrainingRecord) -> Repetition | None:
+    """The repetition without checkpoints, with the figures of its GPUs."""
+    quiet = doc.job.quiet
+    return None if quiet is None else with_device_figures(quiet, doc.job.work)
 
 
 def _with_cpu(doc: TrainingRecord) -> dict[str, Ceiling]:

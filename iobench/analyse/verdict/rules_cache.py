@@ -18,6 +18,7 @@ from ...schema.training import Epoch
 from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_bytes, format_percent
 from .rules_data import Outcome, unknown
+from .rules_hosts import host_name
 
 MAX_RESIDENT = 0.01
 """Share of the dataset's bytes that may be in the page cache before a cold epoch."""
@@ -90,7 +91,7 @@ def cold_residency(doc: TrainingRecord) -> Outcome | None:
         return None
     remedy = _remedy(doc)
     cached = [
-        (where, epoch.residency_before)
+        (where + _on_hosts(doc, epoch), epoch.residency_before)
         for where, epoch, _ in _epochs(doc)
         if (epoch.residency_before or 0) > MAX_RESIDENT
     ]
@@ -114,6 +115,16 @@ def cold_residency(doc: TrainingRecord) -> Outcome | None:
             f"page-cache residency was not measured ({where}{': ' + how if how else ''})", remedy
         )
     return None
+
+
+def _on_hosts(doc: TrainingRecord, epoch: Epoch) -> str:
+    """The hosts whose page cache held some of the data, where there are several."""
+    held = [
+        host_name(doc, host)
+        for host, ratio in enumerate(epoch.residencies)
+        if (ratio or 0) > MAX_RESIDENT
+    ]
+    return f", {' and '.join(held)}" if held else ""
 
 
 def cold_fetch(doc: TrainingRecord) -> Outcome | None:
@@ -160,6 +171,8 @@ def residency_unknown(doc: TrainingRecord) -> Outcome | None:
         "(cachestat), or files that can be mapped (mincore)"
     )
     if not any(measured):
+        if doc.job.watched is not None:
+            remedy = "name the dataset, whose pages can then be counted: iobench.watch(data=...)"
         return unknown("page-cache residency was not measured", remedy)
     if not all(measured):
         return Outcome(

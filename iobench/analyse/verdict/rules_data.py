@@ -66,11 +66,11 @@ def data_mismatch(doc: TrainingRecord) -> Outcome | None:
             return Outcome(
                 f"repetition {index} delivered {delivered} of samples but read {read}", remedy
             )
+    if doc.job.loader.kind == USER_LOADER:
+        return None  # which samples an epoch has is for the user's code to decide
     samples = doc.job.dataset.samples
     if not samples:
         return unknown("the dataset's sample count is not recorded")
-    if doc.job.loader.kind == USER_LOADER:
-        return None  # which samples an epoch has is for the user's code to decide
     whole = doc.job.workload.max_steps is None and doc.job.workload.reader.tail == "keep"
     expected = samples * doc.job.workload.epochs
     limit = expected + _padding(doc) * doc.job.workload.epochs

@@ -132,6 +132,17 @@ def utilization(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
+def staged(doc: TrainingRecord) -> Outcome | None:
+    """Check that a batch is asked for when the step before it has ended (guidelines 4)."""
+    if not doc.job.workload.accelerator.staged:
+        return None
+    return Outcome(
+        "a batch was staged while the accelerator worked on the one before; those of MLPerf "
+        "Storage ask for a batch when they are free, so their utilization would be lower",
+        "run with accelerator.staged=0",
+    )
+
+
 def barrier(doc: TrainingRecord) -> Outcome | None:
     """Check that several accelerators wait for each other after each step (guidelines 9)."""
     if doc.job.accelerators < 2 or doc.job.workload.accelerator.sync == "step":

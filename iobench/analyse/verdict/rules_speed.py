@@ -42,7 +42,8 @@ def au_threshold(doc: TrainingRecord) -> Outcome | None:
         return Outcome(
             f"accelerator utilization{sustained} is {format_percent(lowest)}, but the workload "
             f"requires {format_percent(evidence.required)}",
-            "see the verdict and its advice; --find-max measures how many accelerators can be fed",
+            "see the verdict and its advice"
+            + ("" if doc.job.watched else "; --find-max measures how many accelerators can be fed"),
         )
     return None
 

@@ -103,6 +103,8 @@ def _subject(evidence: Evidence, decision: Decision) -> str:
 
 
 def _name(evidence: Evidence, stage: str) -> str:
+    if stage == "storage" and evidence.watched:
+        return "what your loader waits for (storage, a network or a lock)"
     if stage == "prep" and evidence.kind != OWN_LOADER:
         if evidence.kind == USER_LOADER:
             return "your loader (making and delivering batches)"

@@ -32,7 +32,12 @@ def too_short(evidence: Evidence) -> TooShort | None:
     if evidence.modelled or evidence.measured is None:
         return None
     needed = max(MIN_TOLD_STEPS, MIN_ROUNDS * evidence.streams // evidence.accelerators)
-    if samples and batch and (samples == 1 or samples < batch * evidence.accelerators):
+    if (
+        not evidence.watched
+        and samples
+        and batch
+        and (samples == 1 or samples < batch * evidence.accelerators)
+    ):
         enough = 2 * needed * batch * evidence.accelerators
         what = (
             "the dataset has one sample"
@@ -48,6 +53,12 @@ def too_short(evidence: Evidence) -> TooShort | None:
     if steps is None or steps >= needed or steps <= 0:
         return None
     factor = math.ceil(2 * needed / steps)
+    if evidence.watched:
+        return TooShort(
+            f"each rank made {steps:.0f} steps while it was watched, and {needed} are needed to "
+            "tell the start from the rest",
+            f"iobench.watch around {counted(2 * needed, 'step')} or more",
+        )
     return TooShort(
         f"each rank made {steps:.0f} steps in a repetition, and {needed} are needed to tell "
         "the start from the rest",

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 
 from ...schema.verdict import Estimate, Stage
+from ...schema.workload import USER_LOADER
 from ..compare.statistics import NOISE
 from . import inferred
 from .decision import Decision
@@ -28,6 +29,10 @@ MIN_ROUNDS = 3
 
 MIN_SHARED = 0.2
 """Fetch and prep share the CPU if each of them needs at least this part of its time."""
+
+_IN_ONE = "your loader reads and prepares in one, and its workers' times tell which took longer"
+
+_HAND_OVER = "over samples that are kept in memory your loader is hardly faster than the run"
 
 UNEVEN = 0.5
 """Leaving out the barrier has to bring this part of what another stage brings (in logarithms)."""
@@ -68,6 +73,8 @@ def by_test(evidence: Evidence) -> Decision:
     if not found:
         return _by_elimination(evidence)
     top = max(found, key=lambda stage: found[stage].value)
+    if _is_handed_over(evidence, found[top]):
+        return Decision(binds="harness", reason=_HAND_OVER)
     if _is_uneven(found, top):
         return Decision(binds="sync", basis="tested")
     if top in ("storage", "prep") and _shares_cpu(evidence, found):
@@ -76,10 +83,33 @@ def by_test(evidence: Evidence) -> Decision:
             basis="tested",
             reason="the stages share the cores, so each of them slows the others",
         )
+    if top == "prep" and _reads_in_prep(evidence):
+        # Reading and preparing were left out together: the workers' times tell them apart.
+        waited = inferred.waited_for(evidence)
+        other: tuple[Stage, ...] = () if waited is not None else ("storage",)
+        return Decision(binds=waited or "prep", also=other, basis="tested", reason=_IN_ONE)
     low, _ = interval(found[top])
     also = [stage for stage in found if stage != top and interval(found[stage])[1] >= low]
     also.sort(key=lambda stage: -found[stage].value)
     return Decision(binds=top, also=tuple(also), basis="tested")
+
+
+def _is_handed_over(evidence: Evidence, largest: Estimate) -> bool:
+    """Whether a loader of the user's own spends its time on batches that are already made.
+
+    Collating and handing over can't be left out. They bind where the loader over kept samples is
+    hardly faster than the run, and all that was left out brings less than what is lost.
+    """
+    busy, harness = evidence.utilization, evidence.harness
+    if evidence.kind != USER_LOADER or not harness or not busy:
+        return False
+    explained = (evidence.measured or 0.0) >= inferred.MIN_EXPLAINED * harness
+    return explained and interval(largest)[1] < math.sqrt(1 / busy)
+
+
+def _reads_in_prep(evidence: Evidence) -> bool:
+    """Whether a loader of the user's own ran without its dataset, but never with a cached one."""
+    return evidence.kind == USER_LOADER and "storage" not in evidence.gains and not evidence.cached
 
 
 def stage_gains(gains: Mapping[str, Estimate]) -> dict[Stage, Estimate]:
@@ -131,7 +161,7 @@ def _left(evidence: Evidence) -> Decision:
         return Decision(binds="cpu", reason="no stage alone gains, and all cores are busy")
     if evidence.harness and (evidence.measured or 0) >= inferred.MIN_EXPLAINED * evidence.harness:
         return Decision(binds="harness", reason="no other stage gains anything if it is left out")
-    guess = inferred.by_inference(evidence)
+    guess = inferred.by_inference(evidence, refuted=_refuted(evidence))
     known = guess.binds == "undecided" or guess.binds in evidence.gains
     if known or guess.binds == "accelerator":
         tried = ", ".join(stage for stage in evidence.gains if stage != "accelerator")
@@ -142,3 +172,12 @@ def _left(evidence: Evidence) -> Decision:
             "could be told from noise",
         )
     return guess
+
+
+def _refuted(evidence: Evidence) -> tuple[Stage, ...]:
+    """The storage, if leaving it out of a loader of the user's own brought nothing.
+
+    Time in which such a loader waits is counted as reading, but it may be any other wait.
+    """
+    tested = evidence.kind == USER_LOADER and "storage" in evidence.gains
+    return ("storage",) if tested else ()

@@ -12,12 +12,22 @@ from ...schema.job import UserFacts
 from ...schema.record import Finding, TrainingRecord
 from ...schema.workload import USER_LOADER
 from ...units import counted, format_bytes, format_count, format_duration, format_percent
+from .explain import gain_text
 
 MIN_WAIT = 0.05
 """Share of the time that ranks wait for batches, from which on the loader costs something."""
 
 CPU_BOUND, WAITING = 0.8, 0.5
 """CPU time of a fetch over its wall time: above the one it computes, below the other it waits."""
+
+MIN_COLLATE = 0.3
+"""Share of the time to make a batch that ``collate_fn`` may take."""
+
+MIN_HELD_BACK = 0.25
+"""Share of the waits for batches in which a later batch may be ready."""
+
+UNEVEN = 1.5
+"""A worker that takes this many times as long as the others is named."""
 
 MIN_SPAWN = 0.05
 """Share of an epoch that the start of its workers may take."""
@@ -43,8 +53,12 @@ def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
         for each in doc.job.repetitions
         if each.wait_s is not None and each.wall_s
     ]
+    if not waits or median(waits) < MIN_WAIT:
+        return
+    yield from _order(facts)
+    yield from _collate(facts)
     share = facts.cpu_share
-    if not waits or median(waits) < MIN_WAIT or share is None:
+    if share is None:
         return
     if share >= CPU_BOUND and facts.workers:
         yield Finding(
@@ -59,9 +73,55 @@ def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
             rule="user.workers_wait",
             level="info",
             evidence=f"while a batch is made, the process waits for {format_percent(1 - share)} "
-            "of the time: for storage, a network or a lock",
+            f"of the time: for storage, a network or a lock{_tested(doc)}",
             remedy="keep more reads in flight: more workers, threads or a longer prefetch",
         )
+
+
+def _order(facts: UserFacts) -> Iterator[Finding]:
+    held_back, waited = facts.out_of_order_s, facts.wait_s
+    if held_back is None or not waited or held_back / waited < MIN_HELD_BACK:
+        return
+    slow = ""
+    if len(facts.fetch_s_by_worker) > 1:
+        *others, slowest = sorted(facts.fetch_s_by_worker)
+        if slowest >= UNEVEN * median(others):
+            slow = (
+                f"; one worker takes {format_duration(slowest)} for a batch, the others "
+                f"{format_duration(median(others))}"
+            )
+    yield Finding(
+        rule="user.out_of_order_wait",
+        level="info",
+        evidence=f"in {format_percent(min(1.0, held_back / waited))} of the waits for a batch, a "
+        f"later one was ready and held back, because batches come in their order{slow}",
+        remedy="set in_order=False in the DataLoader if the order does not matter, or find what "
+        "makes some batches slow",
+    )
+
+
+def _collate(facts: UserFacts) -> Iterator[Finding]:
+    collate, made = facts.collate_s, facts.fetch_wall_s
+    if collate is None or not made or collate / made < MIN_COLLATE:
+        return
+    yield Finding(
+        rule="user.collate_share",
+        level="info",
+        evidence=f"collate_fn takes {format_percent(min(1.0, collate / made))} of the time in "
+        "which a batch is made",
+        remedy="let it copy less: smaller types such as uint8, samples that are cropped before, or "
+        "arrays that are stacked once",
+    )
+
+
+def _tested(doc: TrainingRecord) -> str:
+    """What the page cache in place of the storage brought, if that was measured."""
+    for each in doc.job.knock_outs:
+        if each.stage == "storage" and each.gain is not None:
+            return (
+                f" (with the dataset in the page cache, the run is {gain_text(each.gain)} as fast)"
+            )
+    return ""
 
 
 def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:

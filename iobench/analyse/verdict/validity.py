@@ -21,6 +21,7 @@ from . import rules_closed as closed
 from . import rules_data as data
 from . import rules_device as device
 from . import rules_host as host
+from . import rules_hosts as hosts
 from . import rules_mlperf as mlperf
 from . import rules_ranks as ranks
 from . import rules_speed as speed
@@ -97,6 +98,7 @@ RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("nfs.retransmits", data.nfs_retransmits, WARNED),
     Rule("au.threshold", speed.au_threshold, REFUSED, mlperf.utilization),
     Rule("au.barrier", mlperf.barrier, MLPERF_WARNED),
+    Rule("au.staged", mlperf.staged, MLPERF_WARNED),
     Rule("cpu.throttled", speed.cpu_throttled, REFUSED),
     Rule("cpu.affinity", speed.cpu_affinity, REFUSED),
     Rule("cpu.other-load", host.other_load, WARNED),
@@ -112,6 +114,8 @@ RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("read.amplification", speed.read_amplification, WARNED),
     Rule("loader.tax", speed.loader_tax, NOTED),
     Rule("ranks.uneven", ranks.uneven, WARNED),
+    Rule("hosts.skew", hosts.skew, REFUSED),
+    Rule("host.slow", hosts.slow, WARNED),
     Rule("rate.falls", time.rate_falls, WARNED),
     Rule("cache.first-touch", time.first_touch, WARNED),
     Rule("device.other-load", device.other_load, WARNED),
@@ -146,6 +150,17 @@ LEVELS = {rule.id: rule.levels for rule in CHECKPOINT_RULES} | {
 """The levels of every rule, by its id."""
 
 
+OF_BENCHMARKS = frozenset(
+    {
+        *("data.changed", "run.steps", "run.duration", "run.repetitions", "dataset.size"),
+        *("client.bound", "verdict.gap", "raw.not-measured", "raw.low", "prefetch.share"),
+    }
+)
+"""Rules about how a benchmark is made: a training that was watched is as it is. MLPerf's rules hold
+for every run.
+"""
+
+
 def level_of(levels: Levels, rule_set: str) -> Level | None:
     """The level of a violation under ``rule_set``; None if the rule is not in that set.
 
@@ -163,7 +178,8 @@ def evaluate(doc: RunRecord, rule_set: str = "quick") -> list[Finding]:
     order = ("invalid", "warning", "unknown", "info")
     if isinstance(doc, TrainingRecord):
         rules = RULES if doc.checkpoints is None else MIXED_RULES
-        found = [rule(doc, rule_set) for rule in rules]
+        left_out = OF_BENCHMARKS if doc.job.watched and rule_set == "quick" else frozenset()
+        found = [rule(doc, rule_set) for rule in rules if rule.id not in left_out]
     else:
         found = [rule(doc, rule_set) for rule in CHECKPOINT_RULES]
     return sorted(filter(None, found), key=lambda finding: order.index(finding.level))

@@ -101,10 +101,29 @@ def _of(events: Events, number: int) -> Events:
 
 
 def rated_window(
-    events: Events, *, seconds: float, startup_s: list[float | None], cpu_s: float, round_steps: int
+    events: Events,
+    *,
+    seconds: float,
+    startup_s: list[float | None],
+    cpu_s: float,
+    round_steps: int,
+    hosts: Sequence[range] = (),
 ) -> CeilingWindow:
-    """A window with its rates. ``cpu_s``: of all processes; the rest is as in CeilingWindow."""
+    """A window with its rates. ``cpu_s``: of all processes; the rest is as in CeilingWindow.
+
+    ``hosts``: the ranks of each host, if there are several.
+    """
     window = CeilingWindow(seconds=seconds, startup_s=startup_s, cpu_s=cpu_s)
+    ranks = np.asarray(events["rank"])
+    of_hosts = [
+        _window_again(
+            window,
+            {name: np.asarray(column)[np.isin(ranks, share)] for name, column in events.items()},
+            round_steps,
+        ).samples_per_s
+        for share in hosts
+    ]
+    window.hosts_samples_per_s = of_hosts
     return _window_again(window, events, round_steps)
 
 

@@ -5,17 +5,33 @@ Rows go through a shuffle buffer.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import datasets
+import tqdm
 from datasets.distributed import split_dataset_by_node
 from torch.utils.data import IterableDataset
 
 from ...storage.scratch import scratch
 from .base import Library, Packed, Source
 from .building_blocks import SHUFFLE_BUFFER, Collate, Decoder, Sample, Timed, Workers
+
+
+def _in_child() -> None:
+    """Give a forked worker a lock of tqdm that nobody holds.
+
+    datasets takes it in the worker, even where no bar is shown. A thread of tqdm takes it every ten
+    seconds: if it held the lock when the worker was forked, nobody in the worker releases it, and
+    the worker would wait for ever.
+    """
+    tqdm.tqdm.set_lock(threading.RLock())
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 class HFDatasets(Library):

@@ -7,7 +7,7 @@ A window is a short phase in which one stage works alone. All windows are measur
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +26,7 @@ from ...schema.workload import AcceleratorSpec, LoaderSpec
 from ...units import format_percent
 from ..agent import HostAgent
 from ..cache import run_cached_phase
-from ..loading import Tick, Watch, run_phase
+from ..loading import Ranks, Tick, Watch, run_phase
 from ..phase import Outcome, Phase
 from ..plan import Plan
 from .copies import MemoryCopy, bytes_to_copy, make_copy
@@ -73,6 +73,9 @@ class Bench:
     seconds: float
     tick: Tick | None = None
     watch: Watch | None = None
+    ranks: Ranks | None = None  # None: processes of this host
+    # The ranks of each host, for a number of all ranks; empty where there is one host.
+    shares: Callable[[int], Sequence[range]] = lambda ranks: ()
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     curve: RunCurve | None = None
     loader: LoaderFacts = field(default_factory=LoaderFacts)
@@ -81,6 +84,7 @@ class Bench:
     held: ExitStack = field(default_factory=ExitStack)  # closed when the run ends
     window_s: float = 0.0
     number: int = 0
+    copy_bytes: int = 0  # the limit of the copy, once there is one
     _copy: MemoryCopy | None = None
 
     def __post_init__(self) -> None:
@@ -92,8 +96,12 @@ class Bench:
         ``bytes_per_s``: the rate at which the storage was read, if it is known; how much is copied
         depends on it.
         """
+        return self.copy_of(bytes_to_copy(bytes_per_s, max(self.seconds, 1.0)))
+
+    def copy_of(self, max_bytes: int) -> MemoryCopy:
+        """The same, with at most ``max_bytes``, unless there is a copy already."""
         if self._copy is None:
-            max_bytes = bytes_to_copy(bytes_per_s, max(self.seconds, 1.0))
+            self.copy_bytes = max_bytes
             self._copy = make_copy(self.plan, max_bytes, self.held)
         return self._copy
 
@@ -124,8 +132,9 @@ class Bench:
                 tick=self.tick,
                 watch=self.watch,
                 sampler=sampler,
+                ranks=self.ranks,
             )
-        return run_phase(phase, tick=self.tick, watch=self.watch, sampler=sampler)
+        return run_phase(phase, tick=self.tick, watch=self.watch, sampler=sampler, ranks=self.ranks)
 
     def keep(self, phase: Phase, outcome: Outcome) -> None:
         """Keep the events of a phase for the run's record."""
@@ -139,7 +148,8 @@ class Bench:
         phase, began = window.phase, time.monotonic()
         outcome = self.run(phase, stored=window.stored)
         self.keep(phase, outcome)
-        ceiling = _rated(window, outcome, time.monotonic() - began)
+        took_s = time.monotonic() - began
+        ceiling = _rated(window, outcome, took_s, self.shares(phase.accelerators))
         if window.stored and self.plan.workload.cache == "cold" and outcome.epochs:
             _add_cold(self.plan, ceiling, outcome)
         return Measured(ceiling, outcome)
@@ -174,7 +184,7 @@ class Bench:
         )
 
 
-def _rated(window: Window, outcome: Outcome, took_s: float) -> Ceiling:
+def _rated(window: Window, outcome: Outcome, took_s: float, hosts: Sequence[range]) -> Ceiling:
     rounds = max(1, outcome.loader.round_batches or 1)
     one = rated_window(
         outcome.events(),
@@ -182,6 +192,7 @@ def _rated(window: Window, outcome: Outcome, took_s: float) -> Ceiling:
         startup_s=[epoch.startup_s for epoch in outcome.epochs],
         cpu_s=outcome.cpu_s,
         round_steps=rounds,
+        hosts=hosts,
     )
     return pooled(
         Ceiling(

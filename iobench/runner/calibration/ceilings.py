@@ -205,6 +205,8 @@ def accelerator(bench: Bench) -> Ceiling:
         limit_s=min(bench.window_s, _ACCELERATOR_S),
     )
     how = f"{plan.accelerators} x {spec.name}, step alone"
+    if phase.exchanges_gradients:
+        how += ", with its exchange of gradients"
     ceiling = bench.window(Window(phase=phase, how=how, by="accelerator")).ceiling
     for one in ceiling.details.windows:
         if one.samples_per_s is not None:

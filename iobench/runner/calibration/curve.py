@@ -56,6 +56,11 @@ def storage_curve(bench: Bench) -> Ceiling:
     that cache.
     """
     plan = bench.plan
+    if hosts := len(bench.shares(plan.accelerators)):
+        return Ceiling(
+            not_measured=f"a curve is of one host, and this run has {hosts}; 'iobench probe' "
+            "measures that of each"
+        )
     if plan.workload.cache != "cold" and not plan.uncached:
         return Ceiling(
             not_measured=f"with cache={plan.workload.cache} this host's memory may serve the reads"
