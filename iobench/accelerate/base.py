@@ -136,6 +136,14 @@ class Prepares(Protocol):
 
 
 @runtime_checkable
+class Imports(Protocol):
+    """An accelerator that needs slow imports. One process makes them before it forks the ranks."""
+
+    @staticmethod
+    def import_early() -> None: ...
+
+
+@runtime_checkable
 class Closes(Protocol):
     """An accelerator that has something to give back after its last step."""
 

@@ -48,6 +48,14 @@ class ModelAccelerator:
         self._exchange: GradientExchange | None = None
         self._facts = StepFacts(model=spec.model, precision=spec.precision)
 
+    @staticmethod
+    def import_early() -> None:
+        """Make torch import its compiler, which it needs for an optimizer: 2 s of CPU.
+
+        Each forked rank, and the process that counts operations, would import it again.
+        """
+        torch.optim.SGD([torch.nn.Parameter(torch.empty(0))])
+
     def prepare(self, place: Place) -> None:
         """Build the model and train it on made-up bytes until its steps take a constant time.
 

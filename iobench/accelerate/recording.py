@@ -120,6 +120,7 @@ def mean_step(spec: AcceleratorSpec, batch_size: int, *, seconds: float) -> floa
 
     Threads of torch and a context of CUDA would not survive the fork of the ranks.
     """
+    ModelAccelerator.import_early()
     return in_own_process(
         lambda: _measured_step(spec, batch_size, seconds),
         failed=lambda code: IobenchError(

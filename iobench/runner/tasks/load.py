@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...accelerate.base import Closes, Place, Prepares, Samples, Tells, device_of_rank
+from ...accelerate.base import Closes, Imports, Place, Prepares, Samples, Tells, device_of_rank
 from ...accelerate.emulated import EmulatedAccelerator
 from ...errors import LostRankError
 from ...load import LibraryLoader, UserBatch, UserLoader, build_loader, open_user_loader
@@ -56,6 +56,9 @@ class Load:
         self, phase: Phase, barrier: StepBarrier | None = None, *, meeting: Path | None = None
     ) -> None:
         self.phase, self.meeting = phase, meeting
+        kind: object = ACCELERATORS.load(phase.accelerator.kind)
+        if isinstance(kind, Imports):
+            kind.import_early()
         self.counters = Counters(phase.accelerators)
         self.together = Together(phase.accelerators) if meeting is not None else None
         self.barrier = None
