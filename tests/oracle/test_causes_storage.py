@@ -78,6 +78,7 @@ def test_too_few_reads_in_flight(tmp_path: Path, small_files: Path) -> None:
     assert kept(promise_of(advice), found, slack=0.15), (advice, found)
 
 
+@pytest.mark.long
 def test_enough_reads_in_flight_at_the_plateau(tmp_path: Path, place: Place) -> None:
     """The same latency, and 200 reads/s in all: 32 reads in flight are far beyond the knee at 4.
     More of them would bring nothing.
@@ -157,6 +158,7 @@ def test_bandwidth_is_spent(tmp_path: Path, shards: Path) -> None:
     assert kept(promise_of(advice), found, slack=0.15), (advice, found)
 
 
+@pytest.mark.long
 def test_not_starved_and_storage_binds_all_the_same(tmp_path: Path, place: Place) -> None:
     """18 MB/s of the 25 MB/s asked for keep the accelerator busy for 72 % of the time, and 70 % are
     required: it is not starved, and faster storage would bring 1.39 times the rate. An epoch takes

@@ -42,7 +42,7 @@ def study(memory: Path, **settings: object) -> Study:
     return doc.job
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("writer", ["stream", pytest.param("torch", marks=pytest.mark.long)])
 def test_durable_time_and_interval_follow_from_the_bandwidth(
     memory: Path, writer: str, ranks: int

@@ -15,7 +15,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 MB = 1_000_000
 
 
-@pytest.mark.parametrize(("kind", "form"), [("torch-map", "files"), ("webdataset", "tar")])
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [pytest.param("torch-map", "files", marks=pytest.mark.long), ("webdataset", "tar")],
+)
 def test_storage_of_known_speed_binds_through_a_library(
     kind: str, form: str, make_dataset: Any, tmp_path: Path, capfd: Any
 ) -> None:
