@@ -106,11 +106,12 @@ def made(ranks: int, each: int, **changes: Any) -> str:
 
 
 def hostile() -> str:
-    """A record in which each text that may be any text is hostile."""
+    """A record in which each text that may be any text is hostile, and wider than the page."""
+    text = HOSTILE.replace("A" * 10_000, "A" * 500)  # more is only more paper to read
     doc, events = recorded("calibrated")
     document = json.loads(doc.model_dump_json())
     for path in list(strings(document)):
-        changed = replaced(document, path, HOSTILE)
+        changed = replaced(document, path, text)
         try:
             TrainingRecord.model_validate(changed)
         except ValueError:
