@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from .common import duration, whole_number
 from .terminal import note, show_data
@@ -17,30 +17,33 @@ if TYPE_CHECKING:
     from ..runner.hosts.meeting import Meeting
     from ..runner.plan import Plan
 
+T = TypeVar("T")
+
 HERE = "here"
 """The value of --hosts for this host alone, whatever has started iobench."""
 
 
-def add_hosts(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a run on many hosts."""
+def add_hosts(parser: argparse.ArgumentParser, *, ranks: bool = True) -> None:
+    """Add the flags of a command on many hosts. ``ranks``: it has some on each host."""
     group = parser.add_argument_group("many hosts")
-    group.add_argument(
-        "--accelerators-per-host",
-        type=whole_number,
-        metavar="N",
-        help="number of ranks on each host, in place of --accelerators",
-    )
+    if ranks:
+        group.add_argument(
+            "--accelerators-per-host",
+            type=whole_number,
+            metavar="N",
+            help="number of ranks on each host, in place of --accelerators",
+        )
     group.add_argument(
         "--hosts",
         metavar="H1,H2,...",
-        help="with --print: the hosts to start iobench on; 'here': measure this host alone, even "
-        "if torchrun, srun, mpirun or an Indexed Job has started iobench on several",
+        help="with --print: the hosts to start iobench on; 'here': use this host alone, even if "
+        "torchrun, srun, mpirun or an Indexed Job has started iobench on several",
     )
     group.add_argument(
         "--print",
         action="store_true",
         dest="print_lines",
-        help="print the commands that start this run on --hosts, and measure nothing",
+        help="print the commands that start this on --hosts, and do nothing else",
     )
     group.add_argument(
         "--join-within",
@@ -117,23 +120,26 @@ def accelerators_here(args: argparse.Namespace, hosts: int) -> int:
 
 
 def come_together(
-    launch: Launch, args: argparse.Namespace, make: Callable[[int], Plan]
-) -> tuple[Meeting, Plan, Control | None]:
-    """Meet the other hosts, and agree on the plan that ``make`` makes for so many ranks in all.
+    launch: Launch,
+    args: argparse.Namespace,
+    make: Callable[[Meeting], T],
+    same: Callable[[T], Mapping[str, str]],
+    *,
+    accelerators: int = 1,
+) -> tuple[Meeting, T, Control | None]:
+    """Meet the other hosts, and agree with them on the plan that ``make`` makes.
 
-    The last part of the result is what the controller knows of the others.
+    ``same``: what of a plan must be equal on all hosts, see ``agree``. ``accelerators``: the ranks
+    of this host. The last part of the result is what the controller knows of the others.
     """
+    from ..runner.hosts.agreement import agree
     from ..runner.hosts.control import Control
-    from ..runner.hosts.job import agree
     from ..runner.hosts.meeting import meet
 
     note(f"host {launch.index} of {launch.hosts} waits for the others", quiet=args.quiet)
-    meeting = meet(
-        launch, accelerators=accelerators_here(args, launch.hosts), within_s=args.join_within
-    )
+    meeting = meet(launch, accelerators=accelerators, within_s=args.join_within)
     control = Control(meeting) if meeting.is_controller else None
-    plan = agree(meeting, lambda: make(meeting.accelerators), control)
-    return meeting, plan, control
+    return meeting, agree(meeting, lambda: make(meeting), same, control), control
 
 
 def take_part(meeting: Meeting, plan: Plan, args: argparse.Namespace) -> int:
@@ -141,6 +147,11 @@ def take_part(meeting: Meeting, plan: Plan, args: argparse.Namespace) -> int:
     from ..runner.hosts.job import serve
 
     serve(meeting, plan, Path(args.results))
+    tell_end(meeting, args)
+    return 0
+
+
+def tell_end(meeting: Meeting, args: argparse.Namespace) -> None:
+    """Say on a host that is not the controller where the results are."""
     first = meeting.hosts[0].label
     note(f"the run has ended; its results are on {first}", quiet=args.quiet)
-    return 0

@@ -171,7 +171,7 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     from ..runner.confirm import Confirm
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
-    from ..runner.hosts.job import run_as_controller
+    from ..runner.hosts.job import run_as_controller, same_of
     from ..runner.plan import make_plan
     from .telling import RunTold
 
@@ -194,7 +194,13 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     if launch is None:
         plan = planned(accelerators_here(args, 1))
     else:
-        meeting, plan, control = come_together(launch, args, planned)
+        meeting, plan, control = come_together(
+            launch,
+            args,
+            lambda met: planned(met.accelerators),
+            same_of,
+            accelerators=accelerators_here(args, launch.hosts),
+        )
         if control is None:
             return take_part(meeting, plan, args)
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, what was measured is saved.

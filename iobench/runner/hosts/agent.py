@@ -7,16 +7,14 @@ other, and empties or fills its page cache. If the controller is lost, its ranks
 from __future__ import annotations
 
 import logging
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import wait
-from types import FrameType
 
 import numpy as np
 
-from ...errors import HostLostError, InterruptedRun, IobenchError
+from ...errors import HostLostError, IobenchError
 from ..agent import CacheState, HostAgent
 from ..cache import cached_keys
 from ..calibration.bench import Bench
@@ -26,23 +24,19 @@ from ..tasks.load import Load
 from .barrier import HostsBarrier, round_trip_s
 from .meeting import Meeting
 from .orders import phase_of
+from .serving import Serving
 from .words import (
     Alive,
     Ask,
     Begin,
     Begun,
-    Bye,
     Ended,
     EndRanks,
     FromRank,
     HurryRanks,
-    Interrupted,
     PhaseOrder,
-    Ping,
-    Pong,
     Refused,
     StopRanks,
-    Told,
     ToRank,
 )
 
@@ -50,10 +44,6 @@ log = logging.getLogger(__name__)
 
 BEAT_S = 1.0
 """Time between two signs of life while ranks work."""
-
-PATIENCE_S = 30.0
-"""How long after Ctrl-C the agent waits for the controller to end the run."""
-
 
 COLLECT_S = 4.0
 """How long the ranks have to say what they recorded, after the controller was lost."""
@@ -69,42 +59,24 @@ class Ranks:
         self.failed = False
 
 
-class Agent:
-    """Serves the controller of a meeting until it says goodbye.
+class Agent(Serving):
+    """The agent of a run: it has ranks.
 
     ``bench.parts`` then has the events of the ranks of this host.
     """
 
     def __init__(self, meeting: Meeting, bench: Bench) -> None:
-        self.meeting, self.bench = meeting, bench
-        (self.wire,) = meeting.wires
+        super().__init__(meeting)
+        self.bench = bench
         self.ranks: Ranks | None = None
-        self.bye: Bye | None = None
         self._beaten = 0.0
-        self._interrupted: float | None = None
-        self._told_interrupt = False
         self._asked = 0
 
-    def serve(self) -> Bye:
-        """Do what the controller asks, until it ends the run; return its last words.
-
-        Raises HostLostError if the controller is lost, and InterruptedRun if it does not end the
-        run within ``PATIENCE_S`` after Ctrl-C. No rank is left in any case.
-        """
-        with self._deferring_interrupts():
-            try:
-                while self.bye is None:
-                    self._look()
-                    self._wait()
-                    while self.bye is None and self.wire.poll():
-                        self._obey(self.wire.receive())
-                    self._relay()
-            finally:
-                if self.ranks is not None:
-                    self._collect(self.ranks)
-                    self.ranks.crew.end(1.0)
-                    self._keep()
-        return self.bye
+    def close(self) -> None:
+        if self.ranks is not None:
+            self._collect(self.ranks)
+            self.ranks.crew.end(1.0)
+            self._keep()
 
     def _collect(self, ranks: Ranks) -> None:
         """Keep what the ranks have recorded, since the controller can't collect it any more."""
@@ -125,39 +97,14 @@ class Agent:
             except IobenchError:
                 ranks.working = [rank for rank in ranks.working if ranks.crew.is_alive(rank)]
 
-    @contextmanager
-    def _deferring_interrupts(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM are told to the controller, which ends the run on all hosts."""
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._interrupted = self._interrupted or time.monotonic()
-
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _look(self) -> None:
-        if self._interrupted is None:
-            return
-        if not self._told_interrupt:
-            self._told_interrupt = True
-            self.wire.send(Interrupted())
-        if time.monotonic() - self._interrupted > PATIENCE_S:
-            raise InterruptedRun("interrupted; the controller did not end the run")
-
-    def _wait(self) -> None:
+    def wait(self) -> None:
         pipes = []
         if self.ranks is not None and not self.ranks.failed:
             pipes = [self.ranks.crew.pipe(rank) for rank in self.ranks.working]
         wait([self.wire.connection, *pipes], timeout=0.2)
 
-    def _obey(self, message: object) -> None:
+    def obey(self, message: object) -> None:
         match message:
-            case Ping():
-                self.wire.send(Pong(time.monotonic_ns()))
             case Begin():
                 self._begin(message)
             case ToRank(rank, command):
@@ -176,12 +123,8 @@ class Agent:
                     self._keep()
                     self.ranks = None
                 self.wire.send(Ended())
-            case Ask():
-                self._answer(message)
-            case Bye():
-                self.bye = message
             case _:
-                raise HostLostError(f"{self.wire.name} has sent {type(message).__name__}")
+                super().obey(message)
 
     def _begin(self, begin: Begin) -> None:
         order = begin.order
@@ -206,7 +149,7 @@ class Agent:
         self._beaten = time.monotonic()
         self.wire.send(Begun())
 
-    def _relay(self) -> None:
+    def turn(self) -> None:
         """Pass on what the ranks have sent, and a sign of life from time to time."""
         ranks = self.ranks
         if ranks is None:
@@ -252,15 +195,7 @@ class Agent:
             for rank, recorded in sorted(self.ranks.kept.items())
         ]
 
-    def _answer(self, ask: Ask) -> None:
-        try:
-            self.wire.send(Told(self._told(ask)))
-        except HostLostError:
-            raise
-        except IobenchError as error:
-            self.wire.send(Refused(error))
-
-    def _told(self, ask: Ask) -> object:
+    def told(self, ask: Ask) -> object:
         agent, plan = self.bench.agent, self.bench.plan
         match ask.what:
             case "counter":

@@ -28,6 +28,9 @@ M = TypeVar("M")
 CLOCKS_S = 5.0
 """Offsets that are older than this are measured again before a phase."""
 
+GOODBYE_S = 5.0
+"""How long all hosts together have to read the last words before their connections are closed."""
+
 
 class Peer:
     """Another host, as the controller sees it.
@@ -176,6 +179,10 @@ class Control:
                 peer.send(Bye(code, why))
             except HostLostError as error:
                 log.info("%s", error)
+        deadline = time.monotonic() + GOODBYE_S
+        for peer in self.peers:
+            if peer.lost is None:
+                peer.wire.drain(deadline)
             peer.wire.close()
 
 

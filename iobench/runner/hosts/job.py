@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import HostLostError, InterruptedRun, IobenchError, UsageError
@@ -20,19 +20,12 @@ from ..plan import Plan
 from ..progress import Progress
 from .agent import Agent
 from .barrier import round_trip_s
-from .control import Control, HostsAgent, named
+from .control import Control, HostsAgent
 from .crew import HostsRanks
-from .meeting import Joined, Meeting
-from .words import Ask, Bye, Planned, Refused
+from .meeting import Meeting
+from .words import Ask, Bye
 
 log = logging.getLogger(__name__)
-
-_WHAT = {
-    "data": "reads {there}, but {first} reads {here}",
-    "dataset": "has another dataset at that place than {first}",
-    "workload": "has another workload than {first}, or other settings of it",
-}
-"""What must be the same on all hosts, and what is said of a host where it is not."""
 
 
 def share_of(accelerators: int, hosts: int) -> int:
@@ -61,59 +54,15 @@ def check_supported(plan: Plan, options: Options) -> None:
     raise UsageError(f"{what} can't be measured over many hosts yet", remedy="measure it on one")
 
 
-def agree(meeting: Meeting, make: Callable[[], Plan], control: Control | None) -> Plan:
-    """Make this host's plan, and see that all hosts are about to measure the same.
-
-    ``control``: of the controller. Raises the error of the first host that can't measure, on all of
-    them, and UsageError for hosts with different plans.
-    """
-    if control is None:
-        (wire,) = meeting.wires
-        try:
-            plan = make()
-        except IobenchError as error:
-            wire.send(Refused(error))
-            raise
-        wire.send(Planned(same_of(plan)))
-        return plan
-    try:
-        plan = make()
-    except IobenchError as error:
-        control.say_bye(error.exit_code, str(named(error, meeting.hosts[0])))
-        raise
-    mine = same_of(plan)
-    failure: IobenchError | None = None
-    for peer in control.peers:
-        try:
-            theirs = peer.await_(Planned).same
-            failure = failure or difference(meeting.hosts[0], mine, peer.host, theirs)
-        except IobenchError as error:
-            failure = failure or error
-    if failure is not None:
-        control.say_bye(failure.exit_code, str(failure))
-        raise failure
-    return plan
-
-
 def same_of(plan: Plan) -> dict[str, str]:
     """What must be the same on all hosts."""
     header = plan.manifest.header.model_dump_json()
     return {
+        "verb": "run",
         "data": plan.home.url,
         "dataset": hashlib.sha256(header.encode()).hexdigest(),
         "workload": hashlib.sha256(plan.workload.model_dump_json().encode()).hexdigest(),
     }
-
-
-def difference(
-    first: Joined, here: Mapping[str, str], host: Joined, there: Mapping[str, str]
-) -> UsageError | None:
-    """An error for the first thing that should be the same on both hosts, and is not."""
-    for key, what in _WHAT.items():
-        if here[key] != there.get(key):
-            told = what.format(first=first.label, here=here[key], there=there.get(key))
-            return UsageError(f"{host.label} {told}", remedy="start the same command on all hosts")
-    return None
 
 
 def same_machines(hosts: Sequence[JobHost]) -> list[Finding]:

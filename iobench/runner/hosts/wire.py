@@ -10,8 +10,10 @@ from __future__ import annotations
 import io
 import pickle
 import socket
+import time
 import types
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache
 from importlib import import_module
@@ -85,6 +87,16 @@ class Wire:
 
     def close(self) -> None:
         self.connection.close()
+
+    def drain(self, deadline_s: float) -> None:
+        """Wait until the other end has closed, at most until this moment of time.monotonic.
+
+        If this end closed while a message of the other one was unread, the kernel would drop what
+        the other one has not read yet, such as the last words.
+        """
+        with suppress(EOFError, OSError):
+            while self.connection.poll(max(0.0, deadline_s - time.monotonic())):
+                self.connection.recv_bytes(MAX_MESSAGE_BYTES)
 
     def _lost(self, error: Exception) -> HostLostError:
         why = "its process has ended"
