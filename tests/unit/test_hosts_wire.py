@@ -73,6 +73,21 @@ RECORDED = Recorded(
 )
 
 
+def test_a_host_that_is_silent_is_lost_and_one_that_only_says_nothing_is_not(
+    ends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "SILENCE_S", 0.5)
+    monkeypatch.setattr(wire, "BEAT_S", 0.05)
+    here, there = ends
+    there.keep_alive()
+    assert not here.poll(1.0)
+    there.send(Pong(7))
+    assert here.receive() == Pong(7)
+    there._closed.set()  # as if its process was stopped: the connection stays
+    with pytest.raises(HostLostError, match=r"host 1 \(b\)|host 0 \(a\)"):
+        here.receive()
+
+
 def test_messages_arrive_as_they_were_sent(ends: tuple[Wire, Wire]) -> None:
     here, there = ends
     error = StorageError("no such file", remedy="mount it")

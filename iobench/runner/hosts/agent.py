@@ -26,10 +26,10 @@ from .meeting import Meeting
 from .orders import phase_of
 from .serving import Serving
 from .words import (
-    Alive,
     Ask,
     Begin,
     Begun,
+    Counted,
     Ended,
     EndRanks,
     FromRank,
@@ -42,10 +42,10 @@ from .words import (
 
 log = logging.getLogger(__name__)
 
-BEAT_S = 1.0
-"""Time between two signs of life while ranks work."""
+COUNTERS_S = 1.0
+"""Time between two messages with the counters of the ranks."""
 
-COLLECT_S = 4.0
+COLLECT_S = 3.0
 """How long the ranks have to say what they recorded, after the controller was lost."""
 
 
@@ -150,7 +150,7 @@ class Agent(Serving):
         self.wire.send(Begun())
 
     def turn(self) -> None:
-        """Pass on what the ranks have sent, and a sign of life from time to time."""
+        """Pass on what the ranks have sent, and from time to time their counters."""
         ranks = self.ranks
         if ranks is None:
             return
@@ -165,12 +165,12 @@ class Agent(Serving):
 
         if ranks.working and not ranks.failed:
             self._or_refused(listen)
-        if (now := time.monotonic()) - self._beaten >= BEAT_S:
+        if (now := time.monotonic()) - self._beaten >= COUNTERS_S:
             self._beaten = now
             rows: np.ndarray = ranks.task.counters.read()
             first = ranks.crew.first
             mine = range(first, first + len(ranks.crew.processes))
-            self.wire.send(Alive({rank: rows[rank] for rank in mine}))
+            self.wire.send(Counted({rank: rows[rank] for rank in mine}))
 
     def _or_refused(self, act: Callable[[Ranks], None]) -> None:
         """Do this with the ranks; their failure is the controller's affair, that of the wire not.

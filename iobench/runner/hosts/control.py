@@ -19,7 +19,7 @@ from .agent import change_cache
 from .clock import Clock, Echo
 from .meeting import Joined, Meeting
 from .wire import Wire
-from .words import Alive, Ask, Bye, Interrupted, Ping, Pong, Refused, Told
+from .words import Ask, Bye, Counted, Interrupted, Ping, Pong, Refused, Told
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,6 @@ class Peer:
         self.host, self.wire = host, wire
         self.clock = Clock()
         self.inbox: deque[object] = deque()
-        self.heard = time.monotonic()
         self.lost: HostLostError | None = None
         self.interrupted = False
 
@@ -67,7 +66,6 @@ class Peer:
         except HostLostError as error:
             self.lost = error
             raise
-        self.heard = time.monotonic()
         if isinstance(message, Interrupted):
             self.interrupted = True
             raise KeyboardInterrupt
@@ -84,14 +82,20 @@ class Peer:
                     return message
                 if isinstance(message, Refused) and message.rank is None:
                     raise named(message.error, self.host)
-                if not isinstance(message, Alive):
+                if not isinstance(message, Counted):
                     kept.append(message)
         finally:
             self.inbox.extend(kept)
 
     def ready(self) -> bool:
         """Whether ``next`` returns at once."""
-        return bool(self.inbox) or self.lost is not None or self.wire.poll()
+        if self.inbox or self.lost is not None:
+            return True
+        try:
+            return self.wire.poll()
+        except HostLostError as error:
+            self.lost = error
+            return True
 
     def echo(self) -> Echo:
         sent = time.monotonic_ns()

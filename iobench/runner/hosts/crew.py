@@ -21,9 +21,9 @@ from .control import Control, Peer, named
 from .orders import order_of
 from .wire import SILENCE_S, lost
 from .words import (
-    Alive,
     Begin,
     Begun,
+    Counted,
     Ended,
     EndRanks,
     FromRank,
@@ -105,7 +105,6 @@ class HostsCrew:
         self.local.start()
         for peer in self._begins:
             peer.await_(Begun)
-            peer.heard = time.monotonic()
 
     def send(self, rank: int, command: Command) -> None:
         peer = self._peers.get(rank)
@@ -169,13 +168,10 @@ class HostsCrew:
                     begin = self._begins[peer]
                     self._dead |= set(range(begin.first, begin.first + begin.count))
                 raise named(message.error, peer.host)
-            elif isinstance(message, Alive):
+            elif isinstance(message, Counted):
                 for rank, row in message.counters.items():
                     if self._peers.get(rank) is peer:
                         self.task.counters.put(rank, row)
-        if time.monotonic() - peer.heard > SILENCE_S:
-            peer.lost = lost(peer.host.label, f"its agent was silent for {SILENCE_S} s")
-            raise peer.lost
 
     def end(self, grace_s: float = GRACE_S) -> None:
         started, self._started = self._started, []
@@ -203,4 +199,4 @@ class HostsCrew:
             except KeyboardInterrupt:
                 continue  # that host was interrupted, too, and its ranks are ending
             except HostLostError as error:
-                log.info("%s", error)
+                peer.lost = error

@@ -101,6 +101,8 @@ def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meet
     finally:
         if listener is not None:
             listener.close()
+    for wire in wires:
+        wire.keep_alive()
     return Meeting(launch=launch, store=store, hosts=hosts, wires=wires)
 
 

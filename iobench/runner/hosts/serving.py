@@ -47,6 +47,7 @@ class Serving:
                         self.turn()
             finally:
                 self.close()
+                self.wire.close()
         return self.bye
 
     def obey_all(self) -> None:

@@ -6,12 +6,16 @@ it, as torch's own launchers do.
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from ...errors import UsageError, WorkerError
 from .launch import ADDRESS, Launch
+from .wire import watch_silence
 
 _LOOK_S = 0.2
 """How often a wait looks whether it is to end."""
@@ -42,6 +46,7 @@ class Store:
                 "loopback address there, and that its port is free and reachable",
             ) from None
         self._prefix = f"iobench/{launch.attempt}/"
+        _watch_silence_at(launch.port)
 
     def set(self, key: str, value: str) -> None:
         """Raises WorkerError if the store is gone; so do all methods."""
@@ -94,6 +99,17 @@ class Store:
             f"{_line(error)}",
             remedy="see the output of iobench on host 0",
         )
+
+
+def _watch_silence_at(port: int) -> None:
+    """Have this process's connections to this port end if the other host answers nothing.
+
+    torch's client of the store waits for an answer without a limit, in code that no signal ends.
+    """
+    for entry in os.listdir("/proc/self/fd"):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(entry))) as connected:
+            if connected.family != socket.AF_UNIX and connected.getpeername()[1] == port:
+                watch_silence(connected)
 
 
 def _line(error: Exception) -> str:

@@ -52,6 +52,14 @@ class PhaseOrder:
     evicts: bool
 
 
+# From both
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life, which only the wire sees."""
+
+
 # From the controller to an agent
 
 
@@ -143,8 +151,8 @@ class FromRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
-    """The agent of a host whose ranks work; with their counters, see ``runner.counters``."""
+class Counted:
+    """What the ranks of a host have done so far, see ``runner.counters``."""
 
     counters: Mapping[int, npt.NDArray[np.int64]]
 
