@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import argparse
 import signal
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..units import counted
 from .common import add_break_lock, number, whole_number
+from .hosts import add_hosts, hosts_document, launched, on_all_hosts, printed_lines, say_hosts
 from .terminal import say, show_json
 from .verbs import Verb
+
+if TYPE_CHECKING:
+    from ..generator import GenerateReport
+    from ..runner.hosts.control import Control
+    from ..runner.hosts.launch import Launch
+    from ..runner.hosts.meeting import Meeting
+    from ..runner.hosts.serving import Serving
+    from ..runner.hosts.sharing import HostShare
+    from ..schema.dataset import DatasetSpec
+    from ..storage.base import Storage
 
 EXAMPLES = """examples:
   iobench generate demo --to /tmp/iobench-demo
@@ -54,36 +66,107 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--workers",
         type=whole_number,
         metavar="N",
-        help="number of processes (default: one for each core)",
+        help="number of processes on each host (default: one for each core)",
     )
     add_break_lock(parser)
+    add_hosts(parser, ranks=False)
 
 
 def run(args: argparse.Namespace) -> int:
     from ..errors import UsageError
-    from ..generator import generate
     from ..storage import open_storage
     from ..storage.base import Guarded
-    from ..units import format_bytes, format_duration, format_rate
-    from .live import progress_bar
 
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers must be at least 1, but is {args.workers}")
-    spec = _spec(args)
-    storage = open_storage(args.to)
-    if isinstance(storage, Guarded):
-        storage.check_target()
-    target = storage.url
+    if printed_lines(args):
+        return 0
+    launch = launched(args)
+
+    def prepared() -> tuple[DatasetSpec, Storage]:
+        spec, storage = _spec(args), open_storage(args.to)
+        if isinstance(storage, Guarded):
+            storage.check_target()
+        return spec, storage
+
+    if launch is not None:
+        return _on_all_hosts(launch, args, prepared)
+    spec, storage = prepared()
+    _print(args, _generated(args, spec, storage), storage.url)
+    return 0
+
+
+def _generated(
+    args: argparse.Namespace, spec: DatasetSpec, storage: Storage, **more: Any
+) -> GenerateReport:
+    from ..generator import generate
+    from .live import progress_bar
+
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, finished shards are kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with progress_bar("generating", quiet=getattr(args, "quiet", False)) as tell:
-        report = generate(
+        return generate(
             spec,
             storage,
             workers=args.workers,
             progress=lambda p: tell(p.done_bytes, p.total_bytes),
             break_lock=args.break_lock,
+            **more,
         )
+
+
+def _on_all_hosts(
+    launch: Launch,
+    args: argparse.Namespace,
+    prepared: Callable[[], tuple[DatasetSpec, Storage]],
+) -> int:
+    """Each host writes a share of the units; the first one claims the place, and completes it."""
+    from ..generator.engine import marker_hash, write_share
+    from ..generator.target import dataset_id
+    from ..generator.writer import UnitResult
+    from ..runner.hosts.sharing import SharedTasks, Sharing
+
+    def same(plan: tuple[DatasetSpec, Storage]) -> dict[str, str]:
+        spec, storage = plan
+        return {"to": storage.url, "spec": dataset_id(spec)}
+
+    def lead(control: Control, plan: tuple[DatasetSpec, Storage]) -> int:
+        spec, storage = plan
+        shared = SharedTasks(
+            control,
+            UnitResult,
+            weigh=lambda result: int(result.shard_size.sum()),
+            seen=lambda: marker_hash(storage),
+        )
+        _print(args, _generated(args, spec, storage, run=shared), storage.url, shared.hosts)
+        return 0
+
+    def join(meeting: Meeting, plan: tuple[DatasetSpec, Storage]) -> Serving:
+        spec, storage = plan
+        return Sharing(
+            meeting,
+            lambda order, check: write_share(
+                spec,
+                storage,
+                order.tasks,
+                marker=order.seen,
+                workers=args.workers,
+                check=check,
+            ),
+        )
+
+    return on_all_hosts(launch, args, prepared, same, lead=lead, join=join)
+
+
+def _print(
+    args: argparse.Namespace,
+    report: GenerateReport,
+    target: str,
+    hosts: Sequence[HostShare] = (),
+) -> None:
+    """``hosts``: what each of them wrote, where there are several."""
+    from ..units import format_bytes, format_duration, format_rate
+
     header = report.manifest.header
     rate = report.written_bytes / report.wall_s if report.wall_s > 0 else 0.0
     if args.json:
@@ -100,14 +183,15 @@ def run(args: argparse.Namespace) -> int:
             "wall_s": report.wall_s,
             "write_bytes_per_s": rate if report.written_bytes else None,
             "workers": report.workers,
+            **hosts_document(hosts),
         }
         show_json(document)
-        return 0
+        return
     counts = f"{counted(header.samples, 'sample')} and {counted(header.shards, 'shard')}"
     what = f"{format_bytes(header.stored_bytes)} in {counts}"
     if not report.written_samples:
         say(f"nothing to do: {target} already holds this dataset, {what}")
-        return 0
+        return
     resumed = (
         ""
         if report.written_samples == header.samples
@@ -115,10 +199,10 @@ def run(args: argparse.Namespace) -> int:
     )
     speed = f"at {format_rate(rate)}, durable, in {format_duration(report.wall_s)}"
     say(f"generated {what}{resumed} {speed}: {target}")
-    return 0
+    say_hosts(hosts)
 
 
-def _spec(args: argparse.Namespace) -> Any:
+def _spec(args: argparse.Namespace) -> DatasetSpec:
     from ..dataset import load_dataset_spec
     from ..errors import UsageError
     from ..schema.dataset import resized

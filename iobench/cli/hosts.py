@@ -1,20 +1,24 @@
-"""Flags of runs on many hosts, and how such a run goes."""
+"""Flags of commands on many hosts, and how such a command goes."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ..units import format_bytes, format_duration, format_rate
 from .common import duration, whole_number
-from .terminal import note, show_data
+from .terminal import note, say, show_data
 
 if TYPE_CHECKING:
     from ..runner.hosts.control import Control
     from ..runner.hosts.launch import Launch
     from ..runner.hosts.meeting import Meeting
+    from ..runner.hosts.serving import Serving
+    from ..runner.hosts.sharing import HostShare
     from ..runner.plan import Plan
 
 T = TypeVar("T")
@@ -155,3 +159,48 @@ def tell_end(meeting: Meeting, args: argparse.Namespace) -> None:
     """Say on a host that is not the controller where the results are."""
     first = meeting.hosts[0].label
     note(f"the run has ended; its results are on {first}", quiet=args.quiet)
+
+
+def on_all_hosts(
+    launch: Launch,
+    args: argparse.Namespace,
+    make: Callable[[], T],
+    same: Callable[[T], Mapping[str, str]],
+    *,
+    lead: Callable[[Control, T], int],
+    join: Callable[[Meeting, T], Serving],
+) -> int:
+    """Do something together with the other hosts of the job; return the exit code of all of them.
+
+    ``make`` and ``same`` as in ``come_together``. ``lead`` does it as the controller, and returns
+    the exit code; ``join`` makes what serves the controller on another host.
+    """
+    from ..runner.hosts.control import led
+    from ..runner.hosts.serving import error_of
+
+    def named_same(plan: T) -> Mapping[str, str]:
+        return {"verb": f"iobench {args.verb}", **same(plan)}
+
+    meeting, plan, control = come_together(launch, args, lambda met: make(), named_same)
+    if control is not None:
+        return led(control, lambda: lead(control, plan), lambda code: code)
+    bye = join(meeting, plan).serve()
+    if bye.why:
+        raise error_of(bye)
+    tell_end(meeting, args)
+    return bye.code
+
+
+def say_hosts(hosts: Sequence[HostShare]) -> None:
+    """A line for each host and its share of the work, the slowest first."""
+    for host in sorted(hosts, key=lambda each: -(each.took_s or 0.0)):
+        if host.took_s is None:
+            say(f"  {host.name}: did not end its share")
+            continue
+        done, rate = format_bytes(host.done_bytes), host.done_bytes / max(host.took_s, 1e-9)
+        say(f"  {host.name}: {done} in {format_duration(host.took_s)}, {format_rate(rate)}")
+
+
+def hosts_document(hosts: Sequence[HostShare]) -> dict[str, list[dict[str, object]]]:
+    """The same for --json, in the hosts' order; nothing where one host did all."""
+    return {"hosts": [asdict(host) for host in hosts]} if hosts else {}

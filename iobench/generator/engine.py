@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import __version__
-from ..errors import InterruptedRun
+from ..documents import MAX_DOCUMENT_BYTES
+from ..errors import InterruptedRun, MissingObjectError, StorageError
 from ..registry import FORMATS
 from ..schema.dataset import DatasetSpec
-from ..schema.manifest import Manifest
+from ..schema.manifest import MARKER, Manifest, hash_bytes
 from ..storage.base import Storage
+from ..storage.catalog import innermost, read_object
 from ..storage.locks.lock import Lease
 from . import journal, target
 from .listing import require_shards
 from .manifest import drop_journal, publish
 from .plan import ShardPlan, plan_shards
-from .pool import default_workers, run_tasks
+from .pool import RunTasks, default_workers, run_tasks
 from .writer import UnitResult, UnitWriter
 
 log = logging.getLogger(__name__)
+
+_VISIBLE_S = 65.0
+"""How long another host waits for the marker: NFS clients keep a directory for up to 60 s."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,11 +61,13 @@ def generate(
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     break_lock: bool = False,
+    run: RunTasks = run_tasks,
 ) -> GenerateReport:
     """Generate the dataset at the root of ``storage``, finish it, or find that it is complete.
 
     The bytes depend on the spec alone. ``workers`` None means one per core; 0 means this process.
     ``break_lock``: take over a lock whose holder is on another host and shows no sign of life.
+    ``run``: who writes the units; every one is durable when its result is known.
 
     Raises SpecError, TargetRefusedError (the place is not empty and not this dataset's, or another
     process works there), DatasetError (it is complete, but shards are missing), StorageError
@@ -93,7 +100,7 @@ def generate(
             "generating %s at %s: %d of %d units to do, by %d workers",
             *(spec.name, storage.url, len(todo), plan.unit_count, count),
         )
-        units = _write_units(spec, plan, storage, todo, count, progress, state.finished, lease)
+        units = _write_units(spec, plan, storage, todo, count, progress, state.finished, lease, run)
         try:
             for result in units:
                 results[result.unit] = result
@@ -130,6 +137,7 @@ def _write_units(
     progress: Callable[[Progress], None] | None,
     finished: dict[int, UnitResult],
     lease: Lease,
+    run: RunTasks,
 ) -> Iterator[UnitResult]:
     unit_bytes = plan.unit_bytes()
     done_bytes = int(sum(int(unit_bytes[unit]) for unit in finished))
@@ -147,6 +155,66 @@ def _write_units(
                 )
             )
 
+    tell()
+    make = _maker(spec, plan, storage)
+    for result in run(todo, make, workers=workers, check=lease.check):
+        done_bytes += int(unit_bytes[result.unit])
+        done_samples += len(result.offset)
+        tell()
+        yield result
+
+
+def write_share(
+    spec: DatasetSpec,
+    storage: Storage,
+    units: Sequence[int],
+    *,
+    marker: str,
+    workers: int | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Generator[UnitResult, None, None]:
+    """Write some units of a dataset that another host generates, and yield what was written.
+
+    ``marker``: the hash of the marker with which that host has claimed the place. ``check`` is
+    called about once a second. Raises StorageError if this host does not see it, and as
+    ``run_tasks``.
+    """
+    if not units:
+        return
+    _await_marker(storage, marker, check)
+    count = default_workers(len(units)) if workers is None else min(workers, len(units))
+    make = _maker(spec, plan_shards(spec), storage)
+    yield from run_tasks(units, make, workers=count, check=check)
+
+
+def marker_hash(storage: Storage) -> str:
+    """A hash of the marker, which is another one for each claim; '' without a marker."""
+    try:
+        text = read_object(innermost(storage), MARKER, max_bytes=MAX_DOCUMENT_BYTES)
+    except MissingObjectError:
+        return ""
+    return hash_bytes(text)
+
+
+def _await_marker(storage: Storage, marker: str, check: Callable[[], None]) -> None:
+    """Wait until the marker is seen here: an NFS client may look for new files each minute only."""
+    deadline = time.monotonic() + _VISIBLE_S
+    while marker_hash(storage) != marker:
+        if time.monotonic() > deadline:
+            raise StorageError(
+                f"{storage.url} is another place than on the first host, which has begun the "
+                "dataset there: its marker is not seen here",
+                remedy="name a directory or URL that all hosts share",
+            )
+        check()
+        time.sleep(0.2)
+
+
+def _maker(
+    spec: DatasetSpec, plan: ShardPlan, storage: Storage
+) -> Callable[[], Callable[[int], UnitResult]]:
+    """What makes, in each worker, the function that writes a unit and records it."""
+
     def make() -> Callable[[int], UnitResult]:
         writer = UnitWriter(spec, plan, storage)
 
@@ -157,9 +225,4 @@ def _write_units(
 
         return work
 
-    tell()
-    for result in run_tasks(todo, make, workers=workers, check=lease.check):
-        done_bytes += int(unit_bytes[result.unit])
-        done_samples += len(result.offset)
-        tell()
-        yield result
+    return make

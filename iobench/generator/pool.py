@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..errors import IobenchError, WorkerError
 from ..interrupts import defer_interrupts
@@ -50,6 +50,20 @@ def working_on(what: str) -> None:
     if _note is not None:
         text = what.encode("utf-8", "surrogateescape")[: _NOTE_BYTES - 2]
         _note[: 2 + len(text)] = len(text).to_bytes(2, "little") + text
+
+
+class RunTasks(Protocol):
+    """``run_tasks``, or what does the same on several hosts."""
+
+    def __call__(
+        self,
+        tasks: Sequence[int],
+        make: Callable[[], Callable[[int], T]],
+        *,
+        workers: int,
+        remedy: str = ...,
+        check: Callable[[], None] = ...,
+    ) -> Iterator[T]: ...
 
 
 def run_tasks(

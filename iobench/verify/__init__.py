@@ -7,13 +7,13 @@ error of the storage says nothing about the data.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 
 from ..errors import StorageError
-from ..generator.pool import default_workers, run_tasks
+from ..generator.pool import RunTasks, default_workers, run_tasks
 from ..schema.manifest import Manifest
 from ..storage.base import Storage
-from ..storage.catalog import innermost, local_root
+from ..storage.catalog import exists, innermost, local_root
 from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, PartialReport, Unreadable, VerifyReport
 from .shards import ShardChecker
 
@@ -21,6 +21,7 @@ __all__ = ["MAX_DAMAGES", "MAX_UNREADABLE", "Damage", "Unreadable", "VerifyRepor
 
 _TASK_BYTES = 64 << 20
 _TASK_SHARDS = 1000
+_REMEDY = "a shard that can't be read may be damaged: try to read it with another program"
 
 
 def verify(
@@ -29,25 +30,21 @@ def verify(
     *,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    run: RunTasks = run_tasks,
 ) -> VerifyReport:
     """Read and compare everything.
 
     ``workers``: processes (default: by the number of cores). ``progress``: called with (bytes done,
-    bytes in total). Damage, and what can't be read, is in the report and not raised. Raises
-    WorkerError.
+    bytes in total). ``run``: who checks the tasks. Damage, and what can't be read, is in the report
+    and not raised. Raises WorkerError.
     """
     start = time.monotonic()
     tasks = _tasks(manifest)
     count = default_workers(len(tasks)) if workers is None else workers
     total = PartialReport()
     stopped = False
-
-    def make() -> Callable[[int], PartialReport]:
-        checker = ShardChecker(storage, manifest)
-        return lambda task: checker.check(tasks[task])
-
-    remedy = "a shard that can't be read may be damaged: try to read it with another program"
-    results = run_tasks(range(len(tasks)), make, workers=count, remedy=remedy)
+    make = _maker(storage, manifest, tasks)
+    results = run(range(len(tasks)), make, workers=count, remedy=_REMEDY)
     try:
         for part in results:
             total.add(part)
@@ -60,7 +57,12 @@ def verify(
     finally:
         results.close()  # type: ignore[attr-defined]
     if total.samples or total.damages or not total.missing or _shows_anything(storage):
-        total.damages += total.missing
+        for missing in total.missing:
+            if _sees(storage, missing.shard):
+                what = f"{missing.what}; but it is there now, as this host sees it"
+                total.unreadable.append(Unreadable(missing.shard, what))
+            else:
+                total.damages.append(missing)
     else:
         total.unreadable += [Unreadable(shard, what) for shard, _, what in total.missing]
     damages = sorted(total.damages, key=lambda d: (d.shard, -1 if d.sample is None else d.sample))
@@ -73,6 +75,47 @@ def verify(
         stopped=stopped,
         wall_s=time.monotonic() - start,
     )
+
+
+def check_share(
+    storage: Storage,
+    manifest: Manifest,
+    tasks: Sequence[int],
+    *,
+    host: str,
+    workers: int | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Generator[PartialReport, None, None]:
+    """Compare some tasks of a verification that another host leads; ``host``: this one's name.
+
+    ``check`` is called about once a second. Raises WorkerError.
+    """
+    if not tasks:
+        return
+    count = default_workers(len(tasks)) if workers is None else min(workers, len(tasks))
+    make = _maker(storage, manifest, _tasks(manifest))
+    for part in run_tasks(tasks, make, workers=count, remedy=_REMEDY, check=check):
+        yield part.seen_by(host)
+
+
+def _maker(
+    storage: Storage, manifest: Manifest, tasks: Sequence[range]
+) -> Callable[[], Callable[[int], PartialReport]]:
+    """What makes, in each worker, the function that compares a task."""
+
+    def make() -> Callable[[int], PartialReport]:
+        checker = ShardChecker(storage, manifest)
+        return lambda task: checker.check(tasks[task])
+
+    return make
+
+
+def _sees(storage: Storage, key: str) -> bool:
+    """Whether an object that was missing for another host, or a moment ago, is there."""
+    try:
+        return exists(storage, key)
+    except StorageError:
+        return False
 
 
 def _shows_anything(storage: Storage) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 MAX_DAMAGES = 100
@@ -67,6 +67,19 @@ class PartialReport:
     damages: list[Damage] = field(default_factory=list)
     missing: list[Damage] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
+
+    def seen_by(self, host: str) -> PartialReport:
+        """The same, with the name of the host that has read it in each finding."""
+
+        def told(what: str) -> str:
+            return f"{what} (seen by {host})"
+
+        return replace(
+            self,
+            damages=[each._replace(what=told(each.what)) for each in self.damages],
+            missing=[each._replace(what=told(each.what)) for each in self.missing],
+            unreadable=[each._replace(what=told(each.what)) for each in self.unreadable],
+        )
 
     def add(self, other: PartialReport) -> None:
         self.shards += other.shards

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ...errors import HostLostError, IobenchError, WorkerError, rebuilt
+from ...errors import HostLostError, InterruptedRun, IobenchError, WorkerError, rebuilt
 from ...measure.nfs import MountStats
 from ...schema.host import Host
 from ...storage.base import Storage
@@ -188,6 +188,26 @@ class Control:
             if peer.lost is None:
                 peer.wire.drain(deadline)
             peer.wire.close()
+
+
+def led(control: Control, act: Callable[[], M], code: Callable[[M], int] = lambda done: 0) -> M:
+    """Do something with the other hosts, and let them go, however it ends.
+
+    ``code``: the exit code of all hosts, where what was done has one. Raises what ``act`` raises.
+    """
+    try:
+        done = act()
+    except IobenchError as error:
+        control.say_bye(error.exit_code, str(error))
+        raise
+    except KeyboardInterrupt:
+        control.say_bye(InterruptedRun.exit_code, "interrupted")
+        raise
+    except BaseException:
+        control.say_bye(1, "the controller has failed")
+        raise
+    control.say_bye(code(done))
+    return done
 
 
 class HostsAgent(HostAgent):

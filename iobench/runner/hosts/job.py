@@ -20,10 +20,11 @@ from ..plan import Plan
 from ..progress import Progress
 from .agent import Agent
 from .barrier import round_trip_s
-from .control import Control, HostsAgent
+from .control import Control, HostsAgent, led
 from .crew import HostsRanks
 from .meeting import Meeting
-from .words import Ask, Bye
+from .serving import error_of
+from .words import Ask
 
 log = logging.getLogger(__name__)
 
@@ -146,20 +147,12 @@ def run_as_controller(
     control: Control, plan: Plan, options: Options, progress: Progress
 ) -> tuple[TrainingRecord, Path]:
     """Run the plan on all hosts, and then let the others go. Raises as ``experiment.run``."""
-    try:
+
+    def act() -> tuple[TrainingRecord, Path]:
         check_supported(plan, options)
-        result = run(plan, options, progress, across=HostsJob(control))
-    except IobenchError as error:
-        control.say_bye(error.exit_code, str(error))
-        raise
-    except KeyboardInterrupt:
-        control.say_bye(InterruptedRun.exit_code, "interrupted")
-        raise
-    except BaseException:
-        control.say_bye(1, "the controller has failed")
-        raise
-    control.say_bye(0)
-    return result
+        return run(plan, options, progress, across=HostsJob(control))
+
+    return led(control, act)
 
 
 # Another host
@@ -179,14 +172,7 @@ def serve(meeting: Meeting, plan: Plan, results: Path) -> None:
         except (HostLostError, InterruptedRun) as error:
             raise _with_part(error, bench, meeting) from None
     if bye.why:
-        raise _with_part(_error_of(bye), bench, meeting)
-
-
-def _error_of(bye: Bye) -> IobenchError:
-    kind = InterruptedRun if bye.code == InterruptedRun.exit_code else IobenchError
-    error = kind(f"the run has ended: {bye.why}")
-    error.exit_code = bye.code
-    return error
+        raise _with_part(error_of(bye), bench, meeting)
 
 
 def _with_part(error: IobenchError, bench: Bench, meeting: Meeting) -> IobenchError:

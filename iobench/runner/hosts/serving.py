@@ -112,3 +112,11 @@ class Serving:
             self.wire.send(Interrupted())
         if time.monotonic() - self._interrupted > PATIENCE_S:
             raise InterruptedRun("interrupted; the controller did not end the run")
+
+
+def error_of(bye: Bye) -> IobenchError:
+    """The error with which the run has ended."""
+    kind = InterruptedRun if bye.code == InterruptedRun.exit_code else IobenchError
+    error = kind(f"the run has ended: {bye.why}")
+    error.exit_code = bye.code
+    return error

@@ -28,10 +28,13 @@ import numpy as np
 
 from ... import errors
 from ...errors import HostLostError, IobenchError
-from ...measure import nfs
+from ...generator import writer
+from ...measure import depth, nfs
 from ...schema import accelerator, host, job, resources, training, workload
 from ...schema.base import OpenRecord, Record, Strict
+from ...verify import report
 from .. import agent, fetches, messages
+from ..curve import places
 from . import words
 from .words import Beat
 
@@ -62,6 +65,7 @@ _ARRAYS = {
 _MODULES = (
     *(messages, words, errors, agent, fetches),
     *(accelerator, host, job, resources, training, workload),
+    *(writer, report, depth, places),
 )
 
 
@@ -237,5 +241,9 @@ def _classes(module: types.ModuleType) -> Iterable[type]:
         for each in vars(module).values()
         if isinstance(each, type)
         and each.__module__ == module.__name__
-        and (is_dataclass(each) or issubclass(each, (Record, OpenRecord, Strict, IobenchError)))
+        and (
+            is_dataclass(each)
+            or issubclass(each, (Record, OpenRecord, Strict, IobenchError))
+            or (issubclass(each, tuple) and hasattr(each, "_fields"))
+        )
     )

@@ -117,6 +117,17 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class DoTasks:
+    """Do these tasks of the verb, send each result as Part, and Shared at the end, or Refused.
+
+    ``seen``: what you must see at the place of the work, too, see ``sharing``.
+    """
+
+    tasks: tuple[int, ...]
+    seen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """The run is over. ``why``: what went wrong, or empty; ``code``: the exit code for it."""
 
@@ -167,6 +178,18 @@ class Told:
     """What was asked for."""
 
     value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The result of one task."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """All tasks of the order are done."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,179 @@
+"""Numbered tasks that all hosts of a job share, of which the controller gets every result.
+
+``SharedTasks`` stands in for ``generator.pool.run_tasks``, so a verb whose work is numbered tasks
+runs over many hosts as it does on one: each host does its share with workers of its own, and what
+is done with the results (a manifest, a report) is done once, by the controller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import Any, TypeVar
+
+from ...errors import HostLostError, IobenchError, WorkerError
+from ...generator.pool import run_tasks
+from .control import Control, Peer, named
+from .meeting import Meeting
+from .serving import Serving
+from .wire import SILENCE_S, lost
+from .words import Alive, DoTasks, Part, Refused, Shared
+
+T = TypeVar("T")
+
+BEAT_S = 1.0
+"""Time between two signs of life of a host that works on its share."""
+
+
+def share_of_tasks(tasks: Sequence[int], host: int, hosts: int) -> list[int]:
+    """The tasks of one host of so many: every task is one host's, and each has equally many."""
+    return list(tasks[host::hosts])
+
+
+@dataclass(kw_only=True)
+class HostShare:
+    """What one host did. ``took_s``: until its last result; None: it has not done all."""
+
+    name: str
+    tasks: int = 0
+    done_bytes: int = 0
+    took_s: float | None = None
+
+
+class SharedTasks:
+    """``run_tasks`` over all hosts: see there.
+
+    ``kind``: of the results, and ``weigh`` their bytes. ``seen`` is sent with the order: what the
+    other hosts need to see at the same place before they begin.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        kind: type[Any],
+        weigh: Callable[[Any], int],
+        seen: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.control, self.kind, self.weigh, self.seen = control, kind, weigh, seen
+        self.hosts = [HostShare(name=host.label) for host in control.meeting.hosts]
+        self._began = 0.0
+
+    def __call__(
+        self,
+        tasks: Sequence[int],
+        make: Callable[[], Callable[[int], T]],
+        *,
+        workers: int,
+        remedy: str = "run the same command again: finished work is kept",
+        check: Callable[[], None] = lambda: None,
+    ) -> Iterator[T]:
+        """Also raises HostLostError, and the error of a task of another host with its name."""
+        peers, count = self.control.peers, len(self.hosts)
+        self._began = time.monotonic()
+        seen = self.seen()
+        for peer in peers:
+            peer.send(DoTasks(tuple(share_of_tasks(tasks, peer.host.index, count)), seen))
+            peer.heard = time.monotonic()
+        busy = list(peers)
+        arrived: deque[T] = deque()
+
+        def look() -> None:
+            check()
+            for peer in list(busy):
+                if self._hear(peer, arrived):
+                    busy.remove(peer)
+
+        mine = share_of_tasks(tasks, 0, count)
+        if mine:
+            here = min(workers, len(mine))
+            for result in run_tasks(mine, make, workers=here, remedy=remedy, check=look):
+                self._count(0, result)
+                yield result
+                while arrived:
+                    yield arrived.popleft()
+        self._end(0)
+        while busy or arrived:
+            while arrived:
+                yield arrived.popleft()
+            wait([peer.wire.connection for peer in busy], timeout=0.2)
+            look()
+
+    def _hear(self, peer: Peer, arrived: deque[Any]) -> bool:
+        """Take what a host has sent until now; return whether its share is done."""
+        while peer.ready():
+            message = peer.next()
+            match message:
+                case Part(value) if isinstance(value, self.kind):
+                    self._count(peer.host.index, value)
+                    arrived.append(value)
+                case Shared():
+                    self._end(peer.host.index)
+                    return True
+                case Refused(error):
+                    raise named(error, peer.host)
+                case Alive():
+                    pass
+                case _:
+                    raise WorkerError(f"{peer.host.label} has answered {type(message).__name__}")
+        if time.monotonic() - peer.heard > SILENCE_S:
+            peer.lost = lost(peer.host.label, f"it was silent for {SILENCE_S} s")
+            raise peer.lost
+        return False
+
+    def _count(self, host: int, result: object) -> None:
+        self.hosts[host].tasks += 1
+        self.hosts[host].done_bytes += self.weigh(result)
+
+    def _end(self, host: int) -> None:
+        self.hosts[host].took_s = time.monotonic() - self._began
+
+
+Work = Callable[[DoTasks, Callable[[], None]], Generator[object, None, None]]
+"""Does a share: yields the results, and calls what it is given about once a second."""
+
+
+class Sharing(Serving):
+    """A host that is not the controller: it does its share with ``work``."""
+
+    def __init__(self, meeting: Meeting, work: Work) -> None:
+        super().__init__(meeting)
+        self.work = work
+
+    def obey(self, message: object) -> None:
+        if isinstance(message, DoTasks):
+            self._do(message)
+        else:
+            super().obey(message)
+
+    def _do(self, order: DoTasks) -> None:
+        beaten = time.monotonic()
+
+        def check() -> None:
+            nonlocal beaten
+            self.look()
+            if (now := time.monotonic()) - beaten >= BEAT_S:
+                beaten = now
+                self.wire.send(Alive({}))
+            self.obey_all()
+            if self.bye is not None:
+                raise _Over
+
+        try:
+            with closing(self.work(order, check)) as results:
+                for result in results:
+                    self.wire.send(Part(result))
+            self.wire.send(Shared())
+        except _Over:
+            pass
+        except HostLostError:
+            raise
+        except IobenchError as error:
+            self.wire.send(Refused(error))
+
+
+class _Over(Exception):
+    """The controller has ended the job while this host was at work."""

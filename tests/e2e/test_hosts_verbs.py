@@ -1,0 +1,139 @@
+"""generate, verify and probe over several hosts: here they are processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.generator.writer import UnitWriter
+from iobench.schema.manifest import MANIFEST
+from tests.hosts import ended, job
+from tests.processes import in_process, wait_until
+
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.slow]
+
+SPEC = ("demo", "--samples", 3400, "--set", "format=files", "--set", "sample_size.mean=512B")
+SPEC += ("--set", "content=raw", "--set", "samples_per_shard=null")
+"""Four units of work: 1,000 files each, and the rest."""
+
+
+def generate(to: Path, *words: object) -> tuple[object, ...]:
+    return ("generate", *SPEC, "--to", to, "--workers", 1, "--quiet", *words)
+
+
+def header_of(data: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((data / MANIFEST).read_text())
+    return {key: value for key, value in found.items() if key != "created"}
+
+
+def shards_of(data: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(data)): path.read_bytes()
+        for path in sorted(data.rglob("*"))
+        if path.is_file() and not path.name.startswith(".") and path.name != MANIFEST
+    }
+
+
+def units_done(data: Path) -> int:
+    return len(list((data / ".iobench-journal").glob("*.json")))
+
+
+def hang() -> None:
+    """No unit of this host ends."""
+
+    def write(self: UnitWriter, unit: int) -> None:
+        time.sleep(120)
+
+    UnitWriter.write = write  # type: ignore[assignment]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset as one host writes it."""
+    path = tmp_path_factory.mktemp("alone") / "data"
+    assert in_process(*generate(path))[0] == 0
+    return path
+
+
+def test_three_hosts_write_the_dataset_that_one_host_writes(alone: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    first, *others = ended(job(tmp_path, *generate(data), hosts=3, of={0: ["--json"]}))
+    assert [each.code for each in (first, *others)] == [0, 0, 0], first.err
+    assert header_of(data) == header_of(alone)
+    assert shards_of(data) == shards_of(alone)
+    told = json.loads(first.out)["hosts"]
+    assert [each["tasks"] for each in told] == [2, 1, 1]
+    assert all(each["took_s"] > 0 for each in told)
+    again = ended(job(tmp_path, *generate(data)))
+    assert [each.code for each in again] == [0, 0]
+    assert "nothing to do" in again[0].out
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_without_one_host_there_is_no_manifest_and_the_rest_can_be_resumed(
+    alone: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    data = tmp_path / "data"
+    commands = job(tmp_path, *generate(data), before={1: hang})
+    wait_until(lambda: units_done(data) == 2, "the first host does not do its share")
+    os.kill(commands[1].pid, how)
+    first, second = ended(commands)
+    if how == signal.SIGKILL:
+        assert (first.code, second.code) == (1, -signal.SIGKILL)
+        assert "host 1 (" in first.err
+    else:
+        assert (first.code, second.code) == (130, 130)
+    assert not (data / MANIFEST).exists()
+    assert units_done(data) == 2
+    assert in_process(*generate(data))[0] == 0
+    assert shards_of(data) == shards_of(alone)
+
+
+def test_a_lost_first_host_leaves_no_manifest_and_no_worker(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    commands = job(tmp_path, *generate(data), before={0: hang})
+    wait_until(lambda: units_done(data) == 2, "the second host does not do its share")
+    os.kill(commands[0].pid, signal.SIGKILL)
+    first, second = ended(commands)
+    assert (first.code, second.code) == (-signal.SIGKILL, 1)
+    assert "host 0 (" in second.err
+    assert not (data / MANIFEST).exists()
+
+
+def test_hosts_that_write_to_other_places_are_refused(tmp_path: Path) -> None:
+    words = generate(tmp_path / "a")
+    found = ended(job(tmp_path, *words, of={1: ["--to", tmp_path / "b"]}))
+    assert [each.code for each in found] == [2, 2]
+    assert all("host 1 (" in each.err and "writes to" in each.err for each in found)
+    found = ended(job(tmp_path, *words, of={1: ["--seed", 9]}))
+    assert [each.code for each in found] == [2, 2]
+    assert not (tmp_path / "a").exists()
+
+
+def test_two_hosts_verify_each_a_share_and_one_reports(alone: Path, tmp_path: Path) -> None:
+    found = ended(job(tmp_path, "verify", alone, "--quiet"))
+    assert [each.code for each in found] == [0, 0], found[0].err
+    assert "ok: 3,400 samples" in found[0].out
+    assert found[0].out.count("host ") == 2
+    assert "host" not in found[1].out
+    shards = sorted((alone / "data").rglob("*.bin"))
+    damaged = shards[0], shards[1500]  # of the first host's share, and of the second one's
+    before = [path.read_bytes() for path in damaged]
+    try:
+        for path, content in zip(damaged, before, strict=True):
+            path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+        first, second = ended(job(tmp_path, "verify", alone, "--quiet", of={0: ["--json"]}))
+    finally:
+        for path, content in zip(damaged, before, strict=True):
+            path.write_bytes(content)
+    assert (first.code, second.code) == (1, 1)
+    report = json.loads(first.out)
+    assert report["shards"] == 3400
+    told = [each["what"] for each in report["damages"]]
+    assert ["(seen by host 1" in what for what in told] == [False, True]
