@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from .common import add_origin, duration, whole_number
+from .hosts import add_hosts, launched, on_all_hosts, printed_lines
 from .verbs import DOCUMENTS, Verb
+
+if TYPE_CHECKING:
+    from ..runner.curve.reader import Together
+    from ..runner.curve.target import Target
+    from ..runner.hosts.control import Control
+    from ..runner.hosts.launch import Launch
+    from ..runner.hosts.meeting import Meeting
+    from ..runner.hosts.serving import Serving
 
 EXAMPLES = """examples:
   iobench probe /mnt/fast/resnet50
@@ -35,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         default=256,
         metavar="N",
-        help="largest number of reads in flight (default: 256)",
+        help="largest number of reads in flight, on each host (default: 256)",
     )
     parser.add_argument(
         "--time",
@@ -45,6 +59,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help=f"how long to measure at most, all curves together (default: {_TIME})",
     )
+    add_hosts(parser, ranks=False)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,17 +86,63 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--time must be at most {MAX_TIME_S} s, but is {args.time_s:g} s")
     requests = parse_requests(args.request) if args.request is not None else []
     least = min(requests, default=DEFAULT_REQUEST)
-    with open_target(args.url, origin=args.origin, least_bytes=least) as target:
-        plan = plan_probe(target, requests, max_in_flight=args.max_in_flight, budget_s=args.time_s)
-        note(plan.announcement(), quiet=args.quiet)
-        live = Live(quiet=args.quiet, lines=True)
-        live.expect(min(plan.usual_s, plan.budget_s))
-        try:
-            probe = run_probe(plan, tell=live.phase)
-        finally:
-            live.close()
-    print_report(args.format, probe, sections(probe))
-    return 0
+    if printed_lines(args):
+        return 0
+    launch = launched(args)
+    with ExitStack() as held:
+
+        def prepared() -> Target:
+            return held.enter_context(open_target(args.url, origin=args.origin, least_bytes=least))
+
+        def measure(target: Target, together: Together | None = None) -> int:
+            plan = plan_probe(
+                target,
+                requests,
+                max_in_flight=args.max_in_flight,
+                budget_s=args.time_s,
+                hosts=len(together.names) if together else 1,
+            )
+            note(plan.announcement(), quiet=args.quiet)
+            live = Live(quiet=args.quiet, lines=True)
+            live.expect(min(plan.usual_s, plan.budget_s))
+            try:
+                probe = run_probe(plan, tell=live.phase, together=together)
+            finally:
+                live.close()
+            print_report(args.format, probe, sections(probe))
+            return 0
+
+        if launch is None:
+            return measure(prepared())
+        return _on_all_hosts(launch, args, prepared, measure, held)
+
+
+def _on_all_hosts(
+    launch: Launch,
+    args: argparse.Namespace,
+    prepared: Callable[[], Target],
+    measure: Callable[[Target, Together], int],
+    held: ExitStack,
+) -> int:
+    """All hosts read at the same time, as the first one says."""
+    from ..runner.hosts.localreads import LocalReads
+    from ..runner.hosts.reads import HostsTogether
+    from ..runner.hosts.serving import Serving
+
+    def same(target: Target) -> dict[str, str]:
+        return {"data": target.storage.url, "objects": target.fingerprint()}
+
+    def local(target: Target) -> LocalReads:
+        folder = held.enter_context(TemporaryDirectory(prefix="iobench-probe-"))
+        return LocalReads(target.storage, Path(folder))
+
+    def lead(control: Control, target: Target) -> int:
+        return measure(target, HostsTogether(control, local(target)))
+
+    def join(meeting: Meeting, target: Target) -> Serving:
+        return Serving(meeting, local(target))
+
+    return on_all_hosts(launch, args, prepared, same, lead=lead, join=join)
 
 
 VERB = Verb(

@@ -48,6 +48,8 @@ def sections(probe: StorageProbe) -> list[Section]:
         found += _drawn(curve, f"curve-{number}")
     if probe.large is not None and probe.large.points:
         found += _drawn(probe.large, "curve-large")
+    if probe.hosts:
+        found.append(_hosts(probe))
     everything = [*probe.curves, *([probe.large] if probe.large else [])]
     found.append(_data(everything))
     notes = list(probe.notes)
@@ -60,6 +62,47 @@ def sections(probe: StorageProbe) -> list[Section]:
         notes.append("p99 needs 100 reads, and p99.9 needs 1,000")
     found.append(Items(id="notes", title="Notes", items=tuple(Item(text=note) for note in notes)))
     return found
+
+
+def _hosts(probe: StorageProbe) -> Table:
+    """What each host got together with the others and alone, the slowest first."""
+    columns: tuple[Column, ...] = (
+        Column(name="host", label="host"),
+        Column(name="in_flight", label="in flight", unit="count", align="right"),
+        Column(name="joint_reads_per_s", label="reads/s, all", unit="count", align="right"),
+        Column(name="joint_bytes_per_s", label="bytes/s, all", unit="bytes/s", align="right"),
+        Column(name="joint_latency_p50_s", label="p50, all", unit="s", align="right"),
+        Column(name="alone_reads_per_s", label="reads/s, alone", unit="count", align="right"),
+        Column(name="alone_bytes_per_s", label="bytes/s, alone", unit="bytes/s", align="right"),
+        Column(name="alone_latency_p50_s", label="p50, alone", unit="s", align="right"),
+    )
+
+    def value(rate: Rate | None) -> float | None:
+        return None if rate is None else rate.value
+
+    rows = tuple(
+        Row(
+            cells=(
+                word(host.name),
+                figure(host.in_flight, format_count),
+                figure(host.joint_reads_per_s.value, format_count),
+                figure(host.joint_bytes_per_s.value, format_rate),
+                figure(host.joint_latency_p50_s, format_duration, missing=_TOO_FEW),
+                figure(value(host.alone_reads_per_s), format_count, missing=_TOO_FEW),
+                figure(value(host.alone_bytes_per_s), format_rate, missing=_TOO_FEW),
+                figure(host.alone_latency_p50_s, format_duration, missing=_TOO_FEW),
+            )
+        )
+        for host in sorted(probe.hosts, key=lambda each: each.joint_reads_per_s.value)
+    )
+    missing = {host.not_measured for host in probe.hosts if host.not_measured}
+    return Table(
+        id="hosts",
+        title=f"Each of {len(probe.hosts)} hosts while all read, and alone; the slowest first",
+        columns=columns,
+        rows=rows,
+        notes=tuple(f"not measured alone: {why}" for why in sorted(missing)),
+    )
 
 
 def curve_sections(doc: TrainingRecord) -> list[Section]:

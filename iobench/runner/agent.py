@@ -36,10 +36,22 @@ class CacheState:
 
 @dataclass(frozen=True)
 class Used:
-    """What the host and the client of its NFS mount did between two moments."""
+    """What the host and the client of its NFS mount did between two moments.
+
+    ``hosts``: the same of each host, where there are several; what is above is the first one's.
+    """
 
     resources: Resources
     nfs: NfsTraffic | None
+    hosts: tuple[Used | None, ...] = ()
+
+    @property
+    def throttled_s(self) -> float | None:
+        """How long the CPU quota stopped the host on which that was longest."""
+        all_hosts = self.hosts or (self,)
+        known = [None if each is None else each.resources.throttled_s for each in all_hosts]
+        times = [value for value in known if value is not None]
+        return max(times) if len(times) == len(known) else None
 
 
 class HostAgent:

@@ -84,14 +84,14 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used, gpus: GpuW
         epochs=outcome.epochs,
         complete=outcome.complete,
         cpu_s=outcome.cpu_s,
-        throttled_s=used.resources.throttled_s,
+        throttled_s=used.throttled_s,
         nfs=used.nfs,
         resources=used.resources,
         residency_before=max(known) if known and len(known) == len(residencies) else None,
         workers=workers,
         workers_left_out=left_out,
         hosts=[
-            HostTime(host=place, first_rank=share.start, ranks=len(share))
+            _host_time(place, share, used)
             for place, share in enumerate(bench.shares(phase.accelerators))
         ],
         devices=devices,
@@ -100,3 +100,15 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used, gpus: GpuW
     )
     bench.keep(phase, outcome)
     return repetition_metrics(outcome.events(), context, round_steps=max(1, phase.loading.workers))
+
+
+def _host_time(place: int, share: range, used: Used) -> HostTime:
+    """What is known of a host before the events are looked at."""
+    own = used.hosts[place] if place < len(used.hosts) else None
+    return HostTime(
+        host=place,
+        first_rank=share.start,
+        ranks=len(share),
+        resources=own.resources if own else None,
+        nfs=own.nfs if own else None,
+    )

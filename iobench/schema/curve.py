@@ -76,6 +76,24 @@ class StorageCurve(Record):
     not_measured: str = ""  # why there is no point, or no plateau
 
 
+class ProbeHost(Record):
+    """One of several hosts that probed a storage together.
+
+    ``in_flight``: its reads in flight, at the knee of the curve of all hosts, or at its highest
+    point. ``joint_``: while the others read as well; ``alone_``: while they did nothing.
+    """
+
+    name: str
+    in_flight: Number
+    joint_reads_per_s: Rate
+    joint_bytes_per_s: Rate
+    joint_latency_p50_s: Figure | None = None
+    alone_reads_per_s: Rate | None = None  # None: see not_measured
+    alone_bytes_per_s: Rate | None = None
+    alone_latency_p50_s: Figure | None = None
+    not_measured: str = ""  # why it was not measured alone
+
+
 class StorageProbe(Record):
     """What ``iobench probe`` prints."""
 
@@ -90,4 +108,6 @@ class StorageProbe(Record):
     curves: list[StorageCurve]  # of the requests that were asked for
     large: StorageCurve | None = None  # of another size, to tell operations from bytes
     spent: list[Spent] = []  # of each curve, at its plateau
+    # Of the first curve, which is of all hosts together; empty where one host read.
+    hosts: list[ProbeHost] = []
     notes: list[str] = []

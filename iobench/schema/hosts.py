@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .base import OpenRecord, Record
 from .numbers import Count, Figure
+from .resources import NfsTraffic, Resources
 
 
 class JobHost(OpenRecord):
@@ -37,3 +38,5 @@ class HostTime(Record):
     residency_before: Figure | None = None  # the largest of its epochs
     start_skew_s: Figure | None = None  # the latest start of a rank, plus the error of the clock
     last_share: Figure | None = None  # of the steps: how often one of its ranks was the last
+    resources: Resources | None = None  # counters of this host and its device
+    nfs: NfsTraffic | None = None  # of its mount, if the data is on NFS

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from iobench.generator.writer import UnitWriter
+from iobench.schema.curve import StorageProbe
 from iobench.schema.manifest import MANIFEST
+from iobench.schema.record import TrainingRecord, load_run
 from tests.hosts import ended, job
 from tests.processes import in_process, wait_until
 
@@ -137,3 +139,43 @@ def test_two_hosts_verify_each_a_share_and_one_reports(alone: Path, tmp_path: Pa
     assert report["shards"] == 3400
     told = [each["what"] for each in report["damages"]]
     assert ["(seen by host 1" in what for what in told] == [False, True]
+
+
+def test_two_hosts_probe_together_and_each_alone(alone: Path, tmp_path: Path) -> None:
+    words = ("probe", f"throttled+{alone}?latency=4ms", "--quiet", "--time", "8s")
+    commands = job(tmp_path, *words, "--max-in-flight", 4, of={0: ["--format", "json"]})
+    first, second = ended(commands)
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    probe = StorageProbe.model_validate_json(first.out)
+    curve = probe.curves[0]
+    assert [point.in_flight for point in curve.points][:2] == [2, 4]
+    assert all(point.disjoint for point in curve.points)
+    assert [host.name[:6] for host in probe.hosts] == ["host 0", "host 1"]
+    for host in probe.hosts:
+        assert host.alone_reads_per_s is not None
+    joint = sum(host.joint_reads_per_s.value for host in probe.hosts)
+    assert any(joint == pytest.approx(point.reads_per_s.value) for point in curve.points)
+    assert second.out == ""
+
+
+def test_a_run_of_two_hosts_has_their_joint_curve_and_the_counters_of_each(
+    alone: Path, tmp_path: Path
+) -> None:
+    words: tuple[object, ...] = ("run", "demo", "--data", f"throttled+{alone}?latency=1ms")
+    words += ("--results", tmp_path / "r", "--calibration", "500ms", "--repeat", 1, "--quiet")
+    words += ("--no-knockouts", "--set", "loader.workers=1", "--set", "batch_size=100")
+    found = ended(job(tmp_path, *words))
+    assert [each.code for each in found] == [0, 0], found[0].err + found[1].err
+    (folder,) = (each.parent for each in (tmp_path / "r").glob("*/run.json"))
+    doc = load_run(folder)
+    assert isinstance(doc, TrainingRecord)
+    assert doc.job.curve is not None
+    curve = doc.job.curve.curve
+    assert [point.in_flight % 2 for point in curve.points] == [0] * len(curve.points)
+    assert curve.points[0].in_flight == 2
+    assert any("all 2 hosts together" in note for note in curve.notes)
+    assert doc.job.ceilings["storage_raw"].bytes_per_s
+    (repetition,) = doc.job.repetitions
+    for host in repetition.hosts:
+        assert host.resources is not None
+        assert host.resources.wall_s > 0

@@ -198,7 +198,7 @@ def known_latency_p99(doc: TrainingRecord) -> float | None:
         return float(stated) if isinstance(stated, int | float) and stated > 0 else None
     if doc.job.curve is not None and (points := doc.job.curve.curve.points):
         first = points[0]
-        if first.in_flight == 1 and first.latency_p50_s:
+        if first.in_flight <= max(1, len(doc.hosts)) and first.latency_p50_s:
             return first.latency_p99_s
     return doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p99_s
 
@@ -216,8 +216,9 @@ def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
         return stated, "as the storage states"
     if doc.job.curve is not None and (points := doc.job.curve.curve.points):
         first = points[0]
-        if first.in_flight == 1 and first.latency_p50_s:
-            return first.latency_p50_s, "the median with one read in flight"
+        if first.in_flight <= max(1, len(doc.hosts)) and first.latency_p50_s:
+            each = " on each host" if first.in_flight > 1 else ""
+            return first.latency_p50_s, f"the median with one read in flight{each}"
     median = doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p50_s
     if median:
         return median, "fio's median under its own load"

@@ -26,6 +26,8 @@ from ...schema.workload import AcceleratorSpec, LoaderSpec
 from ...units import format_percent
 from ..agent import HostAgent
 from ..cache import run_cached_phase
+from ..curve.places import Places
+from ..curve.reader import PlaceReader
 from ..loading import Ranks, Tick, Watch, run_phase
 from ..phase import Outcome, Phase
 from ..plan import Plan
@@ -76,6 +78,8 @@ class Bench:
     ranks: Ranks | None = None  # None: processes of this host
     # The ranks of each host, for a number of all ranks; empty where there is one host.
     shares: Callable[[int], Sequence[range]] = lambda ranks: ()
+    # Who reads the places of a curve, whose name and folder are given; None: this host.
+    reader_of: Callable[[Places, str, Path], PlaceReader] | None = None
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     curve: RunCurve | None = None
     loader: LoaderFacts = field(default_factory=LoaderFacts)

@@ -56,11 +56,6 @@ def storage_curve(bench: Bench) -> Ceiling:
     that cache.
     """
     plan = bench.plan
-    if hosts := len(bench.shares(plan.accelerators)):
-        return Ceiling(
-            not_measured=f"a curve is of one host, and this run has {hosts}; 'iobench probe' "
-            "measures that of each"
-        )
     if plan.workload.cache != "cold" and not plan.uncached:
         return Ceiling(
             not_measured=f"with cache={plan.workload.cache} this host's memory may serve the reads"
@@ -79,6 +74,8 @@ def storage_curve(bench: Bench) -> Ceiling:
 def measure(bench: Bench) -> RunCurve:
     """The curve of the plan's own requests, and one of requests of another size.
 
+    Over several hosts it is that of all together, each with an equal part of the reads in flight.
+
     What the second ones are depends on what the first curve shows, see ``second_requests``.
     fio's job files and figures stay in the run's directory, in ``fio``. Raises StorageError, and
     UsageError if there is nothing to read.
@@ -88,6 +85,7 @@ def measure(bench: Bench) -> RunCurve:
     usual = places.median_bytes
     second = second_requests(objects, usual, seed=plan.seed)
     whole = budget_s(bench.seconds)
+    hosts = max(1, len(bench.shares(plan.accelerators)))
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="iobench-curve-") as folder:
         run_dir = Path(folder)
@@ -95,15 +93,20 @@ def measure(bench: Bench) -> RunCurve:
         def curve(places: Places, *, first: int, until_s: float) -> StorageCurve:
             point_s = min(MAX_POINT_S, max(MIN_POINT_S, bench.seconds / _POINTS))
             limits = Limits(
-                max_in_flight=MAX_IN_FLIGHT,
+                max_in_flight=MAX_IN_FLIGHT * hosts,
                 point_s=point_s,
                 per_point_s=point_s + overhead_s(plan.storage),
                 deadline_s=began + until_s,
-                first=first,
+                first=-(-first // hosts) * hosts,
                 reach=plan.reads_in_flight,
                 time_option="--calibration",
             )
-            return CurveMeasurement(plan.storage, places, limits, run_dir=run_dir).run()
+            reader = None
+            if bench.reader_of is not None:
+                reader = bench.reader_of(places, f"{places.order} {first}", run_dir)
+            return CurveMeasurement(
+                plan.storage, places, limits, run_dir=run_dir, reader=reader
+            ).run()
 
         try:
             share = 1.0 if second is None else 1 - _OTHER_SHARE

@@ -8,20 +8,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ... import memory
 from ...analyse.verdict.curve import FLATTENED, has_flattened, rate_of
 from ...errors import NoMemoryError, StorageError
-from ...measure import fio
 from ...measure.depth import Depth
 from ...schema.curve import CurvePoint, StorageCurve
-from ...storage.base import Files, Storage
+from ...storage.base import Storage
 from ...units import counted, format_bytes, format_percent
-from ..agent import CacheState, HostAgent
-from .fio import FioReader
+from ..agent import CacheState
 from .places import Place, Places
-from .threads import ThreadReader
+from .reader import HostReader, PlaceReader
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +41,6 @@ CACHED = 0.01
 
 MEMORY_SHARE = 4
 """Buffers take at most the free memory over this."""
-
-
-class Reader(Protocol):
-    def read(self, places: list[Place], *, in_flight: int, seconds: float, most: int) -> Depth: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +67,7 @@ class CurveMeasurement:
     ``direct``: the storage is open for O_DIRECT. Reads through the page cache are preceded by its
     eviction, and each point reads a byte at most once; others may read a byte again if there are
     too few bytes. ``tell`` is called with the number in flight before each point.
+    ``reader``: who reads; by default this host.
     """
 
     def __init__(
@@ -84,21 +78,16 @@ class CurveMeasurement:
         *,
         run_dir: Path,
         tell: Callable[[int], None] = lambda in_flight: None,
+        reader: PlaceReader | None = None,
     ) -> None:
         self.storage, self.places, self.limits = storage, places, limits
-        self.run_dir, self.tell = run_dir, tell
-        self.agent = HostAgent(storage)
+        self.tell = tell
         self.uncached = storage.traits.uncached
         self.points: list[CurvePoint] = []
         self.notes: list[str] = [places.note] if places.note else []
-        self.fio: FioReader | None = None
-        if isinstance(storage, Files) and fio.available():
-            self.fio = FioReader(
-                storage, direct=storage.traits.direct, once=places.once, run_dir=run_dir
-            )
-        elif isinstance(storage, Files):
-            self.notes.append(f"measured without fio: {self.agent.why_no_fio()}")
-        self.threads = ThreadReader(storage, max_bytes=places.max_bytes, once=places.once)
+        self.reader: PlaceReader = reader or HostReader(
+            storage, max_bytes=places.max_bytes, once=places.once, run_dir=run_dir
+        )
 
     def run(self) -> StorageCurve:
         """Measure the points. A failure ends the curve there.
@@ -115,19 +104,18 @@ class CurveMeasurement:
         kind = "O_DIRECT" if self.storage.traits.direct else "without a page cache"
         if not self.uncached:
             kind = "buffered, evicted from the page cache before"
-        how = f"fio {self.fio.engine}" if self.fio else "threads of this process"
         return StorageCurve(
             request_bytes=self.places.median_bytes,
             request_bytes_min=self.places.min_bytes,
             request_bytes_max=self.places.max_bytes,
             order=self.places.order,
-            by="fio" if self.fio else "engine",
-            how=f"{how}, {kind}",
+            by=self.reader.by,
+            how=f"{self.reader.program}, {kind}",
             direct=self.storage.traits.direct,
             points=self.points,
             stopped=stopped,
             not_measured="" if self.points else stopped,
-            notes=self.notes,
+            notes=[*self.notes, *self.reader.notes],
         )
 
     def _points(self) -> str:
@@ -167,7 +155,8 @@ class CurveMeasurement:
         return 2 if doublings * point_s <= left_s else 4
 
     def _no_room(self, in_flight: int) -> str:
-        free, needed = memory.available_bytes(), in_flight * self.places.max_bytes
+        here = in_flight // self.reader.hosts
+        free, needed = memory.available_bytes(), here * self.places.max_bytes
         if in_flight == 1 or free is None or needed <= free / MEMORY_SHARE:
             return ""
         return (
@@ -184,7 +173,7 @@ class CurveMeasurement:
         given = len(taken.places)
         state: CacheState | None = None
         if not self.uncached:
-            state = self.agent.empty_cache(list({place.key for place in taken.places}))
+            state = self.reader.agent.empty_cache(list({place.key for place in taken.places}))
             self._say_cached(in_flight, state)
         found = self._read(taken.places, in_flight, wanted if self.uncached else given)
         self.places.give_back(given - found.used)
@@ -221,19 +210,8 @@ class CurveMeasurement:
         return max(shortest, min(MAX_POINT_S, ENOUGH * in_flight / rate, left_s))
 
     def _read(self, places: list[Place], in_flight: int, most: int) -> Depth:
-        """By fio, or by threads where fio can't read what it was given first."""
-        reader: Reader = self.fio or self.threads
         seconds = self._seconds(in_flight)
-        try:
-            return reader.read(places, in_flight=in_flight, seconds=seconds, most=most)
-        except StorageError as error:
-            if self.fio is None or self.points:
-                raise
-            self.notes.append(f"measured without fio: {error.what}")
-            self.fio = None
-        if not self.uncached:  # fio may have read some of the bytes
-            self.agent.empty_cache(list({place.key for place in places}))
-        return self.threads.read(places, in_flight=in_flight, seconds=seconds, most=most)
+        return self.reader.read(places, in_flight=in_flight, seconds=seconds, most=most)
 
     def _say_cached(self, in_flight: int, state: CacheState) -> None:
         if state.ratio is not None and state.ratio > CACHED:

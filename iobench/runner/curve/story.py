@@ -15,11 +15,13 @@ from ...analyse.verdict.curve import conclude_curve, spent
 from ...errors import StorageError, UsageError
 from ...measure import fio
 from ...measure.fio_depth import OVERHEAD_S
-from ...schema.curve import StorageCurve, StorageProbe
+from ...schema.curve import ProbeHost, StorageCurve, StorageProbe
 from ...storage.base import Entry, Files, Storage
 from ...units import counted, format_bytes, format_duration, parse_size
 from .curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
+from .hosts import ALONE_SHARE, Measured, each_host
 from .places import Places, blocks, samples
+from .reader import Together
 from .target import Target
 
 DEFAULT_REQUEST = 128 << 10
@@ -59,10 +61,16 @@ class ProbePlan:
     budget_s: float
     point_s: float
     overhead_s: float  # of one point
+    hosts: int = 1  # that read together; ``max_in_flight`` is of each
 
     @property
     def curves(self) -> int:
         return len(self.requests) + self.second
+
+    @property
+    def curves_s(self) -> float:
+        """The seconds of all curves; what is left is for the hosts alone, where there are some."""
+        return self.budget_s * (1 - ALONE_SHARE if self.hosts > 1 else 1)
 
     @property
     def most_points(self) -> int:
@@ -78,16 +86,22 @@ class ProbePlan:
         """What will be done and how long it takes at most, in one line."""
         usual = self.usual_s
         most = f"at most {format_duration(self.budget_s)}"
+        over = f" by {self.hosts} hosts together" if self.hosts > 1 else ""
         takes = f"about {format_duration(usual)}, {most}" if usual < 0.9 * self.budget_s else most
         return (
-            f"probe of {self.target.url}: {counted(self.curves, 'curve')} of at most "
+            f"probe of {self.target.url}{over}: {counted(self.curves, 'curve')} of at most "
             f"{counted(self.most_points, 'point')}, {format_duration(self.point_s)} each, takes "
             f"{takes}"
         )
 
 
 def plan_probe(
-    target: Target, requests: Sequence[int], *, max_in_flight: int, budget_s: float
+    target: Target,
+    requests: Sequence[int],
+    *,
+    max_in_flight: int,
+    budget_s: float,
+    hosts: int = 1,
 ) -> ProbePlan:
     """Decide what is measured, and how long. ``requests``: bytes; none: what suits the data.
 
@@ -119,41 +133,52 @@ def plan_probe(
         budget_s=budget_s,
         point_s=0.0,
         overhead_s=overhead,
+        hosts=hosts,
     )
     least = plan.curves * min(_MIN_POINTS, plan.most_points) * (MIN_POINT_S + overhead)
-    if budget_s < least:
+    if plan.curves_s < least:
         raise UsageError(
             f"--time {format_duration(budget_s)} is too short for {counted(plan.curves, 'curve')}",
-            remedy=f"give at least {format_duration(math.ceil(least))}",
+            remedy=f"give at least {format_duration(math.ceil(least * budget_s / plan.curves_s))}",
         )
-    each = budget_s / (plan.curves * plan.most_points) - overhead
+    each = plan.curves_s / (plan.curves * plan.most_points) - overhead
     return replace(plan, point_s=min(MAX_POINT_S, max(MIN_POINT_S, each)))
 
 
-def run_probe(plan: ProbePlan, *, tell: Callable[[str], None] = lambda title: None) -> StorageProbe:
+def run_probe(
+    plan: ProbePlan,
+    *,
+    tell: Callable[[str], None] = lambda title: None,
+    together: Together | None = None,
+) -> StorageProbe:
     """Measure all curves. ``tell`` is called with what is measured next.
 
-    Raises StorageError if even one read at a time fails for all requests.
+    ``together``: the hosts of the plan, if there are several; each has an equal part of the reads
+    in flight, and at the end each reads alone. Raises StorageError if even one read at a time fails
+    for all requests.
     """
     target, began = plan.target, time.monotonic()
-    deadline = began + plan.budget_s
+    deadline = began + plan.curves_s
     left = plan.curves
-    curves: list[StorageCurve] = []
+    measured: list[Measured] = []
+    hosts: list[ProbeHost] = []
     large: StorageCurve | None = None
     notes = list(target.notes)
 
     with tempfile.TemporaryDirectory(prefix="iobench-probe-") as folder:
 
-        def measure(places: Places) -> StorageCurve:
+        def measure(places: Places) -> Measured:
             nonlocal left
             what = f"{places.order} reads of {format_bytes(places.median_bytes)}"
             now = time.monotonic()
             limits = Limits(
-                max_in_flight=plan.max_in_flight,
+                max_in_flight=plan.max_in_flight * plan.hosts,
                 point_s=plan.point_s,
                 per_point_s=plan.point_s + plan.overhead_s,
                 deadline_s=now + max(0.0, deadline - now) / left,
+                first=plan.hosts,
             )
+            reader = together.reader(places, str(left), range(plan.hosts)) if together else None
             left -= 1
             measurement = CurveMeasurement(
                 target.storage,
@@ -161,23 +186,38 @@ def run_probe(plan: ProbePlan, *, tell: Callable[[str], None] = lambda title: No
                 limits,
                 run_dir=Path(folder) / str(left),
                 tell=lambda in_flight: tell(f"{what}, {in_flight} in flight"),
+                reader=reader,
             )
-            return measurement.run()
+            curve = measurement.run()
+            return Measured(curve=curve, places=places, points=reader.points if reader else ())
 
         try:
             for size in plan.requests:
-                curves.append(measure(_places(target, size)))
+                measured.append(measure(_places(target, size)))
+            curves = [each.curve for each in measured]
             failed = [curve for curve in curves if not curve.points]
             if len(failed) == len(curves):
                 raise StorageError(failed[0].not_measured)
             if plan.second:
                 fastest = max(best_bytes_per_s(curve) for curve in curves)
                 second = _second(target, plan.requests, bytes_per_s=fastest)
-                large = measure(second) if second is not None else None
+                large = measure(second).curve if second is not None else None
             else:
                 notes.append(
                     "requests of another size were not measured, since the objects are too few or "
                     "too small for larger ones; so operations and bytes can't be told apart"
+                )
+            if together is not None:
+                first = replace(measured[0], curve=conclude_curve(measured[0].curve))
+                limits = Limits(
+                    max_in_flight=1,
+                    point_s=plan.point_s,
+                    per_point_s=plan.point_s + plan.overhead_s,
+                    deadline_s=began + plan.budget_s,
+                )
+                folder_of_each = Path(folder) / "alone"
+                hosts = each_host(
+                    first, together, target.storage, limits, run_dir=folder_of_each, tell=tell
                 )
         finally:
             target.storage.close()
@@ -195,6 +235,7 @@ def run_probe(plan: ProbePlan, *, tell: Callable[[str], None] = lambda title: No
         curves=curves,
         large=large,
         spent=[spent(curve, large) for curve in curves],
+        hosts=hosts,
         notes=notes,
     )
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 from ...dataset import find_dataset
 from ...errors import UsageError
-from ...schema.manifest import MANIFEST, MARKER, Manifest
+from ...schema.manifest import MANIFEST, MARKER, Manifest, hash_bytes
 from ...storage import is_local, open_storage
 from ...storage.base import Entry, MaybeDirect, Storage
 from ...storage.catalog import exists, innermost, local_root
@@ -30,6 +30,11 @@ class Target:
     objects: list[Entry]
     manifest: Manifest | None
     notes: list[str]
+
+    def fingerprint(self) -> str:
+        """A hash of what there is to read: names and sizes."""
+        known = sorted((entry.key, entry.size) for entry in self.objects)
+        return hash_bytes(repr(known).encode())
 
 
 @contextmanager

@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from ...errors import HostLostError, IobenchError
+from ...measure.resources import Snapshot
 from ..agent import CacheState, HostAgent
 from ..cache import cached_keys
 from ..calibration.bench import Bench
@@ -22,9 +25,10 @@ from ..crew import ForkedCrew
 from ..messages import Last, Recorded, Stop
 from ..tasks.load import Load
 from .barrier import HostsBarrier, round_trip_s
+from .localreads import LocalReads
 from .meeting import Meeting
 from .orders import phase_of
-from .serving import Serving
+from .serving import Asked, Serving
 from .words import (
     Ask,
     Begin,
@@ -66,11 +70,13 @@ class Agent(Serving):
     """
 
     def __init__(self, meeting: Meeting, bench: Bench) -> None:
-        super().__init__(meeting)
+        folder = bench.held.enter_context(TemporaryDirectory(prefix="iobench-curve-"))
+        super().__init__(meeting, LocalReads(bench.plan.storage, Path(folder)))
         self.bench = bench
         self.ranks: Ranks | None = None
         self._beaten = 0.0
         self._asked = 0
+        self._before: Snapshot | None = None
 
     def close(self) -> None:
         if self.ranks is not None:
@@ -128,6 +134,7 @@ class Agent(Serving):
 
     def _begin(self, begin: Begin) -> None:
         order = begin.order
+        self.bench.plan.storage.close()  # the ranks inherit no file that a curve has opened
         try:
             phase = phase_of(order, self.bench)
             barrier = None
@@ -195,7 +202,9 @@ class Agent(Serving):
             for rank, recorded in sorted(self.ranks.kept.items())
         ]
 
-    def told(self, ask: Ask) -> object:
+    def told(self, ask: Asked) -> object:
+        if not isinstance(ask, Ask):
+            return super().told(ask)
         agent, plan = self.bench.agent, self.bench.plan
         match ask.what:
             case "counter":
@@ -204,6 +213,11 @@ class Agent(Serving):
                 return agent.mount_counters()
             case "host":
                 return agent.describe()
+            case "snapshot":
+                self._before = agent.snapshot()
+                return True
+            case "used":
+                return agent.used_since(self._before) if self._before is not None else None
             case "barrier":
                 self._asked += 1
                 return round_trip_s(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from ...errors import HostLostError, InterruptedRun, IobenchError, WorkerError, rebuilt
 from ...measure.nfs import MountStats
+from ...measure.resources import Snapshot
 from ...schema.host import Host
 from ...storage.base import Storage
-from ..agent import CacheState, HostAgent
+from ..agent import CacheState, HostAgent, Used
 from ..fetches import FetchCounter
 from ..plan import Plan
 from .agent import change_cache
@@ -24,6 +26,7 @@ from .words import Ask, Bye, Counted, Interrupted, Ping, Pong, Refused, Told
 log = logging.getLogger(__name__)
 
 M = TypeVar("M")
+A = TypeVar("A")
 
 CLOCKS_S = 5.0
 """Offsets that are older than this are measured again before a phase."""
@@ -149,32 +152,46 @@ class Control:
         """The longest of the hosts' shortest round trips."""
         return max(2 * peer.clock.known[-1].error_ns for peer in self.peers)
 
+    def there(self, host: int, at_ns: int) -> int:
+        """What the clock of a host shows when that of this one shows ``at_ns``."""
+        return self.peers[host - 1].clock.there(at_ns) if host else at_ns
+
     def ask(self, ask: Ask, kind: type[M], mine: Callable[[], M]) -> list[M]:
         """Ask all hosts, and do the same here, at the same time; the answers in their order.
 
         Raises HostLostError, or the error of the first host that failed.
         """
-        for peer in self.peers:
-            peer.send(ask)
-        own, failure = None, None
+        everyone = dict.fromkeys(range(len(self.meeting.hosts)), ask)
+        return self.ask_each(everyone, kind, lambda _: mine())
+
+    def ask_each(self, asks: Mapping[int, A], kind: type[M], mine: Callable[[A], M]) -> list[M]:
+        """Ask some hosts, by their numbers, each something of its own; ``mine`` does it here.
+
+        Returns and raises as ``ask``.
+        """
+        others = {host: ask for host, ask in asks.items() if host}
+        for host, ask in others.items():
+            self.peers[host - 1].send(ask)
+        found: dict[int, M] = {}
+        failure: IobenchError | None = None
         try:
-            own = mine()
+            if 0 in asks:
+                found[0] = mine(asks[0])
         except IobenchError as error:
             failure = error
-        answers = [own]
-        for peer in self.peers:
+        for peer in (self.peers[host - 1] for host in others):
             try:
                 value = peer.await_(Told).value
                 if value is not None and not isinstance(value, kind):
                     raise WorkerError(f"{peer.host.label} has answered {type(value).__name__}")
-                answers.append(value)
+                found[peer.host.index] = value  # type: ignore[assignment]
             except HostLostError:
                 raise
             except IobenchError as error:
                 failure = failure or error
         if failure is not None:
             raise failure
-        return answers  # type: ignore[return-value]
+        return [found[host] for host in asks]
 
     def say_bye(self, code: int, why: str = "") -> None:
         """End the run on all hosts that are not lost."""
@@ -234,11 +251,7 @@ class HostsAgent(HostAgent):
     def _cache(self, what: str, keys: Sequence[str]) -> CacheState:
         asked = Ask(what)  # type: ignore[arg-type]
         states = self.control.ask(asked, CacheState, lambda: change_cache(self._one, what, keys))
-        ratios = tuple(state.ratio for state in states)
-        known = [ratio for ratio in ratios if ratio is not None]
-        worst = max(known) if len(known) == len(ratios) else None
-        how = next((state.how for state in states if state.ratio == worst), states[0].how)
-        return CacheState(worst, how, ratios)
+        return worst_state(states)
 
     def fetch_counter(self, keys: Sequence[str], *, direct: bool) -> FetchCounter:
         """The counter that all hosts have, if they have the same."""
@@ -267,5 +280,34 @@ class HostsAgent(HostAgent):
             return None
         return total._replace(read_bytes=sum(each.read_bytes for each in found))
 
+    def snapshot(self) -> Snapshot:
+        """Of this host; the others take one at the same time, and keep it."""
+        taken: list[Snapshot] = []
+
+        def mine() -> bool:
+            taken.append(self._one.snapshot())
+            return True
+
+        self.control.ask(Ask("snapshot"), bool, mine)
+        return taken[0]
+
+    def used_since(self, before: Snapshot) -> Used:
+        """What all hosts did since the last snapshot; this one's alone if a host is lost."""
+        own = self._one.used_since(before)
+        try:
+            return replace(own, hosts=tuple(self.control.ask(Ask("used"), Used, lambda: own)))
+        except HostLostError as error:
+            log.info("%s", error)
+            return own
+
     def _mine(self) -> MountStats:
         return self._one.mount_counters()  # type: ignore[return-value]
+
+
+def worst_state(states: Sequence[CacheState]) -> CacheState:
+    """The states of several hosts' page caches as one: the one that holds the most."""
+    ratios = tuple(state.ratio for state in states)
+    known = [ratio for ratio in ratios if ratio is not None]
+    worst = max(known) if len(known) == len(ratios) else None
+    how = next((state.how for state in states if state.ratio == worst), states[0].how)
+    return CacheState(worst, how, ratios)

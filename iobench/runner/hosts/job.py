@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...errors import HostLostError, InterruptedRun, IobenchError, UsageError
@@ -14,6 +14,7 @@ from ...schema.record import EVENTS_FILE, Finding, TrainingRecord
 from ...schema.workload import OWN_LOADER
 from ..agent import HostAgent
 from ..calibration.bench import Bench
+from ..curve.places import Places
 from ..directory import new_directory
 from ..experiment import Options, run
 from ..plan import Plan
@@ -22,7 +23,9 @@ from .agent import Agent
 from .barrier import round_trip_s
 from .control import Control, HostsAgent, led
 from .crew import HostsRanks
+from .localreads import LocalReads
 from .meeting import Meeting
+from .reads import HostsReader
 from .serving import error_of
 from .words import Ask
 
@@ -99,7 +102,16 @@ class HostsJob:
         bench.agent = HostsAgent(bench.plan.storage, self.control, bench.plan)
         bench.ranks = HostsRanks(self.control, bench)
         bench.shares = self.control.share
+        bench.reader_of = self._reader_of(bench)
         self.control.set_clocks(again=True)
+
+    def _reader_of(self, bench: Bench) -> Callable[[Places, str, Path], HostsReader]:
+        def reader_of(places: Places, name: str, folder: Path) -> HostsReader:
+            local = LocalReads(bench.plan.storage, folder)
+            everyone = range(len(self.control.meeting.hosts))
+            return HostsReader(self.control, local, places, name=name, members=everyone)
+
+        return reader_of
 
     def begin(self, doc: TrainingRecord, plan: Plan) -> None:
         """Record who takes part, and what a barrier of all hosts costs."""

@@ -8,10 +8,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ...errors import HostLostError, InterruptedRun, IobenchError
 from .meeting import Meeting
-from .words import Ask, Bye, Interrupted, Ping, Pong, Refused, Told
+from .words import (
+    Ask,
+    Bye,
+    EmptyCacheOf,
+    Interrupted,
+    Ping,
+    Pong,
+    ReadNow,
+    Refused,
+    Told,
+)
+
+if TYPE_CHECKING:
+    from .localreads import LocalReads
+
+Asked = Ask | ReadNow | EmptyCacheOf
 
 PATIENCE_S = 30.0
 """How long after Ctrl-C a host waits for the controller to end the run."""
@@ -21,11 +37,12 @@ class Serving:
     """Serves the controller of a meeting until it says goodbye.
 
     A verb adds to ``obey`` the orders that it has, to ``told`` what it can be asked for, to
-    ``turn`` what is done between two orders, and to ``close`` how its work ends.
+    ``turn`` what is done between two orders, and to ``close`` how its work ends. ``reads``: how the
+    points of a storage curve are read here.
     """
 
-    def __init__(self, meeting: Meeting) -> None:
-        self.meeting = meeting
+    def __init__(self, meeting: Meeting, reads: LocalReads | None = None) -> None:
+        self.meeting, self.reads = meeting, reads
         (self.wire,) = meeting.wires
         self.bye: Bye | None = None
         self._interrupted: float | None = None
@@ -69,7 +86,7 @@ class Serving:
         match message:
             case Ping():
                 self.wire.send(Pong(time.monotonic_ns()))
-            case Ask():
+            case Ask() | ReadNow() | EmptyCacheOf():
                 self._answer(message)
             case Bye():
                 self.bye = message
@@ -77,11 +94,15 @@ class Serving:
             case _:
                 raise HostLostError(f"{self.wire.name} has sent {type(message).__name__}")
 
-    def told(self, ask: Ask) -> object:
+    def told(self, ask: Asked) -> object:
         """The answer. An IobenchError is sent to the controller in its place."""
+        if self.reads is not None and isinstance(ask, ReadNow):
+            return self.reads.read(ask)
+        if self.reads is not None and isinstance(ask, EmptyCacheOf):
+            return self.reads.empty(ask)
         raise HostLostError(f"{self.wire.name} has asked for {type(ask).__name__}")
 
-    def _answer(self, ask: Ask) -> None:
+    def _answer(self, ask: Asked) -> None:
         try:
             self.wire.send(Told(self.told(ask)))
         except HostLostError:

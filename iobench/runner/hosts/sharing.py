@@ -20,13 +20,9 @@ from ...generator.pool import run_tasks
 from .control import Control, Peer, named
 from .meeting import Meeting
 from .serving import Serving
-from .wire import SILENCE_S, lost
-from .words import Alive, DoTasks, Part, Refused, Shared
+from .words import DoTasks, Part, Refused, Shared
 
 T = TypeVar("T")
-
-BEAT_S = 1.0
-"""Time between two signs of life of a host that works on its share."""
 
 
 def share_of_tasks(tasks: Sequence[int], host: int, hosts: int) -> list[int]:
@@ -77,7 +73,6 @@ class SharedTasks:
         seen = self.seen()
         for peer in peers:
             peer.send(DoTasks(tuple(share_of_tasks(tasks, peer.host.index, count)), seen))
-            peer.heard = time.monotonic()
         busy = list(peers)
         arrived: deque[T] = deque()
 
@@ -115,13 +110,8 @@ class SharedTasks:
                     return True
                 case Refused(error):
                     raise named(error, peer.host)
-                case Alive():
-                    pass
                 case _:
                     raise WorkerError(f"{peer.host.label} has answered {type(message).__name__}")
-        if time.monotonic() - peer.heard > SILENCE_S:
-            peer.lost = lost(peer.host.label, f"it was silent for {SILENCE_S} s")
-            raise peer.lost
         return False
 
     def _count(self, host: int, result: object) -> None:
@@ -150,14 +140,8 @@ class Sharing(Serving):
             super().obey(message)
 
     def _do(self, order: DoTasks) -> None:
-        beaten = time.monotonic()
-
         def check() -> None:
-            nonlocal beaten
             self.look()
-            if (now := time.monotonic()) - beaten >= BEAT_S:
-                beaten = now
-                self.wire.send(Alive({}))
             self.obey_all()
             if self.bye is not None:
                 raise _Over

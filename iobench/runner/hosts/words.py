@@ -15,7 +15,10 @@ import numpy.typing as npt
 
 from ...errors import IobenchError
 from ...load.order import Indices
+from ...measure.depth import Depth
+from ...schema.curve import MeasuredWith
 from ...schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from ..curve.places import Place
 from ..messages import Answer, Command
 
 Source = Literal["none", "stored", "bytes", "copy", "nothing", "ready"]
@@ -112,8 +115,34 @@ class EndRanks:
 class Ask:
     """Do something once for your host, on the data of the run; answered by Told or Refused."""
 
-    what: Literal["empty", "fill", "state", "counter", "mount", "host", "barrier"]
+    what: Literal[
+        "empty", "fill", "state", "counter", "mount", "host", "barrier", "snapshot", "used"
+    ]
     direct: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadNow:
+    """Read these places from the instant ``at_ns`` of your clock on; answered by Told(HaveRead).
+
+    ``curve``: which curve this point is of; ``max_bytes`` and ``once`` as in ``curve.reader``.
+    """
+
+    curve: str
+    places: tuple[Place, ...]
+    in_flight: int
+    seconds: float
+    most: int
+    at_ns: int
+    max_bytes: int
+    once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyCacheOf:
+    """Drop these objects from your page cache; answered by Told(CacheState)."""
+
+    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +207,16 @@ class Told:
     """What was asked for."""
 
     value: object
+
+
+@dataclass(frozen=True, slots=True)
+class HaveRead:
+    """What was read, and with what program."""
+
+    depth: Depth
+    by: MeasuredWith
+    program: str
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
