@@ -159,11 +159,12 @@ def test_two_hosts_probe_together_and_each_alone(alone: Path, tmp_path: Path) ->
 
 
 def test_a_run_of_two_hosts_has_their_joint_curve_and_the_counters_of_each(
-    alone: Path, tmp_path: Path
+    make_dataset: Any, tmp_path: Path
 ) -> None:
-    words: tuple[object, ...] = ("run", "demo", "--data", f"throttled+{alone}?latency=1ms")
+    data = make_dataset(samples=400, format="tar", samples_per_shard=20)[1]
+    words: tuple[object, ...] = ("run", "demo", "--data", f"throttled+{data}?latency=1ms")
     words += ("--results", tmp_path / "r", "--calibration", "500ms", "--repeat", 1, "--quiet")
-    words += ("--no-knockouts", "--set", "loader.workers=1", "--set", "batch_size=100")
+    words += ("--no-knockouts", "--set", "loader.workers=1", "--set", "batch_size=4")
     found = ended(job(tmp_path, *words))
     assert [each.code for each in found] == [0, 0], found[0].err + found[1].err
     (folder,) = (each.parent for each in (tmp_path / "r").glob("*/run.json"))
