@@ -17,9 +17,15 @@ from .common import (
     parse_time,
     whole_number,
 )
+from .hosts import add_hosts as add_many_hosts
+from .hosts import launched, on_all_hosts, printed_lines
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
+    from ..runner.checkpoint_plan import StudyPlan
+    from ..runner.checkpoint_ranks import StudyRanks
+    from ..runner.hosts.control import Control
+    from ..runner.hosts.meeting import Meeting
     from ..schema.checkpoint import Training
 
 EXAMPLES = """examples:
@@ -32,6 +38,7 @@ EXAMPLES = """examples:
 --accelerator-price-per-hour 2.5
   iobench checkpoint llama3-8b --to /mnt/ckpt --scale 1/64 --accelerators 1024 \
 --hosts-writing 128 --storage-write-limit 40GB/s
+  iobench checkpoint llama3-8b --to /mnt/fs/ckpt --ranks-per-host 8 --hosts h1,h2 --print
 
 The target must be new, empty, or hold checkpoints of iobench. The checkpoints of this study are
 removed at the end; --keep-data keeps the last one. Checkpoints that were there before are kept; to
@@ -150,6 +157,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_results(parser, "for run directories")
     add_break_lock(parser)
+    many = add_many_hosts(parser, ranks=False)
+    many.add_argument(
+        "--ranks-per-host",
+        type=whole_number,
+        metavar="N",
+        help="number of ranks on each host, in place of --ranks, which counts those of all",
+    )
     add_overrides(parser, "fsync=false")
 
 
@@ -206,6 +220,9 @@ def asked_hosts(args: argparse.Namespace) -> dict[str, float | None]:
 
 
 def run(args: argparse.Namespace) -> int:
+    if printed_lines(args):
+        return 0
+    launch = launched(args)
     from ..analyse.verdict.thresholds import parse
     from ..checkpoint.base import asynchronous_version
     from ..runner.checkpoint import run_study
@@ -217,33 +234,75 @@ def run(args: argparse.Namespace) -> int:
 
     for expression in args.fail_on:
         parse(expression)  # report a wrong condition before anything runs
-    asked = {
-        "model": args.model,
-        "writer": args.writer,
-        "ranks": args.ranks,
-        "scale": args.scale,
-        "count": args.count,
-    }
-    if args.asynchronous:
-        asked["writer"] = asynchronous_version(args.writer)
-    spec = build(CheckpointSpec, apply_overrides(asked, args.overrides), where="checkpoint")
-    plan = make_study_plan(spec, args.to, asked_training(args))
+    here = ranks_here(args, 1 if launch is None else launch.hosts)
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, what was measured is saved.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    live = Live(quiet=args.quiet or args.json, lines=True)
-    try:
-        doc, directory = run_study(
-            plan,
-            results=args.results,
-            rules=args.rules,
-            command=tuple(args.command_line),
-            keep_data=args.keep_data,
-            break_lock=args.break_lock,
-            progress=live,
+
+    def planned(ranks: int, own: range | None = None) -> StudyPlan:
+        asked = {
+            "model": args.model,
+            "writer": args.writer,
+            "ranks": ranks,
+            "scale": args.scale,
+            "count": args.count,
+        }
+        if args.asynchronous:
+            asked["writer"] = asynchronous_version(args.writer)
+        spec = build(CheckpointSpec, apply_overrides(asked, args.overrides), where="checkpoint")
+        return make_study_plan(spec, args.to, asked_training(args), own)
+
+    def measured(plan: StudyPlan, ranks: StudyRanks | None = None) -> int:
+        live = Live(quiet=args.quiet or args.json, lines=True)
+        try:
+            doc, directory = run_study(
+                plan,
+                results=args.results,
+                rules=args.rules,
+                command=tuple(args.command_line),
+                keep_data=args.keep_data,
+                break_lock=args.break_lock,
+                progress=live,
+                ranks=ranks,
+            )
+        finally:
+            live.close()
+        return finish(doc, directory, kind=args.format, fail_on=args.fail_on)
+
+    if launch is None:
+        return measured(planned(here))
+    from ..runner.hosts.saving import HostsSaves, SavesAgent, same_of_study
+
+    def of_all(meeting: Meeting) -> StudyPlan:
+        first = sum(host.accelerators for host in meeting.hosts[: meeting.launch.index])
+        return planned(meeting.accelerators, range(first, first + here))
+
+    def lead(control: Control, plan: StudyPlan) -> int:
+        return measured(plan, HostsSaves(control))
+
+    return on_all_hosts(
+        launch, args, of_all, same_of_study, lead=lead, join=SavesAgent, accelerators=here
+    )
+
+
+def ranks_here(args: argparse.Namespace, hosts: int) -> int:
+    """The ranks of this host. Raises UsageError for numbers that contradict each other."""
+    from ..errors import UsageError
+
+    if args.ranks_per_host is None:
+        ranks = hosts if args.ranks == 1 else args.ranks
+        if ranks % hosts:
+            raise UsageError(
+                f"{ranks} ranks can't be shared by {hosts} hosts",
+                remedy="use a multiple of the number of hosts, or --ranks-per-host",
+            )
+        return int(ranks // hosts)
+    if args.ranks_per_host < 1 or args.ranks != 1:
+        raise UsageError(
+            "--ranks is the number of all ranks, and --ranks-per-host that of each host",
+            remedy="use one of them, with a number of at least 1",
         )
-    finally:
-        live.close()
-    return finish(doc, directory, kind=args.format, fail_on=args.fail_on)
+    number: int = args.ranks_per_host
+    return number
 
 
 def asked_training(args: argparse.Namespace) -> Training:

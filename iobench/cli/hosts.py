@@ -27,8 +27,8 @@ HERE = "here"
 """The value of --hosts for this host alone, whatever has started iobench."""
 
 
-def add_hosts(parser: argparse.ArgumentParser, *, ranks: bool = True) -> None:
-    """Add the flags of a command on many hosts. ``ranks``: it has some on each host."""
+def add_hosts(parser: argparse.ArgumentParser, *, ranks: bool = True) -> argparse._ArgumentGroup:
+    """Add the flags of a command on many hosts. ``ranks``: it has accelerators on each host."""
     group = parser.add_argument_group("many hosts")
     if ranks:
         group.add_argument(
@@ -56,6 +56,7 @@ def add_hosts(parser: argparse.ArgumentParser, *, ranks: bool = True) -> None:
         metavar="TIME",
         help="how long the hosts wait for each other (default: 2min)",
     )
+    return group
 
 
 def printed_lines(args: argparse.Namespace) -> bool:
@@ -155,25 +156,21 @@ def take_part(meeting: Meeting, plan: Plan, args: argparse.Namespace) -> int:
     return 0
 
 
-def tell_end(meeting: Meeting, args: argparse.Namespace) -> None:
-    """Say on a host that is not the controller where the results are."""
-    first = meeting.hosts[0].label
-    note(f"the run has ended; its results are on {first}", quiet=args.quiet)
-
-
 def on_all_hosts(
     launch: Launch,
     args: argparse.Namespace,
-    make: Callable[[], T],
+    make: Callable[[Meeting], T],
     same: Callable[[T], Mapping[str, str]],
     *,
     lead: Callable[[Control, T], int],
     join: Callable[[Meeting, T], Serving],
+    accelerators: int = 1,
 ) -> int:
     """Do something together with the other hosts of the job; return the exit code of all of them.
 
-    ``make`` and ``same`` as in ``come_together``. ``lead`` does it as the controller, and returns
-    the exit code; ``join`` makes what serves the controller on another host.
+    ``make``, ``same`` and ``accelerators`` as in ``come_together``. ``lead`` does it as the
+    controller, and returns the exit code; ``join`` makes what serves the controller on another
+    host.
     """
     from ..runner.hosts.control import led
     from ..runner.hosts.serving import error_of
@@ -181,7 +178,9 @@ def on_all_hosts(
     def named_same(plan: T) -> Mapping[str, str]:
         return {"verb": f"iobench {args.verb}", **same(plan)}
 
-    meeting, plan, control = come_together(launch, args, lambda met: make(), named_same)
+    meeting, plan, control = come_together(
+        launch, args, make, named_same, accelerators=accelerators
+    )
     if control is not None:
         return led(control, lambda: lead(control, plan), lambda code: code)
     bye = join(meeting, plan).serve()
@@ -189,6 +188,12 @@ def on_all_hosts(
         raise error_of(bye)
     tell_end(meeting, args)
     return bye.code
+
+
+def tell_end(meeting: Meeting, args: argparse.Namespace) -> None:
+    """Say on a host that is not the controller where the results are."""
+    first = meeting.hosts[0].label
+    note(f"the run has ended; its results are on {first}", quiet=args.quiet)
 
 
 def say_hosts(hosts: Sequence[HostShare]) -> None:

@@ -142,7 +142,7 @@ def _on_all_hosts(
     def join(meeting: Meeting, target: Target) -> Serving:
         return Serving(meeting, local(target))
 
-    return on_all_hosts(launch, args, prepared, same, lead=lead, join=join)
+    return on_all_hosts(launch, args, lambda _: prepared(), same, lead=lead, join=join)
 
 
 VERB = Verb(

@@ -126,7 +126,7 @@ def _on_all_hosts(
             ),
         )
 
-    return on_all_hosts(launch, args, prepared, same, lead=lead, join=join)
+    return on_all_hosts(launch, args, lambda _: prepared(), same, lead=lead, join=join)
 
 
 def _print(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analyse.checkpoint.hosts import HostSaves, host_saves
 from ..analyse.checkpoint.study import cpu_s_per_gb, slowdown, value_of
 from ..schema.checkpoint import Restore, Save, Study
 from ..schema.metrics import metrics_of
 from ..schema.record import CheckpointRecord
-from ..units import counted, format_bytes, format_rate, format_share
+from ..units import counted, format_bytes, format_duration, format_rate, format_share
 from .again import again_sections
 from .checkpoint_meaning import meaning_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, word
 from .glance import finding_sections, status_sections
+from .hosts import MAX_ROWS
 from .run import state_text
 from .saves import SAVE_METRICS, SPREAD_COLUMNS, spread_cells
 from .sections import (
@@ -83,11 +85,61 @@ def _figures(study: Study) -> list[Section]:
     return [
         Table(
             id="metrics",
-            title=f"Measured on one host: median [min, max] of {counted(len(study.saves), 'save')}",
+            title=f"Measured on {_where(study)}: median [min, max] of "
+            f"{counted(len(study.saves), 'save')}",
             columns=(Column(name="metric"), *SPREAD_COLUMNS),
             rows=tuple(rows),
+        ),
+        *_hosts(study),
+    ]
+
+
+def _where(study: Study) -> str:
+    if len(study.hosts) < 2:
+        return "one host"
+    by = f", started by {study.started_by}" if study.started_by else ""
+    return counted(len(study.hosts), "host") + by
+
+
+def _hosts(study: Study) -> list[Section]:
+    """A row for each host, the slowest first."""
+    hosts = host_saves(study)
+    if not hosts:
+        return []
+    return [
+        Table(
+            id="hosts",
+            title="Hosts, the slowest first: medians of each host's slowest rank",
+            columns=(
+                Column(name="host", label="host"),
+                Column(name="ranks", label="ranks", align="right"),
+                Column(name="bytes", label="saved", unit="bytes", align="right"),
+                Column(name="blocked_s", label="blocked", unit="s", align="right"),
+                Column(name="durable_s", label="durable", unit="s", align="right"),
+                Column(name="restore_s", label="restore", unit="s", align="right"),
+                Column(name="late_s", label="late start", unit="s", align="right"),
+                Column(name="offset_error_s", label="clock error", unit="s", align="right"),
+            ),
+            rows=tuple(_host_row(study, host) for host in hosts[:MAX_ROWS]),
+            more=max(0, len(hosts) - MAX_ROWS),
         )
     ]
+
+
+def _host_row(study: Study, host: HostSaves) -> Row:
+    known = study.hosts[host.host]
+    return Row(
+        cells=(
+            word(f"host {host.host} ({known.name})" if known.name else f"host {host.host}"),
+            raw(host.ranks),
+            figure(host.bytes, format_bytes),
+            figure(host.blocked_s, format_duration),
+            figure(host.durable_s, format_duration),
+            figure(host.restore_s, format_duration),
+            figure(host.late_s, format_duration),
+            figure(known.offset_error_s, format_duration),
+        )
+    )
 
 
 def _single(label: str, name: str, cell: Cell) -> Row:

@@ -35,7 +35,7 @@ def meaning_sections(study: Study) -> list[Section]:
             f"{counted(found.accelerators, 'accelerator')}, interrupted every "
             f"{format_duration(found.mtbf_s)} ({found.mtbf_how})",
         ),
-        ("hosts", _hosts(found)),
+        ("hosts", _hosts(study, found)),
         ("one save", _one_save(study, found)),
         ("slower steps", _slower(found)),
         ("restart", f"{format_duration(found.restart_s)}, of it {_restore(found)}"),
@@ -67,12 +67,14 @@ def meaning_sections(study: Study) -> list[Section]:
     ]
 
 
-def _hosts(found: Meaning) -> str:
+def _hosts(study: Study, found: Meaning) -> str:
     """How many hosts save, what they get together, and what is not known of that."""
     one, limit = found.host_write_bytes_per_s, found.asked.storage_write_bytes_per_s
     rate = "" if one is None else f" ({format_rate(one)})"
     if (hosts := found.asked.hosts_writing) is None:
         told = f"the whole job is taken to get what the measured one got{rate}"
+        if len(study.hosts) > 1:
+            told = f"{counted(len(study.hosts), 'host')}, as measured{rate} each"
         unknown = "their number was not stated (--hosts-writing N)"
     else:
         told = f"{format_count(hosts)}, each with the rate of the measured one{rate}"

@@ -7,8 +7,7 @@ written, and the checkpoints that are complete stay complete.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,18 +15,16 @@ from typing import TypeVar
 
 from .. import __version__
 from ..analyse.verdict.rebuild import conclude
-from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import InterruptedRun, IobenchError
 from ..interrupts import defer_interrupts
 from ..schema.checkpoint import Asked, CheckpointRun, Restore, Study, StudySpec
 from ..schema.record import CheckpointRecord
 from ..storage.locks.lock import Lease
-from ..storage.scratch import scratch
 from .agent import HostAgent
 from .checkpoint_plan import StudyPlan
+from .checkpoint_ranks import RanksHere, StudyRanks
 from .conductor import Script, Scripted, conduct
-from .crew import ForkedCrew
 from .directory import new_directory, storage_facts, write_document
 from .messages import (
     Done,
@@ -42,9 +39,7 @@ from .messages import (
     SaveNow,
 )
 from .progress import Progress, Silent, expect
-from .savebook import HEAD_START_NS, SaveBook
-from .task import Link
-from .tasks.checkpoint import Checkpoint, CheckpointRank
+from .savebook import SaveBook
 
 
 def run_study(
@@ -56,8 +51,11 @@ def run_study(
     keep_data: bool = False,
     break_lock: bool = False,
     progress: Progress | None = None,
+    ranks: StudyRanks | None = None,
 ) -> tuple[CheckpointRecord, Path]:
     """Run the plan; return the concluded document and its directory.
+
+    ``ranks``: by default they are processes of this host.
 
     Step numbers continue from the latest in the target. The study's own checkpoints are removed at
     the end, except the last one with ``keep_data``; others stay. Raises TargetRefusedError if the
@@ -76,6 +74,7 @@ def run_study(
             command=command,
             keep_data=keep_data,
             progress=progress or Silent(),
+            ranks=ranks or RanksHere(),
         )
 
 
@@ -89,11 +88,12 @@ def _study(
     command: Sequence[str],
     keep_data: bool,
     progress: Progress,
+    ranks: StudyRanks,
 ) -> tuple[CheckpointRecord, Path]:
     """Carry out the study in a target that is held."""
     directory = new_directory(results, f"checkpoint-{plan.spec.model}")
     study = begin_study(plan, CheckpointRun)
-    agent = HostAgent(root.storage)
+    agent = ranks.agent(root)
     doc = CheckpointRecord(
         iobench_version=__version__,
         run_id=directory.name,
@@ -102,14 +102,14 @@ def _study(
         status="ok",
         validity="unknown",
         rules=rules,
-        hosts=[agent.describe()],
+        hosts=agent.describe_all(),
         storage=storage_facts(root.storage),
         job=study,
     )
     failure: IobenchError | None = None
     started = time.monotonic()
     before = root.last_number()
-    job = StudyJob(plan, root, agent, study)
+    job = StudyJob(plan, root, agent, doc.job, ranks)
 
     def begin(what: str, number: int, count: int, began: float) -> None:
         """Begin a save or a restore. Those to come should take as long as those so far."""
@@ -137,6 +137,7 @@ def _study(
         doc.timings["restore"] = time.monotonic() - saved
 
     try:
+        ranks.begin(doc, plan, root)
         progress.phase("building the state")
         job.run(script())
     except KeyboardInterrupt:
@@ -145,6 +146,7 @@ def _study(
     except IobenchError as error:
         doc.status, doc.error = "failed", str(error)
         failure = error
+    ranks.end(doc)
     with defer_interrupts(discard=failure is not None):
         doc = conclude(doc)
         write_document(directory, doc)
@@ -210,16 +212,23 @@ class StudyJob:
     """
 
     def __init__(
-        self, plan: StudyPlan, root: CheckpointRoot, agent: HostAgent, study: Study
+        self,
+        plan: StudyPlan,
+        root: CheckpointRoot,
+        agent: HostAgent,
+        study: Study,
+        ranks: StudyRanks | None = None,
     ) -> None:
         self.plan, self.root, self.agent, self.study = plan, root, agent, study
+        self.ranks = ranks or RanksHere()
         self.book = SaveBook(root, plan.spec, study.saves)
         self._steps: dict[int, list[Done]] = {}  # by save: what the ranks did after it
 
     def run(self, script: Script) -> None:
         """Start the ranks, carry out the script, and end them. Raises as ``conduct`` does."""
-        with rank_maker(self.plan, self.root) as make:
-            conduct(ForkedCrew(self.plan.spec.ranks, Checkpoint(make)), _Study(script, self.book))
+        with self.ranks.crew(self.plan, self.root) as crew:
+            self.book.head_start_ns = self.ranks.head_start_ns
+            conduct(crew, _Study(script, self.book))
 
     def save(self, step: int) -> Script:
         """Let all ranks save, and then run the training steps until the next save."""
@@ -245,7 +254,7 @@ class StudyJob:
         yield lambda: PrepareRestore(step)
         # Nobody reads now: the ranks have checked their files, and wait for the common start.
         cache = self.agent.empty_cache(self.root.step(step).data_keys())
-        points = yield lambda: RestoreNow(time.monotonic_ns() + HEAD_START_NS)
+        points = yield lambda: RestoreNow(time.monotonic_ns() + self.ranks.head_start_ns)
         parts = [point for point in points if isinstance(point, Restored)]
         times = [part.wall_s for part in parts]
         cpu = [part.cpu_s for part in parts if part.cpu_s is not None]
@@ -259,6 +268,7 @@ class StudyJob:
                 cpu_s=sum(cpu) if len(cpu) == len(parts) else None,
                 residency_before=cache.ratio,
                 residency_how=cache.how,
+                residencies=list(cache.hosts),
                 verified=False if False in verified else None if None in verified else True,
                 rank_s=times,
                 rank_late_s=[part.late_s for part in parts],
@@ -276,21 +286,6 @@ class _Study(Scripted):
     def heard(self, rank: int, message: Report | Last) -> None:
         if isinstance(message, Saved):
             self._book.take_down(rank, message.step, message.part)
-
-
-@contextmanager
-def rank_maker(plan: StudyPlan, root: CheckpointRoot) -> Iterator[Callable[[Link], CheckpointRank]]:
-    """Yield a function that makes a rank's part of the plan's job, in that rank's process.
-
-    Ranks that save together meet in a file below a directory that exists as long as this.
-    """
-    with scratch("ranks") as meeting:
-
-        def make(link: Link) -> CheckpointRank:
-            job = Job(rank=link.rank, world=link.world, rendezvous=f"file://{meeting}/meet")
-            return CheckpointRank(job, plan.spec, root, plan.builder(link.rank), link)
-
-        yield make
 
 
 def _mean(seconds: Iterable[float]) -> float | None:

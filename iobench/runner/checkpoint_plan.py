@@ -49,10 +49,17 @@ class StudyPlan:
     parallelism: Parallelism
     shares: list[Share]
     training: Training  # input of the analysis: time between interruptions, prices ...
+    here: range | None = None  # the ranks of this host; None: all of them
 
     @property
     def bytes(self) -> int:
         return sum(share.nbytes for share in self.shares)
+
+    @property
+    def bytes_here(self) -> int:
+        """Of the states of this host's ranks."""
+        shares = self.shares if self.here is None else [self.shares[rank] for rank in self.here]
+        return sum(share.nbytes for share in shares)
 
     def builder(self, rank: int) -> Callable[[], State]:
         """Return a function that builds the rank's state; it is called in the rank's process."""
@@ -65,10 +72,13 @@ def _build(share: Share, seed: int, rank: int) -> State:
     return build_state(share, seed=seed, rank=rank)
 
 
-def make_study_plan(spec: CheckpointSpec, url: str, training: Training) -> StudyPlan:
+def make_study_plan(
+    spec: CheckpointSpec, url: str, training: Training, here: range | None = None
+) -> StudyPlan:
     """Compute the shares, and refuse a study that can't work.
 
-    Raises UsageError for too little memory or space, UnknownNameError.
+    ``here``: the ranks of this host, by default all. Raises UsageError for too little memory or
+    space, UnknownNameError.
     """
     full = find_model(spec.model)
     check_options(spec.writer, sorted(OPTIONS & spec.model_fields_set))
@@ -85,6 +95,7 @@ def make_study_plan(spec: CheckpointSpec, url: str, training: Training) -> Study
         training=training.model_copy(
             update={"accelerators": training.accelerators or max(full.layout.ranks, spec.ranks)}
         ),
+        here=here,
     )
     check_memory(plan)
     check_space(plan)
@@ -178,18 +189,21 @@ def _existing(path: Path) -> Path:
 
 
 def check_memory(plan: StudyPlan) -> None:
-    """Check that the states of all ranks, and copies by asynchronous writers, fit into memory."""
+    """Check that the states of this host's ranks, and copies of them, fit into memory."""
     free = available_bytes()
     if free is None:
         return
     copies = 2 if WRITERS.load(plan.spec.writer).asynchronous else 1
-    needed = copies * plan.bytes + _BESIDE
+    needed = copies * plan.bytes_here + _BESIDE
     if needed > free:
-        fitting = Fraction(max(free - _BESIDE, 0), copies * max(plan.full.state_bytes, 1))
+        share = Fraction(plan.bytes_here, max(plan.bytes, 1))
+        fitting = Fraction(max(free - _BESIDE, 0)) / (
+            copies * max(plan.full.state_bytes, 1) * max(share, Fraction(1, 4096))
+        )
         remedy = f"use --scale {_share_below(fitting)}" if fitting else "free some memory"
         what = "state and its copy take" if copies > 1 else "state takes"
         raise UsageError(
-            f"{plan.spec.model}'s {what} {format_bytes(copies * plan.bytes)} of memory, "
+            f"{plan.spec.model}'s {what} {format_bytes(copies * plan.bytes_here)} of memory, "
             f"{format_bytes(free)} are available",
             remedy=remedy,
         )

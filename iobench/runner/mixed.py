@@ -15,8 +15,9 @@ from ..errors import IobenchError
 from ..schema.checkpoint import Study
 from ..storage.locks.lock import Lease
 from .agent import HostAgent
-from .checkpoint import StudyJob, begin_study, rank_maker, with_leftovers
+from .checkpoint import StudyJob, begin_study, with_leftovers
 from .checkpoint_plan import StudyPlan
+from .checkpoint_ranks import rank_maker
 from .conductor import Script
 from .directory import storage_facts
 from .phase import Saving

@@ -25,6 +25,7 @@ class SaveBook:
     def __init__(self, root: CheckpointRoot, spec: CheckpointSpec, saves: list[Save]) -> None:
         self.root, self.spec, self.saves = root, spec, saves
         self.committed: list[int] = []
+        self.head_start_ns = HEAD_START_NS
         self._starts: dict[int, int] = {}
         self._parts: dict[int, dict[int, RankSave]] = {}
 
@@ -35,7 +36,7 @@ class SaveBook:
 
     def begin(self, step: int) -> int:
         """Return the common start of all ranks, on the monotonic clock in nanoseconds."""
-        self._starts[step] = time.monotonic_ns() + HEAD_START_NS
+        self._starts[step] = time.monotonic_ns() + self.head_start_ns
         return self._starts[step]
 
     def take_down(self, rank: int, step: int, part: RankSave) -> None:

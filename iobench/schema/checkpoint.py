@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, SerializeAsAny
 from ..units import MIN_SHARE
 from .base import Bytes, OpenRecord, Record, Seconds, Strict
 from .host import StorageFacts
+from .hosts import JobHost
 from .numbers import Count, Duration, Few, Figure, Number, Positive, Ranks
 
 
@@ -79,7 +80,7 @@ class Training(OpenRecord):
     """The training that saves the checkpoints, as the user described it for the analysis.
 
     None means: for ``mtbf_s`` the published failure rate, for ``accelerators`` the study's own
-    ranks; without a price the analysis computes no cost. A study measures one host.
+    ranks; without a price the analysis computes no cost.
     ``hosts_writing`` hosts save at the same time, each its part of the model, and after an
     interruption ``hosts_restoring`` of them read at the same time (None: as many). The limits are
     those of the storage for all hosts together, as the user states them.
@@ -240,6 +241,7 @@ class Restore(Record):
     cpu_s: float | None = None
     residency_before: float | None = None  # share of the files in the page cache, 0 to 1
     residency_how: str = ""
+    residencies: list[float | None] = []  # of each host, where there are several
     verified: bool | None = None  # equal bit for bit; None: not requested
     rank_s: list[float] = []  # from the common start
     rank_late_s: list[float] = []  # of it, until the rank began
@@ -261,6 +263,8 @@ class Study(Record):
     # Of saves during a run that loads data; None: a study alone, or an older record.
     every: Count | None = None  # steps between two saves
     storage: StorageFacts | None = None  # where they went
+    hosts: list[JobHost] = []  # whose ranks these are, where there are several
+    started_by: str = ""
     saves: list[Save] = []
     restores: list[Restore] = []
     alone: list[Save] = []  # of a mixed run: saves while no data was loaded

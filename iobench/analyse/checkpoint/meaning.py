@@ -31,7 +31,7 @@ from .interval import (
     young_s,
 )
 from .study import slowdown, spread
-from .whole import condition, restoring, whole_restores, whole_saves, writing
+from .whole import condition, hosts_of, restoring, whole_restores, whole_saves, writing
 
 DAY_S = 86_400
 MAX_RATE = 1e30
@@ -135,8 +135,12 @@ def meaning(study: Study, training: Training) -> Meaning | None:
     today = None
     if (at := training.interval_s) is not None:
         today = Today(interval_s=at, overhead=mean.overhead(at), waste=mean.waste(at))
-    written, read = _known(study.write_bytes_per_s), _known(study.restore_bytes_per_s)
-    stated = training.hosts_writing is not None
+    measured = hosts_of(study)
+    written, read = (
+        None if rate is None else rate / measured
+        for rate in (_known(study.write_bytes_per_s), _known(study.restore_bytes_per_s))
+    )
+    stated = training.hosts_writing is not None or measured > 1
     committed = times["committed_s"]
     found = Meaning(
         asked=training,

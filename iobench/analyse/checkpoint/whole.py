@@ -1,11 +1,11 @@
 """Saves and restores of the whole model by all hosts of a training, from those of one host.
 
-A study measures one host, whose ranks share its memory, its network and its path to the storage.
-Of N hosts each saves 1/N of the model, at the rate that the measured host got, as long as the
-storage gives all of them together so much. Where its own limit is stated, no save of the whole
-model is faster than this limit. That the storage gives many hosts what it gave one is a condition
-that a study can't test; without a number of hosts, the condition is that the whole job gets what
-one host got. All functions are pure.
+The ranks of a host share its memory, its network and its path to the storage. Where a study has
+measured several hosts, one host got its share of what all of them got together. Of N hosts each
+saves 1/N of the model, at the rate that a measured host got, as long as the storage gives all of
+them together so much. Where its own limit is stated, no save of the whole model is faster than it.
+That the storage gives many hosts what it gave one is a condition that a study can't test; without a
+number of hosts, the condition is that the whole job gets what one host got. All functions are pure.
 """
 
 from __future__ import annotations
@@ -56,21 +56,30 @@ class Hosts:
         return self.limit is not None and of_one is not None and of_one * self.count > self.limit
 
 
+def hosts_of(study: Study) -> int:
+    """The hosts that were measured."""
+    return max(1, len(study.hosts))
+
+
 def writing(study: Study, training: Training) -> Hosts:
-    """The hosts that save at the same time. It is one if their number was not stated."""
-    count = training.hosts_writing or 1
+    """The hosts that save at the same time: those that were measured, unless others were stated."""
+    measured = hosts_of(study)
+    count = training.hosts_writing or measured
     limit = training.storage_write_bytes_per_s
     return Hosts(
         count=count,
-        growth=study.full_bytes / study.bytes / count if study.bytes else 1.0,
+        growth=study.full_bytes / study.bytes * measured / count if study.bytes else 1.0,
         least_s=study.full_bytes / limit if limit else 0.0,
         limit=limit,
     )
 
 
-def restored_bytes(size: int, training: Training) -> float:
-    """Bytes that all hosts together read after an interruption, of a checkpoint of ``size``."""
-    writers = training.hosts_writing or 1
+def restored_bytes(size: int, training: Training, measured: int = 1) -> float:
+    """Bytes that all hosts together read after an interruption, of a checkpoint of ``size``.
+
+    ``measured``: the hosts that write, where their number was not stated.
+    """
+    writers = training.hosts_writing or measured
     return size / writers * (training.hosts_restoring or writers)
 
 
@@ -80,13 +89,14 @@ def restoring(study: Study, training: Training) -> Hosts:
     Each reads as much as one host writes: hosts beyond those that write are replicas, which read
     the same bytes again.
     """
-    writers = training.hosts_writing or 1
+    measured = hosts_of(study)
+    writers = training.hosts_writing or measured
     count = training.hosts_restoring or writers
     limit = training.storage_read_bytes_per_s
     return Hosts(
         count=count,
-        growth=study.full_bytes / study.bytes / writers if study.bytes else 1.0,
-        least_s=restored_bytes(study.full_bytes, training) / limit if limit else 0.0,
+        growth=study.full_bytes / study.bytes * measured / writers if study.bytes else 1.0,
+        least_s=restored_bytes(study.full_bytes, training, measured) / limit if limit else 0.0,
         limit=limit,
     )
 

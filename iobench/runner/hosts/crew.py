@@ -11,6 +11,7 @@ from multiprocessing.connection import wait
 from ...errors import HostLostError
 from ...interrupts import defer_interrupts
 from ..calibration.bench import Bench
+from ..counters import Counters
 from ..crew import GRACE_S, Crew, ForkedCrew
 from ..loading import HEAD_START_NS
 from ..messages import Answer, Command, Last, RestoreNow, SaveNow, Start
@@ -28,7 +29,9 @@ from .words import (
     EndRanks,
     FromRank,
     HurryRanks,
+    PhaseOrder,
     Refused,
+    SavesOrder,
     StopRanks,
     ToRank,
 )
@@ -41,6 +44,34 @@ ROUND_TRIPS = 20
 _MIN_HEAD_START_NS = 20_000_000
 
 
+def head_start_ns(control: Control) -> int:
+    """From a command to the common start, so that it has reached every rank by then."""
+    trips = ROUND_TRIPS * control.round_trip_ns if control.peers else 0
+    return max(HEAD_START_NS, _MIN_HEAD_START_NS, trips)
+
+
+def taking_part(shares: Sequence[range]) -> tuple[int, ...]:
+    """The numbers of the hosts that have ranks."""
+    return tuple(host for host, share in enumerate(shares) if share)
+
+
+def begins_of(
+    control: Control, order: PhaseOrder | SavesOrder, shares: Sequence[range]
+) -> dict[Peer, Begin]:
+    """What tells each of the other hosts to start its ranks."""
+    return {
+        peer: Begin(
+            order,
+            first=share.start,
+            count=len(share),
+            offset_ns=peer.clock.there(now := time.monotonic_ns()) - now,
+            hosts=taking_part(shares),
+        )
+        for peer, share in zip(control.peers, shares[1:], strict=True)
+        if share
+    }
+
+
 class HostsRanks:
     """The ranks of a phase on all hosts of a job; see ``loading.Ranks``."""
 
@@ -49,8 +80,7 @@ class HostsRanks:
 
     @property
     def head_start_ns(self) -> int:
-        trips = ROUND_TRIPS * self.control.round_trip_ns if self.control.peers else 0
-        return max(HEAD_START_NS, _MIN_HEAD_START_NS, trips)
+        return head_start_ns(self.control)
 
     def make(self, phase: Phase) -> tuple[Load, Crew]:
         """Raises HostLostError if a host was lost before."""
@@ -58,7 +88,7 @@ class HostsRanks:
         control.set_clocks()
         control.phases += 1
         shares = control.share(phase.accelerators)
-        hosts = tuple(host for host, share in enumerate(shares) if share)
+        hosts = taking_part(shares)
         barrier = None
         if phase.in_step and len(hosts) > 1 and shares[0]:
             barrier = HostsBarrier(
@@ -66,27 +96,19 @@ class HostsRanks:
             )
         task = Load(phase, barrier)
         order = order_of(phase, control.phases, self.bench.copy_bytes)
-        begins = {
-            peer: Begin(
-                order,
-                first=share.start,
-                count=len(share),
-                offset_ns=peer.clock.there(now := time.monotonic_ns()) - now,
-                hosts=hosts,
-            )
-            for peer, share in zip(control.peers, shares[1:], strict=True)
-            if share
-        }
+        begins = begins_of(control, order, shares)
         local = ForkedCrew(len(shares[0]), task, first=0, world=phase.accelerators)
-        return task, HostsCrew(local, begins, task)
+        return task, HostsCrew(local, begins, task.counters)
 
 
 class HostsCrew:
     """The ranks of this host, which are ``local``, and those that other hosts ``begin``."""
 
-    def __init__(self, local: ForkedCrew, begins: dict[Peer, Begin], task: Load) -> None:
+    def __init__(
+        self, local: ForkedCrew, begins: dict[Peer, Begin], counters: Counters | None = None
+    ) -> None:
         self.world = local.world
-        self.local, self.task = local, task
+        self.local, self.counters = local, counters
         self._begins = begins
         self._peers = {
             rank: peer
@@ -168,10 +190,10 @@ class HostsCrew:
                     begin = self._begins[peer]
                     self._dead |= set(range(begin.first, begin.first + begin.count))
                 raise named(message.error, peer.host)
-            elif isinstance(message, Counted):
+            elif isinstance(message, Counted) and self.counters is not None:
                 for rank, row in message.counters.items():
                     if self._peers.get(rank) is peer:
-                        self.task.counters.put(rank, row)
+                        self.counters.put(rank, row)
 
     def end(self, grace_s: float = GRACE_S) -> None:
         started, self._started = self._started, []

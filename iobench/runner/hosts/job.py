@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import HostLostError, InterruptedRun, IobenchError, UsageError
 from ...measure import timeline
-from ...schema.hosts import JobHost
-from ...schema.record import EVENTS_FILE, Finding, TrainingRecord
+from ...schema.record import EVENTS_FILE, TrainingRecord
 from ...schema.workload import OWN_LOADER
 from ..agent import HostAgent
 from ..calibration.bench import Bench
@@ -23,6 +22,7 @@ from .agent import Agent
 from .barrier import round_trip_s
 from .control import Control, HostsAgent, led
 from .crew import HostsRanks
+from .facts import known_hosts, same_machines
 from .localreads import LocalReads
 from .meeting import Meeting
 from .reads import HostsReader
@@ -67,25 +67,6 @@ def same_of(plan: Plan) -> dict[str, str]:
         "dataset": hashlib.sha256(header.encode()).hexdigest(),
         "workload": hashlib.sha256(plan.workload.model_dump_json().encode()).hexdigest(),
     }
-
-
-def same_machines(hosts: Sequence[JobHost]) -> list[Finding]:
-    """A finding if processes of one machine count as hosts of their own."""
-    machines: dict[str, list[int]] = {}
-    for number, host in enumerate(hosts):
-        machines.setdefault(host.machine or f"unknown {number}", []).append(number)
-    shared = [numbers for numbers in machines.values() if len(numbers) > 1]
-    if not shared:
-        return []
-    names = "; ".join(" and ".join(f"host {each}" for each in numbers) for numbers in shared)
-    return [
-        Finding(
-            rule="hosts.same-machine",
-            level="warning",
-            evidence=f"{names} are the same machine: they share its cores, memory and page cache",
-            remedy="start one process on each machine",
-        )
-    ]
 
 
 # The controller
@@ -138,21 +119,8 @@ class HostsJob:
         return max(self.control.ask(Ask("barrier"), float, mine))
 
     def _tell(self, doc: TrainingRecord, plan: Plan) -> None:
-        control = self.control
-        shares = control.share(plan.accelerators)
-        found = []
-        for host, share in zip(control.meeting.hosts, shares, strict=True):
-            known = JobHost(
-                name=host.name, first_rank=share.start, ranks=len(share), machine=host.machine
-            )
-            clock = control.peers[host.index - 1].clock if host.index else None
-            if clock is not None and clock.known:
-                known.offset_s = clock.known[-1].offset_ns / 1e9
-                known.offset_error_s = clock.error_ns / 1e9
-                known.offsets, known.drift = len(clock.known), clock.drift
-            found.append(known)
-        doc.job.hosts = found
-        doc.job.started_by = control.meeting.launch.by
+        doc.job.hosts = known_hosts(self.control, plan.accelerators)
+        doc.job.started_by = self.control.meeting.launch.by
 
 
 def run_as_controller(

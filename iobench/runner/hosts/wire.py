@@ -30,7 +30,7 @@ from ... import errors
 from ...errors import HostLostError, IobenchError
 from ...generator import writer
 from ...measure import depth, nfs
-from ...schema import accelerator, host, job, resources, training, workload
+from ...schema import accelerator, checkpoint, host, job, resources, training, workload
 from ...schema.base import OpenRecord, Record, Strict
 from ...verify import report
 from .. import agent, fetches, messages
@@ -64,7 +64,7 @@ _ARRAYS = {
 
 _MODULES = (
     *(messages, words, errors, agent, fetches),
-    *(accelerator, host, job, resources, training, workload),
+    *(accelerator, checkpoint, host, job, resources, training, workload),
     *(writer, report, depth, places),
 )
 

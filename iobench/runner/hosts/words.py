@@ -55,6 +55,14 @@ class PhaseOrder:
     evicts: bool
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavesOrder:
+    """The ranks of a checkpoint study. ``rendezvous``: where their writers meet."""
+
+    accelerators: int
+    rendezvous: str
+
+
 # From both
 
 
@@ -73,13 +81,13 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Start your ranks of this phase: those from ``first`` on, ``count`` of them.
+    """Start your ranks of this phase, or of this study: those from ``first`` on, ``count`` of them.
 
     ``offset_ns``: how far your clock is ahead of the controller's. ``hosts``: the numbers of the
     hosts that have ranks in it. Answered by Begun, or Refused.
     """
 
-    order: PhaseOrder
+    order: PhaseOrder | SavesOrder
     first: int
     count: int
     offset_ns: int
@@ -113,12 +121,16 @@ class EndRanks:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Do something once for your host, on the data of the run; answered by Told or Refused."""
+    """Do something once for your host, on the data of the run; answered by Told or Refused.
+
+    ``keys``: the object whose text is asked for.
+    """
 
     what: Literal[
-        "empty", "fill", "state", "counter", "mount", "host", "barrier", "snapshot", "used"
+        "empty", "fill", "state", "counter", "mount", "host", "barrier", "snapshot", "used", "text"
     ]
     direct: bool = False
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

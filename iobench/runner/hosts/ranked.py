@@ -1,0 +1,158 @@
+"""The agent of a host that has ranks.
+
+It starts them, and passes on what they and the controller tell each other. If the controller is
+lost, its ranks end with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import wait
+
+from ...errors import HostLostError, IobenchError
+from ..crew import ForkedCrew
+from ..messages import Last, Recorded, Stop
+from ..task import Task
+from .localreads import LocalReads
+from .meeting import Meeting
+from .serving import Serving
+from .words import (
+    Begin,
+    Begun,
+    Ended,
+    EndRanks,
+    FromRank,
+    HurryRanks,
+    Refused,
+    StopRanks,
+    ToRank,
+)
+
+log = logging.getLogger(__name__)
+
+COLLECT_S = 3.0
+"""How long the ranks have to say what they recorded, after the controller was lost."""
+
+
+class Ranks:
+    """The ranks of this host in one phase, or in a study."""
+
+    def __init__(self, begin: Begin, task: Task, crew: ForkedCrew) -> None:
+        self.order, self.task, self.crew = begin.order, task, crew
+        self.working = list(range(crew.first, crew.first + begin.count))
+        self.kept: dict[int, Recorded] = {}
+        self.failed = False
+
+
+class RankedAgent(Serving):
+    """Serves the controller of a job that has ranks; a job says what they do (``task_of``)."""
+
+    def __init__(self, meeting: Meeting, reads: LocalReads | None = None) -> None:
+        super().__init__(meeting, reads)
+        self.ranks: Ranks | None = None
+
+    def task_of(self, begin: Begin) -> Task:
+        """The task of the ranks that are to begin. Raises IobenchError."""
+        raise NotImplementedError
+
+    def keep(self, ranks: Ranks) -> None:
+        """The ranks have ended."""
+
+    def close(self) -> None:
+        if self.ranks is not None:
+            self._collect(self.ranks)
+            self.ranks.crew.end(1.0)
+            self.keep(self.ranks)
+
+    def _collect(self, ranks: Ranks) -> None:
+        """Keep what the ranks have recorded, since the controller can't collect it any more."""
+        began = time.monotonic()
+        ranks.crew.stop()
+        for rank in ranks.working:
+            with suppress(IobenchError):
+                ranks.crew.send(rank, Stop())  # at the next point at which it waits
+        while ranks.working and (waited := time.monotonic() - began) < COLLECT_S:
+            if waited > COLLECT_S / 2:
+                ranks.crew.hurry(ranks.working)
+            try:
+                for rank, answer in ranks.crew.receive(list(ranks.working)):
+                    if isinstance(answer, Last):
+                        ranks.working.remove(rank)
+                    if isinstance(answer, Recorded):
+                        ranks.kept[rank] = answer
+            except IobenchError:
+                ranks.working = [rank for rank in ranks.working if ranks.crew.is_alive(rank)]
+
+    def wait(self) -> None:
+        pipes = []
+        if self.ranks is not None and not self.ranks.failed:
+            pipes = [self.ranks.crew.pipe(rank) for rank in self.ranks.working]
+        wait([self.wire.connection, *pipes], timeout=0.2)
+
+    def obey(self, message: object) -> None:
+        match message:
+            case Begin():
+                self._begin(message)
+            case ToRank(rank, command):
+                if self.ranks is not None:
+                    self._or_refused(lambda ranks: ranks.crew.send(rank, command))
+            case StopRanks():
+                if self.ranks is not None:
+                    self.ranks.crew.stop()
+            case HurryRanks(numbers):
+                if self.ranks is not None:
+                    self.ranks.crew.hurry([n for n in numbers if n in self.ranks.working])
+            case EndRanks(grace_s):
+                if self.ranks is not None:
+                    self.ranks.crew.stop()
+                    self.ranks.crew.end(grace_s)
+                    self.keep(self.ranks)
+                    self.ranks = None
+                self.wire.send(Ended())
+            case _:
+                super().obey(message)
+
+    def _begin(self, begin: Begin) -> None:
+        try:
+            task = self.task_of(begin)
+            crew = ForkedCrew(begin.count, task, first=begin.first, world=begin.order.accelerators)
+            self.ranks = Ranks(begin, task, crew)
+            crew.start()
+        except IobenchError as error:
+            self.wire.send(Refused(error))
+            return
+        self.wire.send(Begun())
+
+    def turn(self) -> None:
+        """Pass on what the ranks have sent."""
+        ranks = self.ranks
+        if ranks is None:
+            return
+
+        def listen(ranks: Ranks) -> None:
+            for rank, answer in ranks.crew.receive(list(ranks.working), 0.0):
+                if isinstance(answer, Last):
+                    ranks.working.remove(rank)
+                if isinstance(answer, Recorded):
+                    ranks.kept[rank] = answer
+                self.wire.send(FromRank(rank, answer))
+
+        if ranks.working and not ranks.failed:
+            self._or_refused(listen)
+
+    def _or_refused(self, act: Callable[[Ranks], None]) -> None:
+        """Do this with the ranks; their failure is the controller's affair, that of the wire not.
+
+        After a failure nothing more is heard from the ranks, until the controller ends them.
+        """
+        assert self.ranks is not None
+        try:
+            act(self.ranks)
+        except HostLostError:
+            raise
+        except IobenchError as error:
+            self.ranks.failed = True
+            self.wire.send(Refused(error, rank=self.ranks.crew.first))

@@ -1,0 +1,179 @@
+"""A checkpoint study whose ranks are on many hosts, and save to one place that all of them see.
+
+Each rank writes its own files. The controller commits a checkpoint when all ranks of all hosts have
+said that theirs are durable, and finds their files at the place itself. A host that is lost before
+that ends the study, and its last checkpoint is not committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ...checkpoint.catalog import CheckpointRoot
+from ...checkpoint.manifest import part_name
+from ...errors import HostLostError, MissingObjectError, UsageError
+from ...schema.host import Host
+from ...schema.record import CheckpointRecord
+from ...storage import open_storage
+from ...storage.catalog import read_object
+from ..agent import CacheState, HostAgent
+from ..checkpoint_plan import StudyPlan
+from ..checkpoint_ranks import rank_maker
+from ..crew import Crew, ForkedCrew
+from ..tasks.checkpoint import Checkpoint
+from .control import Control, worst_state
+from .crew import HostsCrew, begins_of, head_start_ns
+from .facts import known_hosts, same_machines
+from .interface import set_interface
+from .meeting import Meeting
+from .ranked import RankedAgent
+from .serving import Asked
+from .words import Ask, Begin, EmptyCacheOf, SavesOrder
+
+log = logging.getLogger(__name__)
+
+
+def same_of_study(plan: StudyPlan) -> dict[str, str]:
+    """What must be the same on all hosts."""
+    settings = plan.spec.model_dump_json()
+    return {"to": plan.url, "settings": hashlib.sha256(settings.encode()).hexdigest()}
+
+
+class HostsSaves:
+    """The ranks of a study on all hosts; see ``checkpoint_ranks.StudyRanks``."""
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self.head_start_ns = 0  # known when the clocks are
+
+    def agent(self, root: CheckpointRoot) -> HostAgent:
+        return _Agents(self.control, root)
+
+    def begin(self, doc: CheckpointRecord, plan: StudyPlan, root: CheckpointRoot) -> None:
+        """Record who takes part. Raises UsageError if a host does not see the place."""
+        self.control.set_clocks(again=True)
+        doc.job.hosts = known_hosts(self.control, doc.job.ranks)
+        doc.job.started_by = self.control.meeting.launch.by
+        doc.findings += same_machines(doc.job.hosts)
+        self._check_place(plan.url, root)
+
+    def end(self, doc: CheckpointRecord) -> None:
+        """Measure the clocks a last time, and record them; a lost host keeps what is known."""
+        try:
+            self.control.set_clocks(again=True)
+        except (HostLostError, KeyboardInterrupt) as error:
+            log.info("the clocks were not measured again: %s", error)
+        if doc.job.hosts:
+            doc.job.hosts = known_hosts(self.control, doc.job.ranks)
+
+    def _check_place(self, url: str, root: CheckpointRoot) -> None:
+        """Every host must read there what this one has written, as it was written just now.
+
+        It lies where a rank's part of the next checkpoint would, which is removed like any other.
+        """
+        step = root.step(root.last_number() + 1)
+        key, text = step.key(part_name(0)), secrets.token_hex(16)
+        try:
+            step.prepare()
+            with root.storage.create(key, size_hint=len(text)) as sink:
+                sink.write(text.encode())
+            found = self.control.ask(Ask("text", keys=(key,)), str, lambda: _text(url, key))
+        finally:
+            root.remove(step)
+        for host, seen in zip(self.control.meeting.hosts, found, strict=True):
+            if seen != text:
+                raise UsageError(
+                    f"{host.label} does not see what {self.control.meeting.hosts[0].label} writes "
+                    f"to {root.url}",
+                    remedy="name a place that all hosts share, with the same path on each",
+                )
+
+    @contextmanager
+    def crew(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:
+        control = self.control
+        control.set_clocks()
+        self.head_start_ns = head_start_ns(control)
+        shares = control.share(plan.spec.ranks)
+        launch = control.meeting.launch
+        rendezvous = f"tcp://{_bracketed(launch.address)}:{_free_port()}"
+        order = SavesOrder(accelerators=plan.spec.ranks, rendezvous=rendezvous)
+        begins = begins_of(control, order, shares)
+        set_interface(control.meeting)
+        with rank_maker(plan, root, rendezvous) as make:
+            local = ForkedCrew(len(shares[0]), Checkpoint(make), first=0, world=plan.spec.ranks)
+            yield HostsCrew(local, begins)
+
+
+class _Agents(HostAgent):
+    """The agents of all hosts as one, for the place of the checkpoints."""
+
+    def __init__(self, control: Control, root: CheckpointRoot) -> None:
+        super().__init__(root.storage)
+        self.control = control
+        self._one = HostAgent(root.storage)
+
+    def describe_all(self) -> list[Host]:
+        return self.control.ask(Ask("host"), Host, self.describe)
+
+    def empty_cache(self, keys: Sequence[str]) -> CacheState:
+        """The state of the host whose page cache holds most."""
+        order = EmptyCacheOf(tuple(keys))
+        everyone = dict.fromkeys(range(len(self.control.meeting.hosts)), order)
+        states = self.control.ask_each(everyone, CacheState, lambda _: self._one.empty_cache(keys))
+        return worst_state(states)
+
+
+class SavesAgent(RankedAgent):
+    """The agent of a study, on a host that is not the controller's."""
+
+    def __init__(self, meeting: Meeting, plan: StudyPlan) -> None:
+        super().__init__(meeting)
+        self.plan = plan
+        self.root = CheckpointRoot.open(plan.url)
+
+    def task_of(self, begin: Begin) -> Checkpoint:
+        order = begin.order
+        assert isinstance(order, SavesOrder), "a study was agreed on"
+        set_interface(self.meeting)
+        # The context only removes a directory in which these ranks do not meet.
+        with rank_maker(self.plan, self.root, order.rendezvous) as make:
+            return Checkpoint(make)
+
+    def told(self, ask: Asked) -> object:
+        agent = HostAgent(self.root.storage)
+        match ask:
+            case EmptyCacheOf(keys):
+                return agent.empty_cache(keys)
+            case Ask(what="host"):
+                return agent.describe()
+            case Ask(what="text", keys=(key,)):
+                return _text(self.plan.url, key)
+            case _:
+                return super().told(ask)
+
+
+def _text(url: str, key: str) -> str:
+    """A short text at this place; empty if there is none. No handle of it stays open."""
+    storage = open_storage(url)
+    try:
+        return read_object(storage, key, max_bytes=1000).decode(errors="replace")
+    except MissingObjectError:
+        return ""
+    finally:
+        storage.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
