@@ -31,6 +31,8 @@ LONG = {
     "test_compare_oracle.py",
     "test_confirm_oracle.py",
     "test_fed_oracle.py",
+    "test_hosts_ended.py",
+    "test_hosts_oracle.py",
     "test_size_oracle.py",
     "test_sweep_oracle.py",
     "test_sync_oracle.py",

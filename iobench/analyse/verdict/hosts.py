@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import mean, median, stdev
+from statistics import mean, median, stdev, variance
 from typing import NamedTuple
 
 import numpy as np
@@ -181,21 +181,27 @@ def slow_hosts(rounds: Sequence[Sequence[float | None]]) -> list[SlowHost]:
     ``rounds``: [rounds][hosts]. A host is slow if the upper end of the interval of its rate over
     the median of the others' is below 1 - MIN_SLOWER, and, among ``_SCORED`` hosts or more, if its
     modified z score is beyond MAX_SCORE as well. Several hosts are tested, so each has a part of
-    the false alarms.
+    the false alarms. How much the rate of a host varies is told by the rounds of all hosts, since
+    three of one host tell little; a host that varies more than the others counts by its own.
     """
     known = [[rate for rate in row if rate] for row in rounds]
     count = max((len(row) for row in rounds), default=0)
     known = [row for row in known if len(row) == count]
     if count < 2 or len(known) < MIN_ROUNDS:
         return []
-    found = []
-    for host in range(count):
-        logs = [
+    logs = [
+        [
             math.log(row[host] / median(rate for at, rate in enumerate(row) if at != host))
             for row in known
         ]
-        spread = quantile(len(logs) - 1, 2 * _FALSE_ALARMS / count) * stdev(logs)
-        middle, half = mean(logs), spread / math.sqrt(len(logs))
+        for host in range(count)
+    ]
+    pooled = math.sqrt(mean(variance(each) for each in logs))
+    beyond = quantile((len(known) - 1) * (count - 1), 2 * _FALSE_ALARMS / count)
+    found = []
+    for host, each in enumerate(logs):
+        middle = mean(each)
+        half = beyond * max(pooled, stdev(each)) / math.sqrt(len(each))
         if middle + half < math.log(1 - MIN_SLOWER) and _stands_out(known, host):
             found.append(
                 SlowHost(host, math.exp(middle), math.exp(middle - half), math.exp(middle + half))

@@ -76,14 +76,16 @@ class Store:
         try:
             while True:
                 left = max(0.001, min(_LOOK_S, deadline - time.monotonic()))
+                self._store.set_timeout(timedelta(seconds=left))
                 try:
-                    self._store.wait(whole, timedelta(seconds=left))
+                    # It waits for the keys itself: a wait before it would be a round trip more.
+                    values = self._store.multi_get(whole)
                 except self._errors:
                     # A missing key and a lost store raise the same; a check tells them apart.
                     if not self._store.check(whole) and time.monotonic() >= deadline:
                         return None
                     continue
-                return [bytes(value).decode() for value in self._store.multi_get(whole)]
+                return [bytes(value).decode() for value in values]
         except self._errors as error:
             raise self._gone(error) from None
 
