@@ -38,6 +38,11 @@ def die_with_parent(parent: int | None = None) -> None:
         os._exit(1)
 
 
+def interrupted_with_parent() -> None:
+    """Have the kernel send SIGTERM when the process that started this one ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
 class Forked(Protocol):
     def after_fork(self) -> None:
         """In the child: forget the parent's handles, locks and threads without closing them."""

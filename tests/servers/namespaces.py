@@ -98,6 +98,7 @@ class Hosts:
     forwards: str
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
+    launched: list[Launched] = field(default_factory=list)
     ports: Iterator[int] = field(default_factory=lambda: itertools.count(PORT))
 
     def hold(self, host: Host, bytes_per_s: float | None) -> None:
@@ -140,6 +141,7 @@ class Hosts:
                     start_new_session=True,
                 )
             started.append(Launched(process, host, *logs))
+        self.launched += started
         return Job(started)
 
     def forked(
@@ -232,6 +234,8 @@ def hosts(count: int, folder: Path, *, delay_s: float = 0.0) -> Iterator[Hosts]:
         finally:
             for pid in found.left():
                 os.kill(pid, signal.SIGKILL)
+            for each in found.launched:
+                each.process.wait()
             wait_until(lambda: not found.left(), "processes are left on a host")
 
 

@@ -30,7 +30,8 @@ class Launch:
     """This process is host ``index`` (0 to ``hosts`` - 1) of a job.
 
     ``address`` and ``port``: where the store is. ``shared``: the launcher runs it there already.
-    ``attempt``: tells this start of the job from others that use the same store.
+    ``attempt``: tells this start of the job from others that use the same store. ``leaves``: what
+    the launcher has started goes on where the launcher itself is killed.
     """
 
     by: str
@@ -40,6 +41,7 @@ class Launch:
     port: int
     shared: bool = False
     attempt: str = ""
+    leaves: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def find_launch(env: Mapping[str, str]) -> Launch | None:
             address=_address(env, names),
             port=_port(env, names),
             shared=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            leaves=names.by == "torchrun",  # the daemons of the others see to that
             attempt="/".join(
                 env[name] for name in (*names.job, "TORCHELASTIC_RESTART_COUNT") if name in env
             ),

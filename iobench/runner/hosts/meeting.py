@@ -20,6 +20,7 @@ from pathlib import Path
 from ... import __version__
 from ...cgroup import read_text
 from ...errors import HostLostError, UsageError
+from ...processes import interrupted_with_parent
 from ...units import counted, format_duration
 from .launch import ADDRESS, Launch
 from .store import Store
@@ -78,6 +79,8 @@ def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meet
     ``accelerators``: the ranks of this host. Raises UsageError if not all hosts join in time, if
     one joins twice, or if they have different versions of iobench; HostLostError.
     """
+    if launch.leaves:  # a run that nobody awaits any more ends on all hosts, as with Ctrl-C
+        interrupted_with_parent()
     deadline = time.monotonic() + within_s
     controls = launch.index == 0
     listener = _listen() if controls else None
