@@ -165,8 +165,11 @@ class ForkedCrew:
             for pipe, _ in self._pipes:
                 with suppress(OSError):
                     pipe.send(Stop())
-            self._drain(time.monotonic() + grace_s)
+            deadline = time.monotonic() + grace_s
+            self._drain(deadline)
             for process in self.processes:
+                if process.pid is not None:  # its sentinel closes a little before it has ended
+                    process.join(max(0.0, deadline - time.monotonic()))
                 if process.pid is not None and process.is_alive():
                     log.info("%s did not end within %g s, and is killed", process.name, grace_s)
                     process.kill()  # its workers die with it (see iobench.processes)

@@ -195,6 +195,21 @@ def test_kept_samples_replace_the_dataset(data: str) -> None:
     assert found[0][0].shape == (8, 1000)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_kept_samples_in_a_list_are_as_many_as_before(data: str, workers: int) -> None:
+    """Else each entry of a sample would be a sample, and a step would take hours."""
+    spec = LoaderSpec(
+        kind="user",
+        factory=f"{PLANTED}:of_kind",
+        args={"kind": "ragged", "workers": workers},
+        replay="samples",
+    )
+    loader = UserLoader(spec, data=data, root=data, batch_size=4, stored_bytes=5000)
+    found = [cast(Any, batch).stats.samples for _, batch in zip(range(3), loader, strict=False)]
+    loader.shutdown()
+    assert found == [4, 4, 4]
+
+
 def test_kept_batches_are_repeated(data: str) -> None:
     spec = LoaderSpec(
         kind="user", factory=f"{PLANTED}:of_files", args={"workers": 1}, replay="batches"

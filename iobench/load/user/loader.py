@@ -98,6 +98,8 @@ class UserLoader:
         made = make(loading, data=data, batch_size=batch_size, rank=rank, world=world)
         self.type = type(made)
         self.not_cached = why_not(made)
+        sampler = getattr(made, "batch_sampler", None)
+        self.asked_size: int | None = getattr(sampler, "batch_size", None)
         if loading.replay == "samples":
             made = _cached(made, self.not_cached)
         self.iterable = made
@@ -117,8 +119,6 @@ class UserLoader:
         self.round_batches = max(1, self.workers)
         self.wait_ns = self.held_back_ns = self.handed_over_ns = 0
         self.no_turns = self._why_no_turns()
-        sampler = getattr(made, "batch_sampler", None)
-        self.asked_size: int | None = getattr(sampler, "batch_size", None)
         self.yields_lists = False
         self.kept: list[Any] = []
         if loading.replay == "batches":
