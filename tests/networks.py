@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -56,6 +57,22 @@ class FailsOnRankOne(Tiny):
 class DiesOnRankOne(FailsOnRankOne):
     def fail(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class TellsItsSteps(Tiny):
+    """Makes the empty file that IOBENCH_TEST_STEPPED names in each step."""
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        Path(os.environ["IOBENCH_TEST_STEPPED"]).touch()
+        return super().forward(data)
+
+
+class KillsItsParent(Tiny):
+    """As if the process of the run had been killed for its memory."""
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        os.kill(os.getppid(), signal.SIGKILL)
+        return super().forward(data)
 
 
 def no_model() -> str:

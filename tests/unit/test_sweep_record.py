@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from iobench.errors import IobenchError, SpecError, UsageError
 from iobench.runner.progress import Silent
 from iobench.runner.sweeping import visits
+from iobench.runner.sweeping.apart import Apart
 from iobench.runner.sweeping.plan import OVER_BUDGET, Budget, groups_within
 from iobench.schema.sweep import (
     SWEEP_FILE,
@@ -137,7 +138,7 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
     monkeypatch.setattr(visits, "measure", lambda *_: (doc, tmp_path / "r"))
     told: list[str] = []
     point = _point(1, "z")
-    visits._visit(_sweep(point), point, 0, tmp_path, Silent(), told.append)
+    visits._visit(_sweep(point), point, 0, tmp_path, Apart(), Silent(), told.append)
     assert (point.samples_per_s, point.runs, point.seconds) == ([], [], [])
     assert point.failed
     assert len(told) == 1

@@ -19,7 +19,7 @@ from iobench.generator import generate
 from iobench.report.sections import Table
 from iobench.report.walk import best_command, facts, sections
 from iobench.runner.sweeping import walk as walking
-from iobench.runner.sweeping.apart import Visit, measure_apart
+from iobench.runner.sweeping.apart import Apart, Visit
 from iobench.runner.sweeping.walk import next_step, plan_walk
 from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.record import load_training
@@ -274,7 +274,8 @@ def test_a_visit_apart_has_the_allocator_that_was_asked_for(
     shutil.copy(next(path for path in loaded if "/libm.so" in path or "/libm-" in path), library)
     monkeypatch.setattr("ctypes.util.find_library", lambda name: str(library))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    found = measure_apart(with_accelerator(visit, allocator="jemalloc", threads=2))
+    with Apart() as apart:
+        found = apart.measure(with_accelerator(visit, allocator="jemalloc", threads=2))
     trained = load_training(found.directory).job.trained
     assert trained is not None
     assert trained.allocator == "jemalloc"
@@ -286,32 +287,42 @@ def test_a_visit_apart_has_the_allocator_that_was_asked_for(
 
 @pytest.mark.slow
 def test_a_visit_apart_that_fails_says_why(visit: Visit) -> None:
-    with pytest.raises(IobenchError, match="NotANumber"):
-        measure_apart(with_accelerator(visit, model="tests.networks:NotANumber"))
-    with pytest.raises(IobenchError) as found:
-        measure_apart(visit.model_copy(update={"data": f"{visit.data}/none"}))
+    """The next visit is made all the same, also where the process of the one before has died."""
+    with Apart() as apart:
+        with pytest.raises(IobenchError, match="NotANumber"):
+            apart.measure(with_accelerator(visit, model="tests.networks:NotANumber"))
+        with pytest.raises(IobenchError) as found:
+            apart.measure(visit.model_copy(update={"data": f"{visit.data}/none"}))
+        with pytest.raises(IobenchError, match="ended with -9"):
+            apart.measure(with_accelerator(visit, model="tests.networks:KillsItsParent"))
+        assert apart.measure(visit).document.status == "ok"
     assert "\n" not in str(found.value)
 
 
 def test_a_process_that_dies_is_told(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iobench.runner.sweeping.apart._START", "raise SystemExit('no {0}')")
     with pytest.raises(IobenchError, match=r"ended with 1: no iobench\.runner\.sweeping\.apart"):
-        measure_apart(visit)
+        Apart().measure(visit)
 
 
 @pytest.mark.slow
-def test_an_interrupted_visit_saves_what_it_has(visit: Visit) -> None:
+def test_an_interrupted_visit_saves_what_it_has(
+    visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepped = tmp_path / "stepped"
+    monkeypatch.setenv("IOBENCH_TEST_STEPPED", str(stepped))
+    visit = with_accelerator(visit, model="tests.networks:TellsItsSteps")
     endless = visit.workload.model_copy(update={"max_steps": None, "epochs": 10**6})
     results = Path(visit.results) / "interrupted"
     asked = visit.model_copy(update={"workload": endless, "results": str(results)})
 
     def interrupt() -> None:
-        wait_until(lambda: any(results.glob("*/")), "no run has begun")
+        wait_until(stepped.exists, "no run has begun")
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
-    with pytest.raises(InterruptedRun):
-        measure_apart(asked)
+    with Apart() as apart, pytest.raises(InterruptedRun):
+        apart.measure(asked)
     (run,) = results.glob("*/run.json")
     assert load_training(run.parent).status == "interrupted"
 

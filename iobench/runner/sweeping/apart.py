@@ -1,19 +1,25 @@
 """A visit in a process of its own: what can be chosen only when a process starts is then free.
 
 That is the library that gives memory (LD_PRELOAD), and whatever torch keeps for as long as its
-process lives: threads, pools of memory, compiled code. The visit is told what to do by JSON on its
-standard input, and says on its standard output where its run is, or why there is none.
+process lives: threads, pools of memory, compiled code. The process of a visit is forked from one
+that has imported torch and nothing more, its *starter*, since the imports take longer than a short
+visit trains. A starter gets visits as lines of JSON on its standard input, and says on its standard
+output where the run of each is, or why there is none.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 from ...accelerate.bind import allocator_environment
@@ -28,7 +34,12 @@ from ..experiment import run as run_plan
 from ..plan import make_plan
 from ..progress import Progress
 
-_START = "import sys; sys.path[:] = sys.argv[1:]; from {0} import main; main()"
+_START = "import sys; sys.path[:] = sys.argv[2:]; from {0} import main; main(int(sys.argv[1]))"
+
+_SLOW_IMPORTS = ("torch._dynamo",)
+"""What a training imports after its start, in more than a second: the optimizers need it."""
+
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 _MAX_LINE = 300
 
@@ -51,6 +62,7 @@ class _Answer(Record):
     error: str = ""
     remedy: str = ""
     interrupted: bool = False
+    ended: int | None = None  # the last line of a visit: its process has ended with this code
 
 
 class Measured(NamedTuple):
@@ -83,64 +95,114 @@ def needs_a_process(workload: Workload) -> bool:
     return workload.accelerator.kind == "model"
 
 
-def measure_apart(visit: Visit) -> Measured:
-    """Make the visit in a process of its own, which has the allocator that its workload asks for.
+class Apart:
+    """Makes visits in processes of their own, as a context that ends the starters of these."""
 
-    The process has this one's module search path. It is in a session of its own, so that Ctrl-C
-    reaches it once, from here: it then saves what it has measured. Raises InterruptedRun,
-    IobenchError.
+    def __init__(self) -> None:
+        self._starters: dict[tuple[tuple[str, str], ...], _Starter] = {}
+
+    def __enter__(self) -> Apart:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        while self._starters:
+            self._starters.popitem()[1].close()
+
+    def measure(self, visit: Visit) -> Measured:
+        """Make the visit in a new process, which has the allocator that its workload asks for.
+
+        Ctrl-C reaches that process once, from here: it then saves what it has measured. Raises
+        InterruptedRun, IobenchError.
+        """
+        changed = allocator_environment(visit.workload.accelerator.allocator)
+        key = tuple(changed.items())
+        if key not in self._starters:
+            self._starters[key] = _Starter(changed)
+        try:
+            answer = self._starters[key].visit(visit)
+        except IobenchError:
+            self._starters.pop(key).close()
+            raise
+        if answer.interrupted:
+            raise InterruptedRun(answer.error)
+        if answer.error:
+            raise IobenchError(answer.error, remedy=answer.remedy)
+        directory = Path(visit.results) / Path(answer.run).name
+        return Measured(load_training(directory), directory)
+
+
+class _Starter:
+    """A process that forks a process for each visit, seen from the process of the sweep.
+
+    It has this process's module search path, and is in a session of its own, which Ctrl-C does not
+    reach. ``changed``: variables of its environment.
     """
-    changed = allocator_environment(visit.workload.accelerator.allocator)
-    start = [sys.executable, "-P", "-c", _START.format(__name__), *sys.path]
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
+
+    def __init__(self, changed: Mapping[str, str]) -> None:
+        start = [sys.executable, "-P", "-c", _START.format(__name__), str(os.getpid()), *sys.path]
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115, close() closes it
+        self._process = subprocess.Popen(
             start,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=self._said,
             env={**os.environ, **changed},
             start_new_session=True,
         )
-        asked = json.dumps({"parent": os.getpid(), "visit": visit.model_dump(mode="json")})
+
+    def visit(self, visit: Visit) -> _Answer:
+        """Have the visit made. Raises InterruptedRun, and IobenchError if its process has died."""
+        self._said.seek(0)
+        self._said.truncate()
         try:
-            out, _ = process.communicate(asked.encode())
+            self._ask(visit)
+            answer = self._answer()
         except KeyboardInterrupt:
-            _stop(process)
+            self._stop()
             raise InterruptedRun("interrupted while a visit ran in its own process") from None
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-        answer = _answer_of(out)
-        if answer is None:
+        if not (answer.run or answer.error or answer.interrupted):
             raise IobenchError(
-                f"the process of the visit has ended with {process.returncode}{_last_line(said)}",
+                f"the process of the visit has ended with {answer.ended}{_last_line(self._said)}",
                 remedy="is there enough memory? Use a smaller batch_size",
             )
-    if answer.interrupted:
-        raise InterruptedRun(answer.error)
-    if answer.error:
-        raise IobenchError(answer.error, remedy=answer.remedy)
-    directory = Path(visit.results) / Path(answer.run).name
-    return Measured(load_training(directory), directory)
+        return answer
 
+    def close(self) -> None:
+        """End the process, and a visit that it makes."""
+        self._process.kill()
+        self._process.communicate()
+        self._said.close()
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Have the process save what it has, and wait until it has ended; end it if asked again."""
-    try:
-        process.send_signal(signal.SIGINT)
-        process.communicate()
-    except KeyboardInterrupt:
-        process.kill()
-        process.wait()
+    def _ask(self, visit: Visit) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(visit.model_dump_json().encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has died; its exit code is in the answer
 
+    def _answer(self) -> _Answer:
+        """What the visit has answered when its process has ended."""
+        assert self._process.stdout is not None
+        found = _Answer()
+        for line in self._process.stdout:
+            try:
+                said = build(_Answer, json.loads(line), where="the process of the visit")
+            except (ValueError, UsageError):
+                continue
+            if said.ended is not None:
+                return found.model_copy(update={"ended": said.ended})
+            found = said
+        return _Answer(ended=self._process.wait())
 
-def _answer_of(out: bytes) -> _Answer | None:
-    """The last line that the process has written, if it is an answer."""
-    try:
-        return build(_Answer, json.loads(out.splitlines()[-1]), where="the process of the visit")
-    except (IndexError, ValueError, UsageError):
-        return None
+    def _stop(self) -> None:
+        """Have the visit save what it has, and wait until it has ended; end it if asked again."""
+        try:
+            self._process.send_signal(signal.SIGINT)
+            self._answer()
+        except KeyboardInterrupt:
+            self._process.kill()
+            self._process.wait()
 
 
 def _last_line(said: object) -> str:
@@ -151,16 +213,40 @@ def _last_line(said: object) -> str:
     return f": {printable(lines[-1], _MAX_LINE)}" if lines else ""
 
 
-def main() -> None:
-    """The visit's process."""
-    asked = json.load(sys.stdin)
-    die_with_parent(asked["parent"])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def main(parent: int) -> None:
+    """A starter's process: fork a process for each visit, one after the other."""
+    die_with_parent(parent)
     out = os.dup(1)
     os.dup2(2, 1)  # what the model of a user prints is no answer
+    for name in _SLOW_IMPORTS:
+        importlib.import_module(name)
+    context, visiting = multiprocessing.get_context("fork"), 0
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if visiting:
+            os.kill(visiting, signal.SIGINT)
+
+    for stop in _STOPS:
+        signal.signal(stop, interrupt)
+    for line in sys.stdin:
+        process = context.Process(target=_make, args=(line, out))
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        process.start()
+        visiting = process.pid or 0
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+        process.join()
+        visiting = 0
+        _write(out, _Answer(ended=process.exitcode))
+
+
+def _make(line: str, out: int) -> None:
+    """A visit's process: make the visit, and write its answer."""
+    die_with_parent()
+    for stop in _STOPS:
+        signal.signal(stop, signal.default_int_handler)
     try:
-        found = measure(build(Visit, asked["visit"], where="the visit"))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+        found = measure(build(Visit, json.loads(line), where="the visit"))
         answer = _Answer(run=found.directory.name)
     except InterruptedRun as error:
         answer = _Answer(error=error.what, interrupted=True)
@@ -168,4 +254,8 @@ def main() -> None:
         answer = _Answer(error="interrupted", interrupted=True)
     except IobenchError as error:
         answer = _Answer(error=error.what, remedy=error.remedy)
-    os.write(out, f"\n{answer.model_dump_json()}\n".encode())
+    _write(out, answer)
+
+
+def _write(out: int, answer: _Answer) -> None:
+    os.write(out, f"{answer.model_dump_json()}\n".encode())

@@ -40,7 +40,7 @@ from ...storage.locks.lock import Lease, exclusive
 from ...storage.locks.reading import reading
 from ...units import format_bytes, format_count, format_duration, format_rate
 from ..progress import Progress, Silent, expect
-from .apart import Visit, measure, measure_apart, needs_a_process
+from .apart import Apart, Visit, measure, needs_a_process
 from .plan import (
     OVER_BUDGET,
     Budget,
@@ -124,10 +124,10 @@ def run_sweep(
     """
     place = LocalStorage(directory)
     lock = exclusive(place, LOCK_FILE, verb="sweep", break_dead=budget.break_lock, make=True)
-    with lock as lease:
+    with lock as lease, Apart() as apart:
         if (directory / SWEEP_FILE).exists():
             sweep = load_sweep(directory)  # another process may have continued it in the meantime
-        return _Visits(sweep, directory, budget, lease, progress or Silent(), tell).run()
+        return _Visits(sweep, directory, budget, lease, apart, progress or Silent(), tell).run()
 
 
 class _Visits:
@@ -139,12 +139,13 @@ class _Visits:
         directory: Path,
         budget: Budget,
         lease: Lease,
+        apart: Apart,
         progress: Progress,
         tell: Callable[[str], None],
     ) -> None:
         self.sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.planned)})
         self.directory, self.budget, self.lease = directory, budget, lease
-        self.progress, self.tell = progress, tell
+        self.apart, self.progress, self.tell = apart, progress, tell
         self.clock = _Clock(budget.seconds, time.monotonic())
         self.held: dict[str, ExitStack] = {}  # locks of datasets, by the dataset's location
 
@@ -218,7 +219,9 @@ class _Visits:
                     if not provided:
                         save_sweep(self.directory, self.sweep)
                         continue
-                _visit(self.sweep, point, number, self.directory, self.progress, self.tell)
+                _visit(
+                    self.sweep, point, number, self.directory, self.apart, self.progress, self.tell
+                )
                 save_sweep(self.directory, self.sweep)
             if self.budget.drop and self.sweep.walk:
                 _drop_hopeless(self.sweep, group, group[0].settings, self.tell)
@@ -278,6 +281,7 @@ def _visit(
     point: SweepPoint,
     number: int,
     directory: Path,
+    apart: Apart,
     progress: Progress,
     tell: Callable[[str], None],
 ) -> None:
@@ -297,7 +301,7 @@ def _visit(
     try:
         if needs_a_process(workload):
             progress.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
-            doc, run_directory = measure_apart(asked)
+            doc, run_directory = apart.measure(asked)
         else:
             doc, run_directory = measure(asked, progress)
     except InterruptedRun:
