@@ -92,8 +92,10 @@ def allocator_environment(wanted: str) -> dict[str, str]:
     loaded = os.environ.get("LD_PRELOAD", "")
     if path is None or path in loaded.split():
         raise UsageError(
-            f"the allocator {wanted} is not installed" if path is None else f"{path} did not load",
-            remedy=f"install it: apt-get install {package}; or use accelerator.allocator=system",
+            f"the allocator {wanted} is not installed (apt-get install {package})"
+            if path is None
+            else f"{path} did not load",
+            remedy="install it, or use accelerator.allocator=system",
         )
     return {"LD_PRELOAD": f"{path} {loaded}".strip()}
 

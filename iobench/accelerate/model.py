@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -286,7 +287,18 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def sample_bytes_of(name: str) -> int:
-    """The bytes of each sample that a model takes. Raises what ``open_model`` raises.
+    """The bytes of each sample that a model takes. Raises what ``open_model`` raises."""
+    return _traits_of(name)[0]
+
+
+def has_channels_last(name: str) -> bool:
+    """Whether a model has a format with its channels last. Raises what ``open_model`` raises."""
+    return _traits_of(name)[1]
+
+
+@lru_cache(maxsize=8)
+def _traits_of(name: str) -> tuple[int, bool]:
+    """The bytes of a sample that a model takes, and whether it has a format with channels last.
 
     No thread of torch begins for it: a process that is forked later has none of them, and would
     wait for ever where OpenMP expects them.
@@ -294,7 +306,8 @@ def sample_bytes_of(name: str) -> int:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return int(open_model(name).sample_bytes)
+        model = open_model(name)
+        return int(model.sample_bytes), model.channels_last is not None
     finally:
         torch.set_num_threads(threads)
 

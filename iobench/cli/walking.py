@@ -18,8 +18,8 @@ VISIT_S = 10.0
 """About how long each visit trains where ``--time`` says nothing."""
 
 _TRIAL_S = 3.0
-_START_S = 8.0
-"""A process starts, imports torch and opens the dataset in about this time."""
+_START_S = 2.0
+"""The process of a visit begins, and opens the dataset and the model in about this time."""
 
 _WARM_UP_STEPS = 7
 """A warm-up takes about so many steps of the baseline."""

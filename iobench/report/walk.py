@@ -114,6 +114,8 @@ def _told(sweep: Sweep, rows: list[Tried]) -> Iterator[str]:
     whole = next((row for row in rows if row.step == ALL and row.ratio), None)
     if whole is not None:
         yield f"All of them together: {interval(whole.ratio)} the baseline, visited in turns."
+    elif len(helped) == 1:
+        yield "It is the only one that was kept, so its ratio is to the baseline."
     if helped:
         yield f"Take the best of all with: {best_command(sweep)}"
 

@@ -582,4 +582,4 @@ def test_an_allocator_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPa
     use_allocator("system", [])
     with pytest.raises(UsageError) as found:
         use_allocator("jemalloc", [])
-    assert "libjemalloc2" in found.value.remedy
+    assert "libjemalloc2" in found.value.what

@@ -339,7 +339,12 @@ def test_why_a_host_cannot_train_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     assert why_not(spec()) == ""
     assert "NUMA" in why_not(spec(bind="node"))
-    assert "tcmalloc" in why_not(spec(allocator="tcmalloc"))
+    assert "libtcmalloc-minimal4" in why_not(spec(allocator="tcmalloc"))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no-such-compiler" in why_not(spec(compile=True))
+    assert why_not(spec(compile=True, device="cuda")) == ""
+    assert why_not(spec(memory_format="channels_last")) == ""
+    assert "vit-s16" in why_not(spec(memory_format="channels_last", model="vit-s16"))
     monkeypatch.setattr("iobench.accelerate.possible.nodes", lambda: [[0], [1]])
     assert why_not(spec(bind="node")) == ""
 
