@@ -6,9 +6,9 @@ The thread that read a request also checks it, while the bytes are still in its 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from .requests import Request
+from .requests import Requests
 
 
 class Checks:
@@ -18,10 +18,9 @@ class Checks:
     one piece. ``check(n)`` checks the n-th sample of the batch and raises CorruptSampleError.
     """
 
-    def __init__(
-        self, requests: Sequence[Request], base: int, check: Callable[[int], None]
-    ) -> None:
-        self._left = {request.landing + base: request for request in requests}
+    def __init__(self, requests: Requests, base: int, check: Callable[[int], None]) -> None:
+        landings = (requests.landing + base).tolist()
+        self._left = dict(zip(landings, requests.samples(), strict=True))
         self._check = check
         self._took: list[int] = []
 
@@ -33,8 +32,8 @@ class Checks:
 
     def finish(self) -> None:
         """Check the requests that the engine read in several pieces."""
-        for request in self._left.values():
-            self._samples(request)
+        for samples in self._left.values():
+            self._samples(samples)
 
     def share(self, wall_ns: int, threads: int) -> int:
         """Return how many of the ``wall_ns`` nanoseconds of reading were spent on checks.
@@ -43,6 +42,6 @@ class Checks:
         """
         return min(wall_ns, sum(self._took) // max(1, threads))
 
-    def _samples(self, request: Request) -> None:
-        for position in range(request.start, request.stop):
+    def _samples(self, samples: tuple[int, int]) -> None:
+        for position in range(*samples):
             self._check(position)

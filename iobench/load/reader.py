@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar, TypeVarTuple
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from .ahead import Memory, Pool, ReadAhead, Reading
 from .checks import Checks
 from .delivered import Delivered, Stats, too_small
 from .engine import Extent, ReadEngine
-from .requests import Indices, Request, plan_requests, starts
+from .requests import Indices, Requests, plan_requests
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
@@ -41,18 +41,36 @@ With a codec, decoding or a crop, a batch is split into such groups, to limit th
 """
 
 
+_KEYS = 1 << 16
+"""Keys of shards that a reader keeps: some 150 bytes each."""
+
 _UNCHECKED_BYTES = 64 << 20
 """Before more memory than this is allocated, a request checks the manifest (``check_there``)."""
+
+
+class _Keys(dict[int, str]):
+    """The keys of shards that were read: to make one costs a part of what opening a file costs."""
+
+    def __init__(self, key: Callable[[int], str]) -> None:
+        self._make = key
+
+    def __missing__(self, shard: int) -> str:
+        if len(self) >= _KEYS:
+            self.clear()
+        self[shard] = key = self._make(shard)
+        return key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._make,)
 
 
 class _Group(NamedTuple):
     """Requests that are read together, into ``memory`` from ``base`` on.
 
-    They fill ``needed`` bytes. ``memory`` is None if the bytes are only counted.
+    ``memory`` is None if the bytes are only counted.
     """
 
-    requests: list[Request]
-    needed: int
+    requests: Requests
     memory: memoryview | None
     base: int
     checks: Checks | None
@@ -112,7 +130,7 @@ class BatchReader:
         self._columns = {
             name: manifest.samples[name] for name in ("shard", "offset", "stored", "size", "xxh3")
         }
-        self._key = manifest.key
+        self._key = _Keys(manifest.key).__getitem__
         self._cpu_before: int | None = None
         # By sample number, while somebody asks for it: the shapes of the samples of one batch.
         self.shapes: dict[int, tuple[int, ...]] | None = None
@@ -255,8 +273,8 @@ class BatchReader:
             if self._cpu_before is None:
                 self._cpu_before = time.process_time_ns()
                 self._counted = self._retried()
-            _, _, memory, _, checks = begun.group
-            begun.reading = self._ahead.begin(self._extents(begun.group), memory, checks)
+            group = begun.group
+            begun.reading = self._ahead.begin(self._extents(group), group.memory, group.checks)
         except IobenchError as error:
             begun.failure = error
         return begun
@@ -287,7 +305,7 @@ class BatchReader:
             clock = time.monotonic_ns()
             group = begun.group if begun is not None else self._open(part, output, used, None)
             assert group is not None
-            requests, needed, memory, base, checks = group
+            requests, memory, base, checks = group
             fetching = time.monotonic_ns()
             started = started or fetching  # allocating scratch memory is not storage time
             if self._cpu_before is None:
@@ -309,7 +327,7 @@ class BatchReader:
                 if checks:
                     checks.finish()
                 self._place(part, requests, memory, base, offsets[start:stop], lengths[start:stop])
-                used = base + needed
+                used = base + requests.nbytes
             else:
                 used = self._prepare(
                     part, requests, memory, output, used, offsets[start:stop], lengths[start:stop]
@@ -354,7 +372,8 @@ class BatchReader:
 
         That is ``output`` from ``used`` on, or scratch memory: of ``begun`` alone, if it is given.
         """
-        requests, needed = self._plan(indices)
+        requests = self._plan(indices)
+        needed = requests.nbytes
         memory: memoryview | None
         base = 0
         if self.in_place and output is not None:
@@ -376,48 +395,54 @@ class BatchReader:
             if self._framed and self.in_place and memory is not None
             else None
         )
-        return _Group(requests, needed, memory, base, checks)
+        return _Group(requests, memory, base, checks)
 
     def offers(self, indices: Indices) -> tuple[int, float]:
         """Return the requests of a batch, and how many of them ``read`` issues at once."""
         requests = groups = 0
         for start, stop in self._groups(indices):
-            group = _Group(*self._plan(indices[start:stop]), None, 0, None)
+            group = _Group(self._plan(indices[start:stop]), None, 0, None)
             requests += len(self._engine.blocks(self._extents(group)))
             groups += 1
         return requests, requests / max(1, groups)
 
-    def _plan(self, indices: Indices) -> tuple[list[Request], int]:
-        """Return the requests for these samples, and the bytes of memory that they fill."""
+    def _plan(self, indices: Indices) -> Requests:
+        """Return the requests for these samples."""
         shards, offsets, stored = (
-            self._columns[name][indices].tolist() for name in ("shard", "offset", "stored")
+            self._columns[name][indices].astype(np.int64, copy=False)
+            for name in ("shard", "offset", "stored")
         )
-        margins = (
-            [
-                framed.margins(int(index), self._suffix, size)
-                for index, size in zip(indices, stored, strict=True)
+        margins = None
+        if (framed := self._framed) is not None:
+            both = [
+                framed.margins(index, self._suffix, size)
+                for index, size in zip(indices.tolist(), stored.tolist(), strict=True)
             ]
-            if (framed := self._framed) is not None
-            else None
-        )
+            heads, tails = np.array(both, np.int64).reshape(-1, 2).T
+            margins = heads, tails
         # The thread that read a request checks its checksums, so that the request must be read in
         # one piece.
-        most = self._engine.block_size if self._framed and self.in_place else 1 << 62
-        return plan_requests(
-            shards, offsets, stored, margins, step=max(self.storage.alignment, 1), most=most
-        )
+        most = self._engine.block_size if self._framed and self.in_place else None
+        step = max(self.storage.alignment, 1)
+        return plan_requests(shards, offsets, stored, margins, step=step, most=most)
 
     def _extents(self, group: _Group) -> list[Extent]:
-        key, base = self._key, group.base
-        return [
-            Extent(key(shard), offset, length, landing + base, needed)
-            for _, _, shard, offset, length, needed, landing in group.requests
-        ]
+        requests = group.requests
+        return list(
+            map(
+                Extent,
+                map(self._key, requests.shard.tolist()),
+                requests.offset.tolist(),
+                requests.length.tolist(),
+                (requests.landing + group.base).tolist(),
+                requests.needed.tolist(),
+            )
+        )
 
     def _checks(
-        self, indices: Indices, requests: list[Request], memory: memoryview, base: int
+        self, indices: Indices, requests: Requests, memory: memoryview, base: int
     ) -> Checks:
-        begin = starts(requests, self._columns["offset"][indices], base).tolist()
+        begin = (self._columns["offset"][indices] + requests.moves + base).tolist()
         numbers = indices.tolist()
         return Checks(
             requests,
@@ -428,14 +453,14 @@ class BatchReader:
     def _place(
         self,
         indices: Indices,
-        requests: list[Request],
+        requests: Requests,
         memory: memoryview,
         base: int,
         offsets: Indices,
         lengths: Indices,
     ) -> None:
         """Fill ``offsets`` and ``lengths`` for samples that stay where they were read to."""
-        begins = starts(requests, self._columns["offset"][indices], base)
+        begins = self._columns["offset"][indices] + requests.moves + base
         stored = self._columns["stored"][indices]
         decode = self.spec.decode and not self._content.plain
         if not decode and self.spec.check != "content":
@@ -451,7 +476,7 @@ class BatchReader:
     def _prepare(
         self,
         indices: Indices,
-        requests: list[Request],
+        requests: Requests,
         memory: memoryview,
         output: memoryview | None,
         used: int,
@@ -462,7 +487,7 @@ class BatchReader:
 
         The first sample is written at ``used``. Returns the end of the last one.
         """
-        begins = starts(requests, self._columns["offset"][indices], 0)
+        begins = self._columns["offset"][indices] + requests.moves
         stored = self._columns["stored"][indices]
         sizes = self._columns["size"][indices]
         for position, index in enumerate(indices.tolist()):

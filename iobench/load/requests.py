@@ -5,8 +5,7 @@ This module only computes with the manifest's columns; it reads nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,61 +20,77 @@ To read the framing between them costs less than another request. It also takes 
 """
 
 
-class Request(NamedTuple):
-    """Samples ``[start, stop)`` of a batch: ``length`` bytes of a shard from ``offset``.
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The requests of a batch, in the order of its samples: one number in each array for each.
 
-    Both ``offset`` and ``length`` are aligned.
+    Request ``r`` has the samples ``starts[r]`` to ``starts[r + 1]`` of the batch, and the last one
+    all that are left. It reads ``length[r]`` bytes of shard ``shard[r]`` from ``offset[r]``; both
+    are aligned. ``needed[r]`` bytes of these must exist: up to the last sample's end.
+    ``landing[r]``: position in memory, counted from that of the first request. ``moves[s]`` is
+    what to add to the offset in its shard of the batch's sample ``s``, to get its position in
+    memory. ``nbytes``: of memory that the requests fill.
     """
 
-    start: int
-    stop: int
-    shard: int
-    offset: int
-    length: int
-    needed: int  # bytes of these that must exist: up to the last sample's end, before alignment
-    landing: int  # position in memory, counted from that of the first request
+    starts: Indices
+    shard: Indices
+    offset: Indices
+    length: Indices
+    needed: Indices
+    landing: Indices
+    moves: Indices
+    nbytes: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def samples(self) -> list[tuple[int, int]]:
+        """Return the first sample of each request, and the sample behind its last one."""
+        stops = np.append(self.starts[1:], len(self.moves))
+        return list(zip(self.starts.tolist(), stops.tolist(), strict=True))
 
 
 def plan_requests(
-    shards: Sequence[int],
-    offsets: Sequence[int],
-    stored: Sequence[int],
-    margins: Sequence[tuple[int, int]] | None,
+    shards: Indices,
+    offsets: Indices,
+    stored: Indices,
+    margins: tuple[Indices, Indices] | None,
     *,
     step: int,
-    most: int,
-) -> tuple[list[Request], int]:
-    """Return the requests for these samples, and the bytes of memory that they fill.
+    most: int | None,
+) -> Requests:
+    """Return the requests for these samples.
 
-    The samples keep their order. Neighbours in one shard are merged into one request of at most
-    ``most`` bytes. ``margins`` are the bytes of framing to read before and after each sample.
-    Offsets and lengths are aligned to ``step`` bytes.
+    The samples keep their order. Neighbours in one shard are merged into one request, of at most
+    ``most`` bytes if it is given. ``margins`` are the bytes of framing to read before and after
+    each sample. Offsets and lengths are aligned to ``step`` bytes.
     """
-    requests: list[Request] = []
-    landing = position = 0
-    while position < len(shards):
-        start, shard = position, shards[position]
-        head, tail = margins[position] if margins else (0, 0)
-        first = (offsets[position] - head) // step * step
-        end = offsets[position] + stored[position] + tail
-        position += 1
-        while position < len(shards) and shards[position] == shard:
-            head, tail = margins[position] if margins else (0, 0)
-            begin, stop = offsets[position] - head, offsets[position] + stored[position] + tail
-            if not 0 <= begin - end <= _GAP or -(-stop // step) * step - first > most:
-                break
-            end = stop
-            position += 1
-        length = -(-end // step) * step - first
-        requests.append(Request(start, position, shard, first, length, end - first, landing))
-        landing += length
-    return requests, landing
+    begin, end = offsets, offsets + stored
+    if margins is not None:
+        begin, end = begin - margins[0], end + margins[1]
+    gap = begin[1:] - end[:-1]
+    splits = np.ones(len(shards), bool)
+    splits[1:] = (shards[1:] != shards[:-1]) | (gap < 0) | (gap > _GAP)
+    if most is not None:
+        _split_long(splits, begin, end, step, most)
+    starts = np.flatnonzero(splits)
+    first = begin[starts] // step * step
+    stop = end[np.append(starts[1:], len(shards)) - 1] if len(starts) else first
+    length = -(-stop // step) * step - first
+    landing = np.cumsum(length) - length
+    moves = np.repeat(landing - first, np.diff(starts, append=len(shards)))
+    return Requests(
+        starts, shards[starts], first, length, stop - first, landing, moves, int(length.sum())
+    )
 
 
-def starts(requests: Sequence[Request], offsets: Indices, base: int) -> Indices:
-    """Return where each sample's stored bytes begin in memory that is filled from ``base`` on."""
-    begin = np.empty(len(offsets), dtype=np.int64)
-    for request in requests:
-        inside = slice(request.start, request.stop)
-        begin[inside] = offsets[inside] - request.offset + request.landing + base
-    return begin
+def _split_long(
+    splits: npt.NDArray[np.bool_], begin: Indices, end: Indices, step: int, most: int
+) -> None:
+    """Split requests of more than ``most`` bytes before the first sample that is too much."""
+    first = 0
+    bounds = zip(splits.tolist(), begin.tolist(), end.tolist(), strict=True)
+    for position, (split, start, stop) in enumerate(bounds):
+        if split or -(-stop // step) * step - first > most:
+            splits[position] = True
+            first = start // step * step
