@@ -14,13 +14,14 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import buffers
 from ..buffers import Buffer
-from .engine import Extent, ReadEngine, Then
+from .engine import Columns, Extent, ReadEngine, Then
 
 Memory = npt.NDArray[np.uint8]
 
@@ -49,6 +50,16 @@ class Reading:
 _Task = tuple[Reading, Extent]
 
 
+class Ahead(Protocol):
+    """What issues the requests of several batches: threads, or a ring."""
+
+    def begin(
+        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
+    ) -> Any: ...
+    def wait(self, reading: Any) -> int: ...
+    def settle(self) -> None: ...
+
+
 class ReadAhead:
     """Issues requests of several batches, at most ``engine.concurrency`` at the same time.
 
@@ -63,7 +74,7 @@ class ReadAhead:
         self._live: set[Reading] = set()
 
     def begin(
-        self, extents: Sequence[Extent], memory: Buffer | None, then: Then | None = None
+        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
     ) -> Reading:
         """Issue the requests for these extents, with the arguments of ``ReadEngine.read``.
 

@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from .. import buffers
 from ..buffers import Buffer
 from ..errors import StorageError
@@ -34,6 +37,50 @@ class Extent(NamedTuple):
     landing: int
     needed: int
     whole: bool = True
+
+
+class Columns(NamedTuple):
+    """The same extents as arrays. ``split``: they are blocks, and some of longer extents."""
+
+    keys: list[str]
+    offset: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+    landing: npt.NDArray[np.int64]
+    needed: npt.NDArray[np.int64]
+    split: bool = False
+
+    @classmethod
+    def of(cls, extents: Sequence[Extent]) -> Columns:
+        numbers = np.array([extent[1:5] for extent in extents], np.int64).reshape(-1, 4)
+        return cls([extent.key for extent in extents], *numbers.T)
+
+    def extents(self) -> list[Extent]:
+        numbers = (self.offset, self.length, self.landing, self.needed)
+        return list(map(Extent, self.keys, *(column.tolist() for column in numbers)))
+
+    def blocks(self, size: int) -> Columns:
+        """Return the extents in pieces of at most ``size`` bytes: one for each request."""
+        if not len(self.length) or int(self.length.max()) <= size:
+            return self
+        pieces = np.maximum(1, -(-self.length // size))
+        extent = np.repeat(np.arange(len(pieces)), pieces)
+        start = (np.arange(len(extent)) - (np.cumsum(pieces) - pieces)[extent]) * size
+        length = np.minimum(size, self.length[extent] - start)
+        return Columns(
+            [self.keys[number] for number in extent.tolist()],
+            self.offset[extent] + start,
+            length,
+            self.landing[extent] + start,
+            np.clip(self.needed[extent] - start, 0, length),
+            split=True,
+        )
+
+
+def ends_early(key: str, end: int, expected: int) -> StorageError:
+    return StorageError(
+        f"{key} ends at byte {end}, but {expected} bytes were expected",
+        remedy="check the dataset: iobench verify",
+    )
 
 
 class ReadEngine:
@@ -61,7 +108,7 @@ class ReadEngine:
             self._blocks_free.append(buffers.private(self.block_size).array.data)
 
     def read(
-        self, extents: Sequence[Extent], memory: Buffer | None, then: Then | None = None
+        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
     ) -> int:
         """Read the extents into ``memory`` and return the number of bytes that were read.
 
@@ -98,8 +145,10 @@ class ReadEngine:
         """Read one of ``blocks`` in the calling thread; otherwise as ``read``. Thread-safe."""
         return self._drain(deque((block,)), memory, None, then)
 
-    def blocks(self, extents: Sequence[Extent]) -> list[Extent]:
+    def blocks(self, extents: Sequence[Extent] | Columns) -> list[Extent]:
         """Return the extents in pieces of at most ``block_size`` bytes: one for each request."""
+        if isinstance(extents, Columns):
+            extents = extents.extents()
         blocks: list[Extent] = []
         size = self.block_size
         for extent in extents:
@@ -165,11 +214,7 @@ class ReadEngine:
                     once=once and length < block_size,
                 )
                 if count < needed:
-                    raise StorageError(
-                        f"{key} ends at byte {offset + count}, "
-                        f"but {offset + needed} bytes were expected",
-                        remedy="check the dataset: iobench verify",
-                    )
+                    raise ends_early(key, offset + count, offset + needed)
                 total += count
                 if then is not None and whole:
                     then(landing)

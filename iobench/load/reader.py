@@ -23,11 +23,14 @@ from ..formats.base import Framed
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
 from ..storage.base import Mapped, Retries, Retrying, Storage
-from .ahead import Memory, Pool, ReadAhead, Reading
+from ..storage.local.storage import LocalStorage
+from ..storage.local.uring import refused
+from .ahead import Ahead, Memory, Pool, ReadAhead
 from .checks import Checks
 from .delivered import Delivered, Stats, too_small
-from .engine import Extent, ReadEngine
+from .engine import Columns, ReadEngine
 from .requests import Indices, Requests, plan_requests
+from .uring import UringEngine
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
@@ -87,7 +90,7 @@ class Begun:
     def __init__(self) -> None:
         self.failure: IobenchError | None = None
         self.group: _Group | None = None
-        self.reading: Reading | None = None
+        self.reading: Any = None
         self.landing: Memory | None = None
 
 
@@ -117,13 +120,18 @@ class BatchReader:
         self._content = dataset.content
         self._codec = None if dataset.codec.plain or bytes_only else dataset.codec
         self._suffix = dataset.suffix
-        self._engine = ReadEngine(
-            storage,
-            concurrency=spec.concurrency,
-            block_size=spec.block_size,
-            once=self._format.one_sample_per_shard,
-        )
-        self._ahead = ReadAhead(self._engine)
+        once = self._format.one_sample_per_shard
+        self._engine: ReadEngine
+        self._ahead: Ahead
+        if spec.engine == "io_uring" and isinstance(storage, LocalStorage) and not refused():
+            self._engine = self._ahead = UringEngine(
+                storage, concurrency=spec.concurrency, block_size=spec.block_size, once=once
+            )
+        else:
+            self._engine = ReadEngine(
+                storage, concurrency=spec.concurrency, block_size=spec.block_size, once=once
+            )
+            self._ahead = ReadAhead(self._engine)
         self._landings = Pool()  # one for each batch that was begun
         self._counted = _NEVER  # retries that earlier batches have counted
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
@@ -426,18 +434,11 @@ class BatchReader:
         step = max(self.storage.alignment, 1)
         return plan_requests(shards, offsets, stored, margins, step=step, most=most)
 
-    def _extents(self, group: _Group) -> list[Extent]:
+    def _extents(self, group: _Group) -> Columns:
         requests = group.requests
-        return list(
-            map(
-                Extent,
-                map(self._key, requests.shard.tolist()),
-                requests.offset.tolist(),
-                requests.length.tolist(),
-                (requests.landing + group.base).tolist(),
-                requests.needed.tolist(),
-            )
-        )
+        keys = list(map(self._key, requests.shard.tolist()))
+        landing = requests.landing + group.base
+        return Columns(keys, requests.offset, requests.length, landing, requests.needed)
 
     def _checks(
         self, indices: Indices, requests: Requests, memory: memoryview, base: int

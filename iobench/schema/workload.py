@@ -22,6 +22,9 @@ MAX_CONCURRENCY = 256
 """Largest ``reader.concurrency``: each read in flight is a thread of the worker."""
 
 
+Engine = Literal["threads", "io_uring"]
+"""How a worker keeps several reads in flight."""
+
 Sync = Literal["step", "epoch", "none"]
 """When the ranks of a job wait for each other."""
 
@@ -119,15 +122,18 @@ class ReaderSpec(Strict):
     ``access``: ``random`` reads single samples, ``sequential`` reads whole shards in shuffled
     order, ``auto`` is sequential for datasets with many samples in a shard. ``direct``: use
     O_DIRECT; ``auto`` means if the storage supports it. ``concurrency``: reads in flight within one
-    worker. ``decode``: decode the content (JPEG to pixels, npz to the array); decompression always
-    happens. ``crop``: bytes of each sample that are passed on, after the whole sample was read and
-    decoded (MLPerf's "resize"). ``check``: ``none``, ``format`` (the format's own checksums), or
-    ``content`` (xxh3 of every sample against the manifest). ``mmap``: read local files through a
-    memory map, as trainings on token files do; it uses the page cache, so it excludes ``direct``.
-    ``columns``: for formats that store columns (Parquet), read only the first ``columns`` columns
-    of each sample; None reads all. ``read_ahead``: while a worker waits for a batch or prepares it,
-    it issues the requests of its next batches; ``auto`` does so where a batch has fewer requests
-    than ``concurrency``, ``false`` never. Formats that are read by blocks never read ahead.
+    worker. ``engine``: ``threads`` issues each from a thread of its own, ``io_uring`` all of them
+    from one thread, with one system call for many (local files only; where the kernel refuses
+    io_uring, threads are used). ``decode``: decode the content (JPEG to pixels, npz to the array);
+    decompression always happens. ``crop``: bytes of each sample that are passed on, after the whole
+    sample was read and decoded (MLPerf's "resize"). ``check``: ``none``, ``format`` (the format's
+    own checksums), or ``content`` (xxh3 of every sample against the manifest). ``mmap``: read local
+    files through a memory map, as trainings on token files do; it uses the page cache, so it
+    excludes ``direct``. ``columns``: for formats that store columns (Parquet), read only the first
+    ``columns`` columns of each sample; None reads all. ``read_ahead``: while a worker waits for a
+    batch or prepares it, it issues the requests of its next batches; ``auto`` does so where a batch
+    has fewer requests than ``concurrency``, ``false`` never. Formats that are read by blocks never
+    read ahead.
     ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most one batch),
     ``drop`` leaves incomplete batches out.
     """
@@ -136,6 +142,7 @@ class ReaderSpec(Strict):
     shuffle: bool = True
     direct: Literal["auto"] | bool = "auto"
     concurrency: int = Field(default=4, ge=1, le=MAX_CONCURRENCY)
+    engine: Engine = "threads"
     read_ahead: Literal["auto"] | bool = "auto"
     block_size: Bytes = Field(default=4 << 20, ge=4096, le=1 << 30)
     decode: bool = True

@@ -90,7 +90,7 @@ class MappedStorage(LocalStorage):
                 memory.madvise(mmap.MADV_RANDOM)
             return _Map(memory, np.frombuffer(memory, np.uint8))
         except OSError as error:
-            raise self._failed("map", key, error) from error
+            raise self.failed("map", key, error) from error
         finally:
             os.close(fd)
 

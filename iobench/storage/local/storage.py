@@ -161,7 +161,7 @@ class LocalStorage:
         try:
             there = with_room(lambda: check_folder(self.url, folder))
         except OSError as error:
-            raise self._failed(verb, key, error) from error
+            raise self.failed(verb, key, error) from error
         if there and len(self._folders) < _MAX_KNOWN:
             self._folders.add(folder)
         return there
@@ -172,7 +172,7 @@ class LocalStorage:
         try:
             status, path = file_status(self.url, key)
         except OSError as error:
-            raise self._failed(verb, key, error) from error
+            raise self.failed(verb, key, error) from error
         if path == f"{self.url}/{key}":
             self._remember(key)
         return status, path
@@ -207,7 +207,7 @@ class LocalStorage:
                     break
                 done += count
         except OSError as error:
-            raise self._failed("read", key, error) from error
+            raise self.failed("read", key, error) from error
         return done
 
     def _open(self, key: str) -> int:
@@ -240,10 +240,40 @@ class LocalStorage:
                     f"{self.root} does not support O_DIRECT",
                     remedy="use --set reader.direct=false",
                 ) from error
-            raise self._failed("open", key, error) from error
+            raise self.failed("open", key, error) from error
         if not link:
             self._remember(key)
         return fd
+
+    def opening(self) -> tuple[int, int]:
+        """The directory descriptor and the flags with which ``may_open`` allows to open keys."""
+        return self._root(), self._flags_of_known
+
+    def may_open(self, key: str) -> bool:
+        """Whether a key may be opened by ``opening``. Then ``opened`` must look at what it is."""
+        if key in self._files:
+            return True
+        folder, slash, name = key.rpartition("/")
+        return (folder in self._folders or not slash) and name not in _NO_NAMES and "\0" not in key
+
+    def opened(self, key: str, fd: int) -> int:
+        """A descriptor of this key for reading: ``fd``, if it is a regular file's.
+
+        Otherwise ``fd`` is closed. Raises StorageError.
+        """
+        if key not in self._files:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                os.close(fd)
+                return self._open_checked(key, self._flags)
+            self._remember(key)
+        return fd
+
+    def open_file(self, key: str) -> int:
+        """A new descriptor of this key for reading, which the caller closes.
+
+        Raises StorageError.
+        """
+        return self._open(key)
 
     def _root(self) -> int:
         if self._root_fd < 0:
@@ -270,7 +300,7 @@ class LocalStorage:
                     if stat.S_ISREG(status.st_mode):
                         yield Entry(os.path.relpath(path, self.root), status.st_size)
         except OSError as error:
-            raise self._failed("list", prefix or ".", error) from error
+            raise self.failed("list", prefix or ".", error) from error
 
     def size(self, key: str) -> int:
         return self._status(key, "stat")[0].st_size
@@ -330,7 +360,7 @@ class LocalStorage:
         except OSError as error:
             if sink is not None:
                 sink.abort()
-            raise self._failed("create" if sink is None else "write", key, error) from error
+            raise self.failed("create" if sink is None else "write", key, error) from error
         except BaseException:
             if sink is not None:
                 sink.abort()
@@ -343,7 +373,7 @@ class LocalStorage:
             make_folders(path.parent)
             replace_file(path, data, only_new=only_new)
         except OSError as error:
-            raise self._failed("replace", key, error) from error
+            raise self.failed("replace", key, error) from error
 
     def delete(self, key: str) -> None:
         folder, _, name = check_key(key).rpartition("/")
@@ -355,7 +385,7 @@ class LocalStorage:
             finally:
                 os.close(folder_fd)
         except OSError as error:
-            raise self._failed("delete", key, error) from error
+            raise self.failed("delete", key, error) from error
 
     def flush(self) -> None:
         """Make everything written so far durable (syncfs(2))."""
@@ -367,7 +397,7 @@ class LocalStorage:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise self._failed("flush", ".", error) from error
+            raise self.failed("flush", ".", error) from error
 
     # The page cache
 
@@ -393,7 +423,8 @@ class LocalStorage:
         except Exception:
             pass
 
-    def _failed(self, verb: str, key: str, error: OSError) -> StorageError:
+    def failed(self, verb: str, key: str, error: OSError) -> StorageError:
+        """What to raise when ``verb`` failed for this key."""
         remedy = {
             errno.ENOSPC: "free some space, or choose another target",
             errno.EROFS: "the file system is read-only: choose another target",
