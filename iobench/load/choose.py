@@ -50,6 +50,11 @@ def make_reader(
 
     Raises UsageError for settings that the dataset or its storage does not support.
     """
+    if spec.engine == "io_uring" and not isinstance(storage, LocalStorage):
+        raise UsageError(
+            f"reader.engine=io_uring reads local files, and {storage.url} has none",
+            remedy="use --set reader.engine=threads",
+        )
     if spec.mmap:
         storage = _mapped(storage, random=not is_sequential(spec, manifest))
     if read_by_blocks(manifest.spec):

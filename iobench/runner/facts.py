@@ -18,6 +18,7 @@ from ..schema.workload import AcceleratorSpec
 from ..storage import is_local, rewrapped
 from ..storage.base import Versioned
 from ..storage.catalog import innermost
+from ..storage.local.uring import refused
 from .agent import HostAgent
 from .directory import dataset_facts, storage_facts
 from .plan import Plan
@@ -49,6 +50,14 @@ def begin_record(
                 rule="reader.buffered",
                 level="info",
                 evidence=f"{why}, so reads go through the page cache",
+            )
+        )
+    if plan.workload.reader.engine == "io_uring" and (why_not := refused()):
+        findings.append(
+            Finding(
+                rule="reader.engine",
+                level="info",
+                evidence=f"{why_not}, so that threads read in its place",
             )
         )
     if manifest.header.origin:

@@ -161,6 +161,12 @@ class ReaderSpec(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_map_has_no_requests(self) -> ReaderSpec:
+        if self.mmap and self.engine != "threads":
+            raise ValueError("reader.mmap issues no reads of its own: use engine=threads with it")
+        return self
+
 
 def _current_name(kind: str) -> str:
     """Return the current name of a kind of loader: ``iobench`` was called ``torch`` before."""

@@ -112,8 +112,6 @@ class Ring:
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         queues = mmap.mmap(fd, -(-nbytes // 4) * 4, flags=flags, offset=0)
         requests = mmap.mmap(fd, 64 * params.requests, flags=flags, offset=_REQUESTS_AT)
-        for mapping in (queues, requests):
-            mapping.madvise(mmap.MADV_DONTFORK)
         words = np.frombuffer(queues, np.uint32, nbytes // 4)
         self.entries = int(params.requests)
         # The kernel's own numbers: of requests taken and given, of completions given and taken.
@@ -171,10 +169,12 @@ class Ring:
         self.put(request)
 
     def close(self) -> None:
-        """Give the ring back; the caller has waited for all requests. Never in a forked child."""
-        if self._fd >= 0 and self._pid == os.getpid():
-            os.close(self._fd)
-        self._fd = -1
+        """Give the ring back. The caller has waited for all requests."""
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+        # The mappings hold descriptors as well.
+        del self._taken, self._given, self._collected, self._completed
+        del self._completions, self._requests
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:

@@ -1,0 +1,275 @@
+"""The engine over io_uring: it reads what the threads' engine reads, and fails as it does."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench import buffers
+from iobench.errors import MissingObjectError, StorageError, UsageError
+from iobench.load.choose import make_reader
+from iobench.load.engine import Columns, Extent
+from iobench.load.reader import BatchReader
+from iobench.load.uring import UringEngine
+from iobench.schema.workload import ReaderSpec
+from iobench.storage.local import uring
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.simulated.memory import MemoryStorage
+from tests.servers.process import missing
+
+CONTENT = np.random.default_rng(5).bytes(200_000)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def allowed() -> None:
+    if why := uring.refused():
+        missing(f"io_uring: {why}")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("files")
+    (root / "x").write_bytes(CONTENT)
+    (root / "many").mkdir()
+    for number in range(600):
+        (root / "many" / f"{number}").write_bytes(CONTENT[number : number + 1000])
+    return root
+
+
+def engine(
+    root: Path, *, concurrency: int = 4, block: int = 4096, once: bool = False, direct: bool = False
+) -> UringEngine:
+    storage = LocalStorage(root, direct=direct)
+    return UringEngine(storage, concurrency=concurrency, block_size=block, once=once)
+
+
+def files(numbers: range) -> list[Extent]:
+    return [Extent(f"many/{number}", 0, 1000, 1000 * at, 1000) for at, number in enumerate(numbers)]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@given(
+    ranges=st.lists(
+        st.tuples(st.integers(0, 150_000), st.integers(1, 50_000)), min_size=1, max_size=8
+    ),
+    block=st.integers(500, 20_000),
+    direct=st.booleans(),
+    concurrency=st.sampled_from([1, 3, 17]),
+    once=st.booleans(),
+)
+def test_every_byte_lands_once(
+    root: Path,
+    ranges: list[tuple[int, int]],
+    block: int,
+    direct: bool,
+    concurrency: int,
+    once: bool,
+) -> None:
+    step = 4096 if direct else 1
+    extents, expected = [], b""
+    for offset, length in ranges:
+        first = offset // step * step
+        length = -(-length // step) * step
+        part = CONTENT[first : first + length]
+        extents.append(Extent("x", first, length, len(expected), len(part)))
+        expected += part.ljust(length, b"\0")
+    memory = buffers.private(len(expected)).array
+    memory[:] = 0
+    reading = engine(root, concurrency=concurrency, block=block, once=once, direct=direct)
+    total = reading.read(extents, memory.data[: len(expected)])
+    reading.close()
+    assert bytes(memory[: len(expected)]) == expected
+    assert total == sum(extent.needed for extent in extents)
+
+
+@given(lengths=st.lists(st.integers(0, 20_000), max_size=6), block=st.integers(1, 9000))
+def test_blocks_as_arrays_are_those_of_the_threads(lengths: list[int], block: int) -> None:
+    extents = [Extent("x", 7, n, 100 * n, n // 2) for n in lengths]
+    columns = Columns.of(extents).blocks(block)
+    found = [extent[:5] for extent in columns.extents()]
+    reading = UringEngine(LocalStorage("/"), concurrency=1, block_size=block)
+    assert found == [extent[:5] for extent in reading.blocks(extents)]
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_more_files_than_descriptors(root: Path, once: bool) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = descriptors()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 60, before[1]))
+    try:
+        reading = engine(root, concurrency=32, once=once)
+        memory = bytearray(600_000)
+        for _ in range(2):
+            assert reading.read(files(range(600)), memoryview(memory)) == 600_000
+        for number in range(600):
+            assert memory[1000 * number :][:1000] == CONTENT[number : number + 1000]
+        reading.close()
+        reading.storage.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert descriptors() == held
+
+
+def test_bytes_that_are_only_counted(root: Path) -> None:
+    reading = engine(root, once=True)
+    reading.reserve()
+    assert reading.read([*files(range(9)), Extent("x", 7, 100_001, 0, 100_001)], None) == 109_001
+    reading.close()
+
+
+def test_later_batches_are_read_meanwhile(root: Path) -> None:
+    reading = engine(root, concurrency=3, once=True)
+    memories = [bytearray(10_000) for _ in range(5)]
+    begun = [
+        reading.begin(files(range(10 * batch, 10 * batch + 10)), memoryview(memory))
+        for batch, memory in enumerate(memories)
+    ]
+    for batch, (one, memory) in enumerate(zip(begun, memories, strict=True)):
+        assert reading.wait(one) == 10_000
+        assert memory[9000:] == CONTENT[10 * batch + 9 :][:1000]
+    reading.close()
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_failures_are_told_as_by_threads(root: Path, tmp_path: Path, once: bool) -> None:
+    (tmp_path / "short").write_bytes(b"12345")
+    (tmp_path / "out").symlink_to(root / "x")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    held = descriptors()
+    reading = engine(tmp_path, once=once)
+    memory = memoryview(bytearray(2000))
+    for key, error, text in (
+        ("none", MissingObjectError, "cannot open .*none"),
+        ("short", StorageError, "short ends at byte 5, but 1000 bytes were expected"),
+        ("out", StorageError, "cannot open .*out"),
+        ("folder", StorageError, "folder"),
+        ("pipe", StorageError, "pipe"),
+        ("short/below", StorageError, "cannot open"),
+    ):
+        for batch in ([key], ["short", key, key]):
+            extents = [Extent(name, 0, 1000, 0, 1000) for name in batch[-1:]]
+            with pytest.raises(error, match=text):
+                reading.read(extents, memory)
+    # The engine works on.
+    assert reading.read([Extent("short", 1, 4, 0, 4)], memory) == 4
+    assert bytes(memory[:4]) == b"2345"
+    reading.close()
+    reading.storage.close()
+    assert descriptors() == held
+
+
+def test_a_batch_that_failed_leaves_nothing_in_flight(root: Path) -> None:
+    held = descriptors()
+    reading = engine(root, concurrency=4, once=True)
+    memory = bytearray(600_000)
+    extents = files(range(600))
+    extents[5] = extents[5]._replace(key="many/none")
+    with pytest.raises(MissingObjectError):
+        reading.read(extents, memoryview(memory))
+    memory[:] = bytes(len(memory))
+    assert reading.read(files(range(3)), memoryview(bytearray(3000))) == 3000
+    reading.close()
+    assert memory == bytes(len(memory))
+    reading.storage.close()
+    assert descriptors() == held
+
+
+def test_an_error_of_the_check_ends_the_read(root: Path) -> None:
+    reading, seen = engine(root), []
+
+    def then(landing: int) -> None:
+        seen.append(landing)
+        if len(seen) == 3:
+            raise ValueError("damaged")
+
+    with pytest.raises(ValueError, match="damaged"):
+        reading.read(files(range(100)), memoryview(bytearray(100_000)), then)
+    assert len(seen) == 3
+    reading.close()
+
+
+def test_an_interrupt_leaves_no_request_behind(root: Path) -> None:
+    """The signal comes while a request waits for data that never comes in time."""
+    held = descriptors()
+    reading = engine(root, once=True)
+    memory = bytearray(600_000)
+    ring = reading._own_ring()
+    enter = ring.enter
+
+    def interrupted(wait: int) -> None:
+        enter(wait)
+        if wait:
+            signal.raise_signal(signal.SIGINT)
+
+    ring.enter = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        reading.read(files(range(600)), memoryview(memory))
+    memory[:] = bytes(len(memory))
+    assert reading.read(files(range(3)), memoryview(bytearray(3000))) == 3000
+    reading.close()
+    assert memory == bytes(len(memory))
+    reading.storage.close()
+    assert descriptors() == held
+
+
+def test_a_forked_process_has_a_ring_of_its_own(root: Path) -> None:
+    reading = engine(root)
+    memory = bytearray(len(CONTENT))
+    whole = [Extent("x", 0, len(CONTENT), 0, len(CONTENT))]
+    reading.read(whole, memoryview(memory))
+    child = os.fork()
+    if child == 0:
+        memory[:] = bytes(len(memory))
+        count = reading.read(whole, memoryview(memory))
+        os._exit(0 if count == len(CONTENT) and memory == CONTENT else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert reading.read(whole, memoryview(memory)) == len(CONTENT)
+    reading.close()
+
+
+@pytest.mark.parametrize("form", ["files", "tar", "npz"])
+def test_a_reader_delivers_the_same_batches(make_dataset: Any, form: str) -> None:
+    manifest, path = make_dataset(format=form)
+    chosen = np.random.default_rng(3).permutation(60)[:40]
+    both = []
+    for name in ("threads", "io_uring"):
+        spec = ReaderSpec(engine=name, decode=False, check="content", concurrency=8)
+        reader = make_reader(manifest, LocalStorage(path), spec)
+        assert isinstance(reader, BatchReader)
+        memory = buffers.private(int(reader.room(chosen).sum())).array
+        delivered = reader.read(chosen, memory.data)
+        pairs = zip(delivered.offsets.tolist(), delivered.lengths.tolist(), strict=True)
+        both.append([bytes(memory[start : start + size]) for start, size in pairs])
+        both.append([delivered.stats.bytes_read])
+        reader.close()
+    assert both[0] == both[2]
+    assert both[1] == both[3]
+
+
+def test_where_the_kernel_refuses_threads_read(
+    make_dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, path = make_dataset(format="files")
+    monkeypatch.setattr("iobench.load.reader.refused", lambda: "the kernel refuses io_uring (test)")
+    reader = make_reader(manifest, LocalStorage(path), ReaderSpec(engine="io_uring", decode=False))
+    assert not isinstance(reader._engine, UringEngine)
+    assert reader.read(np.arange(5), None).stats.bytes_read == 5 * 20_000
+    reader.close()
+
+
+def test_only_local_files_have_a_ring(make_dataset: Any) -> None:
+    manifest, _ = make_dataset(format="files")
+    with pytest.raises(UsageError, match=r"reader\.engine=io_uring reads local files"):
+        make_reader(manifest, MemoryStorage(objects={}), ReaderSpec(engine="io_uring"))
