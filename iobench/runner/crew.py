@@ -14,7 +14,7 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableSequence, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -27,6 +27,7 @@ from ..load.loader import single_threaded, worker_death
 from ..logs import set_rank
 from ..processes import die_with_parent
 from ..storage.scratch import scratch
+from .guard import dismiss, end_groups, lead_group, watch_over
 from .messages import Answer, Command, Failed, Stop
 from .task import HURRY, Link, Task
 
@@ -95,15 +96,21 @@ class ForkedCrew:
             Link(first + place, self.world, self._stopped, pipe, first, count)
             for place, (_, pipe) in enumerate(self._pipes)
         ]
+        # The process groups that ranks lead, see ``guard``; none if they run no code of others.
+        led = count if getattr(task, "others_code", False) else 0
+        self._groups: MutableSequence[int] = fork.RawArray(ctypes.c_int, led)  # type: ignore[assignment]
         # Not daemonic, because a rank starts the workers of its loader.
         self.processes = [
-            fork.Process(target=_rank, args=(task, link), daemon=False) for link in links
+            fork.Process(target=_rank, args=(task, link, self._groups), daemon=False)
+            for link in links
         ]
         self._held = ExitStack()
 
     def start(self) -> None:
         sockets = self._held.enter_context(scratch("sockets", within=place_of_sockets()))
         with defer_interrupts():  # a rank inherits this, until it ignores Ctrl-C itself
+            if self._groups:
+                self._held.callback(dismiss, watch_over(self._groups))
             for process, (_, ours) in zip(self.processes, self._pipes, strict=True):
                 _keep_sockets_in(sockets, process)
                 process.start()
@@ -174,6 +181,8 @@ class ForkedCrew:
                     log.info("%s did not end within %g s, and is killed", process.name, grace_s)
                     process.kill()  # its workers die with it (see iobench.processes)
                     process.join()
+            if self._groups:
+                end_groups([each.pid for each in self.processes if each.pid])
             for pipe, _ in self._pipes:
                 pipe.close()
             self._held.close()
@@ -241,11 +250,13 @@ def _why_died(code: int | None) -> str:
 # In the rank's own process
 
 
-def _rank(task: Task, link: Link) -> None:
+def _rank(task: Task, link: Link, groups: MutableSequence[int]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Ctrl-C signals the whole process group; the parent says when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(HURRY, signal.SIG_DFL)  # a task may handle it
+    if groups:
+        groups[link.local] = lead_group()
     die_with_parent()
     single_threaded()
     set_rank(link.rank)

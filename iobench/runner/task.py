@@ -58,7 +58,11 @@ class Link:
 
 
 class Task(Protocol):
-    """What all ranks do. One object describes it for all; ``run`` makes what one rank needs."""
+    """What all ranks do. One object describes it for all; ``run`` makes what one rank needs.
+
+    A task whose ranks run code of others has an attribute ``others_code`` that is true: what such a
+    rank has started is ended with it, see ``guard``.
+    """
 
     def run(self, link: Link) -> None:
         """Carry out the task as rank ``link.rank``, in that rank's process.

@@ -23,7 +23,7 @@ from ...measure.timeline import Recorder, StepEvent
 from ...registry import ACCELERATORS
 from ...schema.base import fitting
 from ...schema.job import LoaderFacts
-from ...schema.workload import USER_LOADER
+from ...schema.workload import OWN_LOADER, USER_LOADER
 from ..barrier import StepBarrier
 from ..counters import Counters
 from ..messages import ReadyForEpoch, ReadyToSave, Recorded, Start
@@ -64,6 +64,11 @@ class Load:
         self.barrier = None
         if phase.in_step:
             self.barrier = StepBarrier() if barrier is None else barrier
+
+    @property
+    def others_code(self) -> bool:
+        """Whether the ranks run a loader that others wrote, which may start processes."""
+        return self.phase.reader is not None and self.phase.loading.kind != OWN_LOADER
 
     def run(self, link: Link) -> None:
         try:

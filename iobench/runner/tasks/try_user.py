@@ -23,6 +23,8 @@ _MAX_S = 20.0
 class TryUserLoader:
     """Call the factory, and look at the first batches of its loader."""
 
+    others_code = True  # see ``Load``
+
     def __init__(self, workload: Workload, manifest: Manifest, storage: Storage) -> None:
         self.workload, self.manifest, self.storage = workload, manifest, storage
 
