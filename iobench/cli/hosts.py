@@ -151,7 +151,7 @@ def take_part(meeting: Meeting, plan: Plan, args: argparse.Namespace) -> int:
     """Serve the run as a host that is not its controller; return the exit code."""
     from ..runner.hosts.job import serve
 
-    serve(meeting, plan, Path(args.results))
+    serve(meeting, plan, Path(args.results), tuple(args.command_line))
     tell_end(meeting, args)
     return 0
 

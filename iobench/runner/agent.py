@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..errors import StorageError
 from ..measure import fio, host, nfs, resources
@@ -19,6 +20,9 @@ from ..schema.resources import NfsTraffic, Resources
 from ..storage.base import Cached, Files, Storage
 from ..storage.catalog import innermost, local_root
 from .fetches import NO_CACHE, FetchCounter, find_counter
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,10 @@ class HostAgent:
         self.storage = storage
         self._root = local_root(innermost(storage))
         self._counter: FetchCounter | None = None
+
+    def of(self, plan: Plan) -> HostAgent:
+        """An agent of the same host, or hosts, for another plan."""
+        return HostAgent(plan.storage)
 
     def describe(self) -> Host:
         """The host's fingerprint."""

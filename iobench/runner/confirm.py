@@ -23,7 +23,6 @@ from ..schema.training import Repetition
 from ..schema.verdict import Advice, Confirmation, Estimate, Turn
 from ..schema.workload import Workload
 from ..units import format_duration
-from .agent import HostAgent
 from .calibration.bench import Bench
 from .phase import Saving
 from .plan import Plan, make_plan
@@ -159,7 +158,7 @@ class Turns:
             if plan.workload == self.bench.plan.workload:
                 tried.not_measured = "the run had these settings already"
                 continue
-            bench = replace(self.bench, plan=plan, agent=HostAgent(plan.storage))
+            bench = replace(self.bench, plan=plan, agent=self.bench.agent.of(plan))
             sides.append(_Side(f"confirm.{number}", bench, tried))
         began = time.monotonic()
         for turn in range(MAX_TURNS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ def ended(commands: list[Command]) -> list[Ended]:
 
 
 def record_of(results: Path) -> tuple[TrainingRecord, Path]:
-    (folder,) = (each.parent for each in results.glob("*/run.json"))
+    written = [each.parent for each in results.glob("*/run.json")]
+    (folder,) = (each for each in written if "-host-" not in each.name)  # no part of a host
     doc = load_run(folder)
     assert isinstance(doc, TrainingRecord)
     return doc, folder
@@ -130,6 +132,30 @@ def test_whoever_is_killed_the_run_fails_by_name_and_nobody_is_left(
 
 
 @pytest.mark.slow
+def test_a_host_keeps_its_part_of_a_run_whose_controller_is_killed(
+    data: Path, start: Start, tmp_path: Path
+) -> None:
+    here, there = start(2, "--data", data, "--set", "epochs=100000")
+    wait_until(lambda: bool(there.children()), "no rank began")
+    (rank,) = there.children()
+    workers = Path(f"/proc/{rank}/task/{rank}/children")
+    wait_until(lambda: bool(workers.read_text()), "no loader began")
+    time.sleep(2.0)  # steps of 2 ms
+    here.signal(signal.SIGKILL)
+    found = ended([here, there])[1]
+    assert "his host's part of the run is kept" in found.err
+    (part,) = tmp_path.glob("r/demo-host-1-*")
+    _, out, _ = in_process("report", part)
+    assert "the part of host 1 (" in out
+    doc = load_run(part)
+    assert isinstance(doc, TrainingRecord)
+    assert doc.status == "failed"
+    (repetition,) = doc.job.repetitions
+    assert not repetition.complete
+    assert repetition.samples
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [0, 1])
 def test_an_interrupt_on_any_host_ends_all_and_keeps_what_was_measured(
     data: Path, start: Start, tmp_path: Path, where: int
@@ -160,6 +186,20 @@ def test_hosts_that_do_not_fit_are_refused_by_name_on_all(
     )
     assert [each.code for each in found] == [2, 2]
     assert not list(tmp_path.glob("r/*/run.json"))
+
+
+@pytest.mark.slow
+def test_advice_is_confirmed_over_all_hosts(
+    make_dataset: Any, start: Start, tmp_path: Path
+) -> None:
+    data = make_dataset(samples=240, format="tar", samples_per_shard=20)[1]
+    place = f"throttled+{data}?latency=60ms"
+    words = ("--data", place, "--confirm", "--budget", "6s", "--calibration", "1s")
+    found = ended(start(2, *words, "--set", "reader.concurrency=1", "--set", "max_steps=10"))
+    assert [each.code for each in found] == [0, 0], [each.err for each in found]
+    doc, _ = record_of(tmp_path / "r")
+    tried = [each for each in doc.job.confirmations if each.turns]
+    assert tried, (doc.job.confirmations, doc.job.no_confirmations)
 
 
 @pytest.mark.slow

@@ -16,6 +16,10 @@ import numpy as np
 
 ECHOES = 200
 
+MAX_DRIFT = 100e-6
+"""By how much the speeds of two quartz clocks differ at most, as a share; most by less than 20e-6.
+"""
+
 MIN_SPAN_S = 10.0
 """Offsets that were measured within a shorter time say nothing of the clocks' speeds."""
 
@@ -58,10 +62,18 @@ class Clock:
         return self.known[-1]
 
     def there(self, at_ns: int) -> int:
-        """What the other clock shows when this one shows ``at_ns``, by the last offset."""
-        last = self.known[-1]
-        drifted = (self.drift or 0.0) * (at_ns - last.at_ns)
-        return at_ns + last.offset_ns + round(drifted)
+        """What the other clock shows when this one shows ``at_ns``.
+
+        By the offset whose error is the smallest by then, if the clocks' speeds differ by
+        ``MAX_DRIFT``: one that was measured beside working ranks may be worse than an older one.
+        """
+
+        def error_by_then(known: Offset) -> float:
+            return known.error_ns + MAX_DRIFT * abs(at_ns - known.at_ns)
+
+        best = min(reversed(self.known), key=error_by_then)
+        drifted = (self.drift or 0.0) * (at_ns - best.at_ns)
+        return at_ns + best.offset_ns + round(drifted)
 
     @property
     def drift(self) -> float | None:

@@ -18,7 +18,7 @@ from ..agent import CacheState, HostAgent, Used
 from ..fetches import FetchCounter
 from ..plan import Plan
 from .agent import change_cache
-from .clock import Clock, Echo
+from .clock import ECHOES, Clock, Echo
 from .meeting import Joined, Meeting
 from .wire import Wire
 from .words import Ask, Bye, Counted, Interrupted, Ping, Pong, Refused, Told
@@ -30,6 +30,9 @@ A = TypeVar("A")
 
 CLOCKS_S = 5.0
 """Offsets that are older than this are measured again before a phase."""
+
+WORKING_CLOCKS_S, WORKING_ECHOES = 30.0, 20
+"""The same while ranks work, and the echoes that are then sent."""
 
 GOODBYE_S = 5.0
 """How long all hosts together have to read the last words before their connections are closed."""
@@ -138,13 +141,18 @@ class Control:
             first += number
         return found
 
-    def set_clocks(self, *, again: bool = False) -> None:
-        """Measure the offset of each host's clock, unless that was done just now."""
+    def set_clocks(self, *, again: bool = False, while_working: bool = False) -> None:
+        """Measure the offset of each host's clock, unless that was done just now.
+
+        ``while_working``: ranks work, so it is done more rarely, and with fewer echoes.
+        """
         now = time.monotonic_ns()
+        after_s = WORKING_CLOCKS_S if while_working else CLOCKS_S
         for peer in self.peers:
             known = peer.clock.known
-            if again or not known or now - known[-1].at_ns > CLOCKS_S * 1e9:
-                found = peer.clock.measure(peer.echo)
+            if again or not known or now - known[-1].at_ns > after_s * 1e9:
+                count = WORKING_ECHOES if while_working else ECHOES
+                found = peer.clock.measure(peer.echo, count)
                 log.debug("%s: %s", peer.host.label, found)
 
     @property
@@ -235,6 +243,9 @@ class HostsAgent(HostAgent):
         self.control, self.plan = control, plan
         self._one = HostAgent(storage)
         self._all: FetchCounter | None = None
+
+    def of(self, plan: Plan) -> HostsAgent:
+        return HostsAgent(plan.storage, self.control, plan)
 
     def describe_all(self) -> list[Host]:
         return self.control.ask(Ask("host"), Host, self.describe)

@@ -98,15 +98,20 @@ class HostsRanks:
         order = order_of(phase, control.phases, self.bench.copy_bytes)
         begins = begins_of(control, order, shares)
         local = ForkedCrew(len(shares[0]), task, first=0, world=phase.accelerators)
-        return task, HostsCrew(local, begins, task.counters)
+        return task, HostsCrew(control, local, begins, task.counters)
 
 
 class HostsCrew:
     """The ranks of this host, which are ``local``, and those that other hosts ``begin``."""
 
     def __init__(
-        self, local: ForkedCrew, begins: dict[Peer, Begin], counters: Counters | None = None
+        self,
+        control: Control,
+        local: ForkedCrew,
+        begins: dict[Peer, Begin],
+        counters: Counters | None = None,
     ) -> None:
+        self.control = control
         self.world = local.world
         self.local, self.counters = local, counters
         self._begins = begins
@@ -169,6 +174,8 @@ class HostsCrew:
         """As ``Crew.receive``; raises HostLostError for a host that is gone or silent."""
         mine = [rank for rank in awaited if rank not in self._peers]
         peers = list(dict.fromkeys(self._peers[rank] for rank in awaited if rank in self._peers))
+        if peers:
+            self.control.set_clocks(while_working=True)
         if not any(peer.inbox for peer in peers):
             pipes = [self.local.pipe(rank) for rank in mine]
             wait([*pipes, *(peer.wire.connection for peer in peers)], timeout=timeout_s)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ...errors import HostLostError, InterruptedRun, IobenchError, UsageError
-from ...measure import timeline
-from ...schema.record import EVENTS_FILE, TrainingRecord
+from ...errors import HostLostError, InterruptedRun, UsageError
+from ...schema.record import TrainingRecord
 from ...schema.workload import OWN_LOADER
 from ..agent import HostAgent
 from ..calibration.bench import Bench
 from ..curve.places import Places
-from ..directory import new_directory
 from ..experiment import Options, run
 from ..plan import Plan
 from ..progress import Progress
@@ -25,6 +23,7 @@ from .crew import HostsRanks
 from .facts import known_hosts, same_machines
 from .localreads import LocalReads
 from .meeting import Meeting
+from .part import with_part
 from .reads import HostsReader
 from .serving import error_of
 from .words import Ask
@@ -49,8 +48,6 @@ def check_supported(plan: Plan, options: Options) -> None:
         what = f"the loader '{plan.workload.loader.kind}'"
     elif options.mixed is not None:
         what = "a run with checkpoints"
-    elif options.confirm is not None:
-        what = "--confirm"
     elif plan.workload.accelerator.gradient_sync == "ddp":
         what = "the exchange of gradients (accelerator.gradient_sync=ddp)"
     else:
@@ -138,11 +135,11 @@ def run_as_controller(
 # Another host
 
 
-def serve(meeting: Meeting, plan: Plan, results: Path) -> None:
+def serve(meeting: Meeting, plan: Plan, results: Path, command: Sequence[str] = ()) -> None:
     """Take part in the run as a host that is not the controller, until it ends.
 
-    Where the run ends early, the events of this host's ranks are kept in a directory in
-    ``results``. Raises the error with which the run has ended.
+    Where the run ends early, this host's part of it is kept in a directory in ``results``. Raises
+    the error with which the run has ended.
     """
     bench = Bench(plan=plan, agent=HostAgent(plan.storage), directory=results, seconds=0.0)
     agent = Agent(meeting, bench)
@@ -150,21 +147,6 @@ def serve(meeting: Meeting, plan: Plan, results: Path) -> None:
         try:
             bye = agent.serve()
         except (HostLostError, InterruptedRun) as error:
-            raise _with_part(error, bench, meeting) from None
+            raise with_part(error, bench, meeting, command) from None
     if bye.why:
-        raise _with_part(error_of(bye), bench, meeting)
-
-
-def _with_part(error: IobenchError, bench: Bench, meeting: Meeting) -> IobenchError:
-    """The error, which also says where the events of this host are, if there are any."""
-    if not bench.parts:
-        return error
-    name = f"{bench.plan.workload.name}-host-{meeting.launch.index}"
-    try:
-        directory = new_directory(bench.directory, name)
-        timeline.write_events(directory / EVENTS_FILE, bench.parts)
-    except IobenchError as failed:
-        error.remedy = f"the events of this host could not be kept: {failed}"
-        return error
-    error.remedy = f"the events of this host are in {directory}"
-    return error
+        raise with_part(error_of(bye), bench, meeting, command)

@@ -106,7 +106,7 @@ class HostsSaves:
         set_interface(control.meeting)
         with rank_maker(plan, root, rendezvous) as make:
             local = ForkedCrew(len(shares[0]), Checkpoint(make), first=0, world=plan.spec.ranks)
-            yield HostsCrew(local, begins)
+            yield HostsCrew(control, local, begins)
 
 
 class _Agents(HostAgent):

@@ -1,0 +1,57 @@
+"""One host's part of a run that has ended early: a directory that ``iobench report`` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...analyse.verdict.rebuild import rebuild
+from ...errors import InterruptedRun, IobenchError
+from ...measure import timeline
+from ...schema.record import EVENTS_FILE
+from ...schema.training import Repetition
+from ..calibration.bench import Bench
+from ..directory import new_directory, write_document
+from ..facts import begin_record
+from .meeting import Meeting
+
+
+def with_part(
+    error: IobenchError, bench: Bench, meeting: Meeting, command: Sequence[str]
+) -> IobenchError:
+    """The error, which also says where the part of this host is, if its ranks recorded anything."""
+    if not bench.parts:
+        return error
+    name = f"{bench.plan.workload.name}-host-{meeting.launch.index}"
+    try:
+        directory = new_directory(bench.directory, name)
+        _write(directory, error, bench, meeting, command)
+    except IobenchError as failed:
+        error.remedy = f"this host's part of the run could not be kept: {failed}"
+        return error
+    error.remedy = f"this host's part of the run is kept; see it with: iobench report {directory}"
+    return error
+
+
+def _write(
+    directory: Path, error: IobenchError, bench: Bench, meeting: Meeting, command: Sequence[str]
+) -> None:
+    """Write the events, and a record of what follows from them: the rates of these ranks alone."""
+    plan = bench.plan
+    path = directory / EVENTS_FILE
+    timeline.write_events(path, bench.parts)
+    doc = begin_record(plan, bench.agent, run_id=directory.name, command=command, rules="quick")
+    doc.status = "interrupted" if isinstance(error, InterruptedRun) else "failed"
+    mine = meeting.hosts[meeting.launch.index]
+    doc.error = f"the part of {mine.label} of {len(meeting.hosts)} hosts; {error.what}"
+    begun = [number for phase, number, _, _ in bench.parts if phase == "measure"]
+    doc.job.repetitions = [
+        Repetition(
+            seed=plan.seed + number,
+            accelerators=mine.accelerators,
+            sync=plan.workload.accelerator.sync,
+            complete=False,
+        )
+        for number in range(max(begun, default=-1) + 1)
+    ]
+    write_document(directory, rebuild(doc, timeline.read_events(path)))
