@@ -189,20 +189,6 @@ def test_hosts_that_do_not_fit_are_refused_by_name_on_all(
 
 
 @pytest.mark.slow
-def test_advice_is_confirmed_over_all_hosts(
-    make_dataset: Any, start: Start, tmp_path: Path
-) -> None:
-    data = make_dataset(samples=240, format="tar", samples_per_shard=20)[1]
-    place = f"throttled+{data}?latency=60ms"
-    words = ("--data", place, "--confirm", "--budget", "6s", "--calibration", "1s")
-    found = ended(start(2, *words, "--set", "reader.concurrency=1", "--set", "max_steps=10"))
-    assert [each.code for each in found] == [0, 0], [each.err for each in found]
-    doc, _ = record_of(tmp_path / "r")
-    tried = [each for each in doc.job.confirmations if each.turns]
-    assert tried, (doc.job.confirmations, doc.job.no_confirmations)
-
-
-@pytest.mark.slow
 def test_a_meeting_that_nobody_joins_ends_in_one_line(data: Path, start: Start) -> None:
     (alone,) = ended(start(3, "--data", data, "--join-within", "2s", count=1))
     assert alone.code == 2
