@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -23,10 +24,20 @@ from torch.utils.data import (
 )
 
 
-class Files(Dataset[Any]):
-    """The first ``size`` bytes of each file; it sleeps or computes for as long as it is told."""
+def cpu_ns() -> int:
+    """CPU time of this thread, from the kernel's accounts and not from a clock."""
+    used = resource.getrusage(resource.RUSAGE_THREAD)
+    return round((used.ru_utime + used.ru_stime) * 1e9)
 
-    def __init__(self, data: str, *, sleep: float, spin: float, size: int) -> None:
+
+class Files(Dataset[Any]):
+    """The first ``size`` bytes of each file; it sleeps or computes for as long as it is told.
+
+    ``truth``: a file that gets the time and the CPU time of each sample, in nanoseconds.
+    """
+
+    def __init__(self, data: str, *, sleep: float, spin: float, size: int, truth: str = "") -> None:
+        self.truth = truth
         self.files = [str(path) for path in sorted(Path(data).rglob("*.jpg"))]
         self.sleep, self.spin, self.size = sleep, spin, size
 
@@ -34,6 +45,15 @@ class Files(Dataset[Any]):
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if not self.truth:
+            return self._sample(index)
+        began, cpu = time.perf_counter_ns(), cpu_ns()
+        sample = self._sample(index)
+        with open(self.truth, "a") as file:
+            print(time.perf_counter_ns() - began, cpu_ns() - cpu, file=file)
+        return sample
+
+    def _sample(self, index: int) -> tuple[torch.Tensor, int]:
         raw = Path(self.files[index]).read_bytes()
         if self.sleep:
             time.sleep(self.sleep)
@@ -51,11 +71,12 @@ def of_files(
     batch: int = 8,
     divide: bool = False,
     size: int = 1000,
+    truth: str = "",
     **more: Any,
 ) -> DataLoader[Any]:
     """A DataLoader over the files; ``divide``: each rank gets its share."""
     torch.manual_seed(7)
-    dataset = Files(data, sleep=sleep, spin=spin, size=size)
+    dataset = Files(data, sleep=sleep, spin=spin, size=size, truth=truth)
     if divide:
         from os import environ
 
@@ -81,6 +102,21 @@ class Large(Files):
 
 def large(data: str, size: int = 4_000_000) -> DataLoader[Any]:
     return DataLoader(Large(data, size=size), batch_size=8, num_workers=1, collate_fn=list)
+
+
+class Payload(Files):
+    """Samples of bytes that cost nothing to make, and are copied through a pipe."""
+
+    def __getitem__(self, index: int) -> Any:
+        Path(self.files[index]).read_bytes()
+        return self.payload
+
+    payload = bytes(2_000_000)
+
+
+def payload(data: str) -> DataLoader[Any]:
+    dataset = Payload(data, sleep=0, spin=0, size=0)
+    return DataLoader(dataset, batch_size=8, num_workers=1, collate_fn=list)
 
 
 class OneSlow(Files):
@@ -135,18 +171,18 @@ def spawned(data: str) -> DataLoader[Any]:
 
 
 class Batches:
-    """An iterable of batches that a generator makes: it sleeps for each sample."""
+    """An iterable of batches that a generator makes: it sleeps or computes for each sample."""
 
-    def __init__(self, data: str, sleep: float) -> None:
-        self.files = Files(data, sleep=sleep, spin=0, size=1000)
+    def __init__(self, data: str, sleep: float, spin: float) -> None:
+        self.files = Files(data, sleep=sleep, spin=spin, size=1000)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         for first in range(0, len(self.files), 8):
             yield torch.stack([self.files[number][0] for number in range(first, first + 8)])
 
 
-def of_generator(data: str, sleep: float = 0.004) -> Batches:
-    return Batches(data, sleep)
+def of_generator(data: str, sleep: float = 0.004, spin: float = 0.0) -> Batches:
+    return Batches(data, sleep, spin)
 
 
 class Objects(Dataset[Any]):

@@ -9,6 +9,7 @@ written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -152,6 +153,9 @@ _SUMMED = (
 )
 """Figures of a user's loader that are summed over the ranks."""
 
+UNEVEN = 1.5
+"""A worker that takes this many times as long as the others is named."""
+
 
 class UserFacts(OpenRecord):
     """What was seen of a loader of the user's own, over all ranks of a phase.
@@ -213,6 +217,22 @@ class UserFacts(OpenRecord):
             return None
         had = max(self.fetch_cpu_s, self.fetch_wall_s - (self.fetch_queued_s or 0.0))
         return min(1.0, self.fetch_cpu_s / had) if had else None
+
+    @property
+    def held_back(self) -> float | None:
+        """Share of the waits for batches in which a later batch was ready."""
+        if not self.wait_s or self.out_of_order_s is None:
+            return None
+        return min(1.0, self.out_of_order_s / self.wait_s)
+
+    @property
+    def slow_worker(self) -> tuple[float, float] | None:
+        """Seconds for a batch of the slowest worker and of the others, if it is far slower."""
+        if len(self.fetch_s_by_worker) < 2:
+            return None
+        *others, slowest = sorted(self.fetch_s_by_worker)
+        usual = median(others)
+        return (slowest, usual) if slowest >= UNEVEN * usual else None
 
 
 class LoaderFacts(OpenRecord):

@@ -141,6 +141,7 @@ AdviceId = Literal[
     "faster-saves",
     "longer-run",
     "larger-batches",
+    "order",
 ]
 
 

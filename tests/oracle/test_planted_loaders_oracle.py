@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,7 +58,9 @@ def measure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
         ("of_files", ("spin=0.004", "workers=0"), {"prep", "cpu"}, None),
         ("one_slow_worker", (), {"prep"}, "user.out_of_order_wait"),
         ("of_generator", (), {"prep"}, "user.workers_wait"),
+        ("of_generator", ("sleep=0", "spin=0.004"), {"prep"}, None),
         ("large", (), {"harness"}, None),
+        ("payload", (), {"harness"}, None),
         ("slow_collate", (), {"harness"}, "user.collate_share"),
     ],
 )
@@ -71,15 +77,58 @@ def test_the_verdict_names_what_was_planted(
     assert job["verdict"]["binds"] in binds, job["verdict"]["sentence"]
     assert finding is None or finding in rules
     user = job["loader"]["user"]
-    if loader == "large":
+    if loader in ("large", "payload"):
         assert user["hand_over_s"] > 0.5 * user["wait_s"]
     if loader == "one_slow_worker":
         assert user["out_of_order_s"] > 0.5 * user["wait_s"]
-    if "sleep=0.004" in flags:
-        # Eight samples of 4 ms each, and a millisecond to read and collate them.
-        assert user["fetch_wall_s"] / user["fetches"] == pytest.approx(0.0325, rel=0.05)
-    if "spin=0.004" in flags:
-        assert user["fetch_cpu_s"] / user["fetches"] == pytest.approx(0.0325, rel=0.05)
+        assert "in_order=False" in job["verdict"]["advice"][0]["change"]
+
+
+ALONE = ("--repeat", "1", "--calibration", "0s", "--no-knockouts")
+"""Options of a run in which only the loader's trial comes before the repetition."""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("planted", ["sleep=0.004", "spin=0.004"])
+def test_the_time_of_batches_is_what_the_loader_took(
+    data: Path, measure: Callable[..., Found], tmp_path: Path, planted: str, workers: int
+) -> None:
+    """The loader keeps its own accounts: a sleep of 4 ms ends late, and reading takes time."""
+    truth = tmp_path / "truth.txt"
+    given = (planted, f"workers={workers}", f"truth={truth}")
+    flags = [part for each in given for part in ("--loader-args", each)]
+    job, _ = measure("of_files", str(data), *ALONE, *flags)
+    user = job["loader"]["user"]
+    # The trial comes first.
+    samples = [line.split() for line in truth.read_text().splitlines()[-user["samples"] :]]
+    wall, cpu = (sum(int(each[place]) for each in samples) / 1e9 for place in (0, 1))
+    assert len(samples) == user["samples"] == 1024
+    assert user["fetch_wall_s"] == pytest.approx(wall, rel=0.05)
+    if planted.startswith("spin"):
+        assert user["fetch_cpu_s"] == pytest.approx(cpu, rel=0.05)
+    waits = user["fetch_wall_s"] - user["fetch_cpu_s"] - user["fetch_queued_s"]
+    assert waits == pytest.approx(wall - cpu - user["fetch_queued_s"], abs=0.05 * wall)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_bytes_of_read_calls_are_those_that_strace_counts(data: Path, tmp_path: Path) -> None:
+    calls = ("--seccomp-bpf", "-e", "trace=read,pread64")
+    tracing = ("strace", "-f", "-ff", "-y", *calls, "-o", str(tmp_path / "trace"))
+    where = ("--data", str(data), "--results", str(tmp_path), "--quiet", "--json")
+    how = (*ALONE, "--set", "epochs=1", "--loader", f"{PLANTED}:of_files")
+    command = [*tracing, sys.executable, "-m", "iobench", "run", "demo", *where, *how]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 3), done.stderr
+    user = json.loads(done.stdout)["job"]["loader"]["user"]
+    of_data = re.compile(rf"^\w+\(\d+<{re.escape(str(data))}/.*\.jpg>.* = (\d+)$", re.MULTILINE)
+    # The one worker of the only epoch read most: the trial had only some batches.
+    counted = max(
+        sum(map(int, of_data.findall(trace.read_text(errors="replace"))))
+        for trace in tmp_path.glob("trace.*")
+    )
+    assert counted == pytest.approx(512 * 20_000, rel=0.01)
+    # Its queue of indices and its counters are read by calls, too.
+    assert counted <= user["process_bytes"] <= 1.01 * counted
 
 
 @pytest.mark.parametrize(

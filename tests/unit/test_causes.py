@@ -122,6 +122,20 @@ COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
         (READS, {"storage": (1.9, 2.2)}, {"harness": None}, "storage", "tested"),
         # Over kept samples it is hardly faster: what binds is to collate and to hand over.
         (COMPUTES, {"prep": (1.08, 1.12)}, {"harness": 1100.0}, "harness", "inferred"),
+        (
+            READS,
+            {"storage": (1.1, 1.3), "prep": (1.0, 1.2)},
+            {"harness": 1500.0},
+            "harness",
+            "inferred",
+        ),
+        (
+            READS,
+            {"storage": (1.1, 1.3), "prep": (1.0, 1.2)},
+            {"harness": 2500.0},
+            "storage",
+            "tested",
+        ),
         (COMPUTES, {"prep": (1.9, 1.95)}, {"harness": 1100.0}, "prep", "tested"),
     ],
 )
@@ -149,6 +163,77 @@ def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_l
         advised = [advice.id for advice in found.advice]
         assert "cores" not in advised  # it waits: cores are not what is missing
         assert "workers" in advised or "prep" not in gains | rates
+
+
+MADE = {"fetches": 10, "fetch_wall_s": 10.0, "wait_s": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("gains", "binds"),
+    [
+        # 1 / 0.1 is lost. What the page cache brings is all of it, or little of it.
+        ({"storage": (8.0, 9.0)}, "storage"),
+        ({"storage": (1.1, 1.2)}, "prep"),
+        # Preparing was left out, too: nothing is unseen.
+        ({"storage": (1.1, 1.2), "prep": (1.0, 1.01)}, "storage"),
+    ],
+)
+def test_a_small_gain_of_storage_does_not_explain_a_large_loss(
+    make_run: Build, gains: dict[str, Any], binds: str
+) -> None:
+    facts = MADE | {"fetch_cpu_s": 9.5}
+    loader = {"kind": "user", "user": facts}
+    found = judge(make_run, measured=200, au=0.1, loader=loader, knock_outs=without(**gains))
+    assert found.binds == binds
+    assert (
+        binds == "prep"
+        or judge(make_run, measured=200, au=0.1, knock_outs=without(**gains)).binds == found.binds
+    )
+
+
+@pytest.mark.parametrize(("hand_over_s", "binds"), [(7.0, "harness"), (3.0, "undecided")])
+def test_batches_that_are_made_and_not_here_are_the_harness(
+    make_run: Build, hand_over_s: float, binds: str
+) -> None:
+    """The rank receives a batch itself, so that no ceiling without the step explains the rate."""
+    loader = {"kind": "user", "user": MADE | {"hand_over_s": hand_over_s, "fetch_cpu_s": 9.5}}
+    gains = without(storage=(0.9, 1.1), prep=(0.9, 1.1), accelerator=(1.2, 1.6))
+    found = judge(make_run, measured=1000, au=0.5, loader=loader, knock_outs=gains)
+    assert found.binds == binds
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"fetch_cpu_s": 9.5}, "use more workers"),
+        ({"fetch_cpu_s": 1.0}, "more batches at a time"),
+        # The host was busy: waits for a core are no waits of the loader's own.
+        ({"fetch_cpu_s": 1.0, "fetch_queued_s": 8.9}, "use more workers"),
+        ({"fetch_cpu_s": 0.2, "fetch_queued_s": 6.0}, "more batches at a time"),
+        (
+            {"fetch_cpu_s": 1.0, "out_of_order_s": 6.0, "fetch_s_by_worker": [0.9, 0.1, 0.1, 0.1]},
+            "in_order=False",
+        ),
+        (
+            {"fetch_cpu_s": 1.0, "out_of_order_s": 6.0, "fetch_s_by_worker": [0.1] * 4},
+            "more batches at a time",
+        ),
+        (
+            {"fetch_cpu_s": 1.0, "out_of_order_s": 0.1, "fetch_s_by_worker": [0.9, 0.1, 0.1]},
+            "more batches at a time",
+        ),
+    ],
+)
+def test_advice_on_a_loader_of_the_users_follows_what_its_workers_did(
+    make_run: Build, facts: dict[str, Any], says: str
+) -> None:
+    loader = {"kind": "user", "user": MADE | facts}
+    gains = without(storage=(1.0, 1.01), prep=(4.0, 5.0))
+    found = judge(
+        make_run, measured=200, au=0.1, workers=4, prep=300, loader=loader, knock_outs=gains
+    )
+    assert found.binds == "prep"
+    assert says in found.advice[0].change
 
 
 def test_two_rounds_that_agree_decide_although_their_interval_is_wide(make_run: Build) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from ...schema.curve import Bound
 from ...schema.verdict import Advice
 from ...schema.workload import OWN_LOADER, USER_LOADER
-from ...units import counted
+from ...units import counted, format_duration
 from . import inferred
 from .evidence import Evidence
 from .model import WORTH, model_gain
+from .user_loader import MIN_HELD_BACK, WAITING
 
 RING_OVER_TENSOR = 2.6 / 1.4
 """Smallest measured ratio of the ring transport to torch's default collate.
@@ -26,7 +27,9 @@ TWICE = 2.0
 
 def prep_advice(evidence: Evidence, _: Bound | None) -> Sequence[Advice | None]:
     """Advice on preparation: the CPU time of samples, and where it is spent."""
-    if evidence.kind == USER_LOADER and inferred.waited_for(evidence) == "storage":
+    if evidence.kind == USER_LOADER and (uneven := _one_slow_worker(evidence)) is not None:
+        return [uneven]
+    if evidence.kind == USER_LOADER and _waits(evidence):
         return [_more_waiting(evidence)]
     return [_more_workers(evidence), _another_loader(evidence), _cheaper_samples(evidence)]
 
@@ -124,6 +127,34 @@ def _more_workers(evidence: Evidence) -> Advice | None:
         f"{evidence.cores:g}",
         predicted_gain=gain,
         basis=f"by its CPU time, one core prepares {evidence.told(alone / evidence.cores)}; {NEXT}",
+    )
+
+
+def _waits(evidence: Evidence) -> bool:
+    """Whether a loader of the user's own mostly waits while it makes a batch."""
+    share = evidence.own.cpu_share if evidence.own is not None else None
+    if share is None:
+        return inferred.waited_for(evidence) == "storage"
+    return share < WAITING
+
+
+def _one_slow_worker(evidence: Evidence) -> Advice | None:
+    """Batches in any order, where the others wait for one worker of the user's loader.
+
+    Each worker then makes batches at its own pace, so their rates add up.
+    """
+    own = evidence.own
+    slow = own.slow_worker if own is not None else None
+    if own is None or slow is None or (own.held_back or 0.0) < MIN_HELD_BACK:
+        return None
+    rate = sum(1 / each for each in own.fetch_s_by_worker) * (evidence.batch_size or 1)
+    return Advice(
+        id="order",
+        change="set in_order=False in the DataLoader if the order does not matter, or find what "
+        "makes one worker slow",
+        predicted_gain=model_gain(evidence, prep=rate),
+        basis=f"one worker takes {format_duration(slow[0])} for a batch and the others "
+        f"{format_duration(slow[1])}, and batches come in their order; {NEXT}",
     )
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from ...schema.host import Host
+from ...schema.job import UserFacts
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling, MeasuredBy, Repetition
 from ...schema.verdict import Estimate, RunCurve
-from ...schema.workload import OWN_LOADER
+from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import format_count, format_rate
 from .shares import Shares, shares_of
 
@@ -97,6 +98,7 @@ class Evidence:
     modelled: bool = False  # the figures are those of a what-if
     watched: bool = False  # the user's own script trained, and no ceiling was measured
     working: float | None = None  # share of the time in which workers made batches
+    own: UserFacts | None = None  # what was seen of a loader of the user's own
 
     @property
     def raw_source(self) -> str:
@@ -291,6 +293,7 @@ def gather(doc: TrainingRecord) -> Evidence:
         modelled=measured is not None and measured.n == 0,
         watched=doc.job.watched is not None,
         working=_working(done),
+        own=loader.user if loader.kind == USER_LOADER else None,
     )
 
 

@@ -32,7 +32,16 @@ MIN_SHARED = 0.2
 
 _IN_ONE = "your loader reads and prepares in one, and its workers' times tell which took longer"
 
-_HAND_OVER = "over samples that are kept in memory your loader is hardly faster than the run"
+MOSTLY = 0.5
+"""A part of a time that is larger than the rest of it."""
+
+_NOT_LEFT_OUT = (
+    "the page cache brings less than what is lost beside it, and that time is your loader's own"
+)
+
+_MADE = "the batches that were waited for were mostly made already, and on their way"
+
+_HAND_OVER = "your loader takes most of the time even over samples that are kept in memory"
 
 UNEVEN = 0.5
 """Leaving out the barrier has to bring this part of what another stage brings (in logarithms)."""
@@ -75,6 +84,8 @@ def by_test(evidence: Evidence) -> Decision:
     top = max(found, key=lambda stage: found[stage].value)
     if _is_handed_over(evidence, found[top]):
         return Decision(binds="harness", reason=_HAND_OVER)
+    if top == "storage" and _is_prep_unseen(evidence, found[top]):
+        return Decision(binds="prep", reason=_NOT_LEFT_OUT)
     if _is_uneven(found, top):
         return Decision(binds="sync", basis="tested")
     if top in ("storage", "prep") and _shares_cpu(evidence, found):
@@ -97,14 +108,28 @@ def by_test(evidence: Evidence) -> Decision:
 def _is_handed_over(evidence: Evidence, largest: Estimate) -> bool:
     """Whether a loader of the user's own spends its time on batches that are already made.
 
-    Collating and handing over can't be left out. They bind where the loader over kept samples is
-    hardly faster than the run, and all that was left out brings less than what is lost.
+    Collating and handing over can't be left out. They bind where the loader over kept samples
+    takes most of the run's time, and all that was left out brings less than what is lost.
     """
-    busy, harness = evidence.utilization, evidence.harness
-    if evidence.kind != USER_LOADER or not harness or not busy:
+    if evidence.kind != USER_LOADER or not evidence.harness:
         return False
-    explained = (evidence.measured or 0.0) >= inferred.MIN_EXPLAINED * harness
-    return explained and interval(largest)[1] < math.sqrt(1 / busy)
+    most = (evidence.measured or 0.0) > MOSTLY * evidence.harness
+    return most and _leaves_most(evidence, largest)
+
+
+def _is_prep_unseen(evidence: Evidence, storage: Estimate) -> bool:
+    """Whether a loader of the user's own could not run without its dataset, and this is its cost.
+
+    Only the storage was left out then, which may bring something without being what binds.
+    """
+    alone = evidence.kind == USER_LOADER and "prep" not in evidence.gains
+    return alone and _leaves_most(evidence, storage)
+
+
+def _leaves_most(evidence: Evidence, gain: Estimate) -> bool:
+    """Whether a gain is smaller than what is lost beside it."""
+    busy = evidence.utilization
+    return bool(busy) and interval(gain)[1] < math.sqrt(1 / (busy or 1.0))
 
 
 def _reads_in_prep(evidence: Evidence) -> bool:
@@ -159,8 +184,11 @@ def _left(evidence: Evidence) -> Decision:
     """What the ceilings say of the stages that were not left out."""
     if evidence.cpu_spent:
         return Decision(binds="cpu", reason="no stage alone gains, and all cores are busy")
-    if evidence.harness and (evidence.measured or 0) >= inferred.MIN_EXPLAINED * evidence.harness:
+    enough = MOSTLY if evidence.kind == USER_LOADER else inferred.MIN_EXPLAINED
+    if evidence.harness and (evidence.measured or 0) >= enough * evidence.harness:
         return Decision(binds="harness", reason="no other stage gains anything if it is left out")
+    if _waits_for_batches_made(evidence):
+        return Decision(binds="harness", reason=_MADE)
     guess = inferred.by_inference(evidence, refuted=_refuted(evidence))
     known = guess.binds == "undecided" or guess.binds in evidence.gains
     if known or guess.binds == "accelerator":
@@ -172,6 +200,14 @@ def _left(evidence: Evidence) -> Decision:
             "could be told from noise",
         )
     return guess
+
+
+def _waits_for_batches_made(evidence: Evidence) -> bool:
+    """Whether the waits for batches are mostly for some that are made, but not here yet."""
+    own = evidence.own
+    if own is None or not own.wait_s or own.hand_over_s is None:
+        return False
+    return own.hand_over_s > MOSTLY * own.wait_s
 
 
 def _refuted(evidence: Evidence) -> tuple[Stage, ...]:

@@ -26,9 +26,6 @@ MIN_COLLATE = 0.3
 MIN_HELD_BACK = 0.25
 """Share of the waits for batches in which a later batch may be ready."""
 
-UNEVEN = 1.5
-"""A worker that takes this many times as long as the others is named."""
-
 MIN_SPAWN = 0.05
 """Share of an epoch that the start of its workers may take."""
 
@@ -79,21 +76,19 @@ def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
 
 
 def _order(facts: UserFacts) -> Iterator[Finding]:
-    held_back, waited = facts.out_of_order_s, facts.wait_s
-    if held_back is None or not waited or held_back / waited < MIN_HELD_BACK:
+    held_back = facts.held_back
+    if held_back is None or held_back < MIN_HELD_BACK:
         return
     slow = ""
-    if len(facts.fetch_s_by_worker) > 1:
-        *others, slowest = sorted(facts.fetch_s_by_worker)
-        if slowest >= UNEVEN * median(others):
-            slow = (
-                f"; one worker takes {format_duration(slowest)} for a batch, the others "
-                f"{format_duration(median(others))}"
-            )
+    if facts.slow_worker is not None:
+        slow = (
+            f"; one worker takes {format_duration(facts.slow_worker[0])} for a batch, the others "
+            f"{format_duration(facts.slow_worker[1])}"
+        )
     yield Finding(
         rule="user.out_of_order_wait",
         level="info",
-        evidence=f"in {format_percent(min(1.0, held_back / waited))} of the waits for a batch, a "
+        evidence=f"in {format_percent(held_back)} of the waits for a batch, a "
         f"later one was ready and held back, because batches come in their order{slow}",
         remedy="set in_order=False in the DataLoader if the order does not matter, or find what "
         "makes some batches slow",
