@@ -48,13 +48,22 @@ def confirmed_sections(doc: TrainingRecord) -> list[Section]:
     ]
 
 
+_MIN_SHOWN, _MAX_SHOWN = 0.01, 100.0
+"""Ends of an interval outside of these tell nothing but that."""
+
+
 def interval(gain: Estimate | None) -> str:
-    """``3.20 x [3.15, 3.26]``; without an interval ``3.20 x``."""
+    """``3.20 x [3.15, 3.26]``; without an interval ``3.20 x``.
+
+    A very wide one reads ``0.75 x [< 0.01, > 100]``.
+    """
     if gain is None:
         return "-"
     if gain.low is None or gain.high is None:
         return f"{gain.value:.2f} x"
-    return f"{gain.value:.2f} x [{gain.low:.2f}, {gain.high:.2f}]"
+    low = f"{gain.low:.2f}" if gain.low >= _MIN_SHOWN else f"< {_MIN_SHOWN:g}"
+    high = f"{gain.high:.2f}" if gain.high <= _MAX_SHOWN else f"> {_MAX_SHOWN:g}"
+    return f"{gain.value:.2f} x [{low}, {high}]"
 
 
 def _estimate(gain: Estimate | None) -> tuple[Cell, Cell, Cell]:

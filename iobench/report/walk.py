@@ -8,7 +8,7 @@ from statistics import median
 from ..analyse.tuning import walk
 from ..analyse.tuning.walk import ALL, BASELINE, Tried, samples_per_usd
 from ..schema.sweep import Sweep, describe, setting_text
-from ..units import format_count
+from ..units import counted, format_count
 from .again import command_sections, quoted
 from .figures import BLANK, figure, raw, spread_of, word
 from .glance import ended
@@ -29,6 +29,9 @@ from .sections import (
 from .tried import interval
 
 _USD = "samples_per_usd"
+
+MUCH_OTHER_CORES = 0.2
+"""What other processes may use of a host's cores before the report tells it."""
 
 NOTE = (
     "Samples/s: median [min, max] of the visits. Ratio: to the settings that were kept before, "
@@ -116,8 +119,21 @@ def _told(sweep: Sweep, rows: list[Tried]) -> Iterator[str]:
         yield f"All of them together: {interval(whole.ratio)} the baseline, visited in turns."
     elif len(helped) == 1:
         yield "It is the only one that was kept, so its ratio is to the baseline."
+    yield from _disturbed(sweep)
     if helped:
         yield f"Take the best of all with: {best_command(sweep)}"
+
+
+def _disturbed(sweep: Sweep) -> Iterator[str]:
+    """Say that other work ran on the host, since it lowers rates and widens intervals."""
+    known = [used for point in sweep.points for used in point.other_cores if used is not None]
+    much = [used for used in known if used > MUCH_OTHER_CORES]
+    if much:
+        yield (
+            f"In {len(much)} of {counted(len(known), 'visit')} other processes used more than "
+            f"{MUCH_OTHER_CORES:g} cores of this host, at most {max(much):.1f} on average: run it "
+            "again on a host that does nothing else, for higher rates and narrower intervals."
+        )
 
 
 def _columns(sweep: Sweep) -> tuple[Column, ...]:

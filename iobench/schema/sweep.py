@@ -45,6 +45,9 @@ class SweepPoint(Record):
     read_bytes_per_sample: list[Figure | None] = Field(default_factory=list)
     # CPU seconds of ranks and workers, over 1e9 bytes of uncompressed samples.
     cpu_s_per_gb: list[Figure | None] = Field(default_factory=list)
+    # Cores of the host that other processes used at least, on average over each run; None: not
+    # recorded. Empty in older versions.
+    other_cores: list[Figure | None] = Field(default_factory=list)
     dropped: str = ""  # why it was not measured again
     failed: str = ""  # the error that ended it
     # The step of the walk that it belongs to, from 0; None in a sweep that is no walk. The first

@@ -18,6 +18,7 @@ from iobench.analyse.verdict.validity import (
     validity,
 )
 from iobench.errors import UsageError
+from iobench.schema.accelerator import StepFacts
 from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.record import Finding, RunRecord
 from iobench.schema.training import Ceiling, Epoch
@@ -494,6 +495,18 @@ def test_other_load_is_what_the_run_did_not_take_itself(
     counters = {"wall_s": wall_s, "cpu_busy": cpu_busy}
     doc = build(make_run, "", {"repetition": {"cpu_s": cpu_s, "resources": counters}})
     assert levels(doc).get("cpu.other-load") == level
+
+
+@pytest.mark.parametrize(("warm_up_s", "level"), [(10.0, "warning"), (50.0, None)])
+def test_the_warm_up_of_a_model_is_no_other_load(
+    make_run: Build, warm_up_s: float, level: str | None
+) -> None:
+    """The ranks' CPU time is that of the repetition, and the host's counters begin before it."""
+    counters = {"wall_s": 70.0, "cpu_busy": 1.0}
+    changes = merged(ENOUGH, {"repetition": {"cpu_s": 160.0, "resources": counters}})
+    doc = make_run(**changes, concluded=False)
+    doc.job.trained = StepFacts(model="resnet18", warm_up_s=warm_up_s)
+    assert levels(conclude(doc)).get("cpu.other-load") == level
 
 
 def test_records_without_counters_of_the_host_say_nothing(make_run: Build) -> None:

@@ -16,7 +16,8 @@ from iobench.accelerate.possible import why_not
 from iobench.analyse.tuning.walk import ALL, BASELINE, best_of, kept_settings, points_of, rows
 from iobench.errors import InterruptedRun, IobenchError, SpecError
 from iobench.generator import generate
-from iobench.report.sections import Table
+from iobench.report.sections import Headline, Table
+from iobench.report.tried import interval
 from iobench.report.walk import best_command, facts, sections
 from iobench.runner.sweeping import walk as walking
 from iobench.runner.sweeping.apart import Apart, Visit
@@ -24,6 +25,7 @@ from iobench.runner.sweeping.walk import next_step, plan_walk
 from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.record import load_training
 from iobench.schema.sweep import Sweep, SweepPoint
+from iobench.schema.verdict import Estimate
 from iobench.schema.walk import AskedStep, WalkSpec, find_walk
 from iobench.schema.workload import AcceleratorSpec, load_workload
 from iobench.storage import open_storage
@@ -230,6 +232,24 @@ def test_samples_for_a_usd_to_the_digit(
     assert [cell.text for cell in cells] == [shown, shown]
     assert rows(sweep)[0].step == BASELINE
     assert rows(sweep)[1].answer == "not told"  # one visit has no interval
+
+
+@pytest.mark.parametrize(("used", "tells"), [([0.1, None, 0.2], False), ([0.1, 1.5, 0.3], True)])
+def test_other_work_on_the_host_is_told(used: list[float | None], tells: bool) -> None:
+    sweep = planned(STEPS[1], repetitions=3)
+    points = next_step(sweep)
+    visited(points, [10, 11, 12], [10, 11, 12])
+    points[0].other_cores = used
+    found = (each for each in sections(sweep) if isinstance(each, Headline))
+    headline = next(each for each in found if each.id == "walk")
+    told = [text for text in headline.sentences if "other processes" in text]
+    assert bool(told) == tells
+    assert all("2 of 3 visits" in text and "1.5" in text for text in told)
+
+
+def test_an_interval_that_tells_nothing_is_short() -> None:
+    assert interval(Estimate(value=0.75, low=1e-7, high=1.5e6)) == "0.75 x [< 0.01, > 100]"
+    assert interval(Estimate(value=2.0, low=1.9, high=2.1)) == "2.00 x [1.90, 2.10]"
 
 
 # A visit in a process of its own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...schema.record import TrainingRecord
+from ...schema.training import Repetition
 from ...units import counted
 from .rules_data import MIN_WALL_S, Outcome, complete, unknown
 
@@ -12,6 +13,23 @@ MAX_OTHER_LOAD = 0.25
 The kernel's own threads (network, encryption) and this run's parent process are among the others,
 so the bound is generous.
 """
+
+
+def other_cores(doc: TrainingRecord, one: Repetition) -> float | None:
+    """How many cores of the host other processes used at least, on average over a repetition.
+
+    The warm-up of a model is in the host's counters, but its CPU time is not in that of the ranks:
+    all cores may have been theirs for so long. None: not recorded.
+    """
+    host, cores = one.resources, doc.host.cores
+    if host is None or host.cpu_busy is None or one.cpu_s is None or not cores:
+        return None
+    trained = doc.job.trained
+    warm_up_s = (trained.warm_up_s if trained is not None else None) or 0.0
+    if host.wall_s <= warm_up_s:
+        return None
+    busy_s = cores * (host.cpu_busy * host.wall_s - warm_up_s)
+    return max(0.0, (busy_s - one.cpu_s) / (host.wall_s - warm_up_s))
 
 
 def other_load(doc: TrainingRecord) -> Outcome | None:
@@ -30,13 +48,7 @@ def other_load(doc: TrainingRecord) -> Outcome | None:
     cores = doc.host.cores
     if len(doc.hosts) != 1 or not cores:
         return unknown("how busy the cores of all hosts were was not recorded")
-    others = [
-        float(cores) * one.resources.cpu_busy - one.cpu_s / one.resources.wall_s
-        for one in found
-        if one.resources is not None
-        and one.resources.cpu_busy is not None
-        and one.cpu_s is not None
-    ]
+    others = [used for one in found if (used := other_cores(doc, one)) is not None]
     if not others:
         return unknown("how busy the host's cores were was not recorded")
     if max(others) <= MAX_OTHER_LOAD * cores:

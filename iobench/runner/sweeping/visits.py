@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...analyse.tuning.points import Point
 from ...analyse.tuning.walk import called
+from ...analyse.verdict.rules_host import other_cores
 from ...dataset import find_dataset
 from ...errors import (
     DatasetError,
@@ -347,6 +348,7 @@ def _keep_costs(point: SweepPoint, doc: TrainingRecord) -> None:
     read, samples = repetition.bytes_read, repetition.samples
     point.read_bytes_per_sample.append(read / samples if read is not None and samples else None)
     point.cpu_s_per_gb.append(measured.cpu_s_per_gb)
+    point.other_cores.append(other_cores(doc, repetition))
 
 
 def _drop_hopeless(
