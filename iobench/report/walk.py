@@ -30,8 +30,11 @@ from .tried import interval
 
 _USD = "samples_per_usd"
 
-MUCH_OTHER_CORES = 0.2
-"""What other processes may use of a host's cores before the report tells it."""
+MUCH_OTHER_CORES = 0.5
+"""What other processes may use of a host's cores before the report tells it.
+
+The kernel's own threads and the process of the sweep are among them.
+"""
 
 NOTE = (
     "Samples/s: median [min, max] of the visits. Ratio: to the settings that were kept before, "

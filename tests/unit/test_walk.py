@@ -234,7 +234,7 @@ def test_samples_for_a_usd_to_the_digit(
     assert rows(sweep)[1].answer == "not told"  # one visit has no interval
 
 
-@pytest.mark.parametrize(("used", "tells"), [([0.1, None, 0.2], False), ([0.1, 1.5, 0.3], True)])
+@pytest.mark.parametrize(("used", "tells"), [([0.1, None, 0.4], False), ([0.1, 1.5, 0.7], True)])
 def test_other_work_on_the_host_is_told(used: list[float | None], tells: bool) -> None:
     sweep = planned(STEPS[1], repetitions=3)
     points = next_step(sweep)
