@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import iobench
 from iobench.errors import UsageError
 from iobench.load.torch_compat import inner_loader
-from iobench.load.user import meter, watched
+from iobench.load.user import meter, proc, watched
 from iobench.measure.timeline import read_events
 from iobench.runner.watching import context, place
 from iobench.schema.record import TrainingRecord, load_training
@@ -53,7 +53,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(watched, "time", made)
     monkeypatch.setattr(meter, "time", made)
-    monkeypatch.setattr(meter.worker, "queued_ns", lambda: 0)
+    monkeypatch.setattr(proc.Counters, "queued_ns", lambda self: 0)
     return made
 
 

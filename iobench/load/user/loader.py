@@ -7,16 +7,16 @@ and the rank.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader
 
-from ...accelerate.base import Samples
+from ...accelerate.base import Indices, Samples
 from ...errors import IobenchError, UsageError, WorkerError
 from ...schema.job import UserFacts
 from ...schema.workload import USER_LOADER, LoaderSpec
@@ -30,7 +30,7 @@ from ..torch_compat import (
     inner_loader,
     is_map_style,
 )
-from . import worker
+from . import opened, worker
 from .cached import cached, why_not
 from .factory import make, one_line
 from .seen import seen
@@ -41,6 +41,12 @@ KEPT_BATCHES = 10
 """Batches that ``replay: batches`` keeps, as SPDL's CacheDataLoader does by default."""
 
 _NO_WORKERS = "the loader had begun before it was returned, so its workers are not seen"
+
+
+@lru_cache(maxsize=8)
+def _even(count: int, each: int) -> tuple[Indices, Indices]:
+    """Offsets and lengths of samples of equal length, which most batches have in common."""
+    return np.arange(count, dtype=np.int64) * each, np.full(count, each, np.int64)
 
 
 class UserBatch(Samples):
@@ -59,8 +65,7 @@ class UserBatch(Samples):
         whole = array is not None and len(array) == stats.samples
         count = 0 if data is None else stats.samples if whole else 1
         each = len(data) // count if data is not None else 0
-        offsets = np.arange(count, dtype=np.int64) * each
-        super().__init__(data, offsets, np.full(count, each, np.int64))
+        super().__init__(data, *_even(count, each))
         self.value = value
         self.stats = stats
 
@@ -94,7 +99,7 @@ class UserLoader:
         self.ready_s: list[float] = []  # from the beginning of an iteration to its last worker
         first = worker.Board(1)
         gauge = worker.Gauge(first, 0, root)
-        sys.addaudithook(gauge.heard)
+        opened.listen(gauge)
         made = make(loading, data=data, batch_size=batch_size, rank=rank, world=world)
         self.type = type(made)
         self.not_cached = why_not(made)
@@ -183,7 +188,7 @@ class UserLoader:
 
     def shutdown(self) -> None:
         """End the loader's worker processes."""
-        self.gauge.closed = True
+        self.gauge.close()
         if self.inner is not None:
             end_workers(self.inner)
 
@@ -231,8 +236,8 @@ class _Stamped(Iterator[UserBatch]):
     """
 
     __slots__ = (
-        *("alone", "began", "began_ns", "counts", "cpu", "iterator", "loader", "samples"),
-        "turns",
+        *("alone", "began", "began_ns", "counts", "cpu", "iterator", "loader", "rows"),
+        *("samples", "turns"),
     )
 
     def __init__(
@@ -247,11 +252,13 @@ class _Stamped(Iterator[UserBatch]):
         self.loader, self.iterator, self.alone, self.turns = loader, iterator, alone, turns
         self.began_ns, self.began, self.samples = began_ns, False, 0
         self.counts = loader.board.counts()
-        self.cpu = (int(self.counts[:, worker.WALL_NS].sum()), self._cpu_total())
+        self.rows = [counts for counts, _ in loader.board.rows()]
+        self.cpu = worker.walls_and_work(self.rows)
 
     def __next__(self) -> UserBatch:
         loader = self.loader
-        cpu, queued = (time.process_time_ns(), worker.queued_ns()) if self.alone else (0, 0)
+        kernel = loader.gauge.kernel
+        cpu, queued = (time.process_time_ns(), kernel.queued_ns()) if self.alone else (0, 0)
         asked = time.monotonic_ns()
         try:
             value = next(self.iterator)
@@ -262,7 +269,7 @@ class _Stamped(Iterator[UserBatch]):
             raise failed(error) from error
         arrived = time.monotonic_ns()
         if self.alone:
-            cpu, queued = time.process_time_ns() - cpu, worker.queued_ns() - queued
+            cpu, queued = time.process_time_ns() - cpu, kernel.queued_ns() - queued
             loader.gauge.fetched(asked, arrived - asked, cpu, queued)
         loader.wait_ns += arrived - asked
         if self.turns is not None:
@@ -271,13 +278,11 @@ class _Stamped(Iterator[UserBatch]):
             loader.handed_over_ns += handed_over
         size = self._size(value)
         wall, used = self.cpu
-        self.cpu = (int(self.counts[:, worker.WALL_NS].sum()), self._cpu_total())
+        self.cpu = worker.walls_and_work(self.rows)
         prep = self.cpu[1] - used
         started = arrived if self.began else self._first_fetch(asked)
         if not self.alone:
-            for pid, spent in self.counts[:, (worker.PID, worker.PROCESS_CPU_NS)].tolist():
-                if pid:
-                    loader.cpu_ns[pid] = spent
+            worker.add_cpu_times(self.rows, loader.cpu_ns)
         self.began = True
         self.samples += size.samples
         loader.batches += 1
@@ -301,10 +306,6 @@ class _Stamped(Iterator[UserBatch]):
         """End workers that last for one epoch only, and close a generator."""
         if not getattr(self.loader.iterable, "persistent_workers", False):
             end_iterator(self.iterator)
-
-    def _cpu_total(self) -> int:
-        """CPU time and waits for a core of all fetches so far: no part of storage's."""
-        return int(self.counts[:, (worker.CPU_NS, worker.QUEUED_NS)].sum())
 
     def _size(self, value: Any) -> Size:
         """The size of a batch, with the samples that the user says. Raises UsageError."""

@@ -6,7 +6,6 @@ Nothing of it is changed but ``worker_init_fn``, and that only until ``close``.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,34 +15,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..torch_compat import has_workers, inner_loader
-from . import worker
+from . import opened, worker
 from .tree import Size, measure
 
 _NAMES_BYTES = 64 << 10
 """Room for the names of the files that a worker opened, about 600 of them."""
 
 _BEGAN = "the loader's workers had begun before it was watched, so they are not seen"
-
-_listening: list[worker.Gauge] = []
-_installed = False
-
-
-def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open":
-        for gauge in _listening:
-            gauge.heard(event, arguments)
-
-
-def _listen(gauge: worker.Gauge) -> None:
-    """Pass the names of opened files to the gauge.
-
-    Python can't remove an audit hook, so there is one for all gauges (PEP 578).
-    """
-    global _installed
-    if not _installed:
-        sys.addaudithook(_heard)
-        _installed = True
-    _listening.append(gauge)
 
 
 class _Begin(worker.Begin):
@@ -99,9 +77,10 @@ class Meter:
                 self._changed, self._theirs = made, made.worker_init_fn
                 made.worker_init_fn = _Begin(self.board, root, made.worker_init_fn)
         self.counts = self.board.counts()
+        self._rows = [counts for counts, _ in self.board.rows()]
         self._wall = self._cpu = 0
         self.synchronized = wait_for_device and torch.cuda.is_available()
-        _listen(self.gauge)
+        opened.listen(self.gauge)
 
     @property
     def alone(self) -> bool:
@@ -111,10 +90,12 @@ class Meter:
     @contextmanager
     def unheard(self) -> Iterator[None]:
         """Files that are opened meanwhile are iobench's own."""
+        opened.tell()
         self.gauge.closed = True
         try:
             yield
         finally:
+            opened.tell()
             self.gauge.closed = False
 
     def begin(self) -> None:
@@ -128,7 +109,7 @@ class Meter:
 
     def now_used(self) -> tuple[int, int]:
         """CPU time of this process and waits for a core; (0, 0) if workers make the batches."""
-        return (time.process_time_ns(), worker.queued_ns()) if self.alone else (0, 0)
+        return (time.process_time_ns(), self.gauge.kernel.queued_ns()) if self.alone else (0, 0)
 
     def took(self, asked_ns: int, ready_ns: int, before: tuple[int, int]) -> tuple[int, int]:
         """(waits, CPU time) of the fetches since the last batch, in nanoseconds.
@@ -140,11 +121,8 @@ class Meter:
             cpu, queued = self.now_used()
             self.gauge.fetched(asked_ns, ready_ns - asked_ns, cpu - before[0], queued - before[1])
         else:
-            for pid, spent in self.counts[:, (worker.PID, worker.PROCESS_CPU_NS)].tolist():
-                if pid:
-                    self.cpu_ns[pid] = spent
-        wall = int(self.counts[:, worker.WALL_NS].sum())
-        cpu = int(self.counts[:, (worker.CPU_NS, worker.QUEUED_NS)].sum())
+            worker.add_cpu_times(self._rows, self.cpu_ns)
+        wall, cpu = worker.walls_and_work(self._rows)
         walled, worked = wall - self._wall, cpu - self._cpu
         self._wall, self._cpu = wall, cpu
         return max(0, walled - worked), worked
@@ -191,9 +169,7 @@ class Meter:
 
     def close(self) -> None:
         """Count nothing more, and give the loader its own ``worker_init_fn`` back."""
-        self.gauge.closed = True
-        if self.gauge in _listening:
-            _listening.remove(self.gauge)
+        self.gauge.close()
         if self._changed is not None:
             self._changed.worker_init_fn = self._theirs
             self._changed = None

@@ -9,7 +9,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from ...schema.job import UserFacts
-from . import worker
+from . import opened, worker
 
 
 class Counted(Protocol):
@@ -36,6 +36,7 @@ class Counted(Protocol):
 
 def seen(loader: Counted) -> UserFacts:
     """All figures of a loader so far, without the factory that made it."""
+    opened.tell()
     counts = loader.board.counts()
     every = counts if not loader.workers else np.concatenate([counts, loader.rank_board.counts()])
     total = counts.sum(axis=0)

@@ -16,9 +16,8 @@ class Turns:
     """
 
     def __init__(self, board: worker.Board) -> None:
-        self.counts, self.done = board.counts(), board.done_ns()
-        self.workers = board.workers
-        self.base = [int(made) for made in self.counts[:, worker.FETCHES]]
+        self.rows, self.workers = board.rows(), board.workers
+        self.base = [counts[worker.FETCHES] for counts, _ in self.rows]
         self.number = 0  # of the next batch
 
     def arrived(self, asked_ns: int, arrived_ns: int) -> tuple[int, int]:
@@ -39,6 +38,5 @@ class Turns:
         """When a batch was made; None if it is not there yet."""
         place, turn = number % self.workers, number // self.workers
         count = self.base[place] + turn
-        if self.counts[place, worker.FETCHES] <= count:
-            return None
-        return int(self.done[place, count % worker.RING])
+        counts, done = self.rows[place]
+        return int(done[count % worker.RING]) if counts[worker.FETCHES] > count else None

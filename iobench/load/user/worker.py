@@ -1,8 +1,7 @@
 """What each worker process of a user's DataLoader did, counted there.
 
-The counts go home through shared memory, so that nothing is added to what the loader sends.
-Sources: PEP 578 (audit hooks), proc(5) for ``/proc/PID/io``, and the kernel's
-Documentation/scheduler/sched-stats.rst for ``/proc/PID/schedstat``.
+The counts go home through shared memory, so that nothing is added to what the loader sends. What
+is done for each batch takes about 20 microseconds (``tests/bench/user_loader.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,8 @@ import torch
 
 from ..loader import worker_start
 from ..torch_compat import wrap_fetches
+from . import opened
+from .proc import Counters, private_bytes
 
 NAMES_BYTES = 2048
 """Room for the names of files outside the dataset that a worker opened."""
@@ -60,6 +61,8 @@ _FIRST_LOOK = (80 << 20) // resource.getpagesize()
 """Page faults since the worker was ready after which its memory is looked at first."""
 
 Counts = npt.NDArray[np.int64]
+Row = memoryview
+"""A row of counts, whose single numbers a memoryview reads and writes faster than numpy does."""
 
 
 class Board:
@@ -75,32 +78,58 @@ class Board:
 
     def counts(self) -> Counts:
         """The counts of all workers; what a worker writes later changes them."""
-        return self._rows()[:, : _COLUMNS * 8].view(np.int64)
+        return self._bytes()[:, : _COLUMNS * 8].view(np.int64)
 
-    def _rows(self) -> npt.NDArray[np.uint8]:
+    def rows(self) -> list[tuple[Row, Row]]:
+        """Of each worker its counts and its ``done_ns``, as int64."""
+        return [
+            (memoryview(counts), memoryview(done))
+            for counts, done in zip(self.counts(), self.done_ns(), strict=True)
+        ]
+
+    def _bytes(self) -> npt.NDArray[np.uint8]:
         rows: npt.NDArray[np.uint8] = self.shared.numpy().reshape(self.workers, -1)
         return rows
 
     def done_ns(self) -> Counts:
         """[workers, RING] int64: when each worker had made its batches, number N at N % RING."""
-        return self._rows()[:, _COLUMNS * 8 : _NAMES_AT].view(np.int64)
+        return self._bytes()[:, _COLUMNS * 8 : _NAMES_AT].view(np.int64)
 
     def names(self, worker: int) -> list[str]:
         """Some files outside the dataset that a worker opened."""
-        row = self._rows()[worker]
+        row = self._bytes()[worker]
         length = min(int(self.counts()[worker, NAMES_LENGTH]), self.names_bytes)
         text = bytes(row[_NAMES_AT : _NAMES_AT + length]).decode("utf-8", "replace")
         return [name for name in text.split("\0") if name]
 
     def add_name(self, worker: int, path: str) -> None:
         """Keep the name of a file outside the dataset, if there is room."""
-        row = self._rows()[worker]
+        row = self._bytes()[worker]
         counts = self.counts()[worker]
         raw, start = path.encode("utf-8", "surrogateescape") + b"\0", int(counts[NAMES_LENGTH])
         if start + len(raw) <= self.names_bytes:
             begin = _NAMES_AT + start
             row[begin : begin + len(raw)] = np.frombuffer(raw, np.uint8)
             counts[NAMES_LENGTH] = start + len(raw)
+
+
+def walls_and_work(rows: list[Row]) -> tuple[int, int]:
+    """Of all fetches so far, in nanoseconds: their durations, and what is no part of storage's.
+
+    That is their CPU time and their waits for a core.
+    """
+    wall = work = 0
+    for row in rows:
+        wall += row[WALL_NS]
+        work += row[CPU_NS] + row[QUEUED_NS]
+    return wall, work
+
+
+def add_cpu_times(rows: list[Row], cpu_ns: dict[int, int]) -> None:
+    """Note the CPU time of each worker process so far, by its process id."""
+    for row in rows:
+        if pid := row[PID]:
+            cpu_ns[pid] = row[PROCESS_CPU_NS]
 
 
 class Begin:
@@ -119,31 +148,10 @@ class Begin:
         self.prepare(number)
         gauge = Gauge(self.board, number, self.root)
         wrap_fetches(gauge.wrap)
-        sys.addaudithook(gauge.heard)
+        opened.listen(gauge)
         if self.theirs is not None:
             self.theirs(number)
         gauge.ready()
-
-
-class IoBytes(NamedTuple):
-    """``/proc/self/io``: bytes that read calls returned, and bytes that devices delivered."""
-
-    calls: int
-    device: int
-
-
-def io_bytes() -> IoBytes | None:
-    """The counts of this process since it began; None if the kernel does not tell them."""
-    try:
-        with open("/proc/self/io", "rb", buffering=0) as file:
-            raw = file.read(512)
-    except OSError:
-        return None
-    found = dict(line.split(b": ", 1) for line in raw.splitlines() if b": " in line)
-    try:
-        return IoBytes(int(found[b"rchar"]), int(found[b"read_bytes"]))
-    except (KeyError, ValueError):
-        return None
 
 
 class Gauge:
@@ -151,12 +159,12 @@ class Gauge:
 
     def __init__(self, board: Board, number: int, root: str) -> None:
         self.board, self.number = board, number
-        self.row = board.counts()[number]
-        self.done = board.done_ns()[number]
+        self.row, self.done = board.rows()[number]
         self.root = os.path.realpath(root) + os.sep if root else ""
         self.roots = (self.root, os.path.abspath(root) + os.sep)  # most names need no look-up
         self.seen: set[str] = set()
-        self.base = io_bytes()
+        self.kernel = Counters()
+        self.base = self.kernel.io_bytes()
         self.before = (int(self.row[READ_CALLS_BYTES]), int(self.row[DEVICE_BYTES]))
         self.cpu_base = time.process_time_ns()
         self.looked_ns = 0
@@ -169,6 +177,7 @@ class Gauge:
         self.row[IO_KNOWN] = self.base is not None
 
     def ready(self) -> None:
+        opened.tell()
         self.row[READY_NS] = time.monotonic_ns()
         self.private = private_bytes()
         self.faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -176,6 +185,7 @@ class Gauge:
     def wrap(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
         """A fetcher's ``fetch`` with the time and the CPU time of this thread counted."""
         monotonic, thread_time = time.monotonic_ns, time.thread_time_ns
+        queued_ns = self.kernel.queued_ns
 
         def timed(fetcher: Any, indices: Any) -> Any:
             self.watch_collate(fetcher)
@@ -185,6 +195,7 @@ class Gauge:
             finally:
                 wall, cpu = monotonic() - began, thread_time() - cpu
                 self.fetched(began, wall, cpu, queued_ns() - queued)
+                self._look_at_process(began + wall)
 
         return timed
 
@@ -203,20 +214,21 @@ class Gauge:
         row[WALL_NS] += wall_ns
         row[CPU_NS] += min(cpu_ns, wall_ns)
         row[QUEUED_NS] += max(0, min(queued_ns, wall_ns - cpu_ns))
-        row[PROCESS_CPU_NS] = time.process_time_ns() - self.cpu_base
-        if self.base is not None and (now := io_bytes()) is not None:
+        if self.base is not None and (now := self.kernel.io_bytes()) is not None:
             row[READ_CALLS_BYTES] = self.before[0] + now.calls - self.base.calls
             row[DEVICE_BYTES] = self.before[1] + now.device - self.base.device
-        self._look_at_memory(began_ns + wall_ns)
+        opened.tell()
 
-    def _look_at_memory(self, now_ns: int) -> None:
-        """Private memory that this process has written: what it does not share with its parent.
+    def _look_at_process(self, now_ns: int) -> None:
+        """CPU time of this process, and private memory that it has written.
 
-        A page that is copied is a page fault, which costs little to count. A look takes
-        milliseconds, so there is one where faults could explain a growth that matters, and again
-        when they have doubled.
+        Private is what it does not share with its parent. A page that is copied is a page fault,
+        which costs little to count. A look at the memory takes milliseconds, so there is one where
+        faults could explain a growth that matters, and again when they have doubled.
         """
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self.faults
+        used = resource.getrusage(resource.RUSAGE_SELF)  # one call, since the kernel takes a lock
+        self.row[PROCESS_CPU_NS] = round((used.ru_utime + used.ru_stime) * 1e9) - self.cpu_base
+        faults = used.ru_minflt - self.faults
         late = now_ns - self.looked_ns >= _PRIVATE_EVERY_NS and faults >= _FIRST_LOOK
         if self.private is None or not (late or faults >= self.next_look):
             return
@@ -224,21 +236,18 @@ class Gauge:
         self.next_look = max(self.next_look, 2 * faults)
         now = private_bytes()
         if now is not None:
-            self.row[PRIVATE_GROWN] = max(int(self.row[PRIVATE_GROWN]), now - self.private)
+            self.row[PRIVATE_GROWN] = max(self.row[PRIVATE_GROWN], now - self.private)
 
-    def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """The audit hook. Opens inside of libraries in C, Rust or Go do not pass here."""
-        if event != "open":
-            return
-        path, _, flags = arguments
-        if isinstance(path, int) or not isinstance(flags, int) or flags & os.O_ACCMODE:
-            return  # by a file descriptor, or not to read
-        if self.closed or os.getpid() != self.row[PID]:
-            return  # a worker has inherited the hook of its rank
-        name = os.fsdecode(path)
+    def opened(self, name: str) -> bool:
+        """Count a file that this process opened, the first time."""
+        if self.closed:
+            return False
         if name in self.seen or len(self.seen) >= MAX_FILES:
-            return
+            return True
         self.seen.add(name)
+        if self.root and name.startswith(self.roots) and "/." not in name:
+            self.row[INSIDE] += 1
+            return True
         full = os.path.abspath(name)
         if self.root and (
             full.startswith(self.roots) or os.path.realpath(full).startswith(self.root)
@@ -247,6 +256,13 @@ class Gauge:
         elif not (full.startswith(_NO_DATA) or full.endswith(_CODE) or "/pymp-" in full):
             self.row[OUTSIDE] += 1
             self.board.add_name(self.number, full)
+        return True
+
+    def close(self) -> None:
+        """Count no more files, and close those of the kernel's counters."""
+        opened.leave(self)
+        self.closed = True
+        self.kernel.close()
 
 
 class _Collate:
@@ -254,7 +270,7 @@ class _Collate:
 
     __slots__ = ("function", "row")
 
-    def __init__(self, function: Callable[[Any], Any], row: Counts) -> None:
+    def __init__(self, function: Callable[[Any], Any], row: Row) -> None:
         self.function, self.row = function, row
 
     def __call__(self, samples: Any) -> Any:
@@ -273,25 +289,3 @@ _NO_DATA = (
 
 # "/pymp-": multiprocessing's own folder of temporary files.
 _CODE = (".py", ".pyc", ".so", ".pth")
-
-
-def queued_ns() -> int:
-    """How long this thread has waited for a core so far, in nanoseconds; 0 if it is not told."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
-            return int(file.read(128).split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def private_bytes() -> int | None:
-    """Bytes of memory that this process has written and shares with none; None if unknown."""
-    try:
-        with open("/proc/self/smaps_rollup", "rb", buffering=0) as file:
-            raw = file.read(4096)
-    except OSError:
-        return None
-    for line in raw.splitlines():
-        if line.startswith(b"Private_Dirty:"):
-            return int(line.split()[1]) * 1024
-    return None

@@ -1,0 +1,146 @@
+"""The files that a process opens, and the counters of the kernel that are read for each batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from iobench.load.user import opened
+from iobench.load.user.proc import Counters, Kept
+
+
+class Names:
+    """Keeps the names of files called "a", since Python opens others."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.closed = False
+
+    def opened(self, name: str) -> bool:
+        if not self.closed and os.path.basename(name) == "a":
+            self.heard.append(name)
+        return not self.closed
+
+
+@pytest.fixture
+def names() -> Iterator[Names]:
+    made = Names()
+    opened.listen(made)
+    yield made
+    opened.leave(made)
+
+
+class NoHash:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+def test_files_that_are_read_are_told_once(names: Names, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"1")  # is not read
+    for _ in range(3):
+        path.read_bytes()
+    opened.tell()
+    path.read_bytes()
+    opened.tell()
+    assert names.heard == [str(path)] * 3  # all of them before the first call
+    os.close(os.open(os.fsencode(path), os.O_RDONLY))
+    opened.tell()
+    assert names.heard == [str(path)] * 4
+
+
+def test_a_path_without_a_hash_can_be_opened(names: Names, tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    os.close(os.open(NoHash(tmp_path / "a"), os.O_RDONLY))
+    opened.tell()
+    assert names.heard == [str(tmp_path / "a")]
+
+
+def test_a_listener_that_comes_later_hears_of_known_files(names: Names, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    path.read_bytes()
+    opened.tell()
+    later = Names()
+    opened.listen(later)
+    path.read_bytes()
+    opened.leave(later)
+    path.read_bytes()
+    opened.tell()
+    assert later.heard == [str(path)]
+
+
+def test_what_a_listener_did_not_want_to_hear_is_told_again(names: Names, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    names.closed = True
+    path.read_bytes()
+    opened.tell()
+    names.closed = False
+    path.read_bytes()
+    opened.tell()
+    assert names.heard == [str(path)]
+
+
+def test_a_process_that_never_tells_keeps_few_names(names: Names, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    for _ in range(opened.MAX_WAITING):
+        os.close(os.open(path, os.O_RDONLY))
+    assert len(names.heard) >= opened.MAX_WAITING - 1
+
+
+def test_a_child_tells_nobody(names: Names, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    pid = os.fork()
+    if not pid:
+        path.read_bytes()
+        opened.tell()
+        os._exit(len(names.heard))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_bytes_of_reads_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(1 << 20))
+    counters = Counters()
+    before = counters.io_bytes()
+    path.read_bytes()
+    after = counters.io_bytes()
+    counters.close()
+    if before is None or after is None:
+        pytest.skip("the kernel does not tell /proc/self/io")
+    assert 1 << 20 <= after.calls - before.calls < (1 << 20) + 4096
+    assert counters.queued_ns() >= 0
+    counters.close()
+
+
+def test_a_number_that_the_user_took_is_neither_read_nor_closed(tmp_path: Path) -> None:
+    kept = Kept("/proc/self/schedstat")
+    if kept.read(_numbers) is None:
+        pytest.skip("the kernel does not tell /proc/self/schedstat")
+    taken = kept.file
+    (tmp_path / "a").write_bytes(b"not numbers")
+    os.close(taken)
+    theirs = os.open(tmp_path / "a", os.O_RDONLY)
+    assert theirs == taken
+    found = kept.read(_numbers)
+    assert found is not None
+    assert len(found) == 3
+    assert kept.file != taken
+    kept.close()
+    assert os.read(theirs, 3) == b"not"
+    os.close(theirs)
+
+
+def _numbers(raw: bytes) -> list[int]:
+    return [int(each) for each in raw.split()]
