@@ -91,7 +91,8 @@ def serve(side: str, maker: str, data: str, workers: int, parent: Connection) ->
         )
         loader = UserLoader(spec, data=data, root=data, batch_size=BATCH, stored_bytes=SAMPLE)
     elif side == "iobench.watch":
-        watch = iobench.watch(bare, data=data, results=Path(data) / "results")
+        # Without ``data``: the look at the page cache before each epoch is not the instruments'.
+        watch = iobench.watch(bare, results=Path(data) / "results")
         loader = watch.__enter__()
     while parent.recv():
         parent.send(epoch_s(loader))

@@ -1,7 +1,7 @@
 """What each worker process of a user's DataLoader did, counted there.
 
-The counts go home through shared memory, so that nothing is added to what the loader sends. What
-is done for each batch takes about 20 microseconds (``tests/bench/user_loader.py``).
+The counts go home through shared memory, so that nothing is added to what the loader sends.
+``tests/bench/user_loader.py`` measures what a batch costs.
 """
 
 from __future__ import annotations
