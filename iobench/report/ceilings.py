@@ -64,6 +64,8 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         if rate is None and name not in reasons:
             continue
         label = word(LABELS.get(name, name), name)
+        if not rate and doc.job.watched is not None:
+            continue  # the note says it once for all of them
         if not rate:
             lacking = Cell(value=None, why=f"not measured: {reasons.get(name, NO_REASON)}")
             rows.append(Row(cells=(label, lacking, *[BLANK] * bool(size), BLANK, BLANK, BLANK)))
@@ -103,7 +105,7 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
             columns=columns,
             rows=tuple(rows),
             bars=Bars(column="samples_per_s", full=longest),
-            notes=_transport(doc, size),
+            notes=(*_transport(doc, size), *_of_watched(doc)),
         ),
     ]
 
@@ -175,6 +177,15 @@ def _transport(doc: TrainingRecord, size: float | None) -> tuple[str, ...]:
     moved = f"{format_count(tax)} samples/s"
     moved = f"{format_rate(tax * size)} ({moved})" if size else moved
     return (f"with torch's default transport the harness would end at {moved}",)
+
+
+def _of_watched(doc: TrainingRecord) -> tuple[str, ...]:
+    """Which ceilings a training that was watched does not have, and why."""
+    lacking = {name: one.not_measured for name, one in doc.job.ceilings.items() if one.not_measured}
+    if doc.job.watched is None or not lacking:
+        return ()
+    names = ", ".join(LABELS.get(name, name) for name in lacking)
+    return (f"not measured: {names}: {next(iter(lacking.values()))}",)
 
 
 def _figure(value: float) -> str:

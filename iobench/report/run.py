@@ -107,9 +107,11 @@ def _not_drawn(reasons: list[str]) -> list[Section]:
     return [Items(id="not-drawn", title="Not shown", items=items)] if items else []
 
 
-def binds_text(verdict: Verdict) -> str:
-    """``storage binds``, for a title."""
+def binds_text(verdict: Verdict, *, watched: bool = False) -> str:
+    """``storage binds``, for a title. ``watched``: of a training of the user's own."""
     undecided = verdict.binds == "undecided"
+    if watched and verdict.binds == "accelerator":
+        return "your step binds"
     return "what binds is undecided" if undecided else f"{verdict.binds} binds"
 
 
@@ -142,6 +144,7 @@ def shown_metrics(doc: TrainingRecord) -> list[Metric]:
 
 
 def _verdict(doc: TrainingRecord) -> Headline:
+    watched = doc.job.watched is not None
     if doc.job.verdict is None:
         why = f"The run's status is {doc.status}."
         return Headline(id="verdict", title="No verdict", sentences=(why,))
@@ -149,7 +152,7 @@ def _verdict(doc: TrainingRecord) -> Headline:
     fed: Tone = "good" if doc.job.verdict.starved is False else "plain"
     return Headline(
         id="verdict",
-        title=f"Verdict: {binds_text(doc.job.verdict)} ({state_text(doc)})",
+        title=f"Verdict: {binds_text(doc.job.verdict, watched=watched)} ({state_text(doc)})",
         sentences=tuple(text for text in told if text),
         tone="bad" if doc.validity == "invalid" else fed,
     )

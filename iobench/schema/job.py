@@ -192,6 +192,7 @@ class UserFacts(OpenRecord):
     files_outside: Count | None = None
     outside: list[str] = Field(default_factory=list)  # names of some of them
     worker_ready_s: Figure | None = None  # longest start of all workers of an epoch
+    worker_starts: Few | None = None  # how often they were started
     private_growth_bytes: Count | None = None  # memory that workers wrote, and no longer share
     shared_samples: Count | None = None  # delivered to more than one rank, of ``compared_samples``
     compared_samples: Count | None = None
@@ -206,6 +207,8 @@ class UserFacts(OpenRecord):
             update[name] = None if any(value is None for value in known) else sum(known)
         starts = [each.worker_ready_s for each in ranks if each.worker_ready_s is not None]
         update["worker_ready_s"] = max(starts, default=None)
+        times = [each.worker_starts for each in ranks if each.worker_starts is not None]
+        update["worker_starts"] = max(times, default=None)
         update["fetch_s_by_worker"] = [each for rank in ranks for each in rank.fetch_s_by_worker]
         update["outside"] = sorted({name for each in ranks for name in each.outside})[:10]
         return ranks[0].model_copy(update=update)

@@ -76,6 +76,7 @@ class Epoch(Record):
     residency_how: str = ""  # cachestat, mincore, or why it was not measured
     bytes_read: int | None = None  # by iobench's readers; None: unknown, since a library read
     sample_bytes: int | None = None  # stored bytes of the samples that the epoch delivered
+    wait_s: float | None = None  # of all ranks for batches, added up
     bytes_fetched: int | None = None  # that the storage delivered to ranks and workers
     fetched_how: str = ""  # which counter, and what it misses; or why it was not measured
     # From the common start to the first read of any worker: process creation, not storage.

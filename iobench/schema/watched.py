@@ -41,7 +41,6 @@ class WatchedEpoch(OpenRecord):
     """One iteration over the loader by one rank."""
 
     epoch: Few
-    startup_s: Figure | None = None  # from its start to the first fetch of a worker
     residency_before: Share | None = None
     residency_how: str = ""
 

@@ -15,7 +15,7 @@ from ...schema.workload import USER_LOADER
 from .advice_host import cpu_advice, harness_advice, prep_advice
 from .advice_rest import fill_advice, nothing, saves_advice, sync_advice
 from .advice_storage import storage_advice
-from .advice_watched import CAUSES, watched_advice
+from .advice_watched import CAUSES, watched_advice, watched_nothing
 from .decision import Decision
 from .evidence import Evidence
 from .explain import gain_text
@@ -57,7 +57,7 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
             )
         ]
     if decision.binds == "accelerator":
-        return [nothing(evidence)]
+        return [watched_nothing(evidence) if evidence.watched else nothing(evidence)]
     if evidence.watched and decision.binds in CAUSES:
         return watched_advice(evidence, decision)
     evidence = reached(evidence)

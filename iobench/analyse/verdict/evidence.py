@@ -14,6 +14,7 @@ from ...schema.training import Ceiling, MeasuredBy, Repetition
 from ...schema.verdict import Estimate, RunCurve
 from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import format_count, format_rate
+from .loader_waits import LoaderWaits, loader_waits
 from .shares import Shares, shares_of
 
 AT_LIMIT = 0.8
@@ -96,9 +97,10 @@ class Evidence:
     requests_per_batch: float | None = None
     cached: str = ""  # why the reads say nothing about the storage: a cache served them
     modelled: bool = False  # the figures are those of a what-if
-    watched: bool = False  # the user's own script trained, and no ceiling was measured
     working: float | None = None  # share of the time in which workers made batches
     own: UserFacts | None = None  # what was seen of a loader of the user's own
+    # The user's own script trained, and no ceiling was measured; None: another run
+    watched: LoaderWaits | None = None
 
     @property
     def raw_source(self) -> str:
@@ -291,9 +293,9 @@ def gather(doc: TrainingRecord) -> Evidence:
         and not data.blocks
         and reader.read_ahead is not False,
         modelled=measured is not None and measured.n == 0,
-        watched=doc.job.watched is not None,
         working=_working(done),
         own=loader.user if loader.kind == USER_LOADER else None,
+        watched=loader_waits(doc),
     )
 
 

@@ -54,9 +54,11 @@ def _rates(evidence: Evidence, found: Verdict) -> str:
     parts = []
     if evidence.accelerator is not None:
         who = "the accelerator demands" if evidence.accelerators == 1 else "the accelerators demand"
+        who = "without waits your training would take" if evidence.watched else who
         parts.append(f"{who} {evidence.told(evidence.accelerator)}")
     if evidence.measured is not None and not evidence.modelled:
-        parts.append(f"the run sustained {evidence.told(evidence.measured)}")
+        run = "it" if evidence.watched else "the run"
+        parts.append(f"{run} sustained {evidence.told(evidence.measured)}")
     if evidence.storage is not None and not evidence.cached:
         name = "storage alone" if evidence.fetch is not None else "raw storage"
         cold = " cold" if evidence.cold and evidence.fetch is not None else ""

@@ -16,6 +16,7 @@ from ...schema.workload import OWN_LOADER
 from ..compare.statistics import NOISE
 from .decision import Decision
 from .evidence import IN_TURNS, Evidence
+from .waits import CLEAR, by_waits, why_filling
 
 MIN_EXPLAINED = 0.8
 """A ceiling explains the measured rate if the rate is at least this share of the ceiling."""
@@ -26,22 +27,16 @@ FED = 0.95
 DOMINANT = 0.8
 """A stage that needs this part of the CPU time is named itself, and not the CPU."""
 
-MIN_WORKING = 0.5
-"""Workers that are busy for less than this part of the time that ranks wait do not delay them."""
-
-CLEAR = 2.0
-"""The workers waited clearly longer for one of fetch and prep than for the other."""
-
 
 def by_inference(evidence: Evidence, *, refuted: Collection[Stage] = ()) -> Decision:
     """What binds without any stage left out. ``refuted``: stages that are known not to bind."""
     lost = _lost_beside_loading(evidence)
     if lost is not None:
-        return Decision(binds=lost)
+        return Decision(binds=lost, reason=why_filling(evidence) if lost == "fill" else "")
     if evidence.utilization is not None and evidence.utilization >= FED:
         return Decision(binds="accelerator")
-    if evidence.watched:
-        return _by_waits(evidence)
+    if evidence.watched is not None:
+        return by_waits(evidence, evidence.watched)
     stages: dict[Stage, float | None] = {
         "storage": None if evidence.cached else evidence.storage,
         "prep": evidence.prep,
@@ -173,37 +168,6 @@ def _every_stage_above_demand(
         binds="undecided",
         reason=f"the accelerators wait although {above} above their demand{also}",
     )
-
-
-def _by_waits(evidence: Evidence) -> Decision:
-    """What binds a training that was watched: no stage was ever measured alone.
-
-    While batches were waited for, their workers computed, or waited themselves; if they did
-    neither, the time went into handing batches over.
-    """
-    fetch, prep, wait = evidence.shares.fetch, evidence.shares.prep, evidence.shares.wait
-    if fetch is None or prep is None or not fetch + prep:
-        return Decision(
-            binds="undecided", reason="what the loader did while batches were waited for is unknown"
-        )
-    if wait and evidence.working is not None and evidence.working < MIN_WORKING * wait:
-        return Decision(
-            binds="harness",
-            reason="while batches were waited for, the workers mostly had nothing to do: the time "
-            "goes into handing batches over",
-        )
-    computing = prep / (fetch + prep)
-    reason = (
-        f"while batches were waited for, the loader computed for {computing:.0%} of the time and "
-        f"waited for {1 - computing:.0%} of it"
-    )
-    if prep >= CLEAR * fetch:
-        return Decision(binds="prep", reason=reason)
-    if evidence.cached:
-        return Decision(binds="prep", reason=f"{reason}, but not for its files: {evidence.cached}")
-    if fetch >= CLEAR * prep:
-        return Decision(binds="storage", reason=f"{reason}: for storage, a network or a lock")
-    return Decision(binds="storage", also=("prep",), reason=reason)
 
 
 def waited_for(evidence: Evidence) -> Stage | None:

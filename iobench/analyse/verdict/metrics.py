@@ -184,14 +184,19 @@ def _late_left(parts: Sequence[RankEpoch]) -> float:
     return sum(left.values())
 
 
-def _delivered(events: Events, epoch: int, *, counted: bool) -> dict[str, int | None]:
-    """Steps, bytes read, and stored bytes of the delivered samples in one epoch, over all ranks."""
+def _delivered(events: Events, epoch: int, *, counted: bool) -> dict[str, float | None]:
+    """The sums of one epoch over all ranks: steps, waits, bytes read, and stored bytes."""
     mine = np.asarray(events["epoch"]) == epoch
     sums = {
         name: int(np.asarray(events[name], dtype=np.int64)[mine].sum())
         for name in ("steps", "bytes_read", "sample_bytes")
     }
-    return {**sums, "bytes_read": sums["bytes_read"] if counted else None}
+    waited_ns = int(np.asarray(events["wait_ns"], dtype=np.int64)[mine].sum())
+    return {
+        **sums,
+        "bytes_read": sums["bytes_read"] if counted else None,
+        "wait_s": waited_ns / 1e9,
+    }
 
 
 def _utilization(

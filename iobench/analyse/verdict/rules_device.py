@@ -27,7 +27,7 @@ MAX_CACHED = 0.2
 MIN_BYTES = 64 << 20
 """A smaller difference says nothing: programs are loaded, and directories are read."""
 
-_ONE_DEVICE = frozenset({"ext2", "ext3", "ext4", "xfs"})
+ONE_DEVICE = frozenset({"ext2", "ext3", "ext4", "xfs"})
 """File systems that keep the bytes of a file as they are, on one block device.
 
 Others may compress them (btrfs, zfs) or spread them over several devices.
@@ -97,7 +97,7 @@ def served_by_cache(doc: TrainingRecord) -> Outcome | None:
 
     What ``cache.cold-fetch`` has found is not said again.
     """
-    if doc.storage.fs_type not in _ONE_DEVICE:
+    if doc.storage.fs_type not in ONE_DEVICE:
         return None
     traffic = list(_traffic(doc))
     if gap := _not_counted(traffic):

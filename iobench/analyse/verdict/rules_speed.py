@@ -39,11 +39,16 @@ def au_threshold(doc: TrainingRecord) -> Outcome | None:
         sustained = (
             " from the first read on" if official and official.median >= evidence.required else ""
         )
+        if doc.job.watched is not None:
+            return Outcome(
+                f"your training did not wait for batches for {format_percent(lowest)} of the time: "
+                f"below {format_percent(evidence.required)} it starves",
+                "see the verdict and its advice",
+            )
         return Outcome(
             f"accelerator utilization{sustained} is {format_percent(lowest)}, but the workload "
             f"requires {format_percent(evidence.required)}",
-            "see the verdict and its advice"
-            + ("" if doc.job.watched else "; --find-max measures how many accelerators can be fed"),
+            "see the verdict and its advice; --find-max measures how many accelerators can be fed",
         )
     return None
 

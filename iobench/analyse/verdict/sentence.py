@@ -51,7 +51,7 @@ def explanation(evidence: Evidence, decision: Decision, found: Verdict) -> str:
 
 def _state(evidence: Evidence, decision: Decision) -> str:
     """Whether the accelerators starve, and what binds."""
-    accelerators = counted(evidence.accelerators, "accelerator")
+    accelerators = _who(evidence)
     undecided = decision.binds == "undecided"
     if evidence.utilization is None:
         return _without_utilization(evidence, decision, accelerators)
@@ -59,6 +59,8 @@ def _state(evidence: Evidence, decision: Decision) -> str:
     if evidence.fed:
         is_are = "is" if evidence.accelerators == 1 else "are"
         fed = f"{accelerators} {is_are} fed {busy}"
+        if decision.binds == "accelerator" and evidence.watched:
+            return f"{fed}: the time goes into your step and the rest of its loop"
         if decision.binds == "accelerator":
             return fed
         if undecided:
@@ -70,6 +72,14 @@ def _state(evidence: Evidence, decision: Decision) -> str:
     if decision.binds == "accelerator":
         return f"{accelerators} {busy} bind, and no other stage gains anything"
     return f"{_subject(evidence, decision)} {_starves(evidence, decision)} {accelerators} {busy}"
+
+
+def _who(evidence: Evidence) -> str:
+    """Who is fed or starves."""
+    if evidence.watched is None:
+        return counted(evidence.accelerators, "accelerator")
+    number = evidence.accelerators
+    return "your training" if number == 1 else f"the {number} ranks of your training"
 
 
 def _without_utilization(evidence: Evidence, decision: Decision, accelerators: str) -> str:

@@ -28,14 +28,13 @@ from ..torch_compat import (
     fetcher_of,
     has_workers,
     inner_loader,
-    is_map_style,
 )
 from . import opened, worker
 from .cached import cached, why_not
 from .factory import make, one_line
 from .seen import seen
 from .tree import Size, as_bytes, first_array, measure
-from .turns import Turns
+from .turns import Turns, why_no_turns
 
 KEPT_BATCHES = 10
 """Batches that ``replay: batches`` keeps, as SPDL's CacheDataLoader does by default."""
@@ -123,7 +122,7 @@ class UserLoader:
         self.in_flight = max(1, self.workers * (factor or 1))
         self.round_batches = max(1, self.workers)
         self.wait_ns = self.held_back_ns = self.handed_over_ns = 0
-        self.no_turns = self._why_no_turns()
+        self.no_turns = why_no_turns(made, workers=self.workers, unseen=self.unseen)
         self.yields_lists = False
         self.kept: list[Any] = []
         if loading.replay == "batches":
@@ -159,19 +158,6 @@ class UserLoader:
             self.gauge.watch_collate(fetcher)
         return _Stamped(self, batches, alone=not self.workers, began_ns=began, turns=turns)
 
-    def _why_no_turns(self) -> str:
-        """Why it is not known which worker makes which batch; empty if it is."""
-        made = self.iterable
-        if not self.workers:
-            return "the loader has no worker processes"
-        if self.unseen:
-            return self.unseen
-        if not isinstance(made, DataLoader):
-            return "the loader has a DataLoader inside, and may regroup its batches"
-        if not made.in_order:
-            return "the loader delivers its batches in any order"
-        return "" if is_map_style(made) else "the loader's dataset is an iterable"
-
     def _keep(self) -> None:
         batches = iter(self)
         try:
@@ -195,18 +181,10 @@ class UserLoader:
     def facts(self) -> UserFacts:
         """What was seen of the loader so far."""
         found = seen(self)
-        turns: dict[str, object] = {"out_of_order_s": None, "hand_over_s": None}
-        if self.no_turns:
-            turns["not_measured"] = found.not_measured | dict.fromkeys(turns, self.no_turns)
-        else:
-            turns["out_of_order_s"] = self.held_back_ns / 1e9
-            turns["hand_over_s"] = self.handed_over_ns / 1e9
         return found.model_copy(
             update={
                 "factory": self.loading.factory or "",
                 "arguments": {key: str(value) for key, value in self.loading.args.items()},
-                "wait_s": self.wait_ns / 1e9,
-                **turns,
             }
         )
 

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from ..torch_compat import has_workers, inner_loader
 from . import opened, worker
 from .tree import Size, measure
+from .turns import Turns, why_no_turns
 
 _NAMES_BYTES = 64 << 10
 """Room for the names of the files that a worker opened, about 600 of them."""
@@ -55,6 +56,7 @@ class Meter:
         self.stated = batch_size
         self.batches = self.samples = self.delivered = 0
         self.ready_s: list[float] = []
+        self.wait_ns = self.held_back_ns = self.handed_over_ns = 0
         self.sizes: dict[int, int] = {}  # samples of a batch -> number of such batches
         self.samples_by = "the first dimension of its first tensor or array"
         self.cpu_ns: dict[int, int] = {}
@@ -78,6 +80,8 @@ class Meter:
                 made.worker_init_fn = _Begin(self.board, root, made.worker_init_fn)
         self.counts = self.board.counts()
         self._rows = [counts for counts, _ in self.board.rows()]
+        self.no_turns = why_no_turns(iterable, workers=self.workers, unseen=self.unseen)
+        self._turns: Turns | None = None
         self._wall = self._cpu = 0
         self.synchronized = wait_for_device and torch.cuda.is_available()
         opened.listen(self.gauge)
@@ -99,8 +103,26 @@ class Meter:
             self.gauge.closed = False
 
     def begin(self) -> None:
-        """An iteration begins."""
+        """An iteration is about to be made."""
         self.counts[:, (worker.FIRST_FETCH_NS, worker.READY_NS)] = 0
+        self._turns = None if self.no_turns else Turns(self.board)
+
+    def ended(self, began_ns: int, *, early: bool) -> None:
+        """An iteration that began then has ended; ``early``: before the loader had no more batches.
+
+        Workers that live on may then still make batches that nobody will get, so which batch is
+        whose is not known from there on.
+        """
+        ready = self.counts[:, worker.READY_NS]
+        if self.workers and ready.all():
+            self.ready_s.append(max(0, int(ready.max()) - began_ns) / 1e9)
+        if early and getattr(self.inner, "persistent_workers", False):
+            self.no_turns = self.no_turns or "an iteration was left before its end"
+
+    def mixed(self) -> None:
+        """Another iteration goes on at the same time, and its workers count in the same rows."""
+        self.no_turns = self.no_turns or "several iterations went on at the same time"
+        self._turns = None
 
     def synchronize(self) -> None:
         """Wait for the CUDA device, if the user asked for that and it has been used."""
@@ -122,6 +144,11 @@ class Meter:
             self.gauge.fetched(asked_ns, ready_ns - asked_ns, cpu - before[0], queued - before[1])
         else:
             worker.add_cpu_times(self._rows, self.cpu_ns)
+        self.wait_ns += ready_ns - asked_ns
+        if self._turns is not None:
+            held_back, handed_over = self._turns.arrived(asked_ns, ready_ns)
+            self.held_back_ns += held_back
+            self.handed_over_ns += handed_over
         wall, cpu = worker.walls_and_work(self._rows)
         walled, worked = wall - self._wall, cpu - self._cpu
         self._wall, self._cpu = wall, cpu
@@ -151,17 +178,6 @@ class Meter:
             return size.samples
         self.samples_by = "one for each batch, whose content is not known"
         return 1
-
-    def first_fetch(self, began_ns: int, asked_ns: int) -> int:
-        """When the first fetch of this iteration began; the start of workers lies before it."""
-        if self.alone or self.unseen:
-            return asked_ns
-        ready = self.counts[:, worker.READY_NS]
-        if ready.all():
-            self.ready_s.append(max(0, int(ready.max()) - began_ns) / 1e9)
-        firsts = self.counts[:, worker.FIRST_FETCH_NS]
-        known = firsts[firsts > 0]
-        return int(known.min()) if len(known) else asked_ns
 
     def workers_cpu_s(self) -> float:
         """CPU time of the worker processes so far, in seconds."""

@@ -18,7 +18,9 @@ class Counted(Protocol):
     ``board`` has a row for each worker process, or one for this process if there is none.
     ``rank_board`` has one row, for this process. ``unseen``: why the workers are not counted; empty
     if they are. ``inner``: the DataLoader that makes its batches, if one does. ``ready_s``: of each
-    iteration, the time until its last worker was ready.
+    iteration that started workers, the time until the last one was ready. ``wait_ns``: of all waits
+    for batches; in ``held_back_ns`` of it a later batch was ready, and in ``handed_over_ns`` the
+    batch was made, but not here yet. ``no_turns``: why these two are not known; empty if they are.
     """
 
     board: worker.Board
@@ -32,6 +34,10 @@ class Counted(Protocol):
     samples: int
     delivered: int
     ready_s: list[float]
+    wait_ns: int
+    held_back_ns: int
+    handed_over_ns: int
+    no_turns: str
 
 
 def seen(loader: Counted) -> UserFacts:
@@ -60,12 +66,16 @@ def seen(loader: Counted) -> UserFacts:
         fetch_cpu_s=float(total[worker.CPU_NS]) / 1e9 if fetches else None,
         fetch_queued_s=float(total[worker.QUEUED_NS]) / 1e9 if fetches else None,
         collate_s=float(total[worker.COLLATE_NS]) / 1e9 if collates and fetches else None,
+        wait_s=loader.wait_ns / 1e9,
+        out_of_order_s=None if loader.no_turns else loader.held_back_ns / 1e9,
+        hand_over_s=None if loader.no_turns else loader.handed_over_ns / 1e9,
         fetch_s_by_worker=_means(counts) if loader.workers else [],
         not_measured=_not_measured(loader, fetches, io_known),
         files_inside=int(every[:, worker.INSIDE].sum()),
         files_outside=int(every[:, worker.OUTSIDE].sum()),
         outside=named(loader)[:10],
         worker_ready_s=max(loader.ready_s) if loader.ready_s else None,
+        worker_starts=len(loader.ready_s) if loader.workers and not loader.unseen else None,
         private_growth_bytes=int(total[worker.PRIVATE_GROWN]) or None,
     )
 
@@ -82,6 +92,8 @@ def _not_measured(loader: Counted, fetches: int, io_known: bool) -> dict[str, st
     found = {}
     if not fetches:
         found["fetch_wall_s"] = loader.unseen or "no batch was fetched"
+    if loader.no_turns:
+        found["out_of_order_s"] = found["hand_over_s"] = loader.no_turns
     if not io_known:
         found["process_bytes"] = loader.unseen or "the kernel does not tell /proc/PID/io"
         found["device_bytes"] = found["process_bytes"]

@@ -6,7 +6,29 @@ before it. So a batch may be ready and held back, because an earlier one is stil
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from ..torch_compat import is_map_style
 from . import worker
+
+
+def why_no_turns(made: Iterable[Any], *, workers: int, unseen: str) -> str:
+    """Why it is not known which worker makes which batch; empty if it is.
+
+    ``unseen``: why the workers of the loader are not seen; empty if they are.
+    """
+    if not workers:
+        return "the loader has no worker processes"
+    if unseen:
+        return unseen
+    if not isinstance(made, DataLoader):
+        return "the loader has a DataLoader inside, and may regroup its batches"
+    if not made.in_order:
+        return "the loader delivers its batches in any order"
+    return "" if is_map_style(made) else "the loader's dataset is an iterable"
 
 
 class Turns:

@@ -100,7 +100,9 @@ class Book:
             if self._pending is not None:
                 self.meter.synchronize()
                 self._record(time.monotonic_ns())
-            if self.open:
+            if self._owner is not None:
+                if self._owner() is not batches:
+                    self.meter.mixed()
                 with self.meter.unheard():
                     self.around.tick()
             self._before = self.meter.now_used()
@@ -132,21 +134,22 @@ class Book:
             self._step += 1
             self._ready_ns = time.monotonic_ns()  # without the time that counting took
 
-    def over(self, batches: Batches) -> None:
+    def over(self, batches: Batches, *, early: bool = True) -> None:
         """An iteration has ended, was given up, or has failed."""
         if self.lost or self._owner is None:
             return
         if self._owner() is batches or self._owner() is None:
             with self.guarded():
-                self.end()
+                self.end(early=early)
 
-    def end(self) -> None:
-        """End the open epoch, if there is one."""
+    def end(self, *, early: bool = True) -> None:
+        """End the open epoch, if there is one; ``early``: the loader may have more batches."""
         if self._pending is not None:
             self.meter.synchronize()
             self._record(time.monotonic_ns())
         if self.open:
             self._owner = None
+            self.meter.ended(self._start_ns, early=early)
             self._ended_ns = time.monotonic_ns()
             with self.meter.unheard():
                 self.around.end()
@@ -173,13 +176,11 @@ class Book:
 
     def _begun(self) -> None:
         self._first = False
-        started = self.meter.first_fetch(self._start_ns, self._asked_ns)
         if len(self.epochs) >= MAX_EPOCHS:
             return
         self.epochs.append(
             WatchedEpoch(
                 epoch=len(self.epochs),
-                startup_s=max(0, started - self._start_ns) / 1e9,
                 residency_before=self._residency[0],
                 residency_how=self._residency[1],
             )
@@ -224,8 +225,8 @@ class Batches(Iterator[Any]):
         self.book.ask(self)
         try:
             value = next(self.iterator)
-        except BaseException:
-            self.book.over(self)
+        except BaseException as error:
+            self.book.over(self, early=not isinstance(error, StopIteration))
             raise
         self.book.got(value)
         return value

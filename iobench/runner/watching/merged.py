@@ -113,21 +113,16 @@ def merged(directory: Path, parts: Sequence[Part]) -> TrainingRecord:
 def epochs_of(parts: Sequence[Part]) -> list[Epoch]:
     """The epochs of all ranks.
 
-    Each rank has a start of its own: what ranks wait for each other is inside of their steps.
+    Starting workers is not left out of the times, as it is in a run of iobench: a training waits
+    for it like for any other part of its loader.
     """
     found: dict[int, Epoch] = {}
-    for place, part in enumerate(parts):
+    for part in parts:
         for own in part.rank.epochs:
-            epoch = found.setdefault(
-                own.epoch, Epoch(epoch=own.epoch, startups_s=[None] * len(parts))
-            )
-            epoch.startups_s[place] = own.startup_s
+            epoch = found.setdefault(own.epoch, Epoch(epoch=own.epoch))
             if own.residency_before is not None or not epoch.residency_how:
                 epoch.residency_before = own.residency_before
                 epoch.residency_how = own.residency_how
-    for epoch in found.values():
-        known = [startup for startup in epoch.startups_s if startup is not None]
-        epoch.startup_s = min(known, default=None)
     return [found[number] for number in sorted(found)]
 
 
