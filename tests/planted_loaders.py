@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,6 +186,22 @@ def of_generator(data: str, sleep: float = 0.004, spin: float = 0.0) -> Batches:
     return Batches(data, sleep, spin)
 
 
+class SlowStream(IterableDataset[Any]):
+    """Each worker makes its share of the samples, and sleeps for each of them."""
+
+    def __init__(self, data: str, sleep: float) -> None:
+        self.files = Files(data, sleep=sleep, spin=0, size=1000)
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info is not None else (0, 1)
+        return (self.files[number] for number in range(first, len(self.files), step))
+
+
+def slow_stream(data: str, sleep: float = 0.004) -> DataLoader[Any]:
+    return DataLoader(SlowStream(data, sleep), batch_size=8, num_workers=2)
+
+
 class Objects(Dataset[Any]):
     """Objects of an S3 bucket, one GET each; the client is made in each worker."""
 
@@ -217,13 +234,14 @@ def of_objects(endpoint: str, bucket: str, prefix: str, count: int = 256) -> Dat
     return DataLoader(Objects(endpoint, bucket, keys[:count]), batch_size=8, num_workers=1)
 
 
-def collate_slowly(samples: list[Any]) -> Any:
-    time.sleep(0.01)
+def collate_slowly(samples: list[Any], sleep: float) -> Any:
+    time.sleep(sleep)
     return default_collate(samples)
 
 
-def slow_collate(data: str, workers: int = 1) -> DataLoader[Any]:
-    return of_files(data, workers=workers, collate_fn=collate_slowly)
+def slow_collate(data: str, workers: int = 1, sleep: float = 0.01) -> DataLoader[Any]:
+    collate = partial(collate_slowly, sleep=sleep)
+    return of_files(data, workers=workers, collate_fn=collate)
 
 
 def of_dicts(count: int = 6) -> Iterator[dict[str, Any]]:
