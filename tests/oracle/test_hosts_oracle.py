@@ -26,7 +26,6 @@ from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.record import TrainingRecord, load_run
 from iobench.storage.local.storage import LocalStorage
-from tests.oracle.places import wrapped
 from tests.processes import Ended
 from tests.servers.namespaces import Hosts, hosts, inside
 from tests.servers.nfs import ganesha_v4
@@ -85,12 +84,6 @@ def record_in(results: Path) -> TrainingRecord:
     doc = load_run(found.parent)
     assert isinstance(doc, TrainingRecord)
     return doc
-
-
-def rate(doc: TrainingRecord) -> float:
-    """samples/s: the median over the repetitions."""
-    rates = [each.samples_per_s for each in doc.job.repetitions]
-    return statistics.median(each for each in rates if each is not None)
 
 
 def rules(doc: TrainingRecord) -> dict[str, str]:
@@ -221,34 +214,6 @@ def test_one_warm_host_among_cold_ones_makes_the_run_invalid(
         assert "host 1 (h1)" in found.evidence
         assert "host 0 (h0)" not in found.evidence
         assert doc.validity == "invalid"
-
-
-# Sums
-
-
-@pytest.mark.parametrize("cluster", [(2, "s3")], indirect=True)
-def test_the_sum_over_hosts_is_that_of_one_host_with_as_many_ranks(cluster: Cluster) -> None:
-    """Each request takes so long that a rank's rate is its own, wherever it is."""
-    cluster.url = wrapped("throttled", cluster.url, latency="80ms")
-    ranks = ("--repeat", 2, "--accelerators-per-host")
-    pairs = [
-        (rate(cluster.run(*ranks, 2)), rate(cluster.run(*ranks, 4, "--hosts", "here", count=1)))
-        for _ in range(2)
-    ]
-    ratio = statistics.median(two for two, _ in pairs) / statistics.median(one for _, one in pairs)
-    print(f"two hosts over one with as many ranks: {ratio:.3f} {pairs}")
-    assert ratio == pytest.approx(1, abs=0.05)
-
-
-@pytest.mark.parametrize("cluster", [(2, "s3")], indirect=True)
-def test_two_hosts_are_twice_one_whose_link_is_the_limit(cluster: Cluster) -> None:
-    for host in cluster.net.hosts:
-        cluster.net.hold(host, LINK / 2)
-    one = rate(cluster.run("--repeat", 2, "--accelerators-per-host", 2, count=1))
-    both = rate(cluster.run("--repeat", 2, "--accelerators-per-host", 1))
-    print(f"two hosts over one: {both / one:.3f}; one is {one * SAMPLE / MB:.2f} MB/s")
-    assert both / one == pytest.approx(2, rel=0.1)
-    assert one * SAMPLE <= 1.02 * LINK / 2
 
 
 # The barrier and the clocks
