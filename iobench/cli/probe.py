@@ -89,10 +89,13 @@ def run(args: argparse.Namespace) -> int:
     if printed_lines(args):
         return 0
     launch = launched(args)
+    holds = launch is None or launch.index == 0
     with ExitStack() as held:
 
         def prepared() -> Target:
-            return held.enter_context(open_target(args.url, origin=args.origin, least_bytes=least))
+            return held.enter_context(
+                open_target(args.url, origin=args.origin, least_bytes=least, hold=holds)
+            )
 
         def measure(target: Target, together: Together | None = None) -> int:
             plan = plan_probe(

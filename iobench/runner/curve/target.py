@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
@@ -38,9 +38,12 @@ class Target:
 
 
 @contextmanager
-def open_target(url: str, *, origin: str | None, least_bytes: int) -> Iterator[Target]:
+def open_target(
+    url: str, *, origin: str | None, least_bytes: int, hold: bool = True
+) -> Iterator[Target]:
     """What lies at a path or URL, held against writers if it is a dataset.
 
+    ``hold`` False: another host of the same job holds it, and looks who else does.
     ``least_bytes``: of an object to be read, where there is no dataset. Nothing is written, but for
     the readers' lock of a dataset. Raises UsageError if there is nothing to read; DatasetError for
     a dataset that is half generated or in use; StorageError.
@@ -54,10 +57,11 @@ def open_target(url: str, *, origin: str | None, least_bytes: int) -> Iterator[T
         )
     if any(exists(innermost(home), key) for key in (MANIFEST, MARKER)):
         manifest, place = find_dataset(url, origin=origin)
-        with reading(home, manifest, verb="probe") as lease:
+        with reading(home, manifest, verb="probe") if hold else nullcontext() as lease:
             sizes = manifest.shards["size"].tolist()
             objects = [Entry(key, size) for key, size in zip(manifest.keys(), sizes, strict=True)]
-            notes = [finding.evidence for finding in Others(lease).findings()]
+            found = Others(lease).findings() if lease is not None else []
+            notes = [finding.evidence for finding in found]
             yield _opened(url, place, objects, manifest, notes)
         return
     if origin is not None:
