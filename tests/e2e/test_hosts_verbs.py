@@ -6,11 +6,14 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from iobench import verify
+from iobench.generator import plan
 from iobench.generator.writer import UnitWriter
 from iobench.schema.curve import StorageProbe
 from iobench.schema.manifest import MANIFEST
@@ -20,9 +23,9 @@ from tests.processes import in_process, wait_until
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.slow]
 
-SPEC = ("demo", "--samples", 3400, "--set", "format=files", "--set", "sample_size.mean=512B")
+SPEC = ("demo", "--samples", 68, "--set", "format=files", "--set", "sample_size.mean=512B")
 SPEC += ("--set", "content=raw", "--set", "samples_per_shard=null")
-"""Four units of work: 1,000 files each, and the rest."""
+"""Four units of work, and four tasks of a verification: 20 files each, and the rest."""
 
 
 def generate(to: Path, *words: object) -> tuple[object, ...]:
@@ -55,8 +58,17 @@ def hang() -> None:
     UnitWriter.write = write  # type: ignore[assignment]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_units() -> Iterator[None]:
+    """Units and tasks of 20 files. The commands are forked from this process, so it holds there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "_UNIT_SHARDS", 20)
+        patch.setattr(verify, "_TASK_SHARDS", 20)
+        yield
+
+
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(small_units: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset as one host writes it."""
     path = tmp_path_factory.mktemp("alone") / "data"
     assert in_process(*generate(path))[0] == 0
@@ -121,11 +133,11 @@ def test_hosts_that_write_to_other_places_are_refused(tmp_path: Path) -> None:
 def test_two_hosts_verify_each_a_share_and_one_reports(alone: Path, tmp_path: Path) -> None:
     found = ended(job(tmp_path, "verify", alone, "--quiet"))
     assert [each.code for each in found] == [0, 0], found[0].err
-    assert "ok: 3,400 samples" in found[0].out
+    assert "ok: 68 samples" in found[0].out
     assert found[0].out.count("host ") == 2
     assert "host" not in found[1].out
     shards = sorted((alone / "data").rglob("*.bin"))
-    damaged = shards[0], shards[1500]  # of the first host's share, and of the second one's
+    damaged = shards[0], shards[30]  # of the first host's share, and of the second one's
     before = [path.read_bytes() for path in damaged]
     try:
         for path, content in zip(damaged, before, strict=True):
@@ -136,7 +148,7 @@ def test_two_hosts_verify_each_a_share_and_one_reports(alone: Path, tmp_path: Pa
             path.write_bytes(content)
     assert (first.code, second.code) == (1, 1)
     report = json.loads(first.out)
-    assert report["shards"] == 3400
+    assert report["shards"] == 68
     told = [each["what"] for each in report["damages"]]
     assert ["(seen by host 1" in what for what in told] == [False, True]
 
