@@ -82,8 +82,8 @@ def by_test(evidence: Evidence) -> Decision:
     if not found:
         return _by_elimination(evidence)
     top = max(found, key=lambda stage: found[stage].value)
-    if _is_handed_over(evidence, found[top]):
-        return Decision(binds="harness", reason=_HAND_OVER)
+    if _leaves_most(evidence, found[top]) and (why := _handing_over(evidence)):
+        return Decision(binds="harness", reason=why)
     if top == "storage" and _is_prep_unseen(evidence, found[top]):
         return Decision(binds="prep", reason=_NOT_LEFT_OUT)
     if _is_uneven(found, top):
@@ -105,16 +105,18 @@ def by_test(evidence: Evidence) -> Decision:
     return Decision(binds=top, also=tuple(also), basis="tested")
 
 
-def _is_handed_over(evidence: Evidence, largest: Estimate) -> bool:
-    """Whether a loader of the user's own spends its time on batches that are already made.
+def _handing_over(evidence: Evidence) -> str:
+    """Why most of the time of a user's loader goes into collating and handing over, or empty.
 
-    Collating and handing over can't be left out. They bind where the loader over kept samples
-    takes most of the run's time, and all that was left out brings less than what is lost.
+    Neither can be left out. So they bind where all that was left out brings less than what is lost.
     """
-    if evidence.kind != USER_LOADER or not evidence.harness:
-        return False
-    most = (evidence.measured or 0.0) > MOSTLY * evidence.harness
-    return most and _leaves_most(evidence, largest)
+    own = evidence.own
+    if evidence.kind != USER_LOADER:
+        return ""
+    if own is not None and own.wait_s and (own.hand_over_s or 0.0) > MOSTLY * own.wait_s:
+        return _MADE
+    harness = evidence.harness
+    return _HAND_OVER if harness and (evidence.measured or 0.0) > MOSTLY * harness else ""
 
 
 def _is_prep_unseen(evidence: Evidence, storage: Estimate) -> bool:
@@ -184,11 +186,10 @@ def _left(evidence: Evidence) -> Decision:
     """What the ceilings say of the stages that were not left out."""
     if evidence.cpu_spent:
         return Decision(binds="cpu", reason="no stage alone gains, and all cores are busy")
-    enough = MOSTLY if evidence.kind == USER_LOADER else inferred.MIN_EXPLAINED
-    if evidence.harness and (evidence.measured or 0) >= enough * evidence.harness:
+    if why := _handing_over(evidence):
+        return Decision(binds="harness", reason=why)
+    if evidence.harness and (evidence.measured or 0) >= inferred.MIN_EXPLAINED * evidence.harness:
         return Decision(binds="harness", reason="no other stage gains anything if it is left out")
-    if _waits_for_batches_made(evidence):
-        return Decision(binds="harness", reason=_MADE)
     guess = inferred.by_inference(evidence, refuted=_refuted(evidence))
     known = guess.binds == "undecided" or guess.binds in evidence.gains
     if known or guess.binds == "accelerator":
@@ -200,14 +201,6 @@ def _left(evidence: Evidence) -> Decision:
             "could be told from noise",
         )
     return guess
-
-
-def _waits_for_batches_made(evidence: Evidence) -> bool:
-    """Whether the waits for batches are mostly for some that are made, but not here yet."""
-    own = evidence.own
-    if own is None or not own.wait_s or own.hand_over_s is None:
-        return False
-    return own.hand_over_s > MOSTLY * own.wait_s
 
 
 def _refuted(evidence: Evidence) -> tuple[Stage, ...]:
