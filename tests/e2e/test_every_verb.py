@@ -25,8 +25,9 @@ SMALL = (
 
 
 TINY = (
-    *("--steps", "3", "--time", "0s"),  # of a recording
-    *("--set", "max_steps=5", "--set", "accelerator.threads=1", "--calibration", "0.2s"),
+    *("--steps", "3", "--time", "0s"),  # of a recording alone
+    *("--set", "accelerator.threads=1"),  # of both
+    *("--set", "max_steps=5", "--calibration", "0.2s"),
     *("--set", "loader.workers=1", "--set", "reader.crop=3072"),
 )
 
@@ -114,7 +115,7 @@ def test_every_verb(
         *("--max-turns", 4, "--results", tmp_path / "turns"),
     )
     assert (turns["status"], len(turns["turns"])) == ("ok", 4)
-    story.text("record", "tests.networks:Tiny", *TINY[:4], "--to", tmp_path / "steps.json")
+    story.text("record", "tests.networks:Tiny", *TINY[:6], "--to", tmp_path / "steps.json")
     trained = story.document(
         *("train", "tests.networks:Tiny", "--data", data, "--batch-size", 4, "--repeat", 1),
         *(*TINY[4:], "--no-knockouts", "--results", results),
