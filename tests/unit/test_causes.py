@@ -165,6 +165,24 @@ def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_l
         assert "workers" in advised or "prep" not in gains | rates
 
 
+@pytest.mark.parametrize(("queued_s", "binds"), [(0.0, "storage"), (6.0, "storage"), (9.2, "prep")])
+def test_waits_for_a_core_are_no_preparing(make_run: Build, queued_s: float, binds: str) -> None:
+    """Objects can't be cached, and the host is busy: of the batch's time it computes a part."""
+    rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
+    rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
+    times = {"fetch_s": 25.0, "prep_s": 30.0}
+    facts = {"fetches": 10, "fetch_wall_s": 10.0, "fetch_cpu_s": 0.6, "fetch_queued_s": queued_s}
+    found = judge(
+        make_run,
+        measured=1000,
+        au=0.5,
+        loader={"kind": "user", "user": facts},
+        repetition={"ranks": [rank | rest | times]},
+        knock_outs=without(prep=(1.9, 2.2)),
+    )
+    assert (found.binds, found.also) == (binds, [])
+
+
 MADE = {"fetches": 10, "fetch_wall_s": 10.0, "wait_s": 10.0}
 
 

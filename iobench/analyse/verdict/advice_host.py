@@ -166,7 +166,7 @@ def _more_waiting(evidence: Evidence) -> Advice | None:
     gain = model_gain(evidence, prep=None, storage=None)
     if gain is None:
         return None
-    workers = math.ceil(evidence.streams * gain)
+    workers = math.ceil(evidence.streams * max(gain, 1 + 1 / evidence.streams))
     return Advice(
         id="workers",
         settings=[f"loader.workers={workers}"],

@@ -171,8 +171,15 @@ def _every_stage_above_demand(
 
 
 def waited_for(evidence: Evidence) -> Stage | None:
-    """The stage for which batches were waited, if one of fetch and prep clearly took longer."""
+    """The stage for which batches were waited, if one of fetch and prep clearly took longer.
+
+    A loader of the user's own is divided by its CPU time: on a busy host, its waits for a core
+    would look like preparing.
+    """
     fetch, prep = evidence.shares.fetch, evidence.shares.prep
+    share = evidence.own.cpu_share if evidence.own is not None else None
+    if share is not None and fetch is not None and prep is not None:
+        fetch, prep = (fetch + prep) * (1 - share), (fetch + prep) * share
     if fetch is None or prep is None or fetch + prep <= NOISE:
         return None
     if fetch >= CLEAR * prep and not evidence.cached:
