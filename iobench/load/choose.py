@@ -50,7 +50,8 @@ def make_reader(
 
     Raises UsageError for settings that the dataset or its storage does not support.
     """
-    if spec.engine == "io_uring" and not isinstance(storage, LocalStorage):
+    # Samples in memory stand for the storage where what it costs is left out.
+    if spec.engine == "io_uring" and not isinstance(storage, LocalStorage | MemoryStorage):
         raise UsageError(
             f"reader.engine=io_uring reads local files, and {storage.url} has none",
             remedy="use --set reader.engine=threads",

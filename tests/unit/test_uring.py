@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import resource
 import signal
@@ -21,9 +22,9 @@ from iobench.load.engine import Columns, Extent
 from iobench.load.reader import BatchReader
 from iobench.load.uring import UringEngine
 from iobench.schema.workload import ReaderSpec
+from iobench.storage import open_storage
 from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage
-from iobench.storage.simulated.memory import MemoryStorage
 from tests.servers.process import missing
 
 CONTENT = np.random.default_rng(5).bytes(200_000)
@@ -272,6 +273,24 @@ def test_where_the_kernel_refuses_threads_read(
 
 
 def test_only_local_files_have_a_ring(make_dataset: Any) -> None:
-    manifest, _ = make_dataset(format="files")
+    manifest, path = make_dataset(format="files")
     with pytest.raises(UsageError, match=r"reader\.engine=io_uring reads local files"):
-        make_reader(manifest, MemoryStorage(objects={}), ReaderSpec(engine="io_uring"))
+        make_reader(
+            manifest, open_storage(f"throttled+{path}?latency=1ms"), ReaderSpec(engine="io_uring")
+        )
+
+
+@pytest.mark.slow
+def test_a_run_reads_through_the_ring(
+    make_dataset: Any, tmp_path: Path, call: Any, nothing_left: None
+) -> None:
+    """Whole commands: workers, batches that are read ahead, and the parts that are left out."""
+    _, path = make_dataset(format="files", samples=240)
+    code, out, err = call(
+        *("run", "demo", "--data", path, "--results", tmp_path, "--json", "--repeat", 2),
+        *("--calibration", "0s", "--set", "reader.engine=io_uring", "--set", "max_steps=8"),
+        *("--set", "reader.concurrency=16", "--set", "reader.decode=false"),
+    )
+    assert code in (0, 1), err
+    job = json.loads(out)["job"]
+    assert [repetition["complete"] for repetition in job["repetitions"]] == [True, True]
