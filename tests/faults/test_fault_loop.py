@@ -30,14 +30,14 @@ pytestmark = [pytest.mark.timeout(LIMIT_S * 16)] if ALL else []
 _NAMES = tuple(kind.name for kind in FILE_KINDS)
 _REQUESTS = tuple(kind.name for kind in REQUEST_KINDS)
 _SOME = {  # what an ordinary run tries of the slower verbs; together they meet every kind
-    "run": ("write-error", "sync-error", "rename-error", "killed", "clock-back"),
+    "run": ("write-error", "killed"),
     "run-with-saves": ("no-permission", "killed"),
     "sweep": ("full-disk", "no-permission", "killed", "clock-ahead"),
-    "checkpoint-stream": ("full-disk", "rename-error", "short-write", "killed", "clock-back"),
+    "checkpoint-stream": ("rename-error", "killed", "clock-back"),
     "checkpoint-torch": ("sync-error", "killed"),
-    "checkpoint-safetensors": ("write-error", "killed"),
+    "checkpoint-safetensors": ("killed",),
     "checkpoint-dcp": ("short-write", "killed"),
-    "checkpoint-dcp-async": ("clock-ahead", "killed"),
+    "checkpoint-dcp-async": ("killed",),
     "s3-generate": ("request-reset", "answers-reset"),
     "s3-checkpoint": ("answer-reset", "requests-reset"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +72,11 @@ READERS = (
 )
 
 
-@pytest.mark.parametrize("name", ["calibrated", "beside-saves", "checkpoint-stream", "library"])
+MORE = ("beside-saves",) if os.environ.get("IOBENCH_LOOPS") == "all" else ()
+"""Its keys are those of a run and of a checkpoint, each of which is tried."""
+
+
+@pytest.mark.parametrize("name", ["calibrated", "checkpoint-stream", "library", *MORE])
 def test_every_key_of_a_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong values and verbs take turns, so that each meets each in the course of a document."""
     monkeypatch.chdir(tmp_path)
