@@ -231,6 +231,7 @@ _GRAMMAR = Grammar(
         ("torch.serialization", "_get_layout"): _layout,
         _ENUM: _memory_format,
         ("builtins", "getattr"): _member,
+        ("__builtin__", "getattr"): _member,  # its name in pickles of protocol 2
         ("pathlib", "PosixPath"): _path,
         ("pathlib", "PurePosixPath"): _path,
         ("pathlib._local", "PosixPath"): _path,

@@ -311,7 +311,9 @@ def test_an_earlier_run_is_repeated_with_its_advice(
     doc = TrainingRecord.model_validate(json.loads(capsys.readouterr().out))
     [found] = doc.job.confirmations
     assert (found.id, found.promised_by) == ("concurrency", earlier.name)
-    assert found.promised.value == pytest.approx(3, rel=0.01)
+    # Three times the rate of the reads; what else the run did takes its time as before.
+    assert found.promised.value is not None
+    assert 1 < found.promised.value <= pytest.approx(3, rel=0.01)
     assert code == (0 if found.answer == "kept" else 4)
     [directory] = new.iterdir()
     assert load_training(directory).job.confirmations == doc.job.confirmations
