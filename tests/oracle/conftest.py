@@ -33,6 +33,7 @@ LONG = {
     "test_fed_oracle.py",
     "test_hosts_ended.py",
     "test_hosts_oracle.py",
+    "test_library_oracle.py",
     "test_size_oracle.py",
     "test_sweep_oracle.py",
     "test_sync_oracle.py",

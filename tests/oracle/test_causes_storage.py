@@ -138,6 +138,7 @@ def shards(make_dataset: Any) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_bandwidth_is_spent(tmp_path: Path, shards: Path) -> None:
     """40 MB/s of the 100 MB/s asked for, by 8 reads of 4 MiB: no setting brings more. Then the
     bandwidth is what the advice asks for.

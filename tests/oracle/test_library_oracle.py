@@ -17,7 +17,7 @@ MB = 1_000_000
 
 @pytest.mark.parametrize(
     ("kind", "form"),
-    [pytest.param("torch-map", "files", marks=pytest.mark.long), ("webdataset", "tar")],
+    [("torch-map", "files"), ("webdataset", "tar")],
 )
 def test_storage_of_known_speed_binds_through_a_library(
     kind: str, form: str, make_dataset: Any, tmp_path: Path, capfd: Any
