@@ -161,7 +161,6 @@ def test_two_hosts_probe_together_and_each_alone(alone: Path, tmp_path: Path) ->
     probe = StorageProbe.model_validate_json(first.out)
     curve = probe.curves[0]
     assert [point.in_flight for point in curve.points][:2] == [2, 4]
-    assert curve.points[0].disjoint  # later ones may come to the end of the dataset
     assert [host.name[:6] for host in probe.hosts] == ["host 0", "host 1"]
     for host in probe.hosts:
         assert host.alone_reads_per_s is not None

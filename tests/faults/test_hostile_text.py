@@ -80,15 +80,15 @@ def readers(run_directory: str, workload: str) -> list[tuple[str, ...]]:
     return verbs + [("advise", ".", *form) for form in forms]
 
 
-MORE = ("beside-saves", "library") if os.environ.get("IOBENCH_LOOPS") == "all" else ()
-"""Their texts are those of a run and of a checkpoint, each of which is tried."""
+MORE = ("beside-saves", "calibrated", "library") if os.environ.get("IOBENCH_LOOPS") == "all" else ()
+"""Runs of other kinds, whose reports have the same tables and charts."""
 
 
 @pytest.mark.parametrize(
     "name",
     [
         "checkpoint-dcp-async",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("calibrated", *MORE)),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in MORE),
     ],
 )
 def test_each_text_of_a_run(here: Path, name: str) -> None:

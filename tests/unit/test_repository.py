@@ -129,7 +129,12 @@ def test_ci_runs_what_a_person_runs() -> None:
     script = ROOT / ".ci" / "run"
     lines = script.read_text(encoding="utf-8").splitlines()
     given = [line.partition("#")[0].strip() for line in lines if line.startswith("make ")]
-    assert given == ["make check", "make test", "make test-slow"]
+    prepared = {"make setup", "make gcc strace ganesha slurm chromium &"}
+    assert [line for line in given if line not in prepared] == [
+        "make check",
+        "make test",
+        "make test-slow",
+    ]
     rules = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(r"^test-all: test test-slow\b", rules, re.MULTILINE)  # CI leaves nothing out
     assert "set -euo pipefail" in lines
