@@ -184,6 +184,7 @@ def test_not_starved_and_storage_binds_all_the_same(tmp_path: Path, place: Place
     assert kept(promise_of(advice), found / rate_of(doc), slack=0.1), (advice, found)
 
 
+@pytest.mark.long
 def test_spent_burst_credits(tmp_path: Path, place: Place) -> None:
     """20 MB/s until 160 MB are read, and half of it from then on: the rate falls at second 8."""
     with planted():
