@@ -170,7 +170,14 @@ class UringEngine(ReadEngine):
             if ring is not None:
                 self._shards.close()  # in a forked child: its own copies of the descriptors
                 self._start()
-            ring = self._ring = Ring(1 << (2 * self.concurrency - 1).bit_length())
+            try:
+                ring = self._ring = Ring(1 << (2 * self.concurrency - 1).bit_length())
+            except OSError as error:  # no descriptor or no locked memory is left
+                raise StorageError(
+                    f"cannot make a ring of io_uring for {self.concurrency} reads in flight: "
+                    f"{error.strerror}",
+                    remedy="use --set reader.engine=threads, or a smaller reader.concurrency",
+                ) from error
         return ring
 
     def _fill(self, ring: Ring) -> None:

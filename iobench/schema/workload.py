@@ -19,7 +19,7 @@ USER_LOADER = "user"
 """The kind of a loader that the user's own code makes."""
 
 MAX_CONCURRENCY = 256
-"""Largest ``reader.concurrency``: each read in flight is a thread of the worker."""
+"""Largest ``reader.concurrency``. A read in flight is a thread of the worker, or a request."""
 
 
 Engine = Literal["threads", "io_uring"]
@@ -133,9 +133,8 @@ class ReaderSpec(Strict):
     ``columns`` columns of each sample; None reads all. ``read_ahead``: while a worker waits for a
     batch or prepares it, it issues the requests of its next batches; ``auto`` does so where a batch
     has fewer requests than ``concurrency``, ``false`` never. Formats that are read by blocks never
-    read ahead.
-    ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most one batch),
-    ``drop`` leaves incomplete batches out.
+    read ahead. ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most
+    one batch), ``drop`` leaves incomplete batches out.
     """
 
     access: Literal["auto", "random", "sequential"] = "auto"

@@ -313,7 +313,7 @@ def test_an_earlier_run_is_repeated_with_its_advice(
     assert (found.id, found.promised_by) == ("concurrency", earlier.name)
     # Three times the rate of the reads; what else the run did takes its time as before.
     assert found.promised.value is not None
-    assert 1 < found.promised.value <= pytest.approx(3, rel=0.01)
+    assert 1 < found.promised.value < 3.03
     assert code == (0 if found.answer == "kept" else 4)
     [directory] = new.iterdir()
     assert load_training(directory).job.confirmations == doc.job.confirmations

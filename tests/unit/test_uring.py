@@ -124,6 +124,19 @@ def test_more_files_than_descriptors(root: Path, once: bool) -> None:
     assert descriptors() == held
 
 
+def test_where_no_descriptor_is_left_the_line_says_so(root: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reading = engine(root)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(StorageError, match=r"cannot make a ring of io_uring for 4 reads"):
+            reading.read(files(range(3)), memoryview(bytearray(3000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert reading.read(files(range(3)), memoryview(bytearray(3000))) == 3000
+    reading.close()
+
+
 def test_bytes_that_are_only_counted(root: Path) -> None:
     reading = engine(root, once=True)
     reading.reserve()
