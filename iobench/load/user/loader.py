@@ -282,6 +282,10 @@ class _Stamped(Iterator[UserBatch]):
 
     def close(self) -> None:
         """End workers that last for one epoch only, and close a generator."""
+        ready = self.counts[:, worker.READY_NS]
+        if self.began_ns and ready.all():  # the last worker may be ready long after the first batch
+            self.loader.ready_s.append(max(0, int(ready.max()) - self.began_ns) / 1e9)
+        self.began_ns = 0
         if not getattr(self.loader.iterable, "persistent_workers", False):
             end_iterator(self.iterator)
 
@@ -321,9 +325,6 @@ class _Stamped(Iterator[UserBatch]):
         if self.alone:
             return asked
         firsts = self.counts[:, worker.FIRST_FETCH_NS]
-        ready = self.counts[:, worker.READY_NS]
-        if self.began_ns and ready.all():
-            self.loader.ready_s.append(max(0, int(ready.max()) - self.began_ns) / 1e9)
         known = firsts[firsts > 0]
         return int(known.min()) if len(known) else asked
 
