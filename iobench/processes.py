@@ -16,9 +16,16 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import pickle
 import signal
-from typing import Protocol
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Protocol, TypeVar
 from weakref import WeakSet
+
+from .errors import IobenchError
+
+T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -63,3 +70,39 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
+
+
+def in_own_process(work: Callable[[], T], *, failed: Callable[[int | None], IobenchError]) -> T:
+    """Return what ``work`` returns in a forked process of its own.
+
+    Threads of torch and a context of CUDA would not survive the fork of the ranks. Raises the
+    IobenchError that it raises, and ``failed(exit code)`` if the process dies.
+    """
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(theirs, work))
+    process.start()
+    theirs.close()
+    try:
+        found: T | IobenchError = ours.recv()
+    except (EOFError, pickle.UnpicklingError):
+        process.join()
+        raise failed(process.exitcode) from None
+    except BaseException:  # Ctrl-C is for this process; the other one need not end its work
+        process.kill()
+        raise
+    finally:
+        ours.close()
+        process.join()
+    if isinstance(found, IobenchError):
+        raise found
+    return found
+
+
+def _send(pipe: Connection, work: Callable[[], object]) -> None:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        pipe.send(work())
+    except IobenchError as error:
+        pipe.send(error)

@@ -13,6 +13,7 @@ import torch
 from .. import __version__
 from ..errors import IobenchError
 from ..measure.nvml import GpuWatch
+from ..processes import in_own_process
 from ..schema.accelerator import (
     MAX_RECORDED_STEPS,
     QUANTILES,
@@ -24,7 +25,7 @@ from ..schema.device import mfu_of
 from ..schema.workload import AcceleratorSpec
 from .base import Place
 from .model import ModelAccelerator
-from .work import in_own_process, work_of
+from .work import work_of
 
 MIN_STEPS, MIN_S = 300, 30.0
 """A recording has at least so many steps, and takes at least so long."""

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import pickle
-import signal
-from collections.abc import Callable
-from multiprocessing.connection import Connection
-from typing import TypeVar
-
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..errors import IobenchError
-from ..processes import die_with_parent
 from ..schema.device import ModelWork
 from ..schema.workload import AcceleratorSpec
 from .model import open_model
 from .peaks import SOURCE, STATED, peak_of
-
-T = TypeVar("T")
 
 _SAMPLES = 2
 """In the batch whose operations are counted: a batch norm can't train on one sample."""
@@ -79,39 +68,3 @@ def _devices(spec: AcceleratorSpec, ranks: int) -> int:
     if spec.device is None or not spec.device.startswith("cuda"):
         return ranks
     return 1 if ":" in spec.device else min(ranks, max(1, torch.cuda.device_count()))
-
-
-def in_own_process(work: Callable[[], T], *, failed: Callable[[int | None], IobenchError]) -> T:
-    """Return what ``work`` returns in a forked process of its own.
-
-    Threads of torch and a context of CUDA would not survive the fork of the ranks. Raises the
-    IobenchError that it raises, and ``failed(exit code)`` if the process dies.
-    """
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(theirs, work))
-    process.start()
-    theirs.close()
-    try:
-        found: T | IobenchError = ours.recv()
-    except (EOFError, pickle.UnpicklingError):
-        process.join()
-        raise failed(process.exitcode) from None
-    except BaseException:  # Ctrl-C is for this process; the other one need not end its work
-        process.kill()
-        raise
-    finally:
-        ours.close()
-        process.join()
-    if isinstance(found, IobenchError):
-        raise found
-    return found
-
-
-def _send(pipe: Connection, work: Callable[[], object]) -> None:
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        pipe.send(work())
-    except IobenchError as error:
-        pipe.send(error)

@@ -10,6 +10,7 @@ from ..errors import IobenchError
 from ..load import make_reader, offered, planned_ahead
 from ..load.choose import reads_ahead
 from ..load.order import BatchPlan, epoch_order, rank_share
+from ..processes import in_own_process
 from ..schema.device import ModelWork
 from ..schema.job import LoaderFacts, WorkloadFacts
 from ..schema.record import Finding, TrainingRecord
@@ -60,6 +61,8 @@ def begin_record(
                 evidence=f"{why_not}, so that threads read in its place",
             )
         )
+    if plan.engine_choice:
+        findings.append(Finding(rule="reader.engine", level="info", evidence=plan.engine_choice))
     if manifest.header.origin:
         findings.append(
             Finding(
@@ -148,7 +151,7 @@ def add_work(doc: TrainingRecord, spec: AcceleratorSpec) -> None:
     job = doc.job
     if job.trained is None or job.work is not None:
         return
-    from ..accelerate.work import in_own_process, work_of  # slow to import, and rarely needed
+    from ..accelerate.work import work_of  # slow to import, and rarely needed
 
     device, ranks = job.trained.device, job.accelerators
     try:

@@ -55,6 +55,7 @@ class Plan:
     seed: int
     data: str = ""  # location of the manifest, as the user wrote it
     origin: str | None = None  # location of the data of a scanned dataset, if the user named it
+    engine_choice: str = ""  # what was found by the trial of reader.engine=auto
     tried: Sequence[Tried] = ()  # what each rank found out about a loader of the user's own
 
     @property
@@ -99,12 +100,15 @@ def make_plan(
     repetitions: int,
     seed: int,
     origin: str | None = None,
+    here: range | None = None,
 ) -> Plan:
     """Check that data and workload fit, and resolve ``auto`` settings.
 
-    ``origin``: location of the data of a scanned dataset. Raises DatasetError for a dataset that is
-    missing, foreign, half generated, incomplete, or not the workload's; UsageError for numbers that
-    are not possible, and for a loader of the user's own that does not work.
+    ``origin``: location of the data of a scanned dataset. ``here``: the ranks of this host, if
+    other hosts have the rest of them; a loader of the user's own is tried by these. Raises
+    DatasetError for a dataset that is missing, foreign, half generated, incomplete, or not the
+    workload's; UsageError for numbers that are not possible, and for a loader of the user's own
+    that does not work.
     """
     check_asked(workload, accelerators=accelerators, repetitions=repetitions)
     options = workload.storage_options()
@@ -143,9 +147,11 @@ def make_plan(
     if workload.loader.kind == USER_LOADER:
         from .user_loader import adopt, try_loader
 
-        tried = try_loader(workload, manifest, probe, world=accelerators)
+        tried = try_loader(
+            workload, manifest, probe, world=accelerators, ranks=here or range(accelerators)
+        )
         workload = adopt(workload, tried)
-    return Plan(
+    plan = Plan(
         workload=workload,
         manifest=manifest,
         storage=open_storage(place, direct=direct, options=options),
@@ -159,6 +165,11 @@ def make_plan(
         origin=origin,
         tried=tried,
     )
+    if reading.engine == "auto":
+        from .engine_trial import with_engine
+
+        plan = with_engine(plan)
+    return plan
 
 
 def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> None:

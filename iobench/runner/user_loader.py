@@ -27,10 +27,11 @@ def is_user(workload: Workload) -> bool:
 
 
 def try_loader(
-    workload: Workload, manifest: Manifest, storage: Storage, *, world: int
+    workload: Workload, manifest: Manifest, storage: Storage, *, world: int, ranks: range
 ) -> list[Tried]:
-    """Let each rank make the user's loader, and look at its first batches. Off the clock.
+    """Let each of the ``ranks`` make the user's loader, and look at its first batches.
 
+    That is off the clock. ``world``: the number of ranks of all hosts.
     Raises UsageError for what the user's factory does wrong, and WorkerError if its loader fails.
     """
     if innermost(storage) is not storage:
@@ -42,14 +43,15 @@ def try_loader(
 
     def not_for_ever() -> None:
         if time.monotonic() - began > MAX_TRY_S:
-            crew.hurry(range(world))  # nobody waits for what such a rank could still report
+            crew.hurry(ranks)  # nobody waits for what such a rank could still report
             raise UsageError(
                 f"your loader has not delivered its first batches within "
                 f"{format_duration(MAX_TRY_S)}, and may never do",
                 remedy="see where it waits (py-spy), or give it less data to index",
             )
 
-    crew = ForkedCrew(world, TryUserLoader(workload, manifest, storage))
+    task = TryUserLoader(workload, manifest, storage)
+    crew = ForkedCrew(len(ranks), task, first=ranks.start, world=world)
     return last_messages(crew, Tried, not_for_ever)
 
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from iobench.accelerate.recording import block_steps, lag_correlation, record
-from iobench.accelerate.work import in_own_process
 from iobench.analyse.verdict.metrics import select
 from iobench.documents import json_text
 from iobench.errors import IobenchError
 from iobench.generator import generate
 from iobench.measure.timeline import read_events
+from iobench.processes import in_own_process
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.accelerator import QUANTILES, StepRecording

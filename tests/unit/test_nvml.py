@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from iobench.accelerate.peaks import peak_of
-from iobench.accelerate.work import flops_per_sample, in_own_process, work_of
+from iobench.accelerate.work import flops_per_sample, work_of
 from iobench.analyse.verdict.devices import with_device_figures
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.errors import IobenchError, UsageError
 from iobench.measure.nvml import GpuWatch
 from iobench.measure.samples import Sampler
+from iobench.processes import in_own_process
 from iobench.schema.device import DeviceUse, ModelWork
 from iobench.schema.record import load_training
 from iobench.schema.training import Repetition

@@ -1,0 +1,78 @@
+"""``reader.engine: auto`` takes what reads faster, and says what it found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.load.engine import ReadEngine
+from iobench.load.uring import UringEngine
+from iobench.runner import engine_trial
+from iobench.runner.plan import Plan, make_plan
+from iobench.schema.workload import load_workload
+from iobench.storage.local.uring import refused
+
+needs_io_uring = pytest.mark.skipif(bool(refused()), reason=refused() or "")
+
+Planned = Callable[..., Plan]
+
+
+@pytest.fixture
+def planned(make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> Planned:
+    monkeypatch.setattr(engine_trial, "TURN_S", 0.02)
+    data: Path = make_dataset(samples=400, format="files")[1]
+
+    def call(*settings: str, data: str = str(data)) -> Plan:
+        usual = ["reader.engine=auto", "batch_size=4", "cache=warm"]
+        workload = load_workload("demo", [*usual, *settings])
+        return make_plan(workload, data, accelerators=1, repetitions=1, seed=1)
+
+    return call
+
+
+def slowed(engine: type[ReadEngine], monkeypatch: pytest.MonkeyPatch) -> None:
+    read = engine.read
+
+    def slow(self: Any, *arguments: Any) -> int:
+        time.sleep(0.02)
+        return read(self, *arguments)
+
+    monkeypatch.setattr(engine, "read", slow)
+
+
+@needs_io_uring
+@pytest.mark.parametrize(("slow", "taken"), [(UringEngine, "threads"), (ReadEngine, "io_uring")])
+def test_the_faster_engine_is_taken(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch, slow: type[ReadEngine], taken: str
+) -> None:
+    if slow is ReadEngine:  # the other one inherits from it
+        monkeypatch.setattr(UringEngine, "read", UringEngine.read)
+    slowed(slow, monkeypatch)
+    plan = planned()
+    assert plan.workload.reader.engine == taken
+    assert plan.engine_choice.startswith(f"auto took {taken}: ")
+    assert "samples/s" in plan.engine_choice
+
+
+def test_where_io_uring_is_refused_threads_are_taken(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_trial, "refused", lambda: "the kernel refuses io_uring")
+    plan = planned()
+    assert plan.workload.reader.engine == "threads"
+    assert plan.engine_choice == "auto took threads: the kernel refuses io_uring"
+
+
+def test_mapped_files_are_not_tried(planned: Planned) -> None:
+    assert "not mapped" in planned("reader.mmap=true").engine_choice
+
+
+@needs_io_uring
+def test_a_dataset_that_was_read_once_is_too_small_to_compare_both(planned: Planned) -> None:
+    plan = planned("cache=cold", "reader.direct=false", "batch_size=400")
+    assert plan.workload.reader.engine == "threads"
+    assert "too few" in plan.engine_choice
