@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..runner.hosts.meeting import Meeting
     from ..runner.hosts.serving import Serving
     from ..runner.hosts.sharing import HostShare
+    from ..runner.mixed import Mixed
     from ..runner.plan import Plan
 
 T = TypeVar("T")
@@ -147,11 +148,11 @@ def come_together(
     return meeting, agree(meeting, lambda: make(meeting), same, control), control
 
 
-def take_part(meeting: Meeting, plan: Plan, args: argparse.Namespace) -> int:
+def take_part(meeting: Meeting, plan: Plan, mixed: Mixed | None, args: argparse.Namespace) -> int:
     """Serve the run as a host that is not its controller; return the exit code."""
     from ..runner.hosts.job import serve
 
-    serve(meeting, plan, Path(args.results), tuple(args.command_line))
+    serve(meeting, plan, mixed, Path(args.results), tuple(args.command_line))
     tell_end(meeting, args)
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .common import (
     add_accelerators,
@@ -22,6 +22,7 @@ from .own_loader import add_own_loader, loader_overrides, tell_headspace
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
+    from ..runner.mixed import Mixed
     from ..runner.plan import Plan
     from ..schema.workload import Workload
 
@@ -178,31 +179,33 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     for expression in args.fail_on:
         parse(expression)  # report a wrong condition before anything runs
     use_allocator(workload.accelerator.allocator, args.command_line[1:])
-    mixed = _mixed(args)
 
-    def planned(accelerators: int) -> Plan:
-        return make_plan(
+    def planned(accelerators: int, here: range | None = None) -> tuple[Plan, Mixed | None]:
+        mixed = _mixed(args, accelerators)
+        plan = make_plan(
             workload,
             args.data,
             origin=args.origin,
             accelerators=accelerators,
             repetitions=args.repeat,
             seed=args.seed,
+            here=here,
         )
+        return plan, mixed
 
     control = None
     if launch is None:
-        plan = planned(accelerators_here(args, 1))
+        plan, mixed = planned(accelerators_here(args, 1))
     else:
-        meeting, plan, control = come_together(
+        meeting, (plan, mixed), control = come_together(
             launch,
             args,
-            lambda met: planned(met.accelerators),
-            same_of,
+            lambda met: planned(met.accelerators, met.here),
+            lambda both: same_of(*both),
             accelerators=accelerators_here(args, launch.hosts),
         )
         if control is None:
-            return take_part(meeting, plan, args)
+            return take_part(meeting, plan, mixed, args)
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, what was measured is saved.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if bound_only:
@@ -233,7 +236,7 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     return finish(doc, directory, kind=args.format, fail_on=args.fail_on)
 
 
-def _mixed(args: argparse.Namespace) -> Any:
+def _mixed(args: argparse.Namespace, ranks: int) -> Mixed | None:
     """Return the checkpoints to save while loading, or None if none are requested."""
     from ..errors import UsageError
 
@@ -259,7 +262,7 @@ def _mixed(args: argparse.Namespace) -> Any:
         "model": args.checkpoint,
         "writer": args.checkpoint_writer,
         "scale": args.checkpoint_scale,
-        "ranks": args.accelerators,
+        "ranks": ranks,
         "restores": 0,
     }
     spec = build(CheckpointSpec, asked, where="--checkpoint")

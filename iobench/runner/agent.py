@@ -151,3 +151,9 @@ def _read_all(storage: Storage, keys: Sequence[str]) -> None:
         offset = 0
         while count := storage.read_into(key, offset, buffer):
             offset += count
+
+
+def change_cache(agent: HostAgent, what: str, keys: Sequence[str]) -> CacheState:
+    """``empty``, ``fill``, or only look at the page cache of this host."""
+    change = {"empty": agent.empty_cache, "fill": agent.fill_cache}.get(what, agent.cache_state)
+    return change(keys)

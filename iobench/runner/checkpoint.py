@@ -137,7 +137,8 @@ def _study(
         doc.timings["restore"] = time.monotonic() - saved
 
     try:
-        ranks.begin(doc, plan, root)
+        ranks.begin(doc)
+        ranks.check_place(plan, root)
         progress.phase("building the state")
         job.run(script())
     except KeyboardInterrupt:

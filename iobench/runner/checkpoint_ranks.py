@@ -24,15 +24,22 @@ class StudyRanks(Protocol):
     ``head_start_ns``: from a command to the common start, so that every rank has it by then.
     """
 
-    head_start_ns: int
+    @property
+    def head_start_ns(self) -> int: ...
 
     def agent(self, root: CheckpointRoot) -> HostAgent: ...
 
-    def begin(self, doc: CheckpointRecord, plan: StudyPlan, root: CheckpointRoot) -> None:
+    def begin(self, doc: CheckpointRecord) -> None:
         """Add to the record what is known of the hosts, before anything is saved."""
 
     def end(self, doc: CheckpointRecord) -> None:
         """The same, when everything has been measured, or has failed."""
+
+    def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
+        """Raises UsageError if a host does not see what this one writes there."""
+
+    def rendezvous(self) -> str:
+        """Where ranks that save together meet; empty: in a file of this host."""
 
     def crew(self, plan: StudyPlan, root: CheckpointRoot) -> AbstractContextManager[Crew]:
         """The crew of all ranks, which has not been started."""
@@ -46,11 +53,17 @@ class RanksHere:
     def agent(self, root: CheckpointRoot) -> HostAgent:
         return HostAgent(root.storage)
 
-    def begin(self, doc: CheckpointRecord, plan: StudyPlan, root: CheckpointRoot) -> None:
+    def begin(self, doc: CheckpointRecord) -> None:
         return
 
     def end(self, doc: CheckpointRecord) -> None:
         return
+
+    def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
+        return
+
+    def rendezvous(self) -> str:
+        return ""
 
     @contextmanager
     def crew(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:

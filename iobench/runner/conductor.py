@@ -133,7 +133,7 @@ class _Conductor:
 
     def __init__(self, crew: Crew, handler: Handler) -> None:
         self.crew, self.handler = crew, handler
-        self.working = list(range(crew.world))  # that have not sent their last message
+        self.working = list(crew.ranks)  # that have not sent their last message
         self.waiting: dict[int, Point] = {}
 
     def serve(self) -> None:

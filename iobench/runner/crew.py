@@ -47,9 +47,9 @@ fork = multiprocessing.get_context("fork")
 
 
 class Crew(Protocol):
-    """The ranks of a task, numbered from 0 to ``world`` - 1."""
+    """The ranks of a task, or those of them whose parent this process is."""
 
-    world: int
+    ranks: range
 
     def start(self) -> None:
         """Start all ranks."""
@@ -88,6 +88,7 @@ class ForkedCrew:
     """
 
     def __init__(self, count: int, task: Task, *, first: int = 0, world: int | None = None) -> None:
+        self.ranks = range(first, first + count)
         self.world = count if world is None else world
         self.first = first
         self._pipes = [fork.Pipe() for _ in range(count)]

@@ -30,6 +30,7 @@ from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES
 from .calibration.findmax import begin_search, check_search, find_max
 from .calibration.windows import Windows, again, measure_again, plan_windows
+from .checkpoint_ranks import StudyRanks
 from .confirm import NOTHING, Confirm, Turns, applicable
 from .directory import new_directory, write_document
 from .facts import add_changes, add_loader_facts, add_work, begin_record, shard_versions
@@ -65,11 +66,18 @@ class Options:
 class Across(Protocol):
     """The other hosts of a run that is measured on many."""
 
+    @property
+    def saves(self) -> StudyRanks:
+        """The ranks of all hosts that save checkpoints."""
+
     def attach(self, bench: Bench) -> None:
         """Make the bench measure on all hosts."""
 
     def begin(self, doc: TrainingRecord, plan: Plan) -> None:
         """Add to the record what is known of the hosts before anything is measured."""
+
+    def prepare(self) -> None:
+        """Prepare on the other hosts what the loader needs."""
 
     def end(self, doc: TrainingRecord, plan: Plan) -> None:
         """The same, when everything has been measured, or has failed."""
@@ -96,7 +104,11 @@ def run(
         check_search(plan.workload)
     with (
         reading(plan.home, plan.manifest, verb="run", break_dead=options.break_lock) as lease,
-        saving_to(options.mixed, break_lock=options.break_lock) as saver,
+        saving_to(
+            options.mixed,
+            break_lock=options.break_lock,
+            ranks=across.saves if across is not None else None,
+        ) as saver,
         ExitStack() as held,
     ):
         return _measure(plan, options, progress, Others(lease), saver, held, across)
@@ -152,6 +164,8 @@ def _measure(
                 f"the samples that loader '{plan.workload.loader.kind}' delivers",
             ):
                 add_loader_facts(doc, prepare_library(plan, held, proof=options.prove))
+                if across is not None:
+                    across.prepare()
         windows = plan_windows(options.calibration_s, plan.repetitions)
         if options.calibration_s > 0:
             _calibrate(bench, windows, doc, progress)

@@ -14,10 +14,9 @@ from ..checkpoint.catalog import CheckpointRoot
 from ..errors import IobenchError
 from ..schema.checkpoint import Study
 from ..storage.locks.lock import Lease
-from .agent import HostAgent
 from .checkpoint import StudyJob, begin_study, with_leftovers
 from .checkpoint_plan import StudyPlan
-from .checkpoint_ranks import rank_maker
+from .checkpoint_ranks import RanksHere, StudyRanks, rank_maker
 from .conductor import Script
 from .directory import storage_facts
 from .phase import Saving
@@ -43,25 +42,28 @@ class Mixed:
 
 
 @contextmanager
-def saving_to(mixed: Mixed | None, *, break_lock: bool) -> Iterator[Saver | None]:
+def saving_to(
+    mixed: Mixed | None, *, break_lock: bool, ranks: StudyRanks | None = None
+) -> Iterator[Saver | None]:
     """Claim the target of a run's checkpoints, and lock it exclusively; None without a target.
 
-    Raises TargetRefusedError, also TargetHeldError if another process saves there.
+    ``ranks``: those that save, if they are not all on this host. Raises TargetRefusedError, also
+    TargetHeldError if another process saves there.
     """
     if mixed is None:
         yield None
         return
     root = CheckpointRoot.open(mixed.plan.url)
     with root.held("run", break_lock=break_lock) as lease:
-        yield Saver(mixed, root, lease)
+        yield Saver(mixed, root, lease, ranks or RanksHere())
 
 
 class Saver:
     """The checkpoints of one run, in a target that the run holds (see ``saving_to``)."""
 
-    def __init__(self, mixed: Mixed, root: CheckpointRoot, lease: Lease) -> None:
+    def __init__(self, mixed: Mixed, root: CheckpointRoot, lease: Lease, ranks: StudyRanks) -> None:
         self.plan, self.every = mixed.plan, mixed.every
-        self.root, self._lease = root, lease
+        self.root, self._lease, self.ranks = root, lease, ranks
         self._before = root.last_number()
         self._phases = 0
         self.study: Study = begin_study(mixed.plan, Study)
@@ -69,9 +71,13 @@ class Saver:
         self.study.storage = storage_facts(root.storage)
 
     def alone(self, progress: Progress) -> None:
-        """Save a few times while nothing else runs."""
+        """Save a few times while nothing else runs.
+
+        Raises UsageError if the ranks' hosts do not all see the target.
+        """
+        self.ranks.check_place(self.plan, self.root)
         quiet = self.study.model_copy(update={"saves": []})
-        job = StudyJob(self.plan, self.root, HostAgent(self.root.storage), quiet)
+        job = StudyJob(self.plan, self.root, self.ranks.agent(self.root), quiet, self.ranks)
 
         def script() -> Script:
             for number in range(1, ALONE + 1):
@@ -91,11 +97,15 @@ class Saver:
         Raises TargetLostError if another process has taken the target over.
         """
         self._lease.check()
-        with rank_maker(self.plan, self.root) as make:
+        rendezvous = self.ranks.rendezvous()
+        with rank_maker(self.plan, self.root, rendezvous) as make:
             book = SaveBook(self.root, self.plan.spec, self.study.saves if recorded else [])
+            book.head_start_ns = self.ranks.head_start_ns
             self._phases += 1
             first = self._before + self._phases * _STRIDE
-            yield Saving(every=self.every, first=first, book=book, saver=make)
+            yield Saving(
+                every=self.every, first=first, book=book, saver=make, rendezvous=rendezvous
+            )
             self.root.keep(self.plan.spec.keep, above=self._before)
 
     def end(self, failure: IobenchError | None) -> IobenchError | None:

@@ -70,13 +70,15 @@ class Saving:
     """Checkpoints while loading: after every ``every`` steps, all ranks wait and save together.
 
     ``first``: the number before that of the first save, so that the saves of each repetition have
-    different numbers.
+    different numbers. ``book``: None on a host that does not record the saves. ``rendezvous``: see
+    ``StudyRanks``.
     """
 
     every: int
     first: int
-    book: SaveBook
+    book: SaveBook | None
     saver: Callable[[Link], CheckpointRank]  # made in the rank's process
+    rendezvous: str = ""
 
 
 @dataclass

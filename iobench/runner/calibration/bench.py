@@ -109,6 +109,9 @@ class Bench:
             self._copy = make_copy(self.plan, max_bytes, self.held)
         return self._copy
 
+    def is_copy(self, storage: object) -> bool:
+        return self._copy is not None and storage is self._copy.storage
+
     @cached_property
     def delivered(self) -> Indices:
         """Bytes of each sample when it reaches the training process."""

@@ -6,24 +6,27 @@ It starts the ranks of its host for each phase, and empties or fills its page ca
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from ...measure.resources import Snapshot
-from ..agent import CacheState, HostAgent
+from ..agent import change_cache
 from ..cache import cached_keys
 from ..calibration.bench import Bench
+from ..phase import Saving
+from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
-from .barrier import HostsBarrier, round_trip_s
+from ..third_party import prepare_library
+from .barrier import HostsBarrier, barrier_s
 from .localreads import LocalReads
 from .meeting import Meeting
 from .orders import phase_of
 from .ranked import RankedAgent, Ranks
+from .saving import SavesThere
 from .serving import Asked
-from .words import Ask, Begin, Counted, PhaseOrder
+from .words import Ask, Begin, Counted, SavesOrder
 
 COUNTERS_S = 1.0
 """Time between two messages with the counters of the ranks."""
@@ -32,29 +35,34 @@ COUNTERS_S = 1.0
 class Agent(RankedAgent):
     """The agent of a run. ``bench.parts`` then has the events of the ranks of this host."""
 
-    def __init__(self, meeting: Meeting, bench: Bench) -> None:
+    def __init__(self, meeting: Meeting, bench: Bench, saves: SavesThere | None = None) -> None:
         folder = bench.held.enter_context(TemporaryDirectory(prefix="iobench-curve-"))
         super().__init__(meeting, LocalReads(bench.plan.storage, Path(folder)))
-        self.bench = bench
+        self.bench, self.saves = bench, saves
         self._counted = 0.0
-        self._asked = 0
         self._before: Snapshot | None = None
 
-    def task_of(self, begin: Begin) -> Load:
+    def task_of(self, begin: Begin) -> Load | Checkpoint:
         order = begin.order
-        assert isinstance(order, PhaseOrder), "a run was agreed on"
         self.bench.plan.storage.close()  # the ranks inherit no file that a curve has opened
-        phase = phase_of(order, self.bench)
+        if isinstance(order, SavesOrder):
+            return Checkpoint(self._saves.maker(order.rendezvous))
+        saving = None
+        if (saves := order.saves) is not None:
+            make = self._saves.maker(saves.rendezvous)
+            saving = Saving(every=saves.every, first=saves.first, book=None, saver=make)
+        phase = phase_of(order, self.bench, saving)
         barrier = None
-        if phase.in_step and len(begin.hosts) > 1:
+        if begin.barrier_port:
             barrier = HostsBarrier(
-                self.meeting.launch,
-                str(order.number),
-                me=self.meeting.launch.index,
-                hosts=begin.hosts,
-                offset_ns=begin.offset_ns,
+                self.meeting, begin.barrier_port, order.number, offset_ns=begin.offset_ns
             )
         return Load(phase, barrier)
+
+    @property
+    def _saves(self) -> SavesThere:
+        assert self.saves is not None, "a run without checkpoints was agreed on"
+        return self.saves
 
     def turn(self) -> None:
         """Also send the counters of the ranks from time to time."""
@@ -72,7 +80,8 @@ class Agent(RankedAgent):
     def keep(self, ranks: Ranks) -> None:
         """Keep the events of a phase that has ended, for this host's part of the results."""
         order = ranks.order
-        assert isinstance(order, PhaseOrder)
+        if isinstance(order, SavesOrder):
+            return
         self.bench.parts += [
             (order.name, order.repetition, rank, recorded.columns)
             for rank, recorded in sorted(ranks.kept.items())
@@ -94,19 +103,14 @@ class Agent(RankedAgent):
                 return True
             case "used":
                 return agent.used_since(self._before) if self._before is not None else None
+            case "tried":
+                return list(plan.tried)
+            case "prepare":
+                prepare_library(plan, self.bench.held, proof=False)
+                return True
+            case "text":
+                return self._saves.text(*ask.keys)
             case "barrier":
-                self._asked += 1
-                return round_trip_s(
-                    self.meeting.launch,
-                    self.meeting.store,
-                    f"rounds/{self._asked}",
-                    hosts=range(self.meeting.launch.hosts),
-                )
+                return barrier_s(self.meeting, ask.port)
             case _:
                 return change_cache(agent, ask.what, cached_keys(plan))
-
-
-def change_cache(agent: HostAgent, what: str, keys: Sequence[str]) -> CacheState:
-    """``empty``, ``fill``, or only look at the page cache of this host."""
-    change = {"empty": agent.empty_cache, "fill": agent.fill_cache}.get(what, agent.cache_state)
-    return change(keys)

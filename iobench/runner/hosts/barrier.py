@@ -1,133 +1,260 @@
 """The barrier at which the ranks of several hosts wait for each other after each step.
 
-On each host it is ``StepBarrier``. The last rank of a host to arrive sets a key in the store with
-the latest nominal end of the host's ranks, waits for the keys of all other hosts, and opens the
-barrier of its host for the latest of all of them. Nominal ends are on the controller's clock.
+On each host it is ``StepBarrier``. The last rank of a host to arrive tells the controller the
+latest nominal end of the host's ranks. When the last host has arrived, the controller tells all of
+them the latest end of all, for which each host opens its barrier. So a barrier costs a host one
+round trip to the controller. Nominal ends are on the controller's clock.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import hmac
+import os
+import select
+import selectors
+import socket
+import struct
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 from ...errors import WorkerError
 from ..barrier import StepBarrier
 from ..task import Flag
-from .launch import Launch
-from .store import Store
+from .meeting import Meeting, listen
+from .wire import watch_silence
 
 _LOOK_S = 0.2
 """How often a host that waits looks whether it is to stop."""
 
 _LOST_S = 10.0
-"""How long a rank that has lost the store waits for its agent to stop it."""
+"""How long a rank that has lost the controller waits for its agent to stop it."""
 
-_EPOCH, _STEP = 0, 1
-"""Places in the memory of the ranks of this host; then one for each host: in which epoch, counted
-from 1, it is not or no longer."""
+_JOIN, _ARRIVE, _LEAVE = 1, 2, 3
+_MEASURED = 0
+"""Stands for a phase, whose numbers begin at 1, while the cost of a barrier is measured: all hosts
+take part."""
+_SAID = struct.Struct("!5q")  # what, phase, epoch, host, nominal end in nanoseconds
+_ANSWER = struct.Struct("!q")  # the latest nominal end of all hosts; 0 for who has joined
 
-_LEFT = "left"
+
+# At the controller
+
+
+@dataclass
+class _Epoch:
+    """The hosts that take part in the steps of an epoch, and who has arrived at this one."""
+
+    members: set[int]
+    waiting: dict[int, tuple[socket.socket, int]] = field(default_factory=dict)
+
+
+class BarrierServer:
+    """Lets the ranks of all hosts meet: a thread of the controller, until it is closed.
+
+    Whoever connects must know the secret of the meeting, and is not answered otherwise.
+    """
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._token = meeting.hosts[0].token.encode()
+        self._listener = listen()
+        self.port: int = self._listener.getsockname()[1]
+        self._hosts = len(meeting.hosts)
+        self._epochs: dict[tuple[int, int], _Epoch] = {}
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="barrier", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed = True
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector, self._listener:
+            selector.register(self._listener, selectors.EVENT_READ)
+            try:
+                while not self._closed:
+                    for key, _ in selector.select(_LOOK_S):
+                        if key.fileobj is self._listener:
+                            with suppress(OSError):
+                                connected, _ = self._listener.accept()
+                                watch_silence(connected)
+                                selector.register(connected, selectors.EVENT_READ, bytearray())
+                        elif not self._read(key.fileobj, key.data):  # type: ignore[arg-type]
+                            selector.unregister(key.fileobj)
+                            key.fileobj.close()  # type: ignore[union-attr]
+            finally:
+                for key in list(selector.get_map().values()):
+                    key.fileobj.close()  # type: ignore[union-attr]
+
+    def _read(self, connected: socket.socket, unread: bytearray) -> bool:
+        """Take what has come; False: the connection is over."""
+        try:
+            if not (more := connected.recv(4096)):
+                return False
+            unread += more
+            size = len(self._token) + _SAID.size
+            while len(unread) >= size:
+                token = bytes(unread[: len(self._token)])
+                if not hmac.compare_digest(token, self._token):
+                    return False
+                self._hear(connected, *_SAID.unpack(unread[len(self._token) : size]))
+                del unread[:size]
+        except OSError:
+            return False
+        return True
+
+    def _hear(
+        self, connected: socket.socket, what: int, phase: int, number: int, host: int, end_ns: int
+    ) -> None:
+        everyone = range(self._hosts if phase == _MEASURED else 0)
+        epoch = self._epochs.setdefault((phase, number), _Epoch(set(everyone)))
+        if what == _JOIN:
+            epoch.members.add(host)
+            connected.sendall(_ANSWER.pack(0))
+            return
+        if what == _LEAVE:
+            epoch.members.discard(host)
+        else:
+            epoch.waiting[host] = connected, end_ns
+        if epoch.waiting and epoch.waiting.keys() >= epoch.members:
+            answer = _ANSWER.pack(max(end for _, end in epoch.waiting.values()))
+            waiting, epoch.waiting = epoch.waiting, {}
+            for other, _ in waiting.values():
+                with suppress(OSError):  # that host is lost, which its agent's silence tells
+                    other.sendall(answer)
+        if not epoch.members:
+            del self._epochs[phase, number]
+
+
+# On each host
+
+
+class BarrierClient:
+    """A connection of one process to the controller's ``BarrierServer``.
+
+    Raises WorkerError from all its methods if the controller is lost.
+    """
+
+    def __init__(self, meeting: Meeting, port: int) -> None:
+        self._where = f"{meeting.hosts[0].label} at {meeting.launch.address}:{port}"
+        self._token, self._host = meeting.hosts[0].token.encode(), meeting.launch.index
+        with self._or_lost():
+            self._connected = socket.create_connection((meeting.launch.address, port), _LOST_S)
+            watch_silence(self._connected)
+            self._connected.settimeout(_LOST_S)
+
+    def join(self, phase: int, epoch: int) -> None:
+        """Take part in the steps of this epoch; when this returns, the controller knows it."""
+        self._say(_JOIN, phase, epoch)
+        while self.answer() is None:
+            pass
+
+    def arrive(self, phase: int, epoch: int, end_ns: int) -> None:
+        """Arrive at a step's barrier; ``answer`` then returns the latest end of all hosts."""
+        self._say(_ARRIVE, phase, epoch, end_ns)
+
+    def leave(self, phase: int, epoch: int) -> None:
+        self._say(_LEAVE, phase, epoch)
+
+    def answer(self, timeout_s: float = _LOOK_S) -> int | None:
+        """What the controller answers, in nanoseconds; None if it does not do so in this time."""
+        with self._or_lost():
+            looked = select.poll()
+            looked.register(self._connected, select.POLLIN)
+            if not looked.poll(1e3 * timeout_s):
+                return None
+            found = self._connected.recv(_ANSWER.size, socket.MSG_WAITALL)
+            if len(found) < _ANSWER.size:
+                raise OSError("the connection was closed")
+        end_ns: int = _ANSWER.unpack(found)[0]
+        return end_ns
+
+    def close(self) -> None:
+        self._connected.close()
+
+    def _say(self, what: int, phase: int, epoch: int, end_ns: int = 0) -> None:
+        said = self._token + _SAID.pack(what, phase, epoch, self._host, end_ns)
+        with self._or_lost():
+            self._connected.sendall(said)
+
+    @contextmanager
+    def _or_lost(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise WorkerError(
+                f"the barrier of the hosts, which {self._where} keeps, was lost: "
+                f"{error.strerror or error}",
+                remedy="see the output of iobench on host 0",
+            ) from None
 
 
 class HostsBarrier(StepBarrier):
-    """Made before the ranks of this host are forked. ``launch``: where the store is.
+    """Made before the ranks of this host are forked. ``port``: of the controller's server.
 
-    ``name``: of the phase, in the store. ``me``: this host, and ``hosts``: all that have ranks.
-    ``offset_ns``: how far this host's clock is ahead of the controller's. Raises WorkerError from
-    its methods if the store is lost.
+    ``phase``: its number in the run. ``offset_ns``: how far this host's clock is ahead of the
+    controller's. Raises WorkerError from its methods if the controller is lost.
     """
 
-    def __init__(
-        self, launch: Launch, name: str, *, me: int, hosts: Sequence[int], offset_ns: int
-    ) -> None:
+    def __init__(self, meeting: Meeting, port: int, phase: int, *, offset_ns: int) -> None:
         super().__init__()
-        self._launch, self._name, self._me = launch, name, me
-        self._others = [host for host in hosts if host != me]
+        self._meeting, self._port, self._phase = meeting, port, phase
         self._offset_ns = offset_ns
-        fork = multiprocessing.get_context("fork")
-        count = 2 + len(self._others)
-        self._met = memoryview(fork.RawArray("q", count)).cast("B").cast("q")
-        self._opened: Store | None = None
+        self._opened: tuple[int, BarrierClient] | None = None
 
     @property
-    def _store(self) -> Store:
+    def _client(self) -> BarrierClient:
         """Of this process alone: each rank opens a connection before its first step."""
-        if self._opened is None:
-            self._opened = Store(self._launch)
-        return self._opened
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = os.getpid(), BarrierClient(self._meeting, self._port)
+        return self._opened[1]
 
     def join(self, epoch: int, stopped: Flag) -> None:
-        self._store.set(self._key(epoch, "in", self._me), "1")
+        self._client.join(self._phase, epoch)
         super().join(epoch, stopped)
 
-    def _key(self, epoch: int, step: int | str, host: int) -> str:
-        return f"barrier/{self._name}/{epoch}/{step}/{host}"
-
     def _agree(self, epoch: int, stopped: Flag) -> bool:
+        """Meet the other hosts at the end of a step; False: the rank is to stop."""
         try:
-            return self._meet(epoch, stopped)
+            self._client.arrive(self._phase, epoch, self._latest() - self._offset_ns)
+            while (latest := self._client.answer()) is None:
+                if stopped.value:
+                    return False
         except WorkerError as error:
-            # The store ends with the controller, whose loss this host's agent notices, too. Then
-            # the ranks are stopped, and what they recorded is kept.
+            # This host's agent notices that the controller is lost, too. Then the ranks are
+            # stopped, and what they recorded is kept.
             deadline = time.monotonic() + _LOST_S
             while not stopped.value:
                 if time.monotonic() > deadline:
                     raise error
                 time.sleep(0.05)
             return False
-
-    def _meet(self, epoch: int, stopped: Flag) -> bool:
-        """Meet the other hosts at the end of a step; False: the rank is to stop."""
-        step = self._next_step(epoch)
-        latest = self._latest() - self._offset_ns
-        self._store.set(self._key(epoch, step, self._me), str(latest))
-        present = [
-            place for place, _ in enumerate(self._others) if self._met[2 + place] != epoch + 1
-        ]
-        keys = [self._key(epoch, step, self._others[place]) for place in present]
-        found: list[str] | None = []
-        while keys and not (found := self._store.get(keys, _LOOK_S)):
-            if stopped.value:
-                return False
-        for place, said in zip(present, found or [], strict=True):
-            if said == _LEFT:
-                self._met[2 + place] = epoch + 1
-            else:
-                latest = max(latest, int(said))
         self._set_latest(latest + self._offset_ns)
-        if step >= 2:  # every host has read the keys of two steps ago
-            self._store.delete(self._key(epoch, step - 2, self._me))
         return True
 
-    def _next_step(self, epoch: int) -> int:
-        """The number of this opening in its epoch; the first one finds out who takes part."""
-        if self._met[_EPOCH] != epoch + 1:
-            self._met[_EPOCH], self._met[_STEP] = epoch + 1, 0
-            for place, host in enumerate(self._others):
-                if not self._store.has(self._key(epoch, "in", host)):
-                    self._met[2 + place] = epoch + 1
-        step = self._met[_STEP]
-        self._met[_STEP] = step + 1
-        return step
-
     def _end(self, epoch: int) -> None:
-        with suppress(WorkerError):  # without a store, nobody waits for this host
-            self._store.set(self._key(epoch, self._next_step(epoch), self._me), _LEFT)
+        with suppress(WorkerError):  # without a controller, nobody waits for this host
+            self._client.leave(self._phase, epoch)
 
 
-def round_trip_s(
-    launch: Launch, store: Store, name: str, *, hosts: Sequence[int], rounds: int = 100
-) -> float:
-    """The median seconds of a barrier of all hosts that arrive at once, over ``rounds`` of it."""
+def barrier_s(meeting: Meeting, port: int, *, rounds: int = 100) -> float:
+    """The median seconds of a barrier of all hosts that arrive at once, over ``rounds`` of it.
+
+    All hosts call it at about the same time. The first round waits for the last of them.
+    """
+    client = BarrierClient(meeting, port)
     took: list[float] = []
-    for number in range(rounds):
-        began = time.monotonic()
-        store.set(f"{name}/{number}/{launch.index}", "1")
-        while store.get([f"{name}/{number}/{host}" for host in hosts], _LOOK_S) is None:
-            pass
-        took.append(time.monotonic() - began)
-        if number >= 2:
-            store.delete(f"{name}/{number - 2}/{launch.index}")
-    return sorted(took)[len(took) // 2]
+    try:
+        for _ in range(1 + rounds):
+            began = time.monotonic()
+            client.arrive(_MEASURED, 0, 0)
+            while client.answer() is None:
+                pass
+            took.append(time.monotonic() - began)
+        client.leave(_MEASURED, 0)
+    finally:
+        client.close()
+    return sorted(took[1:])[rounds // 2]

@@ -14,10 +14,10 @@ from ...measure.nfs import MountStats
 from ...measure.resources import Snapshot
 from ...schema.host import Host
 from ...storage.base import Storage
-from ..agent import CacheState, HostAgent, Used
+from ..agent import CacheState, HostAgent, Used, change_cache
 from ..fetches import FetchCounter
 from ..plan import Plan
-from .agent import change_cache
+from .barrier import BarrierServer
 from .clock import ECHOES, Clock, Echo
 from .meeting import Joined, Meeting
 from .wire import Wire
@@ -124,7 +124,14 @@ class Control:
             Peer(host, wire) for host, wire in zip(meeting.hosts[1:], meeting.wires, strict=True)
         ]
         self.phases = 0
-        self.barrier_s: float | None = None
+        self._barriers: BarrierServer | None = None
+
+    @property
+    def barrier_port(self) -> int:
+        """Where ranks of all hosts meet after each step: a server that begins when first used."""
+        if self._barriers is None:
+            self._barriers = BarrierServer(self.meeting)
+        return self._barriers.port
 
     def share(self, accelerators: int) -> list[range]:
         """The ranks of each host, numbered through, if there are so many in all.
@@ -203,6 +210,9 @@ class Control:
 
     def say_bye(self, code: int, why: str = "") -> None:
         """End the run on all hosts that are not lost."""
+        if self._barriers is not None:
+            self._barriers.close()
+            self._barriers = None
         for peer in self.peers:
             try:
                 peer.send(Bye(code, why))

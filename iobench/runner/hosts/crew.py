@@ -56,7 +56,10 @@ def taking_part(shares: Sequence[range]) -> tuple[int, ...]:
 
 
 def begins_of(
-    control: Control, order: PhaseOrder | SavesOrder, shares: Sequence[range]
+    control: Control,
+    order: PhaseOrder | SavesOrder,
+    shares: Sequence[range],
+    barrier_port: int = 0,
 ) -> dict[Peer, Begin]:
     """What tells each of the other hosts to start its ranks."""
     return {
@@ -65,7 +68,7 @@ def begins_of(
             first=share.start,
             count=len(share),
             offset_ns=peer.clock.there(now := time.monotonic_ns()) - now,
-            hosts=taking_part(shares),
+            barrier_port=barrier_port,
         )
         for peer, share in zip(control.peers, shares[1:], strict=True)
         if share
@@ -89,14 +92,13 @@ class HostsRanks:
         control.phases += 1
         shares = control.share(phase.accelerators)
         hosts = taking_part(shares)
+        port = control.barrier_port if phase.in_step and len(hosts) > 1 else 0
         barrier = None
-        if phase.in_step and len(hosts) > 1 and shares[0]:
-            barrier = HostsBarrier(
-                control.meeting.launch, str(control.phases), me=0, hosts=hosts, offset_ns=0
-            )
+        if port and shares[0]:
+            barrier = HostsBarrier(control.meeting, port, control.phases, offset_ns=0)
         task = Load(phase, barrier)
-        order = order_of(phase, control.phases, self.bench.copy_bytes)
-        begins = begins_of(control, order, shares)
+        order = order_of(phase, control.phases, self.bench)
+        begins = begins_of(control, order, shares, port)
         local = ForkedCrew(len(shares[0]), task, first=0, world=phase.accelerators)
         return task, HostsCrew(control, local, begins, task.counters)
 
@@ -112,7 +114,7 @@ class HostsCrew:
         counters: Counters | None = None,
     ) -> None:
         self.control = control
-        self.world = local.world
+        self.ranks = range(local.world)
         self.local, self.counters = local, counters
         self._begins = begins
         self._peers = {

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...errors import HostLostError, InterruptedRun, UsageError
 from ...schema.record import TrainingRecord
-from ...schema.workload import OWN_LOADER
 from ..agent import HostAgent
 from ..calibration.bench import Bench
 from ..curve.places import Places
 from ..experiment import Options, run
+from ..mixed import Mixed
 from ..plan import Plan
 from ..progress import Progress
+from ..user_loader import is_user
 from .agent import Agent
-from .barrier import round_trip_s
+from .barrier import barrier_s
 from .control import Control, HostsAgent, led
 from .crew import HostsRanks
 from .facts import known_hosts, same_machines
@@ -25,6 +27,7 @@ from .localreads import LocalReads
 from .meeting import Meeting
 from .part import with_part
 from .reads import HostsReader
+from .saving import HostsSaves, SavesThere, same_of_study
 from .serving import error_of
 from .words import Ask
 
@@ -42,28 +45,37 @@ def share_of(accelerators: int, hosts: int) -> int:
     return each
 
 
-def check_supported(plan: Plan, options: Options) -> None:
+def check_supported(plan: Plan) -> None:
     """Raise UsageError for what can't be measured over many hosts yet."""
-    if plan.workload.loader.kind != OWN_LOADER:
-        what = f"the loader '{plan.workload.loader.kind}'"
-    elif options.mixed is not None:
-        what = "a run with checkpoints"
-    elif plan.workload.accelerator.gradient_sync == "ddp":
-        what = "the exchange of gradients (accelerator.gradient_sync=ddp)"
-    else:
-        return
-    raise UsageError(f"{what} can't be measured over many hosts yet", remedy="measure it on one")
+    if plan.workload.accelerator.gradient_sync == "ddp":
+        raise UsageError(
+            "the exchange of gradients (accelerator.gradient_sync=ddp) can't be measured over many "
+            "hosts yet",
+            remedy="measure it on one",
+        )
 
 
-def same_of(plan: Plan) -> dict[str, str]:
-    """What must be the same on all hosts."""
+def same_of(plan: Plan, mixed: Mixed | None) -> dict[str, str]:
+    """What must be the same on all hosts. ``mixed``: the checkpoints during the run."""
     header = plan.manifest.header.model_dump_json()
-    return {
+    saves = {}
+    if mixed is not None:
+        saves = same_of_study(mixed.plan) | {"checkpoint-every": str(mixed.every)}
+    return saves | {
         "verb": "run",
         "data": plan.home.url,
         "dataset": hashlib.sha256(header.encode()).hexdigest(),
-        "workload": hashlib.sha256(plan.workload.model_dump_json().encode()).hexdigest(),
+        "workload": hashlib.sha256(_settings(plan).encode()).hexdigest(),
     }
+
+
+def _settings(plan: Plan) -> str:
+    """The workload, without what each host has found out for itself: the controller's counts."""
+    workload = plan.workload
+    if plan.engine_choice:
+        reader = workload.reader.model_copy(update={"engine": "auto"})
+        workload = workload.model_copy(update={"reader": reader})
+    return workload.model_dump_json()
 
 
 # The controller
@@ -74,6 +86,7 @@ class HostsJob:
 
     def __init__(self, control: Control) -> None:
         self.control = control
+        self.saves = HostsSaves(control)
 
     def attach(self, bench: Bench) -> None:
         """Give the bench the agents and the ranks of all hosts."""
@@ -98,6 +111,10 @@ class HostsJob:
         if plan.workload.accelerator.sync == "step":
             doc.job.barrier_s = self._barrier_s()
 
+    def prepare(self) -> None:
+        """Let the other hosts prepare what a loader library needs, now that this one has it."""
+        self.control.ask(Ask("prepare"), bool, lambda: True)
+
     def end(self, doc: TrainingRecord, plan: Plan) -> None:
         """Measure the clocks a last time, and record them; a lost host keeps what is known."""
         try:
@@ -107,13 +124,9 @@ class HostsJob:
         self._tell(doc, plan)
 
     def _barrier_s(self) -> float:
-        meeting = self.control.meeting
-        hosts = range(len(meeting.hosts))
-
-        def mine() -> float:
-            return round_trip_s(meeting.launch, meeting.store, "rounds/1", hosts=hosts)
-
-        return max(self.control.ask(Ask("barrier"), float, mine))
+        meeting, port = self.control.meeting, self.control.barrier_port
+        ask = Ask("barrier", port=port)
+        return max(self.control.ask(ask, float, lambda: barrier_s(meeting, port)))
 
     def _tell(self, doc: TrainingRecord, plan: Plan) -> None:
         doc.job.hosts = known_hosts(self.control, plan.accelerators)
@@ -126,8 +139,12 @@ def run_as_controller(
     """Run the plan on all hosts, and then let the others go. Raises as ``experiment.run``."""
 
     def act() -> tuple[TrainingRecord, Path]:
-        check_supported(plan, options)
-        return run(plan, options, progress, across=HostsJob(control))
+        check_supported(plan)
+        plan_of_all = plan
+        if is_user(plan.workload):
+            tried = control.ask(Ask("tried"), list, lambda: list(plan.tried))
+            plan_of_all = replace(plan, tried=[rank for host in tried for rank in host])
+        return run(plan_of_all, options, progress, across=HostsJob(control))
 
     return led(control, act)
 
@@ -135,14 +152,21 @@ def run_as_controller(
 # Another host
 
 
-def serve(meeting: Meeting, plan: Plan, results: Path, command: Sequence[str] = ()) -> None:
+def serve(
+    meeting: Meeting,
+    plan: Plan,
+    mixed: Mixed | None,
+    results: Path,
+    command: Sequence[str] = (),
+) -> None:
     """Take part in the run as a host that is not the controller, until it ends.
 
     Where the run ends early, this host's part of it is kept in a directory in ``results``. Raises
     the error with which the run has ended.
     """
     bench = Bench(plan=plan, agent=HostAgent(plan.storage), directory=results, seconds=0.0)
-    agent = Agent(meeting, bench)
+    saves = SavesThere(meeting, mixed.plan) if mixed is not None else None
+    agent = Agent(meeting, bench, saves)
     with bench.held:
         try:
             bye = agent.serve()

@@ -72,6 +72,12 @@ class Meeting:
         """Of all hosts together."""
         return sum(host.accelerators for host in self.hosts)
 
+    @property
+    def here(self) -> range:
+        """The ranks of this host, numbered through all hosts."""
+        first = sum(host.accelerators for host in self.hosts[: self.launch.index])
+        return range(first, first + self.hosts[self.launch.index].accelerators)
+
 
 def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meeting:
     """Join the job as the host that ``launch`` names, and wait until all others have joined.
@@ -83,7 +89,7 @@ def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meet
         interrupted_with_parent()
     deadline = time.monotonic() + within_s
     controls = launch.index == 0
-    listener = _listen() if controls else None
+    listener = listen() if controls else None
     try:
         store = Store(launch, serve=controls and not launch.shared, timeout_s=within_s)
         me = Joined(
@@ -164,7 +170,7 @@ def _name() -> str:
 # The connections
 
 
-def _listen() -> socket.socket:
+def listen() -> socket.socket:
     """A socket on all addresses, since only the launcher knows which of them the others use."""
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET

@@ -4,44 +4,47 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ...errors import HostLostError, UsageError
+from ...errors import HostLostError
 from ...load import make_reader
 from ...load.null import AnyReader, NullReader, ReadyReader
-from ...storage.simulated.memory import MemoryStorage
 from ..calibration.bench import Bench
-from ..phase import Phase
-from .words import PhaseOrder, Source
+from ..phase import Phase, Saving
+from .words import PhaseOrder, SavingOrder, Source
 
 _SAME = sorted({each.name for each in fields(Phase)} & {each.name for each in fields(PhaseOrder)})
 
 
-def order_of(phase: Phase, number: int, copy_bytes: int) -> PhaseOrder:
-    """The order for another host to take part in this phase, the run's ``number``-th.
-
-    Raises UsageError for a phase that saves checkpoints.
-    """
-    if phase.saving is not None:
-        raise UsageError("checkpoints during a run can't be saved over several hosts yet")
+def order_of(phase: Phase, number: int, bench: Bench) -> PhaseOrder:
+    """The order for another host to take part in this phase, the run's ``number``-th."""
     same = {name: getattr(phase, name) for name in _SAME}
-    return PhaseOrder(number=number, source=_source(phase.reader), copy_bytes=copy_bytes, **same)
+    saves = None
+    if (saving := phase.saving) is not None:
+        saves = SavingOrder(every=saving.every, first=saving.first, rendezvous=saving.rendezvous)
+    return PhaseOrder(
+        number=number,
+        source=_source(phase.reader, bench),
+        copy_bytes=bench.copy_bytes,
+        saves=saves,
+        **same,
+    )
 
 
-def _source(reader: AnyReader | None) -> Source:
+def _source(reader: AnyReader | None, bench: Bench) -> Source:
     if reader is None:
         return "none"
     if isinstance(reader, NullReader):
         return "nothing"
     if isinstance(reader, ReadyReader):
         return "ready"
-    if isinstance(reader.storage, MemoryStorage):
+    if bench.is_copy(reader.storage):
         return "copy"
     return "bytes" if reader.bytes_only else "stored"
 
 
-def phase_of(order: PhaseOrder, bench: Bench) -> Phase:
+def phase_of(order: PhaseOrder, bench: Bench, saving: Saving | None) -> Phase:
     """The phase that is ordered, over the dataset as this host sees it."""
     same = {name: getattr(order, name) for name in _SAME}
-    return Phase(reader=_reader(order, bench), saving=None, **same)
+    return Phase(reader=_reader(order, bench), saving=saving, **same)
 
 
 def _reader(order: PhaseOrder, bench: Bench) -> AnyReader | None:

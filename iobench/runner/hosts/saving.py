@@ -11,7 +11,7 @@ import hashlib
 import logging
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ...checkpoint.catalog import CheckpointRoot
@@ -25,7 +25,8 @@ from ..agent import CacheState, HostAgent
 from ..checkpoint_plan import StudyPlan
 from ..checkpoint_ranks import rank_maker
 from ..crew import Crew, ForkedCrew
-from ..tasks.checkpoint import Checkpoint
+from ..task import Link
+from ..tasks.checkpoint import Checkpoint, CheckpointRank
 from .control import Control, worst_state
 from .crew import HostsCrew, begins_of, head_start_ns
 from .facts import known_hosts, same_machines
@@ -49,18 +50,20 @@ class HostsSaves:
 
     def __init__(self, control: Control) -> None:
         self.control = control
-        self.head_start_ns = 0  # known when the clocks are
+
+    @property
+    def head_start_ns(self) -> int:
+        """Known when the clocks are."""
+        return head_start_ns(self.control)
 
     def agent(self, root: CheckpointRoot) -> HostAgent:
         return _Agents(self.control, root)
 
-    def begin(self, doc: CheckpointRecord, plan: StudyPlan, root: CheckpointRoot) -> None:
-        """Record who takes part. Raises UsageError if a host does not see the place."""
+    def begin(self, doc: CheckpointRecord) -> None:
         self.control.set_clocks(again=True)
         doc.job.hosts = known_hosts(self.control, doc.job.ranks)
         doc.job.started_by = self.control.meeting.launch.by
         doc.findings += same_machines(doc.job.hosts)
-        self._check_place(plan.url, root)
 
     def end(self, doc: CheckpointRecord) -> None:
         """Measure the clocks a last time, and record them; a lost host keeps what is known."""
@@ -71,7 +74,7 @@ class HostsSaves:
         if doc.job.hosts:
             doc.job.hosts = known_hosts(self.control, doc.job.ranks)
 
-    def _check_place(self, url: str, root: CheckpointRoot) -> None:
+    def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
         """Every host must read there what this one has written, as it was written just now.
 
         It lies where a rank's part of the next checkpoint would, which is removed like any other.
@@ -82,7 +85,7 @@ class HostsSaves:
             step.prepare()
             with root.storage.create(key, size_hint=len(text)) as sink:
                 sink.write(text.encode())
-            found = self.control.ask(Ask("text", keys=(key,)), str, lambda: _text(url, key))
+            found = self.control.ask(Ask("text", keys=(key,)), str, lambda: _text(plan.url, key))
         finally:
             root.remove(step)
         for host, seen in zip(self.control.meeting.hosts, found, strict=True):
@@ -93,17 +96,18 @@ class HostsSaves:
                     remedy="name a place that all hosts share, with the same path on each",
                 )
 
+    def rendezvous(self) -> str:
+        set_interface(self.control.meeting)
+        return f"tcp://{_bracketed(self.control.meeting.launch.address)}:{_free_port()}"
+
     @contextmanager
     def crew(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:
         control = self.control
         control.set_clocks()
-        self.head_start_ns = head_start_ns(control)
         shares = control.share(plan.spec.ranks)
-        launch = control.meeting.launch
-        rendezvous = f"tcp://{_bracketed(launch.address)}:{_free_port()}"
+        rendezvous = self.rendezvous()
         order = SavesOrder(accelerators=plan.spec.ranks, rendezvous=rendezvous)
         begins = begins_of(control, order, shares)
-        set_interface(control.meeting)
         with rank_maker(plan, root, rendezvous) as make:
             local = ForkedCrew(len(shares[0]), Checkpoint(make), first=0, world=plan.spec.ranks)
             yield HostsCrew(control, local, begins)
@@ -128,31 +132,45 @@ class _Agents(HostAgent):
         return worst_state(states)
 
 
+class SavesThere:
+    """What the ranks of a host that is not the controller's save, and where."""
+
+    def __init__(self, meeting: Meeting, plan: StudyPlan) -> None:
+        self.meeting, self.plan = meeting, plan
+        self.root = CheckpointRoot.open(plan.url)
+
+    def maker(self, rendezvous: str) -> Callable[[Link], CheckpointRank]:
+        """As ``rank_maker``; the ranks meet those of the other hosts."""
+        set_interface(self.meeting)
+        # The context only removes a directory in which these ranks do not meet.
+        with rank_maker(self.plan, self.root, rendezvous) as make:
+            return make
+
+    def text(self, key: str) -> str:
+        return _text(self.plan.url, key)
+
+
 class SavesAgent(RankedAgent):
     """The agent of a study, on a host that is not the controller's."""
 
     def __init__(self, meeting: Meeting, plan: StudyPlan) -> None:
         super().__init__(meeting)
-        self.plan = plan
-        self.root = CheckpointRoot.open(plan.url)
+        self.saves = SavesThere(meeting, plan)
 
     def task_of(self, begin: Begin) -> Checkpoint:
         order = begin.order
         assert isinstance(order, SavesOrder), "a study was agreed on"
-        set_interface(self.meeting)
-        # The context only removes a directory in which these ranks do not meet.
-        with rank_maker(self.plan, self.root, order.rendezvous) as make:
-            return Checkpoint(make)
+        return Checkpoint(self.saves.maker(order.rendezvous))
 
     def told(self, ask: Asked) -> object:
-        agent = HostAgent(self.root.storage)
+        agent = HostAgent(self.saves.root.storage)
         match ask:
             case EmptyCacheOf(keys):
                 return agent.empty_cache(keys)
             case Ask(what="host"):
                 return agent.describe()
             case Ask(what="text", keys=(key,)):
-                return _text(self.plan.url, key)
+                return self.saves.text(key)
             case _:
                 return super().told(ask)
 

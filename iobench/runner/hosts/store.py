@@ -89,12 +89,6 @@ class Store:
         except self._errors as error:
             raise self._gone(error) from None
 
-    def delete(self, key: str) -> None:
-        try:
-            self._store.delete_key(self._prefix + key)
-        except self._errors as error:
-            raise self._gone(error) from None
-
     def _gone(self, error: Exception) -> WorkerError:
         return WorkerError(
             f"the store of the hosts at {self.launch.address}:{self.launch.port} was lost: "

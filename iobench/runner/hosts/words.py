@@ -26,6 +26,15 @@ Source = Literal["none", "stored", "bytes", "copy", "nothing", "ready"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SavingOrder:
+    """The checkpoints of a phase; see ``phase.Saving``."""
+
+    every: int
+    first: int
+    rendezvous: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseOrder:
     """A phase as the agent of another host can make it from its own plan; see ``phase.Phase``.
 
@@ -36,6 +45,7 @@ class PhaseOrder:
     number: int
     source: Source
     copy_bytes: int
+    saves: SavingOrder | None
     name: str
     reading: ReaderSpec
     loading: LoaderSpec
@@ -57,7 +67,10 @@ class PhaseOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavesOrder:
-    """The ranks of a checkpoint study. ``rendezvous``: where their writers meet."""
+    """The ranks of a checkpoint study, or the saves alone of a run with checkpoints.
+
+    ``rendezvous``: where the writers of the ranks meet.
+    """
 
     accelerators: int
     rendezvous: str
@@ -83,15 +96,15 @@ class Ping:
 class Begin:
     """Start your ranks of this phase, or of this study: those from ``first`` on, ``count`` of them.
 
-    ``offset_ns``: how far your clock is ahead of the controller's. ``hosts``: the numbers of the
-    hosts that have ranks in it. Answered by Begun, or Refused.
+    ``offset_ns``: how far your clock is ahead of the controller's. ``barrier_port``: where
+    all hosts meet after each step, at the controller; 0: nowhere. Answered by Begun, or Refused.
     """
 
     order: PhaseOrder | SavesOrder
     first: int
     count: int
     offset_ns: int
-    hosts: tuple[int, ...]
+    barrier_port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +136,26 @@ class EndRanks:
 class Ask:
     """Do something once for your host, on the data of the run; answered by Told or Refused.
 
-    ``keys``: the object whose text is asked for.
+    ``keys``: the object whose text is asked for. ``port``: of the barrier that is measured.
     """
 
     what: Literal[
-        "empty", "fill", "state", "counter", "mount", "host", "barrier", "snapshot", "used", "text"
+        "empty",
+        "fill",
+        "state",
+        "counter",
+        "mount",
+        "host",
+        "barrier",
+        "snapshot",
+        "used",
+        "text",
+        "tried",
+        "prepare",
     ]
     direct: bool = False
     keys: tuple[str, ...] = ()
+    port: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
