@@ -18,14 +18,23 @@ from tests.oracle.test_hosts_oracle import PLAIN, make
 from tests.processes import wait_until
 from tests.servers.namespaces import Hosts, Job, hosts
 
-LONG = ("--quiet", "--repeat", "1", "--set", "loader.workers=1")
+LONG = ("--repeat", "1", "--set", "loader.workers=1")
+ENDLESS = ("--calibration", "0s", "--no-knockouts", "--set", "epochs=1000000")
+STEPS = ("--set", "accelerator.kind=emulated", "--set", "accelerator.step_time=20ms")
+SAVES = ("--checkpoint", "llama3-8b", "--checkpoint-scale", "1/8192", "--checkpoint-every", "2")
 
 PHASES = {
     "meeting": ("--calibration", "0s", "--join-within", "20s"),
     "calibration": ("--calibration", "60s"),
-    "epoch": ("--calibration", "0s", "--no-knockouts", "--set", "epochs=1000000"),
+    "knock-outs": (*STEPS, "--calibration", "0.3s", "--set", "epochs=60"),
+    "epoch": ENDLESS,
+    "saves": (*ENDLESS, *SAVES),
+    "search": (*STEPS, "--calibration", "0s", "--no-knockouts", "--find-max"),
 }
 """Words with which a run stays in its phase until it is ended."""
+
+TOLD = {"knock-outs": ", without ", "search": "trying "}
+"""What the first host says in its phase; in the others, its ranks have begun."""
 
 
 @pytest.fixture
@@ -38,9 +47,15 @@ def net(tmp_path: Path) -> Iterator[Hosts]:
 def begun(net: Hosts, folder: Path, phase: str) -> Job:
     """A job in this phase. In the first one, its processes have only begun."""
     words = ("run", "demo", "--data", folder / "data", "--results", folder / "r", *LONG, *PLAIN)
-    job = net.torchrun(*words, *PHASES[phase])
+    to = ("--checkpoint-to", folder / "ckpt") if phase == "saves" else ()
+    job = net.torchrun(*words, *PHASES[phase], *to)
     if phase == "meeting":
         wait_until(lambda: all(each.iobench() for each in job.launched), "iobench did not begin")
+    elif told := TOLD.get(phase):
+        wait_until(lambda: told in job.launched[0].err.read_text(), f"nobody said{told}")
+    elif phase == "saves":  # the first ones are saved alone, and have small numbers
+        steps = folder / "ckpt"
+        wait_until(lambda: any(steps.glob("*1000*")), "no checkpoint was saved between steps")
     else:
         wait_until(lambda: all(ranks_of(each.iobench()) for each in job.launched), "no rank began")
     return job

@@ -7,6 +7,7 @@ limits are low.
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import socket
@@ -26,7 +27,7 @@ from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.record import TrainingRecord, load_run
 from iobench.storage.local.storage import LocalStorage
-from tests.processes import Ended
+from tests.processes import Ended, in_process
 from tests.servers.namespaces import Hosts, hosts, inside
 from tests.servers.nfs import ganesha_v4
 from tests.servers.s3 import BUCKET, ENVIRONMENT, rclone_server
@@ -84,6 +85,12 @@ def record_in(results: Path) -> TrainingRecord:
     doc = load_run(found.parent)
     assert isinstance(doc, TrainingRecord)
     return doc
+
+
+def rate(doc: TrainingRecord) -> float:
+    """samples/s: the median over the repetitions."""
+    rates = [each.samples_per_s for each in doc.job.repetitions]
+    return statistics.median(each for each in rates if each is not None)
 
 
 def rules(doc: TrainingRecord) -> dict[str, str]:
@@ -216,6 +223,33 @@ def test_one_warm_host_among_cold_ones_makes_the_run_invalid(
         assert doc.validity == "invalid"
 
 
+# Sums
+
+
+@pytest.mark.parametrize("cluster", [(2, "s3")], indirect=True)
+def test_the_sum_over_hosts_is_that_of_one_host_with_as_many_ranks(cluster: Cluster) -> None:
+    """The storage's own link is the limit, for the two hosts as for the one."""
+    larger(cluster, samples=2400, mean=40_000)
+    cluster.net.hold(cluster.net.server, LINK)
+    same = ("--repeat", 2, "--set", "accelerator.sync=step", "--accelerators-per-host")
+    one = cluster.run(*same, 4, "--hosts", "here", count=1)
+    two = cluster.run(*same, 2)
+    ratio = rate(two) / rate(one)
+    print(f"two hosts over one with as many ranks: {ratio:.3f}, {rate(two):.0f}, {rate(one):.0f}")
+    assert [sum(epoch.bytes_read for epoch in each.epochs) for each in two.job.repetitions] == [
+        sum(epoch.bytes_read for epoch in each.epochs) for each in one.job.repetitions
+    ]
+    assert ratio == pytest.approx(1, abs=0.05)
+
+
+def larger(cluster: Cluster, *, samples: int, mean: int) -> None:
+    """Let the cluster read a dataset beside which the starts and the queues of links are small."""
+    cluster.url = cluster.url.replace("/demo?", "/larger?")
+    place = cluster.folder / "s3" / "data" / BUCKET / "larger"
+    size = {"distribution": "constant", "mean": mean}
+    make(place, samples=samples, sample_size=size, samples_per_shard=50)
+
+
 # The barrier and the clocks
 
 
@@ -248,13 +282,8 @@ def round_trip_s(net: Hosts) -> float:
     return statistics.median(took)
 
 
-BARRIER_TRIPS = 3
-"""A host whose store is elsewhere waits for the keys, asks for their values, and removes its own
-of before."""
-
-
 @pytest.mark.parametrize("delay_s", [0.002, 0.008])
-def test_a_barrier_costs_its_round_trips(tmp_path: Path, delay_s: float) -> None:
+def test_a_barrier_costs_one_round_trip(tmp_path: Path, delay_s: float) -> None:
     make(tmp_path / "data", samples=80)
     with hosts(2, tmp_path, delay_s=delay_s) as net:
         trip_s = round_trip_s(net)
@@ -267,7 +296,7 @@ def test_a_barrier_costs_its_round_trips(tmp_path: Path, delay_s: float) -> None
     print(f"round trip {1e3 * trip_s:.2f} ms, barrier {1e3 * doc.job.barrier_s:.2f} ms")
     print(f"waits in a step of the run: {[f'{1e3 * each:.2f} ms' for each in waits_s]}")
     assert trip_s == pytest.approx(2 * delay_s, rel=0.25)
-    assert doc.job.barrier_s / trip_s == pytest.approx(BARRIER_TRIPS, rel=0.2)
+    assert doc.job.barrier_s / trip_s == pytest.approx(1, rel=0.2)
     assert max(waits_s) == pytest.approx(doc.job.barrier_s, rel=0.2)
 
 
@@ -289,3 +318,33 @@ def test_the_offset_of_a_clock_is_found_within_its_error(tmp_path: Path, ahead_s
     assert repetition.samples == 80
     # A start that ignored the offset would be late by 1,000 s, or at once.
     assert all((each.start_skew_s or 0.0) < 1 for each in repetition.hosts)
+
+
+# More hosts than were measured
+
+
+@pytest.mark.parametrize("cluster", [(4, "s3")], indirect=True)
+def test_a_fourth_host_is_predicted_from_one_to_three(cluster: Cluster) -> None:
+    """Each host's training takes 4 MB/s, and the storage has 6 MB/s for all of them."""
+    larger(cluster, samples=3000, mean=25_000)
+    cluster.net.hold(cluster.net.server, 6 * MB)
+    changed = ("kind=emulated", "step_time=12500us", "sync=step")
+    words = [word for each in changed for word in ("--set", f"accelerator.{each}")]
+    words += ["--set", "batch_size=2", "--repeat", "1", "--calibration", "2s"]
+    folders = {}
+    for count in (1, 2, 3, 4):
+        cluster.run(*words, count=count)
+        (folders[count],) = (cluster.folder / f"results-{cluster.runs}").iterdir()
+    found = what_if([folders[n] for n in (1, 2, 3)], 4)
+    measured = what_if(list(folders.values()), 4)["measured"]
+    predicted = found["what_if"]["samples_per_s"]
+    errors = {each["hosts"]: each["error"] for each in found["leave_one_out"]}
+    print(f"measured {measured}, predicted {predicted}, errors of those left out {errors}")
+    assert predicted["value"] == pytest.approx(measured[-1]["samples_per_s"], rel=0.05)
+
+
+def what_if(folders: Sequence[Path], count: int) -> Any:
+    """What ``iobench whatif`` answers for so many hosts."""
+    code, out, err = in_process("whatif", *folders, "--hosts", count, "--json")
+    assert code == 0, err
+    return json.loads(out)
