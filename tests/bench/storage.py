@@ -14,6 +14,7 @@ import os
 import resource
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch.utils.data import DataLoader, Dataset
 
 from iobench.analyse.verdict.rebuild import ceiling_from_events
 from iobench.generator import generate
@@ -87,11 +89,17 @@ def through_loader(
     batch: int,
     seconds: float,
     access: str,
+    engine: str = "threads",
 ) -> Figure:
     """A whole loader (rank, workers, transport) over the dataset for some seconds, with an
     accelerator that never waits.
     """
-    reading = ReaderSpec(decode=False, concurrency=concurrency, access=access)  # type: ignore[arg-type]
+    reading = ReaderSpec(
+        decode=False,
+        concurrency=concurrency,
+        access=access,  # type: ignore[arg-type]
+        engine=engine,  # type: ignore[arg-type]
+    )
     loading = LoaderSpec(workers=workers, transport=transport)  # type: ignore[arg-type]
     reader = BatchReader(manifest, LocalStorage(path, direct=direct), reading)
     phase = Phase(
@@ -191,6 +199,173 @@ def _fetch(
         batch=4,
         seconds=seconds,
         access="sequential",
+    )
+
+
+def fetch_large_ring(data: Data, seconds: float) -> Case:
+    """The same shards by io_uring, against the engine of fio that costs the least CPU time."""
+    manifest, path = data.dataset(
+        "large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1
+    )
+
+    def ours() -> Figure:
+        return through_loader(
+            manifest,
+            path,
+            direct=True,
+            transport="null",
+            workers=1,
+            concurrency=4,
+            batch=4,
+            seconds=seconds,
+            access="sequential",
+            engine="io_uring",
+        )
+
+    return Case(
+        "fetch 64 MiB shards, O_DIRECT, engine io_uring",
+        "0.95 x, CPU 1.5 x",
+        ours,
+        lambda: raw(
+            manifest,
+            path,
+            data.root / "fio-large",
+            concurrency=4,
+            seconds=seconds,
+            engine="libaio",
+            sequential=True,
+        ),
+        "fio libaio 4 MiB, 4 in flight",
+    )
+
+
+def windows(data: Data, seconds: float, *, direct: bool, engine: str, in_flight: int = 64) -> Case:
+    """Random windows of 4 KiB, as of tokens or vectors."""
+    manifest, path = data.dataset(
+        "windows",
+        samples=131_072,
+        sample_size={"mean": 4096},
+        format="tokens",
+        samples_per_shard=32_768,
+    )
+    files = [path / key for key in manifest.keys()]  # noqa: SIM118
+    if not direct:
+        in_memory(files)
+
+    def ours() -> Figure:
+        return through_loader(
+            manifest,
+            path,
+            direct=direct,
+            transport="null",
+            workers=1,
+            concurrency=in_flight,
+            batch=1024,
+            seconds=seconds,
+            access="random",
+            engine=engine,
+        )
+
+    place = "O_DIRECT" if direct else "from the page cache"
+    return Case(
+        f"random 4 KiB, {place}, {in_flight} in flight, engine {engine}",
+        "0.9 x",
+        ours,
+        lambda: fio_random(files, seconds, direct=direct, in_flight=in_flight),
+        f"fio io_uring 4 KiB, {in_flight} in flight, one job",
+    )
+
+
+def in_memory(files: Iterable[Path]) -> None:
+    """Have the page cache hold these files."""
+    for file in files:
+        with file.open("rb", buffering=0) as opened:
+            while opened.read(8 * MIB):
+                pass
+
+
+def fio_random(files: list[Path], seconds: float, *, direct: bool, in_flight: int) -> Figure:
+    """fio's random reads by io_uring; it drops no page cache, and keeps no map of what it read."""
+    names = ":".join(map(str, files))
+    words = [
+        *("fio", "--name=random", f"--filename={names}", "--rw=randread", "--bs=4k", "--readonly"),
+        *("--ioengine=io_uring", f"--iodepth={in_flight}", f"--direct={int(direct)}"),
+        *("--time_based", f"--runtime={seconds}", "--norandommap", "--randrepeat=0"),
+        *("--invalidate=0", "--thread", "--file_service_type=random", "--output-format=json"),
+    ]
+    ended = subprocess.run(words, capture_output=True, text=True, check=True)
+    job = json.loads(ended.stdout)["jobs"][0]
+    read, busy = job["read"], (job["usr_cpu"] + job["sys_cpu"]) / 100
+    cpu_s = busy * read["runtime"] / 1e3
+    return Figure(read["bw_bytes"], cpu_s / (read["io_bytes"] / 1e9))
+
+
+class Bare(Dataset[int]):
+    """Files that are opened, read into the same memory, and closed: nothing else."""
+
+    def __init__(self, files: list[Path], largest: int) -> None:
+        self.files = [str(file) for file in files]
+        self.memory = [bytearray(largest)]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+    def __getitem__(self, index: int) -> int:
+        opened = os.open(self.files[index], os.O_RDONLY)
+        try:
+            return os.readv(opened, self.memory)
+        finally:
+            os.close(opened)
+
+
+def small_warm(data: Data, seconds: float, *, workers: int) -> Case:
+    """ResNet-50's files of 115 kB in batches of 400, from the page cache."""
+    manifest, path = data.dataset(
+        "resnet", samples=4800, sample_size={"mean": 114_660}, format="files"
+    )
+    files = [path / key for key in manifest.keys()]  # noqa: SIM118
+    largest = int(manifest.shards["size"].max())
+    in_memory(files)
+
+    def ours() -> Figure:
+        return through_loader(
+            manifest,
+            path,
+            direct=False,
+            transport="null",
+            workers=workers,
+            concurrency=1,
+            batch=400,
+            seconds=seconds,
+            access="random",
+        )
+
+    def bare() -> Figure:
+        loader = DataLoader(
+            Bare(files, largest), batch_size=400, shuffle=True, num_workers=workers, collate_fn=sum
+        )
+        done, rates = 0, []
+        before, began = _cpu(), time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            batches = iter(loader)
+            epoch = next(batches)  # as ours: the start of the workers is not counted
+            started, counted = time.perf_counter(), 0
+            for size in batches:
+                counted += size
+            rates.append(counted / (time.perf_counter() - started))
+            done += epoch + counted
+            del batches
+        return Figure(statistics.median(rates), (_cpu() - before) / (done / 1e9))
+
+    return Case(
+        f"115 kB files, warm, {workers} workers, nothing delivered",
+        "0.85 x",
+        ours,
+        bare,
+        "open, readv, close in a DataLoader",
     )
 
 
@@ -443,7 +618,15 @@ def tfrecord(data: Data, seconds: float, *, check: bool) -> Case:
 
 CASES = {
     "fetch-large": fetch_large,
+    "fetch-large-io_uring": fetch_large_ring,
     "fetch-small": fetch_small,
+    "random-direct": partial(windows, direct=True, engine="io_uring"),
+    "random-direct-threads": partial(windows, direct=True, engine="threads"),
+    "random-warm": partial(windows, direct=False, engine="io_uring"),
+    "random-warm-threads": partial(windows, direct=False, engine="threads"),
+    "small-warm": partial(small_warm, workers=1),
+    "small-warm-2": partial(small_warm, workers=2),
+    "small-warm-4": partial(small_warm, workers=4),
     "ring-tensor": partial(ring, against="tensor", target="4 x, or 0.85 x fetch"),
     "ring-fetch": partial(ring, against="null", target="0.85 x"),
     "ring-thread": partial(ring, against="thread", target="-"),

@@ -5,7 +5,9 @@ the instruments have few milliseconds to hide behind. It runs bare, under ``run 
 under ``iobench.watch``, each in a process of its own, since an audit hook can't be removed. One
 epoch of each follows after the other. The figure is the ratio of the CPU times of the process and
 of the loader's workers, with a 95 % interval over several sets of fresh processes; the ratio of
-two bare loaders says what the method can tell.
+two bare loaders says what the method can tell. An epoch is long, so that the start of its workers
+is a small part of it. malloc(3) must not adapt its thresholds, which each process would do in its
+own way: then one has twice the page faults of another.
 
 A second loader makes batches of one number from memory: its cost is what each batch costs whatever
 is in it.
@@ -18,6 +20,7 @@ import multiprocessing
 import os
 import resource
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -27,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import iobench
 from iobench.analyse.compare.statistics import mean_interval
@@ -36,15 +39,17 @@ from iobench.schema.workload import LoaderSpec
 from tests import planted_loaders
 
 BATCH, SAMPLE, FILES = 64, 115_000, 1024
-SMALL = 500
-"""Batches of an epoch of the second loader."""
+EPOCH = {"of_files": 96, "of_numbers": 4000}
+"""Batches of an epoch."""
+
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 17), "MALLOC_TRIM_THRESHOLD_": str(1 << 17)}
 
 SIDES = ("bare", "bare again", "run --loader", "iobench.watch")
 
 
 class Numbers(Dataset[Any]):
     def __len__(self) -> int:
-        return SMALL
+        return EPOCH["of_numbers"]
 
     def __getitem__(self, index: int) -> int:
         return index
@@ -55,7 +60,10 @@ def of_numbers(data: str, workers: int) -> DataLoader[Any]:
 
 
 def of_files(data: str, workers: int) -> DataLoader[Any]:
-    return planted_loaders.of_files(data, workers=workers, batch=BATCH, size=SAMPLE)
+    some = RandomSampler(range(FILES), replacement=True, num_samples=EPOCH["of_files"] * BATCH)
+    return planted_loaders.of_files(
+        data, workers=workers, batch=BATCH, size=SAMPLE, shuffle=False, sampler=some
+    )
 
 
 MAKERS: dict[str, Callable[[str, int], DataLoader[Any]]] = {
@@ -126,7 +134,7 @@ def turns(maker: str, data: str, workers: int, count: int) -> list[list[float]]:
 
 def cost(maker: str, data: str, workers: int, sets: int, count: int) -> None:
     """Print what each side costs."""
-    batches = FILES // BATCH if maker == "of_files" else SMALL
+    batches = EPOCH[maker]
     measured = [turns(maker, data, workers, count) for _ in range(sets)]
     bare_us = statistics.median(spent[0] for each in measured for spent in each) / batches * 1e6
     print(f"{maker}, {workers} workers, a bare batch takes {bare_us:.0f} us of CPU time:")
@@ -148,10 +156,12 @@ def cost(maker: str, data: str, workers: int, sets: int, count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sets", type=int, default=8, help="sets of fresh processes")
-    parser.add_argument("--turns", type=int, default=10, help="epochs of each process")
+    parser.add_argument("--turns", type=int, default=6, help="epochs of each process")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--loaders", nargs="+", choices=list(MAKERS), default=list(MAKERS))
     flags = parser.parse_args()
+    if any(os.environ.get(name) != value for name, value in MALLOC.items()):
+        os.execve(sys.executable, [*sys.orig_argv], os.environ | MALLOC)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as data:
