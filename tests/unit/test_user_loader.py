@@ -341,6 +341,15 @@ CPU = {"fetches": 10, "fetch_wall_s": 10.0, "workers": 2}
         ({"workers": 2, "worker_ready_s": 0.1}, []),
         ({"workers": 2, "private_growth_bytes": 512 << 20}, ["user.dataset_copied"]),
         ({"workers": 2, "private_growth_bytes": 1 << 20}, []),
+        (  # each worker holds batches of 128 MB while it makes them
+            {
+                "workers": 2,
+                "private_growth_bytes": 512 << 20,
+                "batches": 10,
+                "delivered_bytes": 1280 << 20,
+            },
+            [],
+        ),
         ({"shared_samples": 30, "compared_samples": 100}, ["user.ranks_overlap"]),
         ({"shared_samples": 0, "compared_samples": 100}, []),
         ({"files_inside": 3, "files_outside": 1}, ["user.reads_outside_dataset"]),

@@ -32,6 +32,9 @@ MIN_SPAWN = 0.05
 MIN_COPIED = 64 << 20
 """Bytes of its own by which each worker may grow."""
 
+BATCHES_IN_WORKER = 4
+"""Batches for which a worker may need memory at a time: samples, the batch, and copies of both."""
+
 MIN_SHARED = 0.01
 """Share of samples that several ranks may deliver: some samples are equal by chance."""
 
@@ -143,7 +146,10 @@ def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
 
 def _memory(facts: UserFacts) -> Iterator[Finding]:
     grown = facts.private_growth_bytes
-    if grown is None or not facts.workers or grown / facts.workers < MIN_COPIED:
+    if grown is None or not facts.workers:
+        return
+    batch = (facts.delivered_bytes or 0) / facts.batches if facts.batches else 0.0
+    if grown / facts.workers < MIN_COPIED + BATCHES_IN_WORKER * batch:
         return
     yield Finding(
         rule="user.dataset_copied",
