@@ -21,9 +21,10 @@ _OUTPUT, _ERRORS = 1, 2
 
 
 class _Descriptor(io.FileIO):
-    """A file descriptor that is replaced by /dev/null when its reader has closed it.
+    """A file descriptor that is replaced by /dev/null when it can't be written to any more.
 
-    ``any_error``: also after any other error (a full disk, a closed terminal).
+    That its reader has closed it is no error; ``any_error``: nor is anything else (a full disk, a
+    closed terminal).
     """
 
     def __init__(self, fd: int, *, any_error: bool) -> None:
@@ -33,8 +34,11 @@ class _Descriptor(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
-        except self._forgiven:
+        except OSError as error:
+            # An error is raised once. Python writes what is left again when it ends, to nowhere.
             _discard(self.fileno())
+            if not isinstance(error, self._forgiven):
+                raise
             return memoryview(data).nbytes
 
 

@@ -74,7 +74,7 @@ from iobench.load.order import epoch_order
 firsts, counts = manifest.shards['first'], manifest.shards['samples']
 order = epoch_order(firsts, counts, sequential=False, shuffle=True, seed=1, epoch=0)
 assert len(order) == {MILLION}
-print(status('VmHWM'))
+print(status('VmHWM'), flush=True)
 if os.fork() == 0:
     total = sum(int(manifest.samples['size'][i]) for i in order[:20000].tolist())
     dirty = [l for l in open('/proc/self/smaps_rollup') if l.startswith('Private_Dirty')]
