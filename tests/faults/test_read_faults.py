@@ -257,10 +257,11 @@ def test_a_killed_worker_of_a_rank_is_one_clear_error(
     )
     storage = ThrottledStorage(LocalStorage(path), latency_s=0.1)
     killed: list[int] = []
+    before = set(psutil.Process().children())  # servers of other tests, which have children, too
 
     def kill_a_worker(steps: int) -> None:
         if steps >= 2 and not killed:
-            for rank in psutil.Process().children():
+            for rank in set(psutil.Process().children()) - before:
                 with suppress(psutil.NoSuchProcess):
                     for worker in rank.children():
                         worker.kill()
