@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from iobench.analyse.verdict.rebuild import ceiling_from_events
+from iobench.analyse.verdict.windows import ceiling_from_events
 from iobench.generator import generate
 from iobench.load import build_loader
 from iobench.load.reader import BatchReader

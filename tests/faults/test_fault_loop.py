@@ -35,13 +35,12 @@ _SOME = {  # what an ordinary run tries of the slower verbs; together they meet 
     "sweep": ("full-disk", "no-permission", "killed", "clock-ahead"),
     "checkpoint-stream": ("rename-error", "killed", "clock-back"),
     "checkpoint-torch": ("sync-error", "short-write", "killed"),
-    "checkpoint-dcp-async": ("killed",),
     "s3-generate": ("request-reset", "answers-reset"),
     "s3-checkpoint": ("answer-reset", "requests-reset"),
 }
 
 
-_LATER = () if ALL else ("checkpoint-safetensors", "checkpoint-dcp")
+_LATER = () if ALL else ("checkpoint-safetensors", "checkpoint-dcp", "checkpoint-dcp-async")
 """An ordinary run leaves them out: they write as the other formats of checkpoints do."""
 
 _CHOSEN = [verb for verb in (*VERBS, *REMOTE_VERBS) if verb not in _LATER]
