@@ -158,10 +158,15 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     check_measuring(args)
     if printed_lines(args):
         return 0
-    launch = launched(args)
-    if args.confirm and args.calibration_s == 0:
-        from ..errors import UsageError
+    from ..errors import UsageError
 
+    launch = launched(args)
+    if launch is not None and bound_only:
+        raise UsageError(
+            "--headspace measures one host, but iobench was started on several",
+            remedy="add --hosts here, or start it on one host",
+        )
+    if args.confirm and args.calibration_s == 0:
         raise UsageError(
             "--confirm tries the advice, which comes from the ceilings, but --calibration 0s skips "
             "them",

@@ -98,6 +98,13 @@ def test_a_loader_of_the_users_own_on_two_hosts(files: Path, tmp_path: Path) -> 
     assert (user.compared_samples or 0) >= 3 * 8  # the first batches of the ranks of both hosts
 
 
+def test_headspace_is_refused_on_every_host(files: Path, tmp_path: Path) -> None:
+    loader = ("--loader", "tests.planted_loaders:of_files", "--headspace")
+    found = ended(start(tmp_path, files, *loader))
+    assert [each.code for each in found] == [2, 2]
+    assert all("--hosts here" in each.err for each in found)
+
+
 def test_a_loader_library_on_two_hosts(data: Path, tmp_path: Path) -> None:
     found = ended(start(tmp_path, data, "--set", "loader.kind=webdataset", of=UNEQUAL))
     assert [each.code for each in found] == [0, 0], [each.err for each in found]

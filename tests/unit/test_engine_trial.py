@@ -38,7 +38,7 @@ def slowed(engine: type[ReadEngine], monkeypatch: pytest.MonkeyPatch) -> None:
     read = engine.read
 
     def slow(self: Any, *arguments: Any) -> int:
-        time.sleep(0.02)
+        time.sleep(0.1)
         return read(self, *arguments)
 
     monkeypatch.setattr(engine, "read", slow)

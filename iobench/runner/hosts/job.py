@@ -70,7 +70,7 @@ def same_of(plan: Plan, mixed: Mixed | None) -> dict[str, str]:
 
 
 def _settings(plan: Plan) -> str:
-    """The workload, without what each host has found out for itself: the controller's counts."""
+    """The workload without the engine that this host's trial found; the controller's is used."""
     workload = plan.workload
     if plan.engine_choice:
         reader = workload.reader.model_copy(update={"engine": "auto"})
