@@ -40,23 +40,31 @@ class Extent(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The same extents as arrays. ``split``: they are blocks, and some of longer extents."""
+    """The same extents as arrays.
+
+    ``keys``: the objects. ``key``: for each extent, the number of its object among them. ``whole``:
+    which of them are no blocks of longer extents; None: all.
+    """
 
     keys: list[str]
+    key: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int64]
     length: npt.NDArray[np.int64]
     landing: npt.NDArray[np.int64]
     needed: npt.NDArray[np.int64]
-    split: bool = False
+    whole: npt.NDArray[np.bool_] | None = None
 
     @classmethod
     def of(cls, extents: Sequence[Extent]) -> Columns:
+        keys: dict[str, int] = {}
+        key = [keys.setdefault(extent.key, len(keys)) for extent in extents]
         numbers = np.array([extent[1:5] for extent in extents], np.int64).reshape(-1, 4)
-        return cls([extent.key for extent in extents], *numbers.T)
+        return cls(list(keys), np.array(key, np.int64), *numbers.T)
 
     def extents(self) -> list[Extent]:
+        keys = map(self.keys.__getitem__, self.key.tolist())
         numbers = (self.offset, self.length, self.landing, self.needed)
-        return list(map(Extent, self.keys, *(column.tolist() for column in numbers)))
+        return list(map(Extent, keys, *(column.tolist() for column in numbers)))
 
     def blocks(self, size: int) -> Columns:
         """Return the extents in pieces of at most ``size`` bytes: one for each request."""
@@ -67,12 +75,13 @@ class Columns(NamedTuple):
         start = (np.arange(len(extent)) - (np.cumsum(pieces) - pieces)[extent]) * size
         length = np.minimum(size, self.length[extent] - start)
         return Columns(
-            [self.keys[number] for number in extent.tolist()],
+            self.keys,
+            self.key[extent],
             self.offset[extent] + start,
             length,
             self.landing[extent] + start,
             np.clip(self.needed[extent] - start, 0, length),
-            split=True,
+            (pieces == 1)[extent],
         )
 
 

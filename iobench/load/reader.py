@@ -436,9 +436,13 @@ class BatchReader:
 
     def _extents(self, group: _Group) -> Columns:
         requests = group.requests
-        keys = list(map(self._key, requests.shard.tolist()))
+        if self._engine.once:
+            shards, key = requests.shard, np.arange(len(requests))
+        else:
+            shards, key = np.unique(requests.shard, return_inverse=True)
+        keys = list(map(self._key, shards.tolist()))
         landing = requests.landing + group.base
-        return Columns(keys, requests.offset, requests.length, landing, requests.needed)
+        return Columns(keys, key, requests.offset, requests.length, landing, requests.needed)
 
     def _checks(
         self, indices: Indices, requests: Requests, memory: memoryview, base: int

@@ -1,8 +1,9 @@
 """The read engine over io_uring: one thread, and one system call for many requests.
 
 It has the interface of ``ReadEngine`` and of ``ReadAhead``. Requests are kept, issued and checked
-as arrays. Shards are kept open; files of one sample each are opened through the ring as well, so
-that an open that waits for the storage holds up no other request.
+as arrays. Shards are kept open. A file of one sample is opened through the ring as well, so that an
+open that waits for the storage holds up no other request. Once it is known to be a regular file,
+its open, read and close are issued together, as a chain.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import errno
 import os
 import resource
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,21 @@ from .. import buffers
 from ..buffers import Buffer
 from ..errors import StorageError
 from ..storage.local.storage import ALIGNMENT, LocalStorage
-from ..storage.local.uring import NOBODY, OPENAT, READ, REQUEST, Ring
+from ..storage.local.uring import CLOSE, FIXED_FILE, HARDLINK, OPENAT, READ, REQUEST, Ring
 from .engine import Columns, Extent, ReadEngine, Then, ends_early
 
-_OPENED = 1 << 32
-"""Bit of a completion's ``user``: it opened a file. The lower bits are the place in the window."""
+_READ, _OPENED, _HAD, _CLOSED, _AGAIN, _NOTHING = range(6)
+"""What has ended: the read of a shard; of a file that is opened for one request its open, its read
+and its close; a read that was issued alone; what needs no look."""
+
+_NUMBER, _KIND = 32, 60
+"""Bits of a completion's ``user``: below them the request in its reading, then the number of the
+reading, then what has ended."""
+
+_INDEX, _NUMBERS = (1 << _NUMBER) - 1, (1 << (_KIND - _NUMBER)) - 1
+
+_FEW = 6
+"""Completions up to which a loop costs less than operations on arrays."""
 
 _KEPT_OPEN = 128
 """Shards that stay open."""
@@ -32,21 +43,93 @@ _KEPT_OPEN = 128
 _SHARE = 4
 """Open shards may take 1/_SHARE of the descriptors that the process may have."""
 
-_AGAIN = (-errno.EINTR, -errno.EAGAIN)
+_TRY_AGAIN = (-errno.EINTR, -errno.EAGAIN)
+
+Numbers = npt.NDArray[np.int64]
+
+
+class _Part:
+    """Requests of a reading, up to ``stop``, whose shards were opened together."""
+
+    def __init__(self, start: int, stop: int, shards: Numbers) -> None:
+        self.start, self.stop = start, stop
+        self.left = stop - start  # requests that have not ended
+        self.shards = shards  # their places among the open shards
+
+
+class _Files:
+    """What requests need that each open a file of their own, read it and close it."""
+
+    def __init__(self, columns: Columns, storage: LocalStorage, *, chain: bool) -> None:
+        count, keys = len(columns.key), columns.keys
+        paths = [os.fsencode(key) for key in keys]
+        lengths = np.fromiter(map(len, paths), np.int64, len(paths)) + 1
+        self.paths = b"\0".join(paths) + b"\0"
+        self.at = (_address(self.paths) + np.cumsum(lengths) - lengths)[columns.key]
+        # Known files are opened, read and closed in a chain, with a place in the ring in place of a
+        # descriptor. Of others the open is issued alone: it must be looked at before the read.
+        known = np.fromiter(map(storage.is_known, keys), bool, len(keys))
+        self.chained = known[columns.key] & chain
+        self.place = np.full(count, -1, np.int64)  # of a registered file
+        self.fd = np.full(count, -1, np.int64)  # a descriptor that is open
+        self.result = np.zeros(count, np.int64)  # of the read
 
 
 class _Reading:
-    """The requests of one batch, which were issued together. The first ``next`` are begun."""
+    """The requests of one batch, which were issued together.
 
-    def __init__(self, columns: Columns, memory: Buffer | None, then: Then | None) -> None:
+    Those before ``next`` are begun, those before ``ready`` may be. ``requests``: what is issued
+    for each of them, a row of one read, or of an open, a read and a close.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        columns: Columns,
+        memory: Buffer | None,
+        then: Then | None,
+        files: _Files | None,
+    ) -> None:
+        self.number = number
         self.columns = columns
         self.memory = memory  # keeps it alive
-        self.address = 0 if memory is None else _address(memory)
         self.then = then
+        self.files = files
+        self.left = count = len(columns.key)
         self.next = 0
-        self.left = len(columns.keys)
+        self.ready = count if files is not None else 0
         self.total = 0
         self.failure: BaseException | None = None
+        self.parts: list[_Part] = []
+        self.had: dict[int, int] = {}  # bytes of requests that were issued again
+        self.lengths: list[int] = []  # of each request, once one of them is asked for
+        self.requests = np.zeros((count, 1 if files is None else 3), REQUEST)
+        self.reads = self.requests[:, 0 if files is None else 1]
+        self.reads["opcode"] = READ
+        self.reads["offset"], self.reads["length"] = columns.offset, columns.length
+        self.reads["user"] = self._users(_READ if files is None else _HAD)
+
+    def open_files(self, files: _Files, directory: int, options: int) -> None:
+        opens, reads, closes = self.requests.T
+        opens["opcode"], closes["opcode"] = OPENAT, CLOSE
+        opens["address"], opens["fd"] = files.at, directory
+        # Whatever a step gives, the next one follows: the close in any case.
+        reads["flags"] = HARDLINK
+        opens["options"] = options
+        opens["user"], closes["user"] = self._users(_OPENED), self._users(_CLOSED)
+        if files.chained.any():
+            of = files.chained
+            reads["flags"][of] |= FIXED_FILE
+            opens["flags"][of] = HARDLINK
+            opens["options"][of] = options & ~os.O_CLOEXEC
+            opens["user"][of] = self._users(_NOTHING)[of]
+
+    def _users(self, kind: int) -> Numbers:
+        first = kind << _KIND | self.number << _NUMBER
+        return np.arange(first, first + len(self.columns.key))
+
+    def key(self, index: int) -> str:
+        return self.columns.keys[self.columns.key[index]]
 
 
 class UringEngine(ReadEngine):
@@ -63,23 +146,16 @@ class UringEngine(ReadEngine):
         super().__init__(storage, concurrency=concurrency, block_size=block_size, once=once)
         self._ring: Ring | None = None
         self._scratch: Buffer | None = None
+        self._number = 0
         self._start()
 
     def _start(self) -> None:
-        """Begin with an empty window. Each place in it holds one request in flight."""
-        size = self.concurrency
-        self._free = list(range(size))
-        self._reading: list[_Reading | None] = [None] * size
-        self._number = np.zeros(size, np.int64)  # of the request in its reading
-        self._had = np.zeros(size, np.int64)  # bytes of it that were read
-        self._length, self._needed = np.zeros(size, np.int64), np.zeros(size, np.int64)
-        self._offset, self._target = np.zeros(size, np.int64), np.zeros(size, np.int64)
-        self._fd = np.full(size, -1, np.int32)
-        self._shard = np.full(size, -1, np.int64)  # its place among the open shards; -1: none
-        self._readable: list[int] = []  # places whose file is open, and whose read is to be issued
+        """Begin with an empty window."""
+        self._busy = 0  # requests that were begun and have not ended
         self._pending: deque[_Reading] = deque()
-        self._live: list[_Reading] = []
-        self._shards = _OpenShards(self.storage, size)
+        self._live: dict[int, _Reading] = {}
+        self._places: list[int] = []  # free places of registered files, for chains
+        self._shards = _OpenShards(self.storage, self.concurrency)
 
     # What a reader calls
 
@@ -102,11 +178,24 @@ class UringEngine(ReadEngine):
         """
         ring = self._own_ring()
         columns = extents if isinstance(extents, Columns) else Columns.of(extents)
-        reading = _Reading(columns.blocks(self.block_size), memory, then)
-        self._pending.append(reading)
-        self._live.append(reading)
-        self._fill(ring)
-        ring.enter(0)
+        columns = columns.blocks(self.block_size)
+        files = None
+        if self.once and columns.whole is None:
+            files = _Files(columns, self.storage, chain=bool(self._shards.ring))
+        self._number = (self._number + 1) & _NUMBERS
+        reading = _Reading(self._number, columns, memory, then, files)
+        if files is not None:
+            reading.open_files(files, *self.storage.opening())
+        if memory is None:
+            turns = np.arange(reading.left) % self.concurrency
+            reading.reads["address"] = self._counting() + turns * self.block_size
+        else:
+            reading.reads["address"] = columns.landing + _address(memory)
+        if reading.left:
+            self._live[reading.number] = reading
+            self._pending.append(reading)
+            self._fill(ring)
+            ring.enter(0)
         return reading
 
     def wait(self, reading: _Reading) -> int:
@@ -116,46 +205,43 @@ class UringEngine(ReadEngine):
         """
         try:
             ring = self._own_ring()
+            # To wait for some completions at a time saves system calls; the rest of the window
+            # keeps the storage busy.
+            some = max(1, self.concurrency // 4) * reading.requests.shape[1]
             while reading.left:
                 self._fill(ring)
-                busy = self.concurrency - len(self._free)
-                # To wait for some completions at a time saves system calls; the rest of the window
-                # keeps the storage busy.
-                ring.enter(min(busy, reading.left, max(1, self.concurrency // 4)))
+                ring.enter(min(ring.awaited, reading.left, some))
                 self._collect(ring)
         except BaseException:  # an interrupt, or a failure of the ring itself
             self.settle()
             raise
-        if reading in self._live:
-            self._live.remove(reading)
+        self._live.pop(reading.number, None)
         if reading.failure is not None:
             raise reading.failure
         return reading.total
 
     def settle(self) -> None:
         """Leave out all requests that were not begun, and wait for those in flight."""
-        for reading in self._live:
+        for reading in self._live.values():
             reading.failure = reading.failure or StorageError("the read was given up")
             reading.left = 0
         ring, self._ring = self._ring, None
         if ring is not None and ring.mine:
             # Counted by the kernel: an interrupt may have come between any two of our own counts.
-            held = set(self._fd.tolist()) - {-1} - self._shards.descriptors()
             ring.enter(0)
             if ring.in_flight:
                 ring.cancel_all()
                 ring.enter(0)
             while True:
-                for user, result, _ in ring.collect().tolist():
-                    if user != NOBODY and user & _OPENED and result >= 0:
-                        held.add(result)
+                found = ring.completions()
+                for reading, kind, index, result in self._by_reading(found):
+                    _note_descriptors(reading, kind, index, result)
+                ring.drop(len(found))
                 if not ring.in_flight:
                     break
                 ring.enter(1)
             ring.close()
-            for fd in held:
-                os.close(fd)
-            self._shards.close()
+            self._close_files()
         self._start()
 
     def close(self) -> None:
@@ -168,105 +254,115 @@ class UringEngine(ReadEngine):
         ring = self._ring
         if ring is None or not ring.mine:  # a ring does not survive a fork
             if ring is not None:
-                self._shards.close()  # in a forked child: its own copies of the descriptors
+                self._close_files()  # in a forked child: its own copies of the descriptors
                 self._start()
+            # A file that is opened for one request takes three: open, read and close.
+            entries = 1 << (3 * self.concurrency).bit_length()
             try:
-                ring = self._ring = Ring(1 << (2 * self.concurrency - 1).bit_length())
+                ring = self._ring = Ring(entries)
             except OSError as error:  # no descriptor or no locked memory is left
                 raise StorageError(
                     f"cannot make a ring of io_uring for {self.concurrency} reads in flight: "
                     f"{error.strerror}",
                     remedy="use --set reader.engine=threads, or a smaller reader.concurrency",
                 ) from error
+            if ring.keep_places(self.concurrency + len(self._shards.fds)):
+                self._places = list(range(self.concurrency))
+                self._shards.register(ring, self.concurrency)
         return ring
+
+    def _close_files(self) -> None:
+        for reading in self._live.values():
+            if reading.files is not None:
+                for fd in reading.files.fd[reading.files.fd >= 0].tolist():
+                    os.close(fd)
+        self._shards.close()
 
     def _fill(self, ring: Ring) -> None:
         """Issue requests until the window is full or none is left."""
-        if self._readable:
-            places, self._readable = self._readable, []
-            self._issue(ring, np.array(places))
-        while self._pending and self._free:
+        while self._pending and self._busy < self.concurrency:
             reading = self._pending[0]
-            columns = reading.columns
             if reading.failure is not None:  # the batch has failed: its other requests are useless
-                reading.left -= len(columns.keys) - reading.next
-                reading.next = len(columns.keys)
-            few = min(len(self._free), len(columns.keys) - reading.next)
-            if reading.next + few == len(columns.keys):
+                self._leave_out(reading)
+            elif reading.next < reading.ready or self._open_shards(reading):
+                first = reading.next
+                stop = min(first + self.concurrency - self._busy, reading.ready)
+                reading.next = stop
+                self._busy += stop - first
+                if reading.files is None:
+                    ring.put(reading.requests[first:stop])
+                else:
+                    self._open_files(ring, reading, reading.files, slice(first, stop))
+            elif reading.failure is None:
+                return  # other requests must end before its shards can be opened
+            if reading.next == len(reading.requests):
                 self._pending.popleft()
-            if few:
-                places = self._free[-few:]
-                del self._free[-few:]
-                self._take(ring, reading, np.array(places))
 
-    def _take(self, ring: Ring, reading: _Reading, places: npt.NDArray[np.int64]) -> None:
-        """Put the next requests of a reading in these places of the window, and issue them."""
-        columns, few = reading.columns, len(places)
-        chosen = slice(reading.next, reading.next + few)
-        reading.next += few
-        for place in places.tolist():
-            self._reading[place] = reading
-        self._number[places] = np.arange(chosen.start, chosen.stop)
-        self._had[places] = 0
-        self._length[places], self._needed[places] = columns.length[chosen], columns.needed[chosen]
-        self._offset[places] = columns.offset[chosen]
-        if reading.memory is None:
-            self._target[places] = self._counting() + places * self.block_size
-        else:
-            self._target[places] = columns.landing[chosen] + reading.address
-        keys = columns.keys[chosen]
-        self._fd[places], self._shard[places] = -1, -1
-        if self.once and not columns.split:
-            self._open_files(ring, keys, places)
-            return
+    def _leave_out(self, reading: _Reading) -> None:
+        """Leave out the requests that were not begun."""
+        reading.left -= len(reading.requests) - reading.next
+        if reading.parts and reading.ready > reading.next:
+            self._give_shards(reading, np.arange(reading.next, reading.ready))
+        reading.next = reading.ready = len(reading.requests)
+
+    def _open_shards(self, reading: _Reading) -> bool:
+        """Open the shards of the next requests; False if it failed, or must wait."""
+        columns, first = reading.columns, reading.next
+        stop = self._shards.enough(columns, first)
+        numbers, which = np.unique(columns.key[first:stop], return_inverse=True)
         try:
-            shards = self._shards.take(keys)
+            shards = self._shards.take([columns.keys[number] for number in numbers.tolist()])
         except StorageError as error:
-            for place in places.tolist():
-                self._fail(place, error)
+            reading.failure = error
+            return False
+        if shards is None:
+            return False
+        reading.reads["fd"][first:stop] = self._shards.named[shards][which]
+        reading.reads["flags"][first:stop] = FIXED_FILE if self._shards.ring else 0
+        reading.parts.append(_Part(first, stop, shards))
+        reading.ready = stop
+        return True
+
+    def _open_files(self, ring: Ring, reading: _Reading, files: _Files, few: slice) -> None:
+        """Issue requests of files that are opened for them alone."""
+        requests, chained = reading.requests[few], files.chained[few]
+        chains = np.flatnonzero(chained)
+        if len(chains):
+            places = np.array(self._places[-len(chains) :])
+            del self._places[-len(chains) :]
+            files.place[chains + few.start] = places
+            requests["fd"][chains, 1] = places
+            requests["place"][chains, 0] = requests["place"][chains, 2] = places + 1
+            ring.put((requests if len(chains) == len(chained) else requests[chains]).reshape(-1))
+        if len(chains) == len(chained):
             return
-        self._shard[places] = shards
-        self._fd[places] = self._shards.fds[shards]
-        self._issue(ring, places)
-
-    def _issue(self, ring: Ring, places: npt.NDArray[np.int64]) -> None:
-        requests = np.zeros(len(places), REQUEST)
-        had = self._had[places]
-        requests["opcode"] = READ
-        requests["fd"] = self._fd[places]
-        requests["offset"] = self._offset[places] + had
-        requests["address"] = self._target[places] + had
-        requests["length"] = self._length[places] - had
-        requests["user"] = places
-        ring.put(requests)
-
-    def _open_files(self, ring: Ring, keys: Sequence[str], places: npt.NDArray[np.int64]) -> None:
-        directory, flags = self.storage.opening()
-        quick = []
-        for place, key in zip(places.tolist(), keys, strict=True):
-            if self.storage.may_open(key):
-                quick.append((place, os.fsencode(key)))
+        opens = []
+        for at in np.flatnonzero(~chained).tolist():
+            if self.storage.may_open(reading.key(few.start + at)):
+                opens.append(at)
             else:
-                self._open_here(place, key)
-        if not quick:
-            return
-        paths = b"\0".join(path for _, path in quick) + b"\0"
-        lengths = np.fromiter((len(path) + 1 for _, path in quick), np.int64, len(quick))
-        requests = np.zeros(len(quick), REQUEST)
-        requests["opcode"], requests["fd"], requests["options"] = OPENAT, directory, flags
-        requests["address"] = _address(paths) + np.cumsum(lengths) - lengths
-        requests["user"] = [place | _OPENED for place, _ in quick]
-        ring.put(requests)
-        ring.enter(0)  # the kernel copies the paths in this call
+                self._open_here(ring, reading, files, few.start + at)
+        ring.put(requests[opens, 0])
 
-    def _open_here(self, place: int, key: str) -> None:
-        """Open a file with all checks, and every failure told; the read follows."""
+    def _open_here(self, ring: Ring, reading: _Reading, files: _Files, index: int) -> None:
+        """Open a file with all checks, and every failure told, and issue its read alone."""
         try:
-            self._fd[place] = self.storage.open_file(key)
+            files.fd[index] = self.storage.open_file(reading.key(index))
         except StorageError as error:
-            self._fail(place, error)
+            self._fail(reading, index, error)
         else:
-            self._readable.append(place)
+            self._issue_again(ring, reading, index)
+
+    def _issue_again(self, ring: Ring, reading: _Reading, index: int) -> None:
+        """Issue the rest of one request."""
+        request, had = reading.reads[[index]], reading.had.get(index, 0)
+        if reading.files is not None:
+            request["fd"], request["flags"] = reading.files.fd[index], 0
+        request["offset"] += np.uint64(had)
+        request["address"] += np.uint64(had)
+        request["length"] -= np.uint32(had)
+        request["user"] = _AGAIN << _KIND | reading.number << _NUMBER | index
+        ring.put(request)
 
     def _counting(self) -> int:
         """The address of memory for bytes that are only counted: one block for each request."""
@@ -277,112 +373,211 @@ class UringEngine(ReadEngine):
     # Completions
 
     def _collect(self, ring: Ring) -> None:
-        found = ring.collect()
-        user, result = found["user"].astype(np.int64), found["result"].astype(np.int64)
-        opens = user >= _OPENED
-        if opens.any():
-            places = (user[opens] - _OPENED).tolist()
-            for place, fd in zip(places, result[opens].tolist(), strict=True):
-                self._opened(place, fd)
-            user, result = user[~opens], result[~opens]
-        if not len(user):
+        count = ring.completed
+        if count <= _FEW and not self.once:
+            found = ring.few_completions()
+            ring.drop(count)
+            for user, result in found:
+                reading, index = self._live[user >> _NUMBER & _NUMBERS], user & _INDEX
+                self._ended_alone(ring, reading, user >> _KIND, index, result)
             return
-        had = self._had[user] + result
-        ended = (had == self._length[user]) | (result == 0)
-        if self.storage.direct:
-            # A direct read of unaligned length has reached the end of the file.
-            ended |= had % ALIGNMENT != 0
-        good = (result >= 0) & ended & (had >= self._needed[user])
-        if not good.all():
-            for place, count in zip(user[~good].tolist(), result[~good].tolist(), strict=True):
-                self._go_on(place, count)
-            user, had = user[good], had[good]
-        self._finish(user, had)
+        completions = ring.completions()
+        parts = list(self._by_reading(completions))
+        for part in parts:
+            _note_descriptors(*part)
+        ring.drop(count)
+        for reading, kind, index, result in parts:
+            if not kind.any():
+                self._ended(ring, reading, index, result)
+                continue
+            if (files := reading.files) is not None:
+                had = kind == _HAD
+                files.result[index[had]] = result[had]
+                if (opened := kind == _OPENED).any():
+                    self._read_opened(ring, reading, files, index[opened])
+                closed = index[kind == _CLOSED]
+                if len(closed):
+                    self._ended(ring, reading, closed, files.result[closed])
+            ended = kind == _READ
+            if ended.any():
+                self._ended(ring, reading, index[ended], result[ended])
+            again = kind == _AGAIN
+            for one, count in zip(index[again].tolist(), result[again].tolist(), strict=True):
+                self._go_on(ring, reading, one, count)
 
-    def _opened(self, place: int, fd: int) -> None:
-        reading = self._reading[place]
-        assert reading is not None
-        key = reading.columns.keys[int(self._number[place])]
-        if fd < 0:
-            self._open_here(place, key)
+    def _by_reading(
+        self, found: npt.NDArray[np.void]
+    ) -> Iterator[tuple[_Reading, Numbers, Numbers, Numbers]]:
+        """For each reading: what has ended, of which requests, and the results."""
+        user = found["user"].astype(np.int64)
+        result = found["result"].astype(np.int64)
+        kind, number, index = user >> _KIND, user >> _NUMBER & _NUMBERS, user & _INDEX
+        if len(number) and (number == number[0]).all():
+            if kind[0] >= 0:
+                yield self._live[int(number[0])], kind, index, result
             return
-        try:
-            self._fd[place] = self.storage.opened(key, fd)
-        except StorageError as error:
-            self._fail(place, error)
+        for one in np.unique(number[kind >= 0]).tolist():  # not of a cancellation
+            mine = (number == one) & (kind >= 0)
+            yield self._live[one], kind[mine], index[mine], result[mine]
+
+    def _read_opened(self, ring: Ring, reading: _Reading, files: _Files, index: Numbers) -> None:
+        """Issue the reads of files that were opened, if they may be read."""
+        good = []
+        for one, fd in zip(index.tolist(), files.fd[index].tolist(), strict=True):
+            if fd < 0:
+                self._open_here(ring, reading, files, one)
+                continue
+            files.fd[one] = -1
+            try:
+                files.fd[one] = self.storage.opened(reading.key(one), fd)
+            except StorageError as error:
+                self._fail(reading, one, error)
+                continue
+            good.append(one)
+        steps = reading.requests[good, 1:]
+        steps["fd"] = files.fd[good][:, None]
+        ring.put(steps.reshape(-1))
+
+    def _ended_alone(
+        self, ring: Ring, reading: _Reading, kind: int, index: int, result: int
+    ) -> None:
+        """As ``_ended``, for one request of a shard."""
+        reading.lengths = reading.lengths or reading.columns.length.tolist()
+        if kind == _AGAIN or result != reading.lengths[index]:
+            self._go_on(ring, reading, index, result)
+        elif len(reading.parts) > 1 or reading.then is not None:
+            self._finish(reading, np.array([index]), result)
         else:
-            self._readable.append(place)
-
-    def _go_on(self, place: int, count: int) -> None:
-        """Issue the rest of a short read again, or fail."""
-        reading = self._reading[place]
-        assert reading is not None
-        key = reading.columns.keys[int(self._number[place])]
-        if count > 0:
-            self._had[place] += count
-            had = int(self._had[place])
-            if had < self._length[place] and not (self.storage.direct and had % ALIGNMENT):
-                self._readable.append(place)
-                return
-        elif count in _AGAIN:
-            self._readable.append(place)
-            return
-        elif count < 0:
-            error = OSError(-count, os.strerror(-count))
-            self._fail(place, self.storage.failed("read", key, error))
-            return
-        offset = int(self._offset[place])
-        needed = int(self._needed[place])
-        self._fail(place, ends_early(key, offset + int(self._had[place]), offset + needed))
-
-    def _fail(self, place: int, failure: BaseException) -> None:
-        reading = self._reading[place]
-        assert reading is not None
-        reading.failure = reading.failure or failure
-        self._finish(np.array([place]), np.zeros(1, np.int64))
-
-    def _finish(self, places: npt.NDArray[np.int64], had: npt.NDArray[np.int64]) -> None:
-        """Take these requests out of the window."""
-        shards = self._shard[places]
-        files = self._fd[places][shards < 0].tolist()
-        self._fd[places] = -1
-        for fd in files:
-            if fd >= 0:
-                os.close(fd)
-        self._shards.give(shards[shards >= 0])
-        for place, count in zip(places.tolist(), had.tolist(), strict=True):
-            reading = self._reading[place]
-            assert reading is not None
-            self._reading[place] = None
+            self._busy -= 1
             reading.left -= 1
-            reading.total += count
-            if reading.then is not None and reading.failure is None and not reading.columns.split:
-                try:
-                    reading.then(int(reading.columns.landing[self._number[place]]))
-                except BaseException as error:
-                    reading.failure = error
-            self._free.append(place)
+            reading.total += result
+            self._give_shards(reading, range(1))
+
+    def _ended(self, ring: Ring, reading: _Reading, index: Numbers, result: Numbers) -> None:
+        """Take requests whose reads gave these results out of the window, if they are complete."""
+        good = result == reading.columns.length[index]
+        if not good.all():
+            if self.storage.direct:
+                # A direct read of unaligned length has reached the end of the file.
+                good |= (result >= reading.columns.needed[index]) & (result % ALIGNMENT != 0)
+            for one, count in zip(index[~good].tolist(), result[~good].tolist(), strict=True):
+                self._go_on(ring, reading, one, count)
+            index, result = index[good], result[good]
+        if len(index):
+            self._finish(reading, index, int(result.sum()))
+
+    def _go_on(self, ring: Ring, reading: _Reading, index: int, count: int) -> None:
+        """Issue the rest of a short read, or fail."""
+        columns, files = reading.columns, reading.files
+        length, needed = int(columns.length[index]), int(columns.needed[index])
+        closed = files is not None and files.fd[index] < 0
+        if count < 0 and count not in _TRY_AGAIN and not closed:
+            error = OSError(-count, os.strerror(-count))
+            self._fail(reading, index, self.storage.failed("read", reading.key(index), error))
+            return
+        had = reading.had[index] = reading.had.get(index, 0) + max(0, count)
+        if count == 0 or had == length or (self.storage.direct and had % ALIGNMENT):
+            if had >= needed:
+                self._finish(reading, np.array([index]), had)
+            else:
+                end = int(columns.offset[index]) + had
+                expected = int(columns.offset[index]) + needed
+                self._fail(reading, index, ends_early(reading.key(index), end, expected))
+        elif files is not None and closed:  # also where its open failed: the reason is told then
+            self._open_here(ring, reading, files, index)
+        else:
+            self._issue_again(ring, reading, index)
+
+    def _fail(self, reading: _Reading, index: int, failure: BaseException) -> None:
+        reading.failure = reading.failure or failure
+        self._finish(reading, np.array([index]), 0)
+
+    def _finish(self, reading: _Reading, index: Numbers, nbytes: int) -> None:
+        """Take these requests of a reading out of the window."""
+        self._busy -= len(index)
+        reading.left -= len(index)
+        reading.total += nbytes
+        if (files := reading.files) is not None:
+            places = files.place[index]
+            self._places.extend(places[places >= 0].tolist())
+            for one in index[files.fd[index] >= 0].tolist():
+                fd, files.fd[one] = int(files.fd[one]), -1
+                os.close(fd)
+        else:
+            self._give_shards(reading, index)
+        if reading.then is not None and reading.failure is None:
+            columns = reading.columns
+            whole = index if columns.whole is None else index[columns.whole[index]]
+            try:
+                for landing in columns.landing[whole].tolist():
+                    reading.then(landing)
+            except BaseException as error:
+                reading.failure = error
+
+    def _give_shards(self, reading: _Reading, index: Numbers | range) -> None:
+        """These requests have ended: no shard may be closed before the last one of its part has."""
+        for part in tuple(reading.parts):
+            few = len(index)
+            if len(reading.parts) > 1:
+                few = int(np.count_nonzero((index >= part.start) & (index < part.stop)))
+            part.left -= few
+            if not part.left:
+                self._shards.give(part.shards)
+                reading.parts.remove(part)
+
+
+def _note_descriptors(reading: _Reading, kind: Numbers, index: Numbers, result: Numbers) -> None:
+    """Remember which descriptors the kernel opened and closed. May be told twice."""
+    if reading.files is not None:
+        opened = (kind == _OPENED) & (result >= 0)
+        reading.files.fd[index[opened]] = result[opened]
+        reading.files.fd[index[(kind == _CLOSED) & (result == 0)]] = -1
 
 
 class _OpenShards:
-    """Shards that are kept open. ``fds``: the descriptor at each place."""
+    """Shards that are kept open. ``named``: how a request names the file at each place.
+
+    That is its descriptor or, where the ring registers files, a place there.
+    """
 
     def __init__(self, storage: LocalStorage, concurrency: int) -> None:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         few = _KEPT_OPEN if soft == resource.RLIM_INFINITY else min(_KEPT_OPEN, soft // _SHARE)
         size = max(few, concurrency)  # each request in flight may have a shard of its own
         self._storage = storage
+        self.ring: Ring | None = None  # where files are registered
+        self._first = 0  # of the places there
         self._places: dict[str, int] = {}
         self._keys: list[str | None] = [None] * size
         self._users = np.zeros(size, np.int64)
         self._last = np.zeros(size, np.int64)
         self._turn = 0
         self.fds = np.full(size, -1, np.int32)
+        self.named = np.full(size, -1, np.int32)
 
-    def take(self, keys: Sequence[str]) -> npt.NDArray[np.int64]:
+    def register(self, ring: Ring, first: int) -> None:
+        """Keep files in the ring, from this place on, and not as descriptors."""
+        self.ring, self._first = ring, first
+
+    def enough(self, columns: Columns, start: int) -> int:
+        """The request before which the requests from ``start`` on have shards for half the places.
+
+        Then the shards of two parts fit.
+        """
+        most = max(1, len(self.fds) // 2)
+        if len(columns.keys) <= most:
+            return len(columns.key)
+        seen: set[int] = set()
+        for at, number in enumerate(columns.key[start:].tolist(), start):
+            seen.add(number)
+            if len(seen) > most:
+                return at
+        return len(columns.key)
+
+    def take(self, keys: Sequence[str]) -> Numbers | None:
         """Return the place of each key's shard, which stays open until ``give``.
 
-        Raises StorageError, with no shard taken.
+        None if all places are in use. Raises StorageError. In both cases none is taken.
         """
         self._turn += 1
         found: list[int] = []
@@ -391,36 +586,55 @@ class _OpenShards:
                 place = self._places.get(key, -1)
                 if place < 0:
                     place = self._open(key)
+                if place < 0:
+                    break
                 found.append(place)
                 self._users[place] += 1
         except StorageError:
             self.give(np.array(found, np.int64))
             raise
         places = np.array(found, np.int64)
+        if len(places) < len(keys):
+            self.give(places)
+            return None
         self._last[places] = self._turn
         return places
 
-    def give(self, places: npt.NDArray[np.int64]) -> None:
-        np.subtract.at(self._users, places, 1)
+    def give(self, places: Numbers) -> None:
+        self._users[places] -= 1
 
     def _open(self, key: str) -> int:
-        fd = self._storage.open_file(key)
+        """Open a shard in the place of the one that was used longest ago; -1 if all are in use."""
         idle = np.where(self._users == 0, self._last, np.iinfo(np.int64).max)
         place = int(np.argmin(idle))
+        if self._users[place]:
+            return -1
+        fd = self._storage.open_file(key)
         before = self._keys[place]
         if before is not None:
             del self._places[before]
-            os.close(int(self.fds[place]))
-        self._keys[place], self.fds[place] = key, fd
+            self._keys[place] = None
+            self._close(place)
+        if self.ring is None:
+            self.fds[place] = self.named[place] = fd
+        else:
+            self.named[place] = self._first + place
+            try:
+                self.ring.set_place(self._first + place, fd)
+            finally:
+                os.close(fd)
+        self._keys[place] = key
         self._places[key] = place
         return place
 
-    def descriptors(self) -> set[int]:
-        return {int(self.fds[place]) for place in self._places.values()}
+    def _close(self, place: int) -> None:
+        fd, self.fds[place] = int(self.fds[place]), -1
+        if fd >= 0:
+            os.close(fd)
 
     def close(self) -> None:
-        for fd in self.descriptors():
-            os.close(fd)
+        for place in self._places.values():
+            self._close(place)
         self._places.clear()
 
 

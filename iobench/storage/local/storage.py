@@ -249,6 +249,10 @@ class LocalStorage:
         """The directory descriptor and the flags with which ``may_open`` allows to open keys."""
         return self._root(), self._flags_of_known
 
+    def is_known(self, key: str) -> bool:
+        """Whether this is a regular file that no symbolic link leads to."""
+        return key in self._files
+
     def may_open(self, key: str) -> bool:
         """Whether a key may be opened by ``opening``. Then ``opened`` must look at what it is."""
         if key in self._files:

@@ -13,13 +13,19 @@ import errno
 import mmap
 import os
 import threading
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-OPENAT, READ, ASYNC_CANCEL = 18, 22, 14
-"""Kinds of requests (enum io_uring_op)."""
+READ_FIXED, ASYNC_CANCEL, OPENAT, CLOSE, READ = 4, 14, 18, 19, 22
+"""Kinds of requests (enum io_uring_op). READ_FIXED reads into memory that was registered."""
+
+FIXED_FILE, HARDLINK = 1 << 0, 1 << 3
+"""Flags of a request: ``fd`` is the place of a registered file; the next request begins when this
+one has ended, however it ended."""
 
 REQUEST = np.dtype(
     [
@@ -32,18 +38,25 @@ REQUEST = np.dtype(
         ("length", "u4"),
         ("options", "u4"),  # of OPENAT: the flags of open(2)
         ("user", "u8"),  # comes back with the completion
-        ("rest", "u8", 3),
+        ("buffer", "u2"),  # of READ_FIXED: the place of its memory
+        ("personality", "u2"),
+        ("place", "u4"),  # of OPENAT and CLOSE: 1 + the place of a registered file; 0: none
+        ("rest", "u8", 2),
     ]
 )
 """struct io_uring_sqe."""
 
+_WORDS = REQUEST.itemsize // 8
+
 COMPLETION = np.dtype([("user", "u8"), ("result", "i4"), ("flags", "u4")])
 """struct io_uring_cqe. ``result``: as the system call returns it, or minus its errno."""
 
-_SETUP, _ENTER = 425, 426  # the same on every architecture but alpha
+_SETUP, _ENTER, _REGISTER = 425, 426, 427  # the same on every architecture but alpha
 _GETEVENTS = 1
 _SINGLE_ISSUER, _DEFER_TASKRUN = 1 << 12, 1 << 13
 _CANCEL_ALL, _CANCEL_ANY = 1, 4
+_UPDATE_FILES, _SET_FILES, _SET_BUFFERS = 6, 13, 0  # enum io_uring_register_op
+_SPARSE = 1  # IORING_RSRC_REGISTER_SPARSE
 _REQUESTS_AT = 0x10000000  # IORING_OFF_SQES
 _ONE_MAPPING = 1  # IORING_FEAT_SINGLE_MMAP
 _MASK = 0xFFFFFFFF
@@ -67,6 +80,34 @@ class _Params(ctypes.Structure):
         ("sq", _Offsets),
         ("cq", _Offsets),
     )
+
+
+class _Register(ctypes.Structure):
+    """struct io_uring_rsrc_register."""
+
+    _fields_ = (
+        ("count", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint64),
+        ("values", ctypes.c_uint64),
+        ("tags", ctypes.c_uint64),
+    )
+
+
+class _Update(ctypes.Structure):
+    """struct io_uring_rsrc_update."""
+
+    _fields_ = (
+        ("offset", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("values", ctypes.c_uint64),
+    )
+
+
+class _Vector(ctypes.Structure):
+    """struct iovec."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
 @cache
@@ -112,16 +153,16 @@ class Ring:
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         queues = mmap.mmap(fd, -(-nbytes // 4) * 4, flags=flags, offset=0)
         requests = mmap.mmap(fd, 64 * params.requests, flags=flags, offset=_REQUESTS_AT)
-        words = np.frombuffer(queues, np.uint32, nbytes // 4)
+        words = memoryview(queues).cast("I")
         self.entries = int(params.requests)
         # The kernel's own numbers: of requests taken and given, of completions given and taken.
-        self._taken = words[heads[0] // 4 : heads[0] // 4 + 1]
-        self._given = words[heads[1] // 4 : heads[1] // 4 + 1]
-        self._collected = words[tails[0] // 4 : tails[0] // 4 + 1]
-        self._completed = words[tails[1] // 4 : tails[1] // 4 + 1]
-        words[heads[6] // 4 :][: params.requests] = np.arange(params.requests, dtype=np.uint32)
+        self._taken, self._given = words[heads[0] // 4 :], words[heads[1] // 4 :]
+        self._collected, self._completed = words[tails[0] // 4 :], words[tails[1] // 4 :]
+        order = np.arange(params.requests, dtype=np.uint32)
+        np.frombuffer(words, np.uint32)[heads[6] // 4 :][: len(order)] = order
         self._completions = np.frombuffer(queues, COMPLETION, params.completions, tails[5])
-        self._requests = np.frombuffer(requests, REQUEST, params.requests)
+        self._few = memoryview(self._completions.view(np.uint64))
+        self._requests = np.frombuffer(requests, np.uint64).reshape(-1, _WORDS)
         self._tail = 0
 
     @property
@@ -132,34 +173,62 @@ class Ring:
     @property
     def in_flight(self) -> int:
         """Requests that the kernel has taken and not completed."""
-        return (int(self._taken[0]) - int(self._completed[0])) & _MASK
+        return (self._taken[0] - self._completed[0]) & _MASK
+
+    @property
+    def awaited(self) -> int:
+        """Requests that were added and not completed."""
+        return (self._tail - self._completed[0]) & _MASK
 
     def put(self, requests: npt.NDArray[np.void]) -> None:
         """Add requests, at most ``entries`` between two calls of ``enter``."""
-        at = np.arange(self._tail, self._tail + len(requests)) % self.entries
-        self._requests[at] = requests
-        self._tail = (self._tail + len(requests)) & _MASK
-        self._given[0] = self._tail
+        given = requests.view(np.uint64).reshape(-1, _WORDS)  # to copy records costs more
+        start = self._tail & (self.entries - 1)
+        first = self.entries - start
+        if len(given) <= first:
+            self._requests[start : start + len(given)] = given
+        else:
+            self._requests[start:] = given[:first]
+            self._requests[: len(given) - first] = given[first:]
+        self._given[0] = self._tail = (self._tail + len(given)) & _MASK
 
     def enter(self, wait: int) -> None:
         """Hand over all requests that were added, and wait for ``wait`` completions.
 
         Returns earlier if a signal arrives. Raises OSError.
         """
-        more = (self._tail - int(self._taken[0])) & _MASK
-        flags = _GETEVENTS
-        if _libc.syscall(_ENTER, self._fd, more, wait, flags, None, 0) < 0:
+        more = (self._tail - self._taken[0]) & _MASK
+        if _libc.syscall(_ENTER, self._fd, more, wait, _GETEVENTS, None, 0) < 0:
             error = _last_error()
             if error.errno not in (errno.EINTR, errno.EAGAIN, errno.EBUSY):
                 raise error
 
-    def collect(self) -> npt.NDArray[np.void]:
-        """Return the completions that nobody has collected yet."""
-        head, tail = int(self._collected[0]), int(self._completed[0])
-        at = np.arange(head, head + ((tail - head) & _MASK)) % len(self._completions)
-        found = self._completions[at]
-        self._collected[0] = tail
+    @property
+    def completed(self) -> int:
+        """Completions that were not dropped yet."""
+        return (self._completed[0] - self._collected[0]) & _MASK
+
+    def completions(self) -> npt.NDArray[np.void]:
+        """Return a copy of the completions that were not dropped yet."""
+        count = self.completed
+        start = self._collected[0] & (len(self._completions) - 1)
+        found: npt.NDArray[np.void] = self._completions[start : start + count]
+        if len(found) < count:
+            return np.concatenate((found, self._completions[: count - len(found)]))
+        return found.copy()
+
+    def few_completions(self) -> list[tuple[int, int]]:
+        """The ``user`` and the result of each: as ``completions``, and faster for a few of them."""
+        found = []
+        for number in range(self._collected[0], self._collected[0] + self.completed):
+            at = 2 * (number & (len(self._completions) - 1))
+            result = self._few[at + 1] & _MASK
+            found.append((self._few[at], result - ((result >> 31) << 32)))
         return found
+
+    def drop(self, count: int) -> None:
+        """Drop the first ``count`` completions."""
+        self._collected[0] = (self._collected[0] + count) & _MASK
 
     def cancel_all(self) -> None:
         """Cancel every request that the kernel has not begun; each still has its completion."""
@@ -168,16 +237,46 @@ class Ring:
         request["user"] = NOBODY
         self.put(request)
 
+    def keep_places(self, count: int) -> bool:
+        """Make ``count`` places for registered files, whose use costs less than a descriptor's.
+
+        False where the kernel is older than 5.19.
+        """
+        wanted = _Register(count=count, flags=_SPARSE)
+        return self._register(_SET_FILES, wanted, ctypes.sizeof(wanted))
+
+    def set_place(self, place: int, fd: int) -> None:
+        """Register this file at a place; -1 empties it. The descriptor may then be closed.
+
+        Raises OSError.
+        """
+        number = ctypes.c_int32(fd)
+        update = _Update(offset=place, values=ctypes.addressof(number))
+        if not self._register(_UPDATE_FILES, update, 1):
+            raise _last_error()
+
+    def keep_memory(self, parts: Sequence[tuple[int, int]]) -> bool:
+        """Register memory: an address and a number of bytes (at most 1 GiB) for each part.
+
+        Its pages stay in memory, and READ_FIXED need not look them up. False if the kernel refuses,
+        for example because a user may not have so many pages held (``ulimit -l``).
+        """
+        vectors = (_Vector * len(parts))(*(_Vector(*part) for part in parts))
+        return self._register(_SET_BUFFERS, vectors, len(parts))
+
+    def _register(self, what: int, argument: Any, count: int) -> bool:
+        return int(_libc.syscall(_REGISTER, self._fd, what, ctypes.byref(argument), count)) >= 0
+
     def close(self) -> None:
         """Give the ring back. The caller has waited for all requests."""
         fd, self._fd = self._fd, -1
         os.close(fd)
         # The mappings hold descriptors as well.
         del self._taken, self._given, self._collected, self._completed
-        del self._completions, self._requests
+        del self._completions, self._few, self._requests
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
+        if getattr(self, "_fd", -1) >= 0 and os is not None:  # None at the interpreter's end
             self.close()
 
 
