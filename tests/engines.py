@@ -13,6 +13,7 @@ from iobench.load.engine import Columns, Extent, ReadEngine, Then
 from iobench.load.uring import UringEngine
 from iobench.storage.local.storage import LocalStorage
 
+
 class Reads:
     """What a reader asks of an engine: reads, and reads of several batches at the same time."""
 

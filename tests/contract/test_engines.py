@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import resource
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +14,7 @@ from iobench import buffers
 from iobench.errors import StorageError
 from iobench.load.engine import Columns, Extent
 from iobench.storage.local.storage import ALIGNMENT, LocalStorage
-from tests.engines import Reads, descriptors
+from tests.engines import Reads
 
 CONTENT = np.random.default_rng(5).integers(0, 200, 100_000, np.uint8).tobytes()
 UNREAD = b"\xee"  # which is not in the content
@@ -150,9 +145,7 @@ def asked(
     return extents, memory.data, landed.append
 
 
-def result(
-    reads: Reads, begun: object, batch: Batch, memory: np.ndarray, landed: list[int]
-) -> int:
+def result(reads: Reads, begun: object, batch: Batch, memory: np.ndarray, landed: list[int]) -> int:
     if begun is not None:
         return reads.wait(begun)
     return reads.read(*asked(batch, memory, landed))
