@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -31,8 +32,10 @@ from iobench.storage.base import Buffer
 from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage
 from tests.children import in_child
+from tests.conftest import TESTS
 from tests.engines import Reads, descriptors
 from tests.processes import PATIENCE_S
+from tests.servers.process import missing
 
 CONTENT = np.random.default_rng(5).integers(1, 256, 200_000, np.uint8).tobytes()  # no zero
 LENGTH = 1000
@@ -240,6 +243,33 @@ def test_a_completion_queue_that_is_full(
     assert Crowded.full > 10
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
+def test_calls_that_the_kernel_refuses(root: Path, engine: str) -> None:
+    """Every third io_uring_enter fails, as it does where the kernel finds no memory."""
+    strace = shutil.which("strace") or missing("strace")
+    script = (
+        "from pathlib import Path\n"
+        "from iobench.storage.local.storage import LocalStorage\n"
+        "from tests.engines import Reads\n"
+        "from tests.faults import test_engine_faults as tests\n"
+        "for once in (True, False):\n"
+        f"    reads = Reads('io_uring', LocalStorage({str(root)!r}), concurrency=7, once=once)\n"
+        "    tests.both_ways(reads)\n"
+        "    reads.close()\n"
+    )
+    inject = "inject=io_uring_enter:error=EAGAIN:when=2+3"
+    done = subprocess.run(
+        [strace, "-f", "-e", "trace=io_uring_enter", "-e", inject, sys.executable, "-c", script],
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stderr.count("(INJECTED)") > 50
+
+
 @pytest.mark.parametrize("once", [True, False])
 def test_signals_that_keep_coming(make: Callable[..., Reads], root: Path, once: bool) -> None:
     seen = []
@@ -260,6 +290,20 @@ def test_signals_that_keep_coming(make: Callable[..., Reads], root: Path, once: 
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert len(seen) >= 100
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_batch_that_was_given_up_says_so(make: Callable[..., Reads], once: bool) -> None:
+    """Its bytes may be missing, so that nobody may take it for one that was read."""
+    reads = make(once=once)
+    memory = bytearray(90 * LENGTH)
+    begun = [reads.begin(files(range(90)), memoryview(memory)) for _ in range(3)]
+    assert reads.wait(begun[0]) == 90 * LENGTH
+    reads.settle()
+    for reading in begun[1:]:
+        with pytest.raises(StorageError, match="given up"):
+            reads.wait(reading)
+    both_ways(reads)
 
 
 # Forks
@@ -386,10 +430,16 @@ def limited(what: int, soft: int) -> None:
     resource.setrlimit(what, (soft, resource.getrlimit(what)[1]))
 
 
-@pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("concurrency", [64, 256])
+@pytest.mark.parametrize(
+    ("concurrency", "once"),
+    [
+        (64, True),
+        *(pytest.param(*way, marks=pytest.mark.slow) for way in ((64, False), (256, True))),
+        pytest.param(256, False, marks=pytest.mark.slow),
+    ],
+)
 def test_ten_thousand_files_with_256_descriptors(
-    many_files: Path, engine: str, once: bool, concurrency: int
+    many_files: Path, engine: str, concurrency: int, once: bool
 ) -> None:
     def child() -> bool:
         limited(resource.RLIMIT_NOFILE, 256)
@@ -641,7 +691,7 @@ def test_ctrl_c_while_it_waits(
     memory = buffers.private(200 * 4096).array
     reads = make(slow_storage(engine, root), once=True, concurrency=4)
     seen = 0
-    for delay_ms in range(1, 30):
+    for delay_ms in range(1, 30, 3):
         memory[:] = 0
         usual = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
         try:
@@ -661,4 +711,4 @@ def test_ctrl_c_while_it_waits(
         memory[:] = 0
         time.sleep(0.005)
         assert not memory.any()
-    assert seen > 3
+    assert seen >= 2

@@ -208,7 +208,7 @@ def test_shards_that_break_in_the_middle_of_a_run(
     assert len(broken) == loader.reader.manifest.shard_count
     # Handles of this process; workers keep theirs, and may well read on from a file that was
     # unlinked.
-    loader.reader.close()
+    loader.reader.storage.close()
     for file in broken:
         if damage == "truncated":
             os.truncate(file, 700)
