@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import faulthandler
 import os
 import resource
 import shutil
@@ -603,42 +604,47 @@ def ways_to_read(reads: Reads, memory: npt.NDArray[np.uint8]) -> dict[str, Calla
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("way", ["read", "ahead", "given up"])
-def test_an_interrupt_at_any_line(
-    make: Callable[..., Reads], root: Path, engine: str, way: str, once: bool
-) -> None:
-    """Nothing is written afterwards, no descriptor is left, and the engine reads on."""
-    memory, fresh = buffers.private(9 * 4096).array, buffers.private(9 * 4096).array
-    storage = slow_storage(engine, root)
-    reads = make(storage, once=once, concurrency=3)
-    reads.read(*batch_of(fresh, range(9)))
-    reads.close()
-    held = descriptors()
-    step = 7 if engine == "io_uring" else 4  # lines of code
-    at, ended = 1, False
-    wrong: list[tuple[int, str]] = []
-    while not ended:
-        if at % 2:
-            reads.read(*batch_of(fresh, range(2)))  # the ring is there already, or not
-        with suppress(KeyboardInterrupt), interrupted(at) as left:
-            ways_to_read(reads, memory)[way]()
-        ended = left[0] > 0
-        if way != "read":
-            reads.settle()
-        memory[:] = 0
-        fresh[:] = 0
-        time.sleep(0.002)
-        count = reads.read(*batch_of(fresh, range(9)))
-        if count != 9 * LENGTH or sampled(fresh) != truth(range(9)):
-            wrong.append((at, "the next read is wrong"))
+def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool) -> None:
+    """Nothing is written afterwards, no descriptor is left, and the engine reads on.
+
+    In a child process, which can be killed where an engine waits for ever.
+    """
+
+    def child() -> list[tuple[int, str]]:
+        memory, fresh = (buffers.private(9 * 4096).array for _ in range(2))
+        reads = Reads(engine, slow_storage(engine, root), once=once, concurrency=3)
+        reads.read(*batch_of(fresh, range(9)))
         reads.close()
-        if memory.any():
-            wrong.append((at, "memory was written afterwards"))
-        if (now := descriptors()) > held:
-            wrong.append((at, f"{now - held} descriptors are left"))
-            held = now
-        at += step
-    assert wrong == []
-    assert at > 5 * step
+        held = descriptors()
+        wrong: list[tuple[int, str]] = []
+        step = 7 if engine == "io_uring" else 4  # lines of code
+        at, ended = 1, False
+        while not ended:
+            faulthandler.dump_traceback_later(PATIENCE_S / 4, exit=True, file=sys.__stderr__)
+            if at % 2:
+                reads.read(*batch_of(fresh, range(2)))  # the ring is there already, or not
+            with suppress(KeyboardInterrupt), interrupted(at) as left:
+                ways_to_read(reads, memory)[way]()
+            ended = left[0] > 0
+            if way != "read":
+                reads.settle()
+            memory[:] = 0
+            fresh[:] = 0
+            time.sleep(0.002)
+            count = reads.read(*batch_of(fresh, range(9)))
+            if count != 9 * LENGTH or sampled(fresh) != truth(range(9)):
+                wrong.append((at, "the next read is wrong"))
+            reads.close()
+            if memory.any():
+                wrong.append((at, "memory was written afterwards"))
+            if (now := descriptors()) > held:
+                wrong.append((at, f"{now - held} descriptors are left"))
+                held = now
+            at += step
+        faulthandler.cancel_dump_traceback_later()
+        return wrong if at > 5 * step else [(at, "no line was interrupted")]
+
+    assert in_child(child).value == []
 
 
 class Pipes(LocalStorage):
