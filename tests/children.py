@@ -35,18 +35,25 @@ def in_child(work: Callable[[], Any], *, room: int = 4 << 30) -> Ended:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        os.close(ours)
         try:
-            answer = pickle.dumps(_worked(work, room))
-        except BaseException as error:
-            answer = pickle.dumps(f"{type(error).__name__}: {error}")
-        with os.fdopen(theirs, "wb") as pipe:
-            pipe.write(answer)
-        os._exit(0)
+            os.close(ours)
+            try:
+                answer = pickle.dumps(_worked(work, room))
+            except BaseException as error:
+                answer = pickle.dumps(f"{type(error).__name__}: {error}")
+            with os.fdopen(theirs, "wb") as pipe:
+                pipe.write(answer)
+        finally:  # even where nobody reads the answer: it must not go on as a test process
+            os._exit(0)
     os.close(theirs)
-    with os.fdopen(ours, "rb") as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(child, 0)
+    try:
+        with os.fdopen(ours, "rb") as pipe:
+            text = pipe.read()
+    except BaseException:  # the test took too long
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        _, status = os.waitpid(child, 0)
     assert not os.WIFSIGNALED(status), f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
     found = pickle.loads(text)
     assert isinstance(found, Ended), found

@@ -25,7 +25,9 @@ from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import Manifest
 from iobench.storage.local.storage import LocalStorage
+from iobench.storage.local.uring import refused
 from tests.processes import PATIENCE_S, in_process
+from tests.servers.process import missing
 
 settings.register_profile(
     "iobench", deadline=None, max_examples=60
@@ -40,6 +42,9 @@ MakeDataset = Callable[..., tuple[Manifest, Path]]
 Call = Callable[..., tuple[int, str, str]]
 
 TESTS = Path(__file__).parent
+
+ENGINES = ("threads", "io_uring")
+"""The values of ``reader.engine`` that name an engine."""
 
 SLOW = (
     "fuzz",
@@ -178,6 +183,18 @@ def same_environment() -> Iterator[None]:
 def call() -> Call:
     """``call(*words)`` runs ``iobench WORDS`` in this process: (exit code, stdout, stderr)."""
     return in_process
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """A value of ``reader.engine``: the test runs once over each engine.
+
+    ``parametrize(..., indirect=["engine"])`` chooses one as well. A test of an engine that the
+    kernel refuses is skipped, and says so.
+    """
+    if request.param == "io_uring" and (why := refused()):
+        missing(f"io_uring: {why}")
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

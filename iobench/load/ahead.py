@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from .. import buffers
 from ..buffers import Buffer
+from ..errors import StorageError
+from ..interrupts import defer_interrupts
 from .engine import Columns, Extent, ReadEngine, Then
 
 Memory = npt.NDArray[np.uint8]
@@ -91,34 +93,42 @@ class ReadAhead:
     def wait(self, reading: Reading) -> int:
         """Wait for a reading, and return the number of bytes that were read.
 
-        Raises its first error when none of its requests is in flight any more.
+        Raises its first error when none of its requests is in flight any more. An interrupt gives
+        up all readings, as ``settle`` does.
         """
         total = 0
         failure: BaseException | None = None
-        while reading.left:
-            reply = reading.replies.get()
-            reading.left -= 1
-            if isinstance(reply, BaseException):
-                failure = failure or reply
-            else:
-                total += reply
+        try:
+            while reading.left:
+                reply = reading.replies.get()
+                reading.left -= 1
+                if isinstance(reply, BaseException):
+                    failure = failure or reply
+                else:
+                    total += reply
+        except BaseException:
+            self.settle()
+            raise
         self._live.discard(reading)
+        if failure is None and reading.stopped:
+            failure = StorageError("the read was given up")
         if failure is not None:
             raise failure
         return total
 
     def settle(self) -> None:
-        """Leave out all requests that were not begun, and wait for those in flight."""
+        """Leave out all requests that were not begun, and wait for those in flight.
+
+        After an interrupt it can be called again, and waits for what is left.
+        """
         for reading in self._live:
             reading.stopped = True
+        if self._tasks is not None and self._pid == os.getpid():  # threads do not survive a fork
+            _end(self._tasks, self._threads)
+            for thread in self._threads:
+                thread.join()
         self._live.clear()
-        threads, self._threads = self._threads, []
-        tasks, self._tasks = self._tasks, None
-        if tasks is None or self._pid != os.getpid():
-            return  # threads do not survive a fork
-        _end(tasks, threads)
-        for thread in threads:
-            thread.join()
+        self._tasks, self._threads = None, []
 
     def _started(self, more: int) -> SimpleQueue[_Task | None]:
         """The queue of the threads; starts up to ``more`` of them if there are too few."""
@@ -134,8 +144,9 @@ class ReadAhead:
                 name="iobench-ahead",
                 daemon=True,
             )
-            self._threads.append(thread)
-            thread.start()
+            with defer_interrupts():  # every thread that was started is known here
+                thread.start()
+                self._threads.append(thread)
         return self._tasks
 
 

@@ -10,7 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from .. import buffers
 from ..buffers import Buffer
 from ..errors import StorageError
+from ..interrupts import defer_interrupts
 from ..storage.base import Storage
 
 Then = Callable[[int], None]
@@ -131,24 +132,18 @@ class ReadEngine:
         if workers <= 1:
             return self._drain(tasks, memory, None, then)
         stop = threading.Event()
-        futures = [
-            self._threads().submit(self._drain, tasks, memory, stop, then)
-            for _ in range(workers - 1)
-        ]
-        total = 0
-        failure: BaseException | None = None
+        futures: list[Future[int]] = []
         try:
+            with defer_interrupts():  # every thread that has begun to read is known here
+                threads = self._threads()
+                for _ in range(workers - 1):
+                    futures.append(threads.submit(self._drain, tasks, memory, stop, then))
             total = self._drain(tasks, memory, stop, then)
-        except BaseException as error:
-            failure = error
-        for future in futures:  # wait for all: none may write to the memory after the return
-            try:
-                total += future.result()
-            except BaseException as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return total
+            return total + sum(future.result() for future in futures)
+        except BaseException:
+            stop.set()
+            wait(futures)  # none may write to the memory after the return
+            raise
 
     def read_block(self, block: Extent, memory: Buffer | None, then: Then | None = None) -> int:
         """Read one of ``blocks`` in the calling thread; otherwise as ``read``. Thread-safe."""

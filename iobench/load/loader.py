@@ -585,16 +585,19 @@ class BatchLoader(DataLoader[Any]):
         """Answer the requests with threads of this process; yield the replies in order."""
         local = threading.local()
         make = self.reader.clone
-        readers: list[AnyReader] = []
 
         def answer(request: Request) -> Any:
             if not hasattr(local, "worker"):
-                reader = make()
-                readers.append(reader)
                 local.worker = _Worker(
-                    reader, self.transport, self.ring, 0, 0, self.ahead, self.finish
+                    make(), self.transport, self.ring, 0, 0, self.ahead, self.finish
                 )
             return local.worker.__getitems__(request)
+
+        def close(all_here: threading.Barrier) -> None:
+            """Close this thread's reader: no other thread may use a ring of io_uring."""
+            all_here.wait()  # so that each thread gets one of these calls
+            if hasattr(local, "worker"):
+                local.worker.reader.close()
 
         pending: deque[Future[Any]] = deque()
         # A batch is announced to one worker, so that with read-ahead each has its own requests.
@@ -611,12 +614,19 @@ class BatchLoader(DataLoader[Any]):
             while pending:
                 yield pending.popleft().result()
         finally:
+            for future in pending:
+                future.cancel()
             for pool in pools:
-                pool.shutdown(wait=False, cancel_futures=True)
-            for pool in pools:
+                threads = self.thread_workers // count
+                all_here = threading.Barrier(threads)
+                try:
+                    closed = [pool.submit(close, all_here) for _ in range(threads)]
+                except BaseException:
+                    all_here.abort()
+                    raise
                 pool.shutdown(wait=True)
-            for reader in readers:
-                reader.close()
+                for future in closed:
+                    future.result()
 
     def release_maps(self) -> None:
         """Release all memory maps of the data, here and in persistent workers.

@@ -34,9 +34,14 @@ from iobench.schema.manifest import Manifest
 from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.simulated.memory import MemoryStorage
+from tests.conftest import ENGINES
 from tests.pairs import pairs
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 0), ("tensor", 2), ("thread", 1), ("thread", 3)]
+
+WAYS = [(*way, "threads") for way in TRANSPORTS]
+WAYS += [("ring", 0, "io_uring"), ("tensor", 2, "io_uring"), ("thread", 3, "io_uring")]
+"""(transport, workers, engine)"""
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -123,10 +128,17 @@ SPECS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("spec", "way", "access"), pairs(SPECS, TRANSPORTS, ["sequential", "random"])
+    ("spec", "way", "access", "engine"),
+    pairs(SPECS, TRANSPORTS, ["sequential", "random"], ENGINES),
+    indirect=["engine"],
 )
 def test_every_byte_is_right(
-    make_dataset: Any, load: Any, spec: dict[str, Any], way: tuple[str, int], access: str
+    make_dataset: Any,
+    load: Any,
+    spec: dict[str, Any],
+    way: tuple[str, int],
+    access: str,
+    engine: str,
 ) -> None:
     transport, workers = way
     manifest, path = make_dataset(**spec)
@@ -137,7 +149,7 @@ def test_every_byte_is_right(
             path,
             batch_size=batch_size,
             seed=batch_size,
-            reader={"access": access},
+            reader={"access": access, "engine": engine},
             loader=by(transport, workers),
         )
         found = taken(loader)
@@ -145,13 +157,21 @@ def test_every_byte_is_right(
         loader.shutdown()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
-    "spec", [{"format": "files"}, {"format": "tar"}, {"format": "tfrecord", "codec": "zstd:1"}]
+    ("spec", "workers", "engine"),
+    pairs(
+        [{"format": "files"}, {"format": "tar"}, {"format": "tfrecord", "codec": "zstd:1"}],
+        [0, 2],
+        ENGINES,
+    ),
+    indirect=["engine"],
 )
-def test_counts_only(make_dataset: Any, load: Any, workers: int, spec: dict[str, Any]) -> None:
+def test_counts_only(
+    make_dataset: Any, load: Any, spec: dict[str, Any], workers: int, engine: str
+) -> None:
     manifest, path = make_dataset(**spec)
-    batches = list(load(path, batch_size=7, reader={"direct": False}, loader=by("null", workers)))
+    reading = {"direct": False, "engine": engine}
+    batches = list(load(path, batch_size=7, reader=reading, loader=by("null", workers)))
     assert sorted(index for batch in batches for index in batch.indices.tolist()) == list(range(60))
     stored = sum(sum(map(len, records(path / key))) for key in manifest.keys())  # noqa: SIM118
     assert sum(batch.stats.sample_bytes for batch in batches) == stored
@@ -184,9 +204,13 @@ def test_samples_of_unequal_length_are_not_stacked(make_dataset: Any, load: Any)
         next(iter(load(path, batch_size=30, loader=by("ring", 0)))).stacked()
 
 
-@pytest.mark.parametrize("transport", ["ring", "tensor", "thread", "null"])
+@pytest.mark.parametrize(
+    ("transport", "engine"),
+    [("ring", "threads"), ("tensor", "threads"), ("thread", "io_uring"), ("null", "io_uring")],
+    indirect=["engine"],
+)
 def test_damage_is_found_by_every_transport(
-    make_dataset: Any, load: Any, tmp_path: Path, transport: str
+    make_dataset: Any, load: Any, tmp_path: Path, transport: str, engine: str
 ) -> None:
     manifest, path = make_dataset(format="tfrecord", samples_per_shard=13)
     copy = tmp_path / "copy"
@@ -207,7 +231,12 @@ def test_damage_is_found_by_every_transport(
             CorruptSampleError, match=f"^sample 40 in shard {manifest.key(shard)} is damaged"
         ) as caught:
             taken_or_counted(
-                load(copy, batch_size=7, reader={"check": check}, loader=by(transport, 1))
+                load(
+                    copy,
+                    batch_size=7,
+                    reader={"check": check, "engine": engine},
+                    loader=by(transport, 1),
+                )
             )
         assert "\n" not in str(caught.value)
         taken_or_counted(load(copy, batch_size=7, loader=by(transport, 1)))  # nobody asked
@@ -215,17 +244,20 @@ def test_damage_is_found_by_every_transport(
     taken_or_counted(load(copy, batch_size=7, reader={"check": "format"}, loader=by(transport, 1)))
 
 
-@pytest.mark.parametrize("direct", [True, False])
-@pytest.mark.parametrize("block_size", [4096, 30_000, 65_536, 1 << 20])
+@pytest.mark.parametrize(
+    ("block_size", "direct", "engine"),
+    pairs([4096, 30_000, 65_536, 1 << 20], [True, False], ENGINES),
+    indirect=["engine"],
+)
 def test_checksums_are_checked_on_whole_samples(
-    make_dataset: Any, load: Any, tmp_path: Path, direct: bool, block_size: int
+    make_dataset: Any, load: Any, tmp_path: Path, block_size: int, direct: bool, engine: str
 ) -> None:
     """Requests are aligned and split into blocks, and a sample may lie across two: only whole ones
     may be checked, and all must be.
     """
     sizes = {"distribution": "normal", "mean": 30_000, "stdev": 9000}
     manifest, path = make_dataset(format="tfrecord", samples_per_shard=20, sample_size=sizes)
-    settings = {"check": "format", "direct": direct, "block_size": block_size}
+    settings = {"check": "format", "direct": direct, "block_size": block_size, "engine": engine}
     for workers in (0, 1):
         taken_or_counted(load(path, batch_size=20, reader=settings, loader=by("ring", workers)))
     copy = tmp_path / "copy"
@@ -275,9 +307,9 @@ def test_ranks_share_an_epoch(make_dataset: Any, load: Any, tail: str) -> None:
 # Iterating
 
 
-@pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
+@pytest.mark.parametrize(("transport", "workers", "engine"), WAYS, indirect=["engine"])
 def test_two_iterations_at_once_do_not_disturb_each_other(
-    make_dataset: Any, load: Any, transport: str, workers: int
+    make_dataset: Any, load: Any, transport: str, workers: int, engine: str
 ) -> None:
     """As in zip(loader, loader): workers of one may still fill slots when the other begins."""
     manifest, path = make_dataset(format="tar", samples=120, samples_per_shard=11)
@@ -285,7 +317,7 @@ def test_two_iterations_at_once_do_not_disturb_each_other(
     loader = load(
         path,
         batch_size=4,
-        reader={"access": "random"},
+        reader={"access": "random", "engine": engine},
         loader=by(transport, workers, persistent_workers=False),
     )
     first = iter(loader)
@@ -303,13 +335,17 @@ def test_two_iterations_at_once_do_not_disturb_each_other(
         assert loader.ring.free == loader.ring.count
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize(("transport", "workers"), [("ring", 0), ("ring", 2), ("thread", 2)])
+@pytest.mark.parametrize(
+    ("way", "persistent", "engine"),
+    pairs([("ring", 0), ("ring", 2), ("thread", 2)], [True, False], ENGINES),
+    indirect=["engine"],
+)
 def test_iterations_given_up_return_their_slots(
-    make_dataset: Any, load: Any, persistent: bool, transport: str, workers: int
+    make_dataset: Any, load: Any, way: tuple[str, int], persistent: bool, engine: str
 ) -> None:
     _, path = make_dataset(format="tar")
-    loader = load(path, batch_size=4, loader=by(transport, workers, persistent_workers=persistent))
+    loading = by(*way, persistent_workers=persistent)
+    loader = load(path, batch_size=4, reader={"engine": engine}, loader=loading)
     for _ in range(5):
         next(iter(loader))
     assert sum(len(batch) for batch in loader) == 60
@@ -345,16 +381,21 @@ def test_a_kept_batch_outlives_its_loader(make_dataset: Any, transport: str, wor
     assert [found[index] for index in range(60)] == truth(manifest, path)
 
 
-@pytest.mark.parametrize(("transport", "workers"), TRANSPORTS)
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("transport", "workers", "engine"), WAYS, indirect=["engine"])
 def test_loaders_that_come_and_go_leave_nothing_open(
-    make_dataset: Any, transport: str, workers: int
+    make_dataset: Any, transport: str, workers: int, engine: str, whole: bool
 ) -> None:
     """An open descriptor of a ring would keep all of its memory."""
     _, path = make_dataset(format="tar", samples_per_shard=5)
 
     def once() -> int:
-        loader = make_loader(path, batch_size=10, loader=by(transport, workers))
-        assert sum(len(batch) for batch in loader) == 60
+        reading = {"engine": engine, "concurrency": 20}  # more than a batch has: it reads ahead
+        loader = make_loader(path, batch_size=10, reader=reading, loader=by(transport, workers))
+        if whole:
+            assert sum(len(batch) for batch in loader) == 60
+        else:
+            next(iter(loader))
         loader.shutdown()
         del loader
         gc.collect()

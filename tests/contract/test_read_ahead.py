@@ -23,6 +23,7 @@ from iobench.load import Batch, BatchLoader, make_loader
 from iobench.storage.base import Buffer
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import Wrapper
+from tests.conftest import ENGINES
 from tests.pairs import pairs
 from tests.processes import PATIENCE_S, wait_until
 
@@ -212,7 +213,7 @@ def test_row_groups_are_not_read_ahead(make_dataset: Any, load: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "way", "tail", "persistent", "batch_size"),
+    ("spec", "way", "tail", "persistent", "batch_size", "engine"),
     pairs(
         [
             {"format": "files"},
@@ -225,7 +226,9 @@ def test_row_groups_are_not_read_ahead(make_dataset: Any, load: Any) -> None:
         ["keep", "drop"],
         [True, False],
         [1, 7],
+        ENGINES,
     ),
+    indirect=["engine"],
 )
 def test_the_batches_are_the_same_epoch_after_epoch(
     make_dataset: Any,
@@ -235,6 +238,7 @@ def test_the_batches_are_the_same_epoch_after_epoch(
     tail: str,
     persistent: bool,
     batch_size: int,
+    engine: str,
 ) -> None:
     _, path = make_dataset(**spec)
 
@@ -246,7 +250,12 @@ def test_the_batches_are_the_same_epoch_after_epoch(
             world=2,
             rank=1,
             way=way,
-            reader={"concurrency": 12, "tail": tail, "read_ahead": read_ahead},
+            reader={
+                "concurrency": 12,
+                "tail": tail,
+                "read_ahead": read_ahead,
+                "engine": engine if read_ahead else "threads",
+            },
             loader={"persistent_workers": persistent},
         )
         assert isinstance(loader, BatchLoader)
@@ -294,10 +303,12 @@ def test_nothing_is_written_into_batches_after_an_epoch_was_abandoned(
     assert rest == [([number], [truth[number]]) for number in range(15, 60)]
 
 
-def test_a_consumer_that_keeps_its_batches_gets_true_bytes(make_dataset: Any, load: Any) -> None:
+def test_a_consumer_that_keeps_its_batches_gets_true_bytes(
+    make_dataset: Any, load: Any, engine: str
+) -> None:
     """No slot is left for what should be read ahead."""
     manifest, path = make_dataset(format="files")
-    loader = load(path, batch_size=1, reader={"concurrency": 8})
+    loader = load(path, batch_size=1, reader={"concurrency": 8, "engine": engine})
     kept = list(loader)
     for batch in kept:
         [index], [data] = copied(batch)
@@ -368,7 +379,7 @@ def test_an_error_belongs_to_its_own_batch(
 
 
 def test_a_damaged_sample_belongs_to_its_own_batch(
-    make_dataset: Any, load: Any, tmp_path: Path
+    make_dataset: Any, load: Any, tmp_path: Path, engine: str
 ) -> None:
     manifest, path = make_dataset(format="files", content="jpeg")
     for each in Path(path).rglob("*"):
@@ -378,7 +389,8 @@ def test_a_damaged_sample_belongs_to_its_own_batch(
             copy.write_bytes(each.read_bytes())
     with (tmp_path / manifest.key(7)).open("r+b") as damaged:
         damaged.write(os.urandom(64))
-    loader = load(tmp_path, batch_size=1, reader={"concurrency": 8, "shuffle": False})
+    reading = {"concurrency": 8, "shuffle": False, "engine": engine}
+    loader = load(tmp_path, batch_size=1, reader=reading)
     seen: list[int] = []
 
     def train() -> None:

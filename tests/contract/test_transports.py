@@ -22,6 +22,7 @@ from iobench.errors import CorruptSampleError, UsageError, WorkerError
 from iobench.load import BatchLoader, make_loader
 from iobench.load.loader import worker_death
 from iobench.schema.manifest import Manifest
+from tests.conftest import ENGINES
 from tests.pairs import pairs
 
 TRANSPORTS = [("ring", 0), ("ring", 1), ("ring", 3), ("tensor", 0), ("tensor", 2), ("thread", 2)]
@@ -101,43 +102,57 @@ def delivered(
 
 
 @pytest.mark.parametrize(
-    ("way", "form", "content"), pairs(TRANSPORTS, ["files", "tar"], ["raw", "npz", "jpeg"])
+    ("way", "form", "content", "engine"),
+    pairs(TRANSPORTS, ["files", "tar"], ["raw", "npz", "jpeg"], ENGINES),
+    indirect=["engine"],
 )
 def test_every_sample_arrives_once_and_whole(
-    make_dataset: Any, way: tuple[str, int], form: str, content: str
+    make_dataset: Any, way: tuple[str, int], form: str, content: str, engine: str
 ) -> None:
     transport, workers = way
     manifest, path = make_dataset(
         format=form, content=content, **({} if form == "files" else {"samples_per_shard": 25})
     )
     truth = decoded(manifest, path)
-    found = delivered(path, transport=transport, workers=workers)
+    found = delivered(path, transport=transport, workers=workers, engine=engine)
     assert len(found) == 60
     assert all(found[index] == truth[index] for index in range(60))
 
 
 @pytest.mark.parametrize(
-    ("way", "codec", "form"),
-    pairs([("ring", 2), ("tensor", 1), ("thread", 1)], ["gzip", "zstd:3", "lz4"], ["files", "tar"]),
+    ("way", "codec", "form", "engine"),
+    pairs(
+        [("ring", 2), ("tensor", 1), ("thread", 1)],
+        ["gzip", "zstd:3", "lz4"],
+        ["files", "tar"],
+        ENGINES,
+    ),
+    indirect=["engine"],
 )
-def test_codecs_are_undone(make_dataset: Any, way: tuple[str, int], codec: str, form: str) -> None:
+def test_codecs_are_undone(
+    make_dataset: Any, way: tuple[str, int], codec: str, form: str, engine: str
+) -> None:
     transport, workers = way
     manifest, path = make_dataset(format=form, content="npz", codec=codec, compress_ratio=3)
     truth = decoded(manifest, path)
-    found = delivered(path, transport=transport, workers=workers, access="random")
+    found = delivered(path, transport=transport, workers=workers, access="random", engine=engine)
     assert [found[index] for index in range(60)] == truth
 
 
-@pytest.mark.parametrize("direct", [True, False])
-@pytest.mark.parametrize("decode", [True, False])
-def test_sizes_that_vary(make_dataset: Any, direct: bool, decode: bool) -> None:
+@pytest.mark.parametrize(
+    ("direct", "decode", "engine"),
+    pairs([True, False], [True, False], ENGINES),
+    indirect=["engine"],
+)
+def test_sizes_that_vary(make_dataset: Any, direct: bool, decode: bool, engine: str) -> None:
     sizes = {"distribution": "lognormal", "mean": 30_000, "sigma": 1.0, "min": 300, "max": 200_000}
     manifest, path = make_dataset(
         format="tar", content="npz", sample_size=sizes, shard_size=300_000
     )
     truth = decoded(manifest, path) if decode else plain(manifest, path)
     for transport, workers in TRANSPORTS:
-        found = delivered(path, transport=transport, workers=workers, direct=direct, decode=decode)
+        reading = {"direct": direct, "decode": decode, "engine": engine}
+        found = delivered(path, transport=transport, workers=workers, **reading)
         assert [found[index] for index in range(60)] == truth
 
 
@@ -206,16 +221,20 @@ def test_a_view_keeps_its_slot(make_dataset: Any) -> None:
     loader.shutdown()
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize("transport", ["ring", "tensor", "thread"])
+@pytest.mark.parametrize(
+    ("transport", "persistent", "engine"),
+    pairs(["ring", "tensor", "thread"], [True, False], ENGINES),
+    indirect=["engine"],
+)
 def test_an_epoch_given_up_half_way_harms_no_later_one(
-    make_dataset: Any, persistent: bool, transport: str
+    make_dataset: Any, transport: str, persistent: bool, engine: str
 ) -> None:
     manifest, path = make_dataset(format="tar", samples_per_shard=5)
     truth = plain(manifest, path)
     loader = make_loader(
         path,
         batch_size=4,
+        reader={"engine": engine},
         loader={"workers": 2, "persistent_workers": persistent, "transport": transport},
     )
     orders = []
@@ -260,11 +279,18 @@ def test_a_batch_larger_than_a_slot_says_what_to_raise(make_dataset: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("check", "form"),
-    [("content", "files"), ("content", "tar"), ("format", "tfrecord"), ("content", "tfrecord")],
+    ("check", "form", "engine"),
+    [
+        ("content", "files", "io_uring"),
+        ("content", "tar", "threads"),
+        ("format", "tfrecord", "threads"),
+        ("format", "tfrecord", "io_uring"),
+        ("content", "tfrecord", "io_uring"),
+    ],
+    indirect=["engine"],
 )
 def test_a_flipped_bit_is_found_and_named(
-    make_dataset: Any, tmp_path: Path, check: str, form: str
+    make_dataset: Any, tmp_path: Path, check: str, form: str, engine: str
 ) -> None:
     import shutil
 
@@ -277,8 +303,8 @@ def test_a_flipped_bit_is_found_and_named(
     data[offset + 777] ^= 1
     file.write_bytes(data)
     with pytest.raises(CorruptSampleError, match=f"sample 17 in shard {manifest.key(shard)}"):
-        delivered(copy, transport="ring", workers=2, check=check)
-    assert len(delivered(path, transport="ring", workers=1, check=check)) == 61
+        delivered(copy, transport="ring", workers=2, check=check, engine=engine)
+    assert len(delivered(path, transport="ring", workers=1, check=check, engine=engine)) == 61
 
 
 def test_a_killed_worker_ends_the_epoch_in_one_clear_error(make_dataset: Any) -> None:

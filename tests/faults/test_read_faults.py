@@ -33,6 +33,8 @@ from iobench.storage.base import Storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
+from tests.conftest import ENGINES
+from tests.pairs import pairs
 from tests.processes import PATIENCE_S
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2), ("null", 2)]
@@ -170,12 +172,21 @@ def test_short_reads_are_never_delivered(
     assert "data/demo-00000" in one_line(caught.value)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "emptied", "missing", "a loop of links"])
-@pytest.mark.parametrize(("transport", "workers"), [("ring", 2), ("null", 0), ("thread", 1)])
-@pytest.mark.parametrize("form", ["files", "tar"])
+@pytest.mark.parametrize(
+    ("damage", "way", "form", "engine"),
+    pairs(
+        ["truncated", "emptied", "missing", "a loop of links"],
+        [("ring", 2), ("null", 0), ("thread", 1)],
+        ["files", "tar"],
+        ENGINES,
+    ),
+    indirect=["engine"],
+)
 def test_shards_that_break_in_the_middle_of_a_run(
-    make_dataset: Any, tmp_path: Path, form: str, transport: str, workers: int, damage: str
+    make_dataset: Any, tmp_path: Path, damage: str, way: tuple[str, int], form: str, engine: str
 ) -> None:
+    transport, workers = way
+    reading = {"engine": engine}
     _, source = make_dataset(
         format=form, samples=40, **({"samples_per_shard": 10} if form == "tar" else {})
     )
@@ -184,6 +195,7 @@ def test_shards_that_break_in_the_middle_of_a_run(
     loader = make_loader(
         path,
         batch_size=4,
+        reader=reading,
         loader={"transport": transport, "workers": workers, "prefetch_factor": 1},
     )
     batches = iter(loader)
@@ -196,7 +208,7 @@ def test_shards_that_break_in_the_middle_of_a_run(
     assert len(broken) == loader.reader.manifest.shard_count
     # Handles of this process; workers keep theirs, and may well read on from a file that was
     # unlinked.
-    loader.reader.close()
+    loader.reader.storage.close()
     for file in broken:
         if damage == "truncated":
             os.truncate(file, 700)
@@ -210,7 +222,12 @@ def test_shards_that_break_in_the_middle_of_a_run(
     with pytest.raises(StorageError, match=r"data/") as caught:
         exhaust(
             batches,
-            make_loader(path, batch_size=4, loader={"transport": transport, "workers": workers}),
+            make_loader(
+                path,
+                batch_size=4,
+                reader=reading,
+                loader={"transport": transport, "workers": workers},
+            ),
         )
     one_line(caught.value)
     del batches
@@ -379,12 +396,12 @@ def start(make_dataset: Any, tmp_path: Path) -> Iterator[Callable[..., subproces
     _, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
     started: list[subprocess.Popen[str]] = []
 
-    def run(*arguments: str, processes: int) -> subprocess.Popen[str]:
+    def run(*arguments: str, processes: int, slow: bool = True) -> subprocess.Popen[str]:
         command = [
             "run",
             "demo",
             "--data",
-            f"throttled+{path}?latency=20ms",
+            f"throttled+{path}?latency=20ms" if slow else str(path),
             "--results",
             str(tmp_path),
             "--calibration",
@@ -477,6 +494,26 @@ def test_ctrl_c_twice_loses_nothing(
     (run,) = tmp_path.iterdir()
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert process.returncode in (130, -signal.SIGINT)  # the second may find Python on its way out
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c_while_an_engine_reads_local_files(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path, engine: str, workers: int
+) -> None:
+    settings = (f"reader.engine={engine}", "reader.direct=true", f"loader.workers={workers}")
+    words = [word for setting in settings for word in ("--set", setting)]
+    process = start(*words, "--no-knockouts", processes=1 + workers, slow=False)
+    family = psutil.Process(process.pid).children(recursive=True)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
+    (run,) = tmp_path.iterdir()
+    document = json.loads((run / "run.json").read_text())
+    assert document["status"] == "interrupted"
+    assert document["job"]["workload"]["reader"]["engine"] == engine
 
 
 @pytest.mark.parametrize(("transport", "victim"), [("ring", "main"), ("tensor", "rank")])

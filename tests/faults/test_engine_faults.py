@@ -1,0 +1,727 @@
+"""Both read engines where something goes wrong: short reads, signals, forks, files that change,
+few descriptors, little locked memory, and Ctrl-C at any place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import faulthandler
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from iobench import buffers
+from iobench.errors import StorageError
+from iobench.load import uring as uring_engine
+from iobench.load.engine import Extent
+from iobench.storage.base import Buffer
+from iobench.storage.local import uring
+from iobench.storage.local.storage import LocalStorage
+from tests.children import in_child
+from tests.conftest import TESTS
+from tests.engines import Reads, descriptors
+from tests.processes import PATIENCE_S
+from tests.servers.process import missing
+
+CONTENT = np.random.default_rng(5).integers(1, 256, 200_000, np.uint8).tobytes()  # no zero
+LENGTH = 1000
+COUNT = 600
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("files")
+    (root / "x").write_bytes(CONTENT)
+    (root / "many").mkdir()
+    for number in range(COUNT):
+        (root / "many" / f"{number}").write_bytes(part(number))
+    return root
+
+
+def part(number: int) -> bytes:
+    """The content of ``many/number``."""
+    return CONTENT[number * 7 :][:LENGTH]
+
+
+def files(numbers: range, length: int = LENGTH) -> list[Extent]:
+    return [
+        Extent(f"many/{number}", 0, length, length * at, LENGTH)
+        for at, number in enumerate(numbers)
+    ]
+
+
+def truth(numbers: range) -> bytes:
+    return b"".join(part(number) for number in numbers)
+
+
+def sampled(memory: npt.NDArray[np.uint8]) -> bytes:
+    """What ``files(..., 4096)`` were read to."""
+    return memory.reshape(-1, 4096)[:, :LENGTH].tobytes()
+
+
+def whole() -> list[Extent]:
+    """The one large file, in pieces of which some are longer than a block."""
+    step = 12_500
+    return [Extent("x", start, step, start, step) for start in range(0, len(CONTENT), step)]
+
+
+@pytest.fixture
+def make(root: Path, engine: str) -> Iterator[Callable[..., Reads]]:
+    """Engines that are closed with the test, after which no descriptor may be left."""
+    made: list[Reads] = []
+    held = descriptors()
+
+    def over(storage: LocalStorage | None = None, **more: Any) -> Reads:
+        made.append(Reads(engine, storage or LocalStorage(root), **more))
+        return made[-1]
+
+    yield over
+    for reads in made:
+        reads.close()
+    made.clear()
+    assert descriptors() == held
+
+
+def both_ways(reads: Reads) -> None:
+    """Reads whole batches at once, and several ahead: every byte must be right."""
+    memory = bytearray(len(CONTENT))
+    assert reads.read(whole(), memoryview(memory)) == len(CONTENT)
+    assert memory == CONTENT
+    several = [range(start, start + 90) for start in range(0, 360, 90)]
+    memories = [bytearray(90 * LENGTH) for _ in several]
+    begun = [
+        reads.begin(files(numbers), memoryview(memory))
+        for numbers, memory in zip(several, memories, strict=True)
+    ]
+    for reading, numbers, memory in zip(begun, several, memories, strict=True):
+        assert reads.wait(reading) == 90 * LENGTH
+        assert memory == truth(numbers)
+    assert reads.read(files(range(100)), None) == 100 * LENGTH
+
+
+# What the kernel may answer
+
+
+class Disturbed(uring.Ring):
+    """A ring whose completions of reads are changed: by ``answer``, from what the kernel said."""
+
+    answer: Callable[[int], int]
+    changed = 0
+
+    def put(self, requests: npt.NDArray[np.void]) -> None:
+        reading = requests["opcode"] != uring.OPENAT
+        self.reads: set[int] = getattr(self, "reads", set())
+        self.reads -= set(requests["user"].tolist())
+        self.reads |= set(requests["user"][reading].tolist())
+        super().put(requests)
+
+    def collect(self) -> npt.NDArray[np.void]:
+        found = super().collect().copy()
+        for at, (user, result, _) in enumerate(found.tolist()):
+            if user in self.reads and result > 0:
+                found["result"][at] = told = type(self).answer(result)
+                type(self).changed += told != result
+        return found
+
+
+def every_other(told: Callable[[int], int]) -> Callable[[int], int]:
+    turn = iter(range(1 << 30))
+    return lambda result: told(result) if next(turn) % 2 else result
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("what", ["short", "EINTR", "EAGAIN"])
+@pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
+def test_a_ring_that_is_disturbed(
+    make: Callable[..., Reads], what: str, once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = (lambda result: max(1, result // 3)) if what == "short" else None
+    number = -getattr(errno, what, 0)
+    kind = type(
+        "Kind",
+        (Disturbed,),
+        {"answer": staticmethod(every_other(told or (lambda _: number)))},
+    )
+    monkeypatch.setattr(uring_engine, "Ring", kind)
+    both_ways(make(once=once, concurrency=7))
+    assert kind.changed > 100
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("engine", ["threads"], indirect=True)
+def test_calls_that_read_less(
+    make: Callable[..., Reads], once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preadv, calls = os.preadv, []
+
+    def less(fd: int, memories: Any, offset: int, flags: int = 0) -> int:
+        calls.append(fd)
+        (memory,) = memories
+        few = max(1, len(memory) // 3) if len(calls) % 2 else len(memory)
+        return preadv(fd, (memory[:few],), offset, flags)
+
+    monkeypatch.setattr(os, "preadv", less)
+    both_ways(make(once=once, concurrency=7))
+    assert len(calls) > 500
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
+def test_calls_that_hand_nothing_over(
+    make: Callable[..., Reads], once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As io_uring_enter does with EAGAIN and EBUSY: the requests wait for a later call.
+
+    The kernel copies a path when it takes the request, so that the path must last until then.
+    """
+
+    class Refusing(uring.Ring):
+        calls = 0
+        lost = 0
+
+        def put(self, requests: npt.NDArray[np.void]) -> None:
+            addresses = requests["address"][requests["opcode"] == uring.OPENAT].tolist()
+            self.paths: dict[int, bytes] = getattr(self, "paths", {})
+            self.paths |= {address: ctypes.string_at(address) for address in addresses}
+            super().put(requests)
+
+        def enter(self, wait: int) -> None:
+            type(self).calls += 1
+            if type(self).calls % 3 == 0:
+                for address, path in self.paths.items():
+                    type(self).lost += ctypes.string_at(address) != path
+                self.paths.clear()
+                super().enter(wait)
+
+    monkeypatch.setattr(uring_engine, "Ring", Refusing)
+    both_ways(make(once=once, concurrency=7))
+    assert Refusing.calls > 100
+    assert Refusing.lost == 0
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
+def test_a_completion_queue_that_is_full(
+    make: Callable[..., Reads], once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests that do nothing fill it before every call; the kernel keeps what has no room."""
+    strange = 7 << 50
+
+    class Crowded(uring.Ring):
+        full = 0
+        left = 0
+
+        def enter(self, wait: int) -> None:
+            super().enter(0)
+            nothing = np.zeros(self.entries, uring.REQUEST)
+            nothing["user"] = strange
+            many = 3 * self.entries if self.left < self.entries else 0  # the queue has room for 2
+            while self.left < many:
+                super().put(nothing)
+                super().enter(0)
+                self.left += len(nothing)
+            super().enter(wait)
+
+        def collect(self) -> npt.NDArray[np.void]:
+            found = super().collect()
+            type(self).full += len(found) >= 2 * self.entries
+            ours = found["user"] == strange
+            self.left -= int(ours.sum())
+            return found[~ours]
+
+    monkeypatch.setattr(uring_engine, "Ring", Crowded)
+    both_ways(make(once=once, concurrency=7))
+    assert Crowded.full > 10
+
+
+@contextmanager
+def signalled(number: int, after_s: float, *, again: bool = False) -> Iterator[None]:
+    """Send this thread a signal after a time, once or again and again."""
+    thread, ended = threading.get_ident(), threading.Event()
+
+    def send() -> None:
+        while not ended.wait(after_s):
+            signal.pthread_kill(thread, number)
+            if not again:
+                return
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        sender.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
+def test_calls_that_the_kernel_refuses(root: Path, engine: str) -> None:
+    """Every third io_uring_enter fails, as it does where the kernel finds no memory."""
+    strace = shutil.which("strace") or missing("strace")
+    script = (
+        "from pathlib import Path\n"
+        "from iobench.storage.local.storage import LocalStorage\n"
+        "from tests.engines import Reads\n"
+        "from tests.faults import test_engine_faults as tests\n"
+        "for once in (True, False):\n"
+        f"    reads = Reads('io_uring', LocalStorage({str(root)!r}), concurrency=7, once=once)\n"
+        "    tests.both_ways(reads)\n"
+        "    reads.close()\n"
+    )
+    inject = "inject=io_uring_enter:error=EAGAIN:when=2+3"
+    done = subprocess.run(
+        [strace, "-f", "-e", "trace=io_uring_enter", "-e", inject, sys.executable, "-c", script],
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stderr.count("(INJECTED)") > 50
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_signals_that_keep_coming(make: Callable[..., Reads], root: Path, once: bool) -> None:
+    seen: list[int] = []
+    usual = signal.signal(signal.SIGUSR1, lambda number, _: seen.append(number))
+    storage = LocalStorage(root, direct=True)
+    memory = buffers.private(1 << 20).array
+    reads = make(storage, once=once, concurrency=8)
+    extents = files(range(200), 4096)
+    try:
+        with signalled(signal.SIGUSR1, 0.0005, again=True):
+            deadline = time.monotonic() + PATIENCE_S
+            while len(seen) < 100 and time.monotonic() < deadline:
+                memory[:] = 0
+                assert reads.read(extents, memory.data) == 200 * LENGTH
+                assert sampled(memory[: 200 * 4096]) == truth(range(200))
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+    assert len(seen) >= 100
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_batch_that_was_given_up_says_so(make: Callable[..., Reads], once: bool) -> None:
+    """Its bytes may be missing, so that nobody may take it for one that was read."""
+    reads = make(once=once)
+    memory = bytearray(90 * LENGTH)
+    begun = [reads.begin(files(range(90)), memoryview(memory)) for _ in range(3)]
+    assert reads.wait(begun[0]) == 90 * LENGTH
+    reads.settle()
+    for reading in begun[1:]:
+        with pytest.raises(StorageError, match="given up"):
+            reads.wait(reading)
+    both_ways(reads)
+
+
+# Forks
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("when", ["before", "after", "in flight", "in flight, and it closes"])
+def test_a_child_and_its_parent_read_on(
+    make: Callable[..., Reads], root: Path, when: str, once: bool
+) -> None:
+    storage = LocalStorage(root, direct=True)
+    reads = make(storage, once=once, concurrency=8)
+    room = 40 * 4096
+    memory = buffers.private(3 * room).array
+    memories = [memory[at * room :][:room] for at in range(3)]
+    batches = [range(at * 40, at * 40 + 40) for at in range(3)]
+    if when != "before":
+        reads.read(files(batches[0], 4096), memories[0].data)
+    begun = []
+    if "in flight" in when:
+        begun = [
+            reads.begin(files(numbers, 4096), piece.data)
+            for numbers, piece in zip(batches, memories, strict=True)
+        ]
+
+    def child() -> bool:
+        fresh = buffers.private(room).array
+        if when.endswith("closes"):
+            reads.close()
+        right = True
+        for numbers in reversed(batches):
+            fresh[:] = 0
+            count = reads.read(files(numbers, 4096), fresh.data)
+            right &= count == 40 * LENGTH and sampled(fresh[:room]) == truth(numbers)
+        held = descriptors()
+        reads.read(files(batches[0], 4096), fresh.data)
+        right &= descriptors() <= held
+        reads.close()
+        return right
+
+    assert in_child(child).value is True
+    for at, numbers in enumerate(batches):
+        if begun:
+            assert reads.wait(begun[at]) == 40 * LENGTH
+        else:
+            assert reads.read(files(numbers, 4096), memories[at].data) == 40 * LENGTH
+        assert sampled(memories[at]) == truth(numbers)
+
+
+# Files that change
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_file_that_changes_its_size(
+    make: Callable[..., Reads], tmp_path: Path, once: bool, direct: bool
+) -> None:
+    (tmp_path / "x").write_bytes(CONTENT[:40_960])
+    reads = make(LocalStorage(tmp_path, direct=direct), once=once, block_size=8192)
+    memory = buffers.private(65_536).array
+    asked = [Extent("x", 0, 40_960, 0, 40_960)]
+    assert reads.read(asked, memory.data) == 40_960
+    os.truncate(tmp_path / "x", 20_480)
+    with pytest.raises(StorageError, match=r"x ends at byte (20480|2457\d|3276\d), but \d+ bytes"):
+        reads.read(asked, memory.data)
+    few = [Extent("x", 0, 40_960, 0, 20_480)]
+    assert reads.read(few, memory.data) == 20_480
+    os.truncate(tmp_path / "x", 0)
+    with pytest.raises(StorageError, match="x ends at byte"):
+        reads.read(few, memory.data)
+    (tmp_path / "x").write_bytes(CONTENT[:61_440])
+    memory[:] = 0
+    assert reads.read([Extent("x", 0, 61_440, 0, 61_440)], memory.data) == 61_440
+    assert memory[:61_440].tobytes() == CONTENT[:61_440]
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_file_that_changes_its_size_all_the_time(
+    make: Callable[..., Reads], tmp_path: Path, once: bool, direct: bool
+) -> None:
+    """Each read has all of its bytes, or says where the file ended."""
+    full = 16 * 4096
+    (tmp_path / "x").write_bytes(CONTENT[:full])
+    ended = threading.Event()
+
+    def change() -> None:
+        with (tmp_path / "x").open("r+b", buffering=0) as file:
+            while not ended.is_set():
+                os.ftruncate(file.fileno(), 5 * 4096)
+                os.pwrite(file.fileno(), CONTENT[5 * 4096 : full], 5 * 4096)
+
+    writer = threading.Thread(target=change)
+    memory = buffers.private(full).array
+    reads = make(LocalStorage(tmp_path, direct=direct), once=once)
+    writer.start()
+    ends = {"": 0, "x ends at byte": 0}
+    deadline = time.monotonic() + 10
+    try:
+        while min(ends.values()) < 5 and time.monotonic() < deadline:
+            memory[:] = 0
+            end = ""
+            try:
+                assert reads.read([Extent("x", 0, full, 0, full)], memory.data) == full
+                assert memory[: 5 * 4096].tobytes() == CONTENT[: 5 * 4096]
+            except StorageError as error:
+                end = str(error)[: len("x ends at byte")]
+            ends[end] += 1
+    finally:
+        ended.set()
+        writer.join()
+    assert sum(ends.values()) >= 5
+
+
+# Few descriptors, little locked memory
+
+
+def limited(what: int, soft: int) -> None:
+    """In a child process: others need their descriptors."""
+    resource.setrlimit(what, (soft, resource.getrlimit(what)[1]))
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "once"),
+    [
+        (64, True),
+        *(pytest.param(*way, marks=pytest.mark.slow) for way in ((64, False), (256, True))),
+        pytest.param(256, False, marks=pytest.mark.slow),
+    ],
+)
+def test_ten_thousand_files_with_256_descriptors(
+    many_files: Path, engine: str, concurrency: int, once: bool
+) -> None:
+    def child() -> bool:
+        limited(resource.RLIMIT_NOFILE, 256)
+        reads = Reads(engine, LocalStorage(many_files), once=once, concurrency=concurrency)
+        before = descriptors()
+        extents = [Extent(f"{n // 1000}/{n % 1000}", 0, 100, 100 * n, 100) for n in range(10_000)]
+        memory = bytearray(1_000_000)
+        thousands = range(0, 10_000, 1000)
+        try:
+            ahead = [reads.begin(extents[at:][:1000], memoryview(memory)) for at in thousands]
+            right = all(reads.wait(reading) == 100_000 for reading in ahead)
+            numbers = np.frombuffer(memory, np.int32).reshape(-1, 25)[:, 24]
+            right &= np.array_equal(numbers, np.arange(10_000))
+            right &= reads.read(extents, None) == 1_000_000
+        finally:
+            reads.close()  # what measures this child needs a descriptor
+        return right and descriptors() <= before
+
+    assert in_child(child, room=64 << 30).value is True  # 256 threads have stacks
+
+
+@pytest.fixture(scope="module")
+def many_files() -> Iterator[Path]:
+    """Each holds its own number 25 times. In memory: a disk may take long to make them."""
+    root = Path("/dev/shm", f"iobench-{os.getpid()}-files")
+    root.mkdir()
+    numbers = np.repeat(np.arange(10_000, dtype=np.int32), 25).reshape(-1, 25)
+    for folder in range(10):
+        (root / f"{folder}").mkdir()
+        for name in range(1000):
+            fd = os.open(root / f"{folder}/{name}", os.O_WRONLY | os.O_CREAT)
+            os.write(fd, numbers[1000 * folder + name].tobytes())
+            os.close(fd)
+    yield root
+    shutil.rmtree(root)
+
+
+def without_right_to_lock() -> None:
+    """Give up CAP_IPC_LOCK in this process: root may lock any amount of memory."""
+
+    class Header(ctypes.Structure):
+        _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+    header, rights = Header(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.capget(ctypes.byref(header), rights) == 0
+    rights[0] &= ~(1 << 14)  # effective
+    rights[1] &= ~(1 << 14)  # permitted
+    assert libc.capset(ctypes.byref(header), rights) == 0
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("limit", [0, 64 << 10])
+def test_little_memory_that_may_be_locked(root: Path, engine: str, once: bool, limit: int) -> None:
+    def child() -> bool:
+        without_right_to_lock()
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+        reads = Reads(engine, LocalStorage(root), once=once, concurrency=32, block_size=65_536)
+        reads.reserve()
+        try:
+            both_ways(reads)
+        except StorageError as error:  # before Linux 5.12 the ring itself is locked memory
+            return "cannot make a ring of io_uring" in str(error)
+        reads.close()
+        return True
+
+    assert in_child(child).value is True
+
+
+# Ctrl-C
+
+
+class Slow(LocalStorage):
+    """Reads take long enough to be in flight when an interrupt comes. For threads."""
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        time.sleep(0.001)
+        return super().read_into(key, offset, buffer, once=once)
+
+
+def slow_storage(engine: str, root: Path) -> LocalStorage:
+    """Direct reads of the ring last until it collects them, or a little shorter."""
+    return Slow(root) if engine == "threads" else LocalStorage(root, direct=True)
+
+
+@contextmanager
+def interrupted(at: int) -> Iterator[list[int]]:
+    """Ctrl-C before the ``at``-th line of the engines that this thread comes to.
+
+    It yields the number of lines that are left until then.
+    """
+    left = [at]
+    modules = {
+        sys.modules[f"iobench.{name}"].__file__
+        for name in ("load.engine", "load.ahead", "load.uring", "storage.local.uring")
+    }
+
+    def enter(frame: FrameType, event: str, _: Any) -> Any:
+        return line if frame.f_code.co_filename in modules else None
+
+    def line(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                signal.raise_signal(signal.SIGINT)
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        yield left
+    finally:
+        sys.settrace(before)
+
+
+def batch_of(memory: npt.NDArray[np.uint8], numbers: range) -> tuple[list[Extent], memoryview]:
+    return files(numbers, 4096), memory.data[: len(numbers) * 4096]
+
+
+def ways_to_read(reads: Reads, memory: npt.NDArray[np.uint8]) -> dict[str, Callable[[], None]]:
+    """What a loader may be doing when the interrupt comes."""
+
+    def ahead() -> None:
+        begun = [
+            reads.begin(*batch_of(memory[4096 * at :], range(at, at + 3))) for at in range(0, 9, 3)
+        ]
+        for reading in begun:
+            reads.wait(reading)
+
+    def given_up() -> None:
+        reads.begin(*batch_of(memory, range(9)))
+        reads.settle()
+
+    return {
+        "read": lambda: reads.read(*batch_of(memory, range(9))) and None,
+        "ahead": ahead,
+        "given up": given_up,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("way", ["read", "ahead", "given up"])
+def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool) -> None:
+    """Nothing is written afterwards, no descriptor is left, and the engine reads on.
+
+    In a child process, which can be killed where an engine waits for ever.
+    """
+
+    def child() -> list[tuple[int, str]]:
+        memory, fresh = (buffers.private(9 * 4096).array for _ in range(2))
+        reads = Reads(engine, slow_storage(engine, root), once=once, concurrency=3)
+        reads.read(*batch_of(fresh, range(9)))
+        reads.close()
+        held = descriptors()
+        wrong: list[tuple[int, str]] = []
+        step = 7 if engine == "io_uring" else 4  # lines of code
+        at, ended = 1, False
+        while not ended:
+            faulthandler.dump_traceback_later(PATIENCE_S / 4, exit=True, file=sys.__stderr__)
+            if at % 2:
+                reads.read(*batch_of(fresh, range(2)))  # the ring is there already, or not
+            with suppress(KeyboardInterrupt), interrupted(at) as left:
+                ways_to_read(reads, memory)[way]()
+            ended = left[0] > 0
+            if way != "read":
+                reads.settle()
+            memory[:] = 0
+            fresh[:] = 0
+            time.sleep(0.002)
+            count = reads.read(*batch_of(fresh, range(9)))
+            if count != 9 * LENGTH or sampled(fresh) != truth(range(9)):
+                wrong.append((at, "the next read is wrong"))
+            reads.close()
+            if memory.any():
+                wrong.append((at, "memory was written afterwards"))
+            if (now := descriptors()) > held:
+                wrong.append((at, f"{now - held} descriptors are left"))
+                held = now
+            at += step
+        faulthandler.cancel_dump_traceback_later()
+        return wrong if at > 5 * step else [(at, "no line was interrupted")]
+
+    assert in_child(child).value == []
+
+
+class Pipes(LocalStorage):
+    """Its files are pipes whose data comes when a test writes it: reads that last. For a ring."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.ends: list[int] = []
+
+    def may_open(self, key: str) -> bool:
+        return False
+
+    def open_file(self, key: str) -> int:
+        reading, writing = os.pipe()
+        self.ends.append(writing)
+        return reading
+
+
+@pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("ahead", [True, False])
+def test_ctrl_c_cancels_reads_that_would_never_end(
+    make: Callable[..., Reads], root: Path, once: bool, ahead: bool
+) -> None:
+    storage = Pipes(root)
+    reads = make(storage, once=once, concurrency=4)
+    memory = bytearray(12 * LENGTH)
+
+    def work() -> None:
+        if not ahead:
+            reads.read(files(range(12)), memoryview(memory))
+            return
+        begun = [
+            reads.begin(files(range(at, at + 3)), memoryview(memory)[at * LENGTH :])
+            for at in range(0, 12, 3)
+        ]
+        reads.wait(begun[2])
+
+    with pytest.raises(KeyboardInterrupt), signalled(signal.SIGINT, 0.1):
+        work()
+    assert len(storage.ends) >= 4
+    for end in storage.ends:
+        with suppress(BrokenPipeError):  # closed, as it should be
+            os.write(end, b"x" * LENGTH)
+        os.close(end)
+    time.sleep(0.01)
+    assert not any(memory)
+    storage.ends.clear()
+    again = reads.begin([Extent("other", 0, 10, 0, 10)], memoryview(memory))
+    for end in storage.ends:
+        os.write(end, b"y" * 10)
+        os.close(end)
+    assert reads.wait(again) == 10
+    assert memory[:11] == b"y" * 10 + b"\0"
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_ctrl_c_while_it_waits(
+    make: Callable[..., Reads], root: Path, engine: str, ahead: bool
+) -> None:
+    """A signal as it comes from a terminal, again and again at other moments."""
+    memory = buffers.private(200 * 4096).array
+    reads = make(slow_storage(engine, root), once=True, concurrency=4)
+    seen = 0
+    for delay_ms in range(1, 30, 3):
+        memory[:] = 0
+        try:
+            with signalled(signal.SIGINT, delay_ms / 4000):
+                if ahead:
+                    reads.wait(reads.begin(*batch_of(memory, range(200))))
+                else:
+                    reads.read(*batch_of(memory, range(200)))
+        except KeyboardInterrupt:
+            seen += 1
+            if ahead:
+                reads.settle()
+        memory[:] = 0
+        time.sleep(0.005)
+        assert not memory.any()
+    assert seen >= 2
