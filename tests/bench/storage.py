@@ -642,7 +642,11 @@ CASES = {
 
 
 def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+    places = 2 if max(values) >= 0.1 else 3
+    middle, low, high = (
+        f"{v:.{places}f}" for v in (statistics.median(values), min(values), max(values))
+    )
+    return f"{middle} [{low}, {high}]"
 
 
 def main() -> int:
