@@ -11,6 +11,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= python3
 MINUTES ?= 10
+# DLIO's program dlio_benchmark, for make bench. Nothing here installs it.
+DLIO ?=
 # Oracles, fault loops and startup times measure what coverage itself would change.
 COVERED ?= --ignore=tests/oracle --ignore=tests/faults/test_fault_loop.py --ignore=tests/e2e/test_startup.py
 BIN := .venv/bin
@@ -51,11 +53,12 @@ check: $(STAMP)  ## lint, format, types
 	$(BIN)/ruff format -q --check .
 	$(BIN)/mypy --strict
 
-bench: setup chromium  ## hot paths, then storage, checkpoints and S3 against fio and plain peers
+bench: setup chromium  ## hot paths, then storage, checkpoints and S3 against fio and plain peers, and DLIO=PATH
 	$(BIN)/python -m pytest -q tests/bench --benchmark-enable --benchmark-only
 	$(BIN)/python tests/bench/storage.py
 	$(BIN)/python tests/bench/checkpoint_vs_fio.py
 	$(BIN)/python tests/bench/s3_vs_client.py
+	$(BIN)/python tests/bench/dlio.py --dlio "$(DLIO)"
 	$(BIN)/python -m tests.bench.user_loader
 	$(BIN)/python -m tests.bench.page
 

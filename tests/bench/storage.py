@@ -642,7 +642,11 @@ CASES = {
 
 
 def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+    places = 2 if max(values) >= 0.1 else 3
+    middle, low, high = (
+        f"{v:.{places}f}" for v in (statistics.median(values), min(values), max(values))
+    )
+    return f"{middle} [{low}, {high}]"
 
 
 def main() -> int:
@@ -668,7 +672,7 @@ def main() -> int:
     return 0
 
 
-def compare(cases: Iterable[Case], repeat: int) -> list[dict[str, Any]]:
+def compare(cases: Iterable[Case], repeat: int, *, warm_up: bool = True) -> list[dict[str, Any]]:
     """Both sides of each case in turn; prints the ratios as they come."""
     rows = []
     print(
@@ -676,7 +680,8 @@ def compare(cases: Iterable[Case], repeat: int) -> list[dict[str, Any]]:
         f"{'CPU s/GB ours, peer':<20} target"
     )
     for case in cases:
-        case.ours(), case.peer()  # page cache, memory, code: the first of each is not counted
+        if warm_up:  # page cache, memory, code: the first of each is not counted
+            case.ours(), case.peer()
         pairs = [(case.ours(), case.peer()) for _ in range(repeat)]
         row = {
             "case": case.name,
@@ -687,17 +692,19 @@ def compare(cases: Iterable[Case], repeat: int) -> list[dict[str, Any]]:
             "ratios": [a.bytes_per_s / b.bytes_per_s for a, b in pairs],
         }
         rows.append(row)
-        cpu = [
-            statistics.median(f.cpu_s_per_gb or 0.0 for f in side)
-            for side in zip(*pairs, strict=True)
-        ]
+        cpu = [cpu_cost(side) for side in zip(*pairs, strict=True)]
         gb = [spread([f.bytes_per_s / 1e9 for f in side]) for side in zip(*pairs, strict=True)]
         print(
-            f"{case.name:<58} {spread(row['ratios']):<20} {gb[0]:<20} {gb[1]:<20} {cpu[0]:.3f}, "
-            f"{cpu[1]:.3f}{'':<8} {case.target}"
+            f"{case.name:<58} {spread(row['ratios']):<20} {gb[0]:<20} {gb[1]:<20} "
+            f"{', '.join(cpu):<20} {case.target}"
         )
         print(f"{'':<58} against {case.peer_name}", flush=True)
     return rows
+
+
+def cpu_cost(figures: Iterable[Figure]) -> str:
+    known = [figure.cpu_s_per_gb for figure in figures if figure.cpu_s_per_gb is not None]
+    return f"{statistics.median(known):.3f}" if known else "not told"
 
 
 def keep(rows: list[dict[str, Any]]) -> None:
