@@ -13,14 +13,15 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 @contextmanager
-def defer_interrupts(*, discard: bool = False) -> Iterator[None]:
+def defer_interrupts(*, discard: bool = False) -> Iterator[list[int]]:
     """Handle SIGINT and SIGTERM that arrive inside at the end, if Python has a handler for them.
 
-    ``discard``: drop signals that arrive inside; use it while an earlier interrupt is already
-    being handled. Outside of the main thread this does nothing, since no handler runs there.
+    Yields a list of those that have arrived, so that a loop can end. ``discard``: drop signals that
+    arrive inside; use it while an earlier interrupt is already being handled. Outside of the main
+    thread this does nothing, since no handler runs there.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield []
         return
     arrived: list[int] = []
     handlers = {
@@ -31,7 +32,7 @@ def defer_interrupts(*, discard: bool = False) -> Iterator[None]:
     try:
         for number in handlers:
             signal.signal(number, lambda number, frame: arrived.append(number))
-        yield
+        yield arrived
     finally:
         try:
             _restore(handlers)

@@ -3,7 +3,8 @@
 It has the interface of ``ReadEngine`` and of ``ReadAhead``. Requests are kept, issued and checked
 as arrays. Shards are kept open. A file of one sample is opened through the ring as well, so that an
 open that waits for the storage holds up no other request. Once it is known to be a regular file,
-its open, read and close are issued together, as a chain.
+its open, read and close are issued together, as a chain. No file is read with O_NONBLOCK: some
+file systems ignore it, and the kernel would let this thread wait for each of their reads.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from .. import buffers
 from ..buffers import Buffer
 from ..errors import StorageError
+from ..interrupts import defer_interrupts
 from ..storage.local.storage import ALIGNMENT, LocalStorage
 from ..storage.local.uring import CLOSE, FIXED_FILE, HARDLINK, OPENAT, READ, REQUEST, Ring
 from .engine import Columns, Extent, ReadEngine, Then, ends_early
@@ -38,10 +40,10 @@ _FEW = 6
 """Completions up to which a loop costs less than operations on arrays."""
 
 _KEPT_OPEN = 128
-"""Shards that stay open."""
+"""Shards that stay open, if no more are read at a time."""
 
 _SHARE = 4
-"""Open shards may take 1/_SHARE of the descriptors that the process may have."""
+"""An engine takes at most 1/_SHARE of the descriptors that the process may have."""
 
 _TRY_AGAIN = (-errno.EINTR, -errno.EAGAIN)
 
@@ -121,7 +123,7 @@ class _Reading:
             of = files.chained
             reads["flags"][of] |= FIXED_FILE
             opens["flags"][of] = HARDLINK
-            opens["options"][of] = options & ~os.O_CLOEXEC
+            opens["options"][of] = options & ~(os.O_CLOEXEC | os.O_NONBLOCK)
             opens["user"][of] = self._users(_NOTHING)[of]
 
     def _users(self, kind: int) -> Numbers:
@@ -129,7 +131,7 @@ class _Reading:
         return np.arange(first, first + len(self.columns.key))
 
     def key(self, index: int) -> str:
-        return self.columns.keys[self.columns.key[index]]
+        return self.columns.keys[int(self.columns.key[index])]
 
 
 class UringEngine(ReadEngine):
@@ -144,6 +146,8 @@ class UringEngine(ReadEngine):
         self, storage: LocalStorage, *, concurrency: int, block_size: int, once: bool = False
     ) -> None:
         super().__init__(storage, concurrency=concurrency, block_size=block_size, once=once)
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._descriptors = max(1, soft // _SHARE) if soft != resource.RLIM_INFINITY else 1 << 20
         self._ring: Ring | None = None
         self._scratch: Buffer | None = None
         self._number = 0
@@ -152,10 +156,11 @@ class UringEngine(ReadEngine):
     def _start(self) -> None:
         """Begin with an empty window."""
         self._busy = 0  # requests that were begun and have not ended
+        self._opened = 0  # of them those that may each have a descriptor
         self._pending: deque[_Reading] = deque()
         self._live: dict[int, _Reading] = {}
         self._places: list[int] = []  # free places of registered files, for chains
-        self._shards = _OpenShards(self.storage, self.concurrency)
+        self._shards = _OpenShards(self.storage, 0)
 
     # What a reader calls
 
@@ -167,7 +172,14 @@ class UringEngine(ReadEngine):
         self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
     ) -> int:
         """As ``ReadEngine.read``, with ``then`` called in this thread."""
-        return self.wait(self.begin(extents, memory, then))
+        reading = None
+        try:
+            reading = self.begin(extents, memory, then)
+            return self.wait(reading)
+        except BaseException:
+            if reading is None or reading.left:  # an interrupt came between the two
+                self.settle()
+            raise
 
     def begin(
         self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
@@ -176,6 +188,16 @@ class UringEngine(ReadEngine):
 
         The memory must not be used before ``wait`` or ``settle`` has returned.
         """
+        try:
+            with defer_interrupts():
+                return self._begin(extents, memory, then)
+        except BaseException:
+            self.settle()
+            raise
+
+    def _begin(
+        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None
+    ) -> _Reading:
         ring = self._own_ring()
         columns = extents if isinstance(extents, Columns) else Columns.of(extents)
         columns = columns.blocks(self.block_size)
@@ -204,14 +226,9 @@ class UringEngine(ReadEngine):
         Raises its first error when none of its requests is in flight any more.
         """
         try:
-            ring = self._own_ring()
-            # To wait for some completions at a time saves system calls; the rest of the window
-            # keeps the storage busy.
-            some = max(1, self.concurrency // 4) * reading.requests.shape[1]
             while reading.left:
-                self._fill(ring)
-                ring.enter(min(ring.awaited, reading.left, some))
-                self._collect(ring)
+                with defer_interrupts() as arrived:
+                    self._wait(reading, arrived)
         except BaseException:  # an interrupt, or a failure of the ring itself
             self.settle()
             raise
@@ -220,29 +237,50 @@ class UringEngine(ReadEngine):
             raise reading.failure
         return reading.total
 
+    def _wait(self, reading: _Reading, arrived: Sequence[int]) -> None:
+        """Wait until a reading has ended, or an interrupt has arrived."""
+        ring = self._own_ring()
+        if self._live.get(reading.number) is not reading:
+            raise StorageError("the read was given up")  # it was begun before a fork
+        # To wait for some completions at a time saves system calls; the rest of the window keeps
+        # the storage busy.
+        some = max(1, self.concurrency // 4) * reading.requests.shape[1]
+        while reading.left and not arrived:
+            self._fill(ring)
+            ring.enter(min(ring.awaited, reading.left, some))
+            self._collect(ring)
+
     def settle(self) -> None:
-        """Leave out all requests that were not begun, and wait for those in flight."""
+        """Leave out all requests that were not begun, and wait for those in flight.
+
+        After an interrupt it can be called again, and waits for what is left.
+        """
         for reading in self._live.values():
             reading.failure = reading.failure or StorageError("the read was given up")
             reading.left = 0
-        ring, self._ring = self._ring, None
+        ring = self._ring
         if ring is not None and ring.mine:
-            # Counted by the kernel: an interrupt may have come between any two of our own counts.
-            ring.enter(0)
-            if ring.in_flight:
+            with defer_interrupts():
                 ring.cancel_all()
                 ring.enter(0)
-            while True:
-                found = ring.completions()
-                for reading, kind, index, result in self._by_reading(found):
-                    _note_descriptors(reading, kind, index, result)
-                ring.drop(len(found))
-                if not ring.in_flight:
-                    break
+            while ring.awaited:  # counted by the kernel
                 ring.enter(1)
-            ring.close()
-            self._close_files()
-        self._start()
+                with defer_interrupts():
+                    self._note_descriptors(ring)
+        with defer_interrupts():
+            if ring is not None and ring.mine:
+                self._note_descriptors(ring)
+                ring.close()
+            self._close_files()  # in a forked child, its own copies of the descriptors
+            self._ring = None
+            self._start()
+
+    def _note_descriptors(self, ring: Ring) -> None:
+        """Drop all completions; remember only which descriptors the kernel opened and closed."""
+        found = ring.completions()
+        for part in self._by_reading(found):
+            _note_descriptors(*part)
+        ring.drop()
 
     def close(self) -> None:
         self.settle()
@@ -254,8 +292,7 @@ class UringEngine(ReadEngine):
         ring = self._ring
         if ring is None or not ring.mine:  # a ring does not survive a fork
             if ring is not None:
-                self._close_files()  # in a forked child: its own copies of the descriptors
-                self._start()
+                self.settle()
             # A file that is opened for one request takes three: open, read and close.
             entries = 1 << (3 * self.concurrency).bit_length()
             try:
@@ -266,9 +303,13 @@ class UringEngine(ReadEngine):
                     f"{error.strerror}",
                     remedy="use --set reader.engine=threads, or a smaller reader.concurrency",
                 ) from error
-            if ring.keep_places(self.concurrency + len(self._shards.fds)):
-                self._places = list(range(self.concurrency))
-                self._shards.register(ring, self.concurrency)
+            chains = self.concurrency
+            most = max(_KEPT_OPEN, chains)  # each request in flight may have a shard of its own
+            if ring.keep_places(chains + most):
+                self._places = list(range(chains))
+                self._shards = _OpenShards(self.storage, most, ring, chains)
+            else:  # each takes a descriptor
+                self._shards = _OpenShards(self.storage, min(_KEPT_OPEN, self._descriptors))
         return ring
 
     def _close_files(self) -> None:
@@ -287,12 +328,17 @@ class UringEngine(ReadEngine):
             elif reading.next < reading.ready or self._open_shards(reading):
                 first = reading.next
                 stop = min(first + self.concurrency - self._busy, reading.ready)
+                if (files := reading.files) is not None and not files.chained.all():
+                    stop = min(stop, first + self._descriptors - self._opened)
+                    if stop <= first:
+                        return  # other files must be closed first
+                    self._opened += stop - first
                 reading.next = stop
                 self._busy += stop - first
-                if reading.files is None:
-                    ring.put(reading.requests[first:stop])
+                if files is None:
+                    ring.put(reading.reads[first:stop])
                 else:
-                    self._open_files(ring, reading, reading.files, slice(first, stop))
+                    self._open_files(ring, reading, files, slice(first, stop))
             elif reading.failure is None:
                 return  # other requests must end before its shards can be opened
             if reading.next == len(reading.requests):
@@ -347,10 +393,11 @@ class UringEngine(ReadEngine):
     def _open_here(self, ring: Ring, reading: _Reading, files: _Files, index: int) -> None:
         """Open a file with all checks, and every failure told, and issue its read alone."""
         try:
-            files.fd[index] = self.storage.open_file(reading.key(index))
+            files.fd[index] = fd = self.storage.open_file(reading.key(index))
         except StorageError as error:
             self._fail(reading, index, error)
         else:
+            os.set_blocking(fd, True)
             self._issue_again(ring, reading, index)
 
     def _issue_again(self, ring: Ring, reading: _Reading, index: int) -> None:
@@ -373,19 +420,18 @@ class UringEngine(ReadEngine):
     # Completions
 
     def _collect(self, ring: Ring) -> None:
-        count = ring.completed
-        if count <= _FEW and not self.once:
-            found = ring.few_completions()
-            ring.drop(count)
-            for user, result in found:
-                reading, index = self._live[user >> _NUMBER & _NUMBERS], user & _INDEX
-                self._ended_alone(ring, reading, user >> _KIND, index, result)
+        if not self.once and ring.completed <= _FEW:
+            few = ring.few_completions()
+            ring.drop()
+            for user, told in few:
+                reading = self._live[user >> _NUMBER & _NUMBERS]
+                self._ended_alone(ring, reading, user >> _KIND, user & _INDEX, told)
             return
         completions = ring.completions()
         parts = list(self._by_reading(completions))
         for part in parts:
             _note_descriptors(*part)
-        ring.drop(count)
+        ring.drop()
         for reading, kind, index, result in parts:
             if not kind.any():
                 self._ended(ring, reading, index, result)
@@ -402,8 +448,8 @@ class UringEngine(ReadEngine):
             if ended.any():
                 self._ended(ring, reading, index[ended], result[ended])
             again = kind == _AGAIN
-            for one, count in zip(index[again].tolist(), result[again].tolist(), strict=True):
-                self._go_on(ring, reading, one, count)
+            for one, told in zip(index[again].tolist(), result[again].tolist(), strict=True):
+                self._go_on(ring, reading, one, told)
 
     def _by_reading(
         self, found: npt.NDArray[np.void]
@@ -429,7 +475,8 @@ class UringEngine(ReadEngine):
                 continue
             files.fd[one] = -1
             try:
-                files.fd[one] = self.storage.opened(reading.key(one), fd)
+                files.fd[one] = fd = self.storage.opened(reading.key(one), fd)
+                os.set_blocking(fd, True)
             except StorageError as error:
                 self._fail(reading, one, error)
                 continue
@@ -451,7 +498,7 @@ class UringEngine(ReadEngine):
             self._busy -= 1
             reading.left -= 1
             reading.total += result
-            self._give_shards(reading, range(1))
+            self._give(reading, reading.parts[0], 1)
 
     def _ended(self, ring: Ring, reading: _Reading, index: Numbers, result: Numbers) -> None:
         """Take requests whose reads gave these results out of the window, if they are complete."""
@@ -460,8 +507,8 @@ class UringEngine(ReadEngine):
             if self.storage.direct:
                 # A direct read of unaligned length has reached the end of the file.
                 good |= (result >= reading.columns.needed[index]) & (result % ALIGNMENT != 0)
-            for one, count in zip(index[~good].tolist(), result[~good].tolist(), strict=True):
-                self._go_on(ring, reading, one, count)
+            for one, told in zip(index[~good].tolist(), result[~good].tolist(), strict=True):
+                self._go_on(ring, reading, one, told)
             index, result = index[good], result[good]
         if len(index):
             self._finish(reading, index, int(result.sum()))
@@ -498,6 +545,8 @@ class UringEngine(ReadEngine):
         reading.left -= len(index)
         reading.total += nbytes
         if (files := reading.files) is not None:
+            if not files.chained.all():
+                self._opened -= len(index)
             places = files.place[index]
             self._places.extend(places[places >= 0].tolist())
             for one in index[files.fd[index] >= 0].tolist():
@@ -514,16 +563,20 @@ class UringEngine(ReadEngine):
             except BaseException as error:
                 reading.failure = error
 
-    def _give_shards(self, reading: _Reading, index: Numbers | range) -> None:
+    def _give_shards(self, reading: _Reading, index: Numbers) -> None:
         """These requests have ended: no shard may be closed before the last one of its part has."""
+        if len(reading.parts) == 1:
+            self._give(reading, reading.parts[0], len(index))
+            return
         for part in tuple(reading.parts):
-            few = len(index)
-            if len(reading.parts) > 1:
-                few = int(np.count_nonzero((index >= part.start) & (index < part.stop)))
-            part.left -= few
-            if not part.left:
-                self._shards.give(part.shards)
-                reading.parts.remove(part)
+            mine = np.logical_and(index >= part.start, index < part.stop)
+            self._give(reading, part, int(np.count_nonzero(mine)))
+
+    def _give(self, reading: _Reading, part: _Part, few: int) -> None:
+        part.left -= few
+        if not part.left:
+            self._shards.give(part.shards)
+            reading.parts.remove(part)
 
 
 def _note_descriptors(reading: _Reading, kind: Numbers, index: Numbers, result: Numbers) -> None:
@@ -537,16 +590,15 @@ def _note_descriptors(reading: _Reading, kind: Numbers, index: Numbers, result: 
 class _OpenShards:
     """Shards that are kept open. ``named``: how a request names the file at each place.
 
-    That is its descriptor or, where the ring registers files, a place there.
+    That is its descriptor or, if a ``ring`` is given, a place there, from ``first`` on.
     """
 
-    def __init__(self, storage: LocalStorage, concurrency: int) -> None:
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        few = _KEPT_OPEN if soft == resource.RLIM_INFINITY else min(_KEPT_OPEN, soft // _SHARE)
-        size = max(few, concurrency)  # each request in flight may have a shard of its own
+    def __init__(
+        self, storage: LocalStorage, size: int, ring: Ring | None = None, first: int = 0
+    ) -> None:
         self._storage = storage
-        self.ring: Ring | None = None  # where files are registered
-        self._first = 0  # of the places there
+        self.ring = ring
+        self._first = first
         self._places: dict[str, int] = {}
         self._keys: list[str | None] = [None] * size
         self._users = np.zeros(size, np.int64)
@@ -554,10 +606,6 @@ class _OpenShards:
         self._turn = 0
         self.fds = np.full(size, -1, np.int32)
         self.named = np.full(size, -1, np.int32)
-
-    def register(self, ring: Ring, first: int) -> None:
-        """Keep files in the ring, from this place on, and not as descriptors."""
-        self.ring, self._first = ring, first
 
     def enough(self, columns: Columns, start: int) -> int:
         """The request before which the requests from ``start`` on have shards for half the places.
@@ -610,6 +658,7 @@ class _OpenShards:
         if self._users[place]:
             return -1
         fd = self._storage.open_file(key)
+        os.set_blocking(fd, True)
         before = self._keys[place]
         if before is not None:
             del self._places[before]

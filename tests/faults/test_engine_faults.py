@@ -130,13 +130,16 @@ class Disturbed(uring.Ring):
         self.reads |= set(requests["user"][reading].tolist())
         super().put(requests)
 
-    def collect(self) -> npt.NDArray[np.void]:
-        found = super().collect().copy()
+    def completions(self) -> npt.NDArray[np.void]:
+        found = super().completions()
         for at, (user, result, _) in enumerate(found.tolist()):
             if user in self.reads and result > 0:
                 found["result"][at] = told = type(self).answer(result)
                 type(self).changed += told != result
         return found
+
+    def few_completions(self) -> list[tuple[int, int]]:
+        return [(user, result) for user, result, _ in self.completions().tolist()]
 
 
 def every_other(told: Callable[[int], int]) -> Callable[[int], int]:
@@ -237,12 +240,15 @@ def test_a_completion_queue_that_is_full(
                 self.left += len(nothing)
             super().enter(wait)
 
-        def collect(self) -> npt.NDArray[np.void]:
-            found = super().collect()
+        def completions(self) -> npt.NDArray[np.void]:
+            found = super().completions()
             type(self).full += len(found) >= 2 * self.entries
             ours = found["user"] == strange
             self.left -= int(ours.sum())
             return found[~ours]
+
+        def few_completions(self) -> list[tuple[int, int]]:
+            return [(user, result) for user, result, _ in self.completions().tolist()]
 
     monkeypatch.setattr(uring_engine, "Ring", Crowded)
     both_ways(make(once=once, concurrency=7))

@@ -161,19 +161,14 @@ class Ring:
         order = np.arange(params.requests, dtype=np.uint32)
         np.frombuffer(words, np.uint32)[heads[6] // 4 :][: len(order)] = order
         self._completions = np.frombuffer(queues, COMPLETION, params.completions, tails[5])
-        self._few = memoryview(self._completions.view(np.uint64))
+        self._few = self._completions.view(np.uint64).data
         self._requests = np.frombuffer(requests, np.uint64).reshape(-1, _WORDS)
-        self._tail = 0
+        self._tail = self._seen = 0
 
     @property
     def mine(self) -> bool:
         """Whether this thread of this process may use the ring."""
         return self._thread == threading.get_ident() and self._pid == os.getpid()
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that the kernel has taken and not completed."""
-        return (self._taken[0] - self._completed[0]) & _MASK
 
     @property
     def awaited(self) -> int:
@@ -205,12 +200,13 @@ class Ring:
 
     @property
     def completed(self) -> int:
-        """Completions that were not dropped yet."""
+        """Completions that are there and were not dropped."""
         return (self._completed[0] - self._collected[0]) & _MASK
 
     def completions(self) -> npt.NDArray[np.void]:
-        """Return a copy of the completions that were not dropped yet."""
-        count = self.completed
+        """Return a copy of the completions that are there, which stay until ``drop``."""
+        self._seen = self._completed[0]
+        count = (self._seen - self._collected[0]) & _MASK
         start = self._collected[0] & (len(self._completions) - 1)
         found: npt.NDArray[np.void] = self._completions[start : start + count]
         if len(found) < count:
@@ -218,17 +214,19 @@ class Ring:
         return found.copy()
 
     def few_completions(self) -> list[tuple[int, int]]:
-        """The ``user`` and the result of each: as ``completions``, and faster for a few of them."""
+        """As ``completions``, and faster for a few: the ``user`` and the result of each."""
+        self._seen = self._completed[0]
+        first, mask = self._collected[0], len(self._completions) - 1
         found = []
-        for number in range(self._collected[0], self._collected[0] + self.completed):
-            at = 2 * (number & (len(self._completions) - 1))
+        for number in range(first, first + ((self._seen - first) & _MASK)):
+            at = 2 * (number & mask)
             result = self._few[at + 1] & _MASK
-            found.append((self._few[at], result - ((result >> 31) << 32)))
+            found.append((self._few[at], result - (result >> 31 << 32)))
         return found
 
-    def drop(self, count: int) -> None:
-        """Drop the first ``count`` completions."""
-        self._collected[0] = (self._collected[0] + count) & _MASK
+    def drop(self) -> None:
+        """Drop the completions that were returned last."""
+        self._collected[0] = self._seen
 
     def cancel_all(self) -> None:
         """Cancel every request that the kernel has not begun; each still has its completion."""
