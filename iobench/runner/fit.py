@@ -21,11 +21,17 @@ REPETITIONS, MIN_REPETITIONS = 6, 3
 MIN_REPETITION_S = 2.0
 """Fewer repetitions are made rather than shorter ones."""
 
+KNOCK_OUTS = 1.5
+"""Time of the knock-outs for each second of repetitions: their round has three stages or more."""
+
 CALIBRATION_SHARE = 0.3
 MIN_CALIBRATION_S, MAX_CALIBRATION_S = 0.1, 3.0
 
-END_S = 0.8
+END_S = 1.3
 """What is kept for the end of the process: the verdict is found, and the files are written."""
+
+_LEAST_SHARE = 0.8
+"""Share of the estimate of the shortest run below which it is refused: its parts may be shorter."""
 
 _PILOT_SHARE, _MIN_PILOT_S, _MAX_PILOT_S = 0.04, 0.4, 3.0
 _MIN_ROUNDS = 3
@@ -140,10 +146,10 @@ def choose(
     *,
     calibrated: bool = False,
 ) -> Fitted:
-    """Divide ``seconds``: a part for the ceilings, and one half of the rest for the repetitions.
+    """Divide ``seconds``: a part for the ceilings, and the rest for repetitions and knock-outs.
 
-    The knock-outs take the other half; if advice is tried, each of the three takes a third. What is
-    ``given`` stays as it is. ``calibrated``: each ceiling has been measured once.
+    Knock-outs take KNOCK_OUTS times as long as the repetitions, and the trial of advice as long as
+    these. What is ``given`` stays as it is. ``calibrated``: each ceiling has been measured once.
     """
     whole = steps_per_repetition(
         plan.workload, samples=plan.manifest.sample_count, accelerators=plan.accelerators
@@ -174,10 +180,12 @@ def choose(
                 break
             calibration_s = max(MIN_CALIBRATION_S, 0.9 * calibration_s)
     left = max(0.0, seconds - needed(calibration_s))
-    others = asked.knock_outs + asked.confirms  # which take as long as the repetitions
-    fixed_s, knock_outs_s = 0.0, None
+    others = KNOCK_OUTS * asked.knock_outs + asked.confirms
+    fixed_s: float = 0.0
+    knock_outs_s: float | None = None
     if "knock_outs" in given:
-        fixed_s, knock_outs_s, others = others * (asked.knock_outs_s or 0.0), asked.knock_outs_s, 0
+        knock_outs_s, others = asked.knock_outs_s or 0.0, 0.0
+        fixed_s = (asked.knock_outs + asked.confirms) * knock_outs_s
     share = max(0.0, left - fixed_s) / (1 + others)
 
     least_s = pilot.start_s + (fewest / steps_per_s if steps_per_s else 0.0)
@@ -197,8 +205,11 @@ def choose(
     return Fitted(
         plan=replace(plan, workload=workload, repetitions=repetitions),
         calibration_s=calibration_s,
-        knock_outs_s=share if knock_outs_s is None else knock_outs_s,
-        least_s=needed(calibration_s if "calibration" in given else MIN_CALIBRATION_S)
-        + least * least_s
-        + fixed_s,
+        knock_outs_s=KNOCK_OUTS * share if knock_outs_s is None else knock_outs_s,
+        least_s=_LEAST_SHARE
+        * (
+            needed(calibration_s if "calibration" in given else MIN_CALIBRATION_S)
+            + least * least_s
+            + fixed_s
+        ),
     )

@@ -267,6 +267,10 @@ class KnockOuts:
             length=self._length(first, took_s),
             budget_s=self.budget_s,
         )
+        if self.left_s is not None and turns.left_out:
+            # With a single round of some stages, a slow repetition makes one of them the cause.
+            reason = next(iter(turns.left_out.values()))
+            turns = Turns(left_out={stage: reason for stage in why if not why[stage]})
         why |= turns.left_out
         self.job.knock_outs = [
             *(

@@ -27,6 +27,7 @@ from iobench.runner.estimate import (
 )
 from iobench.runner.experiment import Options
 from iobench.runner.fit import (
+    KNOCK_OUTS,
     MIN_REPETITIONS,
     REPETITIONS,
     Asked,
@@ -172,7 +173,7 @@ def test_a_chosen_run_fits(make: Any, limit_s: float, rate: float, start_s: floa
         start_s=min(START_S, start_s),
     )
     spent = ceilings_s + fitted.plan.repetitions * each + fitted.knock_outs_s
-    assert spent <= max(limit_s, fitted.least_s + fitted.knock_outs_s) + 1e-6
+    assert spent <= max(limit_s, fitted.least_s / 0.8 + fitted.knock_outs_s) + 1e-6
     if limit_s >= 60.0:
         assert spent > 0.8 * limit_s
 
@@ -198,14 +199,14 @@ def test_what_is_given_stays(make: Any) -> None:
     assert (fitted.plan, fitted.calibration_s, fitted.knock_outs_s) == (plan, 0.4, 5.0)
     more = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given - {"steps"})
     assert more.plan.repetitions == 2
-    assert fitted.least_s > 5.0 + 2 * 7 * BATCH / 50.0
+    assert fitted.least_s > 0.8 * (5.0 + 2 * 7 * BATCH / 50.0)
 
 
 def test_advice_that_is_tried_takes_its_share(make: Any) -> None:
     plan, pilot = make(epochs=100_000), Pilot(samples_per_s=50.0, start_s=0.1)
     alone = choose(plan, pilot, 60.0, Asked(calibration_s=3.0, knock_outs=False))
     both = choose(plan, pilot, 60.0, Asked(calibration_s=3.0, confirms=True))
-    assert alone.knock_outs_s == pytest.approx(3 * both.knock_outs_s)
+    assert alone.knock_outs_s == pytest.approx((1 + KNOCK_OUTS + 1) * both.knock_outs_s)
 
 
 def test_a_budget_that_is_too_short_names_the_least(make: Any) -> None:
@@ -214,7 +215,7 @@ def test_a_budget_that_is_too_short_names_the_least(make: Any) -> None:
     with pytest.raises(UsageError, match="at least") as refused:
         check_budget(plan, ASKED, short)
     least = int(re.findall(r"at least (\d+)s", str(refused.value))[0])
-    assert least > MIN_REPETITIONS * 10
+    assert least > 0.8 * MIN_REPETITIONS * 10
     enough = Budget(seconds=least, ends_s=time.monotonic() + least + 1.0)
     check_budget(plan, ASKED, enough)
 
