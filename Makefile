@@ -27,7 +27,7 @@ setup: $(STAMP) fio libnfs  ## make .venv with everything in it; fio and libnfs 
 
 demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 	test -f demo-data/manifest.json || $(BIN)/iobench generate demo --to demo-data
-	$(BIN)/iobench run demo --data demo-data --repeat 4 --calibration 2s --budget 12s
+	$(BIN)/iobench run demo --data demo-data --repeat 4 --calibration 2s --knockouts 12s
 
 test: setup gcc  ## the tests that take minutes: every verb, on local disk and an S3 server
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow'

@@ -64,14 +64,14 @@ GALLERY = (
         name="run",
         what="A run on a local disk, which feeds one accelerator of the demo at a quarter of its "
         "speed; images are not decoded.",
-        measure="run demo --data data --repeat 6 --calibration 2s --budget 20s "
+        measure="run demo --data data --repeat 6 --calibration 2s --knockouts 20s "
         "--set reader.decode=false --set accelerator.step_time=100ms",
     ),
     Shown(
         name="storage-binds",
         what="The same images as single files, behind a link on which each read takes 20 ms. The "
         "advice was tried, in turns with the settings of the run.",
-        measure=f"run demo --data {quoted(SLOW)} --repeat 4 --calibration 2s --budget 40s "
+        measure=f"run demo --data {quoted(SLOW)} --repeat 4 --calibration 2s --knockouts 40s "
         "--confirm --set reader.decode=false",
     ),
     Shown(

@@ -93,8 +93,8 @@ def run(args: argparse.Namespace) -> int:
             keep=args.keep_data,
             tell=told,
         ) as data:
-            left = args.budget_s - (time.monotonic() - began) - data.removal_s
-            code = _measure(args, place, data.url, left, told)
+            ends_s = began + args.budget_s - data.removal_s
+            code = _measure(args, place, data.url, ends_s, told)
             if args.keep_data and not place.found and args.format == "text":
                 say(f"data:    {data.url}")
     finally:
@@ -118,29 +118,26 @@ def _announcement(args: argparse.Namespace, place: Place, generating_s: float) -
     )
 
 
-def _measure(args: argparse.Namespace, place: Place, url: str, seconds: float, told: _Told) -> int:
-    """Run the workload on the dataset at ``url`` for about ``seconds``, and print the report."""
-    from ..runner.checking.fit import fit
+def _measure(args: argparse.Namespace, place: Place, url: str, ends_s: float, told: _Told) -> int:
+    """Run the workload on the dataset at ``url`` until about ``ends_s``, and print the report."""
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
+    from ..runner.fit import Budget
     from ..runner.plan import make_plan
     from .outcome import finish
     from .telling import RunTold
 
     plan = make_plan(place.workload, url, accelerators=args.accelerators, repetitions=1, seed=_SEED)
     told.note("a pilot of a few seconds tells how many steps fit into the time")
-    fitted = fit(plan, seconds)
     told.close()
     options = Options(
         results=args.results,
         command=tuple(args.command_line),
-        calibration_s=fitted.calibration_s,
-        budget_s=fitted.knock_outs_s,
+        budget=Budget(seconds=args.budget_s, ends_s=ends_s, strict=False),
     )
-    live = RunTold(fitted.plan, options, quiet=args.quiet)
-    live.announce(always=True)
+    live = RunTold(plan, options, quiet=args.quiet)
     try:
-        doc, directory = run_plan(fitted.plan, options, live)
+        doc, directory = run_plan(plan, options, live)
     finally:
         live.close()
     return finish(doc, directory, kind=args.format, fail_on=())

@@ -22,8 +22,8 @@ EXAMPLES = """examples:
   iobench demo --s3
 """
 _LOCAL = "demo-data"
-_BUDGET = "12s"
-"""For the knock-outs: enough for three rounds, and the demo stays short."""
+_KNOCKOUTS = "12s"
+"""Enough for three rounds, and the demo stays short."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,8 +90,8 @@ def _run_commands(args: argparse.Namespace, place: str, *, generate: bool) -> in
         str(args.repeat),
         "--results",
         str(args.results),
-        "--budget",
-        _BUDGET,
+        "--knockouts",
+        _KNOCKOUTS,
     ]
     words += ["--calibration", f"{args.calibration_s:g}s"] if args.calibration_s != 3.0 else []
     note(f"$ iobench {shlex.join(words)}", quiet=args.quiet)

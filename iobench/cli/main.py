@@ -7,11 +7,13 @@ everything else that the verb needs is imported only when it runs.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import signal
 import sys
 import textwrap
+import time
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -101,6 +103,7 @@ def build_parser(verbs: Sequence[str] = VERBS) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run the verb, and print an error in one line; return a documented exit code."""
+    began = time.monotonic() - (_age_s() if argv is None else 0.0)
     survive_closed_readers()
     prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -110,6 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = given[:1] if given[:1] and given[0] in VERBS else VERBS
         args = build_parser(known).parse_args(given)
         args.command_line = ["iobench", *words]
+        args.began_s = began
         COMMAND.set(("iobench", *words))
         args.json = args.format == "json"
         with logging_to(args.log_level, args.log_file), output_to(args.output):
@@ -123,6 +127,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except Exception as error:
         return report_error(error, debug="--debug" in words, verb=_verb(words))
+
+
+def _age_s() -> float:
+    """Seconds since this process was started; 0 where that is not known."""
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            ticks = int(stat.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _verb(words: Sequence[str]) -> str:

@@ -22,12 +22,16 @@ from .own_loader import add_own_loader, loader_overrides, tell_headspace
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
+    from ..runner.fit import Budget, Given
     from ..runner.mixed import Mixed
     from ..runner.plan import Plan
     from ..schema.workload import Workload
 
+_CALIBRATION = "3s"
+
 EXAMPLES = """examples:
   iobench run demo --data demo-data
+  iobench run demo --data demo-data --budget 20s
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --accelerators 2 --repeat 5
   iobench run resnet50-h100 --data /mnt/fast/resnet50 --find-max
   iobench run unet3d-h100 --data /mnt/fast/unet3d --set reader.concurrency=16 \
@@ -60,10 +64,9 @@ def add_measuring(parser: argparse.ArgumentParser, *, repeat: int = 6) -> None:
         "-n",
         "--repeat",
         type=whole_number,
-        default=repeat,
         metavar="N",
-        help=f"number of repetitions (default: {repeat}; [min, max] of 6 covers the median with "
-        "97 %%)",
+        help=f"number of repetitions (default: {repeat}, or what --budget has time for; [min, max] "
+        "of 6 covers the median with 97 %%)",
     )
     parser.add_argument(
         "--find-max",
@@ -98,11 +101,22 @@ def add_measuring(parser: argparse.ArgumentParser, *, repeat: int = 6) -> None:
         metavar="N",
         help="seed of the first repetition; each has its own (default: 42)",
     )
-    add_calibration(parser, "3s", "time to measure each ceiling; 0s skips all ceilings")
+    add_calibration(parser, _CALIBRATION, "time to measure each ceiling; 0s skips all ceilings")
+    # None tells that it was not given: with --budget it is then fitted.
+    parser.set_defaults(calibration_s=None, usual_repeat=repeat)
     parser.add_argument(
         "--budget",
         type=duration,
         metavar="TIME",
+        help="time for the whole run, from the start of iobench to the verdict: a pilot tells how "
+        "many steps, repetitions and knock-outs fit. What is given by --repeat, --calibration, "
+        "--knockouts, --set max_steps and --set epochs stays as it is",
+    )
+    parser.add_argument(
+        "--knockouts",
+        type=duration,
+        metavar="TIME",
+        dest="knock_outs_s",
         help="time for all knock-outs together, which measure what each stage costs by leaving it "
         "out, and as much again for --confirm (default: as long as the repetitions together, and "
         "at least three rounds)",
@@ -155,6 +169,7 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
 
     ``bound_only``: only find how much faster any loader could make it.
     """
+    given = _given(args)
     check_measuring(args)
     if printed_lines(args):
         return 0
@@ -166,6 +181,7 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
             "--headspace measures one host, but iobench was started on several",
             remedy="add --hosts here, or start it on one host",
         )
+    _check_budget(args, bound_only=bound_only)
     if args.confirm and args.calibration_s == 0:
         raise UsageError(
             "--confirm tries the advice, which comes from the ceilings, but --calibration 0s skips "
@@ -221,14 +237,17 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
         command=tuple(args.command_line),
         calibration_s=args.calibration_s,
         find_max=args.find_max,
-        confirm=Confirm(budget_s=args.budget) if args.confirm else None,
+        confirm=Confirm(budget_s=args.knock_outs_s) if args.confirm else None,
         knock_outs=not args.no_knockouts,
-        budget_s=args.budget,
+        knock_outs_s=args.knock_outs_s,
+        budget=_budget(args, given),
+        began_s=args.began_s,
         mixed=mixed,
         break_lock=args.break_lock,
     )
     live = RunTold(plan, options, quiet=args.quiet)
-    live.announce()
+    if options.budget is None:
+        live.announce()
     try:
         if control is None:
             doc, directory = run_plan(plan, options, live)
@@ -239,6 +258,51 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     from .outcome import finish
 
     return finish(doc, directory, kind=args.format, fail_on=args.fail_on)
+
+
+def _given(args: argparse.Namespace) -> frozenset[Given]:
+    """Set the flags that were not given to their defaults, and return what was given.
+
+    That is what ``--budget`` leaves as it is.
+    """
+    steps = {text.partition("=")[0].strip() for text in args.overrides} & {"max_steps", "epochs"}
+    asked: dict[Given, bool] = {
+        "repetitions": args.repeat is not None,
+        "calibration": args.calibration_s is not None,
+        "knock_outs": args.knock_outs_s is not None,
+        "steps": bool(steps) or getattr(args, "time", None) is not None,
+    }
+    args.repeat = args.usual_repeat if args.repeat is None else args.repeat
+    if args.calibration_s is None:
+        args.calibration_s = duration(_CALIBRATION)
+    return frozenset(name for name, is_given in asked.items() if is_given)
+
+
+def _check_budget(args: argparse.Namespace, *, bound_only: bool) -> None:
+    """Raise UsageError where a time is asked for what takes as long as it takes."""
+    from ..errors import UsageError
+
+    if args.budget is None:
+        return
+    for flag, used in (
+        ("--find-max", args.find_max),
+        ("--checkpoint", args.checkpoint is not None),
+        ("--headspace", bound_only),
+    ):
+        if used:
+            raise UsageError(
+                f"{flag} takes as long as it needs, so it can't be fitted into --budget",
+                remedy="use --repeat, --calibration and --knockouts instead of --budget",
+            )
+
+
+def _budget(args: argparse.Namespace, given: frozenset[Given]) -> Budget | None:
+    """The time of the whole run, which began with this process, or with this command in it."""
+    from ..runner.fit import Budget
+
+    if args.budget is None:
+        return None
+    return Budget(seconds=args.budget, ends_s=args.began_s + args.budget, given=given)
 
 
 def _mixed(args: argparse.Namespace, ranks: int) -> Mixed | None:

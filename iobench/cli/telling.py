@@ -28,6 +28,11 @@ class RunTold(Live):
         self._warned = False
         self._estimated: float | None = None  # when the time left was estimated
 
+    def fitted(self, plan: Plan, options: Options) -> None:
+        """Tell what was fitted into the time that the user has given."""
+        self._time = TimeLeft(plan, options)
+        self.announce(always=True)
+
     def announce(self, *, always: bool = False) -> None:
         """Tell what the run will do and how long it should take, part by part.
 

@@ -21,7 +21,7 @@ EXAMPLES = """examples:
   iobench train mypkg.models:make --data /mnt/fast/resnet50
 """
 
-_MIN_STEPS, _TRIAL_S = 10, 3.0
+_MIN_STEPS, _TRIAL_S, _TRAINS_S = 10, 3.0, 10.0
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -53,10 +53,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time",
         type=duration,
-        default=10.0,
         metavar="TIME",
-        help="about how long a repetition should train (default: 10s, and at least "
-        f"{_MIN_STEPS} steps)",
+        help="about how long a repetition should train (default: 10s, or what --budget has time "
+        f"for, and at least {_MIN_STEPS} steps)",
     )
     add_measuring(parser, repeat=3)
     add_overrides(parser, "accelerator.compile=true")
@@ -110,11 +109,12 @@ def workload_of(args: argparse.Namespace) -> Workload:
         # A batch of another size would be compiled in the middle of an epoch.
         complete = workload.reader.model_copy(update={"tail": "drop"})
         workload = workload.model_copy(update={"reader": complete})
-    if workload.max_steps is not None:
+    if workload.max_steps is not None or (args.budget is not None and args.time is None):
         return workload
+    trains_s = _TRAINS_S if args.time is None else args.time
     use_allocator(workload.accelerator.allocator, args.command_line[1:])
-    step = mean_step(workload.accelerator, workload.batch_size, seconds=min(_TRIAL_S, args.time))
-    steps = max(_MIN_STEPS, round(args.time / step))
+    step = mean_step(workload.accelerator, workload.batch_size, seconds=min(_TRIAL_S, trains_s))
+    steps = max(_MIN_STEPS, round(trains_s / step))
     return workload.model_copy(update={"max_steps": steps})
 
 

@@ -73,9 +73,13 @@ def mlperf(doc: RunRecord) -> dict[str, object]:
 
 
 def _end(doc: RunRecord) -> str | None:
-    """When the run ended: its start and the time of its phases. None if these are not known."""
+    """When the run ended: its start and the time of its phases. None if these are not known.
+
+    The start of the process, ``start``, lies before the start of the run.
+    """
+    phases = [seconds for name, seconds in doc.timings.items() if name != "start"]
     try:
-        spent = timedelta(seconds=sum(doc.timings.values()))
+        spent = timedelta(seconds=sum(phases))
         end = datetime.fromisoformat(doc.created) + spent
     except (ValueError, OverflowError):
         return None

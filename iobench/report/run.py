@@ -56,7 +56,7 @@ OF_STORED = "of the samples' stored bytes"
 
 NO_ADVICE = (
     "No change can be promised, since what binds could not be told from noise. Measure with more "
-    "repetitions (--repeat), longer ones and a larger --budget; the findings say what else is "
+    "repetitions (--repeat), longer ones and more time (--budget); the findings say what else is "
     "missing."
 )
 
@@ -287,6 +287,8 @@ def _trained(doc: TrainingRecord) -> str:
 
 
 PARTS = {
+    "start": "start",
+    "pilot": "pilot",
     "prepare": "check of the loader",
     "watched": "your training",
     "calibrate": "each stage alone",

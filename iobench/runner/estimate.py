@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from ..schema.plan import PartTime
 from ..units import counted
@@ -11,11 +12,13 @@ from .calibration.curve import budget_s, storage_curve
 from .calibration.findmax import MAX_POINT_S, wanted_steps
 from .calibration.windows import plan_windows
 from .confirm import MAX_TRIED, MIN_TURNS, Confirm
-from .experiment import Options
 from .mixed import ALONE
 from .plan import Plan, steps_per_repetition
 from .third_party import is_library
 from .turns import MIN_ROUNDS, MIN_S
+
+if TYPE_CHECKING:
+    from .experiment import Options
 
 START_S = 0.5
 """Start and end of a phase: ranks and workers begin, the page cache is emptied."""
@@ -112,8 +115,8 @@ def _knock_outs(
 ) -> PartTime:
     """The knock-outs: their budget, or as long as the repetitions and a few rounds at least."""
     seconds, least = repetitions.seconds, repetitions.at_least
-    if options.budget_s is not None:
-        seconds, least = options.budget_s, False
+    if options.knock_outs_s is not None:
+        seconds, least = options.knock_outs_s, False
     elif seconds is not None and each is not None:
         rounds = min(plan.repetitions, MIN_ROUNDS)
         seconds = max(seconds, rounds * _USUAL_STAGES * (min(MIN_S, each) + START_S))
@@ -140,22 +143,50 @@ def _confirm(confirm: Confirm, repetition_s: float | None) -> PartTime:
     )
 
 
-def calibrating_s(plan: Plan, seconds: float, *, repetitions: int | None = None) -> float:
+def calibrating_s(
+    plan: Plan,
+    seconds: float,
+    *,
+    repetitions: int | None = None,
+    least_s: float = 0.0,
+    start_s: float = START_S,
+) -> float:
     """How long all ceilings and the storage's curve take, for windows of ``seconds``.
 
     Some windows are divided, and the later parts follow the repetitions (as many as the plan's if
-    ``repetitions`` is None): each starts anew.
+    ``repetitions`` is None): each starts anew. ``least_s``: of a window in which samples are
+    prepared, if it is known. ``start_s``: of a window's start and end.
     """
     repetitions = plan.repetitions if repetitions is None else repetitions
+    first_s = plan_windows(seconds, repetitions).first_s
     entries = [entry for entry in ENTRIES if entry.applies(plan)]
-    later = len(plan_windows(seconds, repetitions).after) * sum(entry.again for entry in entries)
-    return START_S * (len(entries) + later) + sum(_window_s(entry, seconds) for entry in entries)
+    first = sum(start_s + _window_s(entry, seconds, first_s, least_s) for entry in entries)
+    later = later_s(plan, seconds, repetitions=repetitions, least_s=least_s, start_s=start_s)
+    return first + later
 
 
-def _window_s(entry: Entry, seconds: float) -> float:
+def later_s(
+    plan: Plan,
+    seconds: float,
+    *,
+    repetitions: int,
+    since: int = 0,
+    least_s: float = 0.0,
+    start_s: float = START_S,
+) -> float:
+    """How long the windows take that follow the repetition number ``since`` and those after it."""
+    windows = plan_windows(seconds, repetitions)
+    entries = [entry for entry in ENTRIES if entry.again and entry.applies(plan)]
+    each = sum(start_s + _window_s(entry, seconds, windows.later_s, least_s) for entry in entries)
+    return each * sum(number >= since for number in windows.after)
+
+
+def _window_s(entry: Entry, seconds: float, window_s: float, least_s: float) -> float:
     if entry.measure is storage_curve:
         return budget_s(seconds)
-    return min(seconds, _ACCELERATOR_S) if entry.name == "accelerator" else seconds
+    if entry.name == "accelerator":
+        return min(window_s, _ACCELERATOR_S)
+    return max(window_s, least_s) if entry.name == "prep" else window_s
 
 
 def expected_repetition_s(plan: Plan, samples_per_s: float | None = None) -> float | None:

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -33,12 +33,14 @@ from .calibration.windows import Windows, again, measure_again, plan_windows
 from .checkpoint_ranks import StudyRanks
 from .confirm import NOTHING, Confirm, Turns, applicable
 from .directory import new_directory, write_document
-from .facts import add_changes, add_loader_facts, add_work, begin_record, shard_versions
+from .estimate import later_s
+from .facts import add_changes, add_loader_facts, add_plan, add_work, begin_record, shard_versions
+from .fit import MIN_REPETITIONS, Asked, Budget, Pilot, check_budget, choose, measure_pilot
 from .knockouts import SWITCHED_OFF, KnockOuts
 from .mixed import Mixed, Saver, saving_to
 from .others import Others
 from .plan import Plan
-from .progress import Informed, Progress, Silent, watcher
+from .progress import Fitting, Informed, Progress, Silent, watcher
 from .repetition import measure, repetition_phase
 from .third_party import is_library, prepare_library
 
@@ -57,10 +59,21 @@ class Options:
     confirm: Confirm | None = None  # try advice in turns with today's settings
     knock_outs: bool = True
     # Seconds for all knock-outs together; None: see ``plan_turns``.
-    budget_s: float | None = None
+    knock_outs_s: float | None = None
+    budget: Budget | None = None  # the rest of the options, and the plan, are fitted to it
+    began_s: float | None = None  # when the process began, by ``time.monotonic()``
     mixed: Mixed | None = None  # save checkpoints while loading
     prove: bool = True  # for a library's loader: check what it delivers before it is measured
     break_lock: bool = False  # take over locks whose holders are on other hosts and dead
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(
+            calibration_s=self.calibration_s,
+            knock_outs=self.knock_outs,
+            knock_outs_s=self.knock_outs_s,
+            confirms=self.confirm is not None,
+        )
 
 
 class Across(Protocol):
@@ -102,6 +115,8 @@ def run(
     make_reader(plan.manifest, plan.storage, plan.workload.reader)
     if options.find_max:
         check_search(plan.workload)
+    if options.budget is not None:
+        check_budget(plan, options.asked, options.budget)
     with (
         reading(plan.home, plan.manifest, verb="run", break_dead=options.break_lock) as lease,
         saving_to(
@@ -151,6 +166,8 @@ def _measure(
         rules=options.rules,
     )
     doc.job.saves = saver.study if saver else None
+    if options.began_s is not None:
+        doc.timings["start"] = time.monotonic() - options.began_s
     failure: IobenchError | None = None
     try:
         if across is not None:
@@ -166,10 +183,20 @@ def _measure(
                 add_loader_facts(doc, prepare_library(plan, held, proof=options.prove))
                 if across is not None:
                     across.prepare()
-        windows = plan_windows(options.calibration_s, plan.repetitions)
+        pilot = None
+        if options.budget is not None:
+            with timed(doc, "pilot", progress, "a pilot: how many steps fit into the time"):
+                pilot = measure_pilot(bench, options.budget.seconds)
+            options = _fit(bench, plan, pilot, doc, options, options.budget)
+            if isinstance(progress, Fitting):
+                progress.fitted(bench.plan, options)
+        windows = plan_windows(options.calibration_s, bench.plan.repetitions)
         if options.calibration_s > 0:
             _calibrate(bench, windows, doc, progress)
             _tell_rate(bench, progress)
+        if options.budget is not None and pilot is not None:
+            options = _fit(bench, plan, pilot, doc, options, options.budget, calibrated=True)
+            windows = plan_windows(options.calibration_s, bench.plan.repetitions)
         if saver:
             with timed(doc, "checkpoint", progress, "checkpoints alone"):
                 saver.alone(progress)
@@ -181,7 +208,7 @@ def _measure(
             others.look()
         if options.confirm is not None:
             with timed(doc, "confirm", progress, "trying the advice"):
-                _confirm(bench, options.confirm, doc, others, progress, saver)
+                _confirm(bench, options.confirm, options.budget, doc, others, progress, saver)
         add_changes(doc, plan, before)
     except KeyboardInterrupt:
         doc.status = "interrupted"
@@ -229,6 +256,37 @@ def _keep_samples(bench: Bench) -> None:
         log.warning("what the host did meanwhile could not be written: %s", error)
 
 
+def _fit(
+    bench: Bench,
+    plan: Plan,
+    pilot: Pilot,
+    doc: TrainingRecord,
+    options: Options,
+    budget: Budget,
+    *,
+    calibrated: bool = False,
+) -> Options:
+    """Fit ``plan`` and the options to the time that is left, as ``choose`` does.
+
+    Raises UsageError if that is too short.
+    """
+    fitted = choose(plan, pilot, budget.left_s, options.asked, budget.given, calibrated=calibrated)
+    if budget.strict and not calibrated and fitted.least_s > budget.left_s:
+        raise budget.too_short(fitted.least_s - budget.left_s)
+    log.info(
+        "fitted to the budget: %d repetitions of at most %s steps, windows of %.2f s for each "
+        "ceiling, %.1f s for knock-outs; %.1f s are left",
+        fitted.plan.repetitions,
+        fitted.plan.workload.max_steps,
+        fitted.calibration_s,
+        fitted.knock_outs_s,
+        budget.left_s,
+    )
+    bench.plan, bench.seconds = fitted.plan, fitted.calibration_s
+    add_plan(doc, fitted.plan)
+    return replace(options, calibration_s=fitted.calibration_s, knock_outs_s=fitted.knock_outs_s)
+
+
 def _calibrate(bench: Bench, windows: Windows, doc: TrainingRecord, progress: Progress) -> None:
     """Measure each ceiling for the first time, the cheapest first."""
     bench.window_s = windows.first_s
@@ -258,10 +316,20 @@ def _rounds(
     """Make all repetitions, in turns with the knock-outs, and with windows of the ceilings."""
     plan, job = bench.plan, doc.job
     job.no_knock_outs = SWITCHED_OFF
-    knock_outs = None
+    knock_outs, time_left = None, _TimeLeft(bench, options)
     if options.knock_outs:
-        knock_outs = KnockOuts(bench, job, saver, others.look, budget_s=options.budget_s)
+        knock_outs = KnockOuts(
+            bench,
+            job,
+            saver,
+            others.look,
+            budget_s=options.knock_outs_s,
+            left_s=time_left.for_knock_outs if time_left.limits_knock_outs else None,
+        )
     for number in range(plan.repetitions):
+        if number and not time_left.for_repetition(number):
+            log.info("no time is left for repetition %d of %d", number + 1, plan.repetitions)
+            break
         title = f"repetition {number + 1} of {plan.repetitions}"
         began = time.monotonic()
         with (
@@ -274,6 +342,7 @@ def _rounds(
             job.trained = outcome.steps
             add_work(doc, plan.workload.accelerator)
             others.look()
+        time_left.repetition_s = max(time_left.repetition_s, time.monotonic() - began)
         if knock_outs is not None:
             for stage in knock_outs.begin(number, outcome, time.monotonic() - began):
                 with timed(doc, "knock_outs", progress, f"{title}, without {stage}"):
@@ -285,6 +354,41 @@ def _rounds(
         if saver and number == 0 and not (knock_outs and knock_outs.leaves_saves_out):
             with timed(doc, "measure", progress, "a repetition without checkpoints"):
                 _without_checkpoints(bench, job, others)
+
+
+class _TimeLeft:
+    """What a budget still has time for. ``repetition_s``: the longest one so far."""
+
+    def __init__(self, bench: Bench, options: Options) -> None:
+        self.plan, self.options = bench.plan, options
+        self.repetition_s = 0.0
+
+    @property
+    def limits_knock_outs(self) -> bool:
+        budget = self.options.budget
+        return budget is not None and "knock_outs" not in budget.given
+
+    def for_repetition(self, number: int) -> bool:
+        """Whether the budget, if there is one, has time for repetition ``number``."""
+        budget = self.options.budget
+        if budget is None or "repetitions" in budget.given or number < MIN_REPETITIONS:
+            return True
+        return budget.left_s >= self.repetition_s
+
+    def for_knock_outs(self, number: int) -> float:
+        """Seconds for knock-outs after repetition ``number``, while others are kept for the rest.
+
+        The trial of advice gets as much as is left then.
+        """
+        assert self.options.budget is not None
+        repetitions = self.plan.repetitions
+        rest_s = (repetitions - 1 - number) * self.repetition_s
+        if self.options.calibration_s > 0:
+            rest_s += later_s(
+                self.plan, self.options.calibration_s, repetitions=repetitions, since=number
+            )
+        left_s = max(0.0, self.options.budget.left_s - rest_s)
+        return left_s / 2 if self.options.confirm is not None else left_s
 
 
 def _without_checkpoints(bench: Bench, job: TrainingRun, others: Others) -> None:
@@ -300,6 +404,7 @@ def _without_checkpoints(bench: Bench, job: TrainingRun, others: Others) -> None
 def _confirm(
     bench: Bench,
     asked: Confirm,
+    budget: Budget | None,
     doc: TrainingRecord,
     others: Others,
     progress: Progress,
@@ -317,12 +422,15 @@ def _confirm(
         return
     measured_s = doc.timings.get("measure", 0.0)
     usual_s = measured_s if asked.usual_s is None else asked.usual_s
+    budget_s = asked.budget_s
+    if budget_s is None and budget is not None:
+        budget_s = budget.left_s
     Turns(
         bench=bench,
         into=doc.job.confirmations,
         repetition_s=measured_s / max(1, len(doc.job.repetitions)),
-        budget_s=usual_s if asked.budget_s is None else asked.budget_s,
-        strict=asked.budget_s is not None,
+        budget_s=usual_s if budget_s is None else budget_s,
+        strict=budget_s is not None,
         look=others.look,
         progress=progress,
         saving=lambda: saver.during(recorded=False) if saver else nullcontext(),

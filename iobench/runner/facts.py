@@ -105,6 +105,11 @@ def begin_record(
     )
 
 
+def add_plan(doc: TrainingRecord, plan: Plan) -> None:
+    """Record the workload of a plan that was fitted to a budget after the record was begun."""
+    doc.job.workload = WorkloadFacts.model_validate(plan.workload.model_dump(mode="json"))
+
+
 def _offer(plan: Plan) -> tuple[float, int]:
     """Requests of a batch that iobench's own reader issues at once, and batches it reads ahead.
 

@@ -215,9 +215,11 @@ class KnockOuts:
         look: Callable[[], None],
         *,
         budget_s: float | None = None,
+        left_s: Callable[[int], float] | None = None,
     ) -> None:
+        """``left_s``: the time that a whole run's budget has for knock-outs after a repetition."""
         self.bench, self.job, self.saver, self.look = bench, job, saver, look
-        self.budget_s = budget_s
+        self.budget_s, self.left_s = budget_s, left_s
         self.turns: Turns | None = None
         self.entries = {entry.stage: entry for entry in ENTRIES}
         self._user = is_user(bench.plan.workload)
@@ -231,22 +233,26 @@ class KnockOuts:
         ``outcome`` is that of the repetition, which took ``took_s`` seconds.
         """
         if self.turns is None:
+            if self.left_s is not None:
+                self.budget_s = self.left_s(number)
             self.turns = self._plan(took_s)
         how, events = how_of(self.job), outcome.events()
         fill = without_fill(number, events, outcome.epochs, how)
         self._add("fill", fill)
         self._base = steady_rate(events, round_steps=how.round_steps, together=how.together)
         stages = self.turns.order(number)
-        if stages and not self._has_time():
+        if stages and not self._has_time(number):
             log.info("no round after repetition %d: the time for knock-outs is over", number)
             return ()
         return tuple(stage for stage in stages if stage not in self._failed)
 
-    def _has_time(self) -> bool:
+    def _has_time(self, number: int) -> bool:
         """Whether a round as long as those before ends in time; the first one always begins."""
         assert self.turns is not None
         spent = [one.seconds for each in self.job.knock_outs for one in each.rounds]
         rounds = max(len(each.rounds) for each in self.job.knock_outs if each.stage != "fill")
+        if rounds and self.left_s is not None:
+            return sum(spent) / rounds <= self.left_s(number)
         return rounds == 0 or sum(spent) * (1 + 1 / rounds) <= self.turns.limit_s
 
     def _plan(self, took_s: float) -> Turns:
@@ -261,6 +267,10 @@ class KnockOuts:
             length=self._length(first, took_s),
             budget_s=self.budget_s,
         )
+        if self.left_s is not None and turns.left_out:
+            # With a single round of some stages, a slow repetition makes one of them the cause.
+            reason = next(iter(turns.left_out.values()))
+            turns = Turns(left_out={stage: reason for stage in why if not why[stage]})
         why |= turns.left_out
         self.job.knock_outs = [
             *(

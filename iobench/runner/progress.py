@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .counters import Counters
+
+if TYPE_CHECKING:
+    from .experiment import Options
+    from .plan import Plan
 
 
 class Progress(Protocol):
@@ -25,6 +29,14 @@ class Informed(Protocol):
 
     def finished(self, part: str, seconds: float) -> None:
         """A turn of a part has ended; ``part`` is its key in the record's ``timings``."""
+
+
+@runtime_checkable
+class Fitting(Protocol):
+    """A ``Progress`` that also hears what a run does that is fitted to a budget."""
+
+    def fitted(self, plan: Plan, options: Options) -> None:
+        """These are the plan and the options of the run, whose pilot has ended."""
 
 
 @runtime_checkable

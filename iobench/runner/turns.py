@@ -21,8 +21,11 @@ MIN_ROUNDS = 3
 OVERRUN, OVERRUN_OF_BUDGET = 2.0, 1.25
 """How much longer than planned the knock-outs may take; where a budget was given, it is less."""
 
-NONE = "the budget of {budget} is too small for any of them: raise --budget"
-LEFT_OUT = "the budget of {budget} is too small for it: raise --budget, or --repeat"
+NONE = (
+    "the time of {budget} for knock-outs is too short for any of them: raise --knockouts or "
+    "--budget"
+)
+LEFT_OUT = "the time of {budget} for knock-outs is too short for it: raise --knockouts or --budget"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import multiprocessing
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,11 @@ import pytest
 
 from iobench.errors import InterruptedRun, StorageError, TargetLostError, UsageError
 from iobench.load.reader import BatchReader
-from iobench.runner import knockouts, turns
+from iobench.runner import experiment, knockouts, repetition, turns
 from iobench.runner.calibration.bench import Bench
 from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
+from iobench.runner.fit import Budget, Given
 from iobench.runner.knockouts import KnockOuts
 from iobench.runner.mixed import Mixed
 from iobench.runner.phase import PhaseInterrupted
@@ -100,7 +102,7 @@ class Counted:
 def test_each_stage_is_really_left_out(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Counted(monkeypatch, LocalStorage, "read_into")
     prepared = Counted(monkeypatch, BatchReader, "_prepare")
-    doc, directory = measure(repetitions=2, budget_s=60.0)
+    doc, directory = measure(repetitions=2, knock_outs_s=60.0)
     phases = {"measure", "without-storage", "without-prep", "without-accelerator"}
     assert set(reads.by_phase) == set(prepared.by_phase) == phases
     assert {name for name in phases if not reads.by_phase[name]} == {"without-storage"}
@@ -121,7 +123,7 @@ def test_each_stage_is_really_left_out(measure: Measure, monkeypatch: pytest.Mon
 
 
 def test_a_report_computes_the_same_gains(measure: Measure, call: Any) -> None:
-    doc, directory = measure(repetitions=2, budget_s=60.0)
+    doc, directory = measure(repetitions=2, knock_outs_s=60.0)
     code, out, _ = call("report", directory, "--format", "json")
     assert code == 0
     again = json.loads(out)["job"]["knock_outs"]
@@ -142,7 +144,7 @@ def test_a_null_accelerator_cannot_be_left_out(measure: Measure) -> None:
 
 
 def test_a_budget_that_is_too_small_leaves_all_out(measure: Measure) -> None:
-    doc, directory = measure(budget_s=1e-3)
+    doc, directory = measure(knock_outs_s=1e-3)
     assert doc.job.no_knock_outs
     measured = {stage for stage, each in of(doc).items() if each.gain is not None}
     assert measured == {"fill"}  # it needs no time
@@ -159,7 +161,7 @@ def test_no_round_begins_that_the_budget_has_no_time_for(
         return replace(plan(*given, **more), limit_s=1e-3)
 
     monkeypatch.setattr(knockouts, "plan_turns", short)
-    doc, _ = measure(repetitions=3, budget_s=60.0)
+    doc, _ = measure(repetitions=3, knock_outs_s=60.0)
     rounds = {stage: len(each.rounds) for stage, each in of(doc).items()}
     assert rounds["storage"] == rounds["prep"] == rounds["accelerator"] == 1
     assert rounds["fill"] == 3
@@ -180,7 +182,7 @@ def test_a_knock_out_that_fails_does_not_end_the_run(
         raise error
 
     monkeypatch.setattr(Bench, "copy", failing)
-    doc, _ = measure(repetitions=2, budget_s=60.0)
+    doc, _ = measure(repetitions=2, knock_outs_s=60.0)
     assert doc.status == "ok"
     assert "planted" in of(doc)["storage"].not_measured
     assert of(doc)["prep"].gain is not None
@@ -214,7 +216,7 @@ def test_an_interrupted_round_does_not_count(
 
     monkeypatch.setattr(KnockOuts, "_measure", interrupted)
     with pytest.raises(InterruptedRun):
-        measure(repetitions=3, budget_s=60.0)
+        measure(repetitions=3, knock_outs_s=60.0)
     (directory,) = (tmp_path / "results").iterdir()
     doc = load_training(directory)
     assert doc.status == "interrupted"
@@ -233,7 +235,7 @@ def test_a_copy_of_a_part_of_the_dataset_is_read_repeatedly(
     from iobench.runner.calibration import bench
 
     monkeypatch.setattr(bench, "bytes_to_copy", lambda *_: 1)
-    doc, directory = measure("accelerator.step_time=5ms", accelerators=2, budget_s=60.0)
+    doc, directory = measure("accelerator.step_time=5ms", accelerators=2, knock_outs_s=60.0)
     rows = rows_of(directory, "without-storage")
     for rank in (0, 1):  # the copy has one shard of 20 samples
         assert rows["samples"][rows["rank"] == rank].sum() > 20
@@ -281,3 +283,56 @@ def test_without_a_barrier_no_rank_waits(measure: Measure) -> None:
     assert rows_of(directory, "without-sync")["sync_ns"].max() == 0
     apart, _ = measure("accelerator.sync=none", accelerators=2)
     assert of(apart)["sync"].not_measured
+
+
+# A run that is fitted to a budget
+
+
+def fitted(seconds: float, *given: Given) -> Budget:
+    return Budget(seconds=seconds, ends_s=time.monotonic() + seconds, given=frozenset(given))
+
+
+def test_a_run_is_fitted_to_a_budget(measure: Measure) -> None:
+    """Its steps are fewer than those of the workload, and its pilot leaves no events."""
+    doc, directory = measure(
+        "epochs=100000",
+        "accelerator.step_time=20ms",
+        repetitions=6,
+        budget=fitted(5.0, "calibration"),
+        began_s=time.monotonic(),
+    )
+    assert doc.job.workload.max_steps
+    assert all(each.steps == doc.job.workload.max_steps for each in doc.job.repetitions)
+    assert len(doc.job.repetitions) == 3
+    assert list(doc.timings)[:2] == ["start", "pilot"]
+    assert not len(rows_of(directory, "pilot")["step"])
+    assert of(doc)["storage"].rounds
+
+
+def test_what_is_left_of_a_budget_ends_the_repetitions(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fewest that give an interval are made, and no round of knock-outs is repeated."""
+    made: list[int] = []
+
+    def left_s(budget: Budget) -> float:
+        return 0.0 if made else 60.0
+
+    def counted(*args: Any, **keywords: Any) -> Any:
+        made.append(1)
+        return repetition.measure(*args, **keywords)
+
+    monkeypatch.setattr(Budget, "left_s", property(left_s))
+    monkeypatch.setattr(experiment, "measure", counted)
+    doc, _ = measure(repetitions=6, budget=fitted(60.0, "calibration"))
+    assert len(doc.job.repetitions) == 3
+    assert "--budget" in doc.job.no_knock_outs
+    made.clear()
+    doc, _ = measure(repetitions=4, budget=fitted(60.0, "calibration", "repetitions"))
+    assert len(doc.job.repetitions) == 4
+
+
+def test_a_budget_that_is_too_short_writes_nothing(measure: Measure, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at least"):
+        measure(budget=fitted(0.5))
+    assert not (tmp_path / "results").exists()

@@ -58,7 +58,7 @@ def test_the_readmes_story_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             "loader.workers=1",
             "--set",
             "epochs=1",
-            *("--calibration", "0.3s", "--budget", "5s"),
+            *("--calibration", "0.3s", "--knockouts", "5s"),
         ],
     }
     story = [

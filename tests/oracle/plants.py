@@ -46,14 +46,14 @@ def measured(
     repetitions: int = 3,
     calibration_s: float = 0.6,
     knock_outs: bool = True,
-    budget_s: float | None = None,
+    knock_outs_s: float | None = None,
     mixed: Mixed | None = None,
     seed: int = 7,
     **workload: object,
 ) -> TrainingRecord:
     """A whole run in this process, with its verdict.
 
-    ``workload``: keys of a Workload. ``budget_s``: of the knock-outs together.
+    ``workload``: keys of a Workload. ``knock_outs_s``: of the knock-outs together.
     """
     spec = {"name": "causes", "dataset": "demo", "batch_size": 10, **workload}
     plan = make_plan(
@@ -67,7 +67,7 @@ def measured(
         results=results,
         calibration_s=calibration_s,
         knock_outs=knock_outs,
-        budget_s=budget_s,
+        knock_outs_s=knock_outs_s,
         mixed=mixed,
     )
     doc, _ = run(plan, options)

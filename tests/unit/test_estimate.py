@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ from iobench.cli import live as living
 from iobench.cli import telling
 from iobench.cli.live import Live
 from iobench.cli.terminal import whole_seconds
+from iobench.errors import UsageError
 from iobench.runner import estimate as estimating
-from iobench.runner.checking.fit import MIN_REPETITIONS, REPETITIONS, Pilot, choose
 from iobench.runner.estimate import (
     LONG_S,
     START_S,
@@ -24,6 +26,17 @@ from iobench.runner.estimate import (
     total,
 )
 from iobench.runner.experiment import Options
+from iobench.runner.fit import (
+    KNOCK_OUTS,
+    MIN_REPETITIONS,
+    REPETITIONS,
+    Asked,
+    Budget,
+    Given,
+    Pilot,
+    check_budget,
+    choose,
+)
 from iobench.runner.plan import Plan, make_plan
 from iobench.schema.workload import Workload
 from tests.conftest import MakeDataset
@@ -105,7 +118,7 @@ def test_ceilings_and_the_search_are_parts_of_their_own(make: Any) -> None:
 def test_knock_outs_take_as_long_as_the_repetitions_or_their_budget(make: Any) -> None:
     again = seconds(make(), part="knock_outs", of=options(knock_outs=True))
     assert again == seconds(make())
-    limited = options(knock_outs=True, budget_s=7.0)
+    limited = options(knock_outs=True, knock_outs_s=7.0)
     assert seconds(make(), part="knock_outs", of=limited) == 7.0
 
 
@@ -139,36 +152,72 @@ def test_the_time_left_gets_less(make: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 # A run that fits
 
+ASKED = Asked(calibration_s=3.0)
+
 
 @pytest.mark.parametrize("limit_s", [10.0, 60.0, 300.0])
 @pytest.mark.parametrize("rate", [50.0, 1e4])
 @pytest.mark.parametrize("start_s", [0.1, 2.0])
 def test_a_chosen_run_fits(make: Any, limit_s: float, rate: float, start_s: float) -> None:
     plan = make(epochs=100_000, step_time=1e-4)
-    fitted = choose(plan, Pilot(samples_per_s=rate, start_s=start_s), limit_s)
+    fitted = choose(plan, Pilot(samples_per_s=rate, start_s=start_s), limit_s, ASKED)
     assert MIN_REPETITIONS <= fitted.plan.repetitions <= REPETITIONS
     steps = fitted.plan.workload.max_steps
     assert steps
     each = start_s + steps * BATCH / rate
-    ceilings_s = calibrating_s(plan, fitted.calibration_s, repetitions=REPETITIONS)
+    ceilings_s = calibrating_s(
+        plan,
+        fitted.calibration_s,
+        repetitions=REPETITIONS,
+        least_s=3 * max(1, plan.workload.loader.workers) * BATCH / rate,
+        start_s=min(START_S, start_s),
+    )
     spent = ceilings_s + fitted.plan.repetitions * each + fitted.knock_outs_s
-    least = ceilings_s + MIN_REPETITIONS * (start_s + BATCH / rate) + fitted.knock_outs_s
-    assert spent <= max(limit_s, least) + 1e-6
+    assert spent <= max(limit_s, fitted.least_s / 0.8 + fitted.knock_outs_s) + 1e-6
     if limit_s >= 60.0:
         assert spent > 0.8 * limit_s
 
 
 def test_a_short_run_is_not_limited(make: Any) -> None:
-    fitted = choose(make(), Pilot(samples_per_s=1e6, start_s=0.1), 60.0)
+    fitted = choose(make(), Pilot(samples_per_s=1e6, start_s=0.1), 60.0, ASKED)
     assert fitted.plan.workload.max_steps is None
     assert fitted.plan.repetitions == REPETITIONS
 
 
 def test_a_pilot_that_saw_no_batch(make: Any) -> None:
     plan = make(step_time=None)
-    fitted = choose(plan, Pilot(samples_per_s=None, start_s=5.0), 10.0)
+    fitted = choose(plan, Pilot(samples_per_s=None, start_s=5.0), 10.0, ASKED)
     assert fitted.plan.workload.max_steps == 1
     assert fitted.plan.repetitions == MIN_REPETITIONS
+
+
+def test_what_is_given_stays(make: Any) -> None:
+    plan = make(epochs=100_000, max_steps=7, repetitions=2)
+    asked = Asked(calibration_s=0.4, knock_outs_s=5.0)
+    given = frozenset[Given](("repetitions", "steps", "calibration", "knock_outs"))
+    fitted = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given)
+    assert (fitted.plan, fitted.calibration_s, fitted.knock_outs_s) == (plan, 0.4, 5.0)
+    more = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given - {"steps"})
+    assert more.plan.repetitions == 2
+    assert fitted.least_s > 0.8 * (5.0 + 2 * 7 * BATCH / 50.0)
+
+
+def test_advice_that_is_tried_takes_its_share(make: Any) -> None:
+    plan, pilot = make(epochs=100_000), Pilot(samples_per_s=50.0, start_s=0.1)
+    alone = choose(plan, pilot, 60.0, Asked(calibration_s=3.0, knock_outs=False))
+    both = choose(plan, pilot, 60.0, Asked(calibration_s=3.0, confirms=True))
+    assert alone.knock_outs_s == pytest.approx((1 + KNOCK_OUTS + 1) * both.knock_outs_s)
+
+
+def test_a_budget_that_is_too_short_names_the_least(make: Any) -> None:
+    plan = make(epochs=100_000, step_time=10.0)
+    short = Budget(seconds=2.0, ends_s=time.monotonic() + 2.0)
+    with pytest.raises(UsageError, match="at least") as refused:
+        check_budget(plan, ASKED, short)
+    least = int(re.findall(r"at least (\d+)s", str(refused.value))[0])
+    assert least > 0.8 * MIN_REPETITIONS * 10
+    enough = Budget(seconds=least, ends_s=time.monotonic() + least + 1.0)
+    check_budget(plan, ASKED, enough)
 
 
 # Lines where there is no terminal

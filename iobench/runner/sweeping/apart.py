@@ -9,7 +9,6 @@ output where the run of each is, or why there is none.
 
 from __future__ import annotations
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -35,9 +34,6 @@ from ..plan import make_plan
 from ..progress import Progress
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from {0} import main; main(int(sys.argv[1]))"
-
-_SLOW_IMPORTS = ("torch._dynamo",)
-"""What a training imports after its start, in more than a second: the optimizers need it."""
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
@@ -215,11 +211,12 @@ def _last_line(said: object) -> str:
 
 def main(parent: int) -> None:
     """A starter's process: fork a process for each visit, one after the other."""
+    from ...accelerate.model import ModelAccelerator
+
     die_with_parent(parent)
     out = os.dup(1)
     os.dup2(2, 1)  # what the model of a user prints is no answer
-    for name in _SLOW_IMPORTS:
-        importlib.import_module(name)
+    ModelAccelerator.import_early()
     context, visiting = multiprocessing.get_context("fork"), 0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
