@@ -242,7 +242,9 @@ class _Loop:
     def after_fork(self) -> None:
         """In a forked child: close its copies of the parent's connections."""
         self._lock = threading.Lock()
-        self._ended = self._closed = True
+        closed, self._closed, self._ended = self._closed, True, True
+        if closed:  # its descriptor's number may be another file's by now
+            return
         for connection in list(self._connections.values()):
             connection.socket.close()
         self._epoll.close()
