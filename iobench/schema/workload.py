@@ -127,17 +127,17 @@ class ReaderSpec(Strict):
     io_uring, threads are used), and ``event_loop`` all of them from one thread over connections of
     its own (S3 with the client obstore only; with another client or an HTTP proxy, threads are
     used). ``auto``: a run takes the one that reads faster here, by a trial before it; elsewhere it
-    means ``threads``. ``decode``: decode the content (JPEG to pixels, npz
-    to the array); decompression always happens. ``crop``: bytes of each sample that are passed on,
-    after the whole sample was read and decoded (MLPerf's "resize"). ``check``: ``none``, ``format``
-    (the format's own checksums), or ``content`` (xxh3 of every sample against the manifest).
-    ``mmap``: read local files through a memory map, as trainings on token files do; it uses the
-    page cache, so it excludes ``direct``. ``columns``: for formats that store columns (Parquet),
-    read only the first ``columns`` columns of each sample; None reads all. ``read_ahead``: while a
-    worker waits for a batch or prepares it, it issues the requests of its next batches; ``auto``
-    does so where a batch has fewer requests than ``concurrency``, ``false`` never. Formats that are
-    read by blocks never read ahead. ``tail``: ``keep`` delivers every sample once in an epoch
-    (ranks differ by at most one batch), ``drop`` leaves incomplete batches out.
+    means ``threads``. ``decode``: decode the content (JPEG to pixels, npz to the array);
+    decompression always happens. ``crop``: bytes of each sample that are passed on, after the whole
+    sample was read and decoded (MLPerf's "resize"). ``check``: ``none``, ``format`` (the format's
+    own checksums), or ``content`` (xxh3 of every sample against the manifest). ``mmap``: read local
+    files through a memory map, as trainings on token files do; it uses the page cache, so it
+    excludes ``direct``. ``columns``: for formats that store columns (Parquet), read only the first
+    ``columns`` columns of each sample; None reads all. ``read_ahead``: while a worker waits for a
+    batch or prepares it, it issues the requests of its next batches; ``auto`` does so where a batch
+    has fewer requests than ``concurrency``, ``false`` never. Formats that are read by blocks never
+    read ahead. ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most
+    one batch), ``drop`` leaves incomplete batches out.
     """
 
     access: Literal["auto", "random", "sequential"] = "auto"

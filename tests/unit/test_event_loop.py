@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.errors import StorageError, UsageError
@@ -175,6 +175,7 @@ FEW = [(10_000 * number, 1000) for number in range(12)]
 TEXT = b"".join(CONTENT[offset:][:1000] for offset, _ in FEW)
 
 
+@settings(max_examples=20)
 @given(
     ranges=st.lists(
         st.tuples(st.integers(0, 199_999), st.integers(1, 50_000)), min_size=1, max_size=8
