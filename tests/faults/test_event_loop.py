@@ -153,7 +153,8 @@ def test_faults_are_survived_and_counted(
         retries=50,
     )
     storage: S3Storage = reading.storage
-    storage.read_into("x", 0, memoryview(bytearray(10)))  # obstore learns how ranges are answered
+    # obstore learns how ranges are answered. From the start of an object it may ask twice.
+    storage.read_into("x", 1, memoryview(bytearray(10)))
     faults = [
         SLOW_DOWN,
         Fault(answer=(429, "TooManyRequests")),
@@ -165,7 +166,7 @@ def test_faults_are_survived_and_counted(
     planned = [chance.choice(faults) for _ in range(12)]
     proxy.plan.extend(planned)
     for _ in range(3):
-        assert read(reading, "x", 0, 300_000) == DATA
+        assert read(reading, "x", 1, 299_999) == DATA[1:]
     assert not proxy.plan
     throttled = sum(one.answer is not None and one.answer[0] in (429, 503) for one in planned)
     assert storage.retried() == Retries(len(planned), throttled)

@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.storage.s3 import wire
+from iobench.storage.s3.clients.boto_api import range_length
+from iobench.storage.s3.errors import Failure, Kind
 from iobench.storage.s3.storage import S3Storage
 from iobench.storage.s3.wire import Settings, Wire, understood
 
@@ -176,6 +178,13 @@ def test_a_connection_that_the_server_closes_is_not_kept() -> None:
     assert understood(head("206 X", *good), 0, 50).kept
     assert understood(head("206 X", *good, "Connection: Keep-Alive"), 0, 50).kept
     assert not understood(head("206 X", *good, "Connection: close"), 0, 50).kept
+
+
+def test_an_answer_whose_head_was_cut_off_is_a_lost_connection() -> None:
+    """botocore takes what has come of the head for all of it."""
+    with pytest.raises(Failure) as caught:
+        range_length({"ContentRange": "bytes 0-9/10"}, 0, 10)
+    assert caught.value.kind is Kind.LOST
 
 
 @pytest.mark.parametrize(
