@@ -54,6 +54,7 @@ SLOW = (
     "contract/test_lock.py",
     "contract/test_nfs.py",
     "contract/test_s3.py",
+    "faults/test_event_loop.py",
     "faults/test_nfs_faults.py",
     "faults/test_one_writer.py",
     "faults/test_s3.py",

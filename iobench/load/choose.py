@@ -10,6 +10,7 @@ from ..schema.workload import ReaderSpec
 from ..storage.base import MaybeDirect, Storage
 from ..storage.local.mapped import MappedStorage
 from ..storage.local.storage import LocalStorage
+from ..storage.s3.storage import S3Storage
 from ..storage.simulated.memory import MemoryStorage
 from .blocks import BlockReader
 from .reader import BatchReader
@@ -54,6 +55,11 @@ def make_reader(
     if spec.engine == "io_uring" and not isinstance(storage, LocalStorage | MemoryStorage):
         raise UsageError(
             f"reader.engine=io_uring reads local files, and {storage.url} has none",
+            remedy="use --set reader.engine=threads",
+        )
+    if spec.engine == "event_loop" and not isinstance(storage, S3Storage | MemoryStorage):
+        raise UsageError(
+            f"reader.engine=event_loop reads from S3, and {storage.url} is something else",
             remedy="use --set reader.engine=threads",
         )
     if spec.mmap:

@@ -25,10 +25,12 @@ from ..schema.workload import ReaderSpec
 from ..storage.base import Mapped, Retries, Retrying, Storage
 from ..storage.local.storage import LocalStorage
 from ..storage.local.uring import refused
+from ..storage.s3.storage import S3Storage
 from .ahead import Ahead, Memory, Pool, ReadAhead
 from .checks import Checks
 from .delivered import Delivered, Stats, too_small
 from .engine import Columns, ReadEngine
+from .event_loop import EventLoopEngine
 from .requests import Indices, Requests, plan_requests
 from .uring import UringEngine
 
@@ -125,6 +127,14 @@ class BatchReader:
         self._ahead: Ahead
         if spec.engine == "io_uring" and isinstance(storage, LocalStorage) and not refused():
             self._engine = self._ahead = UringEngine(
+                storage, concurrency=spec.concurrency, block_size=spec.block_size, once=once
+            )
+        elif (
+            spec.engine == "event_loop"
+            and isinstance(storage, S3Storage)
+            and not storage.not_wired()
+        ):
+            self._engine = self._ahead = EventLoopEngine(
                 storage, concurrency=spec.concurrency, block_size=spec.block_size, once=once
             )
         else:

@@ -18,10 +18,11 @@ from ..processes import in_own_process
 from ..schema.workload import OWN_LOADER
 from ..storage.local.storage import LocalStorage
 from ..storage.local.uring import refused
+from ..storage.s3.storage import S3Storage
 from .plan import Plan
 
-TURNS = ("threads", "io_uring", "io_uring", "threads") * 3
-"""Each engine is as often the first as the second; what drifts evenly favours neither."""
+_ROUNDS = 3
+"""In each, each engine is once the first and once the second: no drift favours either."""
 
 TURN_S = 0.1
 
@@ -45,31 +46,33 @@ def with_engine(plan: Plan) -> Plan:
     ``plan.engine_choice`` says what was found. Raises IobenchError if the data can't be read.
     """
     reading = plan.workload.reader
-    engine, why = "threads", ""
+    engine, why, other = "threads", "", "io_uring"
     if plan.workload.loader.kind != OWN_LOADER:
         why = "the loader is not iobench's own"
+    elif isinstance(plan.storage, S3Storage) and not reading.mmap:
+        why, other = plan.storage.not_wired(), "event_loop"
     elif reading.mmap or not isinstance(plan.storage, LocalStorage):
-        why = "io_uring reads local files that are not mapped"
+        why = "io_uring reads local files that are not mapped, and the event loop reads from S3"
     else:
         why = refused() or ""
     if not why:
-        engine, why = _compared(plan)
+        engine, why = _compared(plan, other)
     changed = reading.model_copy(update={"engine": engine})
     workload = plan.workload.model_copy(update={"reader": changed})
     return replace(plan, workload=workload, engine_choice=f"auto took {engine}: {why}")
 
 
-def _compared(plan: Plan) -> tuple[str, str]:
+def _compared(plan: Plan, other: str) -> tuple[str, str]:
     """The engine that was faster, and what both did."""
     found = in_own_process(
-        lambda: _tried(plan),
+        lambda: _tried(plan, other),
         failed=lambda code: WorkerError(f"the trial of reader.engine has ended with {code}"),
     )
     if not all(seen.rates for seen in found.values()):
         return "threads", "the dataset has too few batches to try both on data not read before"
     rate = {name: statistics.median(seen.rates) for name, seen in found.items()}
     cpu_s = {name: statistics.median(seen.cpu_s) for name, seen in found.items()}
-    alike = abs(rate["io_uring"] / rate["threads"] - 1) <= ALIKE
+    alike = abs(rate[other] / rate["threads"] - 1) <= ALIKE
     engine = min(cpu_s, key=cpu_s.__getitem__) if alike else max(rate, key=rate.__getitem__)
     told = ", ".join(
         f"{name} read {rate[name]:,.0f} samples/s with {1e6 * cpu_s[name]:,.1f} us of CPU each"
@@ -78,9 +81,9 @@ def _compared(plan: Plan) -> tuple[str, str]:
     return engine, told
 
 
-def _tried(plan: Plan) -> dict[str, _Seen]:
+def _tried(plan: Plan, other: str) -> dict[str, _Seen]:
     """Read in turns for about ``TURN_S`` each."""
-    seen = {"threads": _Seen(), "io_uring": _Seen()}
+    seen = {"threads": _Seen(), other: _Seen()}
     batches = _batches(plan)
     readers = {
         name: make_reader(
@@ -94,7 +97,7 @@ def _tried(plan: Plan) -> dict[str, _Seen]:
     for reader in readers.values():  # starts threads, and touches memory
         if (first := next(batches, None)) is not None:
             reader.read(first, None)
-    for name in TURNS:
+    for name in ("threads", other, other, "threads") * _ROUNDS:
         began, cpu, samples = time.monotonic(), _cpu_s(), 0
         while (took := time.monotonic() - began) < TURN_S:
             if (batch := next(batches, None)) is None:

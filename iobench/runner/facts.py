@@ -20,6 +20,7 @@ from ..storage import is_local, rewrapped
 from ..storage.base import Versioned
 from ..storage.catalog import innermost
 from ..storage.local.uring import refused
+from ..storage.s3.storage import S3Storage
 from .agent import HostAgent
 from .directory import dataset_facts, storage_facts
 from .plan import Plan
@@ -27,6 +28,14 @@ from .third_party import is_library
 
 MAX_VERSIONS = 20_000
 """Limit for the objects whose versions are compared; listing more takes too long."""
+
+
+def _not_engine(plan: Plan) -> str:
+    """Why threads read in the place of the engine that the workload names, or ''."""
+    engine, storage = plan.workload.reader.engine, plan.storage
+    if engine == "event_loop" and isinstance(storage, S3Storage):
+        return storage.not_wired()
+    return (refused() or "") if engine == "io_uring" else ""
 
 
 def begin_record(
@@ -53,7 +62,7 @@ def begin_record(
                 evidence=f"{why}, so reads go through the page cache",
             )
         )
-    if plan.workload.reader.engine == "io_uring" and (why_not := refused()):
+    if why_not := _not_engine(plan):
         findings.append(
             Finding(
                 rule="reader.engine",

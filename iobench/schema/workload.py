@@ -22,7 +22,7 @@ MAX_CONCURRENCY = 256
 """Largest ``reader.concurrency``. A read in flight is a thread of the worker, or a request."""
 
 
-Engine = Literal["auto", "threads", "io_uring"]
+Engine = Literal["auto", "threads", "io_uring", "event_loop"]
 """How a worker keeps several reads in flight."""
 
 Sync = Literal["step", "epoch", "none"]
@@ -124,18 +124,20 @@ class ReaderSpec(Strict):
     O_DIRECT; ``auto`` means if the storage supports it. ``concurrency``: reads in flight within one
     worker. ``engine``: ``threads`` issues each from a thread of its own, ``io_uring`` all of them
     from one thread, with one system call for many (local files only; where the kernel refuses
-    io_uring, threads are used). ``auto``: a run takes the one that reads faster here, by a trial
-    before it; elsewhere it means ``threads``. ``decode``: decode the content (JPEG to pixels, npz
-    to the array); decompression always happens. ``crop``: bytes of each sample that are passed on,
-    after the whole sample was read and decoded (MLPerf's "resize"). ``check``: ``none``, ``format``
-    (the format's own checksums), or ``content`` (xxh3 of every sample against the manifest).
-    ``mmap``: read local files through a memory map, as trainings on token files do; it uses the
-    page cache, so it excludes ``direct``. ``columns``: for formats that store columns (Parquet),
-    read only the first ``columns`` columns of each sample; None reads all. ``read_ahead``: while a
-    worker waits for a batch or prepares it, it issues the requests of its next batches; ``auto``
-    does so where a batch has fewer requests than ``concurrency``, ``false`` never. Formats that are
-    read by blocks never read ahead. ``tail``: ``keep`` delivers every sample once in an epoch
-    (ranks differ by at most one batch), ``drop`` leaves incomplete batches out.
+    io_uring, threads are used), and ``event_loop`` all of them from one thread over connections of
+    its own (S3 with the client obstore only; with another client or an HTTP proxy, threads are
+    used). ``auto``: a run takes the one that reads faster here, by a trial before it; elsewhere it
+    means ``threads``. ``decode``: decode the content (JPEG to pixels, npz to the array);
+    decompression always happens. ``crop``: bytes of each sample that are passed on, after the whole
+    sample was read and decoded (MLPerf's "resize"). ``check``: ``none``, ``format`` (the format's
+    own checksums), or ``content`` (xxh3 of every sample against the manifest). ``mmap``: read local
+    files through a memory map, as trainings on token files do; it uses the page cache, so it
+    excludes ``direct``. ``columns``: for formats that store columns (Parquet), read only the first
+    ``columns`` columns of each sample; None reads all. ``read_ahead``: while a worker waits for a
+    batch or prepares it, it issues the requests of its next batches; ``auto`` does so where a batch
+    has fewer requests than ``concurrency``, ``false`` never. Formats that are read by blocks never
+    read ahead. ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most
+    one batch), ``drop`` leaves incomplete batches out.
     """
 
     access: Literal["auto", "random", "sequential"] = "auto"
@@ -163,7 +165,7 @@ class ReaderSpec(Strict):
 
     @model_validator(mode="after")
     def _a_map_has_no_requests(self) -> ReaderSpec:
-        if self.mmap and self.engine == "io_uring":
+        if self.mmap and self.engine in ("io_uring", "event_loop"):
             raise ValueError("reader.mmap issues no reads of its own: use engine=threads with it")
         return self
 

@@ -21,6 +21,7 @@ from storage import MIB, Case, Figure, compare, keep
 
 from iobench import buffers
 from iobench.load.engine import Extent, ReadEngine
+from iobench.load.event_loop import EventLoopEngine
 from iobench.storage import open_storage
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -53,12 +54,20 @@ def _timed(work: Callable[[], int]) -> Figure:
     return Figure(done / wall, cpu / (done / 1e9))
 
 
-def gets(objects: Objects, *, concurrency: int, block: int, name: str, target: str) -> Case:
+def gets(
+    objects: Objects,
+    *,
+    concurrency: int,
+    block: int,
+    name: str,
+    target: str,
+    engine: type[ReadEngine] = ReadEngine,
+) -> Case:
     """The read engine of a worker over S3Storage, into memory that is there, against obstore's own
     get into memory that it makes.
     """
     storage = open_storage(objects.url)
-    engine = ReadEngine(storage, concurrency=concurrency, block_size=block)
+    reading = engine(storage, concurrency=concurrency, block_size=block)
     memory = buffers.private(objects.size * concurrency).array.data
 
     def ours() -> Figure:
@@ -70,7 +79,7 @@ def gets(objects: Objects, *, concurrency: int, block: int, name: str, target: s
                     Extent(key, 0, objects.size, n % concurrency * objects.size, objects.size)
                     for n, key in enumerate(keys)
                 ]
-                done += engine.read(extents, memory)
+                done += reading.read(extents, memory)
             return done
 
         return _timed(work)
@@ -109,9 +118,8 @@ def large(server: S3Server, block: int, name: str) -> Case:
 
 
 def small(server: S3Server) -> Case:
-    objects = Objects(server, "small", 1500, 100_000)
     return gets(
-        objects,
+        Objects(server, "small", 1500, 100_000),
         concurrency=16,
         block=4 * MIB,
         name="S3: GET of 100 kB objects, 16 in flight",
@@ -119,10 +127,34 @@ def small(server: S3Server) -> Case:
     )
 
 
+def small_loop(server: S3Server) -> Case:
+    return gets(
+        Objects(server, "small", 1500, 100_000),
+        concurrency=16,
+        block=4 * MIB,
+        name="S3: the same by `engine=event_loop`",
+        target="CPU 0.8 x",
+        engine=EventLoopEngine,
+    )
+
+
+def ranges_loop(server: S3Server) -> Case:
+    return gets(
+        Objects(server, "large", 8, 64 * MIB),
+        concurrency=4,
+        block=8 * MIB,
+        name="S3: ranges of 8 MiB by `engine=event_loop`",
+        target="CPU 0.8 x",
+        engine=EventLoopEngine,
+    )
+
+
 CASES: dict[str, Callable[[S3Server], Case]] = {
     "large": lambda server: large(server, 64 * MIB, "S3: GET of 64 MiB objects, 4 in flight"),
     "ranges": lambda server: large(server, 8 * MIB, "S3: the same in ranges of 8 MiB"),
+    "ranges-loop": ranges_loop,
     "small": small,
+    "small-loop": small_loop,
 }
 
 

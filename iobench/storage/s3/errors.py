@@ -5,6 +5,7 @@ One kind for each cause, whatever the client library calls it, and the remedy to
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 
@@ -164,6 +165,16 @@ def failure_of_answer(status: int, code: str, message: str) -> Failure:
         or (Kind.SERVER if status >= 500 else Kind.OTHER)
     )
     return Failure(kind, code=code, status=status, detail=message)
+
+
+_CODE = re.compile(r"<Code>([^<]*)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+
+
+def failure_of_text(status: int, text: str) -> Failure:
+    """The failure that an error response means, whose body is somewhere in ``text``."""
+    code, message = _CODE.search(text), _MESSAGE.search(text)
+    return failure_of_answer(status, code[1] if code else "", message[1] if message else "")
 
 
 def explain(failure: Failure, verb: str) -> tuple[str, str]:

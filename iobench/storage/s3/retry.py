@@ -39,14 +39,17 @@ class Retrier:
     def counts(self) -> Retries:
         return Retries(self._retries, self._throttled)
 
-    def run(self, attempt: Callable[[int], T], *, stop: Event | None = None) -> T:
+    def run(
+        self, attempt: Callable[[int], T], *, stop: Event | None = None, began: float | None = None
+    ) -> T:
         """The result of ``attempt(n)``, where n counts from 0.
 
         Raises the last Failure if a retry can't help, or if the retries or the time are used up.
         An attempt starts only if it could time out before the deadline. ``stop``, once set, ends
-        the pause and the attempts.
+        the pause and the attempts. ``began``: when the first attempt did, by ``time.monotonic``;
+        None: now.
         """
-        started = time.monotonic()
+        started = time.monotonic() if began is None else began
         number = 0
         while True:
             try:

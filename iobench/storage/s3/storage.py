@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, ClassVar, TypeVar
 
 from ...beneath import key_problem
@@ -27,7 +27,7 @@ from ..base import (
 )
 from ..keys import check_key, check_prefix
 from .clients import check_installed, versions
-from .clients.base import Client, ObjectInfo, Upload
+from .clients.base import Client, ObjectInfo, Upload, Wired
 from .errors import Failure, Kind, explain
 from .options import NAMES, S3Options, parse_options
 from .session import (
@@ -37,6 +37,7 @@ from .session import (
     Session,
 )
 from .sink import ParallelUpload, UploadSink
+from .wire import Wire, proxies_of_environment
 
 T = TypeVar("T")
 U = TypeVar("U", UploadSink, ParallelUpload)
@@ -116,14 +117,24 @@ class S3Storage:
                     self._open = Session(self.options, self.bucket, self._conditional)
         return self._open
 
-    def _run(self, verb: str, key: str, attempt: Callable[[Client, int], T]) -> T:
+    def _run(
+        self,
+        verb: str,
+        key: str,
+        attempt: Callable[[Client, int], T],
+        *,
+        stop: Event | None = None,
+        began: float | None = None,
+    ) -> T:
         """Run one operation, with retries. Raises StorageError.
 
         The client's own exception is not chained: it can contain the request.
         """
         try:
             session = self._session()
-            return session.retrier.run(lambda number: attempt(session.client, number))
+            return session.retrier.run(
+                lambda number: attempt(session.client, number), stop=stop, began=began
+            )
         except Failure as failure:
             problem = self._failed(verb, key, failure)
         raise problem
@@ -186,11 +197,30 @@ class S3Storage:
     # Reading
 
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        return self.read_on(key, offset, buffer)
+
+    def read_on(
+        self,
+        key: str,
+        offset: int,
+        buffer: Buffer,
+        *,
+        first: Failure | None = None,
+        began: float | None = None,
+        stop: Event | None = None,
+    ) -> int:
+        """As ``read_into``, for a request that was begun elsewhere.
+
+        ``first``: how the first attempt has failed; None: it counts for nothing. ``began`` and
+        ``stop`` are as for ``Retrier.run``.
+        """
         if not len(buffer):
             return 0
-        full = self._key(key)
+        full = self.full_key(key)
 
-        def get(client: Client, _: int) -> int:
+        def get(client: Client, number: int) -> int:
+            if number == 0 and first is not None:
+                raise first
             try:
                 return client.get(full, offset, buffer)
             except Failure as failure:
@@ -198,10 +228,32 @@ class S3Storage:
                     return 0
                 raise
 
-        return self._run("read", key, get)
+        return self._run("read", key, get, stop=stop, began=began)
+
+    def not_wired(self) -> str:
+        """Why no event loop can read in the client's place, or ''. Contacts nothing."""
+        if self.options.client != "obstore":
+            return f"the client {self.options.client} was asked for"
+        if not proxies_of_environment():
+            return ""
+        try:
+            proxied = self.wire().proxied
+        except (Failure, UsageError):
+            return ""  # the first request reports that
+        return "the environment asks for an HTTP proxy" if proxied else ""
+
+    def wire(self) -> Wire:
+        """What an event loop sends requests by. Raises Failure, UsageError."""
+        client = self._session().client
+        assert isinstance(client, Wired)
+        return Wire(client.wire_settings())
+
+    def full_key(self, key: str) -> str:
+        """The key in the bucket. Raises StorageError for one that leads out of the prefix."""
+        return self._root + check_key(key, text=True)
 
     def size(self, key: str) -> int:
-        full = self._key(key)
+        full = self.full_key(key)
         return self._run("stat", key, lambda client, _: client.head(full)).size
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
@@ -231,7 +283,7 @@ class S3Storage:
     @contextmanager
     def create(self, key: str, *, size_hint: int = 0, durable: bool = True) -> Iterator[Sink]:
         """As Storage.create. S3 objects are durable at once: ``durable`` has no effect."""
-        full = self._key(key)
+        full = self.full_key(key)
 
         def begin() -> UploadSink:
             session = self._session()
@@ -249,7 +301,7 @@ class S3Storage:
         self, key: str, *, size: int, block_size: int, durable: bool = True
     ) -> Iterator[ParallelSink]:
         """Each block is one part of a multipart upload, sent by the thread that writes it."""
-        full = self._key(key)
+        full = self.full_key(key)
 
         def begin() -> ParallelUpload:
             target = NewObject(self._session(), full)
@@ -292,14 +344,14 @@ class S3Storage:
             with self.create(key, size_hint=len(data)) as sink:
                 sink.write(data)
             return
-        full = self._key(key)
+        full = self.full_key(key)
         self._run("replace", key, lambda client, _: client.put(full, data, only_new=False))
 
     def flush(self) -> None:
         return
 
     def delete(self, key: str) -> None:
-        full = self._key(key)
+        full = self.full_key(key)
 
         def delete(client: Client, number: int) -> None:
             if number == 0:
@@ -348,7 +400,3 @@ class S3Storage:
             self._conditional = self._open.conditional
             self._open.close()
         self._reset()
-
-    def _key(self, key: str) -> str:
-        """The object's full key. Raises StorageError for a key that leads out of the prefix."""
-        return self._root + check_key(key, text=True)

@@ -6,9 +6,10 @@ Each method sends one request and never retries. Every failure is raised as ``Fa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ...base import Buffer
+from ..wire import Settings
 
 
 class ObjectInfo(NamedTuple):
@@ -66,3 +67,10 @@ class Client(Protocol):
         """What the client learned about the server, for the result."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Wired(Protocol):
+    """A client whose GETs an event loop may send in its place."""
+
+    def wire_settings(self) -> Settings: ...

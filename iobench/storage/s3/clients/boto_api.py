@@ -126,7 +126,7 @@ class BotoApi:
 
     def head(self, key: str) -> ObjectInfo:
         answer = self.call("head_object", Key=key)
-        return ObjectInfo(key, int(answer["ContentLength"]), str(answer.get("ETag", "")).strip('"'))
+        return ObjectInfo(key, _body_length(answer), str(answer.get("ETag", "")).strip('"'))
 
     def delete(self, key: str) -> None:
         self.call("delete_object", Key=key)
@@ -209,13 +209,19 @@ def copy_into(buffer: Buffer, data: Any) -> int:
     return size
 
 
+def _body_length(answer: dict[str, Any]) -> int:
+    if "ContentLength" not in answer:  # the connection was lost within the answer's head
+        raise Failure(Kind.LOST, detail="the answer does not tell its length")
+    return int(answer["ContentLength"])
+
+
 def range_length(answer: dict[str, Any], offset: int, want: int) -> int:
     """How many bytes to take from the answer to a range request.
 
     Content-Range decides, not the status: some servers answer 200 to a range request. Raises
     Failure if the range is not the requested one.
     """
-    length = int(answer["ContentLength"])
+    length = _body_length(answer)
     stated = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", answer.get("ContentRange") or "")
     if stated is None:
         if offset and length:  # the server sent the whole object

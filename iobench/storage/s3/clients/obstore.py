@@ -13,9 +13,10 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from ...base import Buffer
-from ..errors import Failure, Kind, failure_of_answer
+from ..errors import Failure, Kind, failure_of_text
 from ..options import S3Options
 from ..threads import MainThreadHelper
+from ..wire import Settings
 from .base import ObjectInfo, Upload
 from .boto_api import BotocoreClient, copy_into
 from .botocore_compat import expiry
@@ -152,6 +153,19 @@ class ObstoreClient:
             )
         return facts
 
+    def wire_settings(self) -> Settings:
+        """What an event loop needs, to send requests as this client does. Raises Failure."""
+        chain, options = self._chain, self._options
+        return Settings(
+            endpoint=chain.endpoint,
+            region=chain.region,
+            bucket=self._bucket,
+            path_style=chain.path_style,
+            verify=chain.verify,
+            timeout=options.timeout,
+            credentials=None if options.signing == "none" else chain.credentials(),
+        )
+
     def close(self) -> None:
         self._helper.close()
         if self._botocore is not None:
@@ -209,8 +223,6 @@ def _provider(credentials: Any) -> Callable[[], dict[str, Any]]:
 _NOT_PARTIAL = "Received non-partial response when range requested"
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([^<]*)</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _WORDS = (
     (re.compile(r"dns error|failed to lookup address|name or service not known", re.I), Kind.NAME),
     (
@@ -249,10 +261,7 @@ def _to_failure(error: BaseException) -> Failure:
     if _NOT_PARTIAL in text:
         return Failure(Kind.UNSUPPORTED, detail=_NOT_PARTIAL)
     if status := _STATUS.search(text):
-        code, message = _CODE.search(text), _MESSAGE.search(text)
-        return failure_of_answer(
-            int(status[1]), code[1] if code else "", message[1] if message else ""
-        )
+        return failure_of_text(int(status[1]), text)
     if type(error).__name__ in ("AlreadyExistsError", "PreconditionError"):
         return Failure(Kind.EXISTS)
     if isinstance(error, FileNotFoundError):

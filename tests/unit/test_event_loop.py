@@ -1,0 +1,509 @@
+"""The event loop reads what the threads read from S3, and leaves to the storage what is not the
+plain good answer.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iobench.errors import StorageError, UsageError
+from iobench.load.choose import make_reader
+from iobench.load.engine import Columns, Extent, ReadEngine
+from iobench.load.event_loop import EventLoopEngine
+from iobench.schema.workload import ReaderSpec
+from iobench.storage.base import Retries
+from iobench.storage.s3.storage import S3Storage
+from tests.processes import wait_until
+
+CONTENT = np.random.default_rng(5).bytes(200_000)
+
+Answer = Callable[[int, int], list[bytes]]
+
+
+def good(first: int, last: int, *lines: str, status: str = "206 Partial Content") -> bytes:
+    body = CONTENT[first : last + 1]
+    if not body:
+        return b"HTTP/1.1 416 Beyond\r\nContent-Length: 0\r\n\r\n"
+    end = first + len(body) - 1
+    head = [
+        f"HTTP/1.1 {status}",
+        f"Content-Range: bytes {first}-{end}/{len(CONTENT)}",
+        f"Content-Length: {len(body)}",
+        'ETag: "1"',
+        "Last-Modified: Mon, 02 Jan 2023 03:04:05 GMT",
+        *lines,
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+def _usual(first: int, last: int) -> list[bytes]:
+    return [good(first, last)]
+
+
+class Server:
+    """One object under every key. ``answers``: for the next requests of a loop, one each; what is
+    sent may be in pieces, and ends with the connection after an empty one.
+    """
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.usual: Answer = _usual
+        self.requests = 0  # of loops
+        self.connections: list[socket.socket] = []
+        self.released = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections.append(connection)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        text = b""
+        try:
+            while got := connection.recv(1 << 16):
+                text += got
+                if b"\r\n\r\n" not in text:
+                    continue
+                asked = re.search(rb"range: bytes=(\d+)-(\d+)", text, re.I)
+                assert asked
+                first, last = int(asked[1]), int(asked[2])
+                answer = _usual
+                if b"user-agent" not in text.lower():  # the library tells its name
+                    self.requests += 1
+                    answer = self.answers.pop(0) if self.answers else self.usual
+                text = b""
+                for piece in answer(first, last):
+                    if not piece:
+                        connection.shutdown(socket.SHUT_RDWR)
+                    connection.sendall(piece)
+        except OSError:
+            pass
+        connection.close()
+
+    def hang_up(self) -> None:
+        for connection in self.connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        self.connections.clear()
+
+    def silent(self, first: int, last: int) -> list[bytes]:
+        self.released.wait()
+        return [good(first, last)]
+
+    def close(self) -> None:
+        self.released.set()
+        if self._listener.fileno() >= 0:
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.hang_up()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def storage_on(server: Server, **options: str) -> S3Storage:
+    given = {"endpoint": server.url, "signing": "none", "timeout": "20s", **options}
+    return S3Storage.open("s3://bucket/x", direct=False, options=given)
+
+
+@pytest.fixture
+def engine(server: Server) -> Iterator[Callable[..., EventLoopEngine]]:
+    made: list[EventLoopEngine] = []
+
+    def make(*, concurrency: int = 4, block: int = 1 << 20, **options: str) -> EventLoopEngine:
+        storage = storage_on(server, **options)
+        made.append(EventLoopEngine(storage, concurrency=concurrency, block_size=block))
+        return made[-1]
+
+    yield make
+    server.released.set()
+    for one in made:
+        one.close()
+        one.storage.close()
+
+
+def left(engine: EventLoopEngine) -> int:
+    """How many requests were left to the storage."""
+    assert engine._loop is not None
+    return engine._loop.left_to_storage
+
+
+def extents(*ranges: tuple[int, int]) -> list[Extent]:
+    at, found = 0, []
+    for number, (offset, length) in enumerate(ranges):
+        needed = max(0, min(length, len(CONTENT) - offset))
+        found.append(Extent(f"{number}", offset, length, at, needed))
+        at += length
+    return found
+
+
+FEW = [(10_000 * number, 1000) for number in range(12)]
+TEXT = b"".join(CONTENT[offset:][:1000] for offset, _ in FEW)
+
+
+@settings(max_examples=20)
+@given(
+    ranges=st.lists(
+        st.tuples(st.integers(0, 199_999), st.integers(1, 50_000)), min_size=1, max_size=8
+    ),
+    block=st.integers(2_000, 70_000),
+    concurrency=st.sampled_from([1, 3, 17]),
+    cut=st.sampled_from([1, 100, 301, 5_000, 1 << 20]),
+    arrays=st.booleans(),
+)
+def test_every_byte_lands_once(
+    one_server: Server,
+    ranges: list[tuple[int, int]],
+    block: int,
+    concurrency: int,
+    cut: int,
+    arrays: bool,
+) -> None:
+    """Whatever the pieces in which an answer's beginning arrives."""
+
+    def in_pieces(first: int, last: int) -> list[bytes]:
+        whole = good(first, last)
+        start = [whole[at : at + cut] for at in range(0, min(len(whole), 12 * cut), cut)]
+        rest = whole[len(start) * cut :]
+        return [*start, rest] if rest else start
+
+    one_server.usual = in_pieces
+    asked = extents(*ranges)
+    memory = bytearray(sum(extent.length for extent in asked))
+    storage = storage_on(one_server)
+    reading = EventLoopEngine(storage, concurrency=concurrency, block_size=block)
+    total = reading.read(Columns.of(asked) if arrays else asked, memoryview(memory))
+    beyond = sum(
+        at >= len(CONTENT)
+        for extent in asked
+        for at in range(extent.offset, extent.offset + extent.length, block)
+    )
+    assert left(reading) == beyond
+    reading.close()
+    storage.close()
+    assert total == sum(extent.needed for extent in asked)
+    for extent in asked:
+        found = memory[extent.landing :][: extent.length]
+        assert found == CONTENT[extent.offset :][: extent.length].ljust(extent.length, b"\0")
+
+
+def chunked(first: int, last: int) -> list[bytes]:
+    body = CONTENT[first : last + 1]
+    head = good(first, last, "Transfer-Encoding: chunked").partition(b"\r\n\r\n")[0]
+    return [head + b"\r\n\r\n" + f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"]
+
+
+def whole_object(first: int, last: int) -> list[bytes]:
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(CONTENT)}\r\n\r\n"
+    return [head.encode() + CONTENT]
+
+
+def error(status: int, code: str, *, whole: bool = True) -> Answer:
+    text = f"<Error><Code>{code}</Code><Message>odd</Message></Error>"
+    if whole:
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(text)}\r\n\r\n"
+        return lambda first, last: [head.encode() + text.encode()]
+    head = f"HTTP/1.1 {status} X\r\nTransfer-Encoding: chunked\r\n\r\n{len(text):x}\r\n{text}"
+    return lambda first, last: [head[:60].encode(), head[60:].encode() + b"\r\n0\r\n\r\n"]
+
+
+ODD: dict[str, tuple[Answer, Retries]] = {
+    "chunks": (chunked, Retries(0, 0)),
+    "the whole object": (whole_object, Retries(0, 0)),
+    "another range": (lambda first, last: [good(first + 1, last + 1)], Retries(0, 0)),
+    "too much": (lambda first, last: [good(first, last) + b"more"], Retries(0, 0)),
+    "an old version": (
+        lambda first, last: [good(first, last).replace(b"HTTP/1.1", b"HTTP/1.0"), b""],
+        Retries(0, 0),
+    ),
+    "another protocol": (lambda first, last: [b"220 mail.example ESMTP\r\n\r\n"], Retries(0, 0)),
+    "an endless head": (
+        lambda first, last: [b"HTTP/1.1 206 X\r\n" + b"X: y\r\n" * 12_000, b""],
+        Retries(0, 0),
+    ),
+    "elsewhere": (error(307, "TemporaryRedirect"), Retries(0, 0)),
+    "denied": (error(403, "ExpiredToken"), Retries(0, 0)),
+    "missing": (error(404, "NoSuchKey", whole=False), Retries(0, 0)),
+    "slow down": (error(503, "SlowDown"), Retries(1, 1)),
+    "slow down in chunks": (error(503, "SlowDown", whole=False), Retries(1, 1)),
+    "failed": (error(500, "InternalError"), Retries(1, 0)),
+    "lost before": (lambda first, last: [b""], Retries(1, 0)),
+    "lost in the head": (lambda first, last: [good(first, last)[:40], b""], Retries(1, 0)),
+    "lost in the body": (lambda first, last: [good(first, last)[:-1], b""], Retries(1, 0)),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_answer_is_left_to_the_storage(
+    server: Server, engine: Callable[..., EventLoopEngine], name: str
+) -> None:
+    answer, retried = ODD[name]
+    reading = engine()
+    server.answers = [answer]
+    memory = bytearray(len(TEXT))
+    assert reading.read(extents(*FEW), memoryview(memory)) == len(TEXT)
+    assert memory == TEXT
+    assert left(reading) == 1
+    assert reading.storage.retried() == retried
+
+
+def test_a_connection_that_is_to_be_closed_is_not_used_again(
+    server: Server, engine: Callable[..., EventLoopEngine]
+) -> None:
+    server.usual = lambda first, last: [good(first, last, "Connection: close")]
+    reading = engine()
+    memory = bytearray(len(TEXT))
+    assert reading.read(extents(*FEW), memoryview(memory)) == len(TEXT)
+    assert memory == TEXT
+    assert left(reading) == 0
+    assert len(server.connections) == len(FEW)
+
+
+def test_connections_are_kept_and_what_the_server_closed_is_no_failure(
+    server: Server, engine: Callable[..., EventLoopEngine]
+) -> None:
+    reading = engine(concurrency=2)
+    memory = memoryview(bytearray(len(TEXT)))
+    for _ in range(2):
+        assert reading.read(extents(*FEW), memory) == len(TEXT)
+    assert len(server.connections) == 2
+    server.hang_up()
+    assert reading._loop is not None
+    loop = reading._loop
+    wait_until(lambda: not loop._connections, "closed connections are noticed")
+    assert reading.read(extents(*FEW), memory) == len(TEXT)
+    assert left(reading) == 0
+    assert reading.storage.retried() == Retries(0, 0)
+
+
+def test_an_answer_that_stalls_counts_as_a_retry(
+    server: Server, engine: Callable[..., EventLoopEngine]
+) -> None:
+    reading = engine(timeout="200ms", deadline="60s")
+    server.answers = [server.silent]
+    memory = bytearray(len(TEXT))
+    assert reading.read(extents(*FEW), memoryview(memory)) == len(TEXT)
+    assert memory == TEXT
+    assert left(reading) >= 1
+    assert reading.storage.retried().retries >= 1
+    assert reading.storage.retried().throttled == 0
+
+
+def test_an_object_that_is_too_short(engine: Callable[..., EventLoopEngine]) -> None:
+    reading = engine()
+    memory = memoryview(bytearray(2000))
+    for offset in (199_500, 300_000):
+        short = Extent("short", offset, 1000, 0, 1000)
+        texts = []
+        for one in (reading, ReadEngine(reading.storage, concurrency=2, block_size=1 << 20)):
+            with pytest.raises(StorageError, match=r"short ends at byte") as caught:
+                one.read([short, *extents((0, 10))], memory)
+            texts.append((str(caught.value), caught.value.remedy))
+        assert texts[0] == texts[1]
+    assert reading.read(extents((5, 10)), memory) == 10
+
+
+def test_keys_that_lead_out_are_refused(engine: Callable[..., EventLoopEngine]) -> None:
+    reading = engine()
+    with pytest.raises(StorageError, match=r"\.\./secret"):
+        reading.read([Extent("../secret", 0, 10, 0, 10)], memoryview(bytearray(10)))
+
+
+def test_nobody_listens(server: Server, engine: Callable[..., EventLoopEngine]) -> None:
+    reading = engine(retries="1")
+    server.close()
+    with pytest.raises(StorageError, match=r"can't be reached; tried 2 times .*127\.0\.0\.1"):
+        reading.read(extents((0, 10)), memoryview(bytearray(10)))
+    assert reading.storage.retried() == Retries(1, 0)
+
+
+def test_bytes_that_are_only_counted(engine: Callable[..., EventLoopEngine]) -> None:
+    reading = engine(concurrency=3, block=60_000)
+    reading.reserve()
+    for _ in range(2):
+        assert reading.read(extents(*FEW, (0, 150_000)), None) == len(TEXT) + 150_000
+    assert len(reading._blocks_free) == 3
+    assert left(reading) == 0
+
+
+def test_later_batches_are_read_meanwhile(
+    server: Server, engine: Callable[..., EventLoopEngine]
+) -> None:
+    reading = engine(concurrency=3)
+    memories = [bytearray(len(TEXT)) for _ in range(5)]
+    begun = [reading.begin(extents(*FEW), memoryview(memory)) for memory in memories]
+    wait_until(lambda: server.requests == 60, "nobody needs to wait for a batch to be read")
+    for one, memory in zip(begun, memories, strict=True):
+        assert reading.wait(one) == len(TEXT)
+        assert memory == TEXT
+    assert reading.wait(reading.begin([], memoryview(bytearray(1)))) == 0
+
+
+def test_an_error_of_the_check_ends_the_read(engine: Callable[..., EventLoopEngine]) -> None:
+    reading, seen = engine(), []
+
+    def then(landing: int) -> None:
+        seen.append(landing)
+        if len(seen) == 3:
+            raise ValueError("damaged")
+
+    with pytest.raises(ValueError, match="damaged"):
+        reading.read(extents(*FEW), memoryview(bytearray(len(TEXT))), then)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("by", ["the loop", "the storage"])
+def test_what_was_given_up_is_never_written(
+    server: Server, engine: Callable[..., EventLoopEngine], by: str
+) -> None:
+    reading = engine()
+    server.usual = server.silent
+    if by == "the storage":
+        server.answers = [error(503, "SlowDown")] * 4  # its threads sleep before they try again
+    memory = bytearray(len(TEXT))
+    begun = reading.begin(extents(*FEW), memoryview(memory))
+    wait_until(lambda: server.requests >= 4, "the requests are sent")
+    reading.settle()
+    with pytest.raises(StorageError, match="given up"):
+        reading.wait(begun)
+    server.released.set()
+    again = bytearray(len(TEXT))
+    assert reading.read(extents(*FEW), memoryview(again)) == len(TEXT)
+    assert again == TEXT
+    time.sleep(0.05)
+    assert memory == bytes(len(TEXT))
+
+
+@pytest.mark.timeout(method="thread")  # the alarm is the test's own
+def test_ctrl_c_gets_through(server: Server, engine: Callable[..., EventLoopEngine]) -> None:
+    reading = engine(timeout="3000s", deadline="3000s")
+    server.usual = server.silent
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            reading.read(extents(*FEW), memoryview(bytearray(len(TEXT))))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    reading.close()
+
+
+def test_a_forked_process_has_a_loop_of_its_own(
+    server: Server, engine: Callable[..., EventLoopEngine]
+) -> None:
+    reading = engine(concurrency=2)
+    memory = memoryview(bytearray(len(TEXT)))
+    reading.read(extents(*FEW), memory)
+    child = os.fork()
+    if child == 0:
+        mine = bytearray(len(TEXT))
+        ok = reading.read(extents(*FEW), memoryview(mine)) == len(TEXT) and mine == TEXT
+        reading.close()
+        os._exit(0 if ok else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(server.connections) == 4
+    assert reading.read(extents(*FEW), memory) == len(TEXT)
+    assert len(server.connections) == 4  # the child has closed its own alone
+    assert left(reading) == 0
+
+
+def test_a_loop_that_has_ended_closes_no_file_of_a_forked_process(
+    engine: Callable[..., EventLoopEngine],
+) -> None:
+    reading = engine()
+    reading.read(extents(*FEW), memoryview(bytearray(len(TEXT))))
+    ended = reading._loop  # somebody may still know it
+    reading.close()
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]  # they take the free numbers
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for file in files:
+                os.fstat(file)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert ended is not None
+    for file in files:
+        os.close(file)
+
+
+def test_an_error_in_the_loop_itself_reaches_the_reader(
+    engine: Callable[..., EventLoopEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = engine()
+    memory = memoryview(bytearray(len(TEXT)))
+    with monkeypatch.context() as patch:
+        patch.setattr("iobench.load.event_loop.understood", None)
+        with pytest.raises(TypeError):
+            reading.read(extents(*FEW), memory)
+    assert reading.read(extents(*FEW), memory) == len(TEXT)
+
+
+def test_nothing_is_left_behind(server: Server) -> None:
+    def open_files() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    def loops() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name.startswith("iobench-loop")]
+
+    before = open_files()
+    for close in (True, False):
+        reading: Any = EventLoopEngine(storage_on(server), concurrency=4, block_size=1 << 20)
+        reading.read(extents(*FEW), memoryview(bytearray(len(TEXT))))
+        if close:
+            reading.close()
+        del reading  # without a word: it ends its loop as well
+        wait_until(lambda: not loops(), "its threads have ended")
+        server.hang_up()
+        wait_until(lambda: open_files() <= before, "its connections are closed")
+
+
+def test_only_s3_has_an_event_loop(make_dataset: Any, server: Server) -> None:
+    manifest, path = make_dataset(format="files")
+    from iobench.storage.local.storage import LocalStorage
+
+    spec = ReaderSpec(engine="event_loop")
+    with pytest.raises(UsageError, match=r"reader\.engine=event_loop reads from S3"):
+        make_reader(manifest, LocalStorage(path), spec)
+    for client, made in (("obstore", EventLoopEngine), ("boto3", ReadEngine)):
+        reader = make_reader(manifest, storage_on(server, client=client), spec)
+        assert type(reader._engine) is made
+        reader.close()
