@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -65,7 +66,8 @@ class Columns(NamedTuple):
     def extents(self) -> list[Extent]:
         keys = map(self.keys.__getitem__, self.key.tolist())
         numbers = (self.offset, self.length, self.landing, self.needed)
-        return list(map(Extent, keys, *(column.tolist() for column in numbers)))
+        whole = repeat(True) if self.whole is None else self.whole.tolist()
+        return list(map(Extent, keys, *(column.tolist() for column in numbers), whole))
 
     def blocks(self, size: int) -> Columns:
         """Return the extents in pieces of at most ``size`` bytes: one for each request."""

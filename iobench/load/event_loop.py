@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 
@@ -51,12 +51,9 @@ class _Reading:
     def __init__(self, columns: Columns, memory: Buffer | None, then: Then | None) -> None:
         self.memory = memory  # dropped at the end
         self.counted = memory is None  # the bytes go nowhere
-        self.then = None if columns.split else then
-        self.left = self.unissued = len(columns.keys)
-        numbers = (columns.offset, columns.length, columns.landing, columns.needed)
-        self.requests: Iterator[tuple[str, int, int, int, int]] = zip(
-            columns.keys, *(column.tolist() for column in numbers), strict=True
-        )
+        self.then = then
+        self.left = self.unissued = len(columns.key)
+        self.requests = iter(columns.extents())
         self.total = 0
         self.failure: BaseException | None = None
         self.ended: SimpleQueue[None] = SimpleQueue()
@@ -71,14 +68,14 @@ class _Reading:
 class _Request:
     """A request in flight."""
 
-    __slots__ = ("began", "head", "key", "landing", "length", "needed", "offset", "reading", "view")
+    __slots__ = (
+        *("began", "head", "key", "landing", "length", "needed", "offset", "reading", "view"),
+        "whole",
+    )
 
-    def __init__(
-        self, reading: _Reading, key: str, offset: int, length: int, landing: int, needed: int
-    ) -> None:
+    def __init__(self, reading: _Reading, extent: Extent) -> None:
         self.reading = reading
-        self.key = key
-        self.offset, self.length, self.landing, self.needed = offset, length, landing, needed
+        self.key, self.offset, self.length, self.landing, self.needed, self.whole = extent
         self.began = time.monotonic()
         self.head = b""  # what has come of an answer whose head or error is not complete
         self.view: Buffer | None = None  # where its bytes go, while they are received
@@ -305,7 +302,7 @@ class _Loop:
             if reading.unissued:
                 reading.unissued -= 1
                 self._free -= 1
-                self._issue(_Request(reading, *next(reading.requests)))
+                self._issue(_Request(reading, next(reading.requests)))
             if not reading.unissued:
                 if self._pending and self._pending[0] is reading:
                     self._pending.popleft()
@@ -529,7 +526,7 @@ class _Loop:
             self._fail(request, ends_early(request.key, offset + count, offset + request.needed))
             return
         reading.total += count
-        if reading.then is not None and reading.failure is None:
+        if reading.then is not None and request.whole and reading.failure is None:
             self._fill()  # the network does not wait for what is done with the bytes
             try:
                 reading.then(request.landing)

@@ -69,6 +69,16 @@ class _Keys(dict[int, str]):
         return type(self), (self._make,)
 
 
+def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
+    """The distinct numbers, and for each number its place among them; none is negative."""
+    most = int(numbers.max(initial=-1)) + 1
+    if most > 4 * len(numbers):
+        return np.unique(numbers, return_inverse=True)
+    there = np.zeros(most, bool)  # without sorting
+    there[numbers] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
+
+
 class _Group(NamedTuple):
     """Requests that are read together, into ``memory`` from ``base`` on.
 
@@ -449,7 +459,7 @@ class BatchReader:
         if self._engine.once:
             shards, key = requests.shard, np.arange(len(requests))
         else:
-            shards, key = np.unique(requests.shard, return_inverse=True)
+            shards, key = _distinct(requests.shard)
         keys = list(map(self._key, shards.tolist()))
         landing = requests.landing + group.base
         return Columns(keys, key, requests.offset, requests.length, landing, requests.needed)

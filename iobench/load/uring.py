@@ -277,8 +277,7 @@ class UringEngine(ReadEngine):
 
     def _note_descriptors(self, ring: Ring) -> None:
         """Drop all completions; remember only which descriptors the kernel opened and closed."""
-        found = ring.completions()
-        for part in self._by_reading(found):
+        for part in self._by_reading(*ring.completions()):
             _note_descriptors(*part)
         ring.drop()
 
@@ -355,7 +354,10 @@ class UringEngine(ReadEngine):
         """Open the shards of the next requests; False if it failed, or must wait."""
         columns, first = reading.columns, reading.next
         stop = self._shards.enough(columns, first)
-        numbers, which = np.unique(columns.key[first:stop], return_inverse=True)
+        if stop - first == len(columns.key):
+            numbers, which = np.arange(len(columns.keys)), columns.key
+        else:
+            numbers, which = np.unique(columns.key[first:stop], return_inverse=True)
         try:
             shards = self._shards.take([columns.keys[number] for number in numbers.tolist()])
         except StorageError as error:
@@ -423,12 +425,19 @@ class UringEngine(ReadEngine):
         if not self.once and ring.completed <= _FEW:
             few = ring.few_completions()
             ring.drop()
-            for user, told in few:
-                reading = self._live[user >> _NUMBER & _NUMBERS]
-                self._ended_alone(ring, reading, user >> _KIND, user & _INDEX, told)
+            for one, told in few:
+                reading = self._live[one >> _NUMBER & _NUMBERS]
+                self._ended_alone(ring, reading, one >> _KIND, one & _INDEX, told)
             return
-        completions = ring.completions()
-        parts = list(self._by_reading(completions))
+        user, result = ring.completions()
+        if not len(user):
+            return
+        number = int(user[0]) >> _NUMBER
+        if number <= _NUMBERS and (user >> _NUMBER == number).all():  # reads of one batch's shards
+            ring.drop()
+            self._ended(ring, self._live[number], user & _INDEX, result)
+            return
+        parts = list(self._by_reading(user, result))
         for part in parts:
             _note_descriptors(*part)
         ring.drop()
@@ -452,11 +461,9 @@ class UringEngine(ReadEngine):
                 self._go_on(ring, reading, one, told)
 
     def _by_reading(
-        self, found: npt.NDArray[np.void]
+        self, user: Numbers, result: Numbers
     ) -> Iterator[tuple[_Reading, Numbers, Numbers, Numbers]]:
         """For each reading: what has ended, of which requests, and the results."""
-        user = found["user"].astype(np.int64)
-        result = found["result"].astype(np.int64)
         kind, number, index = user >> _KIND, user >> _NUMBER & _NUMBERS, user & _INDEX
         if len(number) and (number == number[0]).all():
             if kind[0] >= 0:

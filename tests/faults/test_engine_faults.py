@@ -130,16 +130,17 @@ class Disturbed(uring.Ring):
         self.reads |= set(requests["user"][reading].tolist())
         super().put(requests)
 
-    def completions(self) -> npt.NDArray[np.void]:
-        found = super().completions()
-        for at, (user, result, _) in enumerate(found.tolist()):
+    def completions(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        users, results = super().completions()
+        for at, (user, result) in enumerate(zip(users.tolist(), results.tolist(), strict=True)):
             if user in self.reads and result > 0:
-                found["result"][at] = told = type(self).answer(result)
+                results[at] = told = type(self).answer(result)
                 type(self).changed += told != result
-        return found
+        return users, results
 
     def few_completions(self) -> list[tuple[int, int]]:
-        return [(user, result) for user, result, _ in self.completions().tolist()]
+        users, results = self.completions()
+        return list(zip(users.tolist(), results.tolist(), strict=True))
 
 
 def every_other(told: Callable[[int], int]) -> Callable[[int], int]:
@@ -240,15 +241,16 @@ def test_a_completion_queue_that_is_full(
                 self.left += len(nothing)
             super().enter(wait)
 
-        def completions(self) -> npt.NDArray[np.void]:
-            found = super().completions()
-            type(self).full += len(found) >= 2 * self.entries
-            ours = found["user"] == strange
+        def completions(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+            users, results = super().completions()
+            type(self).full += len(users) >= 2 * self.entries
+            ours = users == strange
             self.left -= int(ours.sum())
-            return found[~ours]
+            return users[~ours], results[~ours]
 
         def few_completions(self) -> list[tuple[int, int]]:
-            return [(user, result) for user, result, _ in self.completions().tolist()]
+            users, results = self.completions()
+            return list(zip(users.tolist(), results.tolist(), strict=True))
 
     monkeypatch.setattr(uring_engine, "Ring", Crowded)
     both_ways(make(once=once, concurrency=7))

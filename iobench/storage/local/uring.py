@@ -13,15 +13,14 @@ import errno
 import mmap
 import os
 import threading
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-READ_FIXED, ASYNC_CANCEL, OPENAT, CLOSE, READ = 4, 14, 18, 19, 22
-"""Kinds of requests (enum io_uring_op). READ_FIXED reads into memory that was registered."""
+ASYNC_CANCEL, OPENAT, CLOSE, READ = 14, 18, 19, 22
+"""Kinds of requests (enum io_uring_op)."""
 
 FIXED_FILE, HARDLINK = 1 << 0, 1 << 3
 """Flags of a request: ``fd`` is the place of a registered file; the next request begins when this
@@ -37,8 +36,8 @@ REQUEST = np.dtype(
         ("address", "u8"),
         ("length", "u4"),
         ("options", "u4"),  # of OPENAT: the flags of open(2)
-        ("user", "u8"),  # comes back with the completion
-        ("buffer", "u2"),  # of READ_FIXED: the place of its memory
+        ("user", "i8"),  # comes back with the completion
+        ("buffer", "u2"),
         ("personality", "u2"),
         ("place", "u4"),  # of OPENAT and CLOSE: 1 + the place of a registered file; 0: none
         ("rest", "u8", 2),
@@ -48,14 +47,14 @@ REQUEST = np.dtype(
 
 _WORDS = REQUEST.itemsize // 8
 
-COMPLETION = np.dtype([("user", "u8"), ("result", "i4"), ("flags", "u4")])
+COMPLETION = np.dtype([("user", "i8"), ("result", "i4"), ("flags", "u4")])
 """struct io_uring_cqe. ``result``: as the system call returns it, or minus its errno."""
 
 _SETUP, _ENTER, _REGISTER = 425, 426, 427  # the same on every architecture but alpha
 _GETEVENTS = 1
 _SINGLE_ISSUER, _DEFER_TASKRUN = 1 << 12, 1 << 13
 _CANCEL_ALL, _CANCEL_ANY = 1, 4
-_UPDATE_FILES, _SET_FILES, _SET_BUFFERS = 6, 13, 0  # enum io_uring_register_op
+_UPDATE_FILES, _SET_FILES = 6, 13  # enum io_uring_register_op
 _SPARSE = 1  # IORING_RSRC_REGISTER_SPARSE
 _REQUESTS_AT = 0x10000000  # IORING_OFF_SQES
 _ONE_MAPPING = 1  # IORING_FEAT_SINGLE_MMAP
@@ -102,12 +101,6 @@ class _Update(ctypes.Structure):
         ("reserved", ctypes.c_uint32),
         ("values", ctypes.c_uint64),
     )
-
-
-class _Vector(ctypes.Structure):
-    """struct iovec."""
-
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
 @cache
@@ -160,8 +153,9 @@ class Ring:
         self._collected, self._completed = words[tails[0] // 4 :], words[tails[1] // 4 :]
         order = np.arange(params.requests, dtype=np.uint32)
         np.frombuffer(words, np.uint32)[heads[6] // 4 :][: len(order)] = order
-        self._completions = np.frombuffer(queues, COMPLETION, params.completions, tails[5])
-        self._few = self._completions.view(np.uint64).data
+        completions = np.frombuffer(queues, COMPLETION, params.completions, tails[5])
+        self._users, self._results = completions["user"], completions["result"]
+        self._few = completions.view(np.int64).data
         self._requests = np.frombuffer(requests, np.uint64).reshape(-1, _WORDS)
         self._tail = self._seen = 0
 
@@ -203,20 +197,22 @@ class Ring:
         """Completions that are there and were not dropped."""
         return (self._completed[0] - self._collected[0]) & _MASK
 
-    def completions(self) -> npt.NDArray[np.void]:
-        """Return a copy of the completions that are there, which stay until ``drop``."""
+    def completions(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the ``user`` and the result of each completion; they stay there until ``drop``."""
         self._seen = self._completed[0]
         count = (self._seen - self._collected[0]) & _MASK
-        start = self._collected[0] & (len(self._completions) - 1)
-        found: npt.NDArray[np.void] = self._completions[start : start + count]
-        if len(found) < count:
-            return np.concatenate((found, self._completions[: count - len(found)]))
-        return found.copy()
+        start = self._collected[0] & (len(self._users) - 1)
+        user, result = self._users[start : start + count], self._results[start : start + count]
+        if len(user) < count:
+            rest = count - len(user)
+            user = np.concatenate((user, self._users[:rest]))
+            result = np.concatenate((result, self._results[:rest]))
+        return user.copy(), result.astype(np.int64)
 
     def few_completions(self) -> list[tuple[int, int]]:
         """As ``completions``, and faster for a few: the ``user`` and the result of each."""
         self._seen = self._completed[0]
-        first, mask = self._collected[0], len(self._completions) - 1
+        first, mask = self._collected[0], len(self._users) - 1
         found = []
         for number in range(first, first + ((self._seen - first) & _MASK)):
             at = 2 * (number & mask)
@@ -253,15 +249,6 @@ class Ring:
         if not self._register(_UPDATE_FILES, update, 1):
             raise _last_error()
 
-    def keep_memory(self, parts: Sequence[tuple[int, int]]) -> bool:
-        """Register memory: an address and a number of bytes (at most 1 GiB) for each part.
-
-        Its pages stay in memory, and READ_FIXED need not look them up. False if the kernel refuses,
-        for example because a user may not have so many pages held (``ulimit -l``).
-        """
-        vectors = (_Vector * len(parts))(*(_Vector(*part) for part in parts))
-        return self._register(_SET_BUFFERS, vectors, len(parts))
-
     def _register(self, what: int, argument: Any, count: int) -> bool:
         return int(_libc.syscall(_REGISTER, self._fd, what, ctypes.byref(argument), count)) >= 0
 
@@ -271,14 +258,14 @@ class Ring:
         os.close(fd)
         # The mappings hold descriptors as well.
         del self._taken, self._given, self._collected, self._completed
-        del self._completions, self._few, self._requests
+        del self._users, self._results, self._few, self._requests
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0 and os is not None:  # None at the interpreter's end
             self.close()
 
 
-NOBODY = (1 << 64) - 1
+NOBODY = -1
 """``user`` of a completion that nobody waits for."""
 
 
