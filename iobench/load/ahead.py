@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -37,19 +38,48 @@ def batches_ahead(requests_per_batch: float, concurrency: int) -> int:
 
 
 class Reading:
-    """The requests of one batch, which were issued together."""
+    """The requests of one batch, which were issued together.
 
-    __slots__ = ("__weakref__", "left", "memory", "replies", "stopped", "then")
+    Each thread that takes part reads one request after the other until none is left, and the
+    caller is woken once: to hand over every request, or its result, costs more than a small read.
+    """
 
-    def __init__(self, requests: int, memory: Buffer | None, then: Then | None) -> None:
-        self.left = requests
+    __slots__ = (
+        *("__weakref__", "blocks", "ended", "failure", "lock", "memory", "readers", "stopped"),
+        *("then", "total"),
+    )
+
+    def __init__(
+        self, blocks: Sequence[Extent], memory: Buffer | None, then: Then | None, readers: int
+    ) -> None:
+        self.blocks = deque(blocks)
         self.memory = memory
         self.then = then
-        self.replies: SimpleQueue[int | BaseException] = SimpleQueue()
+        self.readers = readers  # threads that have not ended their part
+        self.total = 0
+        self.failure: BaseException | None = None
+        self.lock = threading.Lock()
+        self.ended: SimpleQueue[None] = SimpleQueue()
         self.stopped = False  # its requests that no thread has begun are left out
 
-
-_Task = tuple[Reading, Extent]
+    def take_part(self, read: Callable[[Extent, Buffer | None, Then | None], int]) -> None:
+        total, failure = 0, None
+        while self.blocks and not self.stopped:
+            try:
+                block = self.blocks.popleft()
+            except IndexError:  # another thread was faster
+                break
+            try:
+                total += read(block, self.memory, self.then)
+            except BaseException as error:
+                self.stopped = True  # the batch has failed: its other requests are useless
+                failure = error
+        with self.lock:
+            self.total += total
+            self.failure = self.failure or failure
+            self.readers -= 1
+            if not self.readers:
+                self.ended.put(None)
 
 
 class Ahead(Protocol):
@@ -71,7 +101,7 @@ class ReadAhead:
     def __init__(self, engine: ReadEngine) -> None:
         self._engine = engine
         self._pid = -1
-        self._tasks: SimpleQueue[_Task | None] | None = None
+        self._tasks: SimpleQueue[Reading | None] | None = None
         self._threads: list[threading.Thread] = []
         self._live: set[Reading] = set()
 
@@ -83,11 +113,12 @@ class ReadAhead:
         The memory must not be used before ``wait`` or ``settle`` has returned.
         """
         blocks = self._engine.blocks(extents)
-        reading = Reading(len(blocks), memory, then)
-        tasks = self._started(len(blocks))
+        readers = min(len(blocks), self._engine.concurrency)
+        reading = Reading(blocks, memory, then, readers)
+        tasks = self._started(readers)
         self._live.add(reading)
-        for block in blocks:
-            tasks.put((reading, block))
+        for _ in range(readers):
+            tasks.put(reading)
         return reading
 
     def wait(self, reading: Reading) -> int:
@@ -96,25 +127,18 @@ class ReadAhead:
         Raises its first error when none of its requests is in flight any more. An interrupt gives
         up all readings, as ``settle`` does.
         """
-        total = 0
-        failure: BaseException | None = None
         try:
-            while reading.left:
-                reply = reading.replies.get()
-                reading.left -= 1
-                if isinstance(reply, BaseException):
-                    failure = failure or reply
-                else:
-                    total += reply
+            if reading.readers:
+                reading.ended.get()
         except BaseException:
             self.settle()
             raise
         self._live.discard(reading)
-        if failure is None and reading.stopped:
-            failure = StorageError("the read was given up")
-        if failure is not None:
-            raise failure
-        return total
+        if reading.failure is not None:
+            raise reading.failure
+        if reading.stopped:
+            raise StorageError("the read was given up")
+        return reading.total
 
     def settle(self) -> None:
         """Leave out all requests that were not begun, and wait for those in flight.
@@ -130,7 +154,7 @@ class ReadAhead:
         self._live.clear()
         self._tasks, self._threads = None, []
 
-    def _started(self, more: int) -> SimpleQueue[_Task | None]:
+    def _started(self, more: int) -> SimpleQueue[Reading | None]:
         """The queue of the threads; starts up to ``more`` of them if there are too few."""
         if self._tasks is None or self._pid != os.getpid():
             self._pid, self._tasks, self._threads = os.getpid(), SimpleQueue(), []
@@ -150,25 +174,18 @@ class ReadAhead:
         return self._tasks
 
 
-def _end(tasks: SimpleQueue[_Task | None], threads: Sequence[threading.Thread]) -> None:
+def _end(tasks: SimpleQueue[Reading | None], threads: Sequence[threading.Thread]) -> None:
     for _ in threads:
         tasks.put(None)
 
 
 def _serve(
-    tasks: SimpleQueue[_Task | None], read: Callable[[Extent, Buffer | None, Then | None], int]
+    tasks: SimpleQueue[Reading | None],
+    read: Callable[[Extent, Buffer | None, Then | None], int],
 ) -> None:
-    while (task := tasks.get()) is not None:
-        reading, block = task
-        reply: int | BaseException = 0
-        if not reading.stopped:
-            try:
-                reply = read(block, reading.memory, reading.then)
-            except BaseException as error:
-                reading.stopped = True  # the batch has failed: its other requests are useless
-                reply = error
-        reading.replies.put(reply)
-        del task, reading, block, reply  # keep no memory while waiting
+    while (reading := tasks.get()) is not None:
+        reading.take_part(read)
+        del reading  # keep no memory while waiting
 
 
 class Pool:
