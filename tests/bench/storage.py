@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
+from iobench import buffers
 from iobench.analyse.verdict.windows import ceiling_from_events
 from iobench.generator import generate
 from iobench.load import build_loader
@@ -39,6 +40,7 @@ from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import Manifest
 from iobench.schema.training import Repetition
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage
 
 MIB = 1 << 20
@@ -236,6 +238,54 @@ def fetch_large_ring(data: Data, seconds: float) -> Case:
             sequential=True,
         ),
         "fio libaio 4 MiB, 4 in flight",
+    )
+
+
+def fetch_large_bare(data: Data, seconds: float) -> Case:
+    """A loop that only hands requests to the kernel and takes completions: the least in Python."""
+    manifest, path = data.dataset(
+        "large", samples=16, sample_size={"mean": 64 * MIB}, format="tar", samples_per_shard=1
+    )
+    depth, block = 4, 4 * MIB
+    files = [path / key for key in manifest.keys()]  # noqa: SIM118
+    fetch = fetch_large_ring(data, seconds)
+
+    def ours() -> Figure:
+        memory = buffers.private(depth * block).array
+        opened = [os.open(file, os.O_RDONLY | os.O_DIRECT) for file in files]
+        ring = uring.Ring(4 * depth)
+        requests = np.zeros(len(files) * 16, uring.REQUEST)
+        requests["opcode"], requests["length"] = uring.READ, block
+        requests["fd"] = np.repeat(opened, 16)
+        requests["offset"] = np.tile(np.arange(16) * block, len(files))
+        requests["address"] = memory.ctypes.data + np.arange(len(requests)) % depth * block
+
+        def work() -> int:
+            done = following = busy = 0
+            until = time.monotonic() + seconds
+            while busy or time.monotonic() < until:
+                few = min(depth - busy, len(requests) - following)
+                if time.monotonic() < until and few:
+                    ring.put(requests[following : following + few])
+                    following, busy = (following + few) % len(requests), busy + few
+                ring.enter(1)
+                for _, result in ring.few_completions():
+                    busy, done = busy - 1, done + result
+                ring.drop()
+            return done
+
+        figure = timed(work)
+        ring.close()
+        for fd in opened:
+            os.close(fd)
+        return figure
+
+    return Case(
+        "4 MiB blocks of them, O_DIRECT, by io_uring in a bare loop",
+        "the limit",
+        ours,
+        fetch.peer,
+        fetch.peer_name,
     )
 
 
@@ -619,6 +669,7 @@ def tfrecord(data: Data, seconds: float, *, check: bool) -> Case:
 CASES = {
     "fetch-large": fetch_large,
     "fetch-large-io_uring": fetch_large_ring,
+    "fetch-large-bare": fetch_large_bare,
     "fetch-small": fetch_small,
     "random-direct": partial(windows, direct=True, engine="io_uring"),
     "random-direct-threads": partial(windows, direct=True, engine="threads"),

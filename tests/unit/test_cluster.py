@@ -22,6 +22,7 @@ from iobench.analyse.cluster.queue import cycle_s
 from iobench.analyse.cluster.storms import Saves, save_s
 from iobench.analyse.cluster.supply import Stated
 from iobench.analyse.cluster.synchrony import Barrier, fit_barrier, steps_of
+from iobench.analyse.verdict.evidence import gather
 from iobench.analyse.verdict.instep import StepTimes
 from iobench.cli.main import main
 from iobench.errors import UsageError
@@ -30,7 +31,7 @@ from iobench.report.cluster import document, sections
 from iobench.report.page.whole import page as whole_page
 from iobench.report.render_text import render_text
 from iobench.schema.hosts import JobHost
-from iobench.schema.record import load_training
+from iobench.schema.record import Summary, load_training
 from tests.unit.conftest import build_run
 
 # The closed queue
@@ -514,6 +515,19 @@ def test_a_run_of_one_job_on_many_hosts(tmp_path: Path) -> None:
     assert one.tokens == 1 + 1 + 2 * 2  # being computed on, accepted, and made by two workers
     assert one.steps is not None
     assert one.steps.together == 2
+
+
+def test_a_run_that_exceeds_its_ceiling_tells_the_storage_with_an_interval(tmp_path: Path) -> None:
+    """What it delivered varies from repetition to repetition, as any other figure."""
+    directory = save_runs(tmp_path, 1)
+    doc = load_training(directory)
+    fetch = doc.job.ceilings["fetch"]
+    size = gather(doc).bytes_per_sample or 0.0
+    beyond = 2 * (fetch.bytes_per_s or 0.0) / size
+    delivered = Summary(median=beyond, min=0.9 * beyond, max=1.2 * beyond, n=3)
+    doc = doc.model_copy(update={"metrics": {**doc.metrics, "samples_per_s": delivered}})
+    (one,) = jobs_of([(doc, read_events(directory / "events.parquet"))])
+    assert one.storage == Band(beyond, pytest.approx(0.9 * beyond), pytest.approx(1.2 * beyond))
 
 
 def test_a_run_without_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -250,15 +250,19 @@ def _last_s(series: Sequence[StepTimes]) -> float | None:
 
 
 def _storage(doc: TrainingRecord, evidence: Evidence) -> Band | None:
-    """What the storage delivers to the reads of this run, but at least what it delivered."""
+    """What the storage delivers to the reads of this run, but at least what it delivered.
+
+    What it delivered has the lowest and the highest repetition as its interval.
+    """
     supply = supply_of(doc)
     if supply is None:
         return None
     rate = supply.value if supply.today is None else min(supply.today, supply.value)
-    least = evidence.measured or 0.0
+    least, spread = evidence.measured or 0.0, doc.metrics.get("samples_per_s")
+    slowest, fastest = (spread.min, spread.max) if spread is not None else (least, least)
     share = rate / supply.value if supply.value > 0 else 1.0
     low, high = (rate if end is None else end * share for end in (supply.low, supply.high))
-    return Band(max(rate, least), max(min(low, rate), least), max(high, rate, least))
+    return Band(max(rate, least), max(min(low, rate), slowest), max(high, rate, fastest))
 
 
 def _limits(doc: TrainingRecord, evidence: Evidence, hosts: int) -> HostLimits:
