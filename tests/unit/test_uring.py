@@ -9,6 +9,7 @@ import resource
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from iobench import buffers
 from iobench.errors import MissingObjectError, StorageError, UsageError
+from iobench.load import uring as uring_engine
 from iobench.load.choose import make_reader
 from iobench.load.engine import Columns, Extent
 from iobench.load.reader import BatchReader
@@ -70,6 +72,7 @@ def descriptors() -> int:
     direct=st.booleans(),
     concurrency=st.sampled_from([1, 3, 17]),
     once=st.booleans(),
+    large=st.sampled_from([1, 256 << 10]),
 )
 def test_every_byte_lands_once(
     root: Path,
@@ -78,7 +81,9 @@ def test_every_byte_lands_once(
     direct: bool,
     concurrency: int,
     once: bool,
+    large: int,
 ) -> None:
+    """Also where reads follow one another in the kernel, as those of ``large`` bytes do."""
     step = 4096 if direct else 1
     extents, expected = [], b""
     for offset, length in ranges:
@@ -90,7 +95,8 @@ def test_every_byte_lands_once(
     memory = buffers.private(len(expected)).array
     memory[:] = 0
     reading = engine(root, concurrency=concurrency, block=block, once=once, direct=direct)
-    total = reading.read(extents, memory.data[: len(expected)])
+    with patch.object(uring_engine, "_LARGE", large):
+        total = reading.read(extents, memory.data[: len(expected)])
     reading.close()
     assert bytes(memory[: len(expected)]) == expected
     assert total == sum(extent.needed for extent in extents)
@@ -134,6 +140,39 @@ def test_where_no_descriptor_is_left_the_line_says_so(root: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert reading.read(files(range(3)), memoryview(bytearray(3000))) == 3000
+    reading.close()
+
+
+def test_linked_reads_take_one_place_in_the_window(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more are begun at a time than without links, and the first one of a chain that fails
+    leaves none behind.
+    """
+    monkeypatch.setattr(uring_engine, "_LARGE", 1)
+    begun: list[int] = []
+
+    class Counted(uring.Ring):
+        def put(self, requests: Any) -> None:
+            reads = requests[requests["opcode"] == uring.READ]
+            begun.append(int(np.count_nonzero(~(reads["flags"] & uring.HARDLINK).astype(bool))))
+            begun.append(-len(reads))
+            super().put(requests)
+
+    monkeypatch.setattr(uring_engine, "Ring", Counted)
+    reading = engine(root, concurrency=3, block=1000)
+    memory = bytearray(len(CONTENT))
+    whole = [Extent("x", 0, len(CONTENT), 0, len(CONTENT))]
+    assert reading.read(whole, memoryview(memory)) == len(CONTENT)
+    assert memory == CONTENT
+    chains, reads = sum(n for n in begun if n > 0), -sum(n for n in begun if n < 0)
+    assert reads == len(CONTENT) // 1000
+    assert chains < reads / 2
+    assert max(begun) <= 3
+    beyond = [Extent("x", 0, len(CONTENT) + 9000, 0, len(CONTENT) + 9000)]
+    with pytest.raises(StorageError, match="ends at byte"):
+        reading.read(beyond, memoryview(bytearray(len(CONTENT) + 9000)))
+    assert reading.read(whole, memoryview(memory)) == len(CONTENT)
     reading.close()
 
 
