@@ -289,7 +289,15 @@ def fetch_large_bare(data: Data, seconds: float) -> Case:
     )
 
 
-def windows(data: Data, seconds: float, *, direct: bool, engine: str, in_flight: int = 64) -> Case:
+def windows(
+    data: Data,
+    seconds: float,
+    *,
+    direct: bool,
+    engine: str,
+    workers: int = 1,
+    in_flight: int = 64,
+) -> Case:
     """Random windows of 4 KiB, as of tokens or vectors."""
     manifest, path = data.dataset(
         "windows",
@@ -308,7 +316,7 @@ def windows(data: Data, seconds: float, *, direct: bool, engine: str, in_flight:
             path,
             direct=direct,
             transport="null",
-            workers=1,
+            workers=workers,
             concurrency=in_flight,
             batch=1024,
             seconds=seconds,
@@ -318,7 +326,7 @@ def windows(data: Data, seconds: float, *, direct: bool, engine: str, in_flight:
 
     place = "O_DIRECT" if direct else "from the page cache"
     return Case(
-        f"random 4 KiB, {place}, {in_flight} in flight, engine {engine}",
+        f"random 4 KiB, {place}, {in_flight} in flight, engine {engine}, {workers} workers",
         "0.9 x",
         ours,
         lambda: fio_random(files, seconds, direct=direct, in_flight=in_flight),
@@ -674,6 +682,7 @@ CASES = {
     "random-direct": partial(windows, direct=True, engine="io_uring"),
     "random-direct-threads": partial(windows, direct=True, engine="threads"),
     "random-warm": partial(windows, direct=False, engine="io_uring"),
+    "random-warm-alone": partial(windows, direct=False, engine="io_uring", workers=0),
     "random-warm-threads": partial(windows, direct=False, engine="threads"),
     "small-warm": partial(small_warm, workers=1),
     "small-warm-2": partial(small_warm, workers=2),
