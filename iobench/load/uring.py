@@ -214,10 +214,11 @@ class UringEngine(ReadEngine):
         reading = _Reading(self._number, columns, memory, then, files)
         if files is not None:
             reading.open_files(files, *self.storage.opening())
-        if files is None and reading.left and int(columns.length.mean()) >= _LARGE:
+        elif reading.left and int(columns.length.mean()) >= _LARGE:
             reading.linked = _LINKED
         if memory is None:
-            turns = np.arange(reading.left) % self.concurrency
+            # Linked reads take turns in one block, so that those in flight have one each.
+            turns = np.arange(reading.left) // reading.linked % self.concurrency
             reading.reads["address"] = self._counting() + turns * self.block_size
         else:
             reading.reads["address"] = columns.landing + _address(memory)
