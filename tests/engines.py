@@ -52,6 +52,9 @@ class Reads:
     def settle(self) -> None:
         self.ahead.settle()
 
+    def register(self, memory: Buffer) -> None:
+        self.engine.register(memory)
+
     def reserve(self) -> None:
         self.engine.reserve()
 

@@ -212,7 +212,10 @@ class Pool:
     def give(self, memory: Memory) -> None:
         self._free.append(memory)
 
-    def reserve(self, pieces: int, nbytes: int) -> None:
-        """Allocate and touch memory before the first use."""
-        while len(self._free) < pieces:
-            self._free.append(buffers.private(max(nbytes, 1 << 20)).array)
+    def reserve(self, pieces: int, nbytes: int) -> list[Memory]:
+        """Allocate and touch memory before the first use; return what was allocated."""
+        made = [
+            buffers.private(max(nbytes, 1 << 20)).array for _ in range(pieces - len(self._free))
+        ]
+        self._free += made
+        return made

@@ -119,6 +119,12 @@ class ReadEngine:
         while len(self._blocks_free) < self.concurrency:
             self._blocks_free.append(buffers.private(self.block_size).array.data)
 
+    def register(self, memory: Buffer) -> None:
+        """Be told of memory that many reads will land in, so that an engine may prepare it.
+
+        It must stay in place until the engine is closed, which keeps it alive.
+        """
+
     def read(
         self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
     ) -> int:

@@ -36,7 +36,7 @@ from .bus import cause_of_death
 from .delivered import Delivered, Stats
 from .null import AnyReader, NullReader
 from .order import BatchPlan, Indices
-from .reader import Begun
+from .reader import BatchReader, Begun
 from .slots import NO_SLOT, SlotRing
 from .torch_compat import end_iterator, end_workers, has_workers
 
@@ -262,9 +262,15 @@ class _Worker(Dataset[Any]):
         self.reader.reserve(
             self.largest_batch, into_output=self.transport != "null", ahead=self.ahead
         )
+        self.register()
         if self.transport == "tensor":
             ahead = self.ahead if self.reader.in_place else 0
             self._outputs.reserve(1 + ahead, self.largest_batch)
+
+    def register(self) -> None:
+        """Tell the reader of the slots, if it reads straight into them."""
+        if self.ring is not None and self.reader.in_place and isinstance(self.reader, BatchReader):
+            self.reader.register(self.ring.memory)
 
     def __getitems__(self, request: Request) -> Any:
         try:
@@ -484,6 +490,8 @@ class BatchLoader(DataLoader[Any]):
             reader, spec.transport, self.ring, samples, largest_batch, ahead, finish
         )
         workers: dict[str, Any] = {}
+        if not spec.workers:
+            self._here.register()
         if processes:
             workers = {
                 "num_workers": processes,
@@ -591,6 +599,7 @@ class BatchLoader(DataLoader[Any]):
                 local.worker = _Worker(
                     make(), self.transport, self.ring, 0, 0, self.ahead, self.finish
                 )
+                local.worker.register()
             return local.worker.__getitems__(request)
 
         def close(all_here: threading.Barrier) -> None:

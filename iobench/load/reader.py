@@ -264,18 +264,20 @@ class BatchReader:
             if not into_output and self._nowhere:
                 self._engine.reserve()
             elif not (self.in_place and into_output):
-                self._landings.reserve(ahead + 1, min(largest_batch, _GROUP))
+                for memory in self._landings.reserve(ahead + 1, min(largest_batch, _GROUP)):
+                    self._engine.register(memory.data)
         elif not self.in_place:
-            self._memory(
-                "landing",
-                min(int(stored.max()), _GROUP) + _GROUP
-                if stored.max() < _GROUP
-                else int(stored.max() * 1.01),
-            )
+            largest = int(stored.max())
+            nbytes = largest + _GROUP if largest < _GROUP else int(largest * 1.01)
+            self._engine.register(self._memory("landing", nbytes))
         elif not into_output and self._nowhere:
             self._engine.reserve()
         elif not into_output:
-            self._memory("landing", largest_batch)
+            self._engine.register(self._memory("landing", largest_batch))
+
+    def register(self, memory: memoryview) -> None:
+        """Be told of memory that holds the outputs of many batches, as ``ReadEngine.register``."""
+        self._engine.register(memory)
 
     # One batch
 

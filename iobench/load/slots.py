@@ -80,6 +80,11 @@ class SlotRing:
         return self._array[slot * self.slot_bytes : (slot + 1) * self.slot_bytes].data
 
     @property
+    def memory(self) -> memoryview:
+        """All slots, one after the other."""
+        return self._array.data
+
+    @property
     def address(self) -> int:
         return int(self._array.ctypes.data)
 

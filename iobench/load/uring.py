@@ -14,6 +14,7 @@ import os
 import resource
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,17 @@ from ..buffers import Buffer
 from ..errors import StorageError
 from ..interrupts import defer_interrupts
 from ..storage.local.storage import ALIGNMENT, LocalStorage
-from ..storage.local.uring import CLOSE, FIXED_FILE, HARDLINK, OPENAT, READ, REQUEST, Ring
+from ..storage.local.uring import (
+    CLOSE,
+    FIXED_FILE,
+    HARDLINK,
+    LARGEST_BUFFER,
+    OPENAT,
+    READ,
+    READ_FIXED,
+    REQUEST,
+    Ring,
+)
 from .engine import Columns, Extent, ReadEngine, Then, ends_early
 
 _READ, _OPENED, _HAD, _CLOSED, _AGAIN, _NOTHING = range(6)
@@ -39,9 +50,12 @@ _INDEX, _NUMBERS = (1 << _NUMBER) - 1, (1 << (_KIND - _NUMBER)) - 1
 _FEW = 6
 """Completions up to which a loop costs less than operations on arrays."""
 
-_LINKED, _LARGE = 4, 256 << 10
+_LINKED, _LARGE = 32, 256 << 10
 """Up to so many reads of so many bytes follow one another in the kernel, with one place in the
 window for all: Python wakes up less often, and no fewer reads are in flight."""
+
+_ENTRIES = 2048
+"""Requests in a ring beyond which no more reads are linked."""
 
 _KEPT_OPEN = 128
 """Shards that stay open, if no more are read at a time."""
@@ -50,6 +64,12 @@ _SHARE = 4
 """An engine takes at most 1/_SHARE of the descriptors that the process may have."""
 
 _TRY_AGAIN = (-errno.EINTR, -errno.EAGAIN)
+
+_NOT_REGISTERED = (-errno.EFAULT, -errno.EINVAL, -errno.EOPNOTSUPP)
+"""What a file system may say that can't read into registered memory."""
+
+_BUFFERS = 256
+"""Places for registered memory."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -81,6 +101,14 @@ class _Files:
         self.result = np.zeros(count, np.int64)  # of the read
 
 
+class _Registered(NamedTuple):
+    """Memory that is registered, in pieces of LARGEST_BUFFER from ``place`` on."""
+
+    start: int
+    stop: int
+    place: int
+
+
 class _Reading:
     """The requests of one batch, which were issued together.
 
@@ -107,7 +135,7 @@ class _Reading:
         self.total = 0
         self.failure: BaseException | None = None
         self.parts: list[_Part] = []
-        self.linked = 1  # reads that follow one another, if enough are left
+        self.linked = 1  # reads that follow one another
         self.followed = np.zeros(count, bool)  # by another one, which takes its place in the window
         self.had: dict[int, int] = {}  # bytes of requests that were issued again
         self.lengths: list[int] = []  # of each request, once one of them is asked for
@@ -154,7 +182,9 @@ class UringEngine(ReadEngine):
         super().__init__(storage, concurrency=concurrency, block_size=block_size, once=once)
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._descriptors = max(1, soft // _SHARE) if soft != resource.RLIM_INFINITY else 1 << 20
+        self._linked = max(1, min(_LINKED, _ENTRIES // concurrency))
         self._ring: Ring | None = None
+        self._regions: list[Buffer] = []  # to be registered with each ring
         self._scratch: Buffer | None = None
         self._number = 0
         self._start()
@@ -167,12 +197,20 @@ class UringEngine(ReadEngine):
         self._live: dict[int, _Reading] = {}
         self._places: list[int] = []  # free places of registered files, for chains
         self._shards = _OpenShards(self.storage, 0)
+        self._registered: list[_Registered] = []
 
     # What a reader calls
 
     def reserve(self) -> None:
         """Allocate and touch one block for each request in flight, for reads without ``memory``."""
         self._counting()
+
+    def register(self, memory: Buffer) -> None:
+        """Have the kernel pin this memory once, and not for each direct read into it."""
+        if self.storage.direct:
+            self._regions.append(memory)
+            if self._ring is not None and self._ring.mine:
+                self._register(self._ring, memory)
 
     def read(
         self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
@@ -215,13 +253,15 @@ class UringEngine(ReadEngine):
         if files is not None:
             reading.open_files(files, *self.storage.opening())
         elif reading.left and int(columns.length.mean()) >= _LARGE:
-            reading.linked = _LINKED
+            reading.linked = min(self._linked, -(-reading.left // self.concurrency))
         if memory is None:
             # Linked reads take turns in one block, so that those in flight have one each.
             turns = np.arange(reading.left) // reading.linked % self.concurrency
             reading.reads["address"] = self._counting() + turns * self.block_size
         else:
             reading.reads["address"] = columns.landing + _address(memory)
+        if self._registered and reading.left:
+            self._use_registered(reading)
         if reading.left:
             self._live[reading.number] = reading
             self._pending.append(reading)
@@ -254,10 +294,14 @@ class UringEngine(ReadEngine):
         # To wait for some completions at a time saves system calls; the rest of the window keeps
         # the storage busy.
         some = max(1, self.concurrency // 4) * reading.requests.shape[1]
+        whole = reading.then is None and reading.files is None
         while reading.left and not arrived:
             self._fill(ring)
-            more = reading.linked if reading.next < len(reading.requests) else 1
-            ring.enter(min(ring.awaited, reading.left, some * more))
+            if self._pending:
+                wanted = some * self._pending[0].linked
+            else:
+                wanted = reading.left if whole else some
+            ring.enter(min(ring.awaited, reading.left, wanted))
             self._collect(ring)
 
     def settle(self) -> None:
@@ -293,6 +337,7 @@ class UringEngine(ReadEngine):
 
     def close(self) -> None:
         self.settle()
+        self._regions, self._scratch = [], None
         super().close()
 
     # The ring
@@ -303,7 +348,7 @@ class UringEngine(ReadEngine):
             if ring is not None:
                 self.settle()
             # A file that is opened for one request takes three: open, read and close.
-            entries = 1 << (max(3, _LINKED) * self.concurrency).bit_length()
+            entries = 1 << (max(3, self._linked) * self.concurrency).bit_length()
             try:
                 ring = self._ring = Ring(entries)
             except OSError as error:  # no descriptor or no locked memory is left
@@ -319,7 +364,36 @@ class UringEngine(ReadEngine):
                 self._shards = _OpenShards(self.storage, most, ring, chains)
             else:  # each takes a descriptor
                 self._shards = _OpenShards(self.storage, min(_KEPT_OPEN, self._descriptors))
+            if self.storage.direct and ring.keep_buffers(_BUFFERS):
+                for memory in self._regions:
+                    self._register(ring, memory)
         return ring
+
+    def _register(self, ring: Ring, memory: Buffer) -> None:
+        start, place = _address(memory), 0
+        if self._registered:
+            last = self._registered[-1]
+            place = last.place - (last.start - last.stop) // LARGEST_BUFFER
+        pieces = range(start, start + len(memory), LARGEST_BUFFER)
+        if place + len(pieces) > _BUFFERS:
+            return
+        for number, piece in enumerate(pieces, place):
+            nbytes = min(LARGEST_BUFFER, start + len(memory) - piece)
+            if not ring.set_buffer(number, piece, nbytes):
+                return  # the places can be used again
+        self._registered.append(_Registered(start, start + len(memory), place))
+
+    def _use_registered(self, reading: _Reading) -> None:
+        """Read into registered memory as such, where a request does not leave a piece of it."""
+        reads = reading.reads
+        first = reads["address"].astype(np.int64)
+        last = first + np.maximum(reading.columns.length, 1) - 1
+        for start, stop, place in self._registered:
+            if start <= first[0] < stop:
+                piece = (first - start) // LARGEST_BUFFER
+                whole = (piece == (last - start) // LARGEST_BUFFER) & (last < stop) & (piece >= 0)
+                reads["opcode"][whole] = READ_FIXED
+                reads["buffer"][whole] = place + piece[whole]
 
     def _close_files(self) -> None:
         for reading in self._live.values():
@@ -336,9 +410,8 @@ class UringEngine(ReadEngine):
                 self._leave_out(reading)
             elif reading.next < reading.ready or self._open_shards(reading):
                 first = reading.next
-                room, count = self.concurrency - self._busy, reading.ready - first
-                linked = max(1, min(reading.linked, count // room))
-                stop = min(first + room * linked, reading.ready)
+                linked = reading.linked
+                stop = min(first + (self.concurrency - self._busy) * linked, reading.ready)
                 if (files := reading.files) is not None and not files.chained.all():
                     stop = min(stop, first + self._descriptors - self._opened)
                     if stop <= first:
@@ -434,6 +507,7 @@ class UringEngine(ReadEngine):
         """The address of memory for bytes that are only counted: one block for each request."""
         if self._scratch is None:
             self._scratch = buffers.private(self.concurrency * self.block_size).array.data
+            self.register(self._scratch)
         return _address(self._scratch)
 
     # Completions
@@ -542,6 +616,9 @@ class UringEngine(ReadEngine):
         columns, files = reading.columns, reading.files
         length, needed = int(columns.length[index]), int(columns.needed[index])
         closed = files is not None and files.fd[index] < 0
+        if count in _NOT_REGISTERED and reading.reads["opcode"][index] == READ_FIXED:
+            reading.reads["opcode"][index], count = READ, -errno.EAGAIN
+            self._registered.clear()
         if count < 0 and count not in _TRY_AGAIN and not closed:
             error = OSError(-count, os.strerror(-count))
             self._fail(reading, index, self.storage.failed("read", reading.key(index), error))

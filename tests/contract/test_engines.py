@@ -104,6 +104,8 @@ def test_any_reads_come_to_the_same(root: Path, engine: str, data: st.DataObject
     )
     if data.draw(st.booleans(), "reserve"):
         reads.reserve()
+    for start in data.draw(st.sampled_from([(), (0,), (0, 1, 3)]), "registered"):
+        reads.register(MEMORY.reshape(4, -1)[start:].reshape(-1).data)
     together = data.draw(st.booleans(), "begun together")
     order = data.draw(st.permutations(range(len(few))), "order of waits")
     memories = MEMORY.reshape(4, -1)

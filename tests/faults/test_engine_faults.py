@@ -166,6 +166,51 @@ def test_a_ring_that_is_disturbed(
     assert kind.changed > 100
 
 
+class NoRegisteredMemory(uring.Ring):
+    """A file system that can't read into registered memory, as the kernel answers for it."""
+
+    number = 0
+    refused = 0
+
+    def put(self, requests: npt.NDArray[np.void]) -> None:
+        fixed = requests["opcode"] == uring.READ_FIXED
+        self.fixed: set[int] = getattr(self, "fixed", set())
+        self.fixed -= set(requests["user"].tolist())
+        self.fixed |= set(requests["user"][fixed].tolist())
+        super().put(requests)
+
+    def completions(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        users, results = super().completions()
+        for at, user in enumerate(users.tolist()):
+            if user in self.fixed and results[at] > 0:
+                results[at] = -self.number
+                type(self).refused += 1
+        return users, results
+
+    def few_completions(self) -> list[tuple[int, int]]:
+        users, results = self.completions()
+        return list(zip(users.tolist(), results.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("what", ["EFAULT", "EINVAL", "EOPNOTSUPP"])
+@pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
+def test_registered_memory_that_is_refused(
+    make: Callable[..., Reads], root: Path, what: str, once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read as any other memory, and not tried again for each batch."""
+    kind = type("Kind", (NoRegisteredMemory,), {"number": getattr(errno, what)})
+    monkeypatch.setattr(uring_engine, "Ring", kind)
+    reads = make(LocalStorage(root, direct=True), once=once, concurrency=7)
+    memory = buffers.private(90 * 4096).array
+    reads.register(memory.data)
+    for numbers in (range(90), range(90, 180), range(7)):
+        memory[:] = 0
+        assert reads.read(files(numbers, 4096), memory.data) == len(numbers) * LENGTH
+        assert sampled(memory[: len(numbers) * 4096]) == truth(numbers)
+    assert 0 < kind.refused <= 90
+
+
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("engine", ["threads"], indirect=True)
 def test_calls_that_read_less(
@@ -311,6 +356,7 @@ def test_signals_that_keep_coming(make: Callable[..., Reads], root: Path, once: 
     storage = LocalStorage(root, direct=True)
     memory = buffers.private(1 << 20).array
     reads = make(storage, once=once, concurrency=8)
+    reads.register(memory.data)
     extents = files(range(200), 4096)
     try:
         with signalled(signal.SIGUSR1, 0.0005, again=True):
@@ -350,6 +396,7 @@ def test_a_child_and_its_parent_read_on(
     reads = make(storage, once=once, concurrency=8)
     room = 40 * 4096
     memory = buffers.private(3 * room).array
+    reads.register(memory.data)
     memories = [memory[at * room :][:room] for at in range(3)]
     batches = [range(at * 40, at * 40 + 40) for at in range(3)]
     if when != "before":
@@ -363,6 +410,7 @@ def test_a_child_and_its_parent_read_on(
 
     def child() -> bool:
         fresh = buffers.private(room).array
+        reads.register(fresh.data)
         if when.endswith("closes"):
             reads.close()
         right = True
@@ -532,7 +580,12 @@ def test_little_memory_that_may_be_locked(root: Path, engine: str, once: bool, l
         except StorageError as error:  # before Linux 5.12 the ring itself is locked memory
             return "cannot make a ring of io_uring" in str(error)
         reads.close()
-        return True
+        direct = Reads(engine, LocalStorage(root, direct=True), once=once)
+        memory = buffers.private(1 << 20).array
+        direct.register(memory.data)  # more than may be locked
+        count = direct.read(files(range(200), 4096), memory.data)
+        direct.close()
+        return count == 200 * LENGTH and sampled(memory[: 200 * 4096]) == truth(range(200))
 
     assert in_child(child).value is True
 
@@ -632,6 +685,7 @@ def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool)
             if at % 2:
                 reads.read(*batch_of(fresh, range(2)))  # the ring is there already, or not
             with suppress(KeyboardInterrupt), interrupted(at) as left:
+                reads.register(memory.data)
                 ways_to_read(reads, memory)[way]()
             ended = left[0] > 0
             if way != "read":

@@ -73,6 +73,8 @@ def descriptors() -> int:
     concurrency=st.sampled_from([1, 3, 17]),
     once=st.booleans(),
     large=st.sampled_from([1, 256 << 10]),
+    registered=st.sampled_from([None, 4096, 12_288, 1 << 30]),
+    start=st.integers(0, 9),
 )
 def test_every_byte_lands_once(
     root: Path,
@@ -82,8 +84,13 @@ def test_every_byte_lands_once(
     concurrency: int,
     once: bool,
     large: int,
+    registered: int | None,
+    start: int,
 ) -> None:
-    """Also where reads follow one another in the kernel, as those of ``large`` bytes do."""
+    """Also where reads follow one another in the kernel, as those of ``large`` bytes do.
+
+    And where the memory, or all of it but its ``start``, is registered in pieces of so many bytes.
+    """
     step = 4096 if direct else 1
     extents, expected = [], b""
     for offset, length in ranges:
@@ -95,7 +102,12 @@ def test_every_byte_lands_once(
     memory = buffers.private(len(expected)).array
     memory[:] = 0
     reading = engine(root, concurrency=concurrency, block=block, once=once, direct=direct)
-    with patch.object(uring_engine, "_LARGE", large):
+    with (
+        patch.object(uring_engine, "_LARGE", large),
+        patch.object(uring_engine, "LARGEST_BUFFER", registered or 1),
+    ):
+        if registered:
+            reading.register(memory.data[4096 * start :])
         total = reading.read(extents, memory.data[: len(expected)])
     reading.close()
     assert bytes(memory[: len(expected)]) == expected
@@ -173,6 +185,37 @@ def test_linked_reads_take_one_place_in_the_window(
     with pytest.raises(StorageError, match="ends at byte"):
         reading.read(beyond, memoryview(bytearray(len(CONTENT) + 9000)))
     assert reading.read(whole, memoryview(memory)) == len(CONTENT)
+    reading.close()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_direct_reads_use_registered_memory(
+    root: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the memory of bytes that are only counted, and with a ring that is made anew."""
+    kinds: set[int] = set()
+
+    class Seen(uring.Ring):
+        def put(self, requests: Any) -> None:
+            kinds.update(requests["opcode"].tolist())
+            super().put(requests)
+
+    monkeypatch.setattr(uring_engine, "Ring", Seen)
+    reading = engine(root, direct=direct)
+    room = -(-len(CONTENT) // 4096) * 4096
+    memory, other = (buffers.private(room).array for _ in range(2))
+    reading.register(memory.data)
+    whole = [Extent("x", 0, room, 0, len(CONTENT))]
+    expected = {uring.READ_FIXED if direct else uring.READ}
+    for _ in range(2):
+        kinds.clear()
+        assert reading.read(whole, memory.data) == len(CONTENT)
+        assert memory[: len(CONTENT)].tobytes() == CONTENT
+        assert reading.read(whole, None) == len(CONTENT)
+        assert kinds == expected
+        assert reading.read(whole, other.data) == len(CONTENT)
+        assert kinds == expected | {uring.READ}
+        reading.settle()
     reading.close()
 
 

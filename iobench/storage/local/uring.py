@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-ASYNC_CANCEL, OPENAT, CLOSE, READ = 14, 18, 19, 22
+READ_FIXED, ASYNC_CANCEL, OPENAT, CLOSE, READ = 4, 14, 18, 19, 22
 """Kinds of requests (enum io_uring_op)."""
 
 FIXED_FILE, HARDLINK = 1 << 0, 1 << 3
@@ -37,7 +37,7 @@ REQUEST = np.dtype(
         ("length", "u4"),
         ("options", "u4"),  # of OPENAT: the flags of open(2)
         ("user", "i8"),  # comes back with the completion
-        ("buffer", "u2"),
+        ("buffer", "u2"),  # of READ_FIXED: the place of the registered memory
         ("personality", "u2"),
         ("place", "u4"),  # of OPENAT and CLOSE: 1 + the place of a registered file; 0: none
         ("rest", "u8", 2),
@@ -54,7 +54,8 @@ _SETUP, _ENTER, _REGISTER = 425, 426, 427  # the same on every architecture but 
 _GETEVENTS = 1
 _SINGLE_ISSUER, _DEFER_TASKRUN = 1 << 12, 1 << 13
 _CANCEL_ALL, _CANCEL_ANY = 1, 4
-_UPDATE_FILES, _SET_FILES = 6, 13  # enum io_uring_register_op
+_UPDATE_FILES, _SET_FILES, _SET_BUFFERS, _UPDATE_BUFFERS = 6, 13, 15, 16
+"""Kinds of registrations (enum io_uring_register_op)."""
 _SPARSE = 1  # IORING_RSRC_REGISTER_SPARSE
 _REQUESTS_AT = 0x10000000  # IORING_OFF_SQES
 _ONE_MAPPING = 1  # IORING_FEAT_SINGLE_MMAP
@@ -94,13 +95,22 @@ class _Register(ctypes.Structure):
 
 
 class _Update(ctypes.Structure):
-    """struct io_uring_rsrc_update."""
+    """struct io_uring_rsrc_update2."""
 
     _fields_ = (
         ("offset", ctypes.c_uint32),
         ("reserved", ctypes.c_uint32),
         ("values", ctypes.c_uint64),
+        ("tags", ctypes.c_uint64),
+        ("count", ctypes.c_uint32),
+        ("also_reserved", ctypes.c_uint32),
     )
+
+
+class _Memory(ctypes.Structure):
+    """struct iovec."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
 
 
 @cache
@@ -249,6 +259,24 @@ class Ring:
         if not self._register(_UPDATE_FILES, update, 1):
             raise _last_error()
 
+    def keep_buffers(self, count: int) -> bool:
+        """Make ``count`` places for registered memory.
+
+        False where the kernel is older than 5.19.
+        """
+        wanted = _Register(count=count, flags=_SPARSE)
+        return self._register(_SET_BUFFERS, wanted, ctypes.sizeof(wanted))
+
+    def set_buffer(self, place: int, address: int, nbytes: int) -> bool:
+        """Register memory at a place: its pages are pinned until the ring is closed.
+
+        So the memory must not be freed before. At most ``LARGEST_BUFFER`` bytes. False if the
+        kernel refuses it, as it does beyond the memory that this user may lock.
+        """
+        memory = _Memory(address, nbytes)
+        update = _Update(offset=place, values=ctypes.addressof(memory), count=1)
+        return self._register(_UPDATE_BUFFERS, update, ctypes.sizeof(update))
+
     def _register(self, what: int, argument: Any, count: int) -> bool:
         return int(_libc.syscall(_REGISTER, self._fd, what, ctypes.byref(argument), count)) >= 0
 
@@ -264,6 +292,9 @@ class Ring:
         if getattr(self, "_fd", -1) >= 0 and os is not None:  # None at the interpreter's end
             self.close()
 
+
+LARGEST_BUFFER = 1 << 30
+"""Bytes of registered memory at one place."""
 
 NOBODY = -1
 """``user`` of a completion that nobody waits for."""
