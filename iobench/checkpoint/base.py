@@ -99,6 +99,7 @@ class Restored:
     """"tensors" (each leaf), "files" (each file, where the ranks' shares have changed), or "" where
     no verification was asked for."""
     inspected_s: float = 0.0  # before ``started_s``: the check that the files are safe to read
+    threads: int | None = None  # that read at the end; None: not known
 
 
 class CheckpointWriter(Protocol):

@@ -64,6 +64,7 @@ class FileWriter(ABC):
     name: str
     suffix: str
     asynchronous = False
+    readers: int | None = None  # threads that the last restore ended with; None: not known
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -137,6 +138,7 @@ class FileWriter(ABC):
             verify_s=clock.wall() - wall,
             verified="tensors" if verify else "",
             inspected_s=inspected,
+            threads=self.readers,
         )
 
     def size(self, target: CheckpointTarget) -> int:

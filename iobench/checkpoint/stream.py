@@ -8,11 +8,12 @@ takes one block of memory for each thread, whatever the state's size.
 from __future__ import annotations
 
 import threading
+import time
+from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 import torch
@@ -36,24 +37,35 @@ OBJECT_BLOCK = 8 << 20
 """Bytes per block of any other storage, where each block is one request."""
 
 CONCURRENCY = 8
+"""Threads of a save, and of a restore until more of them were faster."""
+
 _MAX_MEMORY = 256 << 20
+
+_MOST = 64
+"""Threads that a restore tries."""
+
+_GAIN = 1.1
+"""What twice as many threads must bring, or the restore is at the plateau of the storage."""
+
+_WINDOW_S, _WINDOW_BLOCKS = 0.1, 8
+"""A rate is measured for so long, and for so many blocks of each thread."""
 
 
 class Stream(FileWriter):
     """A writer with ``block_size`` bytes per request and ``concurrency`` requests in flight.
 
-    ``block_size`` 0: a size that fits the storage.
+    ``block_size`` 0: a size that fits the storage. ``concurrency`` 0: CONCURRENCY threads save, and
+    as many restore as the plateau of the storage needs (see ``_Climb``).
     """
 
     name = "stream"
     suffix = ".tensors"
 
-    def __init__(
-        self, job: Job, *, block_size: int | str = 0, concurrency: int | str = CONCURRENCY
-    ) -> None:
+    def __init__(self, job: Job, *, block_size: int | str = 0, concurrency: int | str = 0) -> None:
         super().__init__(job)
         self.block_size = parse_size(block_size)
-        self.concurrency = int(concurrency)
+        self.concurrency = int(concurrency) or CONCURRENCY
+        self._climb = _Climb(self.concurrency, settled=int(concurrency) != 0)
         held = (self.block_size or OBJECT_BLOCK) * self.concurrency
         if (
             self.block_size % PAGE
@@ -130,7 +142,9 @@ class Stream(FileWriter):
                 with self._bounce(block) as bounce:
                     scatter(storage, key, layout, offset, block, bounce)
 
-            self._each(needed(layout, block), get)
+            self._climb.limit(_MAX_MEMORY // block)
+            self._each(needed(layout, block), get, self._climb)
+            self.readers = self._climb.threads
         finally:
             if storage is not target.storage:
                 storage.close()
@@ -138,28 +152,45 @@ class Stream(FileWriter):
             tensor.copy_(torch.from_numpy(memory).view(tensor.dtype).reshape(tensor.shape))
         set_values(state, header["values"])
 
-    def _each(self, offsets: Any, work: Callable[[int], None]) -> None:
+    def _each(
+        self, offsets: Iterable[int], work: Callable[[int], None], climb: _Climb | None = None
+    ) -> None:
         """Call ``work`` for each offset, in about this order, in ``concurrency`` threads.
 
-        All threads have ended when this returns or raises.
+        Or in as many as ``climb`` finds. All threads have ended when this returns or raises.
         """
         waiting = deque(offsets)
         stop = threading.Event()
+        climb = climb or _Climb(self.concurrency, settled=True)
+        done = array("q", bytes(8 * climb.most))  # blocks, by thread
 
-        def drain() -> None:
+        def drain(number: int) -> None:
             try:
-                while not stop.is_set():
+                while number < climb.threads and not stop.is_set():
                     try:
                         offset = waiting.popleft()
                     except IndexError:
                         return
                     work(offset)
+                    done[number] += 1
             except BaseException:
                 stop.set()
                 raise
 
-        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="iobench-stream") as threads:
-            futures = [threads.submit(drain) for _ in range(min(self.concurrency, len(waiting)))]
+        futures: list[Future[None]] = []
+        with ThreadPoolExecutor(climb.most, thread_name_prefix="iobench-stream") as threads:
+            try:
+                while True:
+                    more = min(climb.threads - len(futures), len(waiting))
+                    futures += [threads.submit(drain, len(futures) + n) for n in range(more)]
+                    if climb.settled or not waiting or stop.is_set():
+                        break
+                    wait(futures, timeout=_WINDOW_S / 4)
+                    climb.look(sum(done), time.monotonic())
+            except BaseException:
+                stop.set()
+                raise
+        climb.pause()
         for future in futures:
             future.result()
 
@@ -168,6 +199,50 @@ class Stream(FileWriter):
 
     def close(self) -> None:
         self._free.clear()
+
+
+class _Climb:
+    """How many threads a restore needs: twice as many, as long as they read faster.
+
+    It goes on in the next restore, if the first one ends before it is settled. ``threads``: how
+    many may read now. ``most``: how many there may be.
+    """
+
+    def __init__(self, threads: int, *, settled: bool) -> None:
+        self.threads, self.settled = threads, settled
+        self.most = threads if settled else max(threads, _MOST)
+        self._before: float | None = None  # blocks/s of half as many threads
+        self._since: tuple[int, float] | None = None  # blocks, and the time, when a window began
+        self._settling: int | None = None  # blocks with which the next window begins
+
+    def limit(self, most: int) -> None:
+        """Have at most so many threads, or as many as there are."""
+        self.most = max(self.threads, min(self.most, most))
+
+    def look(self, done: int, now: float) -> None:
+        """Be told how many blocks have been read; take more threads, or give the last ones up."""
+        if self._settling is None:  # each thread's first block may have been read by fewer
+            self._settling = done + 2 * self.threads
+        if self._since is None:
+            if done >= self._settling:
+                self._since = done, now
+            return
+        blocks, seconds = done - self._since[0], now - self._since[1]
+        if seconds < _WINDOW_S or blocks < _WINDOW_BLOCKS * self.threads:
+            return
+        rate, before = blocks / seconds, self._before
+        self.pause()
+        if before is not None and rate < _GAIN * before:
+            self.threads //= 2
+            self.settled = True
+        elif 2 * self.threads > self.most:
+            self.settled = True
+        else:
+            self.threads, self._before = 2 * self.threads, rate
+
+    def pause(self) -> None:
+        """The next window begins anew."""
+        self._since = self._settling = None
 
 
 class StreamBehind(Behind, Stream):

@@ -78,6 +78,13 @@ def _figures(study: Study) -> list[Section]:
         ("restore bandwidth", "restore_bytes_per_s", study.restores),
     ):
         rows.append(_single(label, name, _rate(study, name, done)))
+    readers = max((restore.threads or 0 for restore in study.restores), default=0)
+    if readers:
+        rows.append(
+            _single(
+                "threads of a restore", "restore_threads", Cell(value=readers, text=str(readers))
+            )
+        )
     slower = slowdown(study)
     if slower is not None:
         cell = Cell(value=slower, text=f"{slower:.3f} x as long as without one")

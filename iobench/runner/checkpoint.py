@@ -273,6 +273,7 @@ class StudyJob:
                 verified=False if False in verified else None if None in verified else True,
                 rank_s=times,
                 rank_late_s=[part.late_s for part in parts],
+                threads=max((part.threads for part in parts if part.threads), default=None),
             )
         )
 

@@ -172,6 +172,7 @@ class Restored(Point):
     bytes: int
     cpu_s: float | None
     verified: bool | None
+    threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class CheckpointSpec(Strict):
     ``host_share`` is the part of a step in which the host computes, for example to launch kernels.
     ``verify``: compare restored tensors bit for bit, outside of the measured time. ``concurrency``
     (requests in flight) and ``block_size`` (bytes per request) are for writers that have these
-    options, such as ``stream``.
+    options, such as ``stream``; it restores by as many threads as are faster, if they are not set.
     """
 
     model: str = Field(min_length=1)
@@ -58,8 +58,8 @@ class CheckpointSpec(Strict):
     host_share: float = Field(default=0.2, ge=0, le=0.9)
     verify: bool = True
     seed: int = Field(default=42, ge=0)
-    concurrency: int = Field(default=4, ge=1, le=256)
-    block_size: Bytes = Field(default=8 << 20, ge=4096, le=1 << 30)
+    concurrency: Annotated[int, Field(ge=1, le=256)] | None = None  # None: the writer's own
+    block_size: Annotated[Bytes, Field(ge=4096, le=1 << 30)] | None = None
     # Keys: tensor, pipeline, data, zero. If empty: the model's own parallelism.
     parallelism: dict[str, int] = Field(default_factory=dict)
 
@@ -245,6 +245,7 @@ class Restore(Record):
     verified: bool | None = None  # equal bit for bit; None: not requested
     rank_s: list[float] = []  # from the common start
     rank_late_s: list[float] = []  # of it, until the rank began
+    threads: Count | None = None  # that read at the end, in the rank with the most of them
 
 
 class Study(Record):

@@ -109,7 +109,7 @@ _MEMORY = {
 
 
 def stream_read(study: Study, seconds: float, *, own_memory: bool) -> Case:
-    writer = make_writer("stream", options={"block_size": BLOCK, "concurrency": CONCURRENCY})
+    writer = make_writer("stream", options={"block_size": BLOCK})  # it finds the threads it needs
     target = study.save(writer, "stream")[1]
     path = target.path("rank-0000.tensors")
     assert path is not None
@@ -135,7 +135,7 @@ def stream_read(study: Study, seconds: float, *, own_memory: bool) -> Case:
         )
         return Figure(result.bytes_per_s, result.cpu_s_per_gb)
 
-    name = f"stream: cold restore of {study.bytes // MIB} MiB, {CONCURRENCY} x {BLOCK // MIB} MiB"
+    name = f"stream: cold restore of {study.bytes // MIB} MiB, blocks of {BLOCK // MIB} MiB"
     return Case(
         name,
         "0.90 x",

@@ -210,6 +210,7 @@ class CheckpointRank:
                 cpu_s=restored.cpu_s,
                 # None: the check was not requested. A wrong step is an error in any case.
                 verified=None if right and not restored.verified else right,
+                threads=getattr(restored, "threads", None),  # a third party's may lack it
             )
         )
 
@@ -224,8 +225,9 @@ class CheckpointRank:
 
 
 def writer_options(spec: CheckpointSpec) -> dict[str, int]:
-    """The options of the spec that its writer supports: requests in flight, bytes of each."""
-    return {option: getattr(spec, option) for option in OPTIONS & options_of(spec.writer)}
+    """The options that the spec sets and its writer supports: requests in flight, their bytes."""
+    given = {option: getattr(spec, option) for option in OPTIONS & options_of(spec.writer)}
+    return {option: value for option, value in given.items() if value is not None}
 
 
 def advance(state: State, step: int) -> None:
