@@ -155,54 +155,42 @@ if TYPE_CHECKING:
     from .verify import VerifyReport
     from .verify import verify as verify_dataset
 else:
-    _PLACES = {
-        "accelerate.base": ("Accelerator",),
-        "analyse.compare.comparison": ("Comparison",),
-        "api": ("Run", "compare", "generate", "make_loader", "open_run", "run"),
-        "checkpoint.base": ("CheckpointWriter",),
-        "errors": tuple(
-            name for name in __all__ if name.endswith("Error") or name == "InterruptedRun"
-        ),
-        "codecs.base": ("Codec",),
-        "contents.base": ("Content",),
-        "dataset": ("Dataset", "load_dataset_spec", "load_manifest", "open_dataset"),
-        "formats.base": ("Format",),
-        "generator": ("generate as generate_dataset",),
-        "generator.engine": ("GenerateReport", "Progress as GenerateProgress"),
-        "load": (
-            *("Batch", "BatchLoader", "Examples", "Labels", "LibraryLoader", "Padded"),
-            *("TrainingLoader", "read_labels"),
-        ),
-        "runner.experiment": ("Options", "run as run_plan"),
-        "runner.plan": ("Plan", "make_plan"),
-        "runner.progress": ("Progress as RunProgress",),
-        "runner.watching": ("watch",),
-        "schema.dataset": ("DatasetSpec",),
-        "schema.manifest": ("Manifest",),
-        "schema.record": ("Finding", "RunRecord", "Summary", "load_run"),
-        "schema.training": ("Verdict",),
-        "schema.workload": ("LoaderSpec", "ReaderSpec", "Workload", "load_workload"),
-        "storage": ("open_storage",),
-        "storage.base": ("Sink", "Storage"),
-        "verify": ("VerifyReport", "verify as verify_dataset"),
-    }
-    """Module -> the names that it gives, as the import statements above spell them."""
+    from .lazily import lazily
 
-    _FOUND = {
-        spelled.rpartition(" as ")[2]: (module, spelled.partition(" as ")[0])
-        for module, names in _PLACES.items()
-        for spelled in names
-    }
-
-    def __getattr__(name: str) -> object:
-        if name not in _FOUND:
-            raise AttributeError(f"module 'iobench' has no attribute '{name}'")
-        import importlib
-
-        module, attribute = _FOUND[name]
-        value = getattr(importlib.import_module(f"iobench.{module}"), attribute)
-        globals()[name] = value
-        return value
+    __getattr__ = lazily(
+        globals(),
+        {
+            "accelerate.base": ("Accelerator",),
+            "analyse.compare.comparison": ("Comparison",),
+            "api": ("Run", "compare", "generate", "make_loader", "open_run", "run"),
+            "checkpoint.base": ("CheckpointWriter",),
+            "errors": tuple(
+                name for name in __all__ if name.endswith("Error") or name == "InterruptedRun"
+            ),
+            "codecs.base": ("Codec",),
+            "contents.base": ("Content",),
+            "dataset": ("Dataset", "load_dataset_spec", "load_manifest", "open_dataset"),
+            "formats.base": ("Format",),
+            "generator": ("generate as generate_dataset",),
+            "generator.engine": ("GenerateReport", "Progress as GenerateProgress"),
+            "load": (
+                *("Batch", "BatchLoader", "Examples", "Labels", "LibraryLoader", "Padded"),
+                *("TrainingLoader", "read_labels"),
+            ),
+            "runner.experiment": ("Options", "run as run_plan"),
+            "runner.plan": ("Plan", "make_plan"),
+            "runner.progress": ("Progress as RunProgress",),
+            "runner.watching": ("watch",),
+            "schema.dataset": ("DatasetSpec",),
+            "schema.manifest": ("Manifest",),
+            "schema.record": ("Finding", "RunRecord", "Summary", "load_run"),
+            "schema.training": ("Verdict",),
+            "schema.workload": ("LoaderSpec", "ReaderSpec", "Workload", "load_workload"),
+            "storage": ("open_storage",),
+            "storage.base": ("Sink", "Storage"),
+            "verify": ("VerifyReport", "verify as verify_dataset"),
+        },
+    )
 
 
 def __dir__() -> list[str]:

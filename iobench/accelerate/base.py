@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from ..errors import UsageError
 from ..schema.accelerator import StepFacts
 from ..schema.workload import AcceleratorSpec
+
+if TYPE_CHECKING:
+    import torch
 
 Indices = npt.NDArray[np.int64]
 
@@ -51,7 +53,11 @@ class Place(NamedTuple):
 
 def device_of_rank(device: str, rank: int) -> str:
     """Resolve ``cuda`` without a number: ranks take the host's devices in turn."""
-    if device != "cuda" or not torch.cuda.is_available():
+    if device != "cuda":
+        return device
+    import torch
+
+    if not torch.cuda.is_available():
         return device
     return f"cuda:{rank % torch.cuda.device_count()}"
 
@@ -94,6 +100,8 @@ class Samples:
             )
         steps = np.diff(self.offsets)
         if len(steps) and (steps != steps[0]).any():
+            import torch
+
             return torch.stack(list(self))
         length = int(self.lengths[0])
         step = int(steps[0]) if len(steps) else length

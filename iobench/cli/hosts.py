@@ -111,7 +111,7 @@ def launched(args: argparse.Namespace) -> Launch | None:
 def accelerators_here(args: argparse.Namespace, hosts: int) -> int:
     """The ranks of this host. Raises UsageError for numbers that contradict each other."""
     from ..errors import UsageError
-    from ..runner.hosts.job import share_of
+    from ..runner.hosts.launch import share_of
 
     if args.accelerators_per_host is None:
         return share_of(hosts if args.accelerators == 1 else args.accelerators, hosts)

@@ -190,12 +190,7 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
         )
     from ..accelerate.bind import use_allocator
     from ..analyse.verdict.thresholds import parse
-    from ..runner.confirm import Confirm
-    from ..runner.experiment import Options
-    from ..runner.experiment import run as run_plan
-    from ..runner.hosts.job import run_as_controller, same_of
     from ..runner.plan import make_plan
-    from .telling import RunTold
 
     for expression in args.fail_on:
         parse(expression)  # report a wrong condition before anything runs
@@ -218,6 +213,8 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     if launch is None:
         plan, mixed = planned(accelerators_here(args, 1))
     else:
+        from ..runner.hosts.job import same_of
+
         meeting, (plan, mixed), control = come_together(
             launch,
             args,
@@ -231,6 +228,13 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if bound_only:
         return tell_headspace(plan, args)
+    # These import torch, which takes seconds: only once the plan is known to be right.
+    from ..runner.confirm import Confirm
+    from ..runner.experiment import Options
+    from ..runner.experiment import run as run_plan
+    from ..runner.hosts.job import run_as_controller
+    from .telling import RunTold
+
     options = Options(
         results=args.results,
         rules=args.rules,

@@ -1,32 +1,11 @@
-"""Loaders: batches of samples from storage as torch tensors."""
+"""Loaders: batches of samples from storage as torch tensors.
+
+Names are imported when they are first used, since most of them import torch.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-
-from ..dataset import Dataset, find_dataset, place_of, read_by_blocks, read_manifest
-from ..errors import UsageError
-from ..schema.manifest import Manifest
-from ..schema.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
-from ..storage import open_storage
-from ..storage.base import Storage
-from ..storage.catalog import innermost, local_root
-from .ahead import batches_ahead
-from .choose import is_sequential, make_reader, use_direct
-from .loader import Batch, BatchLoader, Finish
-from .null import AnyReader, NullReader, ReadyReader
-from .order import BatchPlan, Indices, epoch_order, rank_share
-from .reader import BatchReader
-from .third_party import LibraryLoader, check_library, library_version, open_library
-from .training.collate import Collate, Padded
-from .training.finish import Transform
-from .training.labels import Given, Labels, given_labels, labels_from
-from .training.loader import Examples, Layout, TrainingLoader, Wishes, loading_for
-from .user.contain import contain
-from .user.loader import UserBatch, UserLoader
+from typing import TYPE_CHECKING
 
 __all__ = [
     "Batch",
@@ -52,287 +31,38 @@ __all__ = [
     "use_direct",
 ]
 
-
-_BATCHES_PER_WORKER = 64
-"""Batches that each worker should have in a chain of epochs (see ``build_loader``)."""
-
-_SOME_BATCHES = 16
-"""Batches whose requests are counted, to decide whether to read ahead."""
-
-_MAX_PASSES = 4
-"""A user's loader that delivers more than this many times the dataset in an epoch may never end."""
-
-_MAX_LINKS = 1000
-"""Largest number of epochs in one chain."""
-
-
-def make_loader(
-    data: str | Path | Manifest | Dataset,
-    *,
-    batch_size: int,
-    storage: Storage | None = None,
-    rank: int = 0,
-    world: int = 1,
-    seed: int = 0,
-    reader: ReaderSpec | dict[str, Any] | None = None,
-    loader: LoaderSpec | dict[str, Any] | None = None,
-    origin: str | None = None,
-    labels: Given | None = None,
-    layout: Layout | None = None,
-    transform: Transform | None = None,
-    collate: Collate | None = None,
-) -> BatchLoader | LibraryLoader | TrainingLoader:
-    """Make a torch DataLoader over an iobench dataset, as ``iobench run`` uses it.
-
-    ``data`` is a dataset, its directory or URL, or its manifest. Give ``storage`` if the shards are
-    in another place, or ``origin`` (a directory or URL) for the shards of a scanned dataset. A
-    place that a manifest names itself is used only if it is in the manifest's own directory.
-    ``reader`` and ``loader`` take the keys of a workload's ``reader:`` and ``loader:`` sections.
-    Call ``set_epoch`` before each epoch, as with torch's DistributedSampler. With ``labels``,
-    ``layout``, ``transform`` or ``collate`` it is a ``TrainingLoader``. Raises DatasetError,
-    StorageError, UsageError.
-
-    >>> for batch in make_loader("/mnt/fast/resnet50", batch_size=400, loader={"workers": 4}):
-    ...     train(batch.stacked())  # doctest: +SKIP
-    """
-    reading = reader if isinstance(reader, ReaderSpec) else ReaderSpec.model_validate(reader or {})
-    loading = loader if isinstance(loader, LoaderSpec) else LoaderSpec.model_validate(loader or {})
-    if loading.kind == USER_LOADER:
-        raise UsageError(
-            f"kind '{USER_LOADER}' is a loader that your own code makes",
-            remedy="call your function; 'iobench run --loader' measures it",
-        )
-    wishes = Wishes(layout, transform, collate)
-    training = labels is not None or wishes != Wishes()
-    if training:
-        loading = loading_for(wishes, loading)
-    manifest, place = _dataset(data, origin, apart=storage is not None)
-    if storage is None:
-        direct = (
-            use_direct(reading, open_storage(place), manifest)
-            if loading.kind == OWN_LOADER
-            else False
-        )
-        storage = open_storage(place, direct=direct)
-    made = make_reader(manifest, storage, reading)
-    table = None
-    if training:
-        wishes.check(made, reading)
-        if isinstance(labels, str):
-            table = labels_from(manifest, storage, labels)
-        elif labels is not None:
-            table = given_labels(labels, manifest.sample_count)
-    loaded = build_loader(
-        made,
-        loading,
-        reading,
-        batch_size=batch_size,
-        rank=rank,
-        world=world,
-        seed=seed,
-        finish=wishes.finish(loading) if training else None,
-        # Samples that share blocks cost least where each worker reads its own blocks.
-        steady=training and not read_by_blocks(manifest.spec),
+if TYPE_CHECKING:
+    from .build import (
+        build_loader,
+        make_loader,
+        offered,
+        open_user_loader,
+        planned_ahead,
+        read_labels,
     )
-    if not training or not isinstance(loaded, BatchLoader):
-        return loaded
-    facts = {
-        "samples": manifest.sample_count,
-        "batch_size": batch_size,
-        "rank": rank,
-        "world": world,
-        "seed": seed,
-    }
-    return TrainingLoader(loaded, table, wishes, facts)
+    from .choose import is_sequential, make_reader, use_direct
+    from .loader import Batch, BatchLoader
+    from .third_party import LibraryLoader, check_library, library_version, open_library
+    from .training.collate import Padded
+    from .training.labels import Labels
+    from .training.loader import Examples, TrainingLoader
+    from .user.loader import UserBatch, UserLoader
+else:
+    from ..lazily import lazily
 
-
-def read_labels(
-    data: str | Path | Manifest | Dataset,
-    source: str = "auto",
-    *,
-    raw: bool = False,
-    storage: Storage | None = None,
-    origin: str | None = None,
-) -> Labels:
-    """Read the labels of all samples of a dataset.
-
-    ``data``, ``storage`` and ``origin`` as for ``make_loader``. ``source``: ``folder``, the first
-    folder of each file below the folder that all of them share; ``member:NAME``, a member of each
-    sample of tar shards, such as ``member:cls``; ``member:json:KEY``, a value in its member
-    ``json``; ``column:NAME``, a column of Parquet files. ``auto`` is folder for files, member:cls
-    for tar and column:label for Parquet. Whole numbers are taken as they are; names are numbered in
-    sorted order (``Labels.classes``). ``raw``: a list of what the data has, text, numbers or bytes.
-
-    Raises UsageError if the dataset's format has no labels beside its samples, DatasetError for a
-    sample without a label, StorageError.
-    """
-    manifest, place = _dataset(data, origin, apart=storage is not None)
-    return labels_from(manifest, storage or open_storage(place), source, raw=raw)
-
-
-def _dataset(
-    data: str | Path | Manifest | Dataset, origin: str | None, *, apart: bool
-) -> tuple[Manifest, str]:
-    """Return the manifest and the place of its shards.
-
-    The place is '' if ``apart``: the caller gave the storage of the shards separately.
-
-    Raises UsageError, DatasetError, StorageError.
-    """
-    if apart and origin is not None:
-        raise UsageError(
-            "storage and origin both state where the shards are", remedy="pass only one of them"
-        )
-    if isinstance(data, Dataset):
-        if origin is None:
-            return data.manifest, "" if apart else data.place
-        data = data.manifest
-    if not isinstance(data, Manifest):
-        if apart:
-            return read_manifest(open_storage(str(data))), ""
-        return find_dataset(str(data), origin=origin)
-    if apart:
-        return data, ""
-    if data.root is None and origin is None:
-        raise UsageError(
-            "this manifest does not state where its shards are",
-            remedy="pass their storage: make_loader(..., storage=...)",
-        )
-    return data, place_of(data, str(data.root or "a manifest"), origin)
-
-
-def build_loader(
-    reader: AnyReader,
-    loading: LoaderSpec,
-    reading: ReaderSpec,
-    *,
-    batch_size: int,
-    rank: int = 0,
-    world: int = 1,
-    seed: int = 0,
-    epochs: int = 1,
-    shards: Indices | None = None,
-    chain: bool = False,
-    finish: Finish | None = None,
-    steady: bool = False,
-) -> BatchLoader | LibraryLoader:
-    """Make a loader around a reader.
-
-    ``shards`` restricts it to some shards. The slots are sized for the batches of the first
-    ``epochs`` epochs. ``chain`` joins epochs into one (at most 1000) until a rank has 64 batches
-    for each worker, so that a rate is not dominated by the start and the end of the pipeline. If
-    ``loading`` names a loader library, only the reader's dataset and storage are used. ``finish``
-    is what workers do with the samples of a batch. ``steady``: the order of batches does not depend
-    on the number of workers.
-    """
-    manifest = reader.manifest
-    if loading.kind != OWN_LOADER and isinstance(reader, BatchReader):
-        return open_library(
-            manifest,
-            reader.storage,
-            reading,
-            loading,
-            batch_size=batch_size,
-            rank=rank,
-            world=world,
-            seed=seed,
-        )
-    firsts, counts = manifest.shards["first"], manifest.shards["samples"]
-    if shards is not None:
-        firsts, counts = firsts[shards], counts[shards]
-    sequential = is_sequential(reading, manifest)
-
-    total = int(counts.sum())
-    enough = _BATCHES_PER_WORKER * max(1, loading.workers) * batch_size * world  # samples
-    links = min(_MAX_LINKS, -(-enough // total)) if chain else 1
-
-    def plan_epoch(epoch: int) -> BatchPlan:
-        orders = [
-            epoch_order(
-                firsts,
-                counts,
-                sequential=sequential,
-                shuffle=reading.shuffle,
-                seed=seed,
-                epoch=epoch * links + link,
-            )
-            for link in range(links)
-        ]
-        order = np.concatenate(orders)
-        share = rank_share(order, rank=rank, world=world, batch_size=batch_size, tail=reading.tail)
-        streams = loading.workers if sequential and not steady else 1
-        return BatchPlan(share, batch_size=batch_size, streams=streams)
-
-    room = reader.room()
-    # Exact for the first epochs that will run (at most 4). For later epochs the bound is the sum
-    # of the ``batch_size`` largest samples; with few epochs, 10 % above the exact size is enough.
-    first = plan_epoch(0)
-    rest = (plan_epoch(epoch).largest(room) for epoch in range(1, min(epochs, 4)))
-    largest = max([first.largest(room), *rest])
-    if room.size > batch_size:
-        bound = int(np.partition(room, room.size - batch_size)[-batch_size:].sum())
-        largest = min(bound, int(largest * 1.1)) if epochs <= 4 else bound
-    if isinstance(reader, BatchReader):
-        reader.check_there(largest)
-    return BatchLoader(
-        reader,
-        loading,
-        plan_epoch,
-        samples=total,
-        largest_batch=largest,
-        ahead=planned_ahead(reader, reading, first, streams=max(1, loading.workers)),
-        finish=finish,
+    __getattr__ = lazily(
+        globals(),
+        {
+            "build": (
+                *("build_loader", "make_loader", "offered", "open_user_loader", "planned_ahead"),
+                "read_labels",
+            ),
+            "choose": ("is_sequential", "make_reader", "use_direct"),
+            "loader": ("Batch", "BatchLoader"),
+            "third_party": ("LibraryLoader", "check_library", "library_version", "open_library"),
+            "training.collate": ("Padded",),
+            "training.labels": ("Labels",),
+            "training.loader": ("Examples", "TrainingLoader"),
+            "user.loader": ("UserBatch", "UserLoader"),
+        },
     )
-
-
-def open_user_loader(
-    manifest: Manifest,
-    storage: Storage,
-    loading: LoaderSpec,
-    *,
-    batch_size: int,
-    rank: int = 0,
-    world: int = 1,
-    bounded: bool = True,
-    silent: bool = True,
-) -> UserLoader:
-    """Call the user's factory in this process, which must be that of the rank.
-
-    ``bounded``: it is read for a number of steps or a time, so that it need not end by itself.
-    ``silent``: what the user's code prints was seen before, and is dropped.
-    Raises UsageError for everything that the factory does wrong.
-    """
-    contain(silent=silent)
-    root = local_root(innermost(storage))
-    return UserLoader(
-        loading,
-        data=str(root) if root is not None else storage.url,
-        root=str(root) if root is not None else "",
-        batch_size=batch_size,
-        stored_bytes=manifest.mean_stored_bytes,
-        rank=rank,
-        world=world,
-        max_samples=None if bounded else _MAX_PASSES * manifest.sample_count + 1000,
-    )
-
-
-def offered(reader: BatchReader | ReadyReader, plan: BatchPlan) -> tuple[float, float]:
-    """Return the mean number of requests of a batch, and how many the reader issues at once.
-
-    That is without read-ahead. Up to 16 batches of the epoch are counted, and none is read.
-    """
-    numbers = np.unique(np.linspace(0, len(plan) - 1, min(_SOME_BATCHES, len(plan)), dtype=int))
-    found = [reader.offers(plan.batch(number)) for number in numbers.tolist()]
-    requests, at_once = (float(np.mean(counts)) for counts in zip(*found, strict=True))
-    return requests, at_once
-
-
-def planned_ahead(reader: AnyReader, reading: ReaderSpec, plan: BatchPlan, *, streams: int) -> int:
-    """Return how many batches each of the ``streams`` workers reads ahead."""
-    rounds = -(-len(plan) // streams)  # batches of one worker in an epoch
-    if isinstance(reader, NullReader) or not reader.reads_ahead or rounds < 2:
-        return 0
-    requests, at_once = offered(reader, plan)
-    if reading.read_ahead == "auto" and at_once >= reading.concurrency:
-        return 0
-    return min(batches_ahead(requests, reading.concurrency), rounds - 1)

@@ -14,7 +14,7 @@ from ..analyse.capacity import sizing
 from ..analyse.verdict.in_flight import asked_reads_in_flight
 from ..dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
 from ..errors import DatasetError, UsageError
-from ..load import check_library, is_sequential, use_direct
+from ..load import is_sequential, use_direct
 from ..memory import total_bytes
 from ..registry import ACCELERATORS, LOADERS
 from ..schema.dataset import DatasetSpec, share_of_columns
@@ -129,6 +129,8 @@ def make_plan(
         else False
     )
     if workload.loader.kind != OWN_LOADER:
+        from ..load import check_library  # imports torch
+
         check_library(manifest, probe, reading, workload.loader, world=accelerators)
         direct = False  # libraries read through the page cache
     if manifest.sample_count < accelerators:
@@ -178,7 +180,8 @@ def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> N
         if number < 1:
             raise UsageError(f"the number of {what} must be at least 1, but is {number}")
     ACCELERATORS.load(workload.accelerator.kind)
-    LOADERS.load(workload.loader.kind)
+    if workload.loader.kind != OWN_LOADER:  # which is always there, and imports torch
+        LOADERS.load(workload.loader.kind)
 
 
 def check_match(workload: Workload, manifest: Manifest, data: str) -> None:

@@ -31,9 +31,9 @@ with open(sys.argv[1], "w") as file:
 """
 
 
-def imported(tmp_path: Path, *arguments: str | Path) -> set[str]:
+def imported(tmp_path: Path, *arguments: str | Path, code: int = 0) -> set[str]:
     """Top-level packages in ``sys.modules`` after ``iobench ARGUMENTS`` in a process of its own,
-    which must end with 0.
+    which must end with ``code``.
     """
     out = tmp_path / "modules.json"
     found = subprocess.run(
@@ -45,12 +45,18 @@ def imported(tmp_path: Path, *arguments: str | Path) -> set[str]:
     )
     assert found.returncode == 0, found.stderr
     seen = json.loads(out.read_text())
-    assert seen["code"] == 0, found.stderr
+    assert seen["code"] == code, found.stderr
     return set(seen["modules"])
 
 
 def test_the_probe_sees_an_import(tmp_path: Path) -> None:
     assert {"iobench", "json"} <= imported(tmp_path, "--version")
+
+
+def test_a_run_that_cannot_begin_imports_no_torch(tmp_path: Path) -> None:
+    seen = imported(tmp_path, "run", "demo", "--data", tmp_path / "none", code=1)
+    assert "numpy" in seen, "the dataset was not looked for"
+    assert "torch" not in seen
 
 
 @pytest.mark.parametrize(

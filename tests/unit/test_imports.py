@@ -16,7 +16,7 @@ PACKAGE = ROOT / "iobench"
 
 BASE = {
     *("errors", "units", "limits", "registry", "safety", "beneath", "buffers", "processes"),
-    *("interrupts", "text", "documents", "cgroup", "memory", "logs", "extras"),
+    *("interrupts", "text", "documents", "cgroup", "memory", "logs", "extras", "lazily"),
 }
 PLUG_INS = {"storage", "formats", "contents", "codecs", "accelerate", "checkpoint", "measure"}
 DATASET = {"dataset"}

@@ -34,17 +34,6 @@ from .words import Ask
 log = logging.getLogger(__name__)
 
 
-def share_of(accelerators: int, hosts: int) -> int:
-    """The ranks of each host. Raises UsageError if they can't be the same on all."""
-    each, rest = divmod(accelerators, hosts)
-    if rest or not each:
-        raise UsageError(
-            f"{accelerators} accelerators can't be shared by {hosts} hosts",
-            remedy="use a multiple of the number of hosts, or --accelerators-per-host",
-        )
-    return each
-
-
 def check_supported(plan: Plan) -> None:
     """Raise UsageError for what can't be measured over many hosts yet."""
     if plan.workload.accelerator.gradient_sync == "ddp":

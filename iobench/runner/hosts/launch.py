@@ -169,3 +169,14 @@ def first_node(nodes: str) -> str:
         return head
     inner, _, tail = rest.partition("]")
     return head + inner.split(",")[0].split("-")[0] + tail
+
+
+def share_of(accelerators: int, hosts: int) -> int:
+    """The ranks of each host. Raises UsageError if they can't be the same on all."""
+    each, rest = divmod(accelerators, hosts)
+    if rest or not each:
+        raise UsageError(
+            f"{accelerators} accelerators can't be shared by {hosts} hosts",
+            remedy="use a multiple of the number of hosts, or --accelerators-per-host",
+        )
+    return each
