@@ -394,6 +394,7 @@ class UringEngine(ReadEngine):
                 whole = (piece == (last - start) // LARGEST_BUFFER) & (last < stop) & (piece >= 0)
                 reads["opcode"][whole] = READ_FIXED
                 reads["buffer"][whole] = place + piece[whole]
+                break
 
     def _close_files(self) -> None:
         for reading in self._live.values():

@@ -306,7 +306,8 @@ def test_a_run_is_fitted_to_a_budget(measure: Measure) -> None:
     assert len(doc.job.repetitions) == 3
     assert list(doc.timings)[:2] == ["start", "pilot"]
     assert not len(rows_of(directory, "pilot")["step"])
-    assert of(doc)["storage"].rounds
+    storage = of(doc)["storage"]  # on a machine that is busy, no time may be left
+    assert bool(storage.rounds) != ("is too short for it" in storage.not_measured)
 
 
 def test_what_is_left_of_a_budget_ends_the_repetitions(
