@@ -18,7 +18,7 @@ from iobench.errors import HostLostError, StorageError, UsageError, WorkerError
 from iobench.runner.hosts import wire
 from iobench.runner.hosts.agreement import difference
 from iobench.runner.hosts.clock import Clock, Echo, Offset, offset_of
-from iobench.runner.hosts.job import share_of
+from iobench.runner.hosts.launch import share_of
 from iobench.runner.hosts.meeting import Joined, check_hosts
 from iobench.runner.hosts.wire import Wire, loads
 from iobench.runner.hosts.words import FromRank, Pong, Refused, ToRank
