@@ -53,7 +53,7 @@ check: $(STAMP)  ## lint, format, types
 	$(BIN)/ruff format -q --check .
 	$(BIN)/mypy --strict
 
-bench: setup chromium  ## hot paths, then storage, checkpoints and S3 against fio and plain peers, and DLIO=PATH
+bench: setup chromium  ## hot paths, then storage, checkpoints and S3 against fio and plain peers, and DLIO=PATH (an hour)
 	$(BIN)/python -m pytest -q tests/bench --benchmark-enable --benchmark-only
 	$(BIN)/python tests/bench/storage.py
 	$(BIN)/python tests/bench/checkpoint_vs_fio.py

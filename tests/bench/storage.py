@@ -303,14 +303,16 @@ def windows(
     engine: str,
     workers: int = 1,
     in_flight: int = 64,
+    size: int = 4096,
 ) -> Case:
-    """Random windows of 4 KiB, as of tokens or vectors."""
+    """Random windows of 4 or 8 KiB, as of tokens or vectors."""
+    windows_in_all = 512 * MIB // size
     manifest, path = data.dataset(
-        "windows",
-        samples=131_072,
-        sample_size={"mean": 4096},
+        f"windows-{size}",
+        samples=windows_in_all,
+        sample_size={"mean": size},
         format="tokens",
-        samples_per_shard=32_768,
+        samples_per_shard=windows_in_all // 4,
     )
     files = [path / key for key in manifest.keys()]  # noqa: SIM118
     if not direct:
@@ -331,12 +333,13 @@ def windows(
         )
 
     place = "O_DIRECT" if direct else "from the page cache"
+    kib = size // 1024
     return Case(
-        f"random 4 KiB, {place}, {in_flight} in flight, engine {engine}, {workers} workers",
+        f"random {kib} KiB, {place}, {in_flight} in flight, engine {engine}, {workers} workers",
         "0.9 x",
         ours,
-        lambda: fio_random(files, seconds, direct=direct, in_flight=in_flight),
-        f"fio io_uring 4 KiB, {in_flight} in flight, one job",
+        lambda: fio_random(files, seconds, direct=direct, in_flight=in_flight, size=size),
+        f"fio io_uring {kib} KiB, {in_flight} in flight, one job",
     )
 
 
@@ -348,14 +351,17 @@ def in_memory(files: Iterable[Path]) -> None:
                 pass
 
 
-def fio_random(files: list[Path], seconds: float, *, direct: bool, in_flight: int) -> Figure:
+def fio_random(
+    files: list[Path], seconds: float, *, direct: bool, in_flight: int, size: int
+) -> Figure:
     """fio's random reads by io_uring; it drops no page cache, and keeps no map of what it read."""
     names = ":".join(map(str, files))
     words = [
-        *("fio", "--name=random", f"--filename={names}", "--rw=randread", "--bs=4k", "--readonly"),
+        *("fio", "--name=random", f"--filename={names}", "--rw=randread", f"--bs={size}"),
         *("--ioengine=io_uring", f"--iodepth={in_flight}", f"--direct={int(direct)}"),
+        *("--readonly", "--iomem_align=4096", "--output-format=json"),
         *("--time_based", f"--runtime={seconds}", "--norandommap", "--randrepeat=0"),
-        *("--invalidate=0", "--thread", "--file_service_type=random", "--output-format=json"),
+        *("--invalidate=0", "--thread", "--file_service_type=random"),
     ]
     ended = subprocess.run(words, capture_output=True, text=True, check=True)
     job = json.loads(ended.stdout)["jobs"][0]
@@ -689,6 +695,9 @@ CASES = {
     "random-direct-threads": partial(windows, direct=True, engine="threads"),
     "random-warm": partial(windows, direct=False, engine="io_uring"),
     "random-warm-alone": partial(windows, direct=False, engine="io_uring", workers=0),
+    "random-warm-8k-alone": partial(windows, direct=False, engine="io_uring", workers=0, size=8192),
+    "random-direct-8k": partial(windows, direct=True, engine="io_uring", size=8192),
+    "random-warm-8k": partial(windows, direct=False, engine="io_uring", size=8192),
     "random-warm-threads": partial(windows, direct=False, engine="threads"),
     "small-warm": partial(small_warm, workers=1),
     "small-warm-2": partial(small_warm, workers=2),

@@ -6,8 +6,9 @@ under ``iobench.watch``, each in a process of its own, since an audit hook can't
 epoch of each follows after the other. The figure is the ratio of the CPU times of the process and
 of the loader's workers, with a 95 % interval over several sets of fresh processes; the ratio of
 two bare loaders says what the method can tell. An epoch is long, so that the start of its workers
-is a small part of it. malloc(3) must not adapt its thresholds, which each process would do in its
-own way: then one has twice the page faults of another.
+is a small part of it. malloc(3) must give no memory back to the kernel: whether it does so after
+each batch depends on what happens to lie at the end of its heap, and then one process has twice the
+page faults of another.
 
 A second loader makes batches of one number from memory: its cost is what each batch costs whatever
 is in it.
@@ -39,28 +40,36 @@ from iobench.schema.workload import LoaderSpec
 from tests import planted_loaders
 
 BATCH, SAMPLE, FILES = 64, 115_000, 1024
-EPOCH = {"of_files": 96, "of_numbers": 4000}
-"""Batches of an epoch."""
 
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 17), "MALLOC_TRIM_THRESHOLD_": str(1 << 17)}
+
+def epoch_batches(maker: str, workers: int) -> int:
+    """Batches of an epoch. A batch of one number takes 30 times as long where a worker makes it."""
+    return 96 if maker == "of_files" else 1000 if workers else 4000
+
+
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 SIDES = ("bare", "bare again", "run --loader", "iobench.watch")
 
 
 class Numbers(Dataset[Any]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
     def __len__(self) -> int:
-        return EPOCH["of_numbers"]
+        return self.count
 
     def __getitem__(self, index: int) -> int:
         return index
 
 
 def of_numbers(data: str, workers: int) -> DataLoader[Any]:
-    return DataLoader(Numbers(), num_workers=workers)
+    return DataLoader(Numbers(epoch_batches("of_numbers", workers)), num_workers=workers)
 
 
 def of_files(data: str, workers: int) -> DataLoader[Any]:
-    some = RandomSampler(range(FILES), replacement=True, num_samples=EPOCH["of_files"] * BATCH)
+    samples = epoch_batches("of_files", workers) * BATCH
+    some = RandomSampler(range(FILES), replacement=True, num_samples=samples)
     return planted_loaders.of_files(
         data, workers=workers, batch=BATCH, size=SAMPLE, shuffle=False, sampler=some
     )
@@ -134,7 +143,7 @@ def turns(maker: str, data: str, workers: int, count: int) -> list[list[float]]:
 
 def cost(maker: str, data: str, workers: int, sets: int, count: int) -> None:
     """Print what each side costs."""
-    batches = EPOCH[maker]
+    batches = epoch_batches(maker, workers)
     measured = [turns(maker, data, workers, count) for _ in range(sets)]
     bare_us = statistics.median(spent[0] for each in measured for spent in each) / batches * 1e6
     print(f"{maker}, {workers} workers, a bare batch takes {bare_us:.0f} us of CPU time:")
