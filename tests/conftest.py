@@ -223,20 +223,25 @@ def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
 
 
 @pytest.fixture
-def nothing_left() -> Iterator[None]:
+def nothing_left() -> Iterator[set[int]]:
     """After the test: no new child process of ours (Python's own tracker of spawned processes
     stays), no new file in /dev/shm.
+
+    The test adds each worker of torch's that it kills (process ids) to the set that it gets. For
+    each tensor that a worker sends, torch makes a file there, allocates its memory, and removes its
+    name; a worker that is killed in between leaves the file.
     """
+    killed: set[int] = set()
     before = set(os.listdir("/dev/shm"))
     servers = set(psutil.Process().children(recursive=True))  # of the whole session
-    yield
+    yield killed
     new = set(psutil.Process().children(recursive=True)) - servers
     _, alive = psutil.wait_procs(
         [child for child in new if not _is_tracker(child)], timeout=PATIENCE_S
     )
     assert not alive
     deadline = time.monotonic() + PATIENCE_S  # another program may just be passing through
-    while (left := _ownerless(before)) and time.monotonic() < deadline:
+    while (left := _ownerless(before, killed)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
 
@@ -248,13 +253,9 @@ def _is_tracker(child: psutil.Process) -> bool:
         return False
 
 
-def _ownerless(before: set[str]) -> set[str]:
-    """New files in /dev/shm, but for those of other programs that are alive: named after their
-    process (torch's, ours), or mapped by it.
-
-    torch's file of a process that was killed is left out, too: for each tensor that a worker sends,
-    torch makes a file, allocates its memory, and removes its name. A test that kills a worker in
-    between leaves it, and no code of the worker's can remove it.
+def _ownerless(before: set[str], killed: set[int]) -> set[str]:
+    """New files in /dev/shm, but for those of other programs that are alive (named after their
+    process, as torch's and ours are, or mapped by it) and torch's files of killed workers.
     """
     owners = {
         name: re.match(r"(?:torch_|iobench-)(\d+)", name)
@@ -263,10 +264,9 @@ def _ownerless(before: set[str]) -> set[str]:
     left = {
         name
         for name, pid in owners.items()
-        if not pid
-        or int(pid[1]) == os.getpid()
-        or (not psutil.pid_exists(int(pid[1])) and not name.startswith("torch_"))
+        if not pid or int(pid[1]) == os.getpid() or not psutil.pid_exists(int(pid[1]))
     }
+    left = {name for name in left if not name.startswith(tuple(f"torch_{pid}_" for pid in killed))}
     return {name for name in left if not _mapped_elsewhere(name)}
 
 

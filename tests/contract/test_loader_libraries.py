@@ -110,7 +110,7 @@ def test_every_kind_goes_through_this_suite() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_sample_once_in_every_epoch_and_in_another_order(
-    kind: str, workers: int, make_dataset: Any, nothing_left: None
+    kind: str, workers: int, make_dataset: Any, nothing_left: set[int]
 ) -> None:
     manifest, root = make_dataset(**_spec(kind))
     truth = sorted(manifest.samples["xxh3"].tolist())
@@ -141,7 +141,7 @@ def test_unshuffled_samples_come_in_their_order(kind: str, make_dataset: Any) ->
 def test_ranks_share_an_epoch(
     kind: str,
     make_dataset: Any,
-    nothing_left: None,
+    nothing_left: set[int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -235,7 +235,7 @@ def test_a_storage_that_is_no_directory(kind: str, make_dataset: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_giving_up_half_way_leaves_nothing_behind(
-    kind: str, make_dataset: Any, nothing_left: None
+    kind: str, make_dataset: Any, nothing_left: set[int]
 ) -> None:
     manifest, root = make_dataset(**_spec(kind))
     with _open(manifest, LocalStorage(root), kind) as loader:
@@ -246,7 +246,7 @@ def test_giving_up_half_way_leaves_nothing_behind(
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"litdata"}))
 def test_a_shard_that_is_gone_is_one_line(
-    kind: str, make_dataset: Any, tmp_path: Path, nothing_left: None
+    kind: str, make_dataset: Any, tmp_path: Path, nothing_left: set[int]
 ) -> None:
     manifest, root = make_dataset(**_spec(kind))
     for key in map(manifest.key, range(manifest.shard_count)):

@@ -147,7 +147,7 @@ def a_dead_process(verb: str = "generate") -> Holder:
     return found
 
 
-def test_one_writer(storage: Storage, nothing_left: None) -> None:
+def test_one_writer(storage: Storage, nothing_left: set[int]) -> None:
     with exclusive(storage, MARKER, verb="generate") as lease:
         lease.check()
         lease.confirm()
@@ -164,7 +164,7 @@ def test_one_writer(storage: Storage, nothing_left: None) -> None:
     assert names(storage) == [MARKER, "data"]
 
 
-def test_many_readers(storage: Storage, nothing_left: None) -> None:
+def test_many_readers(storage: Storage, nothing_left: set[int]) -> None:
     with shared(storage, MARKER, verb="run") as first, shared(storage, MARKER, verb="verify"):
         first.check()
         assert first.unregistered == ""
@@ -371,7 +371,7 @@ class TestObjects:
         assert names(storage) == [MARKER, "data"]
 
     def test_a_lock_that_is_lost_ends_the_work(
-        self, storage: Storage, monkeypatch: pytest.MonkeyPatch, nothing_left: None
+        self, storage: Storage, monkeypatch: pytest.MonkeyPatch, nothing_left: set[int]
     ) -> None:
         """By a heartbeat, and by looking; what belongs to the other one stays."""
         monkeypatch.setattr(keeper, "HEARTBEAT_S", 0.1)
@@ -409,7 +409,7 @@ SOME = pytest.mark.parametrize("storage", ["files by fsspec", "rclone", "nfs"], 
 
 @SOME
 def test_the_heart_beats(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, nothing_left: None
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, nothing_left: set[int]
 ) -> None:
     monkeypatch.setattr(keeper, "HEARTBEAT_S", 0.2)
     with exclusive(storage, MARKER, verb="generate") as lease:

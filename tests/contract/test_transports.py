@@ -65,7 +65,7 @@ def decoded(manifest: Manifest, path: Path) -> list[bytes]:
 
 
 @pytest.fixture(autouse=True)
-def loaders_end(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> Iterator[None]:
+def loaders_end(monkeypatch: pytest.MonkeyPatch, nothing_left: set[int]) -> Iterator[None]:
     """A test that fails leaves its loader in the traceback; its workers must not fail the next
     tests, too.
     """

@@ -40,7 +40,7 @@ BUDGET = ("--budget", "10s")
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: set[int]) -> Path:
     """A working directory with a small workload, and an empty storage to check."""
     (tmp_path / "tiny.yaml").write_text(DATASET)
     (tmp_path / "tinyrun.yaml").write_text(WORKLOAD)

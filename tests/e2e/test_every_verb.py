@@ -81,7 +81,7 @@ def place(
 
 
 def test_every_verb(
-    call: Call, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None
+    call: Call, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: set[int]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     story, data, results = Story(call), f"{place}/data", tmp_path / "results"

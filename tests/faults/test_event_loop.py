@@ -274,7 +274,9 @@ def dataset(rclone_s3: S3Server) -> str:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_delivers_the_same_batches(dataset: str, workers: int, nothing_left: None) -> None:
+def test_a_loader_delivers_the_same_batches(
+    dataset: str, workers: int, nothing_left: set[int]
+) -> None:
     found = []
     for name in ("threads", "event_loop"):
         loader: Any = make_loader(
@@ -299,7 +301,7 @@ def test_auto_tries_both(dataset: str) -> None:
 
 @pytest.mark.parametrize(("client", "told"), [("obstore", []), ("boto3", ["the client boto3"])])
 def test_a_run_reads_through_the_loop(
-    dataset: str, tmp_path: Path, call: Any, nothing_left: None, client: str, told: list[str]
+    dataset: str, tmp_path: Path, call: Any, nothing_left: set[int], client: str, told: list[str]
 ) -> None:
     """Or by threads, if another client is to be measured; the record says so."""
     code, out, err = call(

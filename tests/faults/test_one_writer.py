@@ -96,7 +96,7 @@ def whole(call: Call, place: str) -> None:
 
 @pytest.mark.parametrize("other", ["generate", "clean"])
 def test_while_a_dataset_is_generated(
-    call: Call, place: str, tmp_path: Path, nothing_left: None, other: str
+    call: Call, place: str, tmp_path: Path, nothing_left: set[int], other: str
 ) -> None:
     with paused(WRITING, *generate(place), folder=tmp_path) as first:
         refused(call(*(generate(place) if other == "generate" else ("clean", place))))
@@ -117,7 +117,7 @@ def test_a_dataset_that_is_being_generated_is_not_read(
 
 
 def test_while_a_dataset_is_read(
-    call: Call, place: str, tmp_path: Path, nothing_left: None
+    call: Call, place: str, tmp_path: Path, nothing_left: set[int]
 ) -> None:
     """Nobody removes it, other readers are welcome, and each finds the other in its record."""
     assert call(*generate(place))[0] == 0
@@ -162,7 +162,7 @@ def test_while_a_dataset_is_removed(call: Call, place: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
 def test_while_checkpoints_are_saved(
-    call: Call, place: str, tmp_path: Path, nothing_left: None
+    call: Call, place: str, tmp_path: Path, nothing_left: set[int]
 ) -> None:
     study = ("checkpoint", "resnet50", "--to", place, "--scale", "1/512", "--repeat", 2, "--quiet",
              "--results", tmp_path / "r", "--json")  # fmt: skip

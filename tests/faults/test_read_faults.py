@@ -240,7 +240,11 @@ def test_shards_that_break_in_the_middle_of_a_run(
 @pytest.mark.parametrize("transport", ["ring", "tensor", "null"])
 @pytest.mark.parametrize("persistent", [True, False])
 def test_a_killed_worker_is_one_clear_error(
-    make_dataset: Any, loader_over: Callable[..., BatchLoader], transport: str, persistent: bool
+    make_dataset: Any,
+    loader_over: Callable[..., BatchLoader],
+    transport: str,
+    persistent: bool,
+    nothing_left: set[int],
 ) -> None:
     manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
     storage = ThrottledStorage(LocalStorage(path), latency_s=0.02)
@@ -251,6 +255,7 @@ def test_a_killed_worker_is_one_clear_error(
     def train() -> None:
         for number, batch in enumerate(loader):
             if number == 2:
+                nothing_left.add(batch.stats.process)
                 psutil.Process(batch.stats.process).kill()
 
     # torch may raise from its signal handler, which is outside the loader's reach.

@@ -238,7 +238,7 @@ def read_all(folder: Path, loading: dict[str, Any]) -> None:
 @pytest.mark.parametrize("transport", ["ring", "tensor", "thread", "null"])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_claim_that_no_memory_holds(
-    transport: str, workers: int, make_dataset: Any, tmp_path: Path, nothing_left: None
+    transport: str, workers: int, make_dataset: Any, tmp_path: Path, nothing_left: set[int]
 ) -> None:
     """Tables that agree with one another, and tell of a sample of a tebibyte."""
     _, root = make_dataset(samples=8, sample_size={"mean": 2000})

@@ -376,7 +376,7 @@ def test_only_local_files_have_a_ring(make_dataset: Any) -> None:
 
 @pytest.mark.slow
 def test_a_run_reads_through_the_ring(
-    make_dataset: Any, tmp_path: Path, call: Any, nothing_left: None
+    make_dataset: Any, tmp_path: Path, call: Any, nothing_left: set[int]
 ) -> None:
     """Whole commands: workers, batches that are read ahead, and the parts that are left out."""
     _, path = make_dataset(format="files", samples=240)
