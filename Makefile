@@ -4,24 +4,29 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow oracles coverage check bench fuzz promises scale gallery clean fio libnfs gcc strace ganesha slurm chromium
+.PHONY: help setup demo test test-all test-slow test-touched test-nightly oracles coverage check bench fuzz mutations promises scale gallery same size clean fio libnfs gcc strace ganesha slurm chromium
 
 # Without it, each of hundreds of processes that tests start would compile iobench anew.
 export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= python3
 MINUTES ?= 10
+# The commit with which make same compares.
+BASE ?= HEAD
 # DLIO's program dlio_benchmark, for make bench. Nothing here installs it.
 DLIO ?=
 # Oracles, fault loops and startup times measure what coverage itself would change.
 COVERED ?= --ignore=tests/oracle --ignore=tests/faults/test_fault_loop.py --ignore=tests/e2e/test_startup.py
 BIN := .venv/bin
+TOGETHER := $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+# Oracles measure speeds: one at a time, with nothing beside them.
+ONE_BY_ONE := $(BIN)/python -m pytest -q
 STAMP := .venv/installed
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq
 ROOT_APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 
 help:  ## this list
-	awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) fio libnfs  ## make .venv with everything in it; fio and libnfs from apt where possible
 
@@ -29,24 +34,33 @@ demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 	test -f demo-data/manifest.json || $(BIN)/iobench generate demo --to demo-data
 	$(BIN)/iobench run demo --data demo-data --repeat 4 --calibration 2s --knockouts 12s
 
-test: setup gcc  ## the tests that take minutes: every verb, on local disk and an S3 server
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow'
+test: setup gcc  ## each verb, contracts, security and a short oracle for each answer (minutes)
+	$(TOGETHER) -m 'fast and not alone'
+	$(ONE_BY_ONE) -m 'fast and alone'
 
-test-all: test test-slow  ## all tests but the longest oracles: those of "make test" first
+test-all: test test-slow  ## what a change must pass: also real servers, libraries, faults (a quarter of an hour)
 
-test-slow: setup gcc strace ganesha slurm chromium  ## the tests that "make test" leaves out
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'slow and not alone'
-	# Oracles measure speeds: one at a time, with nothing beside them.
-	$(BIN)/python -m pytest -q -m 'alone and not long' tests/oracle
+test-slow: setup gcc strace ganesha  ## what test-all runs after test
+	$(TOGETHER) -m 'slow and not nightly and not alone'
+	$(ONE_BY_ONE) -m 'slow and not nightly and alone'
+
+test-touched: setup gcc strace ganesha slurm chromium  ## nightly tests of folders that changed since BASE
+	files=$$($(BIN)/python -m tests.tiers "$(BASE)")
+	if [ -n "$$files" ]; then $(TOGETHER) -m 'nightly and not alone' $$files; fi
+
+test-nightly: test-all mutations fuzz  ## everything, before a release (two hours)
+	$(MAKE) slurm chromium
+	$(TOGETHER) -m 'nightly and not alone'
+	$(ONE_BY_ONE) -m 'nightly and alone'
 
 oracles: setup gcc strace ganesha  ## every oracle, one at a time (an hour)
-	$(BIN)/python -m pytest -q -m alone tests/oracle
+	$(ONE_BY_ONE) -m alone tests/oracle
 
 coverage: setup gcc strace ganesha slurm chromium  ## which branches the tests take, by package (half an hour)
 	rm -f .coverage .coverage.*
 	$(BIN)/python -m coverage run -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(COVERED)
 	$(BIN)/python -m coverage combine -q
-	$(BIN)/python -m tests.branches
+	$(BIN)/python -m tools.branches
 
 check: $(STAMP)  ## lint, format, types
 	$(BIN)/ruff check -q .
@@ -65,14 +79,23 @@ bench: setup chromium  ## hot paths, then storage, checkpoints and S3 against fi
 fuzz: $(STAMP)  ## look for inputs that do harm, for MINUTES=10; what is found lies in tests/corpus
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
+mutations: setup gcc strace ganesha  ## break each promise in a copy; its tests must fail (half an hour); ONLY='NAME NAME'
+	$(BIN)/python -m tools.mutations $(if $(ONLY),--only $(ONLY))
+
 promises: setup gcc  ## measure the figures of docs/promises.md and docs/statistics.md (a quarter of an hour)
-	$(BIN)/python -m tests.promises
+	$(BIN)/python -m tools.promises
 
 scale: $(STAMP)  ## compute the tables of docs/scale.md from published measurements (seconds)
-	$(BIN)/python -m tests.scale
+	$(BIN)/python -m tools.scale
 
 gallery: setup  ## measure small runs of each kind, and keep their pages in results/reference (ten minutes)
-	$(BIN)/python -m tests.gallery
+	$(BIN)/python -m tools.gallery
+
+same: $(STAMP)  ## which figures and words of reports changed since BASE=HEAD; RENAMED=FILE has changed names
+	$(BIN)/python -m tools.same --base "$(BASE)" $(if $(RENAMED),--renamed "$(RENAMED)")
+
+size: $(STAMP)  ## lines of code, files and functions of iobench and of its tests, by folder
+	$(BIN)/python -m tools.size
 
 clean:  ## remove demo-data, .venv and caches; results stay
 	if [ -e demo-data ] && [ -x $(BIN)/iobench ]; then $(BIN)/iobench clean demo-data; fi

@@ -305,6 +305,7 @@ def run(
     origin: str | None = None,
     progress: RunProgress | None = None,
     break_lock: bool = False,
+    tags: Mapping[str, str] | None = None,
 ) -> Run:
     """Measure each stage alone, then all of them together, and find the stage that limits them.
 
@@ -314,7 +315,7 @@ def run(
     for the largest number of accelerators that the storage can feed. ``rules`` is ``quick`` or
     ``mlperf``. The record and the events are written to a new directory below ``results``.
     ``origin`` is the place of a scanned dataset's data, and ``break_lock`` takes over the lock of a
-    dead process on another host.
+    dead process on another host. ``tags`` are labels of the run, as ``{"box": "nfs-b"}``.
 
     Raises UsageError and its subclasses before anything is written. DatasetError, StorageError,
     WorkerError and InterruptedRun are raised after everything measured so far has been written.
@@ -330,10 +331,12 @@ def run(
     from .runner.experiment import Options
     from .runner.experiment import run as measure
     from .runner.plan import make_plan
+    from .schema.tags import checked_tags, tagged
     from .schema.workload import load_workload
     from .storage import unwrapped
     from .units import parse_duration
 
+    labels = checked_tags(tags or {})
     if rules not in ("quick", "mlperf"):
         raise UsageError(f"unknown rules '{rules}'", remedy="use quick or mlperf")
     if isinstance(workload, str | Path):
@@ -360,7 +363,8 @@ def run(
         find_max=find_max,
         break_lock=break_lock,
     )
-    document, directory = measure(plan, options, progress)
+    with tagged(labels):
+        document, directory = measure(plan, options, progress)
     return Run(directory=directory, document=document)
 
 

@@ -74,6 +74,14 @@ def rebuilt(error: IobenchError, what: str) -> IobenchError:
     return _rebuild(type(error), what, error.remedy, getattr(error, "__notes__", []))
 
 
+def kept_in(error: IobenchError, directory: object) -> IobenchError:
+    """The error, which also says where the record is of what was done before."""
+    told = f"what was measured until then is in {directory}"
+    if str(directory) not in str(error):
+        error.remedy = printable(f"{error.remedy}; {told}" if error.remedy else told)
+    return error
+
+
 class UsageError(IobenchError):
     exit_code = 2
 

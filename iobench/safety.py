@@ -131,6 +131,7 @@ def remove_exactly(
     first: Collection[str] = (),
     dry_run: bool = False,
     within: Path | None = None,
+    allowed: Callable[[], None] = lambda: None,
 ) -> Removal:
     """Remove the ``owned`` regular files below ``root``, then those ``folders`` that are empty.
 
@@ -142,9 +143,10 @@ def remove_exactly(
     that the rest is complete. Files with a name in ``last`` are removed after everything else in
     and below their folder: they say who owns the rest, so an interrupted removal can be repeated.
     They stay if a mount point hides files that may be iobench's. ``within``: a folder above
-    ``root`` whose mount must not be left (default: the mount of ``root``). Raises StorageError.
+    ``root`` whose mount must not be left (default: the mount of ``root``). ``allowed`` is called
+    before each file is removed, and may raise an exception. Raises StorageError.
     """
-    walk = _Removal(owned, frozenset(last), folders, dry_run=dry_run)
+    walk = _Removal(owned, frozenset(last), folders, dry_run=dry_run, allowed=allowed)
     removed = False
     try:
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -177,8 +179,10 @@ class _Removal:
         folders: Callable[[str], bool],
         *,
         dry_run: bool,
+        allowed: Callable[[], None],
     ) -> None:
         self.owned, self.last, self.folders, self.dry_run = owned, last, folders, dry_run
+        self.allowed = allowed
         self.files = self.bytes = 0
         self.foreign: list[str] = []
 
@@ -188,6 +192,7 @@ class _Removal:
             with suppress(FileNotFoundError):
                 info = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 if stat.S_ISREG(info.st_mode) and self.owned(name):
+                    self.allowed()
                     os.unlink(name, dir_fd=fd)
                     self.files, self.bytes = self.files + 1, self.bytes + info.st_size
 
@@ -204,6 +209,7 @@ class _Removal:
             elif seen or name not in self.last:
                 self.files, self.bytes = self.files + 1, self.bytes + found[name].st_size
                 if not self.dry_run:
+                    self.allowed()
                     os.unlink(name, dir_fd=fd)
         return seen
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import shlex
 import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -168,3 +169,18 @@ def renders(
         return safe
 
     return decorate
+
+
+def quoted(word: str) -> str:
+    r"""A word for a POSIX shell; with ``$'...'`` of bash if it has invisible characters.
+
+    https://www.gnu.org/software/bash/manual/html_node/ANSI_002dC-Quoting.html
+    """
+    if printable(word) == word:
+        return shlex.quote(word)
+    try:
+        data = word.encode("utf-8", "surrogateescape")  # bytes of a file name that are not UTF-8
+    except UnicodeEncodeError:
+        data = word.encode("utf-8", "surrogatepass")
+    kept = {byte: chr(byte) for byte in range(0x20, 0x7F) if byte not in b"\\'"}
+    return f"$'{''.join(kept.get(byte, f'{chr(92)}x{byte:02x}') for byte in data)}'"

@@ -149,8 +149,19 @@ def format_bytes(value: float) -> str:
     return f"{value:.0f} B" if unit == "B" else f"{_three(value)} {unit}"
 
 
+RATE_UNITS = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s")
+"""Rates have the units in which storage and networks are sold; sizes have those of memory."""
+
+
 def format_rate(bytes_per_s: float) -> str:
-    return f"{format_bytes(bytes_per_s)}/s"
+    """Bytes per second with three significant digits and an SI unit: ``1.47 GB/s``."""
+    value = bytes_per_s
+    for unit in RATE_UNITS:
+        # What would be rounded to 1000 is one of the next unit.
+        if abs(value) < 999.5 or unit == RATE_UNITS[-1]:
+            break
+        value /= 1000
+    return f"{value:.0f} B/s" if unit == "B/s" else f"{_three(value)} {unit}"
 
 
 def counted(count: float, noun: str, plural: str = "") -> str:
@@ -186,6 +197,15 @@ def format_count(value: float) -> str:
 
 def format_percent(ratio: float) -> str:
     return f"{ratio * 100:.1f} %"
+
+
+def percent_beside(ratio: float, limit: float) -> str:
+    """A percentage with as many digits as show that it differs from ``limit``: ``89.97 %``."""
+    for digits in range(1, 8):
+        text = f"{ratio * 100:.{digits}f}"
+        if text != f"{limit * 100:.{digits}f}":
+            return f"{text} %"
+    return format_percent(ratio)
 
 
 def format_share(ratio: float) -> str:

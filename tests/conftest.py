@@ -1,7 +1,4 @@
-"""What all tests share: the slow tier, signal handlers, small datasets, and a check of leftovers.
-
-``make test`` leaves the slow tests out; ``make test-slow`` runs them and the oracles.
-"""
+"""What all tests share: their tiers, signal handlers, small datasets, and a check of leftovers."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +24,7 @@ from iobench.storage.local.storage import LocalStorage
 from iobench.storage.local.uring import refused
 from tests.processes import PATIENCE_S, in_process
 from tests.servers.process import missing
+from tests.tiers import nothing_to_run, order, tier_of
 
 settings.register_profile(
     "iobench", deadline=None, max_examples=60
@@ -41,88 +38,21 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 MakeDataset = Callable[..., tuple[Manifest, Path]]
 Call = Callable[..., tuple[int, str, str]]
 
-TESTS = Path(__file__).parent
-
 ENGINES = ("threads", "io_uring")
 """The values of ``reader.engine`` that name an engine."""
 
-SLOW = (
-    "fuzz",
-    "oracle",
-    # Real servers, but for those of every verb's test and of the helps' examples on S3.
-    "contract/test_fsspec.py",
-    "contract/test_lock.py",
-    "contract/test_nfs.py",
-    "contract/test_s3.py",
-    "faults/test_event_loop.py",
-    "faults/test_nfs_faults.py",
-    "faults/test_one_writer.py",
-    "faults/test_s3.py",
-    # Each operation fails, each process is killed, each kind of file stands in the way.
-    "e2e/test_bad_input.py",
-    "e2e/test_closed_pipes.py",
-    "faults/test_checkpoint.py",
-    "faults/test_fault_loop.py",
-    "faults/test_read_faults.py",
-    "faults/test_runs.py",
-    "faults/test_wrong_kinds.py",
-    # A browser opens every page.
-    "browser",
-    # Every format, library and writer through whole commands.
-    "contract/test_checkpoint.py",
-    "contract/test_loader_libraries.py",
-    "e2e/test_checkpoint.py",
-    "e2e/test_cold.py",
-    "e2e/test_formats.py",
-    "e2e/test_loader_libraries.py",
-    "e2e/test_packages.py",
-    "e2e/test_scan.py",
-    "e2e/test_scan_tables.py",
-    "e2e/test_sweep.py",
-    "security/test_own_network.py",
-)
-"""Folders and files of the slow tier. Single tests of other files have the mark ``slow``."""
-
-
-LONG = (
-    "faults/test_fault_loop.py",
-    "oracle/test_places.py",
-    "e2e/test_packages.py",
-    "faults/test_one_writer.py",
-    "contract/test_s3.py",
-    "faults/test_s3.py",
-    "faults/test_runs.py",
-    "e2e/test_formats.py",
-    "e2e/test_checkpoint.py",
-    "e2e/test_cli.py",
-    "contract/test_loader.py",
-    "contract/test_parquet.py",
-    "e2e/test_every_verb.py",
-    "e2e/test_readme.py",
-    "e2e/test_generate.py",
-    "e2e/test_startup.py",
-)
-"""Files that take longest. They begin first, so that no process works on one at the end alone."""
-
-
-@cache
-def in_slow_tier(path: Path) -> bool:
-    return any(path.is_relative_to(TESTS / name) for name in SLOW)
-
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import files of which ``make test`` runs nothing: each of its processes would."""
-    left_out = config.option.markexpr == "not slow" and in_slow_tier(collection_path)
+    """Do not import files of which nothing is run."""
+    left_out = nothing_to_run(collection_path, config.option.markexpr)
     return True if left_out else None  # None: other plug-ins decide
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if in_slow_tier(item.path):
-            item.add_marker(pytest.mark.slow)
+        item.add_marker(tier_of(item))
     check_time_limits(items)
-    turns = {TESTS / name: turn for turn, name in enumerate(LONG)}
-    items.sort(key=lambda item: turns.get(item.path, len(turns)))
+    items.sort(key=lambda item: order(item.path))
 
 
 def pytest_collection_finish() -> None:

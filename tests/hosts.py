@@ -37,11 +37,13 @@ def job(
     folder: Path,
     *words: object,
     hosts: int = 2,
+    begun: int | None = None,
     of: dict[int, list[object]] | None = None,
     before: dict[int, Callable[[], Any]] | None = None,
 ) -> list[Command]:
-    """``iobench WORDS`` as so many hosts. ``of``: more words, and ``before``: what single hosts do
-    before they begin.
+    """``iobench WORDS`` as so many hosts, of which only ``begun`` begin.
+
+    ``of``: more words, and ``before``: what single hosts do before they begin.
     """
     port = free_port()
 
@@ -54,7 +56,7 @@ def job(
 
     return [
         Command((*words, *(of or {}).get(index, [])), folder / f"host-{index}", first(index))
-        for index in range(hosts)
+        for index in range(begun or hosts)
     ]
 
 

@@ -11,6 +11,7 @@ from iobench.load import make_reader
 from iobench.scan import scan
 from iobench.schema.manifest import Manifest
 from iobench.schema.workload import ReaderSpec
+from iobench.storage.base import Storage
 from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
 
@@ -19,7 +20,7 @@ def stored_as(objects: dict[str, bytes]) -> MemoryStorage:
     return MemoryStorage(objects={key: memoryview(data) for key, data in objects.items()})
 
 
-def contents(storage: MemoryStorage, manifest: Manifest, **how: Any) -> list[bytes]:
+def contents(storage: Storage, manifest: Manifest, **how: Any) -> list[bytes]:
     """Every sample, as the reader delivers it."""
     reader = make_reader(manifest, storage, ReaderSpec(direct=False, **how))
     try:

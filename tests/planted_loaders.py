@@ -202,6 +202,41 @@ def slow_stream(data: str, sleep: float = 0.004) -> DataLoader[Any]:
     return DataLoader(SlowStream(data, sleep), batch_size=8, num_workers=2)
 
 
+class Shared(IterableDataset[Any]):
+    """Each worker delivers all samples, unless they ``share`` them; ``noise``: each differs.
+
+    With ``turned``, each worker begins at another place.
+    """
+
+    def __init__(self, data: str, share: bool, noise: bool, turned: bool) -> None:
+        self.files = Files(data, sleep=0, spin=0, size=1000)
+        self.share, self.noise, self.turned = share, noise, turned
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        mine, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        step = workers if self.share else 1
+        numbers = range(mine if self.share else 0, len(self.files), step)
+        if self.turned:
+            half = len(numbers) // workers * mine
+            numbers = [*numbers[half:], *numbers[:half]]  # type: ignore[assignment]
+        for number in numbers:
+            sample, index = self.files[number]
+            yield (torch.rand(10) if self.noise else sample), (0 if self.noise else index)
+
+
+def shared(
+    data: str,
+    share: bool = False,
+    noise: bool = False,
+    turned: bool = False,
+    workers: int = 2,
+    **more: Any,
+) -> DataLoader[Any]:
+    dataset = Shared(data, share, noise, turned)
+    return DataLoader(dataset, batch_size=8, num_workers=workers, **more)
+
+
 class Objects(Dataset[Any]):
     """Objects of an S3 bucket, one GET each; the client is made in each worker."""
 

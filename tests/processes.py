@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, TextIO
+
+import pytest
 
 PATIENCE_S = 120.0
 """For anything that has a sign to wait for: a busy machine is no failure."""
@@ -59,6 +63,32 @@ def completed(*words: object, cwd: Path | None = None) -> subprocess.CompletedPr
         with redirect_stdout(out.stream), redirect_stderr(err.stream):
             code = _exit_code(command)
         return subprocess.CompletedProcess(command, code, out.text(), err.text())
+
+
+def printed(command: str, *more: object, code: int = 0, cwd: Path | None = None) -> str:
+    """Standard output of ``iobench COMMAND MORE --quiet`` in this process.
+
+    ``command`` is split as by a shell. It must end with ``code``, and print no errors.
+    """
+    found = completed(*shlex.split(command), *more, "--quiet", cwd=cwd)
+    assert (found.returncode, found.stderr) == (code, ""), found
+    return found.stdout
+
+
+def document(command: str, *more: object, code: int = 0, cwd: Path | None = None) -> Any:
+    """The JSON document of ``printed``."""
+    return json.loads(
+        printed(command, *more, "--json", code=code, cwd=cwd),
+        parse_constant=lambda text: pytest.fail(f"{text} is not JSON"),
+    )
+
+
+def refused(command: str, *more: object, code: int = 2, cwd: Path | None = None) -> str:
+    """The one line on standard error of a command that ends with ``code`` and prints nothing."""
+    found = completed(*shlex.split(command), *more, cwd=cwd)
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (code, "", 1), found
+    assert found.stderr.startswith("iobench: "), found
+    return found.stderr
 
 
 @dataclass
@@ -144,6 +174,21 @@ class Command:
     def children(self) -> list[int]:
         found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         return [int(number) for number in found.split()]
+
+
+@contextmanager
+def running(
+    command: str, *more: object, folder: Path, before: Callable[[], Any] = lambda: None
+) -> Iterator[Command]:
+    """``iobench COMMAND MORE`` in a process of its own, which ends with the block at the latest.
+
+    ``before`` runs there first.
+    """
+    process = Command((*shlex.split(command), *more), folder / "running", before)
+    try:
+        yield process
+    finally:
+        process.kill()
 
 
 @dataclass

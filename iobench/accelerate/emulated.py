@@ -10,6 +10,10 @@ from .base import Samples, StepTime
 
 _PR_SET_TIMERSLACK = 29
 
+MADE_UP_STEPS, MADE_UP_NS = 2, 250_000_000
+"""The next steps make up for a wake-up that is late by so many steps, or by this long if that is
+more. What goes beyond it is no delay of a sleep: the process stood still, and so did its work."""
+
 
 class EmulatedAccelerator:
     """Busy for ``step_time`` per batch, on average exactly.
@@ -18,6 +22,10 @@ class EmulatedAccelerator:
     that counted as computing (as with a plain sleep), it would make utilization look too good. So
     the delay is measured and subtracted from the next step: over an epoch the emulated accelerator
     is busy for exactly steps x step_time.
+
+    ``lost_ns``: for how long it stood still in the last step, beyond what the next ones make up
+    for, as after SIGSTOP, in a virtual machine that was paused, or while the host swapped. This
+    time passes as it does for everybody: the accelerator was neither busy nor waiting in it.
     """
 
     def __init__(self, spec: AcceleratorSpec) -> None:
@@ -26,6 +34,7 @@ class EmulatedAccelerator:
         self._step_ns = round((spec.step_time or 0.0) * 1e9)
         self._deadline = 0
         self._late = 0
+        self.lost_ns = 0
 
     def start(self) -> None:
         self._deadline = self._late = 0
@@ -40,8 +49,16 @@ class EmulatedAccelerator:
         left = self._deadline - time.monotonic_ns()
         if left > 0:
             time.sleep(left / 1e9)
-        self._late = max(0, time.monotonic_ns() - self._deadline)
+        late = max(0, time.monotonic_ns() - self._deadline)
+        self.lost_ns = beyond(late, busy)
+        self._deadline += self.lost_ns
+        self._late = late - self.lost_ns
         return StepTime(busy, self._late)
+
+
+def beyond(late_ns: int, busy_ns: int) -> int:
+    """By how much a delay after a step of this length exceeds what later steps make up for."""
+    return max(0, late_ns - max(MADE_UP_STEPS * busy_ns, MADE_UP_NS))
 
 
 class NullAccelerator:

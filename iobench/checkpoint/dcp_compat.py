@@ -8,14 +8,9 @@ from typing import Any
 from torch.distributed.checkpoint import _async_process_executor as executor
 from torch.distributed.checkpoint._async_process_executor import _AsyncCheckpointProcess
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
-from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 StorageInfo = _StorageInfo
 """Where a piece of a tensor lies: ``relative_path``, ``offset`` and ``length`` in bytes."""
-
-
-MemoryFormat = _MEM_FORMAT_ENCODING
-"""How a tensor lies in memory, as the metadata states it."""
 
 
 class TracedReader(FileSystemReader):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 from collections import deque
 from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +17,9 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.planner import ReadItem
 
 from ..storage.base import Storage
-from . import dcp_metadata
-from .archive import described
+from . import archive, dcp_metadata
 from .catalog import CheckpointTarget
 from .dcp_compat import StorageInfo, TracedReader
-from .described import Described
 from .files import buffered, file_over
 from .manifest import corrupt
 from .saving import read_errors, uncached_window
@@ -123,11 +120,6 @@ def inspect(
         text = window.bytes(0, window.size)
     try:
         known = dcp_metadata.read(text)
-    except pickle.UnpicklingError:
-        raise corrupt(
-            where,
-            "it would run code, or holds objects that are not metadata; nothing was executed",
-        ) from None
     except ValueError as error:
         raise corrupt(where, str(error)) from None
     places: dict[str, list[StorageInfo]] = {}
@@ -141,7 +133,6 @@ def inspect(
     for name, mine in places.items():
         with read_errors(f"{target.url}/{name}"):
             _look_into(target, name, sorted(mine, key=lambda place: place.offset))
-    known.storage_meta = known.storage_meta or metadata.StorageMeta()
     return Inspected(text, known)
 
 
@@ -156,9 +147,7 @@ def _look_into(target: CheckpointTarget, name: str, places: list[StorageInfo]) -
                 def read(start: int, end: int, begin: int = begin) -> bytes:
                     return window.bytes(begin + start, begin + end)
 
-                found = described(read, place.length, [])
-                if not isinstance(found, Described | int | float | str):
-                    raise ValueError(f"it holds a {type(found).__name__} instead of a tensor")
+                archive.check(read, place.length, [])
 
     turns = min(_MAX_LOOKS, len(places))
     with ThreadPoolExecutor(turns) as threads:

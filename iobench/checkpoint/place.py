@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ..errors import MissingObjectError, TargetRefusedError
 from ..safety import Removal, mount_of, remove_exactly
 from ..storage.base import Entry, Folders, Guarded, Storage, Unfinished
 from ..storage.catalog import exists, innermost, local_root, read_object
+from ..storage.locks.held import Held, delete
 from ..storage.locks.lock import Lease, exclusive
 from ..storage.locks.objects import READERS, is_lock_name
 from ..storage.markers import foreign_name, held_as_seen, put_marker
@@ -69,10 +70,11 @@ def held(storage: Storage, verb: str, *, break_lock: bool = False) -> Iterator[L
         yield lease
 
 
-def remove_step(storage: Storage, folder: str) -> Removal:
+def remove_step(storage: Storage, folder: str, held: Callable[[], None] = lambda: None) -> Removal:
     """Take one checkpoint away: its manifest first, so that half of it is never taken for a whole.
 
-    Only files that writers make. Raises TargetRefusedError where the root is not iobench's,
+    Only files that writers make. ``held`` is called before each deletion, and raises where the
+    place is another process's now. Raises TargetRefusedError where the root is not iobench's,
     StorageError.
     """
     require_marker(storage)
@@ -80,17 +82,22 @@ def remove_step(storage: Storage, folder: str) -> Removal:
     if root is not None and _is_elsewhere(root, folder):
         return Removal(0, 0, [folder], False)
     if exists(storage, f"{folder}/{MANIFEST}"):
-        storage.delete(f"{folder}/{MANIFEST}")
+        delete(storage, f"{folder}/{MANIFEST}", held)
     if root is not None:
         return remove_exactly(
-            root / folder, is_ours, last=(), folders=lambda name: name == "", within=root
+            root / folder,
+            is_ours,
+            last=(),
+            folders=lambda name: name == "",
+            within=root,
+            allowed=held,
         )
     entries = list(storage.list(folder))
     mine = [entry for entry in entries if is_ours(entry.key.removeprefix(f"{folder}/"))]
     for entry in mine:
-        storage.delete(entry.key)
+        delete(storage, entry.key, held)
     if isinstance(storage, Unfinished):
-        storage.discard_unfinished(lambda key: key.startswith(f"{folder}/"))
+        storage.discard_unfinished(lambda key: key.startswith(f"{folder}/"), allowed=held)
     if isinstance(inner := innermost(storage), Folders):
         inner.remove_empty(lambda name: name == folder, folder)
     foreign = _foreign(entries, mine)
@@ -105,7 +112,9 @@ def _is_elsewhere(root: Path, folder: str) -> bool:
         return False
 
 
-def clean(storage: Storage, *, dry_run: bool = False) -> Removal:
+def clean(
+    storage: Storage, *, dry_run: bool = False, held: Callable[[], None] = lambda: None
+) -> Removal:
     """See CheckpointRoot.clean."""
     marker = require_marker(storage)
     entries = [entry for entry in storage.list() if not is_lock_name(entry.key)]
@@ -114,16 +123,20 @@ def clean(storage: Storage, *, dry_run: bool = False) -> Removal:
     if dry_run:
         return _removal(mine, foreign, root_removed=False)
     for folder in sorted({entry.key.partition("/")[0] for entry in mine} - {MARKER}):
-        remove_step(storage, folder)
+        remove_step(storage, folder, held)
     root = local_root(storage)
+    held()
     _remove_empty(storage, root)
     left = [entry.key for entry in storage.list() if _is_mine(entry.key) and entry.key != MARKER]
     if left:
         mine = [entry for entry in mine if entry.key not in {*left, MARKER}]
         return _removal(mine, sorted({*foreign, *left}), root_removed=False)
+    held()
     if root is not None:
         _remove_locks(storage, root)
-    storage.delete(MARKER)
+        storage.delete(MARKER)
+    else:
+        delete(storage, MARKER, held)
     gone = not foreign and bool(marker.get("made_root")) and root is not None and _removed(root)
     return _removal(mine, foreign, root_removed=gone)
 
@@ -136,8 +149,8 @@ def clean_exclusively(
     if dry_run:
         return clean(storage, dry_run=True)
     try:
-        with exclusive(storage, MARKER, verb="clean", break_dead=break_lock):
-            return clean(storage)
+        with exclusive(storage, MARKER, verb="clean", break_dead=break_lock) as lease:
+            return clean(storage, held=Held(lease))
     except MissingObjectError:  # another clean was faster
         require_marker(storage)
         raise

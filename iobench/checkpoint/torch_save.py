@@ -7,17 +7,16 @@ accepted.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO, Any, ClassVar, cast
+from typing import IO, ClassVar, cast
 
 import torch
 
-from .archive import described
+from .archive import check
 from .base import State
 from .behind import Behind
 from .catalog import CheckpointTarget
-from .described import flat
 from .files import buffered, file_over
-from .leaves import kind, leaves, set_values
+from .leaves import SEPARATOR, kind, leaves
 from .saving import Clock, FileWriter, uncached_window, write_file
 
 
@@ -50,35 +49,17 @@ class TorchSave(FileWriter):
             torch.serialization.set_crc32_options(before)
 
     def inspect(self, state: State, target: CheckpointTarget) -> None:
-        wanted = {name: kind(leaf) for name, leaf in leaves(state).items()}
         with uncached_window(target, self.file()) as window:
-            found = flat(described(window.bytes, window.size, list(wanted)))
-        if found != wanted:
-            wrong = min(n for n in wanted.keys() | found.keys() if wanted.get(n) != found.get(n))
-            raise ValueError(
-                f"it holds {found.get(wrong, 'nothing')} for '{wrong}', but "
-                f"the manifest says {wanted.get(wrong, 'nothing')}"
-            )
+            check(window.bytes, window.size, list(leaves(state)))
 
     def read(self, state: State, target: CheckpointTarget) -> None:
         path = target.library_path(self.file())
-        loaded: Any
         if path is not None:
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         else:
-            loaded = torch.load(
-                buffered(target.storage, target.key(self.file())),
-                map_location="cpu",
-                weights_only=True,
-            )
-        found = leaves(loaded)
-        values = {}
-        for name, leaf in leaves(state).items():
-            if isinstance(leaf, torch.Tensor):
-                leaf.copy_(found[name])
-            else:
-                values[name] = found[name]
-        set_values(state, values)
+            file = buffered(target.storage, target.key(self.file()))
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
+        _fill(state, loaded)
 
 
 class TorchSaveBehind(Behind, TorchSave):
@@ -96,3 +77,19 @@ class TorchSaveNoCrc(TorchSave):
 
 def _size(state: State) -> int:
     return sum(leaf.nbytes for leaf in leaves(state).values() if isinstance(leaf, torch.Tensor))
+
+
+def _fill(state: State, loaded: object, prefix: str = "") -> None:
+    """Copy each leaf of what was loaded into the state. Raises ValueError if they don't match."""
+    if not isinstance(loaded, dict) or loaded.keys() != state.keys():
+        raise ValueError(f"it holds other names than the manifest says in '{prefix}'")
+    for key, own in state.items():
+        value, name = loaded[key], f"{prefix}{key}"
+        if isinstance(own, dict):
+            _fill(own, value, name + SEPARATOR)
+        elif kind(value) != kind(own):
+            raise ValueError(f"it holds {kind(value)} for '{name}', the manifest says {kind(own)}")
+        elif isinstance(own, torch.Tensor):
+            own.copy_(value)
+        else:
+            state[key] = value

@@ -11,6 +11,7 @@ from .common import (
     add_origin,
     add_overrides,
     add_results,
+    add_tags,
     parse_share,
     parse_time,
     whole_number,
@@ -33,6 +34,9 @@ EXAMPLES = """examples:
 A is the baseline, B the candidate. A turn is one repetition of each, with the same seed; the order
 is A B, B A, A B, ... After 4, 6, 8, ... turns a sequential test looks whether the difference is
 told. It calls equal sides different in at most 5 % of comparisons, however often it looks.
+
+Code that the record of a run names is not run before it is named again, as by
+--set loader.factory=MODULE:FUNCTION or --set accelerator.model=MODULE:CLASS.
 
 exit status: 0 ok, 1 failed, 2 usage, 3 a side is INVALID, 130 interrupted; with --fail-on 4 if B is
 worse, and as --if-untold says where nothing is told or a side is INVALID
@@ -119,6 +123,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         f"or {SEED})",
     )
     add_results(parser, "for the directory of the comparison")
+    add_tags(parser)
     add_break_lock(parser)
 
 

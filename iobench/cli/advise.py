@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .common import add_break_lock, add_origin, add_overrides, add_results
+from .common import add_break_lock, add_origin, add_overrides, add_results, add_tags
 from .verbs import DOCUMENTS, Verb
 
 EXAMPLES = """examples:
@@ -69,8 +69,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "three turns)",
     )
     add_results(tried, "for the new run directory")
+    add_tags(tried)
     add_break_lock(parser)
-    add_overrides(parser, "storage.endpoint=http://127.0.0.1:9000, for data at a URL")
+    add_overrides(
+        parser,
+        "storage.endpoint=http://127.0.0.1:9000, for data at a URL; or "
+        "accelerator.model=MODULE:CLASS, where the run's record names code",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,6 +96,7 @@ def _recommend(args: argparse.Namespace) -> int:
 
     for flag, given in (
         ("--data", args.data),
+        ("--tag", args.tags),
         ("--origin", args.origin),
         ("--budget", args.budget),
         ("--set", args.overrides),
@@ -154,6 +160,7 @@ def _confirm(args: argparse.Namespace) -> int:
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
     from ..schema.base import apply_overrides
+    from ..schema.code import code_in, code_of
     from ..schema.record import load_training
     from ..schema.sweep import SWEEP_FILE
     from .common import parse_time
@@ -176,11 +183,17 @@ def _confirm(args: argparse.Namespace) -> int:
             f"there is nothing to confirm: {NOTHING}",
             remedy=remedy or f"its advice is in: iobench report {directory}",
         )
-    given = apply_overrides({}, args.overrides)
-    if other := [key for key in given if key != "storage"]:
+    given, code = apply_overrides({}, args.overrides), code_in(args.overrides)
+    named = code_of(earlier.job.workload.model_dump(mode="json"))
+    keys = [text.partition("=")[0].strip() for text in args.overrides]
+    if other := [
+        key
+        for key in keys
+        if key.partition(".")[0] != "storage" and not (key in code and named.get(key) == code[key])
+    ]:
         raise UsageError(
-            f"'{other[0]}' can't be changed when advice is confirmed: only keys of 'storage' can "
-            "be given again",
+            f"'{other[0]}' can't be changed when advice is confirmed: only keys of 'storage', and "
+            "what the run names as code, can be given again",
             remedy="leave it out, or run the workload with that setting and --confirm",
         )
     storage = given.get("storage")
@@ -189,6 +202,7 @@ def _confirm(args: argparse.Namespace) -> int:
         data=args.data,
         origin=args.origin,
         storage=storage if isinstance(storage, dict) else None,
+        code=code,
         repetitions=1,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)

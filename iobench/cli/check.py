@@ -7,7 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from .common import add_accelerators, add_overrides, add_results, duration
+from .common import add_accelerators, add_overrides, add_results, add_tags, duration
 from .live import Live
 from .terminal import note
 from .verbs import DOCUMENTS, Verb
@@ -48,11 +48,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: {_BUDGET})",
     )
     parser.add_argument(
+        "--size",
+        metavar="SIZE",
+        help="total bytes of the data to generate, e.g. 20GiB (default: what the time allows, and "
+        "at most 20 %% of the free space)",
+    )
+    parser.add_argument(
         "--keep-data",
         action="store_true",
         help="keep the generated data, and print where it is",
     )
     add_results(parser, "for the run directory")
+    add_tags(parser)
     add_overrides(parser, "loader.workers=8")
 
 
@@ -68,9 +75,18 @@ class _Told(Live):
 
 
 def run(args: argparse.Namespace) -> int:
+    from shlex import quote
+
     from ..errors import UsageError
-    from ..runner.checking.data import GENERATE_SHARE, MIN_BUDGET_S, find_place, provided
+    from ..runner.checking.data import (
+        GENERATE_SHARE,
+        MIN_BUDGET_S,
+        find_place,
+        left_behind,
+        provided,
+    )
     from ..runner.plan import check_asked
+    from ..units import format_bytes, parse_size
     from .terminal import say
 
     began = time.monotonic()
@@ -78,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--budget {args.budget_s:g}s is too short", remedy=f"give at least {MIN_BUDGET_S:g}s"
         )
+    size_bytes = None if args.size is None else parse_size(args.size)
     place = find_place(args.url, args.workload, args.overrides)
     check_asked(place.workload, accelerators=args.accelerators, repetitions=1)
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, the data is removed.
@@ -85,6 +102,9 @@ def run(args: argparse.Namespace) -> int:
     told = _Told(quiet=args.quiet)
     generating_s = GENERATE_SHARE * args.budget_s
     told.note(_announcement(args, place, generating_s))
+    for folder, nbytes in left_behind(place):
+        what = f"a check that was killed has left {format_bytes(nbytes)}"
+        told.note(f"{what}: iobench clean {quote(folder)}")
     try:
         with provided(
             place,
@@ -92,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
             seconds=generating_s,
             keep=args.keep_data,
             tell=told,
+            size_bytes=size_bytes,
         ) as data:
             ends_s = began + args.budget_s - data.removal_s
             code = _measure(args, place, data.url, ends_s, told)
@@ -111,10 +132,11 @@ def _announcement(args: argparse.Namespace, place: Place, generating_s: float) -
     if place.found:
         return f"check of the dataset at {place.url} by {what}: {budget} to measure"
     rest = format_duration(args.budget_s - generating_s)
+    end = "" if args.keep_data else " and to remove the data"
+    size = f"at most {SPACE_SHARE:.0%} of the free space" if args.size is None else args.size
     return (
         f"check of {place.url} by {what} within {budget}: at most {format_duration(generating_s)} "
-        f"to generate data (at most {SPACE_SHARE:.0%} of the free space), the other {rest} to "
-        f"measure{'' if args.keep_data else ' and to remove the data'}"
+        f"to generate data ({size}), the other {rest} to measure{end}"
     )
 
 
@@ -122,8 +144,8 @@ def _measure(args: argparse.Namespace, place: Place, url: str, ends_s: float, to
     """Run the workload on the dataset at ``url`` until about ``ends_s``, and print the report."""
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
-    from ..runner.fit import Budget
     from ..runner.plan import make_plan
+    from ..runner.timing import Budget
     from .outcome import finish
     from .telling import RunTold
 
@@ -151,7 +173,8 @@ VERB = Verb(
         "Generate a dataset below DIR that fits the time and the space, measure the storage and "
         "run the workload on it, print the verdict, and remove the data. A dataset that lies in "
         "DIR already is read as it is, and never removed. Nothing else in DIR is touched. The "
-        "size is found by generating a little first. At most 20 % of the free space is used. "
+        "size is found by generating a little first. At most 20 % of the free space is used, "
+        "unless --size says how much. "
         "Ctrl-C removes what was generated, and keeps what was measured."
     ),
     examples=EXAMPLES,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from .common import (
     add_break_lock,
     add_overrides,
-    add_renamed,
     add_results,
+    add_tags,
+    duration,
     number,
     parse_rate,
     parse_share,
@@ -87,7 +88,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of saves, and of restores (default: 10)",
     )
-    add_renamed(parser, "--count", "--repeat", dest="count", type=whole_number)
+    parser.add_argument(
+        "--budget",
+        type=duration,
+        metavar="TIME",
+        help="time for the whole study: at most --repeat saves and restores, as many of both as "
+        "there is time for, and one of each at least",
+    )
     parser.add_argument(
         "--keep-data", action="store_true", help="keep the last checkpoint in the target"
     )
@@ -123,7 +130,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="USD",
         help="price of one accelerator for one hour",
     )
-    add_renamed(parser, "--price", "--accelerator-price-per-hour", dest="price", type=number)
     meaning.add_argument(
         "--samples-per-s",
         type=number,
@@ -156,6 +162,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with status 4 if this holds, e.g. 'blocked_s>5'; repeatable",
     )
     add_results(parser, "for run directories")
+    add_tags(parser)
     add_break_lock(parser)
     many = add_many_hosts(parser, ranks=False)
     many.add_argument(
@@ -189,12 +196,11 @@ HOSTS = {
 }
 
 
-def add_hosts(parser: argparse._ActionsContainer, *, hidden: bool = False) -> None:
+def add_hosts(parser: argparse._ActionsContainer) -> None:
     """Add the flags that say how many hosts share the storage, and what it can do."""
     for flag, (metavar, text) in HOSTS.items():
         kind = whole_number if metavar == "N" else str
-        shown = argparse.SUPPRESS if hidden else text
-        parser.add_argument(flag, type=kind, metavar=metavar, help=shown)
+        parser.add_argument(flag, type=kind, metavar=metavar, help=text)
 
 
 def asked_hosts(args: argparse.Namespace) -> dict[str, float | None]:
@@ -227,6 +233,7 @@ def run(args: argparse.Namespace) -> int:
     from ..checkpoint.base import asynchronous_version
     from ..runner.checkpoint import run_study
     from ..runner.checkpoint_plan import make_study_plan
+    from ..runner.timing import Budget
     from ..schema.base import apply_overrides, build
     from ..schema.checkpoint import CheckpointSpec
     from .live import Live
@@ -263,6 +270,9 @@ def run(args: argparse.Namespace) -> int:
                 break_lock=args.break_lock,
                 progress=live,
                 ranks=ranks,
+                budget=None
+                if args.budget is None
+                else Budget(seconds=args.budget, ends_s=args.began_s + args.budget),
             )
         finally:
             live.close()

@@ -16,8 +16,8 @@ EXAMPLES = """examples:
 """
 
 
-def _add(parser: argparse.ArgumentParser, *, hidden: bool) -> None:
-    """Add the flags of a model's plan; ``hidden`` leaves them out of --help."""
+def _add(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a model's plan."""
     texts = {
         "--to": ("DIR", "directory or URL for the checkpoints, to check its free space"),
         "--scale": ("SHARE", "share of the model's bytes, e.g. 1/64 (default: 1)"),
@@ -32,24 +32,20 @@ def _add(parser: argparse.ArgumentParser, *, hidden: bool) -> None:
         ),
     }
     for flag, (metavar, text) in texts.items():
-        parser.add_argument(flag, metavar=metavar, help=argparse.SUPPRESS if hidden else text)
+        parser.add_argument(flag, metavar=metavar, help=text)
     parser.add_argument(
         "--ranks",
         type=whole_number,
         metavar="N",
-        help=argparse.SUPPRESS
-        if hidden
-        else "number of ranks that share the state (default: as published)",
+        help="number of ranks that share the state (default: as published)",
     )
     parser.add_argument(
         "--stall-budget",
         action="append",
         metavar="SHARE",
-        help=argparse.SUPPRESS
-        if hidden
-        else "largest share of the time that saves may take; repeatable (default: 1%% and 5%%)",
+        help="largest share of the time that saves may take; repeatable (default: 1%% and 5%%)",
     )
-    add_hosts(parser, hidden=hidden)
+    add_hosts(parser)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,12 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="accelerators in the real training, for its failure rate (default: as published)",
     )
-    _add(parser, hidden=False)
-
-
-def hide_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the same flags, hidden, for ``iobench plan MODEL``, the old spelling of this verb."""
-    _add(parser, hidden=True)
+    _add(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -29,11 +29,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be removed, but remove nothing"
     )
-    parser.add_argument(
-        "--yes",
-        action="store_true",
-        help="accepted for scripts and without effect: iobench never asks",
-    )
     add_break_lock(parser)
 
 

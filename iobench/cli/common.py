@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..report.media import helps
@@ -43,62 +43,12 @@ def add_common(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="write the document to this file instead of stdout; an existing file is replaced",
+        help="write the document to this file instead of stdout; an existing file is replaced, "
+        "unless it is a link or a part of a dataset, of checkpoints or of a record",
     )
     group.add_argument("-q", "--quiet", action="store_true", help="show no progress on stderr")
     add_logging(group)
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
-
-
-_renamed: set[str] = set()
-"""Old spellings about which this process has warned."""
-
-
-class Renamed(argparse.Action):
-    """The old spelling of a flag: it works, is not in --help, and causes one warning."""
-
-    def __init__(self, *args: object, new: str, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-        self.new = new
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        warn_renamed(str(option_string), self.new)
-        setattr(namespace, self.dest, values)
-
-
-def add_renamed(
-    parser: argparse.ArgumentParser,
-    old: str,
-    new: str,
-    *,
-    dest: str,
-    type: Callable[[str], object] = str,
-) -> None:
-    """Add ``old`` as a hidden spelling of the flag ``new``, which stores to ``dest``."""
-    parser.add_argument(
-        old,
-        action=Renamed,
-        new=new,
-        dest=dest,
-        type=type,
-        default=argparse.SUPPRESS,
-        help=argparse.SUPPRESS,
-    )
-
-
-def warn_renamed(old: str, new: str) -> None:
-    """Warn on stderr that an old spelling has a new name, once in each process."""
-    from .terminal import warn
-
-    if old not in _renamed:
-        _renamed.add(old)
-        warn(f"{old} is now called {new}; the next minor version will not accept the old name")
 
 
 def duration(text: str) -> float:
@@ -134,6 +84,19 @@ def add_results(parser: argparse._ActionsContainer, what: str) -> None:
     )
 
 
+def add_tags(parser: argparse._ActionsContainer) -> None:
+    """Add ``--tag``, for verbs that record runs."""
+    parser.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        dest="tags",
+        metavar="KEY=VALUE",
+        help="a label of the run for its record, its reports, CSV and OpenMetrics, e.g. box=nfs-b; "
+        "repeatable",
+    )
+
+
 def add_calibration(parser: argparse.ArgumentParser, default: str, what: str) -> None:
     """Add ``--calibration``, the time to measure each ceiling."""
     parser.add_argument(
@@ -144,7 +107,6 @@ def add_calibration(parser: argparse.ArgumentParser, default: str, what: str) ->
         metavar="TIME",
         help=f"{what} (default: {default})",
     )
-    add_renamed(parser, "--calibration-s", "--calibration", dest="calibration_s", type=duration)
 
 
 def check_measuring(args: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import add_renamed, number, parse_time, whole_number
+from .common import number, parse_time, whole_number
 from .earlier import add_history, earlier_runs
 from .pricing import instances_of, parts_of, prices_by_type
 from .verbs import DOCUMENTS, Verb
@@ -22,7 +22,7 @@ EXAMPLES = """examples:
   iobench cost results/<run> --instance g5.2xlarge --host-spot-price-per-hour 0.45 \
 --interruptions-per-hour 0.05 --interval 10m
   iobench cost results/<run> --instance p5.48xlarge --hosts 4 --efficiency 0.9 --epochs 90 \
---samples 1281167 --deadline 24h --budget 5000
+--samples 1281167 --deadline 24h --max-cost 5000
   iobench cost results/<run> results/<run> --instance g5.xlarge --instance g5.2xlarge \
 --host-spot-price-per-hour g5.xlarge=0.40,g5.2xlarge=0.45
   iobench cost results/<run> results/<run> --instance 4xg5.2xlarge --instance p4d.24xlarge \
@@ -75,8 +75,6 @@ def _add_prices(parser: argparse.ArgumentParser) -> None:
             help=f"price of one host for one hour, {how}; with several types of instances: "
             "TYPE=USD,TYPE=USD",
         )
-    add_renamed(parser, "--price", "--host-price-per-hour", dest="price", type=prices_by_type)
-    add_renamed(parser, "--spot", "--host-spot-price-per-hour", dest="spot", type=prices_by_type)
     group.add_argument(
         "--prices",
         type=Path,
@@ -134,7 +132,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         help="time limit for the job, e.g. 24h, or the date of its end, e.g. 2027-01-31T18:00 in "
         "this host's time zone",
     )
-    group.add_argument("--budget", type=number, metavar="USD", help="largest cost of the job")
+    group.add_argument("--max-cost", type=number, metavar="USD", help="largest cost of the job")
 
 
 def _add_losses(parser: argparse.ArgumentParser) -> None:
@@ -168,10 +166,6 @@ def _add_losses(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="time to restart after an interruption, without the restore (default: 5m)",
     )
-    add_renamed(
-        parser, "--interruptions", "--interruptions-per-hour", dest="interruptions", type=number
-    )
-    add_renamed(parser, "--checkpoint-every", "--interval", dest="checkpoint_every")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -241,7 +235,7 @@ def _terms(args: argparse.Namespace) -> Terms:
         epochs=args.epochs,
         samples=args.samples,
         deadline_s=_deadline(args.deadline),
-        budget_usd=args.budget,
+        budget_usd=args.max_cost,
         interruptions_per_hour=args.interruptions,
         schedule=Schedule(
             every_s=every or 3600.0,
@@ -305,8 +299,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--efficiency must be more than 0 and at most 1, but is {args.efficiency:g}"
         )
-    if args.budget is not None and not args.budget > 0:
-        raise UsageError(f"--budget must be more than 0 USD, but is {args.budget:g}")
+    if args.max_cost is not None and not args.max_cost > 0:
+        raise UsageError(f"--max-cost must be more than 0 USD, but is {args.max_cost:g}")
     if args.interruptions is not None and not 0 <= args.interruptions <= MAX_INTERRUPTIONS:
         raise UsageError(
             f"--interruptions-per-hour must be 0 to {MAX_INTERRUPTIONS:g}, but is "
@@ -317,8 +311,9 @@ def _check(args: argparse.Namespace) -> None:
 VERB = Verb(
     help="samples per dollar, dollars for a job, dollars lost while accelerators wait",
     description=(
-        "Rank the ways to pay for the work of recorded runs, the cheapest first. Nothing is "
-        "measured, and no price is looked up over a network."
+        "Rank the ways to pay for the work of recorded runs: the cheapest first, and last what "
+        "misses --deadline or --max-cost. Nothing is measured, and no price is looked up over a "
+        "network."
     ),
     examples=EXAMPLES,
     arguments=arguments,

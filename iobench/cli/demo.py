@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .common import add_calibration, add_results, whole_number
+from .common import add_calibration, add_results, add_tags, duration, whole_number
 from .terminal import note
 from .verbs import DOCUMENTS, Verb
 
@@ -22,6 +22,7 @@ EXAMPLES = """examples:
   iobench demo --s3
 """
 _LOCAL = "demo-data"
+_REPEAT, _CALIBRATION = 4, "2s"
 _KNOCKOUTS = "12s"
 """Enough for three rounds, and the demo stays short."""
 
@@ -40,12 +41,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "-n",
         "--repeat",
         type=whole_number,
-        default=4,
         metavar="N",
-        help="number of repetitions (default: 4)",
+        help=f"number of repetitions (default: {_REPEAT}, or what --budget has time for)",
     )
-    add_calibration(parser, "2s", "time to measure each ceiling")
+    add_calibration(parser, _CALIBRATION, "time to measure each ceiling")
+    parser.set_defaults(calibration_s=None)
+    parser.add_argument(
+        "--budget",
+        type=duration,
+        metavar="TIME",
+        help="time for the run, beside the generation of the data",
+    )
     add_results(parser, "for the run directory")
+    add_tags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,19 +89,17 @@ def _run_commands(args: argparse.Namespace, place: str, *, generate: bool) -> in
             done = main([*words, *common])
         if done:
             return done
-    words = [
-        "run",
-        "demo",
-        "--data",
-        place,
-        "--repeat",
-        str(args.repeat),
-        "--results",
-        str(args.results),
-        "--knockouts",
-        _KNOCKOUTS,
-    ]
-    words += ["--calibration", f"{args.calibration_s:g}s"] if args.calibration_s != 3.0 else []
+    words = ["run", "demo", "--data", place, "--results", str(args.results)]
+    repeat, calibration_s = args.repeat, args.calibration_s
+    if args.budget is not None:
+        words += ["--budget", f"{args.budget:g}s"]
+    else:
+        words += ["--knockouts", _KNOCKOUTS]
+        repeat = _REPEAT if repeat is None else repeat
+        calibration_s = duration(_CALIBRATION) if calibration_s is None else calibration_s
+    words += ["--repeat", str(repeat)] if repeat is not None else []
+    words += ["--calibration", f"{calibration_s:g}s"] if calibration_s is not None else []
+    words += [word for tag in args.tags for word in ("--tag", tag)]
     note(f"$ iobench {shlex.join(words)}", quiet=args.quiet)
     return main([*words, *common, "--format", args.format])
 

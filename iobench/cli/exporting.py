@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UsageError
-from ..report.media import Kind, refusal
+from ..report.media import MEDIA, Kind, refusal
 from ..schema.record import EVENTS_FILE, RunRecord, TrainingRecord
 from .terminal import show_data, show_json, show_pieces
 
@@ -16,6 +17,18 @@ def check_kind(form: str, kind: Kind, directory: Path, *, remedy: str = "") -> N
     if why:
         other = "use another --format; --help has them all"
         raise UsageError(f"{why}: {directory}", remedy=remedy or other)
+
+
+def export_all(form: str, docs: Sequence[RunRecord], directory: Path) -> None:
+    """Print several records in the format ``form``, which can hold them."""
+    if not MEDIA[form].several:
+        remedy = "name one run directory"
+        raise UsageError(f"--format {form} shows one run", remedy=remedy)
+    for doc in docs:
+        check_kind(form, doc.job.kind, directory)
+    from ..report.export_openmetrics import openmetrics
+
+    show_data(openmetrics(*docs))
 
 
 def export(form: str, doc: RunRecord, directory: Path) -> None:

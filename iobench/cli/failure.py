@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -11,6 +12,18 @@ from ..text import MAX_SHOWN, printable
 from .terminal import warn
 
 _LOGS = 100
+
+NEEDED = {
+    name: name
+    for name in (
+        *("crc32c", "fsspec", "lz4", "numpy", "psutil", "pyarrow", "pydantic", "simplejpeg"),
+        *("torch", "xxhash", "zstandard"),
+    )
+} | {"yaml": "pyyaml"}
+"""What iobench can't do without: packages by the names of their modules."""
+
+SHARED_MEMORY = "/dev/shm"
+"""Where processes share memory and locks (shm_overview(7), sem_overview(7))."""
 
 
 def report_error(error: BaseException, *, debug: bool, verb: str = "") -> int:
@@ -52,12 +65,45 @@ def _known(error: BaseException) -> IobenchError | None:
             f"a name cannot be written in this locale's encoding ({error.encoding})",
             remedy="set LC_ALL=C.UTF-8",
         )
+    if isinstance(error, ModuleNotFoundError):
+        package = NEEDED.get((error.name or "").partition(".")[0])
+        if package is None:
+            return None
+        return IobenchError(
+            f"{package} is not installed in this Python ({sys.executable}), and iobench needs it",
+            remedy=f"install it: pip install {package}",
+        )
+    if isinstance(error, OSError) and _is_of_shared_memory(error):
+        return IobenchError(
+            f"{SHARED_MEMORY}, where processes share memory and locks, can't be written: "
+            f"{error.strerror}",
+            remedy="mount it so that it can be (docker run --shm-size, or in Kubernetes an "
+            f"emptyDir of medium Memory at {SHARED_MEMORY})",
+        )
     if isinstance(error, OSError):
         where = f" ({os.fsdecode(error.filename)})" if _is_path(error.filename) else ""
         return IobenchError(
             f"{error.strerror or error}{where}", remedy="use --debug for the traceback"
         )
     return None
+
+
+def _is_of_shared_memory(error: OSError) -> bool:
+    """Whether it is about ``SHARED_MEMORY``, which the C library does not name, and which is so."""
+    name = os.fsdecode(error.filename) if _is_path(error.filename) else ""
+    return (
+        error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT)
+        and (not name or name.startswith(f"{SHARED_MEMORY}/"))
+        and not _is_writable(SHARED_MEMORY)
+    )
+
+
+def _is_writable(folder: str) -> bool:
+    try:
+        read_only = bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+    return not read_only and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _is_path(name: object) -> bool:

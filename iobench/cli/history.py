@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.collect import collect
     from ..analyse.compare.history import history
-    from ..analyse.compare.identity import place, workload_of
+    from ..analyse.compare.identity import place, settings_of, workload_of
     from ..analyse.compare.runs import question, usable
     from ..errors import UnknownNameError, UsageError
     from ..report.history import document, sections
@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
         if why:
             left_out.append(why)
         else:
-            groups.setdefault((*question(doc), *place(doc)), []).append(doc)
+            settings = (f"{key}={value}" for key, value in sorted(settings_of(doc).items()))
+            facts = dict.fromkeys((*question(doc), *place(doc), *settings))
+            groups.setdefault(tuple(facts), []).append(doc)
     shown, metrics = [], set()
     titles = _titles(groups)
     for asked, runs in groups.items():
@@ -117,8 +119,8 @@ VERB = Verb(
     help="one workload over time: trend, when it changed, and what else changed then",
     description=(
         "Show all runs of a workload, oldest first, and where their level changed. The value of a "
-        "run is the median of its repetitions. Runs on another machine or storage, and runs that "
-        "demand something else of the storage, are shown separately. A change is told if at least "
+        "run is the median of its repetitions. Runs on another machine or storage, and runs with "
+        "other settings, are shown separately. A change is told if at least "
         "two runs show it and 8 runs or more are there."
     ),
     examples=EXAMPLES,

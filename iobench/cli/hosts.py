@@ -78,8 +78,7 @@ def printed_lines(args: argparse.Namespace) -> bool:
         return False
     lines = start_lines(parse_hosts(args.hosts), _without(args.command_line[1:]))
     for engine, line in lines.items():
-        where = " (enter it on each host)" if engine == "torchrun" else ""
-        show_data(f"# {engine}{where}\n{line}\n")
+        show_data(f"# {engine}\n{line}\n")
     return True
 
 
@@ -152,7 +151,7 @@ def take_part(meeting: Meeting, plan: Plan, mixed: Mixed | None, args: argparse.
     """Serve the run as a host that is not its controller; return the exit code."""
     from ..runner.hosts.job import serve
 
-    serve(meeting, plan, mixed, Path(args.results), tuple(args.command_line))
+    serve(meeting, plan, mixed, Path(args.results), tuple(args.command_line), args.rules)
     tell_end(meeting, args)
     return 0
 

@@ -24,6 +24,8 @@ KINDS = (
     "instances",
 )
 
+UNKNOWN = "price unknown"
+
 SCHEMAS = ("run", "ab", "sweep")
 """The documents of ``schema.published``, which is imported only if one is asked for."""
 
@@ -39,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..text import printable
-    from .terminal import columns, say, show_json
+    from .terminal import columns, note, say, show_json
 
     if args.schema:
         return _schema(args)
@@ -65,6 +67,14 @@ def run(args: argparse.Namespace) -> int:
                 text, room, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
             ):
                 say(line)
+    if args.kind == "instances":
+        entries = found[args.kind]
+        missing = sum(summary.endswith(UNKNOWN) for summary in entries.values())
+        note(
+            f"{missing} of {len(entries)} have no price, because no public list that was read has "
+            "one: give yours with --host-price-per-hour, or a list of prices with cost --prices",
+            quiet=args.quiet,
+        )
     return 0
 
 
@@ -117,9 +127,7 @@ def _instance(found: Any) -> str:
         f", network {found.network_baseline_gbps:g} Gbit/s" if found.network_baseline_gbps else ""
     )
     local = f", {found.nvme_gb:g} GB local" if found.nvme_gb else ""
-    price = (
-        f"{found.usd_per_hour:g} USD/h ({found.priced})" if found.usd_per_hour else "price unknown"
-    )
+    price = f"{found.usd_per_hour:g} USD/h ({found.priced})" if found.usd_per_hour else UNKNOWN
     return (
         f"{holds}{counted(found.cores, 'core')}, {found.memory_gib:g} GiB{network}{local}: {price}"
     )

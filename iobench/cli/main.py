@@ -17,13 +17,14 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ..errors import nearest
+from ..errors import InterruptedRun, nearest
 from ..text import MAX_SHOWN, printable
 from .common import add_common
 from .failure import report_error
 from .logs import logging_to
 from .output import COMMAND, output_to
 from .streams import survive_closed_readers
+from .tagging import tagged
 from .terminal import prepare_streams, warn
 from .verbs import VERBS, load_verbs, one_word
 
@@ -116,7 +117,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.began_s = began
         COMMAND.set(("iobench", *words))
         args.json = args.format == "json"
-        with logging_to(args.log_level, args.log_file), output_to(args.output):
+        given_tags = getattr(args, "tags", ())
+        with (
+            logging_to(args.log_level, args.log_file),
+            output_to(args.output),
+            tagged(given_tags),
+        ):
             code = int(args.run(args))
             sys.stdout.flush()  # if standard output is on a full disk, this fails
         return code
@@ -126,6 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         warn("interrupted")
         return 130
     except Exception as error:
+        if isinstance(error, InterruptedRun):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         return report_error(error, debug="--debug" in words, verb=_verb(words))
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from ..analyse.verdict.thresholds import violations
 from ..documents import write_whole
-from ..errors import IobenchError, UsageError
+from ..errors import IobenchError
 from ..report.media import is_export
 from ..report.page.whole import page
 from ..report.record import sections
 from ..report.sections import Section
 from ..report.several import several_sections
 from ..schema.record import EVENTS_FILE, SAMPLES_FILE, RunRecord, TrainingRecord
-from .exporting import export
+from .exporting import export, export_all
 from .printing import print_report
 from .terminal import say, warn
 
@@ -46,11 +46,12 @@ def finish(
 
 def finish_all(runs: Sequence[tuple[RunRecord, Path]], *, kind: str, fail_on: Sequence[str]) -> int:
     """Print several runs as one document, and return the exit code of the worst of them."""
+    docs = [doc for doc, _ in runs]
     if is_export(kind):
-        raise UsageError(f"--format {kind} shows one run", remedy="name one run directory")
+        export_all(kind, docs, runs[0][1])
+        return _code(docs, fail_on)
     paged = kind == "html"
     shown = [(doc, _page_sections(doc, place) if paged else sections(doc)) for doc, place in runs]
-    docs = [doc for doc, _ in runs]
     print_report(kind, docs, several_sections(shown))
     return _code(docs, fail_on)
 

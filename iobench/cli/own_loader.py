@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import secrets
+import shlex
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
+
+from .hosts import launched
 
 if TYPE_CHECKING:
     from ..runner.plan import Plan
@@ -79,6 +84,44 @@ def loader_overrides(args: argparse.Namespace) -> list[str]:
     if sizes:
         found.append(f"loader.samples_per_batch={sizes[-1]}")
     return found
+
+
+def scan_first(args: argparse.Namespace) -> None:
+    """Scan a directory that is no dataset of iobench, so that ``--loader`` can read it as it is.
+
+    The manifest is saved below the directory for results, and ``args`` name it and the data. Hosts
+    that work together need a manifest that all of them see, so there nothing is scanned. Raises
+    what ``iobench scan`` raises.
+    """
+    from ..schema.manifest import MANIFEST, MARKER
+    from ..storage import is_local
+
+    if args.loader is None or args.origin is not None or not is_local(args.data):
+        return
+    place = Path(args.data)
+    known = any((place / name).exists() for name in (MANIFEST, MARKER))
+    if known or not place.is_dir() or args.hosts is not None or launched(args) is not None:
+        return
+    from datetime import UTC, datetime
+
+    from ..scan import save, scan
+    from ..storage import open_storage
+    from ..units import counted
+    from .live import progress_bar
+    from .terminal import note
+
+    with progress_bar("scanning", quiet=args.quiet) as tell:
+        report = scan(open_storage(args.data), progress=tell)
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    name = f"{report.manifest.spec.name}-{stamp}-{secrets.token_hex(2)}.yaml"
+    folder = save(report, Path(args.results) / "scanned" / name)
+    samples = counted(report.manifest.sample_count, "sample")
+    note(
+        f"scanned {args.data}: {samples}. Without a scan next time: --data "
+        f"{shlex.quote(str(folder))} --origin {shlex.quote(args.data)}",
+        quiet=args.quiet,
+    )
+    args.data, args.origin = str(folder), args.data
 
 
 def tell_headspace(plan: Plan, args: argparse.Namespace) -> int:

@@ -44,7 +44,7 @@ class Slow:
 class Now:
     """Figures of the last seconds; None where they are not known.
 
-    ``idle_s``: how long no rank has ended a step.
+    ``steps``: of each rank, on average. ``idle_s``: how long no rank has ended a step.
     """
 
     steps: int = 0
@@ -103,7 +103,7 @@ class Pace:
         wall, read = int(change[:, WALL_NS].sum()), int(change[:, BYTES].sum())
         busy, ever = (int(latest.counts[:, column].sum()) for column in (BUSY_NS, BYTES))
         return Now(
-            steps=latest.steps,
+            steps=latest.steps // max(1, len(latest.counts)),
             # A reader without storage reads no bytes, and a null accelerator is never busy.
             bytes_per_s=read / took if ever and took >= HISTORY_S / 2 else None,
             utilization=min(1.0, change[:, BUSY_NS].sum() / wall) if wall > 0 and busy else None,

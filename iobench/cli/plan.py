@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .checkpoint_plan import hide_model_arguments, show_plan
-from .common import add_origin, add_overrides, warn_renamed, whole_number
+from .common import add_origin, add_overrides, whole_number
 from .verbs import PAGES, Verb
 
 EXAMPLES = """examples:
@@ -45,38 +44,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of repetitions (default: 6)",
     )
-    # Plans of a model belong to "checkpoint plan"; old command lines still work.
-    hide_model_arguments(parser)
     add_overrides(parser, "loader.workers=8")
-
-
-_OF_A_RUN = ("data", "origin", "probe", "overrides")
-_OF_A_CHECKPOINT = ("to", "ranks", "scale", "mtbf", "interval", "stall_budget")
 
 
 def run(args: argparse.Namespace) -> int:
     from ..checkpoint.models import MODELS
-    from ..errors import UnknownNameError, UsageError, nearest
-
-    if args.workload in MODELS:
-        _refuse(args, _OF_A_RUN, "a model's checkpoint")
-        warn_renamed("iobench plan MODEL", "iobench checkpoint plan MODEL")
-        return show_plan(args, args.workload)
+    from ..errors import UsageError
     from ..report.plan import sections
     from ..runner.plan import describe_plan
-    from ..schema.base import known_specs
     from ..schema.workload import load_workload
     from .printing import print_report
 
-    try:
-        workload = load_workload(args.workload, args.overrides)
-    except UnknownNameError:
-        if not nearest(args.workload, MODELS):
-            raise
-        raise UnknownNameError(
-            "workload or model", args.workload, {*known_specs("workload"), *MODELS}
-        ) from None
-    _refuse(args, _OF_A_CHECKPOINT, "a workload")
+    if args.workload in MODELS:
+        raise UsageError(
+            f"{args.workload} is a model, and no workload",
+            remedy=f"plan its checkpoint: iobench checkpoint plan {args.workload}",
+        )
+    workload = load_workload(args.workload, args.overrides)
     if args.origin and not args.data:
         raise UsageError("--origin can only be used with --data", remedy="add --data DIR")
     accelerators = 1 if args.accelerators is None else args.accelerators
@@ -108,19 +92,6 @@ def run(args: argparse.Namespace) -> int:
         )
     print_report(args.format, plan, sections(plan))
     return 0
-
-
-def _refuse(args: argparse.Namespace, names: tuple[str, ...], what: str) -> None:
-    """Raise UsageError if a flag is given that has no meaning for a plan of ``what``."""
-    from ..errors import UsageError
-
-    for name in names:
-        if getattr(args, name):
-            flag = "--set" if name == "overrides" else f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"{flag} does not apply to the plan of {what} such as {args.workload}",
-                remedy="leave it out, see: iobench plan --help, iobench checkpoint plan --help",
-            )
 
 
 VERB = Verb(

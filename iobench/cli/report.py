@@ -17,6 +17,7 @@ EXAMPLES = """examples:
   iobench report results/<run> --format github >> "$GITHUB_STEP_SUMMARY"
   iobench report results/<run> --format trace -o trace.json     # for ui.perfetto.dev
   iobench report results/<run> results/<run> --html -o report.html
+  iobench report results --format csv -o runs.csv               # all runs below results
   iobench report results/<run> --fail-on 'accelerator_utilization_sustained<0.9' \
 --fail-on 'headroom<1.2'
   iobench report results/<run> --rules mlperf
@@ -30,8 +31,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "directories",
         nargs="+",
         metavar="RUN_DIR",
-        help="directory of a run, or its run.json; of a sweep; or of a comparison in turns "
-        "(iobench ab). Several runs become one document",
+        help="directory of a run, or its run.json; of a sweep; of a comparison in turns "
+        "(iobench ab); or of runs. Several runs become one document",
     )
     parser.add_argument(
         "--fail-on",
@@ -59,10 +60,11 @@ def run(args: argparse.Namespace) -> int:
 
     for expression in args.fail_on:
         parse(expression)  # report a wrong condition before anything is printed
-    if len(args.directories) > 1:
-        runs = [_computed(Path(each), args.rules) for each in args.directories]
+    places = [each for name in args.directories for each in _runs(Path(name))]
+    if len(places) > 1:
+        runs = [_computed(each, args.rules) for each in places]
         return finish_all(runs, kind=args.format, fail_on=args.fail_on)
-    named = Path(args.directories[0])
+    (named,) = places
     if named.name == AB_FILE or (named / AB_FILE).is_file():
         return _comparison(args, named.parent if named.name == AB_FILE else named)
     if named.name == SWEEP_FILE or (named / SWEEP_FILE).is_file():
@@ -70,6 +72,23 @@ def run(args: argparse.Namespace) -> int:
     doc, directory = _computed(named, args.rules)
     check_kind(args.format, doc.job.kind, named)
     return finish(doc, directory, kind=args.format, fail_on=args.fail_on, new=False)
+
+
+def _runs(named: Path) -> list[Path]:
+    """``named``, or the runs below it if it is a directory of runs."""
+    from ..analyse.compare.collect import collect
+    from ..schema.ab import AB_FILE
+    from ..schema.record import RUN_FILE
+    from ..schema.sweep import SWEEP_FILE
+    from .terminal import warn
+
+    one_thing = any((named / file).is_file() for file in (RUN_FILE, SWEEP_FILE, AB_FILE))
+    if one_thing or not named.is_dir() or not any(named.glob(f"*/**/{RUN_FILE}")):
+        return [named]
+    found = collect(named)
+    for why in found.left_out:
+        warn(f"left out: {why}")
+    return sorted(found.runs, key=lambda place: found.runs[place].created)
 
 
 def _computed(named: Path, rules: str | None) -> tuple[RunRecord, Path]:

@@ -13,18 +13,19 @@ from .common import (
     add_origin,
     add_overrides,
     add_results,
+    add_tags,
     check_measuring,
     duration,
     whole_number,
 )
 from .hosts import accelerators_here, add_hosts, come_together, launched, printed_lines, take_part
-from .own_loader import add_own_loader, loader_overrides, tell_headspace
+from .own_loader import add_own_loader, loader_overrides, scan_first, tell_headspace
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
-    from ..runner.fit import Budget, Given
     from ..runner.mixed import Mixed
     from ..runner.plan import Plan
+    from ..runner.timing import Budget, Given
     from ..schema.workload import Workload
 
 _CALIBRATION = "3s"
@@ -94,6 +95,7 @@ def add_measuring(parser: argparse.ArgumentParser, *, repeat: int = 6) -> None:
         "repeatable",
     )
     add_results(parser, "for run directories")
+    add_tags(parser)
     parser.add_argument(
         "--seed",
         type=whole_number,
@@ -161,6 +163,7 @@ def run(args: argparse.Namespace) -> int:
     from ..schema.workload import load_workload
 
     workload = load_workload(args.workload, [*loader_overrides(args), *args.overrides])
+    scan_first(args)
     return measure(workload, args, bound_only=args.headspace)
 
 
@@ -302,7 +305,7 @@ def _check_budget(args: argparse.Namespace, *, bound_only: bool) -> None:
 
 def _budget(args: argparse.Namespace, given: frozenset[Given]) -> Budget | None:
     """The time of the whole run, which began with this process, or with this command in it."""
-    from ..runner.fit import Budget
+    from ..runner.timing import Budget
 
     if args.budget is None:
         return None

@@ -85,9 +85,21 @@ def run(args: argparse.Namespace) -> int:
         say(f"left out, because not data: {counted(len(report.left_out), 'file')} ({shown})")
     say(f"saved {args.save} and {folder}")
     data, origin = shlex.quote(str(folder)), shlex.quote(unwrapped(args.url))
-    say(f"run it:   iobench run WORKLOAD --data {data} --origin {origin}")
+    batch = _batch(header.samples, header.stored_bytes)
+    asked = f"--set reader.crop=null --set batch_size={batch} --set accelerator.step_time=25ms"
+    say(f"run it:   iobench run demo --data {data} --origin {origin} {asked}")
+    say("          with the batch size of your training, and the time that a step of it takes")
     say(f"clone it: iobench generate {shlex.quote(str(args.save))} --to DIR")
     return 0
+
+
+_BATCH, _BATCH_BYTES, _BATCHES = 64, 1 << 30, 20
+
+
+def _batch(samples: int, stored_bytes: int) -> int:
+    """Samples of a batch with which the data can be run, whatever its size is."""
+    fit = _BATCH_BYTES * samples // max(1, stored_bytes)
+    return max(1, min(_BATCH, samples // _BATCHES, fit))
 
 
 def _quantiles(sizes: Any, points: tuple[float, ...]) -> Any:

@@ -9,7 +9,7 @@ from .common import add_overrides, number, whole_number
 from .verbs import PAGES, Verb
 
 if TYPE_CHECKING:
-    from ..analyse.capacity.requirement import Demand
+    from ..analyse.capacity.requirement import Demand, Requirement
     from ..schema.dataset import DatasetSpec
     from ..schema.packing import Layout
 
@@ -19,6 +19,8 @@ EXAMPLES = """examples:
 --dataset-size 20TiB --cache 512GiB
   iobench size unet3d-h100 --accelerators 8 --instance p4d.24xlarge
   iobench size resnet50-h100 --accelerators 8 --from results/<run>
+  iobench size unet3d-h100 resnet50-h100 --accelerators 16 --hosts 2
+  iobench size unet3d-h100 resnet50-h100 --accelerators 16,8 --hosts 2,1 --html -o size.html
   iobench size resnet50-h100 --accelerators 64 --hosts 8 --checkpoint-bytes 105GB \
 --checkpoint-budget 1m --restore-budget 2m --json
   iobench size resnet50-h100 --accelerators 32 --hosts 4 --parameters 25.6M --gradient-precision \
@@ -27,20 +29,26 @@ fp32
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("workload", help="name of a workload (iobench list workloads) or YAML file")
+    parser.add_argument(
+        "workload",
+        nargs="+",
+        help="name of a workload (iobench list workloads) or YAML file; several are trained on one "
+        "storage at the same time, and what they need is added up",
+    )
     parser.add_argument(
         "--accelerators",
-        type=whole_number,
+        type=_numbers,
         required=True,
         metavar="N",
-        help="number of accelerators on all hosts together",
+        help="number of accelerators on all hosts together; of several workloads, that of each, or "
+        "one for each: 16,8",
     )
     parser.add_argument(
         "--hosts",
-        type=whole_number,
-        default=1,
+        type=_numbers,
+        default=(1,),
         metavar="H",
-        help="number of hosts with these accelerators (default: 1)",
+        help="number of hosts with these accelerators, or one for each workload (default: 1)",
     )
     parser.add_argument(
         "--from",
@@ -141,21 +149,105 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser, "reader.access=random")
 
 
+OF_ONE = (
+    "from",
+    "dataset-size",
+    "checkpoint-bytes",
+    "checkpoint-budget",
+    "checkpoint-every",
+    "restore-budget",
+    "gradient-bytes",
+    "parameters",
+    "gradient-precision",
+)
+"""Flags that are about one training, and mean nothing for several."""
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The ``type`` of a number for all workloads, or of one for each: ``16`` or ``16,8``."""
+    return tuple(whole_number(each) for each in text.split(","))
+
+
 def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
+
+    from ..analyse.capacity.together import together
+    from ..report.size import sections
+    from ..report.size_together import together_sections
+    from .printing import print_report
+
+    names = args.workload
+    if len(names) > 1:
+        _refuse_single(args)
+    instance = None
+    if args.instance is not None:
+        from ..schema.instances import find_instance
+
+        instance = find_instance(args.instance)
+    accelerators = _each("--accelerators", args.accelerators, len(names))
+    hosts = _each("--hosts", args.hosts, len(names))
+    found = [
+        _requirement(name, args, accelerators=one, hosts=on)
+        for name, one, on in zip(names, accelerators, hosts, strict=True)
+    ]
+    if len(found) == 1:
+        document: dict[str, object] = {**asdict(found[0]), "instance": instance}
+        print_report(args.format, document, sections(found[0], instance))
+        return 0
+    whole = together(found)
+    document = {
+        "together": asdict(whole),
+        "jobs": [asdict(each) for each in found],
+        "instance": instance,
+    }
+    shown = [(each, sections(each, instance)) for each in found]
+    print_report(args.format, document, together_sections(whole, shown))
+    return 0
+
+
+def _refuse_single(args: argparse.Namespace) -> None:
+    """Raise UsageError for a flag that is about one workload, if several are given."""
+    from ..errors import UsageError
+
+    for flag in OF_ONE:
+        dest = "run_directory" if flag == "from" else flag.replace("-", "_")
+        if getattr(args, dest) is not None:
+            raise UsageError(
+                f"--{flag} is about one workload, but {len(args.workload)} are named",
+                remedy=f"name one workload with --{flag}, and leave it out for several",
+            )
+
+
+def _each(flag: str, numbers: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """The number of each workload. Raises UsageError if there are neither one nor one for each."""
+    from ..errors import UsageError
+
+    if len(numbers) == 1:
+        return numbers * count
+    if len(numbers) != count:
+        workloads = "1 workload" if count == 1 else f"{count} workloads"
+        raise UsageError(
+            f"{flag} has {len(numbers)} numbers for {workloads}",
+            remedy="give one number for all of them, or one for each",
+        )
+    return numbers
+
+
+def _requirement(
+    name: str, args: argparse.Namespace, *, accelerators: int, hosts: int
+) -> Requirement:
+    """What one workload requires. Raises UsageError."""
     from pathlib import Path
 
     from ..analyse.capacity.requirement import requirement
     from ..errors import UsageError
-    from ..report.size import sections
     from ..schema.dataset import load_dataset_spec, resized
     from ..schema.record import load_training
     from ..schema.workload import load_workload
     from ..units import parse_size
-    from .printing import print_report
 
-    demand = _demand(args)
-    workload = load_workload(args.workload, args.overrides)
+    demand = _demand(args, accelerators, hosts)
+    workload = load_workload(name, args.overrides)
     doc = None
     if args.run_directory is not None:
         if not Path(args.run_directory).exists():
@@ -170,15 +262,7 @@ def run(args: argparse.Namespace) -> int:
         from ..dataset import with_shards_stated
 
         spec = with_shards_stated(spec)
-    found = requirement(workload, spec, demand, doc, layout=_layout(spec))
-    instance = None
-    if args.instance is not None:
-        from ..schema.instances import find_instance
-
-        instance = find_instance(args.instance)
-    document = {**asdict(found), "instance": instance}
-    print_report(args.format, document, sections(found, instance))
-    return 0
+    return requirement(workload, spec, demand, doc, layout=_layout(spec))
 
 
 def _layout(spec: DatasetSpec) -> Layout | None:
@@ -193,7 +277,7 @@ def _layout(spec: DatasetSpec) -> Layout | None:
     return layout_of(spec)
 
 
-def _demand(args: argparse.Namespace) -> Demand:
+def _demand(args: argparse.Namespace, accelerators: int, hosts: int) -> Demand:
     """The question of the command line. Raises UsageError."""
     from ..analyse.capacity.requirement import Demand
     from ..analyse.capacity.traffic import PRECISIONS, Saves
@@ -215,8 +299,8 @@ def _demand(args: argparse.Namespace) -> Demand:
             remedy="give e.g. --parameters 86.6M",
         )
     return Demand(
-        accelerators=args.accelerators,
-        hosts=args.hosts,
+        accelerators=accelerators,
+        hosts=hosts,
         required=args.required_au,
         steps=args.steps,
         latency_s=seconds(args.latency),
@@ -238,7 +322,8 @@ VERB = Verb(
     help="how much storage to buy: read and write rates, IOPS, concurrency, cache, network",
     description=(
         "Compute what N accelerators demand of storage. Nothing is read or measured. With --from, "
-        "the storage of a recorded run is compared with the demand."
+        "the storage of a recorded run is compared with the demand. Of several workloads that are "
+        "trained at the same time, the demands are added up."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -10,8 +10,8 @@ from .common import (
     add_break_lock,
     add_calibration,
     add_overrides,
-    add_renamed,
     add_results,
+    add_tags,
     check_measuring,
     duration,
     number,
@@ -29,15 +29,16 @@ EXAMPLES = """examples:
   iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 --sweep dataset.format=files,tar \
 --sweep loader.workers=1,2,4
   iobench sweep resnet50-h100 --to /mnt/fast/sweep --samples 2000 \
---sweep dataset.codec=none,zstd:1 --one-at-a-time --time-budget 20m
+--sweep dataset.codec=none,zstd:1 --one-at-a-time --budget 20m
   iobench sweep cpu-training --data /mnt/fast/images --host-price-per-hour 0.357
   iobench sweep cpu-training --data /mnt/fast/images --set accelerator.model=vit-s16 \
---set batch_size=32 --time-budget 20m
+--set batch_size=32 --budget 20m
 
 A walk, such as cpu-training, varies one setting after the other, and keeps what is told to be
 faster.
 
-To resume or confirm a sweep whose data is at a URL, give that URL again, with --to or --data.
+To resume or confirm a sweep whose data is at a URL, give that URL again, with --to or --data. What
+it names as code is named again, too: --set loader.factory=MODULE:FUNCTION.
 
 After a sweep: iobench advise results/<sweep>, and then iobench sweep --confirm results/<sweep>
 """
@@ -70,7 +71,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory or URL of a dataset that exists, which all points read, instead of --to",
     )
-    add_renamed(parser, "--data-root", "--to", dest="data_root")
     parser.add_argument(
         "--sweep",
         action="append",
@@ -113,7 +113,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help=f"number of ranks in each run (default: {_ACCELERATORS})",
     )
     parser.add_argument(
-        "--time-budget",
+        "--budget",
+        dest="time_budget",
         metavar="TIME",
         help="time limit, e.g. 20m; points for which no time is left are listed",
     )
@@ -146,6 +147,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="price of this host for one hour, instead of that of --instance",
     )
     add_results(parser, "for the directory of the sweep")
+    add_tags(parser)
     parser.add_argument(
         "--seed",
         type=whole_number,
@@ -200,9 +202,9 @@ def _refuse_changes(args: argparse.Namespace) -> None:
     word = "--confirm" if args.resume is None else "--resume"
     fixed = ["samples", "size", "one_at_a_time", "accelerators", "seed", "calibration_s"]
     fixed += ["instance", "host_price_per_hour", "time_s"]
-    for name in fixed if args.resume is None else [*fixed, "repeat"]:
-        if getattr(args, name) not in (None, False):
-            flag = f"--{name.removesuffix('_s').replace('_', '-')}"
+    for name in fixed if args.resume is None else [*fixed, "repeat", "tags"]:
+        if getattr(args, name) not in (None, False, []):
+            flag = f"--{name.removesuffix('_s').replace('_', '-')}" if name != "tags" else "--tag"
             raise UsageError(
                 f"{flag} can't be used with {word}, since the sweep has its own value",
                 remedy=f"leave {flag} out, or begin a new sweep",
@@ -368,6 +370,7 @@ def _begin(
     from ..runner.sweeping.plan import groups_within, new_sweep, plan_sweep
     from ..runner.sweeping.takeup import take_up
     from ..runner.sweeping.walk import plan_walk
+    from ..schema.tags import tags
     from ..units import parse_size
     from .walking import overrides_of, refuse_axes, sized
 
@@ -389,6 +392,7 @@ def _begin(
         "calibration_s": args.calibration_s,
         "accelerators": args.accelerators,
         "axes": axes,
+        "tags": tags(),
         "usd_per_hour": _price(args),
         "instance": args.instance or "",
     }

@@ -106,5 +106,5 @@ def _announced(sweep: Sweep, workload: Workload, step_s: float, visits: int) -> 
         f"a step takes {format_duration(step_s)} with batches of {workload.batch_size}; each visit "
         f"trains on {counted(trained, 'sample')} and takes {format_duration(visit_s)}, and there "
         f"are at most {counted(visits, 'visit')}: up to {format_duration(visits * visit_s)}, and "
-        "less where the settings are faster (--time-budget ends it earlier, --resume continues)"
+        "less where the settings are faster (--budget ends it earlier, --resume continues)"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from ..schema.manifest import (
 from ..storage import open_storage
 from ..storage.base import Folders, Guarded, Storage, Unfinished
 from ..storage.catalog import innermost, local_root
+from ..storage.locks.held import Held, delete
 from ..storage.locks.lock import exclusive, remove_left_over
 from ..storage.locks.objects import LOCK, is_lock_name
 from .marker import read_marker
@@ -67,8 +69,8 @@ def clean(root: str | Path, *, dry_run: bool = False, break_lock: bool = False) 
             return CleanReport(storage.url, 1, size, [], False, False)
         raise _not_ours(root)
     try:
-        with exclusive(storage, MARKER, verb="clean", break_dead=break_lock):
-            return _clean(root, storage, path, dry_run=False)
+        with exclusive(storage, MARKER, verb="clean", break_dead=break_lock) as lease:
+            return _clean(root, storage, path, dry_run=False, held=Held(lease))
     except MissingObjectError:  # another clean was faster
         raise _not_ours(root) from None
 
@@ -87,14 +89,22 @@ def discard(data: str, *, break_lock: bool = False) -> CleanReport:
     return report
 
 
-def _clean(root: str | Path, storage: Storage, path: Path | None, *, dry_run: bool) -> CleanReport:
+def _clean(
+    root: str | Path,
+    storage: Storage,
+    path: Path | None,
+    *,
+    dry_run: bool,
+    held: Callable[[], None] = lambda: None,
+) -> CleanReport:
+    """``held`` is called before each deletion, and raises where the place is another's now."""
     marker = read_marker(innermost(storage))
     if marker is None:
         raise _not_ours(root)
     spec = build(DatasetSpec, marker["spec"], where=f"{storage.url}/{MARKER}")
     owned = Owned(spec, path)
     if path is None:
-        return _clean_objects(storage, owned, dry_run=dry_run)
+        return _clean_objects(storage, owned, dry_run=dry_run, held=held)
 
     def is_ours(folder: str) -> bool:
         return bool(marker.get("made_root")) if folder == "" else owned.folder(folder)
@@ -107,6 +117,7 @@ def _clean(root: str | Path, storage: Storage, path: Path | None, *, dry_run: bo
         last=(MARKER, LAYOUT_RECORD, LAYOUT_BEGUN, LOCK),
         folders=is_ours,
         dry_run=dry_run,
+        allowed=held,
     )
     return CleanReport(str(path), *removal, dry_run)
 
@@ -117,7 +128,9 @@ def _not_ours(root: str | Path) -> TargetRefusedError:
     )
 
 
-def _clean_objects(storage: Storage, owned: Owned, *, dry_run: bool) -> CleanReport:
+def _clean_objects(
+    storage: Storage, owned: Owned, *, dry_run: bool, held: Callable[[], None]
+) -> CleanReport:
     """Delete by key: first the manifest, then shards, empty folders (if any), and the marker.
 
     So an interrupted removal can be repeated, and what it leaves is no complete dataset. The lock
@@ -128,24 +141,25 @@ def _clean_objects(storage: Storage, owned: Owned, *, dry_run: bool) -> CleanRep
     mine = [entry for entry in entries if owned.file(entry.key)]
     foreign = sorted({entry.key for entry in entries} - {entry.key for entry in mine})
     unfinished = (
-        storage.discard_unfinished(owned.file, dry_run=dry_run)
+        storage.discard_unfinished(owned.file, dry_run=dry_run, allowed=held)
         if isinstance(storage, Unfinished)
         else ()
     )
     if not dry_run:
         if any(entry.key == MANIFEST for entry in mine):
-            storage.delete(MANIFEST)
+            delete(storage, MANIFEST, held)
         with ThreadPoolExecutor(_DELETES) as threads:
             deque(
                 threads.map(
-                    storage.delete,
-                    (entry.key for entry in mine if entry.key not in (MARKER, MANIFEST)),
+                    lambda key: delete(storage, key, held),
+                    [entry.key for entry in mine if entry.key not in (MARKER, MANIFEST)],
                 ),
                 maxlen=0,
             )
         if isinstance(inner, Folders):
+            held()
             inner.remove_empty(owned.folder)
-        storage.delete(MARKER)
+        delete(storage, MARKER, held)
     # If the storage has folders, the root folder itself stays.
     gone = not dry_run and not foreign and not isinstance(inner, Folders)
     removal = Removal(len(mine), sum(entry.size for entry in mine), foreign, gone)

@@ -15,6 +15,7 @@ from ..schema.dataset import DatasetSpec
 from ..schema.manifest import MARKER, Manifest, hash_bytes
 from ..storage.base import Storage
 from ..storage.catalog import innermost, read_object
+from ..storage.locks.held import Confirmed, Held, Witness
 from ..storage.locks.lock import Lease
 from . import journal, target
 from .listing import require_shards
@@ -85,7 +86,7 @@ def generate(
         lease,
     ):
         if state.manifest is not None:
-            drop_journal(storage)
+            drop_journal(storage, Held(lease))
             return GenerateReport(
                 manifest=state.manifest,
                 written_samples=0,
@@ -116,7 +117,7 @@ def generate(
             lease.confirm()
 
         lease.confirm()
-        manifest = publish(spec, plan, results, storage, state, check=check)
+        manifest = publish(spec, plan, results, storage, state, check=check, held=Held(lease))
     log.info("generated %s at %s in %.3f s", spec.name, storage.url, time.monotonic() - start)
     fresh = [results[unit] for unit in todo]
     return GenerateReport(
@@ -156,8 +157,8 @@ def _write_units(
             )
 
     tell()
-    make = _maker(spec, plan, storage)
-    for result in run(todo, make, workers=workers, check=lease.check):
+    make = _maker(spec, plan, storage, lease)
+    for result in run(todo, make, workers=workers, check=Held(lease)):
         done_bytes += int(unit_bytes[result.unit])
         done_samples += len(result.offset)
         tell()
@@ -183,7 +184,7 @@ def write_share(
         return
     _await_marker(storage, marker, check)
     count = default_workers(len(units)) if workers is None else min(workers, len(units))
-    make = _maker(spec, plan_shards(spec), storage)
+    make = _maker(spec, plan_shards(spec), storage, Witness(storage, MARKER))
     yield from run_tasks(units, make, workers=count, check=check)
 
 
@@ -211,15 +212,17 @@ def _await_marker(storage: Storage, marker: str, check: Callable[[], None]) -> N
 
 
 def _maker(
-    spec: DatasetSpec, plan: ShardPlan, storage: Storage
+    spec: DatasetSpec, plan: ShardPlan, storage: Storage, lease: Confirmed
 ) -> Callable[[], Callable[[int], UnitResult]]:
     """What makes, in each worker, the function that writes a unit and records it."""
 
     def make() -> Callable[[int], UnitResult]:
-        writer = UnitWriter(spec, plan, storage)
+        held = Held(lease)
+        writer = UnitWriter(spec, plan, storage, held)
 
         def work(unit: int) -> UnitResult:
             result = writer.write(unit)
+            held()
             journal.record(storage, result)
             return result
 

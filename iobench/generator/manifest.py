@@ -24,6 +24,7 @@ from ..schema.manifest import (
 )
 from ..storage.base import Folders, Storage
 from ..storage.catalog import innermost, local_root
+from ..storage.locks.held import delete
 from . import journal
 from .plan import ShardPlan
 from .target import Claim
@@ -38,9 +39,11 @@ def publish(
     claim: Claim,
     *,
     check: Callable[[Manifest], None],
+    held: Callable[[], None] = lambda: None,
 ) -> Manifest:
     """Write the tables, run ``check``, write ``manifest.json``, remove the journal.
 
+    ``held`` is called before each deletion, and raises where the place is another process's now.
     An exception of ``check`` leaves the dataset without a manifest. Raises StorageError.
     """
     manifest = assemble(spec, plan, results, claim)
@@ -49,23 +52,25 @@ def publish(
         (SHARDS, SHARD_COLUMNS, manifest.shards),
     ):
         if name in claim.leftovers:
-            storage.delete(name)
+            delete(storage, name, held)
         _create(storage, name, write_table(columns, arrays))
-    _publish_index(manifest, storage, claim)
+    _publish_index(manifest, storage, claim, held)
     check(manifest)
     _create(storage, MANIFEST, json_text(manifest.header).encode() + b"\n")
-    drop_journal(storage)
+    drop_journal(storage, held)
     return manifest
 
 
-def _publish_index(manifest: Manifest, storage: Storage, claim: Claim) -> None:
+def _publish_index(
+    manifest: Manifest, storage: Storage, claim: Claim, held: Callable[[], None]
+) -> None:
     """Write the index file that other readers of the format need next to the shards, if any."""
     found = index_file(manifest)
     if found is None:
         return
     key, contents = found
     if key in claim.leftovers:
-        storage.delete(key)
+        delete(storage, key, held)
     _create(storage, key, contents)
 
 
@@ -112,7 +117,7 @@ def assemble(
     return Manifest(header, samples, shards, packing=ResolvedSpec.of(spec).packing)
 
 
-def drop_journal(storage: Storage) -> None:
+def drop_journal(storage: Storage, held: Callable[[], None]) -> None:
     """Remove the journal of a complete dataset, also one that a killed ``generate`` left.
 
     Errors are ignored, because a journal that stays does no harm: the next ``generate`` tries
@@ -121,7 +126,7 @@ def drop_journal(storage: Storage) -> None:
     try:
         for entry in list(storage.list(journal.JOURNAL)):
             if journal.is_entry(entry.key):
-                storage.delete(entry.key)
+                delete(storage, entry.key, held)
         folder = local_root(innermost(storage))
         inner = innermost(storage)
         if folder is not None:

@@ -31,6 +31,7 @@ from ..schema.manifest import (
 from ..schema.packing import DATA
 from ..storage.base import Guarded, Storage
 from ..storage.catalog import exists, innermost, local_root, read_object
+from ..storage.locks.held import Held, delete
 from ..storage.locks.lock import Lease, exclusive, shared
 from ..storage.markers import foreign_name, held_as_seen, put_marker
 from ..units import format_bytes, format_count
@@ -94,7 +95,7 @@ def claimed(
         whole = _mark(spec, storage, plan, generator)
         hold = shared if whole else exclusive
         lease = stack.enter_context(hold(storage, MARKER, verb="generate", break_dead=break_lock))
-        found = _claim(spec, storage, plan, generator, whole=whole)
+        found = _claim(spec, storage, plan, generator, whole=whole, held=Held(lease))
         return None if found is None else (found, lease)
 
     with held_as_seen(storage, attempt) as held:
@@ -152,7 +153,13 @@ def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], b
 
 
 def _claim(
-    spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str, *, whole: bool
+    spec: DatasetSpec,
+    storage: Storage,
+    plan: ShardPlan,
+    generator: str,
+    *,
+    whole: bool,
+    held: Held,
 ) -> Claim | None:
     """Read the state of the place under the lock; None if the other kind of lock is needed.
 
@@ -179,7 +186,7 @@ def _claim(
                 remedy=f"remove it (iobench clean {storage.url}), and generate it again",
             )
         return replace(claim, manifest=manifest)
-    finished, leftovers = _take_up(spec, storage, plan)
+    finished, leftovers = _take_up(spec, storage, plan, held)
     done = plan.unit_bytes()[list(finished)].sum() if finished else 0
     done_shards = sum(len(result.shard_size) for result in finished.values())
     root = local_root(innermost(storage))
@@ -188,7 +195,7 @@ def _claim(
 
 
 def _take_up(
-    spec: DatasetSpec, storage: Storage, plan: ShardPlan
+    spec: DatasetSpec, storage: Storage, plan: ShardPlan, held: Held
 ) -> tuple[dict[int, UnitResult], frozenset[str]]:
     """Find the finished units, and remove all other shards of the plan and their journal entries.
 
@@ -217,7 +224,7 @@ def _take_up(
         for name in (*names, key):
             for leftover in (name, f"{name}.part"):
                 if leftover in present:
-                    storage.delete(leftover)
+                    delete(storage, leftover, held)
     top = {
         name
         for name in (SAMPLES, SHARDS, ResolvedSpec.of(spec).packing.index_key)

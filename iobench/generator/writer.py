@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +10,12 @@ import xxhash
 
 from ..buffers import Buffer, private
 from ..dataset import ResolvedSpec
-from ..errors import StorageError
+from ..errors import StorageError, TargetLostError
 from ..formats.base import Assembled, Framed
 from ..schema.dataset import DatasetSpec, in_columns
 from ..schema.manifest import Array
 from ..storage.base import Sink, Storage
+from ..storage.locks.held import delete
 from .plan import ShardPlan
 
 _DURABLE_BYTES = 8 << 20
@@ -40,8 +41,19 @@ class UnitWriter:
     It reuses one scratch buffer, because allocating fresh memory costs more than filling it.
     """
 
-    def __init__(self, spec: DatasetSpec, plan: ShardPlan, storage: Storage) -> None:
+    def __init__(
+        self,
+        spec: DatasetSpec,
+        plan: ShardPlan,
+        storage: Storage,
+        held: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``held`` is called before a shard gets its name, and before one is removed.
+
+        It raises where the place is another process's now.
+        """
         self.spec = spec
+        self.held = held
         self.plan = plan
         self.storage = storage
         dataset = ResolvedSpec.of(spec)
@@ -56,7 +68,7 @@ class UnitWriter:
     def write(self, unit: int) -> UnitResult:
         """Write all shards of a unit; they are durable when this returns.
 
-        After an error, the unit's shards are removed.
+        After an error, the unit's shards are removed, unless the place is another's now.
         """
         shards = range(int(self.plan.units[unit]), int(self.plan.units[unit + 1]))
         first, last = int(self.plan.first[shards.start]), int(self.plan.first[shards.stop])
@@ -74,15 +86,20 @@ class UnitWriter:
             for shard in shards:
                 key = self._keys(shard)
                 durable = self._nominal(shard) >= _DURABLE_BYTES
+                self.held()
                 self._write_shard(key, shard, rows, first, durable)
                 written.append(key)
                 flush |= not durable
             if flush:
                 self.storage.flush()
-        except BaseException:
+        except BaseException as error:
             for key in written:
                 try:
-                    self.storage.delete(key)
+                    delete(self.storage, key, self.held)
+                except TargetLostError as lost:  # what lies there may be the other process's
+                    if isinstance(error, Exception):
+                        raise lost from None
+                    break
                 except StorageError:
                     pass  # raise the first error; a resumed run removes the rest
             raise
@@ -109,6 +126,7 @@ class UnitWriter:
                 self._frame(
                     self.format, first, contents, counted, rows.offset[mine], rows.stored[mine]
                 )
+            self.held()
         row = shard - int(self.plan.units[rows.unit])
         rows.shard_size[row] = counted.position
         rows.shard_xxh3[row] = counted.digest.intdigest()

@@ -215,6 +215,7 @@ def build_loader(
     firsts, counts = manifest.shards["first"], manifest.shards["samples"]
     if shards is not None:
         firsts, counts = firsts[shards], counts[shards]
+        reader.restrict(shards)
     sequential = is_sequential(reading, manifest)
 
     total = int(counts.sum())

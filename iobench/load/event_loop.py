@@ -42,6 +42,9 @@ _IDLE_S = 60.0
 """A connection that was idle for longer is not used again: what lies between may have dropped it
 without a word."""
 
+_LEAST_RATE = 4 << 10
+"""Bytes per second of a body. Fewer, for the time-out, are no progress."""
+
 _NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -82,16 +85,19 @@ class _Request:
 
 
 class _Connection:
-    """``had`` of ``count`` bytes of a body have come; ``count`` is -1 before its head has."""
+    """``had`` of ``count`` bytes of a body have come; ``count`` is -1 before its head has.
 
-    __slots__ = ("count", "had", "kept", "moved", "request", "socket", "tls")
+    ``since_had`` of them had come at ``since``, from which on the next stall is counted.
+    """
+
+    __slots__ = ("count", "had", "kept", "request", "since", "since_had", "socket", "tls")
 
     def __init__(self, made: socket.socket) -> None:
         self.socket = made
         self.tls = isinstance(made, ssl.SSLSocket)
         self.request: _Request | None = None
         self.count, self.had, self.kept = -1, 0, True
-        self.moved = time.monotonic()  # when bytes have come or gone last
+        self.since, self.since_had = time.monotonic(), 0
 
 
 class EventLoopEngine(ReadEngine):
@@ -176,7 +182,7 @@ class _Loop:
         self._lock = threading.Lock()
         self._storage = storage
         self._timeout = storage.options.timeout
-        self._check_at = 0.0
+        self._check_at, self._checked = 0.0, time.monotonic()
         self._block_size, self._blocks = block_size, blocks
         self._concurrency = self._free = concurrency
         self._wire: Wire | None = None
@@ -327,7 +333,7 @@ class _Loop:
     def _idle_connection(self) -> _Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if time.monotonic() - connection.moved < _IDLE_S:
+            if time.monotonic() - connection.since < _IDLE_S:
                 return connection
             self._drop(connection)
         return None
@@ -370,7 +376,7 @@ class _Loop:
             return
         request.view = self._target(request)
         connection.request, connection.count, connection.had = request, -1, 0
-        connection.moved = time.monotonic()
+        connection.since, connection.since_had = time.monotonic(), 0
         try:
             whole = connection.socket.send(data) == len(data)
         except OSError:
@@ -415,7 +421,6 @@ class _Loop:
             self._lose(connection, Failure(Kind.LOST))
             return False
         connection.had = had = had + got
-        connection.moved = time.monotonic()
         if had == connection.count:
             self._finish_on(connection, request)
             return False
@@ -423,7 +428,6 @@ class _Loop:
 
     def _receive_head(self, connection: _Connection, request: _Request) -> bool:
         got = connection.socket.recv_into(self._head)
-        connection.moved = time.monotonic()
         data = bytes(memoryview(self._head)[:got])
         if request.head:
             data = request.head + data
@@ -449,6 +453,10 @@ class _Loop:
                 self._finish_on(connection, request)
                 return False
             return True
+        if 300 <= answer.status < 400 and b"\r\nlocation:" in data[:end].lower():
+            # It is final, and no library may follow it: it would take the token along.
+            self._lose(connection, failure_of(answer.status, data[end:]))
+            return False
         if answer.status >= 400:
             if got and not error_is_whole(data[:end], data[end:]) and len(data) <= _LONGEST_HEAD:
                 request.head = data
@@ -461,7 +469,7 @@ class _Loop:
         return False
 
     def _finish_on(self, connection: _Connection, request: _Request) -> None:
-        connection.request = None
+        connection.request, connection.since = None, time.monotonic()
         if connection.kept:
             self._idle.append(connection)
         else:
@@ -469,8 +477,21 @@ class _Loop:
         self._finish(request, connection.count)
 
     def _check_stalls(self, now: float) -> None:
+        """Give up requests whose bytes come too slowly to be progress.
+
+        Otherwise a server could hold a reader for hours with a byte now and then. The head of an
+        answer, however long, counts as no progress.
+        """
+        # Where this thread itself stood still, nothing is known of the servers.
+        late = now - self._checked > self._timeout / 2
+        self._checked = now
         for connection in list(self._connections.values()):
-            if connection.request is not None and now - connection.moved >= self._timeout:
+            if connection.request is None or (not late and now - connection.since < self._timeout):
+                continue
+            came = connection.had - connection.since_had
+            if late or came >= _LEAST_RATE * self._timeout:
+                connection.since, connection.since_had = now, connection.had
+            else:
                 self._lose(connection, Failure(Kind.TIMEOUT))
 
     # The end of a request

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import cycle
 from types import TracebackType
@@ -34,11 +34,12 @@ from ..units import format_bytes
 from .ahead import Memory, Pool
 from .bus import cause_of_death
 from .delivered import Delivered, Stats
+from .ending import closed_at_exit
 from .null import AnyReader, NullReader
 from .order import BatchPlan, Indices
 from .reader import BatchReader, Begun
 from .slots import NO_SLOT, SlotRing
-from .torch_compat import end_iterator, end_workers, has_workers
+from .torch_compat import end_iterator, end_workers, has_workers, kill_iterator
 
 _SETTLE = -2
 """A request with this slot reads nothing.
@@ -535,7 +536,8 @@ class BatchLoader(DataLoader[Any]):
     def __len__(self) -> int:
         return len(self.plan_epoch(self.epoch))
 
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+    @closed_at_exit
+    def __iter__(self) -> Generator[Batch, None, None]:  # type: ignore[override]
         if self._unfinished and self.ahead and self.lasting and has_workers(self):
             self._settle_workers()
         self._unfinished = True
@@ -575,7 +577,12 @@ class BatchLoader(DataLoader[Any]):
             raise
         finally:
             if not self.lasting:
-                end_iterator(replies)
+                # Batches that are made now are for nobody, and may take as long as all before.
+                # Workers that hand tensors over clean up after themselves.
+                if self._unfinished and self.num_workers and self.transport in ("ring", "null"):
+                    kill_iterator(replies)
+                else:
+                    end_iterator(replies)
                 self._here.settle()  # without workers, this process reads ahead
                 self.requests.release(outstanding)  # no worker fills them any more
 

@@ -43,6 +43,9 @@ class NullReader:
     def close(self) -> None:
         return
 
+    def restrict(self, shards: Indices) -> None:
+        return
+
     def reserve(self, largest_batch: int, *, into_output: bool, ahead: int = 0) -> None:
         return
 
@@ -87,6 +90,10 @@ class ReadyReader:
 
     def close(self) -> None:
         self._fetching.close()
+
+    def restrict(self, shards: Indices) -> None:
+        """Be told which shards will be read, as ``BatchReader.restrict``."""
+        self._fetching.restrict(shards)
 
     def reserve(self, largest_batch: int, *, into_output: bool, ahead: int = 0) -> None:
         """Allocate and touch the memory for the stored bytes before the first read."""

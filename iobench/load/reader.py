@@ -158,6 +158,7 @@ class BatchReader:
         self._columns = {
             name: manifest.samples[name] for name in ("shard", "offset", "stored", "size", "xxh3")
         }
+        self._drawn: Indices | None = None  # the samples that it may read, if they are not all
         self._key = _Keys(manifest.key).__getitem__
         self._cpu_before: int | None = None
         # By sample number, while somebody asks for it: the shapes of the samples of one batch.
@@ -204,7 +205,18 @@ class BatchReader:
         """
         other = type(self)(self.manifest, self.storage, self.spec, bytes_only=self._bytes_only)
         other._owns_storage = False
+        other._drawn = self._drawn
         return other
+
+    def restrict(self, shards: Indices) -> None:
+        """Be told that only samples of these shards will be read: others need not even be there."""
+        firsts, counts = (self.manifest.shards[name][shards] for name in ("first", "samples"))
+        self._drawn = np.concatenate(
+            [
+                np.arange(first, first + count)
+                for first, count in zip(firsts.tolist(), counts.tolist(), strict=True)
+            ]
+        )
 
     def close(self) -> None:
         self._ahead.settle()
@@ -239,11 +251,12 @@ class BatchReader:
     def check_there(self, nbytes: int, indices: Indices | None = None) -> None:
         """Check that samples exist before ``nbytes`` of memory are allocated for them.
 
-        Asks the storage for the size of the shard that holds the largest sample (of all, or of
-        ``indices``), so that a wrong manifest cannot make the reader allocate huge amounts of
-        memory. Below 64 MiB nothing is checked. Raises CorruptSampleError, StorageError.
+        Asks the storage for the size of the shard that holds the largest sample (of all that may
+        be read, or of ``indices``), so that a wrong manifest cannot make the reader allocate huge
+        amounts of memory. Below 64 MiB nothing is checked. Raises CorruptSampleError, StorageError.
         """
         stored = self._columns["stored"]
+        indices = self._drawn if indices is None else indices
         index = int(np.argmax(stored) if indices is None else indices[np.argmax(stored[indices])])
         if max(nbytes, stored[index]) < _UNCHECKED_BYTES:
             return
@@ -267,7 +280,7 @@ class BatchReader:
                 for memory in self._landings.reserve(ahead + 1, min(largest_batch, _GROUP)):
                     self._engine.register(memory.data)
         elif not self.in_place:
-            largest = int(stored.max())
+            largest = int((stored if self._drawn is None else stored[self._drawn]).max())
             nbytes = largest + _GROUP if largest < _GROUP else int(largest * 1.01)
             self._engine.register(self._memory("landing", nbytes))
         elif not into_output and self._nowhere:

@@ -7,7 +7,7 @@ This module checks which datasets and settings a library supports, and converts 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from ..units import counted
+from .ending import closed_at_exit
 from .layouts import made_layout
 from .libraries import library_class
 from .libraries.base import Converts, Library, Source
@@ -163,7 +164,8 @@ class LibraryLoader:
         """Set the epoch that the next iteration reads."""
         self.epoch = epoch
 
-    def __iter__(self) -> Iterator[Batch]:
+    @closed_at_exit
+    def __iter__(self) -> Generator[Batch, None, None]:
         with _One(self.kind):
             for packed in self._library.epoch(self.epoch):
                 self.cpu_ns[packed.stats.process] = packed.stats.cpu_ns

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, _DatasetKind
+from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 
@@ -44,6 +45,32 @@ def end_iterator(replies: Iterator[Any]) -> None:
     end = getattr(replies, "_shutdown_workers", None) or getattr(replies, "close", None)
     if end is not None:
         end()
+
+
+def kill_iterator(replies: Iterator[Any]) -> None:
+    """End the worker processes of a DataLoader's iterator at once, in the middle of their batches.
+
+    torch waits up to 5 s for each of them. Use it only where nobody needs what they work on, and
+    where they share no lock: only the order of torch's own ``_shutdown_workers`` is kept, in which
+    the event that a killed worker may hold is set before.
+    """
+    workers = getattr(replies, "_workers", None)
+    if workers is None or getattr(replies, "_shutdown", True):
+        end_iterator(replies)
+        return
+    made: Any = replies
+    made._shutdown = True
+    made._workers_done_event.set()
+    if made._worker_pids_set:  # torch's handler of SIGCHLD takes a killed worker for an error
+        signal_handling._remove_worker_pids(id(made))  # type: ignore[attr-defined]
+        made._worker_pids_set = False
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
+    for queue in made._index_queues:
+        queue.cancel_join_thread()
+        queue.close()
 
 
 def wrap_fetches(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

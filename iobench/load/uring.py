@@ -71,6 +71,9 @@ _NOT_REGISTERED = (-errno.EFAULT, -errno.EINVAL, -errno.EOPNOTSUPP)
 _BUFFERS = 256
 """Places for registered memory."""
 
+_LEFT: list[object] = []
+"""Rings whose threads have not waited for them, with the memory into which the kernel may write."""
+
 Numbers = npt.NDArray[np.int64]
 
 
@@ -313,6 +316,8 @@ class UringEngine(ReadEngine):
             reading.failure = reading.failure or StorageError("the read was given up")
             reading.left = 0
         ring = self._ring
+        if ring is not None and not ring.is_open:  # both were dropped at the same time
+            ring = self._ring = None
         if ring is not None and ring.mine:
             with defer_interrupts():
                 ring.cancel_all()
@@ -328,6 +333,19 @@ class UringEngine(ReadEngine):
             self._close_files()  # in a forked child, its own copies of the descriptors
             self._ring = None
             self._start()
+
+    def __del__(self) -> None:
+        """Leave nothing in flight: the kernel would write into memory that others get next.
+
+        Another thread than the ring's own can't wait for it. Then the memory is kept.
+        """
+        ring = getattr(self, "_ring", None)
+        if ring is None or os is None or not ring.is_open:  # None at the interpreter's end
+            return
+        if ring.mine:
+            self.settle()
+        elif ring.left:
+            _LEFT.append((ring, self._live, self._regions, self._scratch))
 
     def _note_descriptors(self, ring: Ring) -> None:
         """Drop all completions; remember only which descriptors the kernel opened and closed."""

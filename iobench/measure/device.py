@@ -57,7 +57,9 @@ def _facts(directory: Path) -> dict[str, Any]:
         "number": read_text(directory / "dev"),
         "partition": (directory / "partition").exists(),
         "model": read_text(directory / "device/model") or None,
+        # Of a loop device: the image, and whether the kernel reads it past the page cache.
         "backing_file": read_text(directory / "loop/backing_file"),
+        "backing_direct": {"1": True, "0": False}.get(read_text(directory / "loop/dio") or ""),
         # Always in sectors of 512 bytes.
         "size_bytes": _times(_number(read_text(directory / "size")), 512),
         "rotational": rotational == "1" if rotational is not None else None,

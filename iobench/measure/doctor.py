@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..schema.host import cpu_limit_file
 from ..schema.record import Finding
 from ..units import format_bytes, format_count
 from . import fio
@@ -61,7 +62,8 @@ def _host(host: dict[str, Any]) -> Iterator[Finding]:
         yield _warning(
             "host.cpu-quota",
             evidence,
-            "raise the container's CPU limit (cpu.max): a throttled reader looks like slow storage",
+            f"raise the container's CPU limit ({cpu_limit_file(host.get('cgroup_version'))}): a "
+            "throttled reader looks like slow storage",
         )
     limit, memory = host["cgroup_memory_limit_bytes"], host["memory_bytes"]
     if limit and memory and limit < memory:
@@ -143,6 +145,14 @@ def _storage(storage: dict[str, Any]) -> Iterator[Finding]:
             evidence,
             f"echo 4096 > /sys/block/{queue['name']}/queue/read_ahead_kb, or read with O_DIRECT",
         )
+    for device in storage["devices"]:
+        if device.get("backing_file") and not device.get("backing_direct"):
+            yield _warning(
+                "storage.loop",
+                f"{device['name']} is a loop device whose image {device['backing_file']} this "
+                "host's page cache may hold: reads from it are not proven cold",
+                f"losetup --direct-io=on /dev/{device['name']}",
+            )
     if disk and disk["name"].startswith("nvme") and disk["scheduler"] not in (None, "none"):
         remedy = f"echo none > /sys/block/{disk['name']}/queue/scheduler"
         yield _info(

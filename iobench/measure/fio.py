@@ -1,7 +1,6 @@
-"""Measure with fio what a storage can deliver.
+"""Run fio on a job file and read its JSON output.
 
-Reads of the dataset's own files, and durable sequential writes. A reader that is slower than fio
-does not use the storage's full speed; a faster one was served by a cache.
+The job file, the iologs and the JSON are kept, so that a measurement can be repeated.
 
 fio's buffers lie on transparent huge pages, as the reader's do. fio has no option for that, so its
 malloc is told by glibc's tunable ``glibc.malloc.hugetlb=1``, and ``iomem_align=2M`` puts the whole
@@ -10,50 +9,46 @@ buffer on huge pages. Without them fio was 1.5 to 1.8 times slower with reads of
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
 import shutil
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+import signal
+import subprocess
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from ..errors import StorageError
-from ..units import format_bytes
-from .fio_jobs import MIN_BYTES, large_read_job, small_read_job, split_by_size, write_job
-from .fio_process import Figures, executable, fio_version, run_fio
-from .host import effective_cores
+from .fio_jobs import FioJob
+
+_TUNABLE = "glibc.malloc.hugetlb=1"
+"""malloc uses transparent huge pages (glibc 2.35 and newer); other C libraries ignore it."""
+
+_ERRNO_END = 4096  # Linux has smaller error numbers only (include/linux/err.h, MAX_ERRNO)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FioResult:
-    """What fio reached. ``alternatives``: bytes/s of each engine tried, or why it failed."""
-
-    bytes_per_s: float
-    iops: float
-    latency_p50_s: float | None  # of one read or write, from submission to completion
-    latency_p99_s: float | None
-    cpu_s_per_gb: float | None  # CPU seconds per 1e9 bytes, over all jobs
+class Figures(NamedTuple):
     bytes: int
-    seconds: float  # from the first IO to the last, fsync included
-    engine: str
-    jobs: int
-    iodepth: int  # of each job
-    files: int
-    direct: bool
-    how: str
-    command: str
-    job_file: str
-    alternatives: dict[str, float | str]
+    seconds: float
+    iops: float
+    latency_p50_s: float | None
+    latency_p99_s: float | None
+    cpu_s: float
+    command: str = ""
+    job_file: str = ""
+    latency_p999_s: float | None = None
+    latency_mean_s: float | None = None
+    ios: int = 0  # reads or writes
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.bytes / self.seconds
 
 
 def available() -> bool:
     """Whether fio is installed."""
     return executable() is not None
-
-
-def version() -> str | None:
-    """fio's version, such as ``fio-3.33``; None without fio."""
-    return fio_version()
 
 
 def install_hint() -> str:
@@ -71,143 +66,190 @@ def install_hint() -> str:
     return command if os.geteuid() == 0 or command.startswith("see") else f"sudo {command}"
 
 
-def raw_read(
-    files: Sequence[tuple[Path, int]],
-    *,
-    block_size: int,
-    concurrency: int,
-    direct: bool,
-    seconds: float,
-    run_dir: Path,
-    sequential: bool,
-    seed: int = 0,
-    engines: Sequence[str] = ("psync", "io_uring", "libaio"),
-) -> FioResult:
-    """What the storage delivers for these (path, bytes) files, read as the workload reads them.
-
-    Never creates or changes a file. ``concurrency``: reads in flight of all jobs together. Files of
-    at least 8 blocks are read in blocks (front to back, or at random if not ``sequential``) by the
-    fastest of several ``engines``, which share the ``seconds``. Smaller files are read in random
-    order, each opened, read as a whole and closed. Without ``direct`` each byte is read once, by
-    psync alone, since a second pass would measure the cache; the caller evicts the files before.
-    Job files and fio's JSON stay in ``run_dir/fio``. Raises StorageError.
-    """
-    _require_fio()
-    small, large = split_by_size(files, block_size)
-    if not small and not large:
-        raise StorageError(f"fio has nothing to read: no file has {MIN_BYTES} bytes or more")
-    done: list[FioResult] = []
-    alternatives: dict[str, float | str] = {}
-    engines = engines if direct and large else ("psync",)
-    for engine in engines:
-        jobs = (
-            concurrency if engine == "psync" else max(1, min(concurrency, int(effective_cores())))
-        )
-        share = max(0.5, seconds / len(engines))
-        try:
-            if large:
-                iodepth = 1 if engine == "psync" else max(1, concurrency // jobs)
-                rw = "read" if sequential else "randread"
-                job = large_read_job(
-                    large,
-                    engine=engine,
-                    jobs=jobs,
-                    iodepth=iodepth,
-                    block=block_size,
-                    direct=direct,
-                    seconds=share,
-                    rw=rw,
-                    seed=seed,
-                )
-                order = "sequential" if sequential else "random"
-                what = f"{order} reads of {format_bytes(block_size)}"
-            else:
-                job = small_read_job(
-                    small, jobs=jobs, block=block_size, direct=direct, seconds=share, seed=seed
-                )
-                what = "whole files in random order, each opened and closed"
-            figures = run_fio(
-                job, run_dir / "fio", f"raw-{engine}", kind="read", timeout_s=seconds + 60
-            )
-        except StorageError as error:
-            alternatives[engine] = error.what
-            if engine == engines[-1] and not done:
-                raise
-            continue
-        mode = "O_DIRECT" if direct else "buffered, each byte once"
-        how = (
-            f"fio {engine}, {job.jobs} jobs x {job.iodepth} in flight, {what}, {mode}, "
-            f"{job.files} files"
-        )
-        done.append(_result(figures, engine, job.jobs, job.iodepth, job.files, direct, how))
-        alternatives[engine] = figures.bytes_per_s
-    best = max(done, key=lambda result: result.bytes_per_s)
-    best.alternatives.update(alternatives)
-    return best
+def executable() -> str | None:
+    return shutil.which("fio")
 
 
-def seq_write(
-    directory: Path, *, bytes: int, block_size: int, jobs: int, direct: bool, run_dir: Path
-) -> FioResult:
-    """Durable sequential writes of new files in a new directory, which is always removed.
-
-    ``end_fsync=1``: each job flushes its file once at the end, as a generator does. fio counts that
-    time in its run time and its bandwidth (checked with fio 3.33: for 200 MB, a run time of 48 ms
-    without it and 142 ms with it), so the rate includes the flush. Nothing is preallocated
-    (``fallocate=none``). Raises StorageError, also, before anything is written, if the space is too
-    small.
-    """
-    _require_fio()
-    each = max(block_size, bytes // jobs // block_size * block_size)
+def version() -> str | None:
+    path = executable()
+    if path is None:
+        return None
     try:
-        space = os.statvfs(directory)
-        if space.f_bavail * space.f_frsize < each * jobs:
-            free = format_bytes(space.f_bavail * space.f_frsize)
-            raise StorageError(
-                f"{directory} has {free} free, but the write test needs {format_bytes(each * jobs)}"
+        return (
+            subprocess.run(
+                [path, "--version"], capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
+            or None
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def run_fio(
+    job: FioJob, directory: Path, name: str, *, kind: Literal["read", "write"], timeout_s: float
+) -> Figures:
+    """Run ``job``, with its files kept under ``directory/name.*``.
+
+    Raises StorageError with fio's own message in one line.
+    """
+    fio = executable() or "fio"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        stem = _free_stem(directory.resolve(), name)
+        for log, text in job.iologs.items():
+            stem.with_name(f"{stem.name}.{log}").write_text(
+                text, encoding="utf-8", errors="surrogateescape"
             )
-        with tempfile.TemporaryDirectory(prefix=".iobench-fio-", dir=directory) as scratch:
-            job = write_job(Path(scratch), jobs=jobs, each=each, block=block_size, direct=direct)
-            figures = run_fio(
-                job,
-                run_dir / "fio",
-                "write-psync",
-                kind="write",
-                timeout_s=max(120.0, each * jobs / 1e6),
-            )
+        job_file, json_file = (
+            stem.with_name(f"{stem.name}.fio"),
+            stem.with_name(f"{stem.name}.json"),
+        )
+        # A colon also separates names in read_iolog.
+        logs = str(stem).replace(":", "\\:")
+        command = [
+            fio,
+            *(["--readonly"] if job.readonly else []),
+            "--output-format=json",
+            "--eta=never",
+            str(job_file),
+        ]
+        shown = f"cd {shlex.quote(str(job.cwd))} && GLIBC_TUNABLES={_TUNABLE} {shlex.join(command)}"
+        job_file.write_text(
+            f"# {shown}\n{job.text.replace('{iologs}/', logs + '.')}",
+            encoding="utf-8",
+            errors="surrogateescape",
+        )
+        code, out, err = _communicate(command, job.cwd, timeout_s)
+        json_file.write_text(out, encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"cannot write in {directory}: {error.strerror}") from error
-    mode = "O_DIRECT" if direct else "buffered"
-    how = (
-        f"fio psync, {jobs} jobs, {format_bytes(block_size)} blocks, {mode}, "
-        "fsync at the end counted"
+        raise StorageError(
+            f"cannot run fio: {error.strerror or error} ({error.filename or fio})"
+        ) from error
+    return parse(out, err, code, kind=kind)._replace(command=shown, job_file=str(job_file))
+
+
+def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> Figures:
+    """Figures over all jobs in fio's JSON, which warnings may precede.
+
+    Raises StorageError if a job failed or moved no data.
+    """
+    document = _document(out)
+    jobs: list[dict[str, Any]] = document["jobs"] if document else []
+    failed = next((job["error"] for job in jobs if _is_errno(job.get("error"))), 0)
+    if code != 0 or failed or not jobs:
+        text = out if document is None else out[: out.index("{")]
+        what = os.strerror(failed) if failed else f"exit status {code}"
+        raise StorageError(f"fio failed: {_message(err, text) or what}")
+    try:
+        sides = [job[kind] for job in jobs]
+        moved = sum(int(side["io_bytes"]) for side in sides)
+        seconds = max(float(side["runtime"]) for side in sides) / 1000
+        count = sum(int(side["total_ios"]) for side in sides)
+        busiest = max(sides, key=lambda side: int(side["total_ios"]))
+        # With group_reporting the percentages refer to job_runtime, the sum over the group's jobs.
+        cpu = sum(
+            (float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * float(job["job_runtime"]) / 1000
+            for job in jobs
+        )
+        percentiles = busiest.get("clat_ns", {}).get("percentile", {})
+        p50, p99 = _nanoseconds(percentiles, 50), _nanoseconds(percentiles, 99)
+        p999, mean = _nanoseconds(percentiles, 99.9), busiest.get("clat_ns", {}).get("mean")
+        mean_s = None if mean is None else float(mean) / 1e9
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise StorageError(
+            f"fio's JSON lacks a required value ({type(error).__name__}: {error})",
+            remedy="use fio 3.0 or newer",
+        ) from error
+    if not (moved > 0 and seconds > 0):
+        raise StorageError(
+            "fio transferred no data in a measurable time", remedy="use more data, or a longer time"
+        )
+    return Figures(
+        bytes=moved,
+        seconds=seconds,
+        iops=count / seconds,
+        latency_p50_s=p50,
+        latency_p99_s=p99,
+        cpu_s=cpu,
+        latency_p999_s=p999,
+        latency_mean_s=mean_s,
+        ios=count,
     )
-    return _result(figures, "psync", jobs, 1, jobs, direct, how)
 
 
-def _result(
-    figures: Figures, engine: str, jobs: int, iodepth: int, files: int, direct: bool, how: str
-) -> FioResult:
-    return FioResult(
-        bytes_per_s=figures.bytes_per_s,
-        iops=figures.iops,
-        latency_p50_s=figures.latency_p50_s,
-        latency_p99_s=figures.latency_p99_s,
-        cpu_s_per_gb=figures.cpu_s / figures.bytes * 1e9,
-        bytes=figures.bytes,
-        seconds=figures.seconds,
-        engine=engine,
-        jobs=jobs,
-        iodepth=iodepth,
-        files=files,
-        direct=direct,
-        how=how,
-        command=figures.command,
-        job_file=figures.job_file,
-        alternatives={engine: figures.bytes_per_s},
+def _document(out: str) -> dict[str, Any] | None:
+    """The JSON object in fio's output; warnings may come before and after it."""
+    for match in re.finditer(r"^\{", out, re.MULTILINE):
+        try:
+            found = json.JSONDecoder().raw_decode(out, match.start())[0]
+        except (ValueError, RecursionError):
+            continue
+        jobs = found.get("jobs")
+        if isinstance(jobs, list) and all(isinstance(job, dict) for job in jobs):
+            return dict(found)
+    return None
+
+
+def _is_errno(value: object) -> bool:
+    return isinstance(value, int) and 0 < value < _ERRNO_END
+
+
+def _message(*texts: str) -> str:
+    """The line of fio's output that says most about the failure."""
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
+    for pattern in (r"io_u error on file (.*)", r"\berror=(.*)", r"(?:fio: )(.*)"):
+        for line in lines:
+            if match := re.search(pattern, line):
+                return match.group(1)
+    return lines[0] if lines else ""
+
+
+def _nanoseconds(percentiles: dict[str, Any], which: float) -> float | None:
+    value = percentiles.get(f"{which:.6f}")
+    return None if value is None else float(value) / 1e9
+
+
+def _communicate(command: list[str], cwd: Path, timeout_s: float) -> tuple[int, str, str]:
+    """Run fio to its end.
+
+    After a time-out or an interrupt fio is asked to stop, so that it removes its shared memory, and
+    killed if it does not stop. Raises StorageError after a time-out.
+    """
+    tunables = ":".join(filter(None, (os.environ.get("GLIBC_TUNABLES"), _TUNABLE)))
+    environment = {**os.environ, "GLIBC_TUNABLES": tunables}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        errors="replace",
     )
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except BaseException as error:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise StorageError(f"fio did not end within {timeout_s:.0f} s") from error
+        raise
+    return process.returncode, out, err
 
 
-def _require_fio() -> None:
-    if not available():
-        raise StorageError("fio is not installed", remedy=f"install it with '{install_hint()}'")
+def _free_stem(directory: Path, name: str) -> Path:
+    """``directory/name``, with a number added if files of an earlier run exist."""
+    number = 1
+    while (
+        (stem := directory / (name if number == 1 else f"{name}-{number}"))
+        .with_name(f"{stem.name}.fio")
+        .exists()
+    ):
+        number += 1
+    return stem

@@ -12,8 +12,8 @@ from typing import Literal
 
 from ..errors import StorageError
 from .depth import MIN_P99, MIN_P999, WINDOWS, Depth
+from .fio import run_fio
 from .fio_jobs import replay_job
-from .fio_process import run_fio
 from .host import effective_cores
 
 Engine = Literal["io_uring", "libaio", "psync"]

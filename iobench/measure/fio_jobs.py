@@ -9,20 +9,12 @@ fit the smallest file, so the others are read in pieces and without their ends.
 from __future__ import annotations
 
 import os
-import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MIN_BYTES = 4096
-_ALIGN = 4096  # bytes; a multiple of every logical block size in use
-_LARGE_BLOCKS = 8
 _MAX_SMALL_FILES = 8192  # fio searches its list of files linearly
-_MAX_READS = 65536  # lines of the iologs: some megabytes
-_MAX_OPEN = 512  # files that stay open, below the usual limit of 1024
-_REPLAY_BYTES_PER_S = 8e9
-"""Sets the length of an iolog: faster than any storage reads small files. The run time ends it."""
 MAX_REPLAYED, MAX_REPLAYED_FILES = 1 << 18, _MAX_SMALL_FILES
 """Reads that ``replay_job`` should get at most, and files of one of its jobs."""
 
@@ -44,117 +36,6 @@ class FioJob:
     iologs: dict[str, str] = field(default_factory=dict)
 
 
-def split_by_size(files: Files, block: int) -> tuple[Files, Files]:
-    """(small, large) files, of which one is empty.
-
-    Large: files of at least 8 blocks hold 90 % of the bytes; a last shard may be short.
-    """
-    usable = [(path, size) for path, size in files if size >= MIN_BYTES]
-    large = [(path, size) for path, size in usable if size >= _LARGE_BLOCKS * block]
-    if sum(size for _, size in large) >= 0.9 * sum(size for _, size in usable):
-        return [], large
-    return usable, []
-
-
-def large_read_job(
-    files: Files,
-    *,
-    engine: str,
-    jobs: int,
-    iodepth: int,
-    block: int,
-    direct: bool,
-    seconds: float,
-    rw: str,
-    seed: int,
-) -> FioJob:
-    """Jobs that read disjoint parts: whole files if there are enough, else pieces of each file.
-
-    ``block`` in bytes. Raises StorageError if fio can't read files with these names.
-    """
-    cwd, named = _relative(files)
-    random.Random(seed).shuffle(named)
-    lines = [
-        *_read_head(engine, direct, seconds),
-        f"rw={rw}",
-        f"bs={block}",
-        f"iodepth={iodepth}",
-        f"randseed={seed + 1}",
-    ]
-    lines.append("file_service_type=sequential" if rw == "read" else "file_service_type=random")
-    if direct:  # buffered reads end after one pass: a second pass would come from the cache
-        lines += ["time_based=1", "norandommap=1"]
-    sections: list[list[str]] = []
-    if len(named) >= jobs:
-        named = named[: max(_MAX_OPEN // jobs, 1) * jobs]
-        sections = [
-            [f"filename={_escape(name)}" for name, _ in named[job::jobs]] for job in range(jobs)
-        ]
-    else:
-        for index, (name, size) in enumerate(named):
-            pieces = jobs // len(named) + (index < jobs % len(named))
-            length = max(size // block // pieces, 1) * block
-            starts = [
-                start for start in range(0, pieces * length, length) if start + length <= size
-            ]
-            sections += [
-                [f"filename={_escape(name)}", f"offset={start}", f"size={length}"]
-                for start in starts
-            ]
-    return FioJob(
-        text=_text(lines, sections),
-        cwd=cwd,
-        jobs=len(sections),
-        iodepth=iodepth,
-        files=len(named),
-        readonly=True,
-    )
-
-
-def small_read_job(
-    files: Files, *, jobs: int, block: int, direct: bool, seconds: float, seed: int
-) -> FioJob:
-    """Jobs that open, read and close disjoint random samples of the files.
-
-    The last bytes of a file after its last multiple of 4 KiB are not read. Raises StorageError.
-    """
-    cwd, named = _relative(files)
-    shuffle = random.Random(seed)
-    named = shuffle.sample(named, min(len(named), _MAX_SMALL_FILES))
-    jobs = min(jobs, len(named))
-    iologs: dict[str, str] = {}
-    for job in range(jobs):
-        mine = named[job::jobs]
-        lines = ["fio version 2 iolog"] + [f"{name} add" for name, _ in mine]
-        reads, total = 0, 0
-        while reads < _MAX_READS // jobs and total < seconds * _REPLAY_BYTES_PER_S / jobs:
-            for name, size in mine:
-                whole = size // _ALIGN * _ALIGN
-                step = max(block // _ALIGN, 1) * _ALIGN
-                lines.append(f"{name} open")
-                lines += [
-                    f"{name} read {start} {min(step, whole - start)}"
-                    for start in range(0, whole, step)
-                ]
-                lines.append(f"{name} close")
-                reads, total = reads + -(-whole // step), total + whole
-            if not direct:
-                break  # buffered: each byte once
-            shuffle.shuffle(mine)
-        iologs[f"{job}.iolog"] = "\n".join(lines) + "\n"
-    lines = [*_read_head("psync", direct, seconds), "rw=read", "replay_no_stall=1"]
-    sections = [[f"read_iolog={{iologs}}/{name}"] for name in iologs]
-    return FioJob(
-        text=_text(lines, sections),
-        cwd=cwd,
-        jobs=jobs,
-        iodepth=1,
-        files=len(named),
-        readonly=True,
-        iologs=iologs,
-    )
-
-
 def replay_job(
     reads: Sequence[tuple[Path, int, int]],
     *,
@@ -174,7 +55,7 @@ def replay_job(
     """
     paths = list(dict.fromkeys(path for path, _, _ in reads))
     # In the place of the sizes, the files' numbers: names that fio can't read are left out.
-    cwd, named = _relative([(path, number) for number, path in enumerate(paths)])
+    cwd, named = relative([(path, number) for number, path in enumerate(paths)])
     names = {paths[number]: name for name, number in named}
     usable = [read for read in reads if read[0] in names]
     jobs = min(jobs, len(usable))
@@ -191,7 +72,7 @@ def replay_job(
         lines += [] if once else [f"{name} close" for name in own]
         iologs[f"{job}.iolog"] = "\n".join(lines) + "\n"
     head = [
-        *_read_head(engine, direct, seconds),
+        *read_head(engine, direct, seconds),
         "rw=read",
         "replay_no_stall=1",
         "fadvise_hint=0",
@@ -201,7 +82,7 @@ def replay_job(
         f"log_avg_msec={max(round(window_s * 1000), 1)}",
     ]
     return FioJob(
-        text=_text(head, [[f"read_iolog={{iologs}}/{name}"] for name in iologs]),
+        text=job_text(head, [[f"read_iolog={{iologs}}/{name}"] for name in iologs]),
         cwd=cwd,
         jobs=jobs,
         iodepth=iodepth,
@@ -211,23 +92,7 @@ def replay_job(
     )
 
 
-def write_job(directory: Path, *, jobs: int, each: int, block: int, direct: bool) -> FioJob:
-    """Each job writes one new file of ``each`` bytes and flushes it at the end."""
-    lines = [
-        *_common("psync", direct),
-        "rw=write",
-        f"bs={block}",
-        f"size={each}",
-        "end_fsync=1",
-        "fallocate=none",
-    ]
-    sections = [[f"filename=write.{job}"] for job in range(jobs)]
-    return FioJob(
-        text=_text(lines, sections), cwd=directory, jobs=jobs, iodepth=1, files=jobs, readonly=False
-    )
-
-
-def _common(engine: str, direct: bool) -> list[str]:
+def common_lines(engine: str, direct: bool) -> list[str]:
     head = [
         f"ioengine={engine}",
         f"direct={int(direct)}",
@@ -239,15 +104,15 @@ def _common(engine: str, direct: bool) -> list[str]:
     return [*head, "iomem=malloc", "iomem_align=2M"]
 
 
-def _read_head(engine: str, direct: bool, seconds: float) -> list[str]:
+def read_head(engine: str, direct: bool, seconds: float) -> list[str]:
     return [
-        *_common(engine, direct),
+        *common_lines(engine, direct),
         "allow_file_create=0",
         f"runtime={max(round(seconds * 1000), 1)}ms",
     ]
 
 
-def _text(lines: list[str], sections: list[list[str]]) -> str:
+def job_text(lines: list[str], sections: list[list[str]]) -> str:
     blocks = [
         ["[global]", *lines],
         *([f"[job{number}]", *section] for number, section in enumerate(sections)),
@@ -255,7 +120,7 @@ def _text(lines: list[str], sections: list[list[str]]) -> str:
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
-def _relative(files: Files) -> tuple[Path, list[tuple[str, int]]]:
+def relative(files: Files) -> tuple[Path, list[tuple[str, int]]]:
     """The common parent folder, and the names below it; names that fio can't read are left out."""
     from ..errors import StorageError
 
@@ -269,8 +134,3 @@ def _relative(files: Files) -> tuple[Path, list[tuple[str, int]]]:
             f"example {files[0][0]}"
         )
     return Path(cwd), named
-
-
-def _escape(name: str) -> str:
-    """Escape colons, which separate names in ``filename=``."""
-    return name.replace(":", "\\:")

@@ -1,13 +1,14 @@
 """What the host and the device did between two moments.
 
 CPU throttling, device and NFS traffic, IO pressure, busy cores. The counters are of the whole
-machine or the whole cgroup, not of this process: they show whether something else ran at the same
-time.
+machine or the whole cgroup: beside the CPU time of this process and of its children they show
+whether something else ran at the same time.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ class Snapshot:
     io_pressure_full_s: float | None  # time in which all tasks did
     cpu_busy_s: float | None  # over all cores
     cpu_total_s: float | None
+    own_cpu_s: float  # of this process
+    children_cpu_s: float  # of its children that have ended, and of theirs
     nfs: nfs.MountStats | None  # of the mount, if it is NFS
 
     @classmethod
@@ -57,6 +60,8 @@ class Snapshot:
             io_pressure_full_s=full,
             cpu_busy_s=busy,
             cpu_total_s=total,
+            own_cpu_s=time.process_time(),
+            children_cpu_s=_children_s(),
             nfs=_nfs(path) if path is not None else None,
         )
 
@@ -80,6 +85,8 @@ def diff(before: Snapshot, after: Snapshot) -> Resources:
         "io_pressure_s": _minus(after.io_pressure_s, before.io_pressure_s),
         "io_pressure_full_s": _minus(after.io_pressure_full_s, before.io_pressure_full_s),
         "cpu_busy": min(1.0, busy / total) if busy is not None and total else None,
+        "own_cpu_s": after.own_cpu_s - before.own_cpu_s,
+        "children_cpu_s": after.children_cpu_s - before.children_cpu_s,
     }
     if device is not None:
         found["device_read_bytes"] = _minus(after.device_read_bytes, before.device_read_bytes)
@@ -91,6 +98,12 @@ def diff(before: Snapshot, after: Snapshot) -> Resources:
         key: _REASONS[key.partition("_")[0]] for key, value in found.items() if value is None
     }
     return Resources.model_validate({"wall_s": wall, **found, "not_measured": missing})
+
+
+def _children_s() -> float:
+    """CPU time of all children that have ended and were waited for, and of their children."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 _REASONS = {

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..schema.columns import number_column, numbers, text_column
+from ..schema.record import FileDigest
 from ..schema.resources import GAUGES, SAMPLE_COLUMNS
 from .counters import Counters
 from .nvml import GpuWatch
@@ -152,7 +153,7 @@ def merged(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:
     return found
 
 
-def write_samples(path: Path, parts: Sequence[tuple[str, int, Columns]]) -> None:
+def write_samples(path: Path, parts: Sequence[tuple[str, int, Columns]]) -> FileDigest:
     """Write (phase, repetition, columns) parts as one file, as ``write_events`` does."""
     import pyarrow as pa
 
@@ -166,7 +167,7 @@ def write_samples(path: Path, parts: Sequence[tuple[str, int, Columns]]) -> None
             # A counter that the host lacks is NaN here, and null on disk.
             arrays.append(number_column(np.asarray(values, kind), nan_is_null=True))
         tables.append(pa.Table.from_arrays(arrays, names=list(SAMPLE_COLUMNS)))
-    write_table(pa.concat_tables(tables), path, "samples")
+    return write_table(pa.concat_tables(tables), path, "samples")
 
 
 def read_samples(path: Path) -> Columns:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import IobenchError
 from ..limits import check_plausible
+from ..schema.record import FileDigest, digest_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,8 +24,8 @@ def write_table(
     *,
     use_dictionary: Sequence[str] = (),
     column_encoding: Mapping[str, str] | None = None,
-) -> None:
-    """Write a table of ``what`` durably and atomically.
+) -> FileDigest:
+    """Write a table of ``what`` durably and atomically, and return its digest.
 
     ``use_dictionary`` and ``column_encoding`` are those of ``pyarrow.parquet.write_table``. Raises
     IobenchError, also if the file exists: it is never overwritten.
@@ -47,7 +48,9 @@ def write_table(
             )
             file.flush()
             os.fsync(file.fileno())
+        digest = digest_of(Path(temporary), table.num_rows)
         _publish(temporary, path)
+        return digest
     except FileExistsError:
         raise IobenchError(f"{path} exists, and {what} are never overwritten") from None
     except OSError as error:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ..errors import IobenchError
 from ..schema.columns import number_column, numbers, text_column
+from ..schema.record import FileDigest
 from ..schema.training import EVENT_COLUMNS, LATER_COLUMNS
 from .tables import damage, read_table, write_table
 
@@ -56,6 +57,7 @@ class StepEvent(NamedTuple):
     throttled: int = 0
     checkpoint_ns: int = 0
     sync_ns: int = 0
+    lost_ns: int = 0
 
 
 if StepEvent._fields != _RECORDED:
@@ -133,10 +135,11 @@ class Recorder:
         self._stride *= 2
 
 
-def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> None:
+def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> FileDigest:
     """Write (phase, repetition, rank, columns) parts as one Parquet file, atomically.
 
-    Raises IobenchError, also if the file exists: it is never overwritten.
+    Return its digest, for the record. Raises IobenchError, also if the file exists: it is never
+    overwritten.
     """
     import pyarrow as pa
 
@@ -153,7 +156,8 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
             number_column(np.zeros(count, dtype=np.int32)),
             text_column([phase.encode()], pa.large_string()).cast(pa.string()),
         )
-        given = {**columns, **constant}
+        later = {name: np.zeros(count, _TYPES[name]) for name in LATER_COLUMNS}
+        given = {**later, **columns, **constant}
         arrays = [
             number_column(np.asarray(given[name])).cast(schema.field(name).type) for name in _TYPES
         ]
@@ -161,7 +165,7 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
     table = pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
     # Neighbouring values are similar, so differences take fewer bits.
     packed = dict.fromkeys(_TYPES, "DELTA_BINARY_PACKED")
-    write_table(table, path, "events", use_dictionary=["phase"], column_encoding=packed)
+    return write_table(table, path, "events", use_dictionary=["phase"], column_encoding=packed)
 
 
 def read_events(path: Path) -> Columns:

@@ -79,6 +79,12 @@ def sections(record: AbRecord) -> list[Section]:
             title="Ratios, with their intervals",
             label="B / A",
             table="claims",
+            values={
+                claim.metric: (before, after)
+                for claim in claims
+                if (before := _median(record, claim.metric, "a")) is not None
+                and (after := _median(record, claim.metric, "b")) is not None
+            },
         )
         found += [_claims(record, claims), *narrowing_sections(record), _turns(record)]
     return [*found, *command_sections(record.command)]
@@ -195,10 +201,14 @@ def _claims(record: AbRecord, claims: list[Claim]) -> Table:
     )
 
 
-def _middle(record: AbRecord, metric: str, side: str) -> Cell:
+def _median(record: AbRecord, metric: str, side: str) -> float | None:
     turns = ((turn.a if side == "a" else turn.b) for turn in record.turns)
     known = [value for turn in turns if (value := turn.figures.get(metric)) is not None]
-    return figure(median(known) if known else None, format_of(BY_NAME[metric]))
+    return median(known) if known else None
+
+
+def _middle(record: AbRecord, metric: str, side: str) -> Cell:
+    return figure(_median(record, metric, side), format_of(BY_NAME[metric]))
 
 
 def _turns(record: AbRecord) -> Table:

@@ -5,7 +5,6 @@ For pages alone. A record holds no credentials: a URL with some is refused befor
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 import yaml
@@ -13,7 +12,7 @@ import yaml
 from ..schema.base import OpenRecord
 from ..schema.host import Host
 from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
-from ..text import printable
+from ..text import quoted
 from .sections import Fact, Facts, Section, Source
 
 MAX_HOSTS = 16
@@ -48,21 +47,6 @@ def command_sections(command: Sequence[str]) -> list[Section]:
     return [Source(id="again", title=TITLE, lines=(line,))]
 
 
-def quoted(word: str) -> str:
-    r"""A word for a POSIX shell; with ``$'...'`` of bash if it has invisible characters.
-
-    https://www.gnu.org/software/bash/manual/html_node/ANSI_002dC-Quoting.html
-    """
-    if printable(word) == word:
-        return shlex.quote(word)
-    try:
-        data = word.encode("utf-8", "surrogateescape")  # bytes of a file name that are not UTF-8
-    except UnicodeEncodeError:
-        data = word.encode("utf-8", "surrogatepass")
-    kept = {byte: chr(byte) for byte in range(0x20, 0x7F) if byte not in b"\\'"}
-    return f"$'{''.join(kept.get(byte, f'{chr(92)}x{byte:02x}') for byte in data)}'"
-
-
 def yaml_lines(data: object) -> tuple[str, ...]:
     """``data`` as YAML in ASCII, in lines."""
     text: str = yaml.safe_dump(data, sort_keys=False, width=90)
@@ -81,9 +65,10 @@ def _training(doc: TrainingRecord) -> list[Section]:
     if not scanned:
         samples = f" --samples {data.samples}" if data.samples else ""
         lines.append(f"iobench generate ./dataset.yaml --to NEW{samples}")
-    place = quoted(doc.storage.url) if scanned and doc.storage.url else "NEW"
+    known = data.location or doc.storage.url
     asked = {
-        "--data": place,
+        "--data": quoted(known) if scanned and known else "NEW",
+        "--origin": quoted(data.origin) if data.origin else None,
         "--accelerators": job.accelerators,
         "--repeat": len(job.repetitions) or None,
         "--seed": job.repetitions[0].seed if job.repetitions else None,

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from ..analyse.verdict.evidence import bytes_per_sample, gather
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
-from ..units import counted, format_count, format_rate
+from ..units import RATE_UNITS, counted, format_count, format_rate
 from .figures import BLANK, NO_REASON, figure, spread, word
+from .rates import BURST, is_burst
 from .sections import Axis, Bars, Cell, Column, Mark, Range, Ranges, Row, Section, Table
 
 LABELS = {
@@ -30,7 +31,7 @@ BOUND_BY = {
 LONGEST = 8
 """Longest bar, as a multiple of the lowest rate.
 
-Without this limit a harness of 11 GiB/s would make the other bars too short to compare.
+Without this limit a harness of 12 GB/s would make the other bars too short to compare.
 """
 
 
@@ -105,9 +106,13 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
             columns=columns,
             rows=tuple(rows),
             bars=Bars(column="samples_per_s", full=longest),
-            notes=(*_transport(doc, size), *_of_watched(doc)),
+            notes=(*_transport(doc, size), *_of_watched(doc), *_of_burst(doc)),
         ),
     ]
+
+
+def _of_burst(doc: TrainingRecord) -> tuple[str, ...]:
+    return (f"the ceilings of the storage were {BURST}",) if is_burst(doc) else ()
 
 
 MAX_DEMANDS = 6
@@ -193,7 +198,7 @@ def _figure(value: float) -> str:
 
 
 def _unit(bytes_per_s: float) -> tuple[float, str]:
-    for power, name in ((3, "GiB/s"), (2, "MiB/s"), (1, "KiB/s")):
-        if bytes_per_s >= 0.1 * 1024**power:
-            return float(1024**power), name
-    return 1.0, "B/s"
+    for power in range(len(RATE_UNITS) - 1, 0, -1):
+        if bytes_per_s >= 0.1 * 1000**power:
+            return float(1000**power), RATE_UNITS[power]
+    return 1.0, RATE_UNITS[0]

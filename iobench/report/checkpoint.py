@@ -15,6 +15,7 @@ from .checkpoint_meaning import meaning_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, word
 from .glance import finding_sections, status_sections
 from .hosts import MAX_ROWS
+from .labels import label_cells, label_columns, tags_text
 from .run import state_text
 from .saves import SAVE_METRICS, SPREAD_COLUMNS, spread_cells
 from .sections import (
@@ -173,6 +174,7 @@ def _about(doc: CheckpointRecord, study: Study) -> Facts:
         share = f", {part} of {format_bytes(study.full_bytes)}"
     facts = [
         ("run", doc.run_id),
+        ("labels", tags_text(doc)),
         (
             "ranks",
             f"{counted(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less",
@@ -197,7 +199,8 @@ def _operations(doc: CheckpointRecord, study: Study) -> Table:
     return Table(
         id="operations",
         title="Saves and restores",
-        columns=tuple(Column(name=name, label=name) for name in ("run_id", "operation", *names)),
+        columns=tuple(Column(name=name, label=name) for name in ("run_id", "operation", *names))
+        + label_columns(doc),
         rows=tuple(
             Row(
                 cells=(
@@ -206,6 +209,7 @@ def _operations(doc: CheckpointRecord, study: Study) -> Table:
                     *(raw(getattr(one, name, None)) for name in OPERATION),
                     *(raw(value_of(one, metric)) for metric in measured),
                     *(raw(getattr(one, name, None)) for name in CHECKED),
+                    *label_cells(doc),
                 )
             )
             for operation, one in done

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..schema.plan import BudgetFigures, CheckpointPlanFigures
 from ..units import counted, format_bytes, format_count, format_duration, format_rate, format_share
 from .plan import known
-from .sections import Fact, Facts, Section
+from .sections import Fact, Facts, Headline, Section
 
 
 def sections(plan: CheckpointPlanFigures) -> list[Section]:
@@ -60,7 +60,8 @@ def sections(plan: CheckpointPlanFigures) -> list[Section]:
         (f"{each.stall_budget * 100:g} % stalled", _budget(plan, each)) for each in plan.budgets
     ]
     facts = tuple(Fact(label=name, text=text) for name, text in rows)
-    return [Facts(id="checkpoint-plan", facts=facts)]
+    title = f"Checkpoint of {plan.model}, {counted(ranks, 'rank')}: {format_bytes(plan.bytes)}"
+    return [Headline(id="answer", title=title), Facts(id="checkpoint-plan", facts=facts)]
 
 
 def _budget(plan: CheckpointPlanFigures, budget: BudgetFigures) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ..analyse.cluster.band import Band
 from ..analyse.cluster.jobs import Job
@@ -15,6 +16,7 @@ from ..units import (
     format_duration,
     format_factor,
     format_percent,
+    percent_beside,
 )
 from .cluster_charts import cluster_charts
 from .figures import BLANK, Format, figure, raw, word
@@ -110,8 +112,9 @@ def _answer(found: Prediction) -> str:
         False: "too little",
         None: "perhaps too little",
     }[at.fed]
+    beside = partial(percent_beside, limit=required)
     told = (
-        f"The accelerators would be {_in_words(at.accelerator_utilization, format_percent)} busy, "
+        f"The accelerators would be {_in_words(at.accelerator_utilization, beside)} busy, "
         f"which is {fed} ({format_percent(required)} required), at "
         f"{_in_words(at.samples_per_s, format_count)} samples/s. {_binding(at)}. "
         f"{_takes_over(found)}."

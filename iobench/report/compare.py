@@ -115,6 +115,14 @@ def _comparison(each: Comparison, name: str) -> list[Section]:
             title="Ratios, with their intervals",
             label="candidate over baseline",
             table=f"{name}-metrics",
+            values={
+                row.metric: (
+                    median(run.median for run in row.baseline),
+                    median(run.median for run in row.candidate),
+                )
+                for row in each.rows
+                if row.baseline and row.candidate
+            },
         )
         found.append(Table(id=f"{name}-metrics", columns=_COLUMNS, rows=rows))
     return found

@@ -57,6 +57,15 @@ def sentences(one: Ranking) -> Iterator[str]:
     yield from _of_storage(best)
     yield from _next_best(one)
     yield from _of_spot(one)
+    late = [option for option in one.options if not option.in_time_and_budget]
+    if best.in_time_and_budget and any(
+        option.samples_per_usd > best.samples_per_usd for option in late
+    ):
+        asked = ["late"] * any(option.within_deadline is False for option in late)
+        asked += ["too dear"] * any(option.within_budget is False for option in late)
+        yield (
+            f"What would be {' or '.join(asked)} stands last, though it is cheaper for each sample."
+        )
     if not best.in_time_and_budget:
         asked = ["deadline"] * (best.within_deadline is not None)
         asked += ["budget"] * (best.within_budget is not None)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ..analyse.verdict.curve import FLATTENED, is_near, spent
+from ..analyse.verdict.curve import FLATTENED, highest, is_known, is_near, spent
 from ..schema.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
 from ..schema.record import TrainingRecord
 from ..units import counted, format_bytes, format_count, format_duration, format_rate
 from .figures import Format, figure, raw, word
+from .rates import BURST, is_burst
 from .sections import (
     Axis,
     Bars,
@@ -29,6 +30,9 @@ from .sections import (
 
 _TOO_FEW = "-"
 """For a percentile that would be the slowest read of all: fewer than 100 or 1,000 reads."""
+
+
+PACKED = "for example samples packed into shards"
 
 
 def sections(probe: StorageProbe) -> list[Section]:
@@ -110,11 +114,22 @@ def curve_sections(doc: TrainingRecord) -> list[Section]:
     found = doc.job.curve
     if found is None or not found.curve.points:
         return []
-    told = [_sentence(found.curve, spent(found.curve, found.large))]
+    told = [_sentence(found.curve, spent(found.curve, found.large), larger_reads(doc))]
     told += [found.not_measured] if found.not_measured else []
+    told += [f"its rates were {BURST}"] if is_burst(doc) else []
     *charts, table = _drawn(found.curve, "curve", found.in_flight)
     assert isinstance(table, Table)
     return [*charts, replace(table, notes=(*told, *found.curve.notes))]
+
+
+def larger_reads(doc: TrainingRecord) -> str:
+    """How the run's own dataset can be read in larger requests."""
+    data, loader = doc.job.dataset, doc.job.loader
+    if not data.samples or not data.shards or data.samples <= data.shards:
+        return PACKED
+    if (loader.access or doc.job.workload.reader.access) == "random":
+        return "for example whole shards in order (reader.access=sequential)"
+    return "for example larger blocks (reader.block_size)"
 
 
 def _drawn(curve: StorageCurve, name: str, in_flight: float | None = None) -> list[Section]:
@@ -182,8 +197,11 @@ def _requests(curve: StorageCurve) -> str:
     return f"{curve.order} reads of {size}"
 
 
-def _sentence(curve: StorageCurve, which: Spent) -> str:
-    """The plateau, the knee, and what is spent there; or why there is no plateau."""
+def _sentence(curve: StorageCurve, which: Spent, larger: str = PACKED) -> str:
+    """The plateau, the knee, and what is spent there; or why there is no plateau.
+
+    ``larger``: how larger requests are made.
+    """
     requests = _requests(curve)
     requests = requests[0].upper() + requests[1:]
     reads, there, knee = (
@@ -192,7 +210,7 @@ def _sentence(curve: StorageCurve, which: Spent) -> str:
         curve.knee_in_flight,
     )
     if reads is None or there is None or knee is None:
-        best = max(curve.points, key=lambda p: p.reads_per_s.value, default=None)
+        best = highest(curve.points)
         if best is None:
             return f"{requests}: no plateau was reached, since {curve.not_measured}."
         return (
@@ -209,13 +227,13 @@ def _sentence(curve: StorageCurve, which: Spent) -> str:
     if which == "operations":
         return (
             f"{text} Its operations/s are spent and its bandwidth is not: larger requests get more "
-            "bytes/s, for example samples packed into shards."
+            f"bytes/s, {larger}."
         )
     return f"{text} Its bandwidth is spent there." if which == "bandwidth" else text
 
 
 def _spread(rate: Rate, show: Format) -> str:
-    if rate.low is None or rate.high is None:
+    if rate.low is None or rate.high is None or not is_known(rate):
         return show(rate.value)
     return f"{show(rate.value)} [{show(rate.low)}, {show(rate.high)}]"
 
@@ -236,7 +254,7 @@ def _mark(curve: StorageCurve, point: CurvePoint, in_flight: float | None = None
 
 
 def _interval(rate: Rate) -> Cell:
-    if rate.low is None or rate.high is None:
+    if rate.low is None or rate.high is None or not is_known(rate):
         return Cell(value=None, text=_TOO_FEW)
     return word(f"[{format_count(rate.low)}, {format_count(rate.high)}]")
 

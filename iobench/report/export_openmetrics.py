@@ -1,4 +1,4 @@
-"""The figures of a run as OpenMetrics text, which Prometheus reads.
+"""The figures of runs as OpenMetrics text, which Prometheus reads.
 
 Source: OpenMetrics 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec/): a family has its
 HELP, TYPE and UNIT lines before its samples, the name of a family ends with its unit, units are
@@ -18,6 +18,7 @@ from ..schema.metrics import METRICS, Metric, Unit
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Estimate
 from ..text import MAX_SHOWN, printable
+from .labels import TAG, labels_of
 
 _UNITS: dict[Unit, tuple[str, str]] = {
     "samples/s": ("samples_per_s", "samples_per_second"),
@@ -46,10 +47,37 @@ class Sample:
     suffix: str = ""
 
 
-def openmetrics(doc: RunRecord) -> str:
-    """The whole exposition of one run. All samples have the label ``run``, its id."""
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric with the samples of one run or of several."""
+
+    name: str
+    kind: str
+    told: str
+    samples: Sequence[Sample]
+    unit: str = ""
+
+
+def openmetrics(*docs: RunRecord) -> str:
+    """The whole exposition of some runs. All samples have the label ``run``, the id of theirs.
+
+    The samples of all runs in one family are together, as the format demands. A run counts once.
+    """
+    together: dict[str, list[Family]] = {}
+    for doc in {doc.run_id: doc for doc in docs}.values():
+        for family in _families(doc):
+            together.setdefault(family.name, []).append(family)
+    lines = [
+        line
+        for families in together.values()
+        for line in _lines(families[0], [each for one in families for each in one.samples])
+    ]
+    return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+def _families(doc: RunRecord) -> Iterator[Family]:
     run = {"run": doc.run_id}
-    lines = [*_about(doc, run)]
+    yield from _about(doc, run)
     for metric in METRICS:
         samples = [
             Sample({**run, "stat": stat} if stat else run, value)
@@ -57,10 +85,9 @@ def openmetrics(doc: RunRecord) -> str:
         ]
         unit = _UNITS[metric.unit][1]
         told = f"{metric.label.strip()}{_OF.get(metric.of, '')}"
-        lines += _family(family_name(metric), "gauge", told, samples, unit)
+        yield Family(family_name(metric), "gauge", told, samples, unit)
     if isinstance(doc, TrainingRecord):
-        lines += _of_verdict(doc, run)
-    return "\n".join([*lines, "# EOF"]) + "\n"
+        yield from _of_verdict(doc, run)
 
 
 _OF = {
@@ -106,29 +133,30 @@ def _values(doc: RunRecord, metric: Metric) -> Iterator[tuple[str, float]]:
         yield from zip(_STATS, (median(found), min(found), max(found)), strict=True)
 
 
-def _about(doc: RunRecord, run: Labels) -> Iterator[str]:
+def _about(doc: RunRecord, run: Labels) -> Iterator[Family]:
     """What was run, when, with which outcome, and how many rules did not pass."""
     job = doc.job
+    known = {name: value for name, value in labels_of(doc).items() if name != "created"}
     facts = {
         **run,
         "kind": job.kind,
         "status": doc.status,
         "rules": doc.rules,
         "iobench_version": doc.iobench_version,
-        "storage": doc.storage.url or "",
-        "host": doc.host.node or "",
+        **{name: "" if value is None else str(value) for name, value in known.items()},
     }
     if isinstance(doc, TrainingRecord):
-        facts["workload"] = doc.job.workload.name
-        facts["dataset"] = doc.job.dataset.spec.name
+        facts["accelerators"] = str(doc.job.accelerators)
     elif doc.checkpoints is not None:
         facts["model"] = doc.checkpoints.model
         facts["writer"] = doc.checkpoints.writer
+        facts["ranks"] = str(doc.checkpoints.ranks)
+    facts |= {f"{TAG}{key}": value for key, value in doc.tags.items()}
     told = {name: value for name, value in facts.items() if value}
-    yield from _family("iobench_run", "info", "What was run.", [Sample(told, 1, "_info")])
+    yield Family("iobench_run", "info", "What was run.", [Sample(told, 1, "_info")])
     if (at := _seconds(doc.created)) is not None:
         name = "iobench_run_started_seconds"
-        yield from _family(
+        yield Family(
             name, "gauge", "When the run began, since 1970-01-01 UTC.", [Sample(run, at)], "seconds"
         )
     name = "iobench_run_validity"
@@ -136,33 +164,33 @@ def _about(doc: RunRecord, run: Labels) -> Iterator[str]:
         Sample({**run, name: state}, float(doc.validity == state))
         for state in ("valid", "invalid", "unknown")
     ]
-    yield from _family(name, "stateset", "Whether the run is valid by its rules.", states)
+    yield Family(name, "stateset", "Whether the run is valid by its rules.", states)
     levels = ("invalid", "unknown", "warning", "info")
     counts = {level: sum(each.level == level for each in doc.findings) for level in levels}
     found = [Sample({**run, "level": level}, count) for level, count in counts.items()]
-    yield from _family("iobench_findings", "gauge", "Findings of the rules, by level.", found)
+    yield Family("iobench_findings", "gauge", "Findings of the rules, by level.", found)
 
 
-def _of_verdict(doc: TrainingRecord, run: Labels) -> Iterator[str]:
+def _of_verdict(doc: TrainingRecord, run: Labels) -> Iterator[Family]:
     """What binds, what each stage costs, and the ceilings."""
     verdict = doc.job.verdict
     name = "iobench_verdict_binds"
     if verdict is not None:
         stage = {**run, "stage": verdict.binds}
-        yield from _family(name, "gauge", "1 for the stage that binds.", [Sample(stage, 1)])
+        yield Family(name, "gauge", "1 for the stage that binds.", [Sample(stage, 1)])
     gains = [
         Sample({**run, "stage": each.stage, "bound": bound}, value)
         for each in doc.job.knock_outs
         for bound, value in _bounds(each.gain)
     ]
     told = "Samples/s if a stage took no time, over samples/s as it is; with its 95 % interval."
-    yield from _family("iobench_gain_ratio", "gauge", told, gains, "ratio")
+    yield Family("iobench_gain_ratio", "gauge", told, gains, "ratio")
     ceilings = [
         Sample({**run, "stage": stage}, ceiling.samples_per_s)
         for stage, ceiling in doc.job.ceilings.items()
         if ceiling.samples_per_s is not None
     ]
-    yield from _family(
+    yield Family(
         "iobench_ceiling_samples_per_second",
         "gauge",
         "What a stage alone can deliver, all accelerators together.",
@@ -185,20 +213,18 @@ def _seconds(created: str) -> float | None:
         return None
 
 
-def _family(
-    name: str, kind: str, told: str, samples: Sequence[Sample], unit: str = ""
-) -> Iterator[str]:
+def _lines(family: Family, samples: Sequence[Sample]) -> Iterator[str]:
     """The lines of one family; none without samples."""
     finite = [each for each in samples if isfinite(each.value)]
     if not finite:
         return
-    yield f"# TYPE {name} {kind}"
-    if unit:
-        yield f"# UNIT {name} {unit}"
-    yield f"# HELP {name} {_text(told)}"
+    yield f"# TYPE {family.name} {family.kind}"
+    if family.unit:
+        yield f"# UNIT {family.name} {family.unit}"
+    yield f"# HELP {family.name} {_text(family.told)}"
     for each in finite:
         labels = ",".join(f'{label}="{_text(value)}"' for label, value in each.labels.items())
-        yield f"{name}{each.suffix}{{{labels}}} {float(each.value)!r}"
+        yield f"{family.name}{each.suffix}{{{labels}}} {float(each.value)!r}"
 
 
 def _text(text: str) -> str:

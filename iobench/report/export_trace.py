@@ -34,6 +34,7 @@ PARTS = {
     "busy": "busy_ns",
     "sync": "sync_ns",
     "save": "checkpoint_ns",
+    "still": "lost_ns",
 }
 """The parts of a step, in the order in which they happen."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import median
 
 from ..analyse.verdict.search import STEADY, trials_of, utilization_of
 from ..schema.record import TrainingRecord
 from ..schema.training import FindMax
 from ..schema.verdict import Estimate, Fed
-from ..units import counted, format_count, format_percent, format_rate
+from ..units import counted, format_count, format_percent, format_rate, percent_beside
 from .figures import BLANK, NO_REASON, figure, word
 from .sections import (
     Axis,
@@ -28,6 +29,7 @@ _BY = {
     "find-max": "by --find-max",
     "plateau": "by the storage's curve",
     "fetch": "by the fetch ceiling",
+    "run": "by the rate of the run after it fell",
     "": "",
 }
 
@@ -64,6 +66,27 @@ def number_with_basis(fed: Fed) -> str:
     return f"{number_text(fed)} {_BY[fed.basis]}".strip()
 
 
+def fed_now_and_alone(doc: TrainingRecord) -> str:
+    """What the whole pipeline feeds now, and what the storage alone could feed.
+
+    A storage that could feed 20 feeds nobody while another stage starves them.
+    """
+    verdict, ranks = doc.job.verdict, doc.job.accelerators
+    fed = verdict.fed if verdict is not None else None
+    if verdict is None or fed is None or fed.accelerators is None:
+        return f"not known: {(fed.not_measured if fed else '') or NO_REASON}"
+    alone = number_with_basis(fed)
+    if fed.potential is not None:
+        alone += f" as it is read now, {format_count(fed.potential)} as advised"
+    if fed.basis == "find-max" or verdict.starved is None:
+        return alone
+    if not verdict.starved:
+        now = f"{format_count(ranks)}, as many as the run had"
+    else:
+        now = "0" if ranks == 1 else f"fewer than the {format_count(ranks)} of the run"
+    return f"now {now}; by the storage alone {alone}"
+
+
 def _more_ranks(fed: Fed, required: float) -> Table:
     rows = []
     for one in fed.at:
@@ -73,19 +96,19 @@ def _more_ranks(fed: Fed, required: float) -> Table:
             Row(
                 cells=(
                     Cell(value=one.ranks, text=str(one.ranks)),
-                    _share(utilization),
+                    _share(utilization, required),
                     word(told),
                     word(one.how),
                 )
             )
         )
     notes = []
-    if fed.reads_in_flight is not None:
+    if fed.reads_in_flight is not None and fed.potential is None:
         notes.append(f"that takes {counted(round(fed.reads_in_flight), 'read')} in flight")
     if fed.potential is not None:
         notes.append(
-            f"with so many reads in flight instead of the run's own the storage could feed "
-            f"{format_count(fed.potential)}"
+            f"that is as the run reads it; with more reads in flight, or as advised, the storage "
+            f"could feed {format_count(fed.potential)}"
         )
     elif fed.today is not None and fed.today != fed.accelerators:
         notes.append(f"with the run's own reads in flight: {format_count(fed.today)}")
@@ -105,12 +128,13 @@ def _more_ranks(fed: Fed, required: float) -> Table:
     )
 
 
-def _share(estimate: Estimate | None) -> Cell:
+def _share(estimate: Estimate | None, required: float) -> Cell:
     if estimate is None:
         return Cell(value=None, text="-")
-    text = format_percent(estimate.value)
+    show = partial(percent_beside, limit=required)
+    text = show(estimate.value)
     if estimate.low is not None and estimate.high is not None:
-        text += f" [{format_percent(estimate.low)}, {format_percent(estimate.high)}]"
+        text += f" [{show(estimate.low)}, {show(estimate.high)}]"
     return Cell(value=estimate.value, text=text)
 
 
@@ -142,6 +166,7 @@ def _drawn(found: FindMax, table: Table) -> list[Section]:
 def _search(found: FindMax, of_stored: str) -> Table:
     """A row for each try, those of one number side by side."""
     required = format_percent(found.required_accelerator_utilization)
+    beside = partial(percent_beside, limit=found.required_accelerator_utilization)
     none = "none of those tried" if found.bound else "not even one"
     answer = none if found.accelerators is None else format_count(found.accelerators)
     if found.low is not None and found.high is not None and found.accelerators is not None:
@@ -161,7 +186,7 @@ def _search(found: FindMax, of_stored: str) -> Table:
                 continue
             rate = figure(point.read_bytes_per_s, format_rate, missing="")
             fed = word("fed" if point.passed else "starved")
-            rows.append(Row(cells=(number, figure(au, format_percent), rate, fed, trial, steps)))
+            rows.append(Row(cells=(number, figure(au, beside), rate, fed, trial, steps)))
     notes = [f"bandwidths are {of_stored}"] if of_stored else []
     notes += [f"the search stopped: {found.bound}"] if found.bound else []
     wanted = found.wanted_steps

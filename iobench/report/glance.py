@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
-from ..analyse.verdict.explain import gain_text
+from ..analyse.verdict.evidence import gather
+from ..analyse.verdict.promise import shown, tells_nothing
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict
-from ..units import counted, format_percent
-from .fed import number_with_basis
-from .figures import NO_REASON, spread
+from ..units import counted, format_percent, percent_beside
+from .fed import fed_now_and_alone
+from .figures import spread
 from .sections import Fact, Facts, Findings, Headline, Section
 
 UTILIZATION = "accelerator_utilization_sustained"
@@ -83,19 +85,26 @@ def _answers(doc: TrainingRecord, verdict: Verdict) -> Iterator[Fact]:
     if verdict.also:
         binds += f", or {' or '.join(verdict.also)}: their gains can't be told apart"
     if gain is not None and verdict.binds != "accelerator":
-        binds += f"; without its cost {gain_text(gain)} the samples/s"
+        told = shown(gain)
+        if tells_nothing(gain):
+            told = f"{gain.value:.2f} x (its interval has room for none)"
+        binds += f"; without its cost {told} the samples/s"
     yield Fact(label="what binds", text=binds)
     used = doc.metrics.get(UTILIZATION)
-    required = format_percent(doc.job.workload.required_accelerator_utilization)
+    limit = doc.job.workload.required_accelerator_utilization
+    required = format_percent(limit)
     if used is not None:
-        told = f"{spread(used.median, used.min, used.max, format_percent)} of the time, "
+        show = partial(percent_beside, limit=limit)
+        told = f"{spread(used.median, used.min, used.max, show)} of the time, "
         told += f"median [min, max] of {counted(used.n, 'repetition')}; {required} required"
+        found = gather(doc)
+        if found.lasting is not None and found.utilization is not None:
+            told += f"; {show(found.utilization)} after the rate fell, which is what lasts"
         yield Fact(label="utilization", text=told)
-    fed = verdict.fed
-    if fed is not None:
-        known = fed.accelerators is not None
-        why = f"not known: {fed.not_measured or NO_REASON}"
-        told = f"{number_with_basis(fed)}, at {required} utilization" if known else why
+    if verdict.fed is not None:
+        told = fed_now_and_alone(doc)
+        if verdict.fed.accelerators is not None:
+            told += f", at {required} utilization"
         yield Fact(label="accelerators fed", text=told)
 
 

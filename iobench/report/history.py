@@ -48,6 +48,8 @@ def sections(found: Sequence[History], left_out: Sequence[str]) -> list[Section]
 def _history(one: History, name: str) -> list[Section]:
     metric = COMPARED[one.metric]
     trend = "" if one.trend is None else f", newest third {format_factor(one.trend)} the oldest"
+    if trend and one.answer == "not told":
+        trend += ": inconclusive"
     runs = counted(len(one.entries), "run")
     points = {point.at: point for point in (*one.points, *([one.possible] if one.possible else []))}
     found: list[Section] = [
@@ -201,8 +203,9 @@ def _day(one: History, day: Day, show: Format) -> Row:
 
 
 def _word(point: ChangePoint) -> str:
-    found = "better" if point.better else "WORSE"
-    return f"perhaps {found}" if point.why else found
+    if point.why:
+        return "inconclusive"
+    return "better" if point.better else "WORSE"
 
 
 def _change(point: ChangePoint, entry: Entry) -> Item:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analyse.verdict.promise import shown
 from ..schema.record import TrainingRecord
-from ..schema.verdict import Estimate, KnockedOut, KnockOut
+from ..schema.verdict import KnockedOut, KnockOut
 from ..units import format_count
 from .figures import NO_REASON, raw, word
+from .rates import is_burst
 from .sections import Axis, Bars, Cell, Column, Prose, Range, Ranges, Row, Section, Table
 
 LABELS: dict[KnockedOut, str] = {
@@ -25,17 +27,17 @@ LONGEST = 8.0
 def knock_out_sections(doc: TrainingRecord) -> list[Section]:
     """A bar for each stage that was left out; why, where none was."""
     job = doc.job
-    shown = [each for each in job.knock_outs if _concerns(doc, each.stage)]
-    if not any(each.gain for each in shown):
+    present = [each for each in job.knock_outs if _concerns(doc, each.stage)]
+    if not any(each.gain for each in present):
         if not job.no_knock_outs:
             return []
         why = f"What each stage costs was not measured: {job.no_knock_outs}."
         return [Prose(id="knock-outs", paragraphs=(why,))]
-    shown.sort(key=lambda each: -each.gain.value if each.gain else 0.0)
-    largest = max(each.gain.value for each in shown if each.gain)
+    present.sort(key=lambda each: -each.gain.value if each.gain else 0.0)
+    largest = max(each.gain.value for each in present if each.gain)
     full = min(max(largest, 1.0), LONGEST)
     return [
-        _chart(shown, full),
+        _chart(present, full),
         Table(
             id="knock-outs",
             title="What each stage costs: samples/s if it took no time, over samples/s as it is",
@@ -47,23 +49,35 @@ def knock_out_sections(doc: TrainingRecord) -> list[Section]:
                 Column(name="n", label="rounds", align="right"),
                 Column(name="how", label="how", where="pages"),
             ),
-            rows=tuple(_row(each) for each in shown),
+            rows=tuple(_row(each) for each in present),
             bars=Bars(column="gain", full=full),
+            notes=_over_what_lasts(doc),
         ),
     ]
 
 
-def _chart(shown: Sequence[KnockOut], full: float) -> Ranges:
+def _over_what_lasts(doc: TrainingRecord) -> tuple[str, ...]:
+    """The storage's gain over the rate after its fall, where the verdict rests on that rate."""
+    gain = doc.job.verdict.gains.get("storage") if doc.job.verdict else None
+    if gain is None or not is_burst(doc):
+        return ()
+    return (
+        "rounds compare whole repetitions; over the rate after its fall, leaving out the storage "
+        f"brings {shown(gain)}",
+    )
+
+
+def _chart(present: Sequence[KnockOut], full: float) -> Ranges:
     """The gains as bars from 1, which is the rate as it is."""
     rows = tuple(
         Range(
             label=LABELS[each.stage],
-            text=_text(each.gain),
+            text=shown(each.gain),
             value=each.gain.value,
             low=each.gain.low,
             high=each.gain.high,
         )
-        for each in shown
+        for each in present
         if each.gain
     )
     return Ranges(
@@ -94,16 +108,10 @@ def _row(knock_out: KnockOut) -> Row:
     number = Cell(value=gain.n, text=format_count(gain.n))
     cells = (
         label,
-        Cell(value=gain.value, text=_text(gain)),
+        Cell(value=gain.value, text=shown(gain)),
         raw(gain.low),
         raw(gain.high),
         number,
         how,
     )
     return Row(cells=cells)
-
-
-def _text(gain: Estimate) -> str:
-    if gain.low is None or gain.high is None:
-        return f"{gain.value:.2f} x"
-    return f"{gain.value:.2f} x [{gain.low:.2f}, {gain.high:.2f}]"

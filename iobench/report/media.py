@@ -26,13 +26,14 @@ KINDS: dict[Kind, str] = {
 class Medium:
     """One format. ``tables``: it shows nothing but tables. ``kinds``: the records that it shows.
 
-    ``help`` is empty where the name says enough.
+    ``several``: it can hold several records. ``help`` is empty where the name says enough.
     """
 
     name: str
     help: str = ""
     of: Literal["sections", "record"] = "sections"
     tables: bool = False
+    several: bool = True
     kinds: tuple[Kind, ...] = ("training", "checkpoint", "ab", "sweep")
 
 
@@ -55,12 +56,14 @@ MEDIA: dict[str, Medium] = {
             name="mlperf",
             help="a summary.json like that of MLPerf Storage",
             of="record",
+            several=False,
             kinds=("training", "checkpoint"),
         ),
         Medium(
             name="trace",
             help="every step, for Perfetto (ui.perfetto.dev)",
             of="record",
+            several=False,
             kinds=("training",),
         ),
     )

@@ -11,7 +11,7 @@ from ..units import (
     format_percent,
     format_rate,
 )
-from .sections import Fact, Facts, Section
+from .sections import Fact, Facts, Headline, Section
 
 
 def sections(plan: PlanFigures) -> list[Section]:
@@ -61,8 +61,8 @@ def sections(plan: PlanFigures) -> list[Section]:
         (
             "reads",
             (
-                f"{format_bytes(plan.read_bytes_total)} in all; {plan.workers} workers, "
-                f"{plan.reads_in_flight} reads in flight"
+                f"{format_bytes(plan.read_bytes_total)} in all; {counted(plan.workers, 'worker')}, "
+                f"{counted(plan.reads_in_flight, 'read')} in flight"
             ),
         ),
         ("demand", _demand(plan)),
@@ -79,7 +79,9 @@ def sections(plan: PlanFigures) -> list[Section]:
     if plan.probe is not None:
         rows.append(("probe", _probe(plan.probe, plan)))
     facts = tuple(Fact(label=name, text=text) for name, text in rows)
-    return [Facts(id="plan", facts=facts)]
+    job = f"{plan.workload}, {counted(plan.accelerators, 'accelerator')}"
+    title = f"{job}: {format_bytes(plan.read_bytes_total)} to read"
+    return [Headline(id="answer", title=title), Facts(id="plan", facts=facts)]
 
 
 def _probe(probe: ProbeFigures, plan: PlanFigures) -> str:

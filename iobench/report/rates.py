@@ -7,6 +7,18 @@ from ..analyse.verdict.rules_time import falls, measured_rates
 from ..schema.record import TrainingRecord
 from ..units import counted, format_duration, format_percent
 
+BURST = (
+    "measured in times that end before the rate of a repetition falls: they are those of a burst, "
+    "and a training gets the rate after the fall"
+)
+"""Of figures of the storage, in a report whose verdict rests on the rate after a fall."""
+
+
+def is_burst(doc: TrainingRecord) -> bool:
+    """Whether the storage's ceilings and its curve are not what lasts."""
+    fed = doc.job.verdict.fed if doc.job.verdict else None
+    return fed is not None and fed.basis == "run"
+
 
 def rate_over_time(doc: TrainingRecord) -> str:
     """The line; '' if no repetition is long enough to say anything."""

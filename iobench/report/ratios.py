@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..schema.claim import Claim
 from ..schema.metrics import BY_NAME
 from ..units import format_factor
+from .figures import format_of
 from .sections import Axis, Range, Ranges, Section
 
 MIN_SPAN, MAX_SPAN = 0.05, 1.0
@@ -14,9 +15,19 @@ MIN_SPAN, MAX_SPAN = 0.05, 1.0
 
 
 def ratio_chart(
-    claims: Sequence[Claim], *, name: str, title: str, label: str, table: str
+    claims: Sequence[Claim],
+    *,
+    name: str,
+    title: str,
+    label: str,
+    table: str,
+    values: Mapping[str, tuple[float, float]],
 ) -> list[Section]:
-    """One bar for each claim with a ratio; nothing without any. ``label`` is that of the axis."""
+    """One bar for each claim with a ratio; nothing without any. ``label`` is that of the axis.
+
+    ``values``: of a metric, the figures of the baseline and of the candidate, which are shown
+    beside the ratio.
+    """
     known = [(claim, claim.ratio) for claim in claims if claim.ratio is not None]
     if not known:
         return []
@@ -25,11 +36,12 @@ def ratio_chart(
     rows = tuple(
         Range(
             label=BY_NAME[claim.metric].short,
-            text=format_factor(ratio.value),
+            text=format_factor(ratio.value) + _of(claim.metric, values),
             value=ratio.value,
             low=ratio.low,
             high=ratio.high,
-            mark="" if claim.answer == "not told" else claim.answer,
+            mark=_mark(claim),
+            tone="plain" if claim.better is None else "good" if claim.better else "bad",
         )
         for claim, ratio in known
     )
@@ -38,3 +50,20 @@ def ratio_chart(
         id=name, title=title, axis=axis, rows=rows, origin=1.0, full=1 + span, table=table
     )
     return [chart]
+
+
+def _of(metric: str, values: Mapping[str, tuple[float, float]]) -> str:
+    if metric not in values:
+        return ""
+    show = format_of(BY_NAME[metric])
+    before, after = values[metric]
+    return f": {show(before)} -> {show(after)}"
+
+
+def _mark(claim: Claim) -> str:
+    """Better and worse are words, too: no figure is told by colour alone."""
+    if claim.answer == "not told":
+        return ""
+    if claim.better is None:
+        return claim.answer
+    return "better" if claim.better else "WORSE"

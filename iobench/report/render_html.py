@@ -137,7 +137,7 @@ def render_html(
     blocks = [
         block for section in sections for block in _blocks(section, sections, charts, told, offered)
     ]
-    body = "".join(blocks)
+    body = _unparted("".join(blocks))
     first = any(isinstance(section, Headline) for section in sections)
     heading = "" if first else f"<h1>{title}</h1>\n"
     return (
@@ -150,6 +150,21 @@ def render_html(
         'data-type="text/csv" hidden>Download CSV</button>\n'
         f"<noscript><p>{NO_SCRIPT}</p></noscript>\n</header>\n{_contents(body)}"
         f'<main id="report">\n{heading}{body}</main>\n'
+    )
+
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|x|[kMGT]?B|[KMGT]iB|[kMGT]?B/s|[nmµ]?s|min|h|d)(?![\w/]))")
+_AS_IT_IS = re.compile(r"(<pre>.*?</pre>|<code>.*?</code>|<script.*?</script>|<[^>]*>)", re.DOTALL)
+
+
+def _unparted(body: str) -> str:
+    """The body with no line break between a number and its unit.
+
+    Tags, commands and data stay as they are.
+    """
+    parts = _AS_IT_IS.split(body)
+    return "".join(
+        part if number % 2 else _UNIT.sub("\u00a0", part) for number, part in enumerate(parts)
     )
 
 
@@ -187,7 +202,8 @@ def _blocks(
         )
         names = ["part"] * (heading == "h2") + [section.tone] * (section.tone != "plain")
         tone = f' class="{" ".join(names)}"' if names else ""
-        yield f'<{heading} id="{section.id}"{tone}>{section.title}</{heading}>\n'
+        title = section.page_title or section.title
+        yield f'<{heading} id="{section.id}"{tone}>{title}</{heading}>\n'
         yield from (f'<p class="lead">{text}</p>\n' for text in section.sentences)
     elif isinstance(section, Prose):
         yield from (f"<p>{text}</p>\n" for text in section.paragraphs)

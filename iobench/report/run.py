@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..analyse.verdict.confirmed import gain_of
 from ..analyse.verdict.devices import DEVICE_METRICS
-from ..analyse.verdict.explain import gain_text
+from ..analyse.verdict.promise import told
 from ..analyse.verdict.rankepochs import Events
 from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict
+from ..schema.workload import USER_LOADER
 from ..units import (
     counted,
     format_bytes,
@@ -27,6 +27,7 @@ from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
 from .glance import finding_sections, glance_sections, status_sections
 from .hosts import host_sections, hosts_text
 from .knockouts import knock_out_sections
+from .labels import label_cells, label_columns, tags_text
 from .loader import library_sections
 from .rates import rate_over_time
 from .saves import saves_sections
@@ -147,15 +148,26 @@ def _verdict(doc: TrainingRecord) -> Headline:
     watched = doc.job.watched is not None
     if doc.job.verdict is None:
         why = f"The run's status is {doc.status}."
-        return Headline(id="verdict", title="No verdict", sentences=(why,))
+        on_page = f"{_job(doc)}: no verdict"
+        return Headline(id="verdict", title="No verdict", sentences=(why,), page_title=on_page)
     told = (doc.job.verdict.sentence, doc.job.verdict.explanation)
     fed: Tone = "good" if doc.job.verdict.starved is False else "plain"
+    answer = f"{binds_text(doc.job.verdict, watched=watched)} ({state_text(doc)})"
+    known = {True: "starved, ", False: "fed, ", None: ""}[doc.job.verdict.starved]
     return Headline(
         id="verdict",
-        title=f"Verdict: {binds_text(doc.job.verdict, watched=watched)} ({state_text(doc)})",
+        title=f"Verdict: {answer}",
+        page_title=f"{_job(doc)}: {known}{answer}",
         sentences=tuple(text for text in told if text),
         tone="bad" if doc.validity == "invalid" else fed,
     )
+
+
+def _job(doc: TrainingRecord) -> str:
+    """The workload, its accelerators and the storage."""
+    where = f" on {doc.storage.url}" if doc.storage.url else ""
+    name, ranks = doc.job.workload.name, counted(doc.job.accelerators, "accelerator")
+    return f"{name}, {ranks}{where}"
 
 
 def _metrics(doc: TrainingRecord) -> list[Section]:
@@ -203,7 +215,10 @@ def _metrics(doc: TrainingRecord) -> list[Section]:
             share = getattr(doc.job.verdict, key)
             why = f"not measured: {doc.job.verdict.not_measured.get(key, NO_REASON)}"
             cell = figure(share, lambda share: f"{format_percent(share)} of the time", why=why)
-            rows.append(_single(BY_NAME[key].label, key, cell))
+            label = BY_NAME[key].label
+            if doc.job.loader.kind == USER_LOADER:  # what it waits for need not be reads
+                label = _STALLS_OF_USER[key]
+            rows.append(_single(label, key, cell))
     return [
         Table(
             id="metrics",
@@ -232,7 +247,7 @@ def _advice(doc: TrainingRecord) -> list[Section]:
     items = tuple(
         Item(
             text=advice.change,
-            lead="" if (gain := gain_of(advice)) is None else gain_text(gain),
+            lead=told(advice),
             basis=advice.basis,
         )
         for advice in doc.job.verdict.advice
@@ -251,6 +266,7 @@ def _about(doc: TrainingRecord) -> Facts:
     memory = [f"{format_bytes(host.memory_bytes)} memory"] if host.memory_bytes else []
     facts = [
         ("run", doc.run_id),
+        ("labels", tags_text(doc)),
         ("workload", f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"),
         ("model", _trained(doc)),
         ("dataset", ", ".join([data.spec.name, *size])),
@@ -285,6 +301,8 @@ def _trained(doc: TrainingRecord) -> str:
         parts.append(f"loss {facts.first_loss:.3g} at first, {facts.last_loss:.3g} at last")
     return ", ".join(parts)
 
+
+_STALLS_OF_USER = {"fetch_stall": "loader waits", "prep_stall": "loader computes"}
 
 PARTS = {
     "start": "start",
@@ -321,13 +339,15 @@ def _repetitions(doc: TrainingRecord) -> Table:
         columns=tuple(
             Column(name=name, label=name, unit=units.get(name, ""))
             for name in ("run_id", "repetition", *names)
-        ),
+        )
+        + label_columns(doc),
         rows=tuple(
             Row(
                 cells=(
                     raw(doc.run_id),
                     raw(index),
                     *(raw(getattr(repetition, name)) for name in names),
+                    *label_cells(doc),
                 )
             )
             for index, repetition in enumerate(doc.job.repetitions)

@@ -27,12 +27,17 @@ Where = Literal["everywhere", "pages", "data"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Headline:
-    """The answer: a title and its sentences."""
+    """The answer: a title and its sentences.
+
+    ``page_title`` is the title on pages, and in the browser's tab, where it must also say of what
+    it is the answer.
+    """
 
     id: str
     title: str
     sentences: tuple[str, ...] = ()
     tone: Tone = "plain"
+    page_title: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,7 +227,10 @@ class Lines:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
-    """A row of ``Ranges``: a value with its interval; ``text`` is how people see both."""
+    """A row of ``Ranges``: a value with its interval; ``text`` is how people see both.
+
+    ``tone``: whether it is good or bad news, where the row is a comparison.
+    """
 
     label: str
     text: str
@@ -230,6 +238,7 @@ class Range:
     low: float | None = None
     high: float | None = None
     mark: str = ""
+    tone: Tone = "plain"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

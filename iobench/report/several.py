@@ -9,8 +9,9 @@ from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
 from ..units import counted, format_count, format_percent
 from .figures import Format, figure, spread, word
 from .glance import UTILIZATION
+from .labels import labels_of, tags_text, with_all_tags
 from .run import binds_text
-from .sections import Cell, Chart, Column, Headline, Prose, Row, Section, Table
+from .sections import Cell, Chart, Column, Headline, Prose, Row, Section, Table, Value
 
 RATE = "samples_per_s"
 
@@ -25,20 +26,26 @@ def several_sections(runs: Sequence[tuple[RunRecord, Sequence[Section]]]) -> lis
         _overview([doc for doc, _ in runs]),
     ]
     for number, (_, shown) in enumerate(runs, start=1):
-        found += [_numbered(section, number) for section in shown]
-    return found
+        found += [numbered(section, number) for section in shown]
+    return with_all_tags(found, [doc for doc, _ in runs])
 
 
-def _numbered(section: Section, number: int) -> Section:
-    """The section with an id and a title that no section of another run has."""
-    name = f"run-{number}-{section.id}"
+def numbered(section: Section, number: int, what: str = "run") -> Section:
+    """The section with an id and a title that no section of another run has.
+
+    ``what``: what is numbered, in one word.
+    """
+    name = f"{what}-{number}-{section.id}"
     if isinstance(section, Prose):
         return replace(section, id=name)
     if isinstance(section, Headline):
-        return replace(section, id=name, title=f"Run {number}: {section.title}")
-    title = f"{section.title} (run {number})" if section.title else ""
+        who = f"{what.capitalize()} {number}"
+        on_page = f"{who}: {section.page_title}" if section.page_title else ""
+        title = f"{who}: {section.title}"
+        return replace(section, id=name, title=title, page_title=on_page)
+    title = f"{section.title} ({what} {number})" if section.title else ""
     if isinstance(section, Chart):
-        table = f"run-{number}-{section.table}" if section.table else ""
+        table = f"{what}-{number}-{section.table}" if section.table else ""
         return replace(section, id=name, title=title, table=table)
     return replace(section, id=name, title=title)
 
@@ -51,6 +58,11 @@ def _overview(docs: Sequence[RunRecord]) -> Table:
             Column(name="number", label="run", align="right"),
             Column(name="run_id", label="id"),
             Column(name="job", label="job"),
+            Column(name="storage", label="storage"),
+            Column(name="host", label="host"),
+            Column(name="cores", label="cores", align="right", where="pages"),
+            Column(name="instance", label="instance", where="pages"),
+            *([Column(name="tags", label="labels")] if any(doc.tags for doc in docs) else []),
             Column(name="created", label="when"),
             Column(name="status", label="ended"),
             Column(name="binds", label="what binds"),
@@ -58,11 +70,15 @@ def _overview(docs: Sequence[RunRecord]) -> Table:
             Column(name=RATE, label="samples/s", unit="samples/s"),
             Column(name="validity", label="validity"),
         ),
-        rows=tuple(_row(number, doc) for number, doc in enumerate(docs, start=1)),
+        rows=tuple(
+            _row(number, doc, tagged=any(each.tags for each in docs))
+            for number, doc in enumerate(docs, start=1)
+        ),
     )
 
 
-def _row(number: int, doc: RunRecord) -> Row:
+def _row(number: int, doc: RunRecord, *, tagged: bool) -> Row:
+    found = labels_of(doc)
     job, binds = str(doc.job.kind), "-"
     if isinstance(doc, CheckpointRecord):
         job = f"checkpoint of {doc.job.model}"
@@ -74,6 +90,8 @@ def _row(number: int, doc: RunRecord) -> Row:
             figure(number, str),
             word(doc.run_id),
             word(job),
+            *(_known(found[name]) for name in ("storage", "host", "cores", "instance")),
+            *([_known(tags_text(doc) or None)] if tagged else []),
             word(doc.created[:16].replace("T", " "), doc.created),
             word(doc.status),
             word(binds),
@@ -82,6 +100,10 @@ def _row(number: int, doc: RunRecord) -> Row:
             word(doc.validity),
         )
     )
+
+
+def _known(value: Value) -> Cell:
+    return Cell(value=value, text="-" if value is None else str(value))
 
 
 def _median(doc: RunRecord, metric: str, show: Format) -> Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..analyse.capacity import sizing
 from ..analyse.capacity.caching import Cache
 from ..analyse.capacity.measured import Measured
 from ..analyse.capacity.requirement import Requirement
@@ -14,11 +15,14 @@ from ..units import (
     format_percent,
     format_rate,
 )
-from .sections import Fact, Facts, Section
+from .sections import Fact, Facts, Headline, Section
 from .size_chart import rate_sections
 
 SOME = 1.02
 """A read amplification below this is not worth a word."""
+
+SLOWER = 10
+"""Another storage's reads may take this many times as long: an example of what follows."""
 
 MUCH = 1.5
 """A margin above this is due to too few reads in flight, or to very short epochs."""
@@ -30,13 +34,12 @@ def sections(need: Requirement, instance: Instance | None = None) -> list[Sectio
     ``instance`` is the type of each host, if it is known.
     """
     rows = [
-        ("buy", headline(need)),
         ("job", _job(need)),
         ("data", _data(need)),
         (
             "demand",
             (
-                f"{_both(need.demanded_read_bytes_per_s)}, "
+                f"{format_rate(need.demanded_read_bytes_per_s)}, "
                 f"{format_count(need.demanded_samples_per_s)} samples/s, if nobody ever waits"
             ),
         ),
@@ -59,7 +62,18 @@ def sections(need: Requirement, instance: Instance | None = None) -> list[Sectio
         ]
         rows += [("but", note) for note in need.measured.notes]
     facts = tuple(Fact(label=name, text=text) for name, text in rows)
-    return [Facts(id="requirement", facts=facts), *rate_sections(need)]
+    return [
+        Headline(id="answer", title=_title(need), sentences=(headline(need),)),
+        Facts(id="requirement", facts=facts),
+        *rate_sections(need),
+    ]
+
+
+def _title(need: Requirement) -> str:
+    """Which job it is, and the rate to buy."""
+    rate = "no rate" if need.buy_bytes_per_s is None else format_rate(need.buy_bytes_per_s)
+    job = f"{need.workload}, {counted(need.accelerators, 'accelerator')}"
+    return f"{job}: {rate} {'is enough' if need.buy_bytes_per_s is None else 'to buy'}"
 
 
 def headline(need: Requirement) -> str:
@@ -71,26 +85,21 @@ def headline(need: Requirement) -> str:
     if need.buy_bytes_per_s is None:
         return f"{job}, {need.not_measured['buy_bytes_per_s']}"
     where = f" for {counted(need.hosts, 'host')} together" if need.hosts > 1 else ""
-    flight = (
-        ""
-        if need.reads_in_flight is None
-        else f" with {counted(need.reads_in_flight, 'read')} in flight"
-    )
     factor = need.margin.factor or 1.0
     margin = f" (a margin of {_more(factor)} included)" if factor > 1 else ""
     writes = (
         ""
         if need.write_bytes_per_s is None
-        else f", and {_decimal(need.write_bytes_per_s)} of durable writes at the same time"
+        else f", and {format_rate(need.write_bytes_per_s)} of durable writes at the same time"
     )
     restore = (
         ""
         if need.restore_bytes_per_s is None or need.restore_bytes_per_s <= need.buy_bytes_per_s
-        else f"; a restore in time takes {_decimal(need.restore_bytes_per_s)} of reads"
+        else f"; a restore in time takes {format_rate(need.restore_bytes_per_s)} of reads"
     )
     return (
-        f"{job}, buy storage that sustains {_decimal(need.buy_bytes_per_s)} of uncached reads"
-        f"{where}{flight}{margin}{writes}{restore}"
+        f"{job}, buy storage that sustains {format_rate(need.buy_bytes_per_s)} of uncached reads"
+        f"{where}{margin}{writes}{restore}"
     )
 
 
@@ -125,7 +134,7 @@ def _margin(need: Requirement) -> str:
             "need less"
         )
     return (
-        f"with {_more(found.factor)} margin on the mean of {_both(need.read_bytes_per_s)}: "
+        f"with {_more(found.factor)} margin on the mean of {format_rate(need.read_bytes_per_s)}: "
         f"{', '.join(parts)}{unknown}{slow}"
     )
 
@@ -136,31 +145,17 @@ def _more(factor: float) -> str:
 
 def _peak(need: Requirement) -> str:
     text = (
-        f"up to {_both(need.peak_read_bytes_per_s)} of reads, if the storage gives them: "
+        f"up to {format_rate(need.peak_read_bytes_per_s)} of reads, if the storage gives them: "
         "while nobody waits, while the pipeline fills"
     )
     if need.restore_bytes_per_s is not None:
         text += ", or during a restore"
     if need.together_bytes_per_s is not None:
         text += (
-            f"; {_both(need.together_bytes_per_s)} of reads and writes together while a checkpoint "
-            "is saved"
+            f"; {format_rate(need.together_bytes_per_s)} of reads and writes together while a "
+            "checkpoint is saved"
         )
     return text
-
-
-def _decimal(bytes_per_s: float) -> str:
-    """A rate in the units in which storage is sold: GB/s."""
-    for power, unit in ((12, "TB/s"), (9, "GB/s"), (6, "MB/s"), (3, "kB/s")):
-        if bytes_per_s >= 10**power:
-            return f"{bytes_per_s / 10**power:.3g} {unit}"
-    return format_rate(bytes_per_s)
-
-
-def _both(bytes_per_s: float) -> str:
-    """A rate in both units: iobench prints GiB/s elsewhere."""
-    decimal, binary = _decimal(bytes_per_s), format_rate(bytes_per_s)
-    return decimal if decimal == binary else f"{decimal} ({binary})"
 
 
 def _job(need: Requirement) -> str:
@@ -190,7 +185,7 @@ def _data(need: Requirement) -> str:
 def _reads(need: Requirement) -> str:
     each = f"{format_count(need.reads_per_s)} reads/s of {format_bytes(need.read_bytes)}"
     text = (
-        f"{_both(need.read_bytes_per_s)} at that utilization: {each}, "
+        f"{format_rate(need.read_bytes_per_s)} at that utilization: {each}, "
         f"{format_count(need.opens_per_s)} opens/s"
     )
     if need.read_amplification < SOME:
@@ -213,18 +208,24 @@ def _concurrency(need: Requirement) -> str:
         if need.reads_in_flight <= need.reads_in_flight_asked
         else ", which is too few: raise reader.concurrency or loader.workers"
     )
+    slower = sizing.reads_in_flight(
+        reads_per_s=need.buy_reads_per_s or need.reads_per_s, latency_s=SLOWER * need.latency_s
+    )
+    which = "" if need.measured is None else " of the storage that was measured"
     return (
-        f"{format_count(need.reads_in_flight)} reads in flight at "
-        f"{format_duration(need.latency_s)} each ({need.latency_from}; "
-        f"Little's law); {asked}{enough}"
+        f"at {format_duration(need.latency_s)} a read{which} ({need.latency_from}), "
+        f"{counted(need.reads_in_flight, 'read')} in flight "
+        f"{'is' if need.reads_in_flight == 1 else 'are'} enough (Little's law); a storage whose "
+        f"reads take {format_duration(SLOWER * need.latency_s)} needs "
+        f"{format_count(max(slower, need.reads_in_flight))}; {asked}{enough}"
     )
 
 
 def _host(need: Requirement) -> str:
     network = f"{need.network_bits_per_s_per_host / 1e9:.3g} Gb/s"
     text = (
-        f"{_both(need.read_bytes_per_s_per_host)}: {network} of network in, payload alone, as a "
-        "baseline that lasts and not as a burst"
+        f"{format_rate(need.read_bytes_per_s_per_host)}: {network} of network in, payload alone, "
+        "as a baseline that lasts and not as a burst"
     )
     if need.hosts == 1:
         return text
@@ -313,9 +314,9 @@ def _cache(need: Requirement, cache: Cache | None) -> str:
         "the data. From the second epoch on a "
         f"page cache ({order}{direct}) serves {format_percent(cache.page_cache_hit_rate)} of the "
         "reads and leaves "
-        f"{_both(cache.page_cache_read_bytes_per_s)}; pinned, with each host reading its own part, "
-        f"{format_percent(cache.pinned_hit_rate)} "
-        f"and {_both(cache.pinned_read_bytes_per_s)}. The first epoch needs the whole rate"
+        f"{format_rate(cache.page_cache_read_bytes_per_s)}; pinned, with each host reading its own "
+        f"part, {format_percent(cache.pinned_hit_rate)} "
+        f"and {format_rate(cache.pinned_read_bytes_per_s)}. The first epoch needs the whole rate"
     )
 
 
@@ -324,7 +325,9 @@ def _checkpoints(need: Requirement) -> str:
     if need.write_bytes_per_s is None or saves.checkpoint_bytes is None or saves.budget_s is None:
         return f"not sized: {need.not_measured['write_bytes_per_s']}"
     each = (
-        f", {_both(need.write_bytes_per_s / need.hosts)} from each host" if need.hosts > 1 else ""
+        f", {format_rate(need.write_bytes_per_s / need.hosts)} from each host"
+        if need.hosts > 1
+        else ""
     )
     within = (
         f"{format_bytes(saves.checkpoint_bytes)} durable within {format_duration(saves.budget_s)}"
@@ -333,9 +336,11 @@ def _checkpoints(need: Requirement) -> str:
     if saves.mean_write_bytes_per_s is not None and saves.every_s is not None:
         mean = (
             f"; one every {format_duration(saves.every_s)} is a mean of "
-            f"{_both(saves.mean_write_bytes_per_s)}"
+            f"{format_rate(saves.mean_write_bytes_per_s)}"
         )
-    return f"{within}: {_both(need.write_bytes_per_s)} of writes{each}, beside the reads{mean}"
+    return (
+        f"{within}: {format_rate(need.write_bytes_per_s)} of writes{each}, beside the reads{mean}"
+    )
 
 
 def _restore(need: Requirement) -> str:
@@ -349,12 +354,14 @@ def _restore(need: Requirement) -> str:
         return f"not sized: {need.not_measured['restore_bytes_per_s']}"
     copies = "" if saves.restore_copies == 1 else f" {format_count(saves.restore_copies)} times"
     each = (
-        f", {_both(need.restore_bytes_per_s / need.hosts)} to each host" if need.hosts > 1 else ""
+        f", {format_rate(need.restore_bytes_per_s / need.hosts)} to each host"
+        if need.hosts > 1
+        else ""
     )
     return (
         f"{format_bytes(saves.checkpoint_bytes)} read{copies} by all ranks together within "
-        f"{format_duration(saves.restore_budget_s)}: {_both(need.restore_bytes_per_s)} of reads"
-        f"{each}, while nobody trains"
+        f"{format_duration(saves.restore_budget_s)}: {format_rate(need.restore_bytes_per_s)} of "
+        f"reads{each}, while nobody trains"
     )
 
 
@@ -369,13 +376,15 @@ def _cpu(need: Requirement) -> str:
 
 
 def _measured(measured: Measured) -> str:
-    raw = "" if measured.raw_bytes_per_s is None else f"; raw {_both(measured.raw_bytes_per_s)}"
-    interval = ""
+    raw = (
+        "" if measured.raw_bytes_per_s is None else f"; raw {format_rate(measured.raw_bytes_per_s)}"
+    )
+    interval = " (how far that may be off is not known)"
     if measured.low_bytes_per_s is not None and measured.high_bytes_per_s is not None:
         low, high = format_rate(measured.low_bytes_per_s), format_rate(measured.high_bytes_per_s)
         interval = f" [{low}, {high}]"
     return (
-        f"{measured.url or 'the storage'} gave one host {_both(measured.read_bytes_per_s)}"
+        f"{measured.url or 'the storage'} gave one host {format_rate(measured.read_bytes_per_s)}"
         f"{interval} by "
         f"{measured.by}{raw} (run {measured.run_id})"
     )
@@ -384,10 +393,12 @@ def _measured(measured: Measured) -> str:
 def _would_feed(need: Requirement, measured: Measured) -> str:
     fed = (
         f"{format_count(min(measured.accelerators_fed, need.accelerators))} of "
-        f"{counted(need.accelerators, 'accelerator')}"
+        f"{counted(need.accelerators, 'accelerator')}, by the storage alone"
     )
     counting = (
-        "" if measured.low_bytes_per_s is None else ", counting on the low end of its interval"
+        ", counting on a rate whose interval is not known"
+        if measured.low_bytes_per_s is None
+        else ", counting on the low end of its interval"
     )
     margin = (
         "" if measured.with_margin else " (no margin: a whole job was measured, with its waits)"
@@ -400,7 +411,7 @@ def _would_feed(need: Requirement, measured: Measured) -> str:
     else:
         factor = measured.needed_bytes_per_s / measured.counted_bytes_per_s
         text = (
-            f"{fed}: {_both(measured.missing_bytes_per_s)} are missing, {factor:.3g} x the "
+            f"{fed}: {format_rate(measured.missing_bytes_per_s)} are missing, {factor:.3g} x the "
             f"measured rate is needed{counting}{margin}"
         )
     if need.hosts == 1:

@@ -6,11 +6,15 @@ from ..analyse.verdict.ranktime import own_s, slow_rank
 from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
 from ..schema.verdict import RankTime, WorkerTime
+from ..schema.workload import USER_LOADER
 from ..units import format_percent
 from .figures import figure, raw
 from .sections import Cell, Column, Row, Section, Shares, Table
 
 MAX_ROWS = 8
+
+_OF_USER = {"fetch_s": "loader waits", "prep_s": "loader computes"}
+"""The parts of a batch that a loader of the user's own makes: its waits need not be reads."""
 
 PARTS = {
     "startup_s": "start-up",
@@ -22,6 +26,7 @@ PARTS = {
     "busy_s": "busy",
     "sync_s": "sync",
     "saves_s": "saves",
+    "lost_s": "stood still",
     "rest_s": "rest",
 }
 """The parts of a rank's time, in the order in which they follow each other in a step."""
@@ -36,11 +41,11 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
     if chosen is None:
         return []
     number, repetition = chosen
-    slow = slow_rank(repetition)
+    slow, user = slow_rank(repetition), doc.job.loader.kind == USER_LOADER
     times = [each for each in repetition.ranks if each.wall_s > 0]
     shown = _choose(times)
     columns = {
-        key: label
+        key: (_OF_USER if user else {}).get(key, label)
         for key, label in PARTS.items()
         if key == "busy_s" or any(getattr(each, key) for each in times)
     }
@@ -84,7 +89,7 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
                 Column(name="wall_s", unit="s", where="data"),
             ),
             rows=rows,
-            notes=_notes(repetition.worker_time),
+            notes=_notes(repetition.worker_time, user=user),
             more=len(times) - len(shown),
         ),
     ]
@@ -124,12 +129,14 @@ def _share(part_s: float | None, wall_s: float) -> Cell:
     return figure(None if part_s is None else part_s / wall_s, format_percent)
 
 
-def _notes(workers: WorkerTime | None) -> tuple[str, ...]:
+def _notes(workers: WorkerTime | None, *, user: bool) -> tuple[str, ...]:
     if workers is None:
         return ()
     if workers.read is None or workers.prep is None or workers.idle is None:
         return (f"workers: not measured: {workers.not_measured}",)
+    # For what a loader of the user's own waits is not known: reads, a network, a lock.
+    read, prep = ("waiting", "computing") if user else ("reading", "preparing")
     return (
-        f"workers: {format_percent(workers.read)} reading, {format_percent(workers.prep)} "
-        f"preparing, {format_percent(workers.idle)} idle",
+        f"workers: {format_percent(workers.read)} {read}, {format_percent(workers.prep)} {prep}, "
+        f"{format_percent(workers.idle)} idle",
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
+from ..analyse.again import NEW, job_again
+from ..analyse.verdict.promise import shown
 from ..schema.record import TrainingRecord
 from ..schema.verdict import Confirmation, Estimate
 from ..units import counted
@@ -15,6 +15,13 @@ ANSWERS = {
     "not kept": "the promise was not kept",
     "not told": "it is not told whether the promise was kept",
 }
+
+BOUNDED = {
+    "kept": "it brings a gain",
+    "not kept": "it brings no gain",
+    "not told": "it is not told whether it brings a gain",
+}
+"""The answers where at most so much was promised."""
 
 _OTHER_DATA = {"pack": "format=tar", "compress": "codec=zstd:1"}
 """Advice that needs another dataset, and the setting with which ``generate`` makes it."""
@@ -48,28 +55,23 @@ def confirmed_sections(doc: TrainingRecord) -> list[Section]:
     ]
 
 
-_MIN_SHOWN, _MAX_SHOWN = 0.01, 100.0
-"""Ends of an interval outside of these tell nothing but that."""
-
-
 def interval(gain: Estimate | None) -> str:
-    """``3.20 x [3.15, 3.26]``; without an interval ``3.20 x``.
-
-    A very wide one reads ``0.75 x [< 0.01, > 100]``.
-    """
-    if gain is None:
-        return "-"
-    if gain.low is None or gain.high is None:
-        return f"{gain.value:.2f} x"
-    low = f"{gain.low:.2f}" if gain.low >= _MIN_SHOWN else f"< {_MIN_SHOWN:g}"
-    high = f"{gain.high:.2f}" if gain.high <= _MAX_SHOWN else f"> {_MAX_SHOWN:g}"
-    return f"{gain.value:.2f} x [{low}, {high}]"
+    """``3.20 x [3.15, 3.26]``; without an interval ``3.20 x``; ``-`` without a gain."""
+    return "-" if gain is None else shown(gain)
 
 
-def _estimate(gain: Estimate | None) -> tuple[Cell, Cell, Cell]:
+def _estimate(gain: Estimate | None, *, bound: bool = False) -> tuple[Cell, Cell, Cell]:
     if gain is None:
         return (word("-", None), raw(None), raw(None))
-    return (Cell(value=gain.value, text=interval(gain)), raw(gain.low), raw(gain.high))
+    text = shown(gain, bound=bound)
+    return (Cell(value=gain.value, text=text), raw(gain.low), raw(gain.high))
+
+
+def _answer(tried: Confirmation) -> str:
+    """A smaller gain does not break an upper bound: what counts is whether there is one."""
+    if not tried.at_most:
+        return ANSWERS[tried.answer]
+    return BOUNDED[tried.answer]
 
 
 def _table(tried: list[Confirmation]) -> Table:
@@ -77,10 +79,10 @@ def _table(tried: list[Confirmation]) -> Table:
         Row(
             cells=(
                 word(", ".join(each.settings)),
-                *_estimate(each.promised),
+                *_estimate(each.promised, bound=each.at_most),
                 *_estimate(each.found),
                 Cell(value=len(each.turns), text=str(len(each.turns))),
-                word(ANSWERS[each.answer], each.answer),
+                word(_answer(each), each.answer),
                 raw(each.promised_by or None),
             )
         )
@@ -113,16 +115,14 @@ def _table(tried: list[Confirmation]) -> Table:
 
 def by_hand(doc: TrainingRecord) -> list[Item]:
     """Advice that needs another dataset, with the commands to try it."""
-    job, spec, verdict = doc.job, doc.job.dataset.spec, doc.job.verdict
+    verdict = doc.job.verdict
     if verdict is None:
         return []
-    samples = f" --samples {job.dataset.samples}" if job.dataset.samples else ""
+    again = job_again(doc)
     return [
-        Item(
-            text=advice.change,
-            basis=f"try it with: iobench generate {quote(spec.name)} --to NEW{samples} "
-            f"--set {_OTHER_DATA[advice.id]}; iobench run {quote(job.workload.name)} --data NEW",
-        )
+        Item(text=advice.change, basis=f"try it with: {make}; {again.line(data=NEW)}")
         for advice in verdict.advice
-        if advice.id in _OTHER_DATA and not advice.settings
+        if advice.id in _OTHER_DATA
+        and not advice.settings
+        and (make := again.generate(None, _OTHER_DATA[advice.id]))
     ]

@@ -20,15 +20,27 @@ def user_sections(doc: TrainingRecord) -> list[Section]:
     facts = (
         ("loader", _what(user)),
         ("batches", _batches(user, when)),
-        ("making a batch", _fetch(user)),
+        (_MADE if _is_made_here(user) else _CAME, _fetch(user)),
         ("waits for batches", _waits(user)),
         ("bytes", _bytes(user)),
         ("files opened", _files(user, doc)),
         ("start of workers", _start(user)),
         ("samples of several ranks", _overlap(user) if doc.job.watched is None else ""),
+        ("samples of several workers", _of_workers(user)),
     )
     found = tuple(Fact(label=label, text=text) for label, text in facts if text)
     return [Facts(id="loader", title=f"Your loader {user.factory or ''}".rstrip(), facts=found)]
+
+
+_MADE, _CAME = "making a batch", "waiting for a batch"
+
+
+def _is_made_here(user: UserFacts) -> bool:
+    """Whether a batch is made while it is timed: a thread may have begun it long before."""
+    return bool(user.workers) or user.type == _DATALOADER
+
+
+_DATALOADER = "torch.utils.data.dataloader.DataLoader"
 
 
 def _what(user: UserFacts) -> str:
@@ -116,4 +128,14 @@ def _overlap(user: UserFacts) -> str:
     return (
         f"{format_count(user.shared_samples)} of {format_count(user.compared_samples)} that the "
         "first batches have"
+    )
+
+
+def _of_workers(user: UserFacts) -> str:
+    """Nothing where a sampler hands the samples out."""
+    if user.worker_shared_samples is None or user.worker_compared_samples is None:
+        return ""
+    return (
+        f"{format_count(user.worker_shared_samples)} of "
+        f"{format_count(user.worker_compared_samples)} that the first batches have"
     )

@@ -8,8 +8,9 @@ from statistics import median
 from ..analyse.tuning import walk
 from ..analyse.tuning.walk import ALL, BASELINE, Tried, samples_per_usd
 from ..schema.sweep import Sweep, describe, setting_text
+from ..text import quoted
 from ..units import counted, format_count
-from .again import command_sections, quoted
+from .again import command_sections
 from .figures import BLANK, figure, raw, spread_of, word
 from .glance import ended
 from .sections import (

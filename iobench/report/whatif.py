@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..analyse.capacity.whatif import Prediction
 from ..analyse.verdict.evidence import Evidence, gather
+from ..analyse.verdict.promise import in_headline
 from ..schema.record import TrainingRecord
 from ..schema.verdict import Verdict
 from ..units import format_count, format_percent
@@ -43,7 +44,8 @@ def sections(found: Prediction) -> list[Section]:
         parts.append(Items(id="bases", items=tuple(Item(text=basis) for basis in found.bases)))
     if verdict is not None and verdict.advice and verdict.binds != "accelerator":
         first = verdict.advice[0]
-        gain = "" if first.predicted_gain is None else f" ({first.predicted_gain:.2f} x)"
+        promise = in_headline(first)
+        gain = f" ({promise})" if promise else ""
         parts.append(Prose(id="next", paragraphs=(f"Then the next change: {first.change}{gain}",)))
     return parts
 

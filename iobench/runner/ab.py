@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +31,8 @@ from .estimate import expected_repetition_s
 from .others import Others
 from .plan import Plan
 from .progress import Progress
-from .side import MeasuredSide, SideAsked, naming
+from .side import MeasuredSide, SideAsked, naming, now
+from .trials import take_turns
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class _Comparison:
         self.began = time.monotonic()
         self.record = AbRecord(
             iobench_version=__version__,
-            created=_now(),
+            created=now(),
             command=list(options.command),
             metric=options.metric,
             threshold=options.threshold,
@@ -196,37 +197,38 @@ class _Comparison:
     def _turns(self, planned: int) -> None:
         record, budget_s = self.record, self.options.budget_s
         test = sequential_of(record)
-        for number in range(min(planned, test.looks[-1])):
-            used_s = time.monotonic() - self.began
-            if budget_s is not None and number and used_s + _seconds(record.turns[-1]) > budget_s:
-                record.ended = "budget"
-                return
-            self._turn(number)
-            if test.ends(logs_of(record.turns, record.metric)):
+
+        def stop(turn: int, sides: Sequence[MeasuredSide]) -> bool:
+            if turn and test.ends(logs_of(record.turns, record.metric)):
                 told = record.claims[0].answer != "not told"
                 record.ended = "told" if told else "turns"
-                break
-        else:
-            record.ended = "budget"
+                return True
+            if turn >= min(planned, test.looks[-1]):
+                record.ended = "budget"
+                return True
+            used_s = time.monotonic() - self.began
+            if budget_s is not None and turn and used_s + _seconds(record.turns[-1]) > budget_s:
+                record.ended = "budget"
+                return True
+            return False
+
+        take_turns(self.sides, MeasuredSide.measure, stop, turned=self._turned)
         if record.ended == "turns" and planned < self.options.max_turns:
             record.ended = "budget"
 
-    def _turn(self, number: int) -> None:
-        """Measure each side once, and add the turn. Raises IobenchError without a ratio."""
+    def _turned(self, number: int) -> None:
+        """Add the turn that both sides have taken. Raises IobenchError without a ratio."""
         record = self.record
-        order = self.sides if number % 2 == 0 else self.sides[::-1]
-        began, seed = _now(), self.sides[0].bench.plan.seed + number
-        found = {side.name: side.repeat(number) for side in order}
+        one, other = (side.measured(record.metric) for side in self.sides)
+        first = self.sides[number % 2]
         turn = Turn(
             turn=number,
-            first=order[0].name,
-            began=began,
-            seed=seed,
-            a=found["A"],
-            b=found["B"],
+            first=first.name,
+            began=first.began,
+            seed=first.bench.plan.seed + number,
+            a=one,
+            b=other,
         )
-        for side in self.sides:
-            side.check_measured(found[side.name], record.metric)
         with defer_interrupts():
             record.turns.append(turn)
             record.claims = claims_of(record)
@@ -239,7 +241,3 @@ class _Comparison:
 
 def _seconds(turn: Turn) -> float:
     return turn.a.seconds + turn.b.seconds
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -16,10 +16,11 @@ from typing import TypeVar
 from .. import __version__
 from ..analyse.verdict.rebuild import conclude
 from ..checkpoint.catalog import CheckpointRoot
-from ..errors import InterruptedRun, IobenchError
+from ..errors import InterruptedRun, IobenchError, kept_in
 from ..interrupts import defer_interrupts
 from ..schema.checkpoint import Asked, CheckpointRun, Restore, Study, StudySpec
 from ..schema.record import CheckpointRecord
+from ..schema.tags import tags
 from ..storage.locks.lock import Lease
 from .agent import HostAgent
 from .checkpoint_plan import StudyPlan
@@ -40,6 +41,7 @@ from .messages import (
 )
 from .progress import Progress, Silent, expect
 from .savebook import SaveBook
+from .timing import Budget
 
 
 def run_study(
@@ -52,8 +54,11 @@ def run_study(
     break_lock: bool = False,
     progress: Progress | None = None,
     ranks: StudyRanks | None = None,
+    budget: Budget | None = None,
 ) -> tuple[CheckpointRecord, Path]:
     """Run the plan; return the concluded document and its directory.
+
+    ``budget``: no save or restore begins for which there is no time, but one of each is made.
 
     ``ranks``: by default they are processes of this host.
 
@@ -75,6 +80,7 @@ def run_study(
             keep_data=keep_data,
             progress=progress or Silent(),
             ranks=ranks or RanksHere(),
+            budget=budget,
         )
 
 
@@ -89,16 +95,19 @@ def _study(
     keep_data: bool,
     progress: Progress,
     ranks: StudyRanks,
+    budget: Budget | None,
 ) -> tuple[CheckpointRecord, Path]:
     """Carry out the study in a target that is held."""
     directory = new_directory(results, f"checkpoint-{plan.spec.model}")
     study = begin_study(plan, CheckpointRun)
+    study.budget_s = budget.seconds if budget is not None else None
     agent = ranks.agent(root)
     doc = CheckpointRecord(
         iobench_version=__version__,
         run_id=directory.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=list(command),
+        tags=tags(),
         status="ok",
         validity="unknown",
         rules=rules,
@@ -121,9 +130,20 @@ def _study(
             expect(progress, None)
         progress.phase(f"{what} {number} of {count}")
 
+    def is_over(number: int, began: float, *, waiting: int) -> bool:
+        """Whether a budget has no time for this save or restore, and ``waiting`` ones after it."""
+        if budget is None or number == 1:
+            return False
+        each = (time.monotonic() - began) / (number - 1)
+        return budget.left_s < each * (1 + waiting)
+
     def script() -> Script:
         saving = time.monotonic()
+        half = min(plan.spec.restore_count, plan.spec.count)
         for number in range(1, plan.spec.count + 1):
+            # As many restores as saves are asked for, and each should take about as long.
+            if is_over(number, saving, waiting=min(half, number)):
+                break
             begin("save", number, plan.spec.count, saving)
             lease.check()
             yield from job.save(before + number)
@@ -131,6 +151,8 @@ def _study(
         saved = time.monotonic()
         doc.timings["save"] = saved - started
         for number in range(1, plan.spec.restore_count + 1):
+            if is_over(number, saved, waiting=0):
+                break
             begin("restore", number, plan.spec.restore_count, saved)
             lease.check()
             yield from job.restore()
@@ -152,7 +174,7 @@ def _study(
         doc = conclude(doc)
         write_document(directory, doc)
     if failure is not None:
-        raise with_leftovers(failure, root)
+        raise kept_in(with_leftovers(failure, root), directory)
     if keep_data:
         root.keep(1, above=before)
     else:

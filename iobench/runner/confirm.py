@@ -1,8 +1,9 @@
 """Try advice: repetitions with the advised settings, in turns with today's.
 
 A turn is one repetition with today's settings and one for each change, all with the same seed. The
-order rotates from turn to turn, so that drift of the storage affects all alike. A change takes part
-until the interval of its gain tells whether the promise was kept, and is narrow.
+order rotates from turn to turn, so that drift of the storage affects all alike. How many turns
+there are is decided before the first one, by the time that they may take. Nobody looks at a gain
+before they are over: turns that end as soon as a promise seems kept would keep too many.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from dataclasses import dataclass, field, replace
 from ..analyse.verdict.confirmed import told_again
 from ..analyse.verdict.metrics import repetition_metrics
 from ..analyse.verdict.model import WORTH
-from ..errors import IobenchError, TargetLostError
+from ..errors import IobenchError, SpecError
 from ..interrupts import defer_interrupts
 from ..schema.base import apply_overrides, build
+from ..schema.code import code_in
 from ..schema.training import Repetition
 from ..schema.verdict import Advice, Confirmation, Estimate, Turn
 from ..schema.workload import Workload
@@ -28,6 +30,7 @@ from .phase import Saving
 from .plan import Plan, make_plan
 from .progress import Progress
 from .repetition import repetition_phase
+from .trials import take_turns
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +38,9 @@ MAX_TRIED = 2
 """Changes that are tried: the first ones of the advice."""
 
 MIN_TURNS = 3
-"""Turns before an interval is used; fewer are far too wide (t is 12.7 for two values)."""
+"""Turns that are planned at least; intervals of fewer are far too wide (t is 12.7 for two)."""
 
 MAX_TURNS = 12
-
-NARROW = 1.25
-"""Ratio of the ends of an interval that is narrow enough to end the turns."""
 
 _TODAY = "confirm.0"
 
@@ -78,8 +78,11 @@ def applicable(advice: Sequence[Advice]) -> list[Advice]:
 def with_settings(plan: Plan, settings: Sequence[str]) -> Plan:
     """The plan with other settings of its workload, as by ``--set``.
 
-    Raises SpecError for settings that the workload can't have, and as ``make_plan`` does.
+    Raises SpecError for settings that the workload can't have, or that name code; and as
+    ``make_plan`` does.
     """
+    if named := code_in(settings):
+        raise SpecError(f"advice may not change '{min(named)}', which names code")
     workload = build(
         Workload,
         apply_overrides(plan.workload.model_dump(mode="json"), settings),
@@ -97,30 +100,23 @@ def with_settings(plan: Plan, settings: Sequence[str]) -> Plan:
 
 @dataclass
 class _Side:
-    """Today's settings (``confirmation`` None), or a change that is tried."""
+    """Today's settings (``tried`` None), or a change that is tried."""
 
     name: str  # of its phases
     bench: Bench
-    confirmation: Confirmation | None = None
-    seconds: list[float] = field(default_factory=list)  # of each of its repetitions
+    tried: Confirmation | None = None
+    last_s: float = 0.0  # of its last repetition
+    rates: dict[int, tuple[float, float]] = field(default_factory=dict)  # samples/s and seconds
 
-    @property
-    def open(self) -> bool:
-        """Whether another turn may tell more."""
-        tried = self.confirmation
-        if tried is None:
-            return True
-        if tried.not_measured:
-            return False
-        if len(tried.turns) < MIN_TURNS or tried.answer == "not told":
-            return True
-        found = tried.found
-        wide = found is None or not found.low or (found.high or 0.0) / found.low > NARROW
-        return tried.answer == "kept" and wide
+
+def planned_turns(budget_s: float, turn_s: float) -> int:
+    """How many turns are made in this time, by what is known before the first one."""
+    room = budget_s / turn_s if turn_s > 0 else MAX_TURNS
+    return int(max(MIN_TURNS, min(MAX_TURNS, room)))
 
 
 @dataclass(kw_only=True)
-class Turns:
+class Trying:
     """The turns of one run. ``repetition_s``: how long a repetition took until now."""
 
     bench: Bench
@@ -147,6 +143,7 @@ class Turns:
                 promised=Estimate(
                     value=advice.predicted_gain or 0.0, low=advice.low, high=advice.high
                 ),
+                at_most=advice.at_most,
                 promised_by=by,
             )
             self.into.append(tried)
@@ -161,51 +158,52 @@ class Turns:
             bench = replace(self.bench, plan=plan, agent=self.bench.agent.of(plan))
             sides.append(_Side(f"confirm.{number}", bench, tried))
         began = time.monotonic()
-        for turn in range(MAX_TURNS):
-            active = [side for side in sides if side.open]
-            if len(active) < 2 or self._over(active, turn, time.monotonic() - began):
-                break
-            shift = turn % len(active)
-            self._turn(turn, active[shift:] + active[:shift])
+        planned = planned_turns(self.budget_s, self.repetition_s * len(sides))
+
+        def stop(turn: int, active: Sequence[_Side]) -> bool:
+            return (
+                turn >= planned
+                or len(active) < 2
+                or self._over(active, turn, time.monotonic() - began)
+            )
+
+        take_turns(
+            sides,
+            lambda side, turn: self._measure(sides, side, turn),
+            stop,
+            is_active=lambda side: side.tried is None or not side.tried.not_measured,
+            fail=_fail,
+        )
 
     def _over(self, active: Sequence[_Side], turn: int, used_s: float) -> bool:
         """Whether the budget leaves no time for this turn."""
         if turn < MIN_TURNS and not self.strict:
             return False
-        needed = sum(side.seconds[-1] if side.seconds else self.repetition_s for side in active)
+        needed = sum(side.last_s or self.repetition_s for side in active)
         if used_s + needed <= self.budget_s:
             return False
         for side in active:
-            if side.confirmation is not None and side.confirmation.answer == "not told":
-                side.confirmation.not_measured = (
+            if side.tried is not None and side.tried.answer == "not told":
+                side.tried.not_measured = (
                     f"the time limit of {format_duration(self.budget_s)} has room for "
                     f"{turn} turns: the next one takes about {format_duration(needed)}"
                 )
         return True
 
-    def _turn(self, turn: int, order: Sequence[_Side]) -> None:
-        """Measure each side once, and add the turn to those for which both rates are known."""
-        rates: dict[str, tuple[float, float]] = {}  # samples/s and seconds, by the side's name
-        for side in order:
-            settings = side.confirmation.settings if side.confirmation else ["today's settings"]
-            self.progress.phase(f"turn {turn + 1} of the advice: {', '.join(settings)}")
-            began = time.monotonic()
-            try:
-                rate = self._measure(side, turn)
-            except TargetLostError:
-                raise
-            except IobenchError as error:
-                if side.confirmation is None:
-                    raise
-                side.confirmation.not_measured = str(error)
-                log.warning("%s: %s", side.name, error)
-                continue
-            side.seconds.append(time.monotonic() - began)
-            rates[side.name] = (rate, side.seconds[-1])
-            if _TODAY in rates:
-                _add(turn, order, rates)
+    def _measure(self, sides: Sequence[_Side], side: _Side, turn: int) -> None:
+        """Measure a side, and add the turn to those for which both rates are known."""
+        settings = side.tried.settings if side.tried else ["today's settings"]
+        self.progress.phase(f"turn {turn + 1} of the advice: {', '.join(settings)}")
+        began = time.monotonic()
+        rate = self._rate(side, turn)
+        side.last_s = time.monotonic() - began
+        side.rates[turn] = (rate, side.last_s)
+        today = sides[0]
+        for each in sides[1:] if side is today else [side]:
+            if each.tried is not None and turn in today.rates and turn in each.rates:
+                _add(each.tried, turn, each.rates[turn], today.rates[turn])
 
-    def _measure(self, side: _Side, turn: int) -> float:
+    def _rate(self, side: _Side, turn: int) -> float:
         """Return the samples/s of a repetition. Raises IobenchError if it has no rate."""
         plan = side.bench.plan
         with self.saving() as saving:
@@ -229,16 +227,20 @@ class Turns:
         return figures.samples_per_s
 
 
-def _add(turn: int, order: Sequence[_Side], rates: dict[str, tuple[float, float]]) -> None:
-    """Add the turn to each change whose rate is known, unless it has been added."""
-    base, base_s = rates[_TODAY]
-    for side in order:
-        tried = side.confirmation
-        if tried is None or side.name not in rates or turn in [each.turn for each in tried.turns]:
-            continue
-        rate, seconds = rates[side.name]
-        tried.turns.append(
-            Turn(turn=turn, samples_per_s=rate, base_samples_per_s=base, seconds=seconds + base_s)
-        )
-        again = told_again(tried)
-        tried.found, tried.answer = again.found, again.answer
+def _fail(side: _Side, error: IobenchError) -> None:
+    """Leave a change out; its complete turns stay. Nothing can be compared without today's."""
+    if side.tried is None:
+        raise error
+    side.tried.not_measured = str(error)
+    log.warning("%s: %s", side.name, error)
+
+
+def _add(
+    tried: Confirmation, turn: int, found: tuple[float, float], today: tuple[float, float]
+) -> None:
+    (rate, seconds), (base, base_s) = found, today
+    tried.turns.append(
+        Turn(turn=turn, samples_per_s=rate, base_samples_per_s=base, seconds=seconds + base_s)
+    )
+    again = told_again(tried)
+    tried.found, tried.answer = again.found, again.answer

@@ -1,17 +1,24 @@
-"""What the ranks of a phase have done so far: counters in memory that they share with the parent.
+"""What ranks of a phase have done so far, and when they stood still: memory shared with the parent.
 
 A rank adds to its own counters at the end of each step, without a lock and without a system call,
-and whoever shows the progress reads them whenever it likes. They are for watching a run alone: all
-figures of the record come from the events.
+and whoever shows the progress reads them whenever it likes. These counters are for watching a run
+alone: all figures of the record come from the events.
 """
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from ..accelerate.emulated import MADE_UP_NS
+from ..measure.timeline import Columns
 
 STEPS, BYTES, BUSY_NS, WALL_NS, SYNC_NS, RETRIES = range(6)
 """Columns of ``Counters.read``.
@@ -61,3 +68,84 @@ class Counters:
 
     def _each(self, column: int) -> Iterator[int]:
         return (self._state[place] for place in range(column, len(self._state), _WIDTH))
+
+
+MAX_STOPS = 64
+"""Times that are kept of each rank."""
+
+_LOOK_NS = 100_000_000
+"""From one look at the ranks' processes to the next, at least."""
+
+_MIN_PAUSE_NS = 1_000_000_000
+"""A wait of the parent that ends later than this tells that nothing on this host went on."""
+
+_SLACK_NS = 500_000_000
+"""By so much, the times that the parent saw may exceed those in which a rank stood still."""
+
+
+class Stops:
+    """When the processes of ranks stood still; made before they are forked, and they read it.
+
+    A process can't see that itself: to one that waits for a batch, the wait is only longer. The
+    parent sees a process that is stopped (SIGSTOP), and that its own waits last far too long, as
+    when a container or a virtual machine is paused.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        fork = multiprocessing.get_context("fork")
+        self._used = fork.RawArray(ctypes.c_int64, ranks)
+        self._times = [fork.RawArray(ctypes.c_int64, 2 * MAX_STOPS) for _ in range(ranks)]
+        self._looked_ns = 0
+
+    def of(self, rank: int) -> list[tuple[int, int]]:
+        """From when until when a rank stood still, in nanoseconds of the monotonic clock."""
+        times = self._times[rank]
+        return [(times[2 * each], times[2 * each + 1]) for each in range(self._used[rank])]
+
+    def waited(self, processes: Mapping[int, int], began_ns: int, timeout_s: float) -> None:
+        """The parent of these ranks (their process ids) has waited since then for a message."""
+        now = time.monotonic_ns()
+        if now - began_ns > timeout_s * 1e9 + _MIN_PAUSE_NS:
+            for rank in processes:
+                self._add(rank, began_ns, now)
+        elif now - self._looked_ns < _LOOK_NS:
+            return
+        for rank, pid in processes.items():
+            if _is_stopped(pid):
+                self._add(rank, max(self._looked_ns, now - 3 * _LOOK_NS), now)
+        self._looked_ns = now
+
+    def _add(self, rank: int, began_ns: int, ended_ns: int) -> None:
+        times, used = self._times[rank], self._used[rank]
+        if used and times[2 * used - 1] >= began_ns:
+            times[2 * used - 1] = ended_ns
+        elif used < MAX_STOPS:
+            times[2 * used], times[2 * used + 1] = began_ns, ended_ns
+            self._used[rank] += 1
+
+
+def _is_stopped(pid: int) -> bool:
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    return False
+
+
+def lost_in_waits(events: Columns, starts: Mapping[int, int], stops: list[tuple[int, int]]) -> None:
+    """Take the time in which a rank stood still out of its waits for batches: it is lost.
+
+    ``events``: of the rank, and changed; ``starts``: of each epoch, and ``stops`` as ``Stops.of``.
+    A rank that took a batch meanwhile did not stand still. What is lost in steps is known already.
+    """
+    epochs = events["epoch"]
+    begin = events["start_ns"] + np.array([starts[each] for each in epochs.tolist()], np.int64)
+    # How the wait lies within several steps that share a row is not known.
+    later = np.append(begin[1:], np.iinfo(np.int64).max)[: len(begin)]
+    end = np.where(events["steps"] == 1, begin + events["wait_ns"], later)
+    for began, ended in stops:
+        if ended - began < MADE_UP_NS:
+            continue
+        both = np.minimum(ended, end) - np.maximum(began, begin)
+        enough = both >= max(1, ended - began - _SLACK_NS)
+        lost = np.where(enough, np.minimum(both, events["wait_ns"]), 0)
+        events["wait_ns"] -= lost
+        events["lost_ns"] += lost

@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from socket import socket
 from typing import Protocol
 
 from ..errors import BusError, IobenchError, WorkerError
@@ -27,6 +28,7 @@ from ..load.loader import single_threaded, worker_death
 from ..logs import set_rank
 from ..processes import die_with_parent
 from ..storage.scratch import scratch
+from .counters import Stops
 from .guard import dismiss, end_groups, lead_group, watch_over
 from .messages import Answer, Command, Failed, Stop
 from .task import HURRY, Link, Task
@@ -105,6 +107,7 @@ class ForkedCrew:
             fork.Process(target=_rank, args=(task, link, self._groups), daemon=False)
             for link in links
         ]
+        self._stops: Stops | None = getattr(task, "stops", None)
         self._held = ExitStack()
 
     def start(self) -> None:
@@ -128,6 +131,19 @@ class ForkedCrew:
         """The parent's end of the pipe of a rank, to wait for together with others."""
         return self._pipes[rank - self.first][0]
 
+    def wait(self, connections: Sequence[Connection | socket], timeout_s: float) -> list[object]:
+        """Wait for messages while the ranks work; return the connections that have some."""
+        began_ns = time.monotonic_ns()
+        ready = wait(connections, timeout=timeout_s)
+        if self._stops is not None:
+            alive = {
+                rank: process.pid
+                for rank, process in zip(self.ranks, self.processes, strict=True)
+                if process.pid is not None
+            }
+            self._stops.waited(alive, began_ns, timeout_s)
+        return [*ready]
+
     def _process(self, rank: int) -> BaseProcess:
         return self.processes[rank - self.first]
 
@@ -147,7 +163,7 @@ class ForkedCrew:
         self, awaited: Sequence[int], timeout_s: float = 0.2
     ) -> Iterator[tuple[int, Answer]]:
         pipes = {rank: self.pipe(rank) for rank in awaited}
-        ready = wait([pipe for pipe in pipes.values() if not pipe.closed], timeout=timeout_s)
+        ready = self.wait([pipe for pipe in pipes.values() if not pipe.closed], timeout_s)
         heard = set()
         for rank, pipe in pipes.items():
             if pipe not in ready:

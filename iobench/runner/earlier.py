@@ -1,7 +1,8 @@
 """The plan of an earlier run, made again from its record.
 
 The record may come from somebody else. It may name a directory of this host, which is only read.
-Any other location, and the options that say how to reach it, must be given again by the user.
+Any other location, the options that say how to reach it, and what is run as code (``schema.code``)
+must be given again by the user.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from ..errors import DatasetError, UsageError
 from ..schema.base import apply_overrides, build
+from ..schema.code import Named, check_named, code_in, code_of
 from ..schema.record import TrainingRecord
 from ..schema.workload import Workload
 from ..storage import is_local
@@ -37,14 +39,15 @@ def plan_again(
     data: str | None = None,
     origin: str | None = None,
     storage: Mapping[str, object] | None = None,
+    code: Named | None = None,
     repetitions: int,
 ) -> Plan:
     """The plan of a run, for another number of repetitions.
 
-    ``data``, ``origin`` and ``storage`` (options of the storage) are what the user gave again.
-    Raises UsageError if the run is INVALID, or if its record does not have what is needed or names
-    an address that the user did not; DatasetError if the dataset is not the one that the run read;
-    and as ``make_plan``.
+    ``data``, ``origin``, ``storage`` (options of the storage) and ``code`` are what the user gave
+    again. Raises UsageError if the run is INVALID, or if its record does not have what is needed
+    or names an address or code that the user did not; DatasetError if the dataset is not the one
+    that the run read; and as ``make_plan``.
     """
     if doc.validity == "invalid":
         rules = [finding.rule for finding in doc.findings if finding.level == "invalid"]
@@ -52,7 +55,7 @@ def plan_again(
             f"run {doc.run_id} is INVALID ({', '.join(rules)}), so its advice promises nothing",
             remedy="run it again, with --confirm",
         )
-    asked = asked_again(doc, data=data, origin=origin, storage=storage or {})
+    asked = asked_again(doc, data=data, origin=origin, storage=storage or {}, code=code)
     plan = make_plan(
         asked.workload,
         asked.data,
@@ -81,14 +84,16 @@ def asked_again(
     data: str | None = None,
     origin: str | None = None,
     storage: Mapping[str, object] | None = None,
+    code: Named | None = None,
     overrides: Sequence[str] = (),
 ) -> Asked:
     """What a run was asked to do, with ``overrides`` as by ``--set``.
 
-    ``data``, ``origin`` and ``storage`` are what the user gave again. Without ``storage``, the
-    options of a remote storage are those of ``overrides``, which may differ from the run's. Raises
-    UsageError if the record does not have what is needed, or names an address or an option that
-    the user did not; SpecError.
+    ``data``, ``origin``, ``storage`` and ``code`` are what the user gave again. Without
+    ``storage``, the options of a remote storage are those of ``overrides``, which may differ from
+    the run's. What ``overrides`` name as code is given by them. Raises UsageError if the record
+    does not have what is needed, or names an address, an option or code that the user did not;
+    SpecError.
     """
     facts = doc.job.dataset
     if doc.job.saves is not None:
@@ -121,12 +126,11 @@ def asked_again(
                 + ", ".join(sorted(printable(str(key), 40) for key in {*recorded, *given})),
             )
         settings["storage"] = given
+    asked = apply_overrides(settings, overrides)
+    said = {**code_in(overrides), **(code or {})}
+    check_named(code_of(asked), said, where=f"the record of run {doc.run_id}")
     return Asked(
-        workload=build(
-            Workload,
-            apply_overrides(settings, overrides),
-            where=f"the workload of run {doc.run_id}",
-        ),
+        workload=build(Workload, asked, where=f"the workload of run {doc.run_id}"),
         data=place,
         origin=_allowed("origin", origin, facts.origin),
         accelerators=doc.job.accelerators,

@@ -20,9 +20,10 @@ from ..storage.local.storage import LocalStorage
 from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
 from .plan import Plan
+from .trials import rounds, take_turns
 
-_ROUNDS = 3
-"""In each, each engine is once the first and once the second: no drift favours either."""
+_TURNS = 6
+"""Of each engine. An even number: each is as often the first as the second."""
 
 TURN_S = 0.1
 
@@ -82,7 +83,7 @@ def _compared(plan: Plan, other: str) -> tuple[str, str]:
 
 
 def _tried(plan: Plan, other: str) -> dict[str, _Seen]:
-    """Read in turns for about ``TURN_S`` each."""
+    """Read in turns for about ``TURN_S`` each, until data that was not read before is over."""
     seen = {"threads": _Seen(), other: _Seen()}
     batches = _batches(plan)
     readers = {
@@ -97,15 +98,21 @@ def _tried(plan: Plan, other: str) -> dict[str, _Seen]:
     for reader in readers.values():  # starts threads, and touches memory
         if (first := next(batches, None)) is not None:
             reader.read(first, None)
-    for name in ("threads", other, other, "threads") * _ROUNDS:
+    over = False
+
+    def measure(name: str, turn: int) -> None:
+        nonlocal over
         began, cpu, samples = time.monotonic(), _cpu_s(), 0
         while (took := time.monotonic() - began) < TURN_S:
             if (batch := next(batches, None)) is None:
-                return seen
+                over = True
+                return
             readers[name].read(batch, None)
             samples += len(batch)
         seen[name].rates.append(samples / took)
         seen[name].cpu_s.append((_cpu_s() - cpu) / samples)
+
+    take_turns(list(seen), measure, rounds(_TURNS), is_active=lambda name: not over)
     return seen
 
 

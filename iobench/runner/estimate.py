@@ -9,7 +9,7 @@ from ..schema.plan import PartTime
 from ..units import counted
 from .calibration.ceilings import ENTRIES, Entry
 from .calibration.curve import budget_s, storage_curve
-from .calibration.findmax import MAX_POINT_S, wanted_steps
+from .calibration.findmax import most_s, wanted_steps
 from .calibration.windows import plan_windows
 from .confirm import MAX_TRIED, MIN_TURNS, Confirm
 from .mixed import ALONE
@@ -107,7 +107,7 @@ def _steps(plan: Plan) -> int:
 def _try_s(plan: Plan) -> float:
     """Seconds of a try of ``--find-max`` where the accelerators are fed."""
     step_time = plan.workload.accelerator.step_time or 0.0
-    return min(MAX_POINT_S, wanted_steps(plan.workload) * step_time)
+    return min(most_s(plan.workload), wanted_steps(plan.workload) * step_time)
 
 
 def _knock_outs(
@@ -150,18 +150,27 @@ def calibrating_s(
     repetitions: int | None = None,
     least_s: float = 0.0,
     start_s: float = START_S,
+    without: frozenset[str] = frozenset(),
 ) -> float:
     """How long all ceilings and the storage's curve take, for windows of ``seconds``.
 
     Some windows are divided, and the later parts follow the repetitions (as many as the plan's if
     ``repetitions`` is None): each starts anew. ``least_s``: of a window in which samples are
-    prepared, if it is known. ``start_s``: of a window's start and end.
+    read or prepared, if it is known. ``start_s``: of a window's start and end. ``without``: names
+    of ceilings that are not measured.
     """
     repetitions = plan.repetitions if repetitions is None else repetitions
     first_s = plan_windows(seconds, repetitions).first_s
-    entries = [entry for entry in ENTRIES if entry.applies(plan)]
+    entries = [entry for entry in ENTRIES if entry.applies(plan) and entry.name not in without]
     first = sum(start_s + _window_s(entry, seconds, first_s, least_s) for entry in entries)
-    later = later_s(plan, seconds, repetitions=repetitions, least_s=least_s, start_s=start_s)
+    later = later_s(
+        plan,
+        seconds,
+        repetitions=repetitions,
+        least_s=least_s,
+        start_s=start_s,
+        without=without,
+    )
     return first + later
 
 
@@ -173,10 +182,15 @@ def later_s(
     since: int = 0,
     least_s: float = 0.0,
     start_s: float = START_S,
+    without: frozenset[str] = frozenset(),
 ) -> float:
     """How long the windows take that follow the repetition number ``since`` and those after it."""
     windows = plan_windows(seconds, repetitions)
-    entries = [entry for entry in ENTRIES if entry.again and entry.applies(plan)]
+    entries = [
+        entry
+        for entry in ENTRIES
+        if entry.again and entry.applies(plan) and entry.name not in without
+    ]
     each = sum(start_s + _window_s(entry, seconds, windows.later_s, least_s) for entry in entries)
     return each * sum(number >= since for number in windows.after)
 
@@ -186,7 +200,7 @@ def _window_s(entry: Entry, seconds: float, window_s: float, least_s: float) -> 
         return budget_s(seconds)
     if entry.name == "accelerator":
         return min(window_s, _ACCELERATOR_S)
-    return max(window_s, least_s) if entry.name == "prep" else window_s
+    return max(window_s, least_s) if entry.name in ("fetch", "prep") else window_s
 
 
 def expected_repetition_s(plan: Plan, samples_per_s: float | None = None) -> float | None:

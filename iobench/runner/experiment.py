@@ -16,26 +16,43 @@ from typing import Protocol
 
 from ..analyse.verdict.rebuild import conclude
 from ..analyse.verdict.user_loader import user_findings
-from ..errors import InterruptedRun, IobenchError
+from ..errors import InterruptedRun, IobenchError, kept_in
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..measure import timeline
 from ..measure.samples import write_samples
-from ..schema.record import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
-from ..schema.training import Repetition, TrainingRun
+from ..schema.record import EVENTS_FILE, SAMPLES_FILE, FileDigest, TrainingRecord
+from ..schema.training import Ceiling, Repetition, TrainingRun
 from ..schema.verdict import Advice
 from ..storage.locks.reading import reading
 from .agent import HostAgent
 from .calibration.bench import Bench
-from .calibration.ceilings import ENTRIES
+from .calibration.ceilings import ENTRIES, Entry
 from .calibration.findmax import begin_search, check_search, find_max
 from .calibration.windows import Windows, again, measure_again, plan_windows
 from .checkpoint_ranks import StudyRanks
-from .confirm import NOTHING, Confirm, Turns, applicable
+from .confirm import NOTHING, Confirm, Trying, applicable
 from .directory import new_directory, write_document
 from .estimate import later_s
 from .facts import add_changes, add_loader_facts, add_plan, add_work, begin_record, shard_versions
-from .fit import MIN_REPETITIONS, Asked, Budget, Pilot, check_budget, choose, measure_pilot
+from .fit import (
+    CURVE,
+    MIN_REPETITIONS,
+    NO_TIME,
+    STAGES,
+    Asked,
+    Fitted,
+    Pilot,
+    check_budget,
+    choose,
+    curve_windows_s,
+    has_time,
+    measure_pilot,
+    pilot_by_curve,
+    repetitions_again,
+    with_ceilings,
+    with_curve,
+)
 from .knockouts import SWITCHED_OFF, KnockOuts
 from .mixed import Mixed, Saver, saving_to
 from .others import Others
@@ -43,6 +60,7 @@ from .plan import Plan
 from .progress import Fitting, Informed, Progress, Silent, watcher
 from .repetition import measure, repetition_phase
 from .third_party import is_library, prepare_library
+from .timing import Budget
 
 log = logging.getLogger(__name__)
 
@@ -183,19 +201,20 @@ def _measure(
                 add_loader_facts(doc, prepare_library(plan, held, proof=options.prove))
                 if across is not None:
                     across.prepare()
-        pilot = None
+        pilot = fitted = None
         if options.budget is not None:
-            with timed(doc, "pilot", progress, "a pilot: how many steps fit into the time"):
-                pilot = measure_pilot(bench, options.budget.seconds)
-            options = _fit(bench, plan, pilot, doc, options, options.budget)
+            pilot = _pilot(bench, options, options.budget, doc, progress)
+            fitted = _fit(bench, plan, pilot, doc, options, options.budget)
+            options = fitted_options(options, fitted)
             if isinstance(progress, Fitting):
                 progress.fitted(bench.plan, options)
         windows = plan_windows(options.calibration_s, bench.plan.repetitions)
         if options.calibration_s > 0:
-            _calibrate(bench, windows, doc, progress)
+            _calibrate(bench, windows, doc, progress, without=fitted)
             _tell_rate(bench, progress)
         if options.budget is not None and pilot is not None:
-            options = _fit(bench, plan, pilot, doc, options, options.budget, calibrated=True)
+            fitted = _fit(bench, plan, pilot, doc, options, options.budget, before=fitted)
+            options = fitted_options(options, fitted)
             windows = plan_windows(options.calibration_s, bench.plan.repetitions)
         if saver:
             with timed(doc, "checkpoint", progress, "checkpoints alone"):
@@ -223,7 +242,7 @@ def _measure(
     if saver:
         failure = saver.end(failure)
     if failure is not None:
-        raise failure
+        raise kept_in(failure, directory)
     return doc, directory
 
 
@@ -239,21 +258,45 @@ def write_run(
     doc.findings += others.findings() + user_findings(doc)
     with defer_interrupts(discard=stopped):
         doc = conclude(doc)
-        timeline.write_events(bench.directory / EVENTS_FILE, bench.parts)
-        _keep_samples(bench)
+        events = timeline.write_events(bench.directory / EVENTS_FILE, bench.parts)
+        doc.files = {EVENTS_FILE: events, **_keep_samples(bench)}
         write_document(bench.directory, doc)  # last: it says that the run is complete
     log.info("run %s: %s, %s", bench.directory.name, doc.status, doc.validity)
     return doc
 
 
-def _keep_samples(bench: Bench) -> None:
+def _keep_samples(bench: Bench) -> dict[str, FileDigest]:
     """Write what was sampled of the host; a run without that is still a run."""
     if not bench.samples:
-        return
+        return {}
     try:
-        write_samples(bench.directory / SAMPLES_FILE, bench.samples)
+        return {SAMPLES_FILE: write_samples(bench.directory / SAMPLES_FILE, bench.samples)}
     except (OSError, IobenchError) as error:
         log.warning("what the host did meanwhile could not be written: %s", error)
+        return {}
+
+
+def _pilot(
+    bench: Bench, options: Options, budget: Budget, doc: TrainingRecord, progress: Progress
+) -> Pilot:
+    """The storage's curve, and then what a pilot tells of the time that the rest takes.
+
+    Where the curve tells that the first batches alone take too long, it is the pilot.
+    """
+    if options.calibration_s > 0:
+        curve_s = options.calibration_s
+        if "calibration" not in budget.given:
+            curve_s = curve_windows_s(budget.left_s)
+        bench.seconds = bench.window_s = curve_s
+        _measure_ceilings(bench, [entry for entry in ENTRIES if entry.name in CURVE], doc, progress)
+        bench.seconds = options.calibration_s
+    found = pilot_by_curve(bench.plan, bench.ceilings, budget.left_s)
+    if found is None:
+        with timed(doc, "pilot", progress, "a pilot: how many steps fit into the time"):
+            found = measure_pilot(bench, budget.seconds)
+    found = with_curve(found, bench.plan, bench.ceilings)
+    log.info("pilot: %s", found)
+    return found
 
 
 def _fit(
@@ -264,33 +307,71 @@ def _fit(
     options: Options,
     budget: Budget,
     *,
-    calibrated: bool = False,
-) -> Options:
+    before: Fitted | None = None,
+) -> Fitted:
     """Fit ``plan`` and the options to the time that is left, as ``choose`` does.
 
-    Raises UsageError if that is too short.
+    ``before``: what was fitted before the ceilings were measured. Raises UsageError if the time is
+    too short.
     """
-    fitted = choose(plan, pilot, budget.left_s, options.asked, budget.given, calibrated=calibrated)
-    if budget.strict and not calibrated and fitted.least_s > budget.left_s:
+    fitted = choose(
+        plan,
+        pilot if before is None else with_ceilings(pilot, bench.ceilings),
+        budget.left_s,
+        options.asked,
+        budget.given,
+        calibrated=before is not None,
+        before=before,
+    )
+    if budget.strict and before is None and fitted.least_s > budget.left_s:
         raise budget.too_short(fitted.least_s - budget.left_s)
     log.info(
-        "fitted to the budget: %d repetitions of at most %s steps, windows of %.2f s for each "
-        "ceiling, %.1f s for knock-outs; %.1f s are left",
+        "fitted to the budget: %d repetitions of at most %s steps, windows of %.2f s and %d rounds "
+        "for each ceiling but %s, %.1f s for knock-outs; %.1f s are left",
         fitted.plan.repetitions,
         fitted.plan.workload.max_steps,
         fitted.calibration_s,
+        fitted.min_rounds,
+        ", ".join(sorted(fitted.skipped)) or "none",
         fitted.knock_outs_s,
         budget.left_s,
     )
     bench.plan, bench.seconds = fitted.plan, fitted.calibration_s
-    add_plan(doc, fitted.plan)
+    bench.min_rounds = fitted.min_rounds
+    add_plan(doc, fitted.plan, asked=plan)
+    return fitted
+
+
+def fitted_options(options: Options, fitted: Fitted) -> Options:
+    """The options as they were fitted."""
     return replace(options, calibration_s=fitted.calibration_s, knock_outs_s=fitted.knock_outs_s)
 
 
-def _calibrate(bench: Bench, windows: Windows, doc: TrainingRecord, progress: Progress) -> None:
-    """Measure each ceiling for the first time, the cheapest first."""
+def _calibrate(
+    bench: Bench,
+    windows: Windows,
+    doc: TrainingRecord,
+    progress: Progress,
+    *,
+    without: Fitted | None,
+) -> None:
+    """Measure each ceiling for the first time, the cheapest first, unless there is no time for it.
+
+    ``without``: what a budget has time for; its curve has been measured.
+    """
     bench.window_s = windows.first_s
-    for entry in ENTRIES:
+    done = CURVE if without is not None else frozenset()
+    skipped = without.skipped if without is not None else frozenset()
+    for name in sorted(skipped):
+        bench.ceilings[name] = Ceiling(not_measured=NO_TIME)
+    chosen = [entry for entry in ENTRIES if entry.name not in done | skipped]
+    _measure_ceilings(bench, chosen, doc, progress)
+
+
+def _measure_ceilings(
+    bench: Bench, entries: Sequence[Entry], doc: TrainingRecord, progress: Progress
+) -> None:
+    for entry in entries:
         if entry.applies(bench.plan):
             with timed(doc, "calibrate", progress, f"ceiling: {entry.title}"):
                 bench.ceilings[entry.name] = entry.measure(bench)
@@ -326,11 +407,9 @@ def _rounds(
             budget_s=options.knock_outs_s,
             left_s=time_left.for_knock_outs if time_left.limits_knock_outs else None,
         )
-    for number in range(plan.repetitions):
-        if number and not time_left.for_repetition(number):
-            log.info("no time is left for repetition %d of %d", number + 1, plan.repetitions)
-            break
-        title = f"repetition {number + 1} of {plan.repetitions}"
+    number = 0
+    while time_left.for_repetition(number):
+        title = f"repetition {number + 1} of {max(number + 1, bench.plan.repetitions)}"
         began = time.monotonic()
         with (
             timed(doc, "measure", progress, title),
@@ -342,25 +421,29 @@ def _rounds(
             job.trained = outcome.steps
             add_work(doc, plan.workload.accelerator)
             others.look()
-        time_left.repetition_s = max(time_left.repetition_s, time.monotonic() - began)
+        time_left.took(number, time.monotonic() - began)
         if knock_outs is not None:
             for stage in knock_outs.begin(number, outcome, time.monotonic() - began):
                 with timed(doc, "knock_outs", progress, f"{title}, without {stage}"):
                     knock_outs.run(stage, number)
                     others.look()
-        for entry in again(bench) if number in windows.after else ():
-            with timed(doc, "calibrate", progress, f"ceiling: {entry.title}, again"):
-                measure_again(bench, entry, windows.later_s)
+        if number in windows.after and time_left.for_windows(number):
+            for entry in again(bench):
+                with timed(doc, "calibrate", progress, f"ceiling: {entry.title}, again"):
+                    measure_again(bench, entry, windows.later_s)
         if saver and number == 0 and not (knock_outs and knock_outs.leaves_saves_out):
             with timed(doc, "measure", progress, "a repetition without checkpoints"):
                 _without_checkpoints(bench, job, others)
+        number += 1
+    if number < plan.repetitions:
+        log.info("there was time for %d of %d repetitions", number, plan.repetitions)
 
 
 class _TimeLeft:
     """What a budget still has time for. ``repetition_s``: the longest one so far."""
 
     def __init__(self, bench: Bench, options: Options) -> None:
-        self.plan, self.options = bench.plan, options
+        self.bench, self.options = bench, options
         self.repetition_s = 0.0
 
     @property
@@ -368,12 +451,52 @@ class _TimeLeft:
         budget = self.options.budget
         return budget is not None and "knock_outs" not in budget.given
 
-    def for_repetition(self, number: int) -> bool:
-        """Whether the budget, if there is one, has time for repetition ``number``."""
+    @property
+    def _fits(self) -> Budget | None:
+        """The budget, if the number of repetitions is fitted to it."""
         budget = self.options.budget
-        if budget is None or "repetitions" in budget.given or number < MIN_REPETITIONS:
+        return None if budget is None or "repetitions" in budget.given else budget
+
+    def took(self, number: int, seconds: float) -> None:
+        """Repetition ``number`` took so long; after the first, the others are planned anew."""
+        self.repetition_s = max(self.repetition_s, seconds)
+        budget, plan = self._fits, self.bench.plan
+        if number or budget is None:
+            return
+        count = repetitions_again(
+            plan.repetitions,
+            1,
+            left_s=budget.left_s,
+            repetition_s=seconds,
+            round_s=STAGES * self.options.knock_outs * seconds,
+        )
+        self.bench.plan = replace(plan, repetitions=count)
+
+    def for_repetition(self, number: int) -> bool:
+        """Whether repetition ``number`` is made."""
+        planned, budget = self.bench.plan.repetitions, self._fits
+        if budget is None:
+            return number < planned
+        more = self.options.confirm is None and "knock_outs" not in budget.given
+        if number >= planned and not more:
+            return False
+        return has_time(number, planned, left_s=budget.left_s, repetition_s=self.repetition_s)
+
+    def for_windows(self, number: int) -> bool:
+        """Whether there is time for the ceilings' windows after repetition ``number``."""
+        budget = self._fits
+        if budget is None:
             return True
-        return budget.left_s >= self.repetition_s
+        fewest = min(self.bench.plan.repetitions, MIN_REPETITIONS) - 1 - number
+        rest_s = max(0, fewest) * self.repetition_s
+        return budget.left_s >= rest_s + self._windows_s(number)
+
+    def _windows_s(self, number: int) -> float:
+        """Seconds of all windows of the ceilings from repetition ``number`` on."""
+        if self.options.calibration_s <= 0:
+            return 0.0
+        plan = self.bench.plan
+        return later_s(plan, self.options.calibration_s, repetitions=plan.repetitions, since=number)
 
     def for_knock_outs(self, number: int) -> float:
         """Seconds for knock-outs after repetition ``number``, while others are kept for the rest.
@@ -381,12 +504,8 @@ class _TimeLeft:
         The trial of advice gets as much as is left then.
         """
         assert self.options.budget is not None
-        repetitions = self.plan.repetitions
-        rest_s = (repetitions - 1 - number) * self.repetition_s
-        if self.options.calibration_s > 0:
-            rest_s += later_s(
-                self.plan, self.options.calibration_s, repetitions=repetitions, since=number
-            )
+        later = max(0, self.bench.plan.repetitions - 1 - number)
+        rest_s = later * self.repetition_s + self._windows_s(number)
         left_s = max(0.0, self.options.budget.left_s - rest_s)
         return left_s / 2 if self.options.confirm is not None else left_s
 
@@ -425,7 +544,7 @@ def _confirm(
     budget_s = asked.budget_s
     if budget_s is None and budget is not None:
         budget_s = budget.left_s
-    Turns(
+    Trying(
         bench=bench,
         into=doc.job.confirmations,
         repetition_s=measured_s / max(1, len(doc.job.repetitions)),

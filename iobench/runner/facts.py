@@ -14,7 +14,8 @@ from ..processes import in_own_process
 from ..schema.device import ModelWork
 from ..schema.job import LoaderFacts, WorkloadFacts
 from ..schema.record import Finding, TrainingRecord
-from ..schema.training import TrainingRun
+from ..schema.tags import tags
+from ..schema.training import FittedFacts, TrainingRun
 from ..schema.workload import AcceleratorSpec
 from ..storage import is_local, rewrapped
 from ..storage.base import Versioned
@@ -87,6 +88,7 @@ def begin_record(
         run_id=run_id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=list(command),
+        tags=tags(),
         status="ok",
         validity="unknown",
         rules=rules,
@@ -114,9 +116,16 @@ def begin_record(
     )
 
 
-def add_plan(doc: TrainingRecord, plan: Plan) -> None:
-    """Record the workload of a plan that was fitted to a budget after the record was begun."""
+def add_plan(doc: TrainingRecord, plan: Plan, *, asked: Plan) -> None:
+    """Record the workload of a plan that was fitted to a budget after the record was begun.
+
+    ``asked``: the plan before that. What differs is the size of the sample, and no setting.
+    """
     doc.job.workload = WorkloadFacts.model_validate(plan.workload.model_dump(mode="json"))
+    steps = asked.workload.max_steps
+    doc.job.fitted = (
+        None if steps == plan.workload.max_steps else FittedFacts(asked_max_steps=steps)
+    )
 
 
 def _offer(plan: Plan) -> tuple[float, int]:
@@ -192,14 +201,20 @@ def add_changes(doc: TrainingRecord, plan: Plan, before: dict[str, str] | str) -
     doc.job.dataset = doc.job.dataset.model_copy(update=update)
 
 
+_KEPT = (
+    *("shared_samples", "compared_samples"),
+    *("worker_shared_samples", "worker_compared_samples"),
+)
+
+
 def add_loader_facts(doc: TrainingRecord, found: LoaderFacts) -> None:
     """Add what a phase found out about the loader; a later phase replaces earlier facts."""
     facts = {name: getattr(found, name) for name in found.model_fields_set}
     before = doc.job.loader.user
     if before is not None and found.user is not None:
         # What was found out before the run, off the clock.
-        kept = {key: getattr(before, key) for key in ("shared_samples", "compared_samples")}
-        why = before.not_measured.get("shared_samples")
-        reasons = found.user.not_measured | ({"shared_samples": why} if why else {})
+        kept = {key: getattr(before, key) for key in _KEPT}
+        reasons = {key: why for key, why in found.user.not_measured.items() if key not in _KEPT}
+        reasons |= {key: why for key, why in before.not_measured.items() if key in _KEPT}
         facts["user"] = found.user.model_copy(update={**kept, "not_measured": reasons})
     doc.job.loader = doc.job.loader.model_copy(update=facts)

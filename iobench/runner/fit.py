@@ -1,83 +1,107 @@
-"""A run of the length of a budget: first a short pilot tells how many steps fit into it."""
+"""A run of the length of a budget: first a short pilot tells how many steps fit into it.
+
+The time first buys a few repetitions that are long enough to tell what binds, then what decides the
+answer: the storage's curve, the same without one stage each, and each stage alone. What does not
+fit is made shorter, then there is less of it, and then it is left out, with the reason.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from ..errors import UsageError
-from ..units import format_duration
+import numpy as np
+
+from ..analyse.verdict.knockouts import in_step, steady_rate
+from ..analyse.verdict.rankepochs import rank_epochs
+from ..analyse.verdict.short import needed_steps
+from ..schema.training import Ceiling
 from .calibration.bench import Bench
+from .calibration.windows import MAX_SLOW_S
 from .estimate import START_S, calibrating_s, later_s
-from .phase import Outcome
+from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome
 from .plan import Plan, steps_per_repetition
 from .repetition import repetition_phase
+from .timing import Budget, Given
 
-REPETITIONS, MIN_REPETITIONS = 6, 3
-"""As many as ``iobench run`` has by default, and the fewest that give an interval."""
+REPETITIONS, MIN_REPETITIONS, MAX_REPETITIONS = 6, 3, 12
+"""As many as ``iobench run`` has by default; the fewest that give an interval; and the most, where
+all that was planned took less than its time."""
 
 MIN_REPETITION_S = 2.0
-"""Fewer repetitions are made rather than shorter ones."""
+"""Fewer repetitions are made rather than shorter ones, or ones of fewer than ``_GOOD`` times the
+steps that are needed."""
+
+_GOOD = 2
 
 KNOCK_OUTS = 1.5
 """Time of the knock-outs for each second of repetitions: their round has three stages or more."""
 
-CALIBRATION_SHARE = 0.3
+CALIBRATION_SHARE = 0.25
 MIN_CALIBRATION_S, MAX_CALIBRATION_S = 0.1, 3.0
 
-END_S = 1.3
-"""What is kept for the end of the process: the verdict is found, and the files are written."""
+CURVE_SHARE = 0.15
+"""Share of the time for the storage's curve, which is measured before the pilot."""
+
+_CURVE_START_S, _CURVE_WINDOWS = 2.0, 3
+"""What a curve takes for windows of a second (``calibration.curve.budget_s``)."""
 
 _LEAST_SHARE = 0.8
 """Share of the estimate of the shortest run below which it is refused: its parts may be shorter."""
 
 _PILOT_SHARE, _MIN_PILOT_S, _MAX_PILOT_S = 0.04, 0.4, 3.0
-_MIN_ROUNDS = 3
-"""Batches of each worker in the shortest repetition, and in the shortest window of a ceiling."""
+
+_CAUTION = 0.8
+"""Share of a rate that is known from the first round of batches alone, or from the curve."""
+
+_LONG_FILL = 0.15
+"""A pilot that would wait for its first batches for more than this share of the time is not made:
+the curve tells how long they take at least."""
+
+_FULL = 0.95
+"""The share of the time that is planned: what a part takes is not known exactly."""
+
+_STARVED, _EXPLAINED = 0.7, 0.6
+"""A curve below this share of the demand tells that the storage binds, if all stages together reach
+that share of it."""
+
+_WAITED_NS = 1_000_000
+"""A batch for which the training waited less had arrived before."""
+
+STAGES = 3
+"""Stages that a round of knock-outs usually leaves out; with ranks in step there is one more."""
 
 _SEED_STEP = 15_485_863
 """Distance of the pilot's seed from the run's, so that no repetition reads in the same order."""
 
-Given = Literal["repetitions", "steps", "calibration", "knock_outs"]
+NO_TIME = "the budget had no time for it: raise --budget"
 
+Skipped = frozenset[str]
+"""Names of ceilings that are left out."""
 
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """The time of a whole run, to which all is fitted that is not ``given``.
-
-    ``seconds`` as the user gave them; ``ends_s``: when they are over, by ``time.monotonic()``.
-    ``strict``: a run for which they are too short is refused.
-    """
-
-    seconds: float
-    ends_s: float
-    given: frozenset[Given] = frozenset()
-    strict: bool = True
-
-    @property
-    def left_s(self) -> float:
-        """Seconds that are left for measuring."""
-        return max(0.0, self.ends_s - END_S - time.monotonic())
-
-    def too_short(self, missing_s: float) -> UsageError:
-        """The error of a run that takes at least ``missing_s`` longer."""
-        least = math.ceil(self.seconds + missing_s)
-        fewer = ", or leave --repeat, --calibration, --knockouts and steps to it"
-        return UsageError(
-            f"--budget {format_duration(self.seconds)} is too short for this run, which takes at "
-            f"least {least}s",
-            remedy=f"give at least {least}s{fewer if self.given else ''}",
-        )
+CURVE: Skipped = frozenset({"storage_raw"})
+_FETCH: Skipped = frozenset({"fetch"})  # of which the curve tells the most
+_SLOW: Skipped = frozenset({"fetch", "prep"})
+_ALL: Skipped = frozenset({"fetch", "prep", "harness", "accelerator"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pilot:
-    """What a short run of all stages together told. ``samples_per_s`` None: no batch was ready."""
+    """What a short run of all stages together told. ``samples_per_s`` None: no batch was ready.
+
+    ``start_s``: of a phase, what it takes besides its steps. ``round_steps``: batches that a rank's
+    workers make at the same time; None: as many as it has workers. ``loads_per_s``: samples that
+    they make, which the accelerators need not take as fast; None: as many as all together.
+    ``told``: the storage's curve explains that rate, which is far below the demand.
+    """
 
     samples_per_s: float | None
-    start_s: float  # of a repetition: what it takes besides its steps
+    start_s: float
+    round_steps: int | None = None
+    loads_per_s: float | None = None
+    told: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +118,23 @@ class Asked:
 class Fitted:
     """A plan whose run takes about as long as there is time.
 
-    ``calibration_s``: of each ceiling; ``knock_outs_s``: of all knock-outs together; ``least_s``:
-    of the shortest run.
+    ``calibration_s``: of each ceiling; ``min_rounds``: of workers, in each of its windows and in
+    each knock-out; ``skipped``: ceilings for which there is no time. ``knock_outs_s``: of all
+    knock-outs together; ``least_s``: of the shortest run that can tell anything.
     """
 
     plan: Plan
     calibration_s: float
     knock_outs_s: float
     least_s: float
+    min_rounds: int = MIN_ROUNDS
+    skipped: Skipped = frozenset()
+
+
+def curve_windows_s(seconds: float) -> float:
+    """The time of a ceiling for which the storage's curves take their share of ``seconds``."""
+    each = (CURVE_SHARE * seconds - _CURVE_START_S) / _CURVE_WINDOWS
+    return min(MAX_CALIBRATION_S, max(MIN_CALIBRATION_S, each))
 
 
 def check_budget(plan: Plan, asked: Asked, budget: Budget) -> None:
@@ -113,28 +146,173 @@ def check_budget(plan: Plan, asked: Asked, budget: Budget) -> None:
 
 
 def measure_pilot(bench: Bench, seconds: float) -> Pilot:
-    """Run all stages together for a moment, of ``seconds`` for a whole run, and record nothing."""
+    """Run all stages together for a moment, of ``seconds`` for a whole run, and record nothing.
+
+    It ends with a step, whether or not the other batches of its round have arrived.
+    """
+    plan = bench.plan
     phase = replace(
-        repetition_phase(bench.plan, _SEED_STEP, name="pilot"),
+        repetition_phase(plan, _SEED_STEP, name="pilot"),
         epochs=1,
         max_steps=None,
         limit_s=min(_MAX_PILOT_S, max(_MIN_PILOT_S, _PILOT_SHARE * seconds)),
     )
     began = time.monotonic()
     outcome = bench.run(phase, stored=True)
-    return _told(outcome, time.monotonic() - began)
+    return pilot_of(outcome, time.monotonic() - began, _demand(plan))
 
 
-def _told(outcome: Outcome, took_s: float) -> Pilot:
+def pilot_of(outcome: Outcome, took_s: float, demand: float | None) -> Pilot:
+    """What a pilot of ``took_s`` seconds told. ``demand``: samples/s of fed accelerators.
+
+    A pilot that ends before the second round of batches knows no steady rate. Workers begin
+    together, and the first batches of all of them arrive at about the same time: then all of these
+    were made, however many of them were trained on.
+    """
     events = outcome.events()
     if not len(events["samples"]):
         return Pilot(samples_per_s=None, start_s=took_s)
-    ends = events["start_ns"] + events["wait_ns"] + events["busy_ns"] + events["late_ns"]
-    worked = max(float(ends.max()) / 1e9, 1e-3)
+    together = max(1, outcome.loader.round_batches or 1)
+    starts = {epoch.epoch: epoch.startup_s or 0.0 for epoch in outcome.epochs}
+    parts = list(rank_epochs(events))
+    ends = [part.end_ns / 1e9 for part in parts]
+    loads = 0.0
+    for part in parts:
+        waits, begins = part.rows["wait_ns"], part.rows["start_ns"]
+        waited = (waits >= _WAITED_NS) & (part.rows["step"] < together)
+        waited[0] = True
+        arrived_s = float((begins + waits)[waited].max()) / 1e9 - starts.get(part.epoch, 0.0)
+        each = float(np.median(part.rows["samples"]))
+        loads += _CAUTION * together * each / max(arrived_s, 1e-3)
+    rate = loads
+    if all(int(part.rows["steps"].sum()) >= 2 * together for part in parts):
+        rate = steady_rate(events, round_steps=together) or loads
+    rate = min(rate, demand or math.inf)
+    worked = max(max(ends), 1e-3)
+    startup = min(starts.values(), default=0.0)
     return Pilot(
-        samples_per_s=float(events["samples"].sum()) / worked,
-        start_s=max(0.0, took_s - worked),
+        samples_per_s=rate or None,
+        start_s=max(0.0, took_s - worked) + min(startup, worked),
+        round_steps=together,
+        loads_per_s=max(rate, loads) or None,
     )
+
+
+def pilot_by_curve(plan: Plan, ceilings: Mapping[str, Ceiling], left_s: float) -> Pilot | None:
+    """The pilot of a storage so slow that the first batches alone take too much of the time.
+
+    None where it is not, or where its curve is not known.
+    """
+    raw = ceilings.get("storage_raw")
+    most = raw.samples_per_s if raw is not None else None
+    if not most:
+        return None
+    workers = max(1, plan.workload.loader.workers)
+    first_s = workers * plan.workload.batch_size * plan.accelerators / most
+    if first_s <= _LONG_FILL * left_s:
+        return None
+    rate = min(_CAUTION * most, _demand(plan) or math.inf)
+    return Pilot(samples_per_s=rate, start_s=2 * START_S, loads_per_s=_CAUTION * most)
+
+
+def with_curve(pilot: Pilot, plan: Plan, ceilings: Mapping[str, Ceiling]) -> Pilot:
+    """The pilot, with what the storage's curve says about its rate."""
+    raw = ceilings.get("storage_raw")
+    most, demand = raw.samples_per_s if raw is not None else None, _demand(plan)
+    if not most or not demand or not pilot.samples_per_s:
+        return pilot
+    told = most < _STARVED * demand and pilot.samples_per_s >= _EXPLAINED * most
+    return replace(pilot, told=told)
+
+
+def with_ceilings(pilot: Pilot, ceilings: Mapping[str, Ceiling]) -> Pilot:
+    """The pilot, whose rate is that of no more than the slowest stage alone."""
+    known = [
+        rate
+        for name in ("fetch", "prep", "harness")
+        if name in ceilings and (rate := ceilings[name].samples_per_s)
+    ]
+    if not known or pilot.samples_per_s is None:
+        return pilot
+    most = min(known)
+    return replace(
+        pilot,
+        samples_per_s=min(pilot.samples_per_s, most),
+        loads_per_s=min(pilot.loads_per_s or most, most),
+    )
+
+
+def _demand(plan: Plan) -> float | None:
+    each = plan.workload.samples_per_s_per_accelerator
+    return None if each is None else each * plan.accelerators
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the parts of a run take, by what its pilot told.
+
+    ``whole``: steps of a repetition as they were asked for; ``needed``: the fewest that can tell
+    what binds; ``together``: steps of a round of the workers, who make it in ``load_s``.
+    """
+
+    whole: int
+    needed: int
+    together: int
+    epoch_steps: int
+    step_s: float
+    load_s: float
+    start_s: float
+
+    @classmethod
+    def of(cls, plan: Plan, pilot: Pilot, *, steps_given: bool) -> Work:
+        """The work of a plan; without a pilot, as fed accelerators do it."""
+        workload, samples = plan.workload, plan.manifest.sample_count
+        once = workload.model_copy(update={"epochs": 1, "max_steps": None})
+        whole = steps_per_repetition(workload, samples=samples, accelerators=plan.accelerators)
+        together = pilot.round_steps or max(1, workload.loader.workers)
+        rate = pilot.samples_per_s or _demand(plan) or 0.0
+        size = workload.batch_size * plan.accelerators
+        loads = max(pilot.loads_per_s or 0.0, rate)
+        needed = max(needed_steps(workload.loader.workers), FEW_ROUNDS * together)
+        return cls(
+            whole=whole,
+            needed=whole if steps_given else min(whole, needed),
+            together=together,
+            epoch_steps=steps_per_repetition(once, samples=samples, accelerators=plan.accelerators),
+            step_s=size / rate if rate else 0.0,
+            load_s=together * size / loads if loads else 0.0,
+            start_s=pilot.start_s,
+        )
+
+    @property
+    def round_s(self) -> float:
+        return self.together * self.step_s
+
+    def repetition_s(self, steps: int) -> float:
+        """Seconds of a repetition. Each epoch after the first begins anew."""
+        epochs = max(1, -(-steps // max(1, self.epoch_steps)))
+        return self.start_s + steps * self.step_s + (epochs - 1) * START_S
+
+    def steps_in(self, seconds: float) -> int:
+        """The most steps that take so long, in whole rounds; at least 1."""
+        if not self.step_s:
+            return 1
+        left = max(0.0, seconds - self.start_s)
+        steps = int(left / self.step_s)
+        if steps > self.epoch_steps:
+            steps = int((left + START_S) / (self.step_s + START_S / self.epoch_steps))
+            steps = max(steps, self.epoch_steps)
+        if steps >= self.needed > self.together:
+            steps = max(self.needed, steps - steps % self.together)
+        return max(1, steps)
+
+    def knock_outs_s(self, stages: int, min_rounds: int) -> float:
+        """Seconds of one round of knock-outs that are as short as possible.
+
+        The last stage is the accelerator: without it, batches are taken as fast as they are made.
+        """
+        fed_s = max(1.0, self.load_s + (min_rounds - 1) * self.round_s)
+        return stages * self.start_s + (stages - 1) * fed_s + max(1.0, min_rounds * self.load_s)
 
 
 def choose(
@@ -145,71 +323,146 @@ def choose(
     given: frozenset[Given] = frozenset(),
     *,
     calibrated: bool = False,
+    before: Fitted | None = None,
 ) -> Fitted:
-    """Divide ``seconds``: a part for the ceilings, and the rest for repetitions and knock-outs.
+    """Divide ``seconds``: the fewest repetitions that are long enough, and then all the rest.
 
-    Knock-outs take KNOCK_OUTS times as long as the repetitions, and the trial of advice as long as
-    these. What is ``given`` stays as it is. ``calibrated``: each ceiling has been measured once.
+    The storage's curve has been measured. Usually the ceilings have CALIBRATION_SHARE, and the
+    knock-outs KNOCK_OUTS times as much as the repetitions; the trial of advice as much as these.
+    What is ``given`` stays as it is. ``calibrated``: each ceiling has been measured once, as
+    ``before`` says.
     """
-    whole = steps_per_repetition(
-        plan.workload, samples=plan.manifest.sample_count, accelerators=plan.accelerators
-    )
-    rate = pilot.samples_per_s or plan.workload.samples_per_s_per_accelerator or 0.0
-    steps_per_s = rate / (plan.workload.batch_size * plan.accelerators)
-    rounds = _MIN_ROUNDS * max(1, plan.workload.loader.workers)  # steps of the shortest repetition
-    fewest = whole if "steps" in given else min(whole, rounds)
-    round_s = rounds / steps_per_s if steps_per_s else 0.0
+    work = Work.of(plan, pilot, steps_given="steps" in given)
+    count = plan.repetitions if "repetitions" in given else MIN_REPETITIONS
+    once = work.repetition_s(work.needed)
+    shortest_s = count * once
+    stages = STAGES + in_step(plan.workload.accelerator, plan.accelerators)
 
-    def needed(window_s: float) -> float:
+    def ceilings_s(window_s: float, min_rounds: int, skipped: Skipped) -> float:
         if window_s <= 0:
             return 0.0
-        takes = later_s if calibrated else calibrating_s
-        return takes(
+        least_s = min_rounds * work.load_s
+        without = skipped | CURVE
+        first_s = 0.0
+        if not calibrated:
+            first_s = calibrating_s(
+                plan,
+                window_s,
+                repetitions=1,
+                least_s=least_s,
+                start_s=work.start_s,
+                without=without,
+            )
+        return first_s + later_s(
             plan,
             window_s,
-            repetitions=plan.repetitions if "repetitions" in given else REPETITIONS,
-            least_s=round_s,
-            start_s=min(START_S, pilot.start_s),
+            repetitions=count if "repetitions" in given else REPETITIONS,
+            least_s=least_s,
+            start_s=work.start_s,
+            # Windows that take long are not repeated.
+            without=without | (_SLOW if least_s > max(MAX_SLOW_S, window_s) else Skipped()),
         )
 
-    calibration_s = asked.calibration_s
-    if "calibration" not in given and not calibrated:
-        calibration_s = MAX_CALIBRATION_S
-        while needed(calibration_s) > CALIBRATION_SHARE * seconds:
-            if calibration_s <= MIN_CALIBRATION_S:
+    window_s = asked.calibration_s
+    min_rounds, skipped = MIN_ROUNDS, Skipped()
+    if calibrated and before is not None:
+        min_rounds, skipped = before.min_rounds, before.skipped
+    elif "calibration" not in given and window_s > 0:
+        window_s = MIN_CALIBRATION_S
+        once_s = work.knock_outs_s(stages, MIN_ROUNDS) * asked.knock_outs
+        if shortest_s + ceilings_s(window_s, MIN_ROUNDS, skipped) + once_s > seconds:
+            min_rounds = FEW_ROUNDS
+        # Fewer repetitions rather than no ceilings at all, unless the curve tells what binds.
+        fewest = count if pilot.told or "repetitions" in given else 1
+        choices = [
+            (number, left_out)
+            for group in ((Skipped(), _FETCH), (_SLOW,))
+            for number in range(count, fewest - 1, -1)
+            for left_out in group
+        ]
+        for number, skipped in [*choices, (1, _ALL)]:
+            if number * once + ceilings_s(window_s, min_rounds, skipped) <= _FULL * seconds:
                 break
-            calibration_s = max(MIN_CALIBRATION_S, 0.9 * calibration_s)
-    left = max(0.0, seconds - needed(calibration_s))
-    others = KNOCK_OUTS * asked.knock_outs + asked.confirms
-    fixed_s: float = 0.0
-    knock_outs_s: float | None = None
-    if "knock_outs" in given:
-        knock_outs_s, others = asked.knock_outs_s or 0.0, 0.0
-        fixed_s = (asked.knock_outs + asked.confirms) * knock_outs_s
-    share = max(0.0, left - fixed_s) / (1 + others)
+        most_s = CALIBRATION_SHARE * seconds
+        longer = MAX_CALIBRATION_S
+        while longer > window_s:
+            takes_s = ceilings_s(longer, min_rounds, skipped)
+            if takes_s <= most_s and shortest_s + takes_s + once_s <= _FULL * seconds:
+                window_s = longer
+            longer *= 0.9
+    left = max(0.0, seconds - ceilings_s(window_s, min_rounds, skipped))
 
-    least_s = pilot.start_s + (fewest / steps_per_s if steps_per_s else 0.0)
-    repetitions = plan.repetitions
+    others = KNOCK_OUTS * asked.knock_outs + asked.confirms
+    fixed_s = 0.0
+    if "knock_outs" in given:
+        others = 0.0
+        fixed_s = (asked.knock_outs + asked.confirms) * (asked.knock_outs_s or 0.0)
+        left = max(0.0, left - fixed_s)
+    share = left / (1 + others)
+    repetitions = count
     if "repetitions" not in given:
-        shortest = whole / steps_per_s if steps_per_s else MIN_REPETITION_S
-        if "steps" not in given:
-            shortest = min(MIN_REPETITION_S, shortest)
-        turn = pilot.start_s + shortest
-        repetitions = min(REPETITIONS, max(MIN_REPETITIONS, int(share / turn) if turn else 0))
-    workload = plan.workload
+        good = min(work.whole, max(_GOOD * work.needed, work.steps_in(MIN_REPETITION_S)))
+        if "steps" in given:
+            good = work.whole
+        repetitions = min(REPETITIONS, max(MIN_REPETITIONS, int(share / _some(good, work))))
+        if left < shortest_s:
+            repetitions = max(1, int(left / _some(work.needed, work)))
+    steps = work.whole
     if "steps" not in given:
-        steps = max(1, int(steps_per_s * max(0.0, share / repetitions - pilot.start_s)))
-        if steps < whole:
-            workload = workload.model_copy(update={"max_steps": steps})
-    least = repetitions if "repetitions" in given else MIN_REPETITIONS
+        # The fewest that can tell come before all other parts.
+        least = min(repetitions * work.repetition_s(work.needed), left)
+        steps = min(work.whole, work.steps_in(max(share, least) / max(1, repetitions) + 1e-6))
+    workload = plan.workload
+    if steps < work.whole:
+        workload = workload.model_copy(update={"max_steps": steps})
+    rest_s = max(0.0, left - repetitions * work.repetition_s(steps))
+    knock_outs_s = rest_s * KNOCK_OUTS / (KNOCK_OUTS + asked.confirms)
+    if not asked.knock_outs:
+        knock_outs_s = 0.0
+    if "knock_outs" in given:
+        knock_outs_s = asked.knock_outs_s or 0.0
+    fewest = plan.repetitions if "repetitions" in given else 1
     return Fitted(
         plan=replace(plan, workload=workload, repetitions=repetitions),
-        calibration_s=calibration_s,
-        knock_outs_s=KNOCK_OUTS * share if knock_outs_s is None else knock_outs_s,
+        calibration_s=window_s,
+        knock_outs_s=knock_outs_s,
+        min_rounds=min_rounds,
+        skipped=skipped,
         least_s=_LEAST_SHARE
         * (
-            needed(calibration_s if "calibration" in given else MIN_CALIBRATION_S)
-            + least * least_s
-            + fixed_s
+            fixed_s
+            + (ceilings_s(window_s, MIN_ROUNDS, Skipped()) if "calibration" in given else 0.0)
+            + fewest * work.repetition_s(work.needed)
         ),
+    )
+
+
+def _some(steps: int, work: Work) -> float:
+    return max(1e-3, work.repetition_s(steps))
+
+
+# While the repetitions are made
+
+
+def repetitions_again(
+    planned: int, made: int, *, left_s: float, repetition_s: float, round_s: float
+) -> int:
+    """How many repetitions a fitted run makes in all, once it is known what one takes.
+
+    ``round_s``: of a round of knock-outs. Where not all is possible, there are fewer repetitions,
+    but MIN_REPETITIONS if there is time for these alone.
+    """
+    if repetition_s <= 0:
+        return planned
+    room = made + int(max(0.0, left_s - round_s) / repetition_s)
+    alone = made + int(left_s / repetition_s + 0.05)
+    return max(1, min(planned, max(room, min(MIN_REPETITIONS, alone))))
+
+
+def has_time(number: int, planned: int, *, left_s: float, repetition_s: float) -> bool:
+    """Whether a fitted run makes repetition ``number``: more than planned, where time is left."""
+    if number == 0:
+        return True
+    return number < MAX_REPETITIONS and left_s >= repetition_s * (
+        0.95 if number < planned else 1.05
     )

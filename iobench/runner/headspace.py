@@ -19,6 +19,7 @@ from .cache import run_cached_phase
 from .loading import run_phase
 from .plan import Plan
 from .repetition import repetition_phase
+from .trials import rounds, take_turns
 
 _EPOCHS = 4
 """Epochs that the run itself may make until its time is over."""
@@ -47,27 +48,29 @@ def headspace(
             "a null accelerator takes no time, so nothing but the loader is there to be bounded",
             remedy="name a workload with a step time",
         )
-    agent = HostAgent(plan.storage)
-    rounds = max(1, plan.workload.loader.workers)
-    together = plan.workload.accelerator.sync == "step" and plan.accelerators > 1
     kept = plan.workload.loader.model_copy(update={"replay": "batches"})
-    turns: list[tuple[float, float]] = []
+    agent = HostAgent(plan.storage)
+    rounds_of = max(1, plan.workload.loader.workers)
+    together = plan.workload.accelerator.sync == "step" and plan.accelerators > 1
+    rates: dict[str, list[float | None]] = {"kept": [], "as it is": []}
+
+    def measure(side: str, turn: int) -> None:
+        tell(f"turn {turn + 1} of {plan.repetitions}, {side}")
+        phase = replace(
+            repetition_phase(plan, turn),
+            epochs=max(plan.workload.epochs, _EPOCHS),
+            max_steps=None,
+            limit_s=seconds,
+            whole_rounds=True,
+        )
+        if side == "kept":
+            outcome = run_phase(replace(phase, loading=kept, evicts=False))
+        else:
+            outcome = run_cached_phase(plan, agent, phase)
+        rate = steady_rate(outcome.events(), round_steps=rounds_of, together=together)
+        rates[side].append(rate)
+
     with reading(plan.home, plan.manifest, verb="run"):
-        for number in range(plan.repetitions):
-            tell(f"turn {number + 1} of {plan.repetitions}")
-            phase = replace(
-                repetition_phase(plan, number),
-                epochs=max(plan.workload.epochs, _EPOCHS),
-                max_steps=None,
-                limit_s=seconds,
-                whole_rounds=True,
-            )
-            base = run_cached_phase(plan, agent, phase)
-            best = run_phase(replace(phase, loading=kept, evicts=False))
-            rates = [
-                steady_rate(outcome.events(), round_steps=rounds, together=together)
-                for outcome in (best, base)
-            ]
-            if rates[0] and rates[1]:
-                turns.append((rates[0], rates[1]))
+        take_turns(list(rates), measure, rounds(plan.repetitions))
+    turns = [(best, base) for best, base in zip(*rates.values(), strict=True) if best and base]
     return Headspace(bound=ratio_estimate(turns), turns=turns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -28,11 +28,11 @@ from ..errors import HostLostError, IobenchError, TargetLostError, UsageError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..load.null import ReadyReader
-from ..schema.training import Repetition, TrainingRun
+from ..schema.training import Ceiling, Repetition, TrainingRun
 from ..schema.verdict import KnockedOut, KnockOut, KnockOutRound
 from .calibration.bench import Bench
 from .mixed import Saver
-from .phase import Outcome, Phase, PhaseInterrupted, Saving
+from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome, Phase, PhaseInterrupted, Saving
 from .repetition import measure, repetition_phase
 from .third_party import is_library
 from .turns import Length, Turns, plan_turns
@@ -200,6 +200,46 @@ _OF_USER: dict[KnockedOut, str] = {
 """How a stage is left out of a loader of the user's own, which opens the files itself."""
 
 
+_OF_CEILING: dict[KnockedOut, tuple[str, ...]] = {
+    "storage": ("storage_raw", "fetch"),
+    "prep": ("prep",),
+}
+"""The ceilings that tell what a stage can do at most; the lowest of them counts."""
+
+UNLIKELY = 4.0
+"""A stage that alone is so many times as fast as all together does not limit them."""
+
+
+def _headroom(
+    stage: KnockedOut, ceilings: Mapping[str, Ceiling], measured: float | None
+) -> float | None:
+    """The stage's rate alone over that of all together; None if it is not known."""
+    names = _OF_CEILING.get(stage, ())
+    known = [rate for name in names if name in ceilings and (rate := ceilings[name].samples_per_s)]
+    return min(known) / measured if known and measured else None
+
+
+def likely(
+    stages: Sequence[KnockedOut], ceilings: Mapping[str, Ceiling], measured: float | None
+) -> list[KnockedOut]:
+    """The stages that may limit a run, by their ceilings; the accelerator is what they feed."""
+    found: list[KnockedOut] = []
+    for stage in stages:
+        headroom = _headroom(stage, ceilings, measured)
+        if stage != "accelerator" and (headroom is None or headroom < UNLIKELY):
+            found.append(stage)
+    return found
+
+
+def by_likelihood(
+    stages: Sequence[KnockedOut], ceilings: Mapping[str, Ceiling], measured: float | None
+) -> list[KnockedOut]:
+    """The stages, the likeliest limit first: where the time is short, the last are left out."""
+    first = likely(stages, ceilings, measured)
+    first.sort(key=lambda stage: _headroom(stage, ceilings, measured) or 1.0)
+    return [*first, *(stage for stage in stages if stage not in first)]
+
+
 class KnockOuts:
     """The knock-outs of a run.
 
@@ -240,7 +280,7 @@ class KnockOuts:
         fill = without_fill(number, events, outcome.epochs, how)
         self._add("fill", fill)
         self._base = steady_rate(events, round_steps=how.round_steps, together=how.together)
-        stages = self.turns.order(number)
+        stages = self.turns.order(number, further=self.left_s is not None)
         if stages and not self._has_time(number):
             log.info("no round after repetition %d: the time for knock-outs is over", number)
             return ()
@@ -261,16 +301,28 @@ class KnockOuts:
             entry.stage: entry.why_not(bench, self.saver is not None)
             for entry in self.entries.values()
         }
-        turns = plan_turns(
-            [stage for stage, reason in why.items() if not reason],
-            repetitions=bench.plan.repetitions,
-            length=self._length(first, took_s),
-            budget_s=self.budget_s,
-        )
-        if self.left_s is not None and turns.left_out:
+        stages = [stage for stage, reason in why.items() if not reason]
+        fitted = self.left_s is not None
+        if fitted:
+            stages = by_likelihood(stages, bench.ceilings, first.samples_per_s)
+        rivals = likely(stages, bench.ceilings, first.samples_per_s)
+        choices = dict.fromkeys((bench.min_rounds, FEW_ROUNDS)) if fitted else (bench.min_rounds,)
+        for rounds in choices:
+            bench.min_rounds = rounds
+            if rounds > FEW_ROUNDS and fitted and self._is_longer(first):
+                continue
+            turns = plan_turns(
+                stages,
+                repetitions=bench.plan.repetitions,
+                length=self._length(first, took_s),
+                budget_s=self.budget_s,
+            )
+            if not turns.left_out:
+                break
+        if fitted and any(stage in rivals for stage in turns.left_out):
             # With a single round of some stages, a slow repetition makes one of them the cause.
             reason = next(iter(turns.left_out.values()))
-            turns = Turns(left_out={stage: reason for stage in why if not why[stage]})
+            turns = Turns(left_out=dict.fromkeys(stages, reason))
         why |= turns.left_out
         self.job.knock_outs = [
             *(
@@ -295,11 +347,17 @@ class KnockOuts:
             return f"{entry.how}, and no gradients are exchanged"
         return entry.how
 
+    def _is_longer(self, first: Repetition) -> bool:
+        """Whether the rounds of a knock-out are more than those of the repetition."""
+        steps = first.steps / max(1, first.accelerators)
+        return steps < self.bench.min_rounds * max(1, how_of(self.job).round_steps)
+
     def _length(self, first: Repetition, took_s: float) -> Length:
         """What the repetition took, and how long a knock-out has to be for a rate."""
         loading_s = first.wall_s or 0.0
         step_s = loading_s * first.accelerators / max(1, first.steps)
-        steps = _ROUNDS * max(1, how_of(self.job).round_steps)
+        rounds = self.bench.min_rounds if self.bench.min_rounds < MIN_ROUNDS else _ROUNDS
+        steps = rounds * max(1, how_of(self.job).round_steps)
         if self.saver is not None:
             steps = max(steps, self.saver.every)
         return Length(
@@ -362,6 +420,7 @@ class KnockOuts:
             max_steps=None,
             limit_s=turns.seconds,
             whole_rounds=True,
+            min_rounds=bench.min_rounds,
         )
         stored = entry.stored and phase.loading.replay == "none"
         outcome = bench.run(phase, stored=stored, look=self.look)

@@ -183,7 +183,8 @@ class _Loading(Handler):
         if self.sampler is not None:
             self.sampler.tick()
         if self.on_tick is not None:
-            self.on_tick(self.task.counters.steps())
+            counters = self.task.counters
+            self.on_tick(counters.steps() // max(1, counters.ranks))
 
     def _save(self, waiting: Mapping[int, Point]) -> int | None:
         """The number of the checkpoint that every rank of the phase is ready for, if there is."""

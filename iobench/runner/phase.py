@@ -19,6 +19,15 @@ from .savebook import SaveBook
 from .task import Link
 from .tasks.checkpoint import CheckpointRank
 
+MIN_ROUNDS = 3
+"""Rounds of its workers that a rank usually makes for a rate.
+
+The first round is start-up, and during the wait for it one more can be read ahead.
+"""
+
+FEW_ROUNDS = 2
+"""The fewest, where the time is too short for more: the first is the fill, the second the rate."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
@@ -27,7 +36,8 @@ class Phase:
     ``reader`` None: the accelerator alone, without any batch. ``epochs`` 0: as many as needed to
     reach a limit; ``max_steps`` and ``limit_s`` limit each rank over all epochs, and ``min_steps``
     are made without a reader whatever the time. ``whole_rounds``:
-    each worker finishes its turn before ``limit_s`` ends the phase. ``share``: the ranks split an
+    each worker finishes its turn before ``limit_s`` ends the phase, and has had ``min_rounds`` of
+    them. ``share``: the ranks split an
     epoch; otherwise each reads all of it, in an order of its own. ``counts_fetched``: count the
     bytes that the storage delivers to ranks and workers. ``evicts``: the page cache is emptied
     before each epoch, so at that time ranks must not keep pages of the data mapped.
@@ -47,6 +57,7 @@ class Phase:
     max_steps: int | None = None
     limit_s: float | None = None
     whole_rounds: bool = False
+    min_rounds: int = MIN_ROUNDS
     shards: Indices | None = None
     share: bool = True
     counts_fetched: bool = False

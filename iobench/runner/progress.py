@@ -17,7 +17,7 @@ class Progress(Protocol):
         """A new part of the run begins."""
 
     def steps(self, done: int) -> None:
-        """``done``: steps of all ranks so far in this part."""
+        """``done``: steps of each rank so far in this part, on average: plans count as well."""
 
 
 @runtime_checkable

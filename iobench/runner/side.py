@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ..analyse.compare.identity import identity
@@ -100,6 +101,8 @@ class MeasuredSide:
             repeats=asked.repeats,
         )
         self.versions: dict[str, str] | str = ""
+        self.began = ""  # of the last turn
+        self.last = SideTurn(seconds=0.0, figures={})
 
     def warm_up(self) -> None:
         """Prepare what the loader needs, and run a repetition that is not counted."""
@@ -125,19 +128,21 @@ class MeasuredSide:
                 add_loader_facts(doc, outcome.loader)
             self.record.warm_up_s = time.monotonic() - began
 
-    def repeat(self, number: int) -> SideTurn:
+    def measure(self, turn: int) -> None:
         """Run the repetition of a turn. Raises IobenchError if it has not read all it should."""
-        began = time.monotonic()
+        self.began, began = now(), time.monotonic()
         with self._failing():
-            title = f"turn {number + 1}, side {self.name}"
+            title = f"turn {turn + 1}, side {self.name}"
             with timed(self.doc, "measure", self.progress, title):
                 repetitions = self.doc.job.repetitions
-                phase = repetition_phase(self.bench.plan, number)
+                phase = repetition_phase(self.bench.plan, turn)
                 outcome = measure(self.bench, phase, repetitions.append, self.others.look)
                 self.others.look()
             if not outcome.complete:
                 raise IobenchError("the repetition delivered no complete epoch")
-            return SideTurn(seconds=time.monotonic() - began, figures=figures_of(repetitions[-1]))
+            self.last = SideTurn(
+                seconds=time.monotonic() - began, figures=figures_of(repetitions[-1])
+            )
 
     def end(self, *, stopped: bool, interrupted: bool) -> None:
         """Write the run, and add what it says of itself to the record of the side."""
@@ -158,15 +163,21 @@ class MeasuredSide:
             with naming(self.name):
                 raise
 
-    def check_measured(self, turn: SideTurn, metric: str) -> None:
-        """Raises IobenchError without a value of the metric, or with one that has no ratio.
+    def measured(self, metric: str) -> SideTurn:
+        """Return the last turn. Raises IobenchError if it has no value of the metric, or 0.
 
         A comparison that can't be decided by its metric must not go on, and never passes.
         """
-        if not turn.figures.get(metric):
+        figures = self.last.figures
+        if not figures.get(metric):
             label = BY_NAME[metric].short
-            is_0 = metric in turn.figures
-            why = "is 0, so that it has no ratio" if is_0 else "was not measured"
+            why = "is 0, so that it has no ratio" if metric in figures else "was not measured"
             raise IobenchError(
                 f"side {self.name}: {label} ({metric}) {why}", remedy="choose another --metric"
             )
+        return self.last
+
+
+def now() -> str:
+    """Return the time as ISO 8601, in whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -62,11 +62,15 @@ class Turns:
     limit_s: float = 0.0
     left_out: dict[KnockedOut, str] = field(default_factory=dict)
 
-    def order(self, number: int) -> tuple[KnockedOut, ...]:
-        """The stages after repetition ``number``; the first one moves on from round to round."""
-        if number not in self.rounds or not self.stages:
+    def order(self, number: int, *, further: bool = False) -> tuple[KnockedOut, ...]:
+        """The stages after repetition ``number``; the first one moves on from round to round.
+
+        ``further``: also after repetitions that were not planned, which follow the last round.
+        """
+        beyond = further and self.rounds and number > self.rounds[-1]
+        if not self.stages or not (number in self.rounds or beyond):
             return ()
-        first = self.rounds.index(number) % len(self.stages)
+        first = (number if beyond else self.rounds.index(number)) % len(self.stages)
         return self.stages[first:] + self.stages[:first]
 
 

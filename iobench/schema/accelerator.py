@@ -127,7 +127,7 @@ class StepRecording(Record):
 
 def read_recording(path: str | Path) -> StepRecording:
     """Read a file that ``iobench record`` has written. Raises UsageError, IobenchError."""
-    return fitting(Path(path), StepRecording, read_json(Path(path), versions=("1",)))
+    return fitting(Path(path), StepRecording, read_json(Path(path), version="1"))
 
 
 def with_recording(workload: Workload) -> Workload:

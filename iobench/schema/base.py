@@ -7,6 +7,7 @@ path and the nearest known key. Models of what iobench writes in JSON are less s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar, get_args
 
@@ -125,6 +126,7 @@ M = TypeVar("M", bound=BaseModel)
 
 _MAX_PROBLEMS = 5
 _MAX_KEY = 60
+_AS_LIKE = 0.1  # two names are as like as each other to what was written, if so near in ratio
 _MAX_OVERRIDE = 200  # characters of an override that an error shows
 
 
@@ -153,13 +155,13 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
 
 def read_record(path: Path, model: type[M], *, version: str) -> M:
     """Read a JSON file that iobench wrote. Raises as ``read_json`` and ``fitting`` do."""
-    return fitting(path, model, read_json(path, versions=(version,)))
+    return fitting(path, model, read_json(path, version=version))
 
 
-def read_json(path: Path, *, versions: Sequence[str]) -> dict[str, object]:
-    """Read a JSON object that iobench wrote, of the same major version as one of ``versions``.
+def read_json(path: Path, *, version: str) -> dict[str, object]:
+    """Read a JSON object that iobench wrote, of the same major version as ``version``.
 
-    The first of ``versions`` is the current one. Raises FileNotFoundError if there is no such
+    Raises FileNotFoundError if there is no such
     file. Raises IobenchError in one line that names the file if it cannot be read, is not a JSON
     object, or has another major version of the schema.
     """
@@ -175,9 +177,11 @@ def read_json(path: Path, *, versions: Sequence[str]) -> dict[str, object]:
     if not isinstance(data, dict):
         raise IobenchError(f"{path} is not a JSON object", remedy="name a file that iobench wrote")
     found = str(data.get("schema_version", ""))
-    if found.partition(".")[0] not in {version.partition(".")[0] for version in versions}:
+    if found.partition(".")[0] != version.partition(".")[0]:
+        writer = data.get("iobench_version")
+        by = f", written by iobench {printable(writer, 20)}" if isinstance(writer, str) else ""
         raise IobenchError(
-            f"{path} has schema version '{found[:20]}', this version reads {versions[0]}",
+            f"{path} has schema version '{found[:20]}'{by}; this version reads {version}",
             remedy="use the version of iobench that wrote it, or a newer one",
         )
     return data
@@ -196,9 +200,9 @@ def _explain(model: type[BaseModel], problem: ErrorDetails) -> str:
     path = path if len(path) <= 4 * _MAX_KEY else f"{path[: 4 * _MAX_KEY]}..."
     if problem["type"] == "extra_forbidden":
         owner = _model_at(model, problem["loc"][:-1])
-        near = nearest(str(problem["loc"][-1])[:_MAX_KEY], owner.model_fields) if owner else []
+        near = _meant(owner, str(problem["loc"][-1])[:_MAX_KEY], problem["input"]) if owner else []
         known = (
-            f"did you mean '{near[0]}'?"
+            f"did you mean {' or '.join(repr(name) for name in near)}?"
             if near
             else f"known keys: {', '.join(owner.model_fields) if owner else ''}"
         )
@@ -209,6 +213,21 @@ def _explain(model: type[BaseModel], problem: ErrorDetails) -> str:
         return f"'{path}': expected a group of keys, found {type(problem['input']).__name__}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     return f"'{path}': {message}"
+
+
+def _meant(owner: type[BaseModel], key: str, value: object) -> list[str]:
+    """The known keys that are most like an unknown one, best first: one, or some as like as it.
+
+    If a group of keys was written, they are those of groups that have these keys, if there are any.
+    """
+    found = nearest(key, owner.model_fields)
+    like = [SequenceMatcher(None, name, key.lower()).ratio() for name in found]
+    near = [name for name, ratio in zip(found, like, strict=True) if ratio > like[0] - _AS_LIKE]
+    if not isinstance(value, Mapping):
+        return near
+    groups = {name: group for name in owner.model_fields if (group := _model_at(owner, [name]))}
+    fitting = [name for name, group in groups.items() if set(value) <= set(group.model_fields)]
+    return nearest(key, fitting, 1) or near
 
 
 def _keys(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:

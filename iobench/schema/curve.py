@@ -17,10 +17,17 @@ MeasuredWith = Literal["fio", "engine"]
 """fio on local files; the engine (threads of this process that call the storage) elsewhere."""
 
 Bound = Literal[
-    "latency", "operations", "bandwidth", "operations or bandwidth", "client", "unknown"
+    "latency",
+    "operations",
+    "bandwidth",
+    "operations or bandwidth",
+    "stragglers",
+    "client",
+    "unknown",
 ]
 """What limits the rate at a number of reads in flight.
 
+``stragglers``: few slow reads, for which the batches of a run wait; never of a point of a curve.
 ``client``: the CPU of this host, and not the storage. ``operations or bandwidth``: one of the two,
 but the evidence does not tell which one. ``unknown``: more reads in flight were not measured.
 """

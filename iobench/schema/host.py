@@ -6,6 +6,11 @@ from .base import OpenRecord
 from .numbers import Amount, Count, Figure
 
 
+def cpu_limit_file(version: str | None) -> str:
+    """The file of a cgroup with its CPU limit; ``version``: as it is recorded."""
+    return "cpu.cfs_quota_us" if version in ("v1", "hybrid") else "cpu.max"
+
+
 class Host(OpenRecord):
     """The machine (``measure.host.fingerprint``). None: the machine does not report it."""
 
@@ -33,6 +38,14 @@ class Host(OpenRecord):
     packages: dict[str, str | None] | None = None
 
 
+class DeviceFacts(OpenRecord):
+    """A block device below the file system."""
+
+    name: str | None = None
+    backing_file: str | None = None  # of a loop device: its image
+    backing_direct: bool | None = None  # whether that is read past this host's page cache
+
+
 class StorageFacts(OpenRecord):
     """The storage (``Storage.describe``). Each kind of storage adds other keys, which are kept."""
 
@@ -52,5 +65,6 @@ class StorageFacts(OpenRecord):
     source: str | None = None  # what is mounted: a device, or a server's export
     mount_point: str | None = None
     mount_options: str | None = None
+    devices: list[DeviceFacts] = []  # of a local file system, down to the disks
     client: str | None = None  # of an object store: the library that sends the requests
     client_version: str | None = None

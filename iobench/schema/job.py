@@ -45,6 +45,7 @@ class LoaderSettings(OpenRecord):
     kind: str | None = None
     workers: Few = 0
     prefetch_factor: Few = 2
+    persistent_workers: bool | None = None
     transport: str | None = None
 
 
@@ -87,6 +88,7 @@ class DatasetFacts(OpenRecord):
     id: str | None = None
     samples: Number | None = None
     shards: Number | None = None
+    files: Count | None = None  # of a directory without a manifest
     stored_bytes: Count | None = None
     sample_bytes_mean: Figure | None = None
     blocks: bool | None = None  # its format is read by blocks (row groups)
@@ -196,6 +198,9 @@ class UserFacts(OpenRecord):
     private_growth_bytes: Count | None = None  # memory that workers wrote, and no longer share
     shared_samples: Count | None = None  # delivered to more than one rank, of ``compared_samples``
     compared_samples: Count | None = None
+    # delivered by more than one worker of a rank, of ``worker_compared_samples``
+    worker_shared_samples: Count | None = None
+    worker_compared_samples: Count | None = None
     not_measured: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
@@ -210,6 +215,9 @@ class UserFacts(OpenRecord):
         times = [each.worker_starts for each in ranks if each.worker_starts is not None]
         update["worker_starts"] = max(times, default=None)
         update["fetch_s_by_worker"] = [each for rank in ranks for each in rank.fetch_s_by_worker]
+        for name in ("worker_shared_samples", "worker_compared_samples"):
+            counts = [count for each in ranks if (count := getattr(each, name)) is not None]
+            update[name] = sum(counts) if counts else None
         update["outside"] = sorted({name for each in ranks for name in each.outside})[:10]
         return ranks[0].model_copy(update=update)
 

@@ -135,7 +135,7 @@ METRICS: tuple[Metric, ...] = (
     _restore("restore_bytes_per_s", "bytes/s", "restore bandwidth", "more", "restore bandwidth"),
     _verdict("headroom", "ratio", "storage over what is demanded", "more"),
     _verdict("contention", "ratio", "step beside the loader over the step alone", "less"),
-    _verdict("accelerators_fed", "count", "accelerators that the storage feeds", "more"),
+    _verdict("accelerators_fed", "count", "accelerators that the storage alone could feed", "more"),
     _verdict("predicted_samples_per_s", "samples/s", "predicted", "more"),
     _verdict("measured_samples_per_s", "samples/s", "measured", "more"),
     _verdict("fetch_stall", "share", "fetch stall", "less"),

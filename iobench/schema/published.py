@@ -1,8 +1,7 @@
 """The JSON schemas of the documents that iobench writes, derived from their classes.
 
 The dialect is JSON Schema, draft 2020-12. ``results/*.schema.json`` are these documents, and a test
-compares both. A schema describes what this version writes; ``iobench report RUN --json`` converts
-a record of an earlier version. Unknown keys are valid: a newer version may add some.
+compares both. Unknown keys are valid: a newer version may add some.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from pydantic import BaseModel, TypeAdapter
 from .ab import SCHEMA_VERSION as AB_VERSION
 from .ab import AbRecord
 from .record import KINDS
+from .record import SCHEMA_VERSION as RUN_VERSION
 from .sweep import SCHEMA_VERSION as SWEEP_VERSION
 from .sweep import Sweep
-from .upgrade import SCHEMA_VERSION as RUN_VERSION
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -6,21 +6,28 @@ the record is read as one of its subclasses. A further kind of job is a module l
 
 A value that was not measured is None, never 0. Units are in the names. Readers ignore unknown keys,
 so that files of a newer minor version can be read. The first number of ``schema_version`` changes
-only if an existing key moves or changes its meaning; ``schema.upgrade`` reads earlier versions.
+only if an existing key moves or changes its meaning; a record of another first number is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
+from pydantic import Field, PrivateAttr
+
+from ..beneath import open_regular
 from ..errors import IobenchError, UsageError
 from ..text import printable
 from .base import Record, fitting, read_json
 from .checkpoint import CheckpointRun, Study
 from .host import Host, StorageFacts
+from .numbers import Count
+from .tags import Tags
 from .training import TrainingRun
-from .upgrade import SCHEMA_VERSION, upgraded
+
+SCHEMA_VERSION = "2.1"
 
 RUN_FILE, EVENTS_FILE, SAMPLES_FILE = "run.json", "events.parquet", "resources.parquet"
 """The documents of a run directory."""
@@ -36,6 +43,13 @@ class Finding(Record):
     remedy: str = ""
 
 
+class FileDigest(Record):
+    """What a table of the run directory contained when the run was written."""
+
+    rows: Count
+    xxh3: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]  # of the whole file
+
+
 class Summary(Record):
     """Statistics of one metric over repetitions; these, not steps, are the sampling unit."""
 
@@ -43,6 +57,12 @@ class Summary(Record):
     min: float
     max: float
     n: int
+
+
+CHANGED = "record.changed"
+"""The rule that a record and what lies beside it belong together."""
+
+CHANGED_REMEDY = "take the directory from where it was written, or run again"
 
 
 class RunRecord(Record):
@@ -59,10 +79,26 @@ class RunRecord(Record):
     findings: list[Finding] = []
     metrics: dict[str, Summary] = {}  # by the names of schema.metrics
     timings: dict[str, float] = {}  # seconds spent in each phase of the run
+    tags: Tags = {}  # labels that the user gave the run
     error: str = ""  # one line, if status is failed
+    files: dict[str, FileDigest] = {}  # events.parquet and resources.parquet, where there are some
     hosts: list[Host]  # in the order of their ranks
     storage: StorageFacts
     job: TrainingRun | CheckpointRun
+
+    # What is not as it was recorded; found when the record is loaded and computed again.
+    _changed: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """What was found to differ from the record since it was loaded, each in a sentence."""
+        return self._changed
+
+    def with_changes(self, found: Sequence[str]) -> Self:
+        """A copy that also knows of these differences."""
+        copy = self.model_copy()
+        copy._changed = tuple(dict.fromkeys((*self._changed, *found)))
+        return copy
 
     @property
     def host(self) -> Host:
@@ -71,7 +107,16 @@ class RunRecord(Record):
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory of all hosts together; None if that of a host is not known."""
+        """Memory of all hosts together that the run could use; None if one's is not known.
+
+        Less than they have where a control group limits it, which counts the page cache, too.
+        """
+        known = [host.effective_memory_bytes or host.memory_bytes for host in self.hosts]
+        return sum(filter(None, known)) if known and all(known) else None
+
+    @property
+    def installed_memory_bytes(self) -> int | None:
+        """Memory that all hosts have; None if that of a host is not known."""
         known = [host.memory_bytes for host in self.hosts]
         return sum(filter(None, known)) if known and all(known) else None
 
@@ -116,7 +161,7 @@ def load_run(directory: Path) -> RunRecord:
     """
     path = directory if directory.is_file() else directory / RUN_FILE
     try:
-        data = upgraded(read_json(path, versions=(SCHEMA_VERSION, "1.0")))
+        data = read_json(path, version=SCHEMA_VERSION)
     except FileNotFoundError:
         raise IobenchError(
             f"no {RUN_FILE} in {directory}", remedy="name a run directory, e.g. results/<run>"
@@ -129,7 +174,48 @@ def load_run(directory: Path) -> RunRecord:
             f"known kinds: {', '.join(KINDS)}",
             remedy="use the iobench that wrote it, or a newer one",
         )
-    return fitting(path, KINDS[kind], data)
+    record = fitting(path, KINDS[kind], data)
+    changed = list(_changed_files(path.parent, record))
+    if not changed:
+        return record
+    evidence = "; ".join(changed)
+    record.findings.append(
+        Finding(rule=CHANGED, level="unknown", evidence=evidence, remedy=CHANGED_REMEDY)
+    )
+    if record.validity == "valid":
+        record.validity = "unknown"
+    return record.with_changes(changed)
+
+
+def digest_of(path: Path, rows: int) -> FileDigest:
+    """The digest of a table with so many rows. Raises OSError, also if it is no regular file."""
+    import xxhash
+
+    digest = xxhash.xxh3_64()
+    with open(open_regular(path), "rb", buffering=0) as file:
+        while chunk := file.read(8 << 20):
+            digest.update(chunk)
+    return FileDigest(rows=rows, xxh3=digest.hexdigest())
+
+
+def _changed_files(directory: Path, record: RunRecord) -> Iterator[str]:
+    """Yield a sentence for each table of the directory that is not the one of the record.
+
+    A table that is not there is no other one: its figures are then shown as they were recorded.
+    """
+    for name in (EVENTS_FILE, SAMPLES_FILE):
+        if not (directory / name).is_file():
+            continue
+        known = record.files.get(name)
+        if known is None:
+            yield f"{RUN_FILE} has no digest of {name}, so nobody knows whether it is of this run"
+            continue
+        try:
+            found = digest_of(directory / name, known.rows)
+        except OSError:
+            continue  # whoever needs its rows tells why it can't be read
+        if found != known:
+            yield f"{name} is not the file that the run has written (its xxh3 is {found.xxh3})"
 
 
 def load_training(directory: Path) -> TrainingRecord:

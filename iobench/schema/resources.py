@@ -59,6 +59,9 @@ class Resources(OpenRecord):
     io_pressure_s: Figure | None = None  # at least one task of the host waited for I/O
     io_pressure_full_s: Figure | None = None  # all tasks waited for I/O
     cpu_busy: Share | None = None  # of all cores of the host
+    # CPU time of iobench itself: of the process that counts, and of its children that have ended.
+    own_cpu_s: Figure | None = None
+    children_cpu_s: Figure | None = None
     not_measured: dict[str, str] = Field(default_factory=dict)
 
 

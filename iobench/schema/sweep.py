@@ -16,6 +16,7 @@ from ..documents import json_text, write_whole
 from ..errors import IobenchError, SpecError
 from .base import Record, apply_overrides, read_record
 from .numbers import Count, Figure
+from .tags import Tags
 from .walk import WalkStep
 
 SWEEP_FILE = "sweep.json"
@@ -77,6 +78,7 @@ class Sweep(Record):
     accelerators: int = Field(default=1, ge=1, le=10**6)
     axes: dict[str, list[Setting]]
     default: dict[str, Setting] | None = None
+    tags: Tags = {}  # labels that the user gave its runs
     # Price of this host for an hour, and of which instance type; None: no price was given.
     usd_per_hour: Figure | None = None
     instance: str = ""

@@ -17,7 +17,7 @@ from .checkpoint import Study
 from .device import DeviceUse, ModelWork
 from .hosts import HostTime, JobHost
 from .job import DatasetFacts, LoaderFacts, WorkloadFacts
-from .numbers import Count, Duration, Few, Figure, Ranks
+from .numbers import Count, Duration, Few, Figure, Number, Ranks
 from .resources import NfsTraffic, Resources
 from .verdict import (
     Confirmation,
@@ -62,8 +62,10 @@ EVENT_COLUMNS = {
     "waiting for the other ranks included",
     "sync_ns": "int64, after the accelerator's step: how long the rank waited for the other ranks "
     "at the step's barrier (0 without one)",
+    "lost_ns": "int64, how long the rank stood still: in its wait, which does not hold this time, "
+    "or in an emulated step beyond late_ns (nobody makes up for it)",
 }
-LATER_COLUMNS = ("retries", "throttled", "checkpoint_ns", "sync_ns")
+LATER_COLUMNS = ("retries", "throttled", "checkpoint_ns", "sync_ns", "lost_ns")
 """Columns of EVENT_COLUMNS that files of older versions may lack."""
 
 
@@ -299,6 +301,15 @@ class FindMax(Record):
     bound: str = ""  # why the search stopped, if the storage was not the reason
 
 
+class FittedFacts(Record):
+    """What a budget changed of the workload: the number of steps is then the size of a sample.
+
+    ``asked_max_steps``: as the workload has it; None: whole epochs.
+    """
+
+    asked_max_steps: Number | None = None
+
+
 class TrainingRun(Record):
     """A workload over a dataset: each stage alone, then all of them together, repeatedly."""
 
@@ -324,6 +335,7 @@ class TrainingRun(Record):
     saves: Study | None = None  # the checkpoints that were saved while loading, if there were any
     quiet: Repetition | None = None  # then: a repetition without saves
     watched: WatchFacts | None = None  # if the user's own script trained
+    fitted: FittedFacts | None = None  # if a budget had no time for the workload's own steps
 
     @property
     def workers(self) -> int:

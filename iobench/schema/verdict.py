@@ -54,6 +54,7 @@ class RankTime(Record):
     copy_s: Figure = 0.0  # to the device
     sync_s: Figure = 0.0  # wait for other ranks, at step barriers and at an epoch's end
     saves_s: Figure = 0.0
+    lost_s: Figure = 0.0  # the rank stood still, in a wait or for longer than steps make up for
     rest_s: Figure = 0.0  # delays of the emulation, and of the loop itself
     accelerator_utilization: Share | None = None  # busy_s over the wall without start-up and saves
 
@@ -117,7 +118,8 @@ class Fed(Record):
     today: Few | None = None  # with the run's own reads in flight
     # With ``reads_in_flight``, where the run's own are too few, so that its accelerators starve.
     potential: Few | None = None
-    basis: Literal["find-max", "plateau", "fetch", ""] = ""
+    # run: the rate that lasts after a fall, which the storage's ceilings do not know
+    basis: Literal["find-max", "plateau", "fetch", "run", ""] = ""
     at: list[FedAt] = []
     not_measured: str = ""
 
@@ -133,11 +135,13 @@ AdviceId = Literal[
     "faster-storage",
     "cores",
     "direct",
+    "mapping",
     "loader",
     "transport",
     "decoding",
     "no-barrier",
     "longer-epochs",
+    "first-batches",
     "faster-saves",
     "longer-run",
     "larger-batches",
@@ -154,6 +158,7 @@ class Advice(Record):
     low: float | None = None
     high: float | None = None
     basis: str
+    at_most: bool = False  # the gain is the most that a test or the demand allows
     settings: list[str] = []  # for --set, where settings alone can apply the change
     found: Estimate | None = None  # by --confirm: the gain that was measured, in turns
 
@@ -178,6 +183,7 @@ class Confirmation(Record):
     change: str
     settings: list[str]
     promised: Estimate
+    at_most: bool = False  # the promise is an upper bound
     promised_by: str = ""  # id of the run that gave the advice; empty: this run
     turns: list[Turn] = []  # the complete ones
     found: Estimate | None = None

@@ -217,6 +217,11 @@ class LoaderSpec(Strict):
             raise ValueError(f"'args' and 'replay' are of kind '{USER_LOADER}' only")
         return self
 
+    def own(self) -> LoaderSpec:
+        """These settings for iobench's own loader, without those of another one."""
+        nothing: dict[str, object] = {"factory": None, "args": {}, "replay": "none"}
+        return self.model_copy(update={"kind": OWN_LOADER, **nothing})
+
     @model_validator(mode="after")
     def _ring_needs_workers(self) -> LoaderSpec:
         if self.workers == 0 and self.transport == "thread":

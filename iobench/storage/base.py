@@ -14,6 +14,7 @@ from ..measure.pagecache import Residency
 __all__ = [
     "Buffer",
     "Cached",
+    "Conditional",
     "Entry",
     "Files",
     "Folders",
@@ -195,6 +196,18 @@ class Replacing(Protocol):
 
 
 @runtime_checkable
+class Conditional(Protocol):
+    """A storage that sends a request again, or compares an object before it deletes it."""
+
+    def delete_if(self, key: str, allowed: Callable[[], None]) -> None:
+        """As ``delete``; ``allowed`` is called before each attempt, and may raise an exception.
+
+        An object that was replaced since ``allowed`` returned is not deleted, where the server can
+        compare: then TargetLostError is raised.
+        """
+
+
+@runtime_checkable
 class Cached(Protocol):
     """A storage whose reads this host's page cache may serve."""
 
@@ -293,6 +306,13 @@ class Unfinished(Protocol):
     """A storage where a killed writer leaves data that no listing shows (S3 multipart uploads)."""
 
     def discard_unfinished(
-        self, owned: Callable[[str], bool], *, dry_run: bool = False
+        self,
+        owned: Callable[[str], bool],
+        *,
+        dry_run: bool = False,
+        allowed: Callable[[], None] = lambda: None,
     ) -> tuple[str, ...]:
-        """Abort the unfinished uploads below the root whose keys are ``owned``; these keys."""
+        """Abort the unfinished uploads below the root whose keys are ``owned``; these keys.
+
+        ``allowed`` is called before each attempt to abort one, and may raise an exception.
+        """

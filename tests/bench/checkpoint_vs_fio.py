@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fio_peer
 import torch
 from storage import MIB, Case, Figure, compare, keep
 
@@ -81,7 +82,7 @@ def stream_write(study: Study, seconds: float, *, own_memory: bool) -> Case:
         return figure
 
     def peer() -> Figure:
-        result = fio.seq_write(
+        result = fio_peer.seq_write(
             study.folder,
             bytes=study.bytes,
             block_size=block,
@@ -123,7 +124,7 @@ def stream_read(study: Study, seconds: float, *, own_memory: bool) -> Case:
 
     def peer() -> Figure:
         target.storage.evict(target.data_keys())
-        result = fio.raw_read(
+        result = fio_peer.raw_read(
             [(path, size)],
             block_size=block,
             concurrency=CONCURRENCY,

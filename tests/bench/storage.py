@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import fio_peer
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
@@ -136,7 +137,7 @@ def raw(
         (path / key, int(size))
         for key, size in zip(manifest.keys(), manifest.shards["size"].tolist(), strict=True)
     ]
-    result = fio.raw_read(
+    result = fio_peer.raw_read(
         files,
         block_size=4 * MIB,
         concurrency=concurrency,
@@ -545,7 +546,7 @@ def write_large(data: Data, seconds: float) -> Case:
 
     def peer() -> Figure:
         data.drop("written")
-        result = fio.seq_write(
+        result = fio_peer.seq_write(
             data.root,
             bytes=1536 * MIB,
             block_size=8 * MIB,

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,20 +34,6 @@ FOCUS = """() => {
     seen: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
   };
 }"""
-
-
-BARS = """() => {
-  const svg = document.getElementById("roofline-chart-t").closest("svg");
-  const number = (text) => parseFloat(text.replace(/,/g, ""));
-  const at = (each, name) => +each.getAttribute(name);
-  return {
-    ticks: [...svg.querySelectorAll("text.tick[text-anchor=middle]")]
-      .map((each) => [number(each.textContent), at(each, "x")]),
-    bars: [...svg.querySelectorAll("rect.bar")].map((each) =>
-      [each.previousElementSibling.firstChild.textContent, at(each, "x") + at(each, "width")]),
-  };
-}"""
-"""The axis of the roofline, and where its bars end."""
 
 
 def gray(page: Page, selector: str) -> np.ndarray:
@@ -185,7 +170,7 @@ def test_a_script_that_others_bring_does_not_run(opened: Open) -> None:
 
 def test_a_page_is_complete_without_scripts_and_moves_nothing(opened: Open) -> None:
     shown = opened(with_steps("calibrated"), java_script_enabled=False, reduced_motion="reduce")
-    assert shown.page.locator("main").inner_text().count("Verdict") == 1
+    assert shown.page.locator("main h1").count() == 1
     assert not any(each.is_visible() for each in shown.page.locator("header button").all())
     shown.page.locator("summary").first.click()
     assert shown.page.locator("details table").first.is_visible()
@@ -221,35 +206,6 @@ def test_the_figures_of_a_page_are_those_of_its_record(opened: Open, call: Call)
     mine = select(events, "measure", number)
     for track, name in zip(tracks, ("wait_ns", "busy_ns"), strict=False):
         assert sorted(track["low"]) == pytest.approx(sorted(mine[name] / 1e9), abs=1e-6)
-    # A bar of the roofline ends where its figure is on the axis.
-    drawn: dict[str, Any] = shown.page.evaluate(BARS)
-    values, places = zip(*drawn["ticks"], strict=True)
-    per_pixel, zero = np.polyfit(places, values, 1)
-    bars = {name: per_pixel * at + zero for name, at in drawn["bars"]}
-    for name in ("fetch", "prep", "harness"):
-        rate = doc.job.ceilings[name].samples_per_s
-        assert rate is not None
-        assert bars[name] == pytest.approx(rate, rel=0.02) or bars[name] < rate  # cut: marked so
-    assert bars["measured"] == pytest.approx(doc.metrics["samples_per_s"].median, rel=0.02)
-
-
-def test_a_dot_of_a_curve_lies_where_its_figure_is(opened: Open) -> None:
-    """The axis is read from the positions of its ticks, the figures from the table behind."""
-    shown = opened(reported("curve")())
-    found: dict[str, Any] = shown.page.evaluate(
-        "() => { const svg = document.querySelector('svg.chart'); const number = each => "
-        "parseFloat(each.replace(/,/g, '')); return {"
-        "ticks: [...svg.querySelectorAll('text.tick[text-anchor=end]')].map(each => "
-        "[number(each.textContent), +each.getAttribute('y') - 4]),"
-        "dots: [...svg.querySelectorAll('circle')].map(each => +each.getAttribute('cy')),"
-        "told: [...svg.querySelectorAll('circle title')].map(each => "
-        "number(each.textContent.split(': ').pop())) } }"
-    )
-    values, places = zip(*found["ticks"], strict=True)
-    per_pixel, zero = np.polyfit(places, values, 1)
-    read = [per_pixel * at + zero for at in found["dots"]]
-    assert read == pytest.approx([100, 200, 300, 310, 305], rel=0.02)
-    assert found["told"] == [100, 200, 300, 310, 305]
 
 
 def test_a_run_of_a_million_steps_is_a_small_page(opened: Open) -> None:

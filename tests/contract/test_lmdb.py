@@ -1,11 +1,9 @@
-"""LMDB shards: the library alone is the truth; a sample is one range, read without the library."""
+"""LMDB shards: room for any size, one range a sample, and files of other writers."""
 
 from __future__ import annotations
 
 import io
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,23 +12,16 @@ import lmdb
 import numpy as np
 import pytest
 
-from iobench.errors import SpecError, UsageError
 from iobench.formats.lmdb_tree import Tree
-from iobench.generator import generate
-from iobench.generator.plan import plan_shards
-from iobench.load import make_loader, make_reader
+from iobench.load import make_reader
 from iobench.registry import CODECS, FORMATS
-from iobench.scan import scan
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
-from iobench.verify import verify
-
-pytestmark = pytest.mark.usefixtures("nothing_left")
+from tests.conftest import MakeDataset
 
 LMDB = FORMATS.open("lmdb")
-SIZES = {"distribution": "lognormal", "mean": 2500, "sigma": 1.2, "min": 8, "max": 40_000}
 
 
 def by_library(path: Path) -> list[tuple[bytes, bytes]]:
@@ -52,42 +43,7 @@ def unpacked(shard: memoryview) -> list[bytes]:
     return [bytes(sample) for sample in LMDB.unpack(shard, check=True)]
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"sample_size": SIZES, "samples": 150, "samples_per_shard": 60},
-        {"sample_size": {"mean": 30}, "samples": 500, "samples_per_shard": 500},
-        {"sample_size": {"mean": 300_000}, "samples": 3, "samples_per_shard": 1},
-        {"content": "npz", "samples_per_shard": 30},
-    ],
-    ids=lambda spec: "-".join(str(value) for value in spec.values()),
-)
-def test_every_byte_is_right(make_dataset: Any, spec: dict[str, Any]) -> None:
-    manifest, path = make_dataset(format="lmdb", **spec)
-    entries = [by_library(path / key) for key in manifest.keys()]  # noqa: SIM118
-    assert [key for shard in entries for key, _ in shard] == [
-        b"%09d" % place for shard in entries for place in range(len(shard))
-    ]
-    expected = [value for shard in entries for _, value in shard]
-    assert len(expected) == manifest.sample_count
-    assert verify(LocalStorage(path), manifest, workers=0).ok
-    for reader in ({"access": "random"}, {"access": "sequential"}, {"mmap": True}):
-        loader = make_loader(
-            path,
-            batch_size=7,
-            reader={"decode": False, "check": "content", **reader},
-            loader={"workers": 0},
-        )
-        found = {
-            index: sample.numpy().tobytes()
-            for batch in loader
-            for index, sample in zip(batch.indices.tolist(), batch, strict=True)
-        }
-        loader.shutdown()
-        assert [found[index] for index in range(len(expected))] == expected
-
-
-@pytest.mark.parametrize("size", [1, 700, 1300, 1921, 2020, 2022, 4080, 4081])
+@pytest.mark.parametrize("size", [1, 1300, 2020, 2022, 4081])
 def test_samples_of_any_size_fit_into_the_map(size: int) -> None:
     """Its size is fixed before the samples are known: many of those that fill pages worst."""
     count, shard = 5000, bytearray()
@@ -108,70 +64,12 @@ def test_samples_of_any_size_fit_into_the_map(size: int) -> None:
     assert [shard[at] for at in offset.tolist()] == [number % 251 for number in range(count)]
 
 
-def test_a_sample_costs_its_own_bytes(make_dataset: Any) -> None:
+def test_a_sample_costs_its_own_bytes(make_dataset: MakeDataset) -> None:
     manifest, path = make_dataset(format="lmdb", samples=20, sample_size={"mean": 50_000})
     reader = make_reader(manifest, LocalStorage(path), ReaderSpec(direct=False), bytes_only=True)
     stats = reader.read(np.arange(20), None).stats
     reader.close()
     assert stats.sample_bytes <= stats.bytes_read < stats.sample_bytes + 20 * 8192
-
-
-def test_the_same_spec_gives_the_same_bytes_in_another_process(
-    make_dataset: Any, tmp_path: Path
-) -> None:
-    spec = {"samples": 300, "sample_size": SIZES, "format": "lmdb", "samples_per_shard": 150}
-    manifest, path = make_dataset(**spec)
-    program = (
-        "import sys; from iobench.generator import generate; from iobench.schema.dataset import "
-        "DatasetSpec;"
-        "from iobench.storage.local.storage import LocalStorage;"
-        "junk = [bytes([n]) * 5000 for n in range(200)]; del junk;"
-        f"generate(DatasetSpec.model_validate({dict(spec, name='demo')!r}), "
-        "LocalStorage(sys.argv[1]), workers=1)"
-    )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "again")], check=True)
-    for key in manifest.keys():  # noqa: SIM118
-        assert (path / key).read_bytes() == (tmp_path / "again" / key).read_bytes()
-
-
-def test_reading_and_scanning_need_no_library(
-    make_dataset: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest, path = make_dataset(format="lmdb")
-    monkeypatch.setitem(sys.modules, "lmdb", None)
-    loader = make_loader(path, batch_size=9, loader={"workers": 0})
-    assert sum(len(batch) for batch in loader) == 60
-    loader.shutdown()
-    assert verify(LocalStorage(path), manifest, workers=0).ok
-    found = scan(LocalStorage(path / "data"), workers=0).manifest
-    assert found.spec.format == "lmdb"
-    for name in ("offset", "stored", "size"):
-        assert (found.samples[name] == manifest.samples[name]).all()
-
-
-def test_generating_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "lmdb", None)
-    given = {"name": "x", "samples": 3, "sample_size": {"mean": 100}, "format": "lmdb"}
-    with pytest.raises(UsageError, match=r"needs the Python package 'lmdb'.*\[lmdb\]") as caught:
-        generate(build(DatasetSpec, given, where="x"), LocalStorage(tmp_path / "x"), workers=0)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"codec": "zstd:1"}, "'zstd:1'"),
-        ({"samples_per_shard": 300_000}, r"2 GiB, .*5\.6 GiB; lower samples_per_shard"),
-        ({"shard_size": "3GiB"}, r"2 GiB, .*3\.0 GiB"),
-        ({"columns": 2}, "has no columns"),
-    ],
-)
-def test_what_it_can_not_hold_is_refused(change: dict[str, Any], why: str) -> None:
-    given = {"name": "x", "samples": 10, "sample_size": {"mean": 20_000}, "format": "lmdb"}
-    with pytest.raises(SpecError, match=why) as caught:
-        plan_shards(build(DatasetSpec, {**given, **change}, where="test"))
-    assert "\n" not in str(caught.value)
 
 
 class TestForeign:
@@ -244,7 +142,7 @@ class TestDamage:
     def test_any_byte(self, shard: bytes) -> None:
         """Whatever is read lies within the file, and anything else is an error in one line."""
         bad, refused = bytearray(shard), 0
-        for position in [*range(160), *range(4096, 4256), *range(8192, len(shard), 211)]:
+        for position in [*range(0, 160, 2), *range(4096, 4256, 2), *range(8192, len(shard), 611)]:
             bad[position] ^= 0x41
             try:
                 found = sum(map(len, LMDB.unpack(memoryview(bad), check=True)))
@@ -253,7 +151,7 @@ class TestDamage:
                 refused += 1
                 assert "\n" not in str(error)  # noqa: PT017
             bad[position] = shard[position]
-        assert refused > 30
+        assert refused > 15
 
     def test_a_page_that_is_used_twice(self, shard: bytes) -> None:
         """A tree that leads back to itself would be endless."""
@@ -267,15 +165,3 @@ class TestDamage:
         bad[begin + second : begin + second + 6] = bad[begin + first : begin + first + 6]
         with pytest.raises(ValueError, match="used twice"):
             list(LMDB.unpack(memoryview(bad), check=True))
-
-    @pytest.mark.parametrize(
-        ("data", "why"),
-        [
-            (b"", "not an LMDB file"),
-            (b"PAR1" * 3000, "not an LMDB file"),
-            (bytes(10_000), "not an LMDB file"),
-        ],
-    )
-    def test_what_is_no_lmdb(self, data: bytes, why: str) -> None:
-        with pytest.raises(ValueError, match=why):
-            list(LMDB.unpack(memoryview(data), check=True))

@@ -110,6 +110,7 @@ def interrupted_at(line: int, write: Callable[[], None]) -> bool:
         return watch
 
     before = sys.gettrace()
+    gc.disable()  # no line of a storage that another test left, and that is collected here
     sys.settrace(watch)
     try:
         write()
@@ -117,6 +118,7 @@ def interrupted_at(line: int, write: Callable[[], None]) -> bool:
         return True
     finally:
         sys.settrace(before)
+        gc.enable()
     return lines >= line
 
 

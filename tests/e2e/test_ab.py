@@ -92,6 +92,7 @@ def test_a_slower_side_is_told(
     assert call("ab", directory, "--workload", "demo")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_side_against_itself_as_in_an_earlier_run(
     call: Call, data: Path, tmp_path: Path, words: tuple[object, ...]
 ) -> None:
@@ -157,21 +158,23 @@ def test_a_side_that_fails_is_named_and_the_turns_are_kept(
     assert statuses == ["ok", "failed"]
 
 
-def test_a_budget_without_time_for_a_turn_is_refused(
-    call: Call, data: Path, tmp_path: Path, words: tuple[object, ...]
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (("--budget", "1ms"), 2),  # how long a turn takes is known after the warm-up
+        (("--metric", "accelerator_utilization_sustained", "--fail-on", "5%"), 1),
+    ],
+    ids=["no time for a turn", "a metric that a side does not measure"],
+)
+def test_what_cannot_be_compared_fails_with_a_record(
+    asked: tuple[str, ...],
+    code: int,
+    call: Call,
+    data: Path,
+    tmp_path: Path,
+    words: tuple[object, ...],
 ) -> None:
-    """How long a turn takes is known after the warm-up, so there is a record."""
-    code, _, err = call("ab", data, *words, "--budget", "1ms")
-    assert (code, err.count("\n")) == (2, 1)
-    record, _ = the_record(tmp_path)
-    assert (record.status, record.turns) == ("failed", [])
-
-
-def test_a_metric_that_a_side_does_not_measure_never_passes(
-    call: Call, data: Path, tmp_path: Path, words: tuple[object, ...]
-) -> None:
-    metric = ("--metric", "accelerator_utilization_sustained", "--if-untold", "pass")
-    code, out, err = call("ab", data, *words, *metric, "--fail-on", "5%")
-    assert (code, out, err.count("\n")) == (1, "", 1)
+    found, _, err = call("ab", data, *words, *asked, "--if-untold", "pass")
+    assert (found, err.count("\n")) == (code, 1)
     record, _ = the_record(tmp_path)
     assert (record.status, record.turns) == ("failed", [])

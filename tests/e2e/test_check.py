@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import yaml
 
+from iobench.dataset import read_manifest
+from iobench.generator import generate
 from iobench.runner.checking import data as checking
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
 from iobench.schema.record import TrainingRecord
+from iobench.storage.local.storage import LocalStorage
+from iobench.storage.locks.reading import reading
 from tests.conftest import Call, MakeDataset
-from tests.processes import PATIENCE_S, wait_until
+from tests.processes import PATIENCE_S, Command, Ended, running, wait_until
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
@@ -36,7 +43,8 @@ accelerator: {name: tiny, step_time: 2ms}
 batch_size: 4
 loader: {workers: 1}
 """
-BUDGET = ("--budget", "10s")
+BUDGET, AMPLE = ("--budget", "10s"), ("--budget", "40s")
+"""A check takes as long as it needs. It is refused where making its data would take too long."""
 
 
 @pytest.fixture
@@ -49,43 +57,43 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: set[int]
     return tmp_path
 
 
-def document(call: Call, *words: object, workload: str = "./tinyrun.yaml") -> dict[str, Any]:
-    code, out, err = call("check", *words, "--workload", workload, *BUDGET, "--quiet", "--json")
+def document(
+    call: Call,
+    *words: object,
+    workload: str = "./tinyrun.yaml",
+    budget: tuple[str, str] = BUDGET,
+) -> dict[str, Any]:
+    code, out, err = call("check", *words, "--workload", workload, *budget, "--quiet", "--json")
     assert (code, err) == (0, ""), (out, err)
     found = json.loads(out)
     record = TrainingRecord.model_validate(found)
     assert record.status == "ok"
-    assert 3 <= len(record.job.repetitions) <= 6
+    assert 1 <= len(record.job.repetitions) <= 12
     assert all(0 < repetition.samples <= SAMPLES for repetition in record.job.repetitions)
-    assert record.job.ceilings["fetch"].samples_per_s
+    fetch = record.job.ceilings["fetch"]  # on a machine that is busy, there may be no time for it
+    assert bool(fetch.samples_per_s) != ("budget" in fetch.not_measured)
     (directory,) = Path("results").iterdir()
     assert json.loads((directory / "run.json").read_text()) == found
     assert isinstance(found, dict)
     return found
 
 
+@pytest.mark.slow
 def test_data_is_made_measured_and_removed(call: Call, here: Path) -> None:
     (here / "storage" / "mine.txt").write_text("mine")
-    found = document(call, here / "storage")
+    found = document(call, f"throttled+{here / 'storage'}?latency=1ms")
     assert 8 <= found["job"]["dataset"]["samples"] <= SAMPLES  # two batches at least
-    assert Path(found["storage"]["url"]).parent == here / "storage"
+    assert found["storage"]["latency_s"] == 0.001
     assert [path.name for path in (here / "storage").iterdir()] == ["mine.txt"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_data_on_s3_is_removed_too(
     call: Call, here: Path, rclone_s3: S3Server, s3_environment: Mapping[str, str]
 ) -> None:
-    document(call, rclone_s3.url("checked"))
+    document(call, rclone_s3.url("checked"), budget=AMPLE)
     listed = rclone_s3.client().list_objects_v2(Bucket="iobench-tests", Prefix="checked/")
     assert listed.get("KeyCount", 0) == 0
-
-
-@pytest.mark.slow
-def test_behind_a_wrapper(call: Call, here: Path) -> None:
-    found = document(call, f"throttled+{here / 'storage'}?latency=1ms")
-    assert found["storage"]["latency_s"] == 0.001
-    assert list((here / "storage").iterdir()) == []
 
 
 @pytest.mark.slow
@@ -116,79 +124,121 @@ def test_kept_data_is_named_and_whole(call: Call, here: Path) -> None:
     assert list((here / "storage").iterdir()) == []
 
 
-@pytest.mark.slow
-def test_it_says_before_how_the_time_is_spent(call: Call, here: Path) -> None:
-    words = ("--workload", "./tinyrun.yaml", *BUDGET)
-    code, _, err = call("check", here / "storage", *words)
-    assert code == 0
-    first, *others = err.splitlines()
-    assert "10.0 s" in first
-    assert any("MiB" in line for line in others)
-
-
 # Ctrl-C
 
-Start = Callable[..., subprocess.Popen[str]]
+
+@contextmanager
+def started(place: object, *words: object, folder: Path) -> Iterator[Command]:
+    """A check in a session of its own, as a terminal starts it."""
+    command = f"check {place} --workload ./tinyrun.yaml --budget 20min --quiet"
+    with running(command, *words, folder=folder, before=os.setsid) as process:
+        yield process
 
 
-@pytest.fixture
-def start(here: Path) -> Iterator[Start]:
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(place: object, *words: str) -> subprocess.Popen[str]:
-        command = ["check", str(place), "--workload", "./tinyrun.yaml", "--budget", "20min"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "iobench", *command, "--quiet", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def interrupted(process: subprocess.Popen[str], number: int = signal.SIGINT) -> str:
-    """The one line of a check that is interrupted, as a terminal does it."""
+def ended(process: Command, number: int) -> Ended:
+    """A signal to all its processes, as a terminal does it. None of them is left."""
     family = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, number)
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, out, err.count("\n")) == (130, "", 1), err
+    found = process.wait()
     assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
-    return err
+    return found
 
 
-def test_ctrl_c_while_data_is_made_removes_it(start: Start, here: Path) -> None:
-    process = start(f"throttled+{here / 'storage'}?write_bandwidth=20kB")
-    wait_until(lambda: any((here / "storage").glob("*/data/*")), "a shard")
-    interrupted(process)
+def begun(here: Path) -> bool:
+    return any((here / "storage").glob("*/data/*"))
+
+
+def test_ctrl_c_while_data_is_made_removes_it(here: Path) -> None:
+    slow = f"throttled+{here / 'storage'}?write_bandwidth=20kB"
+    with started(slow, folder=here) as process:
+        wait_until(lambda: begun(here), "a shard")
+        found = ended(process, signal.SIGINT)
+    assert (found.code, found.out, found.err.count("\n")) == (130, "", 1), found
     assert list((here / "storage").iterdir()) == []
     assert not (here / "results").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep", [False, True])
-def test_ctrl_c_while_it_measures_keeps_what_was_measured(
-    start: Start, here: Path, keep: bool
-) -> None:
-    words = ("--budget", "30s", "--set", "accelerator.step_time=500ms")
-    words += ("--keep-data",) if keep else ()
+def test_ctrl_c_while_it_measures_keeps_what_was_measured(here: Path) -> None:
     log = here / "log"
-    process = start(here / "storage", *words, "--log-level", "info", "--log-file", str(log))
-    wait_until(lambda: log.exists() and ": repetition 1" in log.read_text(), "a repetition")
-    interrupted(process)
-    assert bool(list((here / "storage").iterdir())) is keep
+    words = ("--budget", "30s", "--set", "accelerator.step_time=500ms")
+    words += ("--log-level", "info", "--log-file", str(log))
+    with started(here / "storage", *words, folder=here) as process:
+        wait_until(lambda: log.exists() and ": repetition 1" in log.read_text(), "a repetition")
+        found = ended(process, signal.SIGINT)
+    assert (found.code, found.out, found.err.count("\n")) == (130, "", 1), found
+    assert list((here / "storage").iterdir()) == []
     (directory,) = (here / "results").iterdir()
     assert json.loads((directory / "run.json").read_text())["status"] == "interrupted"
 
 
-# Bad input: one line, and nothing is left
+class Heard:
+    """What a removal tells."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def phase(self, title: str) -> None:
+        raise AssertionError
+
+    detail = phase
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_data_that_own_workers_still_hold_is_removed_when_they_have_ended(
+    ends: bool, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after Ctrl-C in the moment in which workers begin: they have the lock of their parent."""
+    data = here / "storage" / "iobench-check-x"
+    storage = LocalStorage(data)
+    generate(build(DatasetSpec, yaml.safe_load(DATASET), where="here"), storage, workers=0)
+    manifest = read_manifest(storage)
+    told, let_go = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(let_go[1])  # a test that has failed ends this process, too
+        with reading(storage, manifest, verb="run", break_dead=False):
+            os.write(told[1], b"x")
+            os.read(let_go[0], 1)
+            os._exit(0)
+    os.read(told[0], 1)
+    monkeypatch.setattr(checking, "HELD_S", PATIENCE_S if ends else 0.2)
+    if ends:
+        threading.Timer(0.5, os.write, (let_go[1], b"x")).start()
+    heard = Heard()
+    checking.remove(str(data), heard)
+    assert data.exists() is not ends
+    assert len(heard.notes) == (1 if ends else 2)
+    if not ends:
+        os.write(let_go[1], b"x")
+    os.waitpid(pid, 0)
+    for end in (*told, *let_go):
+        os.close(end)
+
+
+@pytest.mark.slow
+def test_what_a_killed_check_has_left_is_named_by_the_next(call: Call, here: Path) -> None:
+    # The next checks ask for samples that have no room, so that nothing is measured.
+    (here / "huge.yaml").write_text("{name: huge, samples: 9, sample_size: {mean: 900TiB}}")
+    words = ("check", here / "storage", "--workload", "./tinyrun.yaml", *BUDGET)
+    words += ("--set", "dataset=./huge.yaml")
+    slow = f"throttled+{here / 'storage'}?write_bandwidth=20kB"
+    with started(slow, folder=here) as process:
+        wait_until(lambda: begun(here), "a shard")
+        [left] = (here / "storage").iterdir()
+        assert str(left) not in call(*words)[2]  # it is in use
+        ended(process, signal.SIGKILL)
+    told = call(*words)[2]
+    assert f"iobench clean {left}" in told
+    assert call("clean", left)[0] == 0
+    assert not left.exists()
+    assert str(left) not in call(*words)[2]
+
+
+# What can't be checked: one line, and nothing is left
 
 
 def refused(call: Call, code: int, *words: object) -> str:
@@ -212,7 +262,7 @@ def small_disk(here: Path) -> Iterator[Path]:
 
 def test_a_disk_without_room(call: Call, small_disk: Path) -> None:
     words = (small_disk, "--workload", "./tinyrun.yaml", "--set", "batch_size=32", *BUDGET)
-    assert "4.00 MiB" in refused(call, 1, *words)
+    assert "4.00 MiB" in refused(call, 2, *words)
     assert list(small_disk.iterdir()) == []
 
 
@@ -226,17 +276,6 @@ def test_a_disk_that_others_fill(
     assert list(small_disk.iterdir()) == []
 
 
-def test_a_bucket_without_permission(
-    call: Call,
-    here: Path,
-    rclone_s3: S3Server,
-    s3_environment: Mapping[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret")
-    refused(call, 1, rclone_s3.url(), "--workload", "./tinyrun.yaml", *BUDGET)
-
-
 def test_a_storage_too_slow_for_the_budget(call: Call, here: Path) -> None:
     slow = f"throttled+{here / 'storage'}?write_bandwidth=100kB"
     words = ("--workload", "./tinyrun.yaml", "--set", "batch_size=32", *BUDGET)
@@ -244,32 +283,16 @@ def test_a_storage_too_slow_for_the_budget(call: Call, here: Path) -> None:
     assert list((here / "storage").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("nowhere",), "nowhere"),
-        (("tiny.yaml",), "not a directory"),
-        (("storage", "--budget", "9s"), "--budget"),
-        (("storage", "--budget", "soon"), "soon"),
-        (("storage", "--workload", "resnet51"), "resnet50"),
-        (("storage", "--accelerators", "0"), "accelerators"),
-        (("storage", "--set", "no_such_key=1"), "no_such_key"),
-        (("nosuch+storage",), "nosuch"),
-    ],
-)
-def test_bad_input_is_one_line(call: Call, here: Path, words: tuple[str, ...], says: str) -> None:
-    assert says in refused(call, 2, *words)
+@pytest.mark.slow
+def test_a_failure_names_the_record_that_is_kept(call: Call, here: Path) -> None:
+    """The data is removed; the run so far is not."""
+    bad = f"faulty+{here / 'storage'}?fail_every=6"
+    code, out, told = call("check", bad, "--workload", "./tinyrun.yaml", *BUDGET, "--quiet")
+    assert (code, out, told.count("\n")) == (1, "", 1)
+    (directory,) = (here / "results").iterdir()
+    assert json.loads((directory / "run.json").read_text())["status"] == "failed"
+    assert f"results/{directory.name}" in told
     assert list((here / "storage").iterdir()) == []
-
-
-def test_half_a_dataset_is_refused(call: Call, make_dataset: MakeDataset, here: Path) -> None:
-    _, folder = make_dataset(format="tar")
-    half = here / "half"
-    shutil.copytree(folder, half)
-    (half / "manifest.json").unlink()
-    before = sorted(half.rglob("*"))
-    assert "half generated" in refused(call, 1, half)
-    assert sorted(half.rglob("*")) == before
 
 
 def test_a_dataset_of_no_known_workload(call: Call, make_dataset: MakeDataset, here: Path) -> None:

@@ -1,4 +1,4 @@
-"""``iobench checkpoint`` as its users call it: figures that hold together, refusals in one line,
+"""``iobench checkpoint`` as its users call it: figures that hold together, options that are heeded,
 and nothing lost on the way.
 """
 
@@ -8,8 +8,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,304 +15,139 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.processes import PATIENCE_S, completed, in_process
-
-SMALL = ("llama3-8b", "--scale", "1/4096")  # some 25 MB
-
-
-def study(
-    tmp_path: Path,
-    *arguments: str | Path,
-    to: str | Path | None = None,
-    model: tuple[str, ...] = SMALL,
-) -> dict[str, Any]:
-    found = completed(
-        "checkpoint",
-        *model,
-        "--to",
-        to or tmp_path / "ckpt",
-        "--results",
-        tmp_path / "results",
-        "--json",
-        *arguments,
-    )
-    assert (found.returncode, found.stderr) == (0, ""), found
-    return dict(json.loads(found.stdout))
+from iobench.checkpoint import dcp, saving
+from iobench.checkpoint.stream import Stream
+from iobench.runner.tasks import checkpoint
+from tests.processes import PATIENCE_S, completed, document, printed, refused, running, wait_until
 
 
-def refused(*arguments: str | Path, code: int = 2) -> str:
-    ended, out, err = in_process(*arguments)
-    assert (ended, out, err.count("\n")) == (code, "", 1), (ended, out, err)
-    assert "Traceback" not in err
-    return err
+@pytest.fixture
+def study(tmp_path: Path) -> str:
+    """The command of a study with some 25 MB, and its places: ``ckpt`` and ``results``."""
+    place = f"--to {tmp_path}/ckpt --results {tmp_path}/results"
+    return f"checkpoint llama3-8b --scale 1/4096 {place}"
 
 
-@pytest.mark.parametrize("writer", ["stream", "torch", "safetensors", "dcp"])
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_study_holds_together(tmp_path: Path, writer: str, ranks: int) -> None:
-    doc = study(tmp_path, "--writer", writer, "--ranks", str(ranks), "--repeat", "3")
-    found = doc["job"]
-    assert (doc["status"], doc["job"]["kind"], len(found["saves"]), len(found["restores"])) == (
-        "ok",
-        "checkpoint",
-        3,
-        3,
-    )
-    assert sum(found["bytes_per_rank"]) == found["bytes"]
-    for save in found["saves"]:
-        assert (
-            found["bytes"] <= save["bytes"] < 1.02 * found["bytes"] + 100_000
-        )  # and names, shapes, alignment
+def kept(tmp_path: Path) -> dict[str, Any]:
+    """The record of the only study."""
+    (run,) = (tmp_path / "results").glob("*/run.json")
+    return dict(json.loads(run.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("writer", "ranks"), [("stream", 2), ("torch", 1), ("safetensors", 2), ("dcp", 2)]
+)
+def test_a_study_holds_together(tmp_path: Path, study: str, writer: str, ranks: int) -> None:
+    doc = document(f"{study} --writer {writer} --ranks {ranks} --repeat 2")
+    job = doc["job"]
+    assert (doc["status"], job["kind"], len(job["saves"])) == ("ok", "checkpoint", 2)
+    assert sum(job["bytes_per_rank"]) == job["bytes"]
+    for save in job["saves"]:
+        # The state, and names, shapes, alignment.
+        assert job["bytes"] <= save["bytes"] < 1.02 * job["bytes"] + 100_000
         assert 0 < save["accepted_s"] <= save["durable_s"] <= save["committed_s"]
         assert save["first_done_s"] <= save["last_done_s"] <= save["blocked_s"] + 1e-3
         assert save["files"] >= ranks
         assert len(save["ranks"]) == ranks
-    for restore in found["restores"]:
+    assert len(job["restores"]) == 2
+    for restore in job["restores"]:
         assert (restore["verified"], restore["residency_before"]) == (True, 0)
-        assert restore["bytes"] >= found["bytes"]
-        assert restore["step"] == 3
+        assert (restore["bytes"] >= job["bytes"], restore["step"]) == (True, 2)
     assert not (tmp_path / "ckpt").exists()  # the study's own, and away with it
     (run,) = (tmp_path / "results").iterdir()
-    again = completed("report", run, "--format", "json")
-    assert (again.returncode, json.loads(again.stdout)) == (0, doc)
-    text = completed("report", run).stdout
-    assert "save every" in text
-    assert completed("report", run, "--format", "csv").stdout.count("\n") == 1 + 6
-    assert found["meaning"]["sentence"] in completed(
-        "report", run, "--format", "markdown"
-    ).stdout.replace("**", "")
+    assert document(f"report {run}") == doc
+    assert printed(f"report {run} --format csv").count("\n") == 1 + 4
 
 
-@pytest.mark.parametrize("writer", ["dcp-async", "dcp-async-process"])
-def test_asynchronous_saves_go_on_behind_the_training(tmp_path: Path, writer: str) -> None:
-    doc = study(
-        tmp_path,
-        "--writer",
-        writer,
-        "--repeat",
-        "3",
-        "--set",
-        "steps=30",
-        "--set",
-        "step_time=30ms",
-    )
-    for save in doc["job"]["saves"]:
-        assert save["staged_s"] <= save["blocked_s"]
+@pytest.mark.parametrize("writer", ["dcp-async", "dcp-async-process", "stream --async"])
+def test_asynchronous_saves_go_on_behind_the_training(study: str, writer: str) -> None:
+    training = "--set steps=30 --set step_time=30ms"
+    job = document(f"{study} --writer {writer} --repeat 2 {training}")["job"]
+    assert job["writer"].startswith(writer.replace(" --", "-"))
+    for save in job["saves"]:
+        assert 0 < save["staged_s"] <= min(save["blocked_s"], save["durable_s"])
         assert save["durable_s"] > save["blocked_s"] - (save["waited_s"] or 0)
-        written = save["durable_s"] - save["staged_s"] - save["waited_s"]
+        written = save["durable_s"] - save["staged_s"] - (save["waited_s"] or 0)
         assert save["persist_s"] == pytest.approx(written)
         assert save["step_overlapped_s"] or save["step_alone_s"]
-    assert all(
-        restore["verified"] for restore in doc["job"]["restores"]
-    )  # the last save was awaited
+    # The last save was awaited.
+    assert [restore["verified"] for restore in job["restores"]] == [True, True]
 
 
-def test_the_asynchronous_version_by_flag(tmp_path: Path) -> None:
-    doc = study(tmp_path, "--writer", "dcp", "--async", "--repeat", "1", "--set", "restores=0")
-    assert doc["job"]["writer"] == "dcp-async"
-    assert doc["job"]["not_measured"]["restore_bytes_per_s"].startswith("no restore")
-    doc = study(tmp_path, "--async", "--repeat", "2", "--set", "steps=3")
-    assert doc["job"]["writer"] == "stream-async"
-    for save in doc["job"]["saves"]:
-        assert 0 < save["staged_s"] <= save["durable_s"]
-    assert [restore["verified"] for restore in doc["job"]["restores"]] == [True, True]
-    place = ("--to", tmp_path / "x")
-    assert "dcp" in refused("checkpoint", *SMALL, *place, "--async", "--writer", "torch-nocrc")
-
-
-def test_without_fsync_nothing_is_called_durable(tmp_path: Path) -> None:
-    doc = study(tmp_path, "--repeat", "2", "--set", "fsync=false", "--writer", "torch")
-    assert all(save["durable_s"] is None for save in doc["job"]["saves"])
+def test_without_fsync_nothing_is_called_durable(tmp_path: Path, study: str) -> None:
+    unsafe = f"{study} --repeat 1 --set fsync=false --set restores=0"
+    doc = document(f"{unsafe} --writer torch")
+    assert doc["job"]["not_measured"]["restore_bytes_per_s"]
+    assert [save["durable_s"] for save in doc["job"]["saves"]] == [None]
     assert "durable_s" not in doc["job"]["figures"]
     assert "checkpoint.durable" in {finding["rule"] for finding in doc["findings"]}
-    strict = completed(
-        "checkpoint",
-        *SMALL,
-        "--to",
-        tmp_path / "c",
-        "--repeat",
-        "1",
-        "--set",
-        "fsync=false",
-        "--rules",
-        "mlperf",
-        "--results",
-        tmp_path / "r",
-    )
-    assert strict.returncode == 3
+    strict = document(f"{unsafe} --rules mlperf", code=3)
+    rules = {each["rule"] for each in strict["findings"] if each["level"] == "invalid"}
+    # Neither ten of them nor the whole model.
+    assert {"checkpoint.durable", "checkpoint.count", "checkpoint.scaled"} <= rules
 
 
-def test_mlperfs_rules_want_ten_and_the_whole_model(tmp_path: Path) -> None:
-    found = completed(
-        "checkpoint",
-        *SMALL,
-        "--to",
-        tmp_path / "c",
-        "--repeat",
-        "2",
-        "--rules",
-        "mlperf",
-        "--results",
-        tmp_path / "r",
-    )
-    assert found.returncode == 3
-    for rule in ("checkpoint.count", "checkpoint.scaled"):
-        assert f"INVALID {rule}" in found.stdout
-
-
-def test_a_condition_decides_the_exit_code(tmp_path: Path) -> None:
-    args = (
-        "checkpoint",
-        *SMALL,
-        "--to",
-        tmp_path / "c",
-        "--repeat",
-        "1",
-        "--results",
-        tmp_path / "r",
-    )
-    assert completed(*args, "--fail-on", "blocked_s>1000").returncode == 0
-    broken = completed(*args, "--fail-on", "write_bytes_per_s<1e15")
+def test_a_condition_decides_the_exit_code(study: str) -> None:
+    printed(f"{study} --repeat 1 --fail-on blocked_s>1000")
+    broken = completed(*f"{study} --repeat 1 --fail-on write_bytes_per_s<1e15".split())
     assert broken.returncode == 4
-    assert "write_bytes_per_s is" in broken.stderr
-    assert "unknown metric" in refused(
-        "checkpoint", *SMALL, "--to", tmp_path / "x", "--fail-on", "blokked_s>1"
-    )
+    assert "write_bytes_per_s" in broken.stderr
 
 
-def test_what_can_be_refused_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    to = ("--to", tmp_path / "ckpt")
-    assert "llama3-8b" in refused("checkpoint", "llama-8b", *to)
-    assert "did you mean stream" in refused("checkpoint", *SMALL, *to, "--writer", "steam")
-    assert "'scale'" in refused("checkpoint", "resnet50", *to, "--scale", "2")
-    assert "'scale'" in refused("checkpoint", "resnet50", *to, "--scale", "x/0")
-    assert "--scale 1/" in refused("checkpoint", "llama3-1t", *to, "--ranks", "1")
-    assert "step_tim" in refused("checkpoint", *SMALL, *to, "--set", "step_tim=1")
-    assert "--stall-budget" in refused("checkpoint", *SMALL, *to, "--stall-budget", "200%")
-    assert "--stall-budget" in refused("checkpoint", *SMALL, *to, "--stall-budget", "much")
-    assert "--accelerator-price-per-hour" in refused(
-        "checkpoint", *SMALL, *to, "--accelerator-price-per-hour", "-1"
-    )
-    assert not (tmp_path / "ckpt").exists()
-
-
-def test_a_target_of_others_is_left_alone(tmp_path: Path) -> None:
-    place = tmp_path / "mine"
-    place.mkdir()
-    (place / "thesis.txt").write_text("years of work")
-    assert "thesis.txt" in refused("checkpoint", *SMALL, "--to", place, "--results", tmp_path / "r")
-    assert os.listdir(place) == ["thesis.txt"]
-
-
-def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path: Path, study: str) -> None:
     """The Nth write fails, for growing N, until it is one of a later save than the first."""
     place = tmp_path / "ckpt"
     message = ""
     for number in (10, 30, 40, 50, 60):
-        url = f"faulty+{place}?fail_write_at={number}"
-        found = completed(
-            "checkpoint",
-            *SMALL,
-            "--to",
-            url,
-            "--repeat",
-            "4",
-            "--results",
-            tmp_path / "r",
-            "--set",
-            "block_size=1MiB",
-        )
-        assert found.returncode == 1, found
-        assert found.stderr.count("\n") == 1
-        if "latest complete checkpoint is step-0000000" in found.stderr:
-            message = found.stderr
+        bad = f"--to faulty+{place}?fail_write_at={number} --set block_size=1MiB"
+        message = refused(f"{study} {bad} --repeat 4", code=1)
+        if "latest complete checkpoint is step-0000000" in message:
             break
         completed("clean", place)
     assert "remove them: iobench clean" in message
-    run = max((tmp_path / "r").iterdir(), key=lambda path: path.stat().st_mtime)
-    kept = json.loads((run / "run.json").read_text())
-    assert kept["status"] == "failed"
-    assert kept["job"]["saves"]
+    run = max((tmp_path / "results").iterdir(), key=lambda path: path.stat().st_mtime)
+    found = json.loads((run / "run.json").read_text())
+    assert found["status"] == "failed"
+    assert found["job"]["saves"]
     assert completed("clean", place).returncode == 0
     assert not place.exists() or os.listdir(place) == []
 
 
-@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGTERM])
-def test_what_was_measured_survives_an_interruption(tmp_path: Path, kill: signal.Signals) -> None:
+@pytest.mark.parametrize("end", ["SIGINT", "SIGTERM", "a rank dies"])
+def test_what_was_measured_survives_the_end_of_a_study(
+    tmp_path: Path, study: str, end: str
+) -> None:
+    def saved() -> bool:
+        return any((tmp_path / "ckpt").glob("step-*3/checkpoint.json"))
+
+    with running(f"{study} --repeat 1000 --ranks 2 --quiet", folder=tmp_path) as process:
+        wait_until(saved, "no third save")
+        ranks = psutil.Process(process.pid).children()
+        if end == "a rank dies":
+            ranks[-1].kill()
+        else:
+            process.signal(signal.Signals[end])
+        ended = process.wait()
+    assert not psutil.wait_procs(ranks, timeout=PATIENCE_S)[1]
+    assert "Traceback" not in ended.err
+    assert len(kept(tmp_path)["job"]["saves"]) >= 2
+    if end == "a rank dies":
+        assert (ended.code, ended.err.count("\n")) == (1, 1), ended
+        assert re.search(r"rank [01] died \(killed by SIGKILL\)", ended.err)
+    else:
+        assert ended.code == 130, ended
+        assert "latest complete checkpoint is step-" in ended.err
+        assert kept(tmp_path)["status"] == "interrupted"
+
+
+def test_checkpoints_can_be_kept_and_cleaned(tmp_path: Path, study: str) -> None:
     place = tmp_path / "ckpt"
-    command = [
-        sys.executable,
-        "-m",
-        "iobench",
-        "checkpoint",
-        *SMALL,
-        "--to",
-        place,
-        "--repeat",
-        "1000",
-        "--results",
-        tmp_path / "r",
-    ]
-    process = subprocess.Popen(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 240
-    while not list(place.glob("step-*3/checkpoint.json")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(kill)
-    _, stderr = process.communicate(timeout=240)
-    assert process.returncode == 130, stderr
-    assert "Traceback" not in stderr
-    assert "latest complete checkpoint is step-" in stderr
-    (run,) = (tmp_path / "r").iterdir()
-    kept = json.loads((run / "run.json").read_text())
-    assert (kept["status"], len(kept["job"]["saves"]) >= 2) == ("interrupted", True)
-
-
-def test_a_rank_that_dies_is_named_and_its_colleagues_end(tmp_path: Path) -> None:
-    place = tmp_path / "ckpt"
-    command = [
-        sys.executable,
-        "-m",
-        "iobench",
-        "checkpoint",
-        *SMALL,
-        "--to",
-        place,
-        "--repeat",
-        "1000",
-        "--ranks",
-        "2",
-        "--results",
-        tmp_path / "r",
-    ]
-    process = subprocess.Popen(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 240
-    while not list(place.glob("step-*2/checkpoint.json")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    ranks = psutil.Process(process.pid).children()
-    ranks[-1].kill()
-    _, stderr = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, stderr.count("\n")) == (1, 1), stderr
-    assert re.search(r"rank [01] died \(killed by SIGKILL\)", stderr)
-    _, alive = psutil.wait_procs(ranks, timeout=PATIENCE_S)
-    assert not alive
-
-
-def test_checkpoints_can_be_kept_and_cleaned(tmp_path: Path) -> None:
-    place = tmp_path / "ckpt"
-    study(tmp_path, "--repeat", "3", "--keep-data", "--set", "restores=1", to=place)
-    assert sorted(os.listdir(place)) == [".iobench-checkpoints", "step-00000003"]
+    printed(f"{study} --repeat 2 --keep-data --set restores=1")
+    assert sorted(os.listdir(place)) == [".iobench-checkpoints", "step-00000002"]
     (place / "notes.txt").write_text("mine")
-    would = completed("clean", place, "--dry-run")
-    assert would.stdout.startswith("would remove")
-    assert "notes.txt" in would.stdout
-    assert (place / "step-00000003").exists()
-    assert completed("clean", place).returncode == 0
+    assert "notes.txt" in printed(f"clean {place} --dry-run")
+    assert (place / "step-00000002").exists()
+    printed(f"clean {place}")
     assert os.listdir(place) == ["notes.txt"]
 
 
@@ -322,8 +155,7 @@ def test_checkpoints_can_be_kept_and_cleaned(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
-    found = completed("checkpoint", "plan", "llama3-405b", "--to", tmp_path, "--json")
-    plan = json.loads(found.stdout)
+    plan = document(f"checkpoint plan llama3-405b --to {tmp_path}")
     assert (plan["ranks"], plan["files"]) == (512, 512)
     assert plan["bytes"] == plan["model_bytes"] + plan["optimizer_bytes"] == 14 * plan["parameters"]
     assert plan["free_bytes"] > 0
@@ -331,13 +163,9 @@ def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
     assert one["write_bytes_per_s"] == pytest.approx(
         25 * five["write_bytes_per_s"]
     )  # with the square of the budget
-    text = completed(
-        *("checkpoint", "plan", "llama3-8b", "--to", tmp_path / "not" / "there"),
-        *("--ranks", "2", "--scale", "1/64"),
-    ).stdout
+    text = printed(f"checkpoint plan llama3-8b --to {tmp_path}/not/there --ranks 2 --scale 1/64")
     assert "layers 32 -> 2" in text
     assert not (tmp_path / "not").exists()
-    assert "'scale'" in refused("checkpoint", "plan", "llama3-8b", "--scale", "3")
 
 
 # While loading
@@ -345,43 +173,107 @@ def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
 
 def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -> None:
     _, data = make_dataset(samples=400, format="tar", samples_per_shard=50)
-    found = completed(
-        "run", "demo", "--data", data, "--accelerators", "2", "--repeat", "2",
-        "--calibration", "0.2", "--results", tmp_path / "r",
-        "--set", "batch_size=10", "--set", "epochs=1",
-        "--set", "loader.workers=1", "--set", "reader.decode=false",
-        "--checkpoint", "llama3-8b", "--checkpoint-scale", "1/4096", "--checkpoint-every", "8",
-        "--checkpoint-to", tmp_path / "ckpt", "--json", "--quiet",
-    )  # fmt: skip
-    assert (found.returncode, found.stderr) == (0, ""), found
-    doc = json.loads(found.stdout)
-    steps = 20  # of each rank, so saves after 8 and 16
-    saves = doc["job"]["saves"]
-    assert len(saves["saves"]) == 2 * 2
-    assert (saves["every"] > 0, saves["storage"]["scheme"]) == (True, "file")
-    assert len(doc["job"]["saves"]["alone"]) == 3
-    assert doc["job"]["quiet"]["checkpoint_s"] is None
-    for repetition in doc["job"]["repetitions"]:
-        assert repetition["steps"] == 2 * steps
-        assert 0 < repetition["checkpoint_s"] < repetition["wall_s"]
-        assert (
-            repetition["accelerator_utilization_strict"]
-            <= repetition["accelerator_utilization_sustained"]
-        )
-    blocked = sum(save["blocked_s"] for save in doc["job"]["saves"]["saves"])
-    # A save's is the slowest rank's, a repetition's the mean of its two ranks.
-    assert (
-        blocked
-        <= 2 * sum(repetition["checkpoint_s"] for repetition in doc["job"]["repetitions"]) + 0.05
+    doc = document(
+        f"run demo --data {data} --accelerators 2 --repeat 1 --calibration 0 --no-knockouts "
+        f"--results {tmp_path}/r --set batch_size=10 --set epochs=1 --set loader.workers=1 "
+        "--set reader.decode=false --checkpoint llama3-8b --checkpoint-scale 1/4096 "
+        f"--checkpoint-every 8 --checkpoint-to {tmp_path}/ckpt"
     )
+    saves, (repetition,) = doc["job"]["saves"], doc["job"]["repetitions"]
+    assert len(saves["saves"]) == 2  # after 8 and 16 of the 20 steps of each rank
+    assert (saves["every"] > 0, saves["storage"]["scheme"]) == (True, "file")
+    assert len(saves["alone"]) == 3
+    assert doc["job"]["quiet"]["checkpoint_s"] is None
+    assert repetition["steps"] == 2 * 20
+    assert 0 < repetition["checkpoint_s"] < repetition["wall_s"]
+    # A save's is the slowest rank's, a repetition's the mean of its two ranks.
+    blocked = sum(save["blocked_s"] for save in saves["saves"])
+    assert blocked <= 2 * repetition["checkpoint_s"] + 0.05
     assert not (tmp_path / "ckpt").exists()
     (run,) = (tmp_path / "r").iterdir()
-    again = completed("report", run, "--format", "json")
-    assert json.loads(again.stdout) == doc
-    assert "while loading: 4 saves" in completed("report", run).stdout
+    assert document(f"report {run}") == doc
 
 
-def test_saving_while_loading_needs_a_place(tmp_path: Path, make_dataset: Any) -> None:
-    _, data = make_dataset()
-    assert "--checkpoint-to" in refused("run", "demo", "--data", data, "--checkpoint", "resnet50")
-    assert "--checkpoint" in refused("run", "demo", "--data", data, "--checkpoint-to", tmp_path)
+# What a checkpoint's specification may say is heeded
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    place = f"--to {tmp_path}/ckpt --results {tmp_path}/results"
+    return f"checkpoint resnet50 {place} --scale 1/2048 --repeat 2"
+
+
+@pytest.mark.parametrize("writer", ["stream", "dcp"])
+def test_restores_are_compared_where_that_is_asked_for(
+    small: str, writer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks are forked, so what is replaced here is replaced there."""
+
+    def differs(*_: Any) -> None:
+        raise saving.corrupt("the state", "it is not what was saved")
+
+    monkeypatch.setattr(saving, "verify_state", differs)
+    monkeypatch.setattr(dcp, "verify_state", differs)
+    unseen = document(f"{small} --writer {writer} --set verify=false")
+    assert [restore["verified"] for restore in unseen["job"]["restores"]] == [None, None]
+    line = refused(f"{small} --writer {writer} --set verify=true", code=1)
+    assert "not what was saved" in line
+
+
+@pytest.mark.parametrize("option", ["concurrency=2", "block_size=1MiB"])
+def test_options_of_the_stream_are_taken(small: str, option: str) -> None:
+    assert printed(f"{small} --writer stream --set {option}")
+
+
+def test_no_rank_reads_before_all_are_ready_to_restore(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank wipes its tensors longer than the other, which is no part of a restore."""
+    log = tmp_path / "log"
+
+    def write(what: str) -> None:
+        with log.open("a") as file:
+            file.write(f"{time.monotonic()} {what}\n")
+
+    def slow_wipe(state: dict[str, Any]) -> None:
+        wipe(state)
+        if "step" in state:  # the state itself, and no part of it
+            time.sleep(0.2 * (os.getpid() % 2))  # mostly, the pids of two ranks are neighbours
+            write("wiped")
+
+    def logged_read(*given: Any) -> None:
+        write("reads")
+        read(*given)
+
+    wipe, read = checkpoint.wipe, Stream.read
+    monkeypatch.setattr(checkpoint, "wipe", slow_wipe)
+    monkeypatch.setattr(Stream, "read", logged_read)
+    restores = document(f"{small} --ranks 2")["job"]["restores"]
+    lines = [line.split() for line in log.read_text().splitlines()]
+    events = [what for _, what in sorted(lines, key=lambda line: float(line[0]))]
+    assert events == ["wiped"] * 2 + ["reads"] * 2 + ["wiped"] * 2 + ["reads"] * 2
+    for restore in restores:
+        assert len(restore["rank_s"]) == len(restore["rank_late_s"]) == 2
+        assert restore["wall_s"] == max(restore["rank_s"])
+        assert all(late >= 0 for late in restore["rank_late_s"])
+
+
+def test_a_rank_that_cannot_restore_keeps_no_other_waiting(
+    small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other rank waits for the common start of the restore, which does not come."""
+
+    def inspect(writer: Stream, state: dict[str, Any], target: Any) -> None:
+        if writer.job.rank == 1:
+            raise saving.corrupt("rank 1's file", "it was damaged")
+
+    monkeypatch.setattr(Stream, "inspect", inspect)
+    refused(f"{small} --ranks 2", code=1)
+
+
+@pytest.mark.parametrize(("budget", "made"), [("1ms", 1), ("1h", 2)])
+def test_a_budget_limits_saves_and_restores(small: str, budget: str, made: int) -> None:
+    """One of each is always made, and never more than were asked for."""
+    job = document(f"{small} --budget {budget}")["job"]
+    assert (len(job["saves"]), len(job["restores"]), job["spec"]["count"]) == (made, made, 2)
+    assert job["budget_s"] == (0.001 if budget == "1ms" else 3600)

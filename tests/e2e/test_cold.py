@@ -6,8 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +23,7 @@ from iobench.runner import cache
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
+from tests.processes import running, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -156,11 +155,9 @@ def test_a_second_reader_does_not_matter_to_direct_reads(
 @pytest.mark.parametrize(
     "settings",
     [
-        ["reader.direct=false", "loader.persistent_workers=false"],
-        ["reader.direct=false", "reader.access=random"],
+        ["reader.direct=false", "loader.persistent_workers=false", "reader.access=random"],
         ["reader.mmap=true"],
         ["loader.kind=torch-map"],
-        ["loader.workers=0", "reader.direct=false"],
     ],
 )
 def test_nobody_else_reads(
@@ -203,24 +200,13 @@ def test_two_runs_over_one_dataset_feed_each_other(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The other run lasts until this one is over, and each page is fetched by one of the two."""
-    command = [sys.executable, "-m", "iobench", *arguments("reader.direct=false", "epochs=1000")]
-    other = subprocess.Popen(
-        [*command, "--results", "other"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    try:
-        deadline = time.monotonic() + 240
-        while not workers_read(other.pid):
-            assert other.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+    words = arguments("reader.direct=false", "epochs=1000")
+    with running("", *words, "--results", "other", folder=home) as other:
+        wait_until(lambda: workers_read(other.pid), "the other run does not read")
         _, mine = run(capsys, "reader.direct=false", "epochs=2")
-        assert other.poll() is None  # it was there all the time
-        other.send_signal(signal.SIGINT)
-        _, error = other.communicate(timeout=120)
-        assert other.returncode == 130, error
-    finally:
-        other.kill()
-        other.communicate()
+        assert not other.ended()  # it was there all the time
+        other.signal(signal.SIGINT)
+        assert other.wait().code == 130
     (result,) = (home / "other").iterdir()
     others = json.loads((result / "run.json").read_text())
     assert "invalid" in (mine["validity"], others["validity"])

@@ -60,7 +60,7 @@ def test_the_image_copies_what_there_is() -> None:
     assert [name for name in copied if not (DEPLOY.parent / name).exists()] == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_slurm_starts_one_process_on_each_node(slurm: Mapping[str, str], tmp_path: Path) -> None:
     """The program that it starts here prints the host that iobench would take it for."""
     program = tmp_path / "bin" / "iobench"

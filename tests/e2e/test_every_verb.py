@@ -18,18 +18,15 @@ from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 __all__ = ["rclone_s3", "s3_environment"]
 
 SAMPLES = 24
-SMALL = (
-    *("--repeat", 2, "--set", "epochs=1", "--set", "batch_size=4"),
-    *("--set", "loader.workers=1", "--set", "reader.crop=null"),
+ONCE = (
+    *("--set", "epochs=1", "--set", "batch_size=4"),
+    *("--set", "loader.workers=0", "--set", "reader.crop=null"),
 )
+BARE = ("--calibration", "0s", "--no-knockouts")
+TAG = ("--tag", "box=nfs-b", "--tag", "site=Basel")
+"""Labels, given to each verb that records a run."""
 
-
-TINY = (
-    *("--steps", "3", "--time", "0s"),  # of a recording alone
-    *("--set", "accelerator.threads=1"),  # of both
-    *("--set", "max_steps=5", "--calibration", "0.2s"),
-    *("--set", "loader.workers=1", "--set", "reader.crop=3072"),
-)
+MODEL = ("tests.networks:Tiny", "--set", "accelerator.threads=1")
 
 
 class Story:
@@ -83,79 +80,84 @@ def place(
 def test_every_verb(
     call: Call, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: set[int]
 ) -> None:
+    """What reads no storage is told on local disk alone."""
     monkeypatch.chdir(tmp_path)
     story, data, results = Story(call), f"{place}/data", tmp_path / "results"
     remote = place.startswith("s3://")
-    assert story.document("list")
-    assert story.document("plan", "demo", "--accelerators", 2)
-    assert story.document("checkpoint", "plan", "llama3-8b", "--ranks", 8)
-    story.text("completion", "bash")
-    assert story.document("size", "demo", "--accelerators", 8)
-    story.text("doctor", tmp_path)
-
     made = story.document("generate", "demo", "--to", data, "--samples", SAMPLES)
     assert (made["samples"], made["written_samples"]) == (SAMPLES, SAMPLES)
     checked = story.document("verify", data)
     assert (checked["ok"], checked["samples"]) == (True, SAMPLES)
-    probed = story.document("probe", data, "--max-in-flight", 2, "--time", "3s")
+    probed = story.document("probe", data, "--max-in-flight", 1, "--time", "2s")
     assert probed["objects"] == made["shards"]
-    found = story.document("scan", data, "--save", "mine.yaml")
-    assert found["samples"] == SAMPLES
+    assert story.document("scan", data, "--save", "mine.yaml")["samples"] == SAMPLES
 
     runs = []
     # With all ceilings and knock-outs, and with none.
-    for options in (("--calibration", "0.1s"), ("--calibration", "0s", "--no-knockouts")):
-        asked = (*SMALL, *options, "--results", results)
+    for options in (("--calibration", "50ms", "--knockouts", "1s"), BARE):
+        asked = ("--repeat", 2, *ONCE, *options, *TAG, "--results", results)
         run = story.document("run", "demo", "--data", data, *asked)
         assert (run["status"], len(run["job"]["repetitions"])) == ("ok", 2)
         assert {one["samples"] for one in run["job"]["repetitions"]} == {SAMPLES}
         runs.append(results / run["run_id"])
     turns = story.document(
-        *("ab", data, "--workload", "demo", "--set-b", "reader.concurrency=2", *SMALL[2:]),
-        *("--max-turns", 4, "--results", tmp_path / "turns"),
+        *("ab", data, "--workload", "demo", "--set-b", "reader.concurrency=2", *ONCE),
+        *("--max-turns", 4, *TAG, "--results", tmp_path / "turns"),
     )
     assert (turns["status"], len(turns["turns"])) == ("ok", 4)
-    story.text("record", "tests.networks:Tiny", *TINY[:6], "--to", tmp_path / "steps.json")
     trained = story.document(
-        *("train", "tests.networks:Tiny", "--data", data, "--batch-size", 4, "--repeat", 1),
-        *(*TINY[4:], "--no-knockouts", "--results", results),
+        *("train", *MODEL, "--data", data, "--batch-size", 4, "--repeat", 1, *BARE, *TAG),
+        *("--set", "max_steps=5", "--set", "loader.workers=1", "--set", "reader.crop=3072"),
+        *("--results", results),
     )
     assert (trained["status"], trained["job"]["repetitions"][0]["steps"]) == ("ok", 5)
+    swept = story.document(
+        *("sweep", "demo", "--to", f"{place}/swept", "--samples", SAMPLES, "--repeat", 2),
+        *("--sweep", "reader.concurrency=1,2", *ONCE, "--calibration", "0s"),
+        *("--results", tmp_path / "swept-results", *TAG),
+    )
+    assert [len(point["runs"]) for point in swept["points"]] == [2] * len(swept["points"])
+    first = story.document("check", data, "--budget", "10s", *ONCE, *TAG, "--results", results)
+    assert (first["status"], first["job"]["dataset"]["samples"]) == ("ok", SAMPLES)
+    saved = story.document(
+        *("checkpoint", "resnet50", "--to", f"{place}/saved", "--scale", "1/2048", "--repeat", 2),
+        *("--results", results, "--keep-data", *TAG),
+    )
+    assert (saved["status"], len(saved["job"]["saves"])) == ("ok", 2)
+    assert all(fitting_documents(tmp_path).values())
+    recorded = [*results.glob("*/run.json"), *(tmp_path / "turns").rglob("run.json")]
+    assert len(recorded) == 7
+    recorded += (tmp_path / "swept-results").rglob("run.json")
+    if not remote:
+        without_storage(story, runs, Path(swept["directory"]), results)
+
+    story.text("clean", data)
+    story.text("clean", f"{place}/saved")
+    assert left_at(place) == []
+    begin = ("demo", *(["--s3"] if remote else []), "--samples", SAMPLES, "--repeat", 1, *TAG)
+    story.text(*begin, "--calibration", "0s", "--results", tmp_path / "demo-results")
+    (demo,) = (tmp_path / "demo-results").glob("*/run.json")
+    tags = [json.loads(path.read_text())["tags"] for path in [*recorded, demo]]
+    assert tags == [{"box": "nfs-b", "site": "Basel"}] * (7 + 2 * len(swept["points"]) + 1)
+    if not remote:
+        assert story.told == set(VERBS)
+
+
+def without_storage(story: Story, runs: list[Path], sweep: Path, results: Path) -> None:
+    """What plans, or tells of records."""
+    assert story.document("list")
+    assert story.document("plan", "demo", "--accelerators", 2)
+    assert story.document("checkpoint", "plan", "llama3-8b", "--ranks", 8)
+    story.text("completion", "bash")
+    story.text("doctor", results)
+    assert story.document("size", "demo", "--accelerators", 8)
+    story.text("record", *MODEL, "--steps", 3, "--time", "0s", "--to", "steps.json")
     assert story.document("report", runs[0])["run_id"] == runs[0].name
     assert story.document("compare", *runs)
     assert story.document("cost", runs[0], "--host-price-per-hour", 1)
     assert story.document("history", "demo", "--results", results)
     assert story.document("whatif", runs[0], "--workers", 2)
-
-    swept = story.document(
-        *("sweep", "demo", "--to", f"{place}/swept", "--samples", SAMPLES),
-        *("--sweep", "reader.concurrency=1,2", *SMALL, "--calibration", "0s"),
-        *("--results", tmp_path / "swept-results"),
-    )
-    assert [len(point["runs"]) for point in swept["points"]] == [2] * len(swept["points"])
-    assert story.document("advise", swept["directory"])
-
-    first = story.document(
-        *("check", data, "--budget", "10s", "--set", "batch_size=4", "--set", "epochs=1"),
-        *("--set", "loader.workers=1", "--set", "reader.crop=null", "--results", results),
-    )
-    assert (first["status"], first["job"]["dataset"]["samples"]) == ("ok", SAMPLES)
-
-    saved = story.document(
-        *("checkpoint", "resnet50", "--to", f"{place}/saved", "--scale", "1/2048", "--repeat", 2),
-        *("--results", results, "--keep-data"),
-    )
-    assert (saved["status"], len(saved["job"]["saves"])) == ("ok", 2)
-    assert all(fitting_documents(tmp_path).values())
-
-    story.text("clean", data)
-    story.text("clean", f"{place}/saved")
-    assert left_at(place) == []
-
-    begin = ("demo", *(["--s3"] if remote else []), "--samples", SAMPLES, "--repeat", 1)
-    story.text(*begin, "--calibration", "0.1s", "--results", tmp_path / "demo-results")
-    assert len(list((tmp_path / "demo-results").glob("*/run.json"))) == 1
-    assert story.told == set(VERBS)
+    assert story.document("advise", sweep)
 
 
 def left_at(place: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +14,12 @@ import pytest
 from iobench.analyse.verdict.rebuild import rebuild
 from iobench.measure.timeline import read_events
 from iobench.schema.record import TrainingRecord, load_run
-from tests.processes import Command, Ended, in_process, wait_until
+from tests.hosts import ended, job
+from tests.processes import Command, in_process, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
+
+Start = Callable[..., list[Command]]
 
 
 @pytest.fixture
@@ -27,45 +29,15 @@ def data(make_dataset: Any) -> Path:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., list[Command]]:
+def start(tmp_path: Path) -> Start:
     """Start ``iobench run demo`` as so many hosts; ``of``: the words of single hosts."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    usual = "run demo --repeat 1 --calibration 0s --no-knockouts --quiet --set loader.workers=1 "
+    usual += "--set batch_size=4 --set accelerator.step_time=2ms --results"
 
-    def started(
-        hosts: int, *words: object, of: dict[int, list[object]] | None = None, count: int = 0
-    ) -> list[Command]:
-        usual = ["run", "demo", "--repeat", "1", "--calibration", "0s", "--no-knockouts"]
-        usual += ["--quiet", "--results", str(tmp_path / "r"), "--set", "loader.workers=1"]
-        usual += ["--set", "batch_size=4", "--set", "accelerator.step_time=2ms"]
-
-        def before(index: int) -> Callable[[], None]:
-            def set_variables() -> None:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                os.environ |= {
-                    "IOBENCH_HOST_INDEX": str(index),
-                    "IOBENCH_HOSTS": str(hosts),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                }
-
-            return set_variables
-
-        return [
-            Command(
-                (*usual, *words, *(of or {}).get(index, [])), tmp_path / f"h{index}", before(index)
-            )
-            for index in range(count or hosts)
-        ]
+    def started(hosts: int, *words: object, **others: Any) -> list[Command]:
+        return job(tmp_path, *usual.split(), tmp_path / "r", *words, hosts=hosts, **others)
 
     return started
-
-
-Start = Callable[..., list[Command]]
-
-
-def ended(commands: list[Command]) -> list[Ended]:
-    return [command.wait() for command in commands]
 
 
 def record_of(results: Path) -> tuple[TrainingRecord, Path]:
@@ -101,8 +73,9 @@ def test_two_hosts_with_unequal_ranks_are_one_run(data: Path, start: Start, tmp_
     # One clock: the planted offset is 0, and must lie within the error.
     assert abs(doc.job.hosts[1].offset_s or 0.0) <= doc.job.hosts[1].offset_error_s
     assert "hosts.same-machine" in {finding.rule for finding in doc.findings}
-    again = rebuild(doc, read_events(folder / "events.parquet")).job.repetitions[0]
-    assert again == repetition
+    again = rebuild(doc, read_events(folder / "events.parquet"))
+    assert again.job.repetitions[0] == repetition
+    assert again.changed == ()
     assert "host 1 (" in found[0].out
 
 
@@ -135,7 +108,8 @@ def test_whoever_is_killed_the_run_fails_by_name_and_nobody_is_left(
 def test_a_host_keeps_its_part_of_a_run_whose_controller_is_killed(
     data: Path, start: Start, tmp_path: Path
 ) -> None:
-    here, there = start(2, "--data", data, "--set", "epochs=100000")
+    words = ("--data", data, "--set", "epochs=100000", "--rules", "mlperf")
+    here, there = start(2, *words)
     wait_until(lambda: bool(there.children()), "no rank began")
     (rank,) = there.children()
     workers = Path(f"/proc/{rank}/task/{rank}/children")
@@ -149,7 +123,7 @@ def test_a_host_keeps_its_part_of_a_run_whose_controller_is_killed(
     assert "the part of host 1 (" in out
     doc = load_run(part)
     assert isinstance(doc, TrainingRecord)
-    assert doc.status == "failed"
+    assert (doc.status, doc.rules) == ("failed", "mlperf")
     (repetition,) = doc.job.repetitions
     assert not repetition.complete
     assert repetition.samples
@@ -190,7 +164,7 @@ def test_hosts_that_do_not_fit_are_refused_by_name_on_all(
 
 @pytest.mark.slow
 def test_a_meeting_that_nobody_joins_ends_in_one_line(data: Path, start: Start) -> None:
-    (alone,) = ended(start(3, "--data", data, "--join-within", "2s", count=1))
+    (alone,) = ended(start(3, "--data", data, "--join-within", "2s", begun=1))
     assert alone.code == 2
     assert "numbers 1, 2" in alone.err
 

@@ -78,7 +78,7 @@ def test_a_host_that_is_killed_during_a_save_leaves_no_checkpoint_that_looks_who
         doc = record_of(tmp_path)
         assert (doc.status, doc.job.saves) == ("failed", [])
         assert "host 1 (" in doc.error
-    cleaned = in_process("clean", to, "--yes")
+    cleaned = in_process("clean", to)
     assert (cleaned[0], list(to.rglob("*"))) == (0, [])
 
 

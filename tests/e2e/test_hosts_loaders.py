@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +48,11 @@ def record_of(tmp_path: Path) -> TrainingRecord:
     return doc
 
 
-WRITERS = ("stream", "dcp") if os.environ.get("IOBENCH_LOOPS") == "all" else ("stream",)
-"""test_hosts_checkpoint.py has the ranks of dcp, which meet over all hosts."""
-
-
-@pytest.mark.parametrize("writer", WRITERS)
-def test_checkpoints_between_the_steps_of_two_hosts(
-    data: Path, tmp_path: Path, writer: str
-) -> None:
+def test_checkpoints_between_the_steps_of_two_hosts(data: Path, tmp_path: Path) -> None:
+    """test_hosts_checkpoint.py has the ranks of dcp, which meet over all hosts."""
     to = tmp_path / "ckpt"
     saves = ("--checkpoint", "llama3-8b", "--checkpoint-scale", "1/8192", "--checkpoint-to", to)
-    every = ("--checkpoint-every", 5, "--checkpoint-writer", writer, "--no-knockouts")
+    every = ("--checkpoint-every", 5, "--no-knockouts")
     found = ended(start(tmp_path, data, *saves, *every, of=UNEQUAL))
     assert [each.code for each in found] == [0, 0], [each.err for each in found]
     doc = record_of(tmp_path)

@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,20 @@ import pytest
 
 from iobench.errors import InterruptedRun, StorageError, TargetLostError, UsageError
 from iobench.load.reader import BatchReader
-from iobench.runner import experiment, knockouts, repetition, turns
+from iobench.runner import experiment, repetition
 from iobench.runner.calibration.bench import Bench
 from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
-from iobench.runner.fit import Budget, Given
 from iobench.runner.knockouts import KnockOuts
 from iobench.runner.mixed import Mixed
 from iobench.runner.phase import PhaseInterrupted
 from iobench.runner.plan import make_plan
+from iobench.runner.timing import Budget, Given
 from iobench.schema.record import TrainingRecord, load_training
 from iobench.schema.verdict import KnockOut
 from iobench.schema.workload import load_workload
 from iobench.storage.local.storage import LocalStorage
+from tests.processes import document
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -100,6 +100,7 @@ class Counted:
 
 
 def test_each_stage_is_really_left_out(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a report computes the same gains from the events."""
     reads = Counted(monkeypatch, LocalStorage, "read_into")
     prepared = Counted(monkeypatch, BatchReader, "_prepare")
     doc, directory = measure(repetitions=2, knock_outs_s=60.0)
@@ -120,29 +121,22 @@ def test_each_stage_is_really_left_out(measure: Measure, monkeypatch: pytest.Mon
     assert of(doc)["fill"].gain is not None
     assert {stage for stage, each in of(doc).items() if each.not_measured} == {"sync", "saves"}
     assert doc.job.no_knock_outs == ""
-
-
-def test_a_report_computes_the_same_gains(measure: Measure, call: Any) -> None:
-    doc, directory = measure(repetitions=2, knock_outs_s=60.0)
-    code, out, _ = call("report", directory, "--format", "json")
-    assert code == 0
-    again = json.loads(out)["job"]["knock_outs"]
+    again = document(f"report {directory}")["job"]["knock_outs"]
     assert again == json.loads(doc.model_dump_json())["job"]["knock_outs"]
 
 
-def test_raw_bytes_have_nothing_to_prepare(measure: Measure) -> None:
-    doc, _ = measure("reader.decode=false", codec="none")
+@pytest.mark.slow
+def test_what_is_not_there_cannot_be_left_out(measure: Measure) -> None:
+    """Raw bytes have nothing to prepare."""
+    nothing = ("reader.decode=false", "accelerator.kind=null", "accelerator.step_time=null")
+    doc, _ = measure(*nothing, codec="none")
     assert of(doc)["prep"].not_measured
     assert of(doc)["prep"].rounds == []
-    assert of(doc)["storage"].gain is not None
-
-
-def test_a_null_accelerator_cannot_be_left_out(measure: Measure) -> None:
-    doc, _ = measure("accelerator.kind=null", "accelerator.step_time=null")
     assert of(doc)["accelerator"].not_measured
     assert of(doc)["storage"].gain is not None
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_too_small_leaves_all_out(measure: Measure) -> None:
     doc, directory = measure(knock_outs_s=1e-3)
     assert doc.job.no_knock_outs
@@ -152,21 +146,6 @@ def test_a_budget_that_is_too_small_leaves_all_out(measure: Measure) -> None:
     assert set(pq.read_table(directory / "events.parquet")["phase"].to_pylist()) == {"measure"}
 
 
-def test_no_round_begins_that_the_budget_has_no_time_for(
-    measure: Measure, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = turns.plan_turns
-
-    def short(*given: Any, **more: Any) -> Any:
-        return replace(plan(*given, **more), limit_s=1e-3)
-
-    monkeypatch.setattr(knockouts, "plan_turns", short)
-    doc, _ = measure(repetitions=3, knock_outs_s=60.0)
-    rounds = {stage: len(each.rounds) for stage, each in of(doc).items()}
-    assert rounds["storage"] == rounds["prep"] == rounds["accelerator"] == 1
-    assert rounds["fill"] == 3
-
-
 def test_knock_outs_can_be_switched_off(measure: Measure) -> None:
     doc, directory = measure(knock_outs=False)
     assert doc.job.knock_outs == []
@@ -174,7 +153,10 @@ def test_knock_outs_can_be_switched_off(measure: Measure) -> None:
     assert set(pq.read_table(directory / "events.parquet")["phase"].to_pylist()) == {"measure"}
 
 
-@pytest.mark.parametrize("error", [StorageError("planted"), UsageError("planted")])
+@pytest.mark.parametrize(
+    "error",
+    [StorageError("planted"), pytest.param(UsageError("planted"), marks=pytest.mark.slow)],
+)
 def test_a_knock_out_that_fails_does_not_end_the_run(
     measure: Measure, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -229,6 +211,7 @@ def test_an_interrupted_round_does_not_count(
     assert gain.n == 1
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_part_of_the_dataset_is_read_repeatedly(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +248,7 @@ def test_checkpoints_are_left_out_and_those_of_other_knock_outs_are_not_recorded
     assert code_doc.job.quiet.steps == 20
 
 
+@pytest.mark.slow
 def test_a_library_cannot_be_run_without_its_prep(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +260,7 @@ def test_a_library_cannot_be_run_without_its_prep(
     assert rows_of(directory, "without-storage")["samples"].sum() > 0
 
 
+@pytest.mark.slow
 def test_without_a_barrier_no_rank_waits(measure: Measure) -> None:
     doc, directory = measure(accelerators=2)
     assert of(doc)["sync"].gain is not None
@@ -292,28 +277,11 @@ def fitted(seconds: float, *given: Given) -> Budget:
     return Budget(seconds=seconds, ends_s=time.monotonic() + seconds, given=frozenset(given))
 
 
-def test_a_run_is_fitted_to_a_budget(measure: Measure) -> None:
-    """Its steps are fewer than those of the workload, and its pilot leaves no events."""
-    doc, directory = measure(
-        "epochs=100000",
-        "accelerator.step_time=20ms",
-        repetitions=6,
-        budget=fitted(5.0, "calibration"),
-        began_s=time.monotonic(),
-    )
-    assert doc.job.workload.max_steps
-    assert all(each.steps == doc.job.workload.max_steps for each in doc.job.repetitions)
-    assert len(doc.job.repetitions) == 3
-    assert list(doc.timings)[:2] == ["start", "pilot"]
-    assert not len(rows_of(directory, "pilot")["step"])
-    storage = of(doc)["storage"]  # on a machine that is busy, no time may be left
-    assert bool(storage.rounds) != ("is too short for it" in storage.not_measured)
-
-
+@pytest.mark.slow
 def test_what_is_left_of_a_budget_ends_the_repetitions(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fewest that give an interval are made, and no round of knock-outs is repeated."""
+    """Those that were given are made, whatever they take; no round of knock-outs is repeated."""
     made: list[int] = []
 
     def left_s(budget: Budget) -> float:
@@ -326,7 +294,7 @@ def test_what_is_left_of_a_budget_ends_the_repetitions(
     monkeypatch.setattr(Budget, "left_s", property(left_s))
     monkeypatch.setattr(experiment, "measure", counted)
     doc, _ = measure(repetitions=6, budget=fitted(60.0, "calibration"))
-    assert len(doc.job.repetitions) == 3
+    assert len(doc.job.repetitions) == 1
     assert "--budget" in doc.job.no_knock_outs
     made.clear()
     doc, _ = measure(repetitions=4, budget=fitted(60.0, "calibration", "repetitions"))

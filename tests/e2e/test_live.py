@@ -59,7 +59,7 @@ def test_the_lines_are_drawn_in_place_and_removed(columns: int) -> None:
     script = f"""
 for number in range(20): print("line", number)
 phase({title!r})
-step(3)
+step(1)
 terminal.warn("something happened")
 step(1)
 terminal.note("a note")
@@ -82,10 +82,11 @@ print("after")
     assert terminal.screen.cursor.x == 0
 
 
+@pytest.mark.slow
 def test_the_lines_tell_how_the_run_goes() -> None:
     terminal = shown("phase('measuring'); step(60)")
     seen = terminal.until(lambda text: "slowest" in text and "█" in text and "left" in text)
-    for part in ("measuring", "about 8 min", "MiB/s", "% busy", "slowest rank 1: 1.20 x"):
+    for part in ("measuring", "about 8 min", "MB/s", "% busy", "slowest rank 1: 1.20 x"):
         assert part in seen
     assert terminal.screen.cursor.x == 0
     assert terminal.screen.display[terminal.screen.cursor.y].strip() == ""
@@ -95,8 +96,11 @@ def test_the_lines_tell_how_the_run_goes() -> None:
 
 @pytest.mark.parametrize(
     ("words", "environment"),
-    [((), {"TERM": "dumb"}), ((), {"TERM": ""}), (("--quiet",), {})],
-    ids=["dumb", "no TERM", "quiet"],
+    [
+        pytest.param((), {"TERM": "dumb"}, id="dumb"),
+        pytest.param((), {"TERM": ""}, id="no TERM", marks=pytest.mark.slow),
+        pytest.param(("--quiet",), {}, id="quiet", marks=pytest.mark.slow),
+    ],
 )
 def test_where_nothing_is_drawn(words: tuple[str, ...], environment: dict[str, str]) -> None:
     terminal = shown("phase('measuring'); step(1); live.close()", *words, **environment)
@@ -104,6 +108,7 @@ def test_where_nothing_is_drawn(words: tuple[str, ...], environment: dict[str, s
     assert terminal.data == b"before\r\n"
 
 
+@pytest.mark.slow
 def test_ascii_where_the_encoding_has_no_blocks() -> None:
     terminal = shown("phase('measuring'); step(60)", PYTHONIOENCODING="latin-1", NO_COLOR="1")
     seen = terminal.until(lambda text: "#" in text)
@@ -114,6 +119,7 @@ def test_ascii_where_the_encoding_has_no_blocks() -> None:
     terminal.end()
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_made_narrow() -> None:
     terminal = shown("phase('measuring ' + 'x' * 200); step(60)")
     terminal.until(lambda text: "busy" in text)
@@ -127,6 +133,7 @@ def test_a_terminal_that_is_made_narrow() -> None:
     terminal.end()
 
 
+@pytest.mark.slow
 def test_text_of_others_stays_text() -> None:
     script = "phase('of \\x1b]0;title\\x07 \\x1b[2J \\u202e'); live.detail('\\x1b[H'); step(60)"
     terminal = shown(script)

@@ -7,17 +7,19 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import iobench
 from iobench.cli.main import main
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
 from iobench.runner import user_loader
-from iobench.schema.record import TrainingRecord
+from iobench.schema.record import Finding, TrainingRecord, load_training
+from tests import planted_loaders
 from tests.processes import wait_until
 from tests.servers.process import missing
 
@@ -82,24 +84,76 @@ def test_ranks_that_share_and_arguments(run: Run) -> None:
     assert user["arguments"] == {"divide": "True", "workers": "0"}
 
 
+REPEATS = [
+    ({}, {"user.workers_overlap"}),
+    ({"noise": True}, {"user.samples_repeat"}),  # the samples differ, but there are too many
+    ({"turned": True}, {"user.workers_overlap", "user.samples_repeat"}),
+    ({"share": True}, set()),
+    ({"workers": 1}, set()),
+    ({"workers": 0}, set()),
+]
+"""What a loader is told, and the finding that it gets: one of these."""
+
+
+def repeats(findings: Sequence[Finding]) -> set[str]:
+    return {each.rule for each in findings} & {"user.workers_overlap", "user.samples_repeat"}
+
+
+@pytest.mark.parametrize(("told", "rules"), [*REPEATS[:2], REPEATS[3]])
+def test_workers_that_deliver_the_same_samples(
+    told: dict[str, object], rules: set[str], run: Run
+) -> None:
+    given = [word for key, value in told.items() for word in ("--loader-args", f"{key}={value}")]
+    code, out, err = run("shared", *BARE, *given, "--json", "--set", "accelerator.step_time=1ms")
+    assert code == 0, err
+    doc = TrainingRecord.model_validate_json(out)
+    found = repeats(doc.findings)
+    assert len(found) == bool(rules)
+    assert found <= rules
+    assert doc.job.verdict is not None
+    advice = [each.id for each in doc.job.verdict.advice]
+    assert not (rules and "none" in advice)  # "no change is needed"
+
+
+@pytest.mark.parametrize(
+    ("known", "told", "rules"),
+    [
+        *(("manifest", *each) for each in REPEATS),
+        ("folder", *REPEATS[1]),
+        ("nowhere", *REPEATS[0]),
+        ("nowhere", *REPEATS[1]),
+    ],
+)
+def test_watched_workers_that_deliver_the_same_samples(
+    told: dict[str, bool], rules: set[str], known: str, data: Path, tmp_path: Path
+) -> None:
+    place: Path | None = {"manifest": data, "folder": data / "data", "nowhere": None}[known]
+    loader = planted_loaders.shared(str(data), **told)  # type: ignore[arg-type]
+    with (watch := iobench.watch(loader, results=tmp_path, data=place)) as batches:
+        for _ in range(2):
+            for _ in batches:
+                pass
+    assert watch.directory is not None
+    doc = load_training(watch.directory)
+    found = repeats(doc.findings)
+    if known == "nowhere":
+        rules = rules - {"user.samples_repeat"}  # how many samples there are is not known
+    assert len(found) == bool(rules) or "turned" in told
+    assert found <= rules
+    assert doc.job.verdict is not None
+    advice = [each.id for each in doc.job.verdict.advice]
+    assert not (found and "none" in advice)
+
+
 @pytest.mark.parametrize(
     ("loader", "flags", "code"),
     [
         ("raises", (), 2),
-        ("exits", (), 2),
         ("exits_in_a_batch", (), 1),
-        ("nothing", (), 2),
         ("ends_at_once", (), 2),
-        ("ragged", (), 2),
         ("endless", (), 2),
         ("fails_later", (), 1),
         ("of_dicts", ("--set", "epochs=2"), 2),
-        ("of_files", ("--loader-args", "typo"), 2),
-        ("of_files", ("--loader-args", "unknown=1"), 2),
-        ("of_files", ("--find-max",), 2),
-        ("of_files", ("--confirm",), 2),
-        ("of_files", ("--headspace", "--checkpoint", "resnet50", "--checkpoint-to", "/x"), 2),
-        ("of_files", ("--headspace", "--fail-on", "samples_per_s<1"), 2),
         ("endless", ("--set", "max_steps=3"), 0),
         ("ragged", ("--set", "batch_size=8", "--set", "epochs=1"), 0),
     ],
@@ -137,15 +191,6 @@ def test_a_loader_that_never_delivers_is_ended(run: Run, monkeypatch: pytest.Mon
     monkeypatch.setattr(user_loader, "MAX_TRY_S", 1.0)
     code, _, err = run("never_returns", *BARE)
     assert (code, len(err.splitlines())) == (2, 1)
-
-
-def test_flags_without_a_loader_are_refused(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "demo", "--data", str(data), "--headspace"]) == 2
-    assert len(capfd.readouterr().err.splitlines()) == 1
-    assert (
-        main(["run", "demo", "--data", f"throttled+{data}?bandwidth=1GB", "--loader", "a:b"]) == 2
-    )
-    assert "has no effect" in capfd.readouterr().err
 
 
 def test_files_outside_the_dataset_are_found(run: Run, tmp_path: Path) -> None:

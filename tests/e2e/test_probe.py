@@ -1,4 +1,4 @@
-"""``iobench probe`` as a user calls it: any place with data, every format, bad input."""
+"""``iobench probe`` as a user calls it: any place with data, every format, failures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("form", ["files", "tar"])
+@pytest.mark.parametrize("form", ["files", pytest.param("tar", marks=pytest.mark.slow)])
 def test_a_dataset_is_read_as_its_samples_lie(
     call: Call, make_dataset: MakeDataset, form: str
 ) -> None:
@@ -65,6 +65,7 @@ def test_a_dataset_is_read_as_its_samples_lie(
     assert contents(folder) == before
 
 
+@pytest.mark.slow
 def test_files_of_a_directory_are_read_in_requests_of_each_size(call: Call, tmp_path: Path) -> None:
     data = files(tmp_path / "data", 4, 4 << 20)
     files(tmp_path / "data", 0, 0)
@@ -86,13 +87,15 @@ def test_files_of_a_directory_are_read_in_requests_of_each_size(call: Call, tmp_
     assert contents(data) == before
 
 
+@pytest.mark.slow
 def test_every_format_shows_every_point(call: Call, tmp_path: Path) -> None:
     url = f"throttled+{files(tmp_path / 'data', 4, 1 << 20)}?latency=1ms"
-    quick = ("--max-in-flight", 2, "--time", "1s", "--quiet")
     shown = {}
     for kind in ("text", "csv", "markdown"):
-        code, shown[kind], _ = call("probe", url, *quick, "--format", kind)
+        code, shown[kind], err = call("probe", url, *QUICK[:-1], "--format", kind)
         assert code == 0
+        assert "2 curves " in err  # the second one tells operations from bytes
+        assert err.count("\n") == 1
     rows = list(csv.DictReader(io.StringIO(shown["csv"])))
     own = [row["in_flight"] for row in rows if row["request_bytes"] == "131072"]
     assert own == ["1", "2"][: len(own)] != []
@@ -102,22 +105,11 @@ def test_every_format_shows_every_point(call: Call, tmp_path: Path) -> None:
     assert "128 KiB" in shown["markdown"]
 
 
-def test_it_says_before_how_long_it_takes(call: Call, tmp_path: Path) -> None:
-    url = f"throttled+{files(tmp_path / 'data', 2, 1 << 20)}?latency=1ms"
-    code, _, err = call("probe", url, "--max-in-flight", 1, "--time", "2s")
-    assert code == 0
-    assert err.count("\n") == 1
-    assert "2 curves " in err  # the second one tells operations from bytes
-
-
-def test_a_failing_storage_is_one_line(call: Call, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_failure_of_one_curve_leaves_the_others(call: Call, tmp_path: Path) -> None:
     url = f"faulty+{files(tmp_path / 'data', 2, 1 << 20)}?fail_at=1"
     code, out, err = call("probe", url, *QUICK)
     assert (code, out, err.count("\n")) == (1, "", 1)
-
-
-def test_a_failure_of_one_curve_leaves_the_others(call: Call, tmp_path: Path) -> None:
-    url = f"faulty+{files(tmp_path / 'data', 2, 1 << 20)}?fail_at=1"
     found = document(call, url, "--request", "4KiB,8KiB")
     first, second = found["curves"]
     assert (first["points"], bool(first["not_measured"])) == ([], True)
@@ -125,50 +117,7 @@ def test_a_failure_of_one_curve_leaves_the_others(call: Call, tmp_path: Path) ->
     assert "simulated" in first["not_measured"]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("{}/nowhere",), "nowhere"),
-        (("{}/data/0.bin",), "not a directory"),
-        (("{}/empty",), "iobench generate"),
-        (("{}/data", "--request", "128MiB"), "--request"),
-        (("{}/data", "--request", "2MiB"), "2.00 MiB"),
-        (("{}/data", "--request", "1"), "--request"),
-        (("{}/data", "--request", "4KiB,4KiB"), "--request"),
-        (("{}/data", "--request", "4KiB,many"), "many"),
-        (("{}/data", "--request", ""), "size"),
-        (("{}/data", "--max-in-flight", "0"), "--max-in-flight"),
-        (("{}/data", "--max-in-flight", "1000"), "--max-in-flight"),
-        (("{}/data", "--time", "10ms"), "--time"),
-        (("{}/data", "--time", "2h"), "--time"),
-        (("{}/data", "--origin", "elsewhere"), "--origin"),
-        (("s3://bucket/data?client=none",), "client"),
-    ],
-)
-def test_bad_input_is_one_line(
-    call: Call, tmp_path: Path, words: tuple[str, ...], says: str
-) -> None:
-    files(tmp_path / "data", 2, 1 << 20)
-    (tmp_path / "empty").mkdir()
-    code, out, err = call("probe", *(word.format(tmp_path) for word in words))
-    assert (code, out) == (2, ""), err
-    assert err.count("\n") == 1
-    assert says in err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "empty"]
-
-
-def test_half_a_dataset_is_refused(call: Call, make_dataset: MakeDataset, tmp_path: Path) -> None:
-    import shutil
-
-    _, folder = make_dataset(format="tar")
-    half = tmp_path / "half"
-    shutil.copytree(folder, half)
-    (half / "manifest.json").unlink()
-    code, out, err = call("probe", half, *QUICK)
-    assert (code, out) == (1, "")
-    assert "half generated" in err
-
-
+@pytest.mark.slow
 def test_objects_on_s3(
     call: Call,
     rclone_s3: S3Server,

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from iobench.cli.main import build_parser, main
-from iobench.cli.verbs import VERBS
+from iobench.cli.main import main
+from tests.processes import printed
 from tests.servers.s3 import KEY, SECRET, S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
@@ -23,16 +21,8 @@ pytestmark = pytest.mark.usefixtures("s3_environment")
 
 
 QUICK = (
-    "--no-knockouts",
-    "--repeat",
-    "1",
-    "--calibration",
-    "0.1",
-    "--set",
-    "epochs=1",
-    "--set",
-    "loader.workers=1",
-    "--json",
+    *("--no-knockouts", "--repeat", "1", "--calibration", "0.1"),
+    *("--set", "epochs=1", "--set", "loader.workers=1", "--json"),
 )
 
 
@@ -54,78 +44,30 @@ def iobench(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 # The examples of the helps that name s3://
 
 
-def _examples() -> Iterator[list[str]]:
-    parser = build_parser()
-    actions: Any = parser._subparsers
-    for verb in VERBS:
-        help_text = actions._group_actions[0].choices[verb].format_help()
-        for line in re.findall(r"^  (iobench .*)$", help_text, flags=re.M):
-            words = shlex.split(line)[1:]
-            if words[0] in ("check", "advise"):
-                continue  # one takes its whole budget, the other needs a run: both have tests
-            if any("s3://" in word for word in words):
-                yield words
+SMALL = {
+    "generate": "--samples 20",
+    "checkpoint": "--scale 1/100000 --repeat 1",
+    "probe": "--max-in-flight 1 --time 2s",
+}
+"""What is added to the examples of a verb, to make them small."""
+
+ORDER = ("generate", "probe", "scan", "checkpoint", "verify", "clean")
 
 
+@pytest.mark.slow
 def test_the_examples_on_s3(
-    rclone_s3: S3Server,
-    iobench: Callable[..., str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    rclone_s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Those of check and advise take a whole budget, and both have tests of their own."""
     rclone_s3.client().create_bucket(Bucket="bucket")
     monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_s3.endpoint)
     monkeypatch.chdir(tmp_path)
-    examples = sorted(
-        _examples(),
-        key=lambda words: (
-            "generate",
-            "probe",
-            "scan",
-            "checkpoint",
-            "run",
-            "verify",
-            "clean",
-        ).index(words[0]),
-    )
-    assert {words[0] for words in examples} >= {"generate", "clean", "checkpoint"}
-    for words in examples:
-        small = list(words)
-        if words[0] == "generate":
-            small += ["--samples", "20", "--quiet"]
-        if words[0] == "checkpoint":
-            small += [
-                "--scale",
-                "1/100000",
-                "--repeat",
-                "1",
-                "--results",
-                str(tmp_path / "results"),
-            ]
-        if words[0] in ("scan", "probe"):
-            small += ["--quiet"]
-        if words[0] == "probe":
-            small += ["--max-in-flight", "2", "--time", "2s"]
-        if words[0] in ("clean", "scan") and not _there(rclone_s3, words[1]):
-            main(
-                [
-                    "generate",
-                    "resnet50",
-                    "--to",
-                    words[1],
-                    "--samples",
-                    "10",
-                    "--quiet",
-                    "--set",
-                    "samples_per_shard=5",
-                ]
-            )
-        assert main(small) == 0, small
-
-
-def _there(server: S3Server, url: str) -> bool:
-    prefix = url.removeprefix("s3://bucket/")
-    return bool(server.client().list_objects_v2(Bucket="bucket", Prefix=prefix).get("KeyCount"))
+    printed("generate demo --to s3://bucket/shards --samples 10 --set samples_per_shard=5")
+    text = "\n".join(printed(f"{verb} --help") for verb in ORDER)
+    examples = re.findall(r"^  iobench (.* s3://.*)$", text, flags=re.M)
+    assert {example.split()[0] for example in examples} == set(ORDER)
+    for example in examples:
+        printed(example, *SMALL.get(example.split()[0], "").split())
 
 
 # Secrets
@@ -145,41 +87,21 @@ def test_a_secret_is_found_nowhere(
     neither shows them.
     """
     where = rclone_s3.url(f"{tmp_path.name}/secret")
-    words = (
-        "generate",
-        "cosmoflow",
-        "--to",
-        where,
-        "--samples",
-        "8",
-        *settings("sample_size.mean=20kB", "sample_size.stdev=1kB"),
-    )
-    assert main(list(words)) == 0
-    results = ("--results", str(tmp_path / "results"))
-    run = ("run", "cosmoflow-h100", "--data", where, *results, *QUICK, *settings("batch_size=2"))
-    checkpoint = (
-        "checkpoint",
-        "resnet50",
-        "--to",
-        rclone_s3.url(f"{tmp_path.name}/ckpt"),
-        "--scale",
-        "1/16",
-        "--repeat",
-        "1",
-        *results,
-    )
-    assert main(list(run)) in (0, 3)
-    assert main(list(checkpoint)) == 0
+    size = settings("sample_size.mean=20kB", "sample_size.stdev=1kB")
+    assert main(["generate", "cosmoflow", "--to", where, "--samples", "8", *size]) == 0
+    results = ["--results", str(tmp_path / "results")]
+    run = ["run", "cosmoflow-h100", "--data", where, *results, *QUICK, *settings("batch_size=2")]
+    checkpoint = ["checkpoint", "resnet50", "--to", rclone_s3.url(f"{tmp_path.name}/ckpt")]
+    checkpoint += ["--scale", "1/2048", "--repeat", "1", *results]
+    assert main(run) in (0, 3)
+    assert main(checkpoint) == 0
     monkeypatch.setenv("AWS_SESSION_TOKEN", CANARY)
     _tried([*run, "--debug"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
     for client in ("obstore", "s3fs", "boto3"):
         _tried([*run, *settings(f"storage.client={client}"), "--debug"])
     _tried([*checkpoint, "--debug"])
-    (tmp_path / "results" / "reported").mkdir()
-    for found in [
-        path for path in (tmp_path / "results").iterdir() if (path / "run.json").exists()
-    ]:
+    for found in (tmp_path / "results").glob("*/run.json"):
         for form in ("text", "json", "csv", "markdown"):
             main(["report", str(found), "--format", form])
     shown = capfd.readouterr()

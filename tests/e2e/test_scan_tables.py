@@ -5,10 +5,8 @@ library reads, bit for bit.
 from __future__ import annotations
 
 import io
-import json
 import pickle
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from iobench import make_loader
 from iobench.dataset import load_manifest
 from iobench.errors import DatasetError, UsageError
-from iobench.load import make_reader
 from iobench.scan import ScanReport, save, scan
-from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
-from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
-from tests.processes import completed
+from tests.looking import contents
 
-from .test_scan import QUICK, ok, photo, state
+from .test_scan import photo
 
 RANDOM = np.random.default_rng(5)
 
@@ -47,15 +43,7 @@ def delivered(
     """
     folder = save(report, tmp_path / "saved.yaml")
     manifest = load_manifest(folder)
-    reading = ReaderSpec(decode=decode, direct=False)
-    reader = make_reader(manifest, LocalStorage(root), reading)
-    out = memoryview(bytearray(int(reader.room().sum()) + 4096))
-    done = reader.read(np.arange(manifest.sample_count), out)
-    reader.close()
-    found = [
-        bytes(out[start : start + length])
-        for start, length in zip(done.offsets.tolist(), done.lengths.tolist(), strict=True)
-    ]
+    found = contents(LocalStorage(root), manifest, decode=decode)
     loader = make_loader(
         folder,
         origin=str(root),
@@ -127,27 +115,21 @@ class TestParquet:
             < sum(file.stat().st_size for file in root.iterdir()) // 2
         )
         assert delivered(root, report, tmp_path, decode=False) == list(self.PHOTOS)
-
-    def test_pixels(self, tmp_path: Path) -> None:
-        from PIL import Image
-
-        self.images(root := tmp_path / "d")
         shapes = [image.size for image in map(Image.open, map(io.BytesIO, self.PHOTOS))]
-        assert [len(pixels) for pixels in delivered(root, scanned(root), tmp_path)] == [
-            3 * w * h for w, h in shapes
-        ]
+        pixels = delivered(root, report, tmp_path / "decoded")
+        assert [len(each) for each in pixels] == [3 * w * h for w, h in shapes]
 
-    @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+    @pytest.mark.parametrize("compression", ["none", "gzip", "brotli"])
     def test_text_with_nulls(self, tmp_path: Path, compression: str) -> None:
-        values = [None if number % 7 == 3 else "grün " * (number % 50) for number in range(400)]
-        table = pa.table({"n": range(400), "text": values, "more": ["x" * 300] * 400})
-        write_parquet(tmp_path / "d/a.parq", table, row_group_size=90, compression=compression)
+        values = [None if number % 7 == 3 else "grün " * (number % 50) for number in range(120)]
+        table = pa.table({"n": range(120), "text": values, "more": ["x" * 300] * 120})
+        write_parquet(tmp_path / "d/a.parq", table, row_group_size=27, compression=compression)
         report = scanned(tmp_path / "d")
         expected = [(value or "").encode() for value in values]
         assert report.manifest.spec.codec == {"snappy": "lz4", "brotli": "lz4"}.get(
             compression, compression
         )
-        blocks = [sum(map(len, expected[start : start + 90])) for start in range(0, 360, 90)]
+        blocks = [sum(map(len, expected[start : start + 27])) for start in range(0, 108, 27)]
         assert report.manifest.spec.block_size == int(np.median(blocks))
         empty = sum(not value for value in values)
         assert any(note.startswith(f"{empty} samples ") for note in report.notes)
@@ -168,36 +150,6 @@ class TestParquet:
         assert not report.notes[1:]  # of snappy alone
         assert report.manifest.spec.block_size == 128 * 3000
         assert delivered(tmp_path / "d", report, tmp_path) == values
-
-    def test_fixed_lengths_with_nulls_are_read(self, tmp_path: Path) -> None:
-        values = [None if number % 3 else bytes([number]) * 16 for number in range(60)]
-        write_parquet(
-            tmp_path / "d/a.parquet",
-            pa.table({"x": pa.array(values, pa.binary(16))}),
-            row_group_size=25,
-        )
-        assert delivered(tmp_path / "d", scanned(tmp_path / "d"), tmp_path) == [
-            value or b"" for value in values
-        ]
-
-    def test_numbers_alone_are_row_groups(self, tmp_path: Path) -> None:
-        table = pa.table({"a": RANDOM.random(50_000), "tokens": [list(range(5))] * 50_000})
-        write_parquet(tmp_path / "d/a.parquet", table, row_group_size=12_000)
-        report = scanned(tmp_path / "d")
-        assert report.bytes_read <= 64 << 10
-        assert any("5 row groups " in note for note in report.notes)
-        metadata, whole = (
-            pq.read_metadata(tmp_path / "d/a.parquet"),
-            (tmp_path / "d/a.parquet").read_bytes(),
-        )
-        expected = []
-        for number in range(5):
-            chunks = [metadata.row_group(number).column(column) for column in range(2)]
-            start = min(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)
-            expected.append(
-                whole[start : start + sum(chunk.total_compressed_size for chunk in chunks)]
-            )
-        assert delivered(tmp_path / "d", report, tmp_path) == expected
 
     def test_groups_and_files_without_rows(self, tmp_path: Path) -> None:
         (tmp_path / "d").mkdir()
@@ -220,78 +172,6 @@ class TestParquet:
         assert pq.read_metadata(tmp_path / "d/a.parquet").serialized_size > 64 << 10
         expected = pq.read_table(tmp_path / "d/a.parquet", columns=["x"])["x"].to_pylist()
         assert delivered(tmp_path / "d", scanned(tmp_path / "d"), tmp_path) == expected
-
-    def test_only_nulls_is_no_data(self, tmp_path: Path) -> None:
-        write_parquet(tmp_path / "d/a.parquet", pa.table({"x": pa.array([None] * 5, pa.binary())}))
-        with pytest.raises(DatasetError, match="1 shard"):
-            scanned(tmp_path / "d")
-
-    def test_damage_is_one_line(self, tmp_path: Path) -> None:
-        self.images(root := tmp_path / "d")
-        victim = root / "train-00001-of-00002.parquet"
-        good = victim.read_bytes()
-        length = int.from_bytes(good[-8:-4], "little")
-        bad = {
-            "no PAR1": good[: len(good) // 2],
-            "encrypted": good[:-4] + b"PARE",
-            "claims 4294967295 bytes": good[:-8] + b"\xff" * 4 + b"PAR1",
-            "footer is damaged": good[: -length - 8] + b"\x15" * length + good[-8:],
-            "would lie|would end|is damaged": good[100_000:],  # whose footer points behind its end
-            "is damaged": good[:4] + bytes(len(good) - length - 12) + good[-length - 8 :],
-            "Parquet": b"PAR1",
-        }
-        for why, data in bad.items():
-            victim.write_bytes(data)
-            with pytest.raises(DatasetError, match=why) as caught:
-                scanned(root)
-            assert victim.name in str(caught.value)
-            assert "\n" not in str(caught.value)
-
-    def test_fewer_rows_than_the_footer_tells_of(self, tmp_path: Path) -> None:
-        """Rows of a fixed length are believed by the footer alone, until they are read."""
-        schema = pa.schema([pa.field("x", pa.binary(16), nullable=False)])
-        write_parquet(
-            path := tmp_path / "d/a.parquet",
-            pa.table({"x": [bytes([n]) * 16 for n in range(50)]}, schema),
-            compression="none",
-        )
-        good = path.read_bytes()
-        refused = 0
-        for position in range(
-            good.rindex(b"PAR1") - 4 - int.from_bytes(good[-8:-4], "little"), len(good) - 8
-        ):
-            bad = bytearray(good)
-            bad[position] ^= 0x02
-            path.write_bytes(bad)
-            try:
-                scan(LocalStorage(tmp_path / "d"), checksums=True, workers=0)
-            except DatasetError as error:
-                refused += 1
-                assert "\n" not in str(error)  # noqa: PT017
-        assert refused
-
-    def test_no_byte_of_a_footer_ends_the_process(self, tmp_path: Path) -> None:
-        """pyarrow itself does so where a chunk's description doesn't add up."""
-        write_parquet(
-            tmp_path / "a.parquet",
-            pa.table({"n": range(6), "x": [b"abc"] * 6}),
-            row_group_size=3,
-            store_schema=False,
-        )
-        data = bytearray((tmp_path / "a.parquet").read_bytes())
-        storage = MemoryStorage(objects={"a.parquet": memoryview(data)})
-        refused = 0
-        for position in range(len(data) - 8 - int.from_bytes(data[-8:-4], "little"), len(data)):
-            right = data[position]
-            for wrong in (0xFF, right ^ 1, right ^ 0x10):
-                data[position] = wrong
-                try:
-                    scan(storage, workers=0)
-                except DatasetError as error:
-                    assert "\n" not in str(error)  # noqa: PT017
-                    refused += 1
-            data[position] = right
-        assert refused > 100
 
 
 def write_hdf5(path: Path, fill: Any) -> None:
@@ -397,23 +277,6 @@ class TestHdf5:
         assert report.manifest.spec.codec == "none"
         assert delivered(tmp_path / "d", report, tmp_path) == expected
 
-    def test_where_only_some_are_deflated_all_are_as_stored(self, tmp_path: Path) -> None:
-        write_hdf5(
-            tmp_path / "d/a.h5",
-            lambda file: file.create_dataset(
-                "x", data=self.CUBES, chunks=(1, 30, 40), compression="gzip"
-            ),
-        )
-        write_hdf5(tmp_path / "d/b.h5", lambda file: file.create_dataset("x", data=self.CUBES))
-        report = scanned(tmp_path / "d")
-        assert any(note.startswith("12 samples ") for note in report.notes)
-        with h5py.File(tmp_path / "d/a.h5") as file:
-            stored = [file["x"].id.read_direct_chunk((number, 0, 0))[1] for number in range(12)]
-        assert delivered(tmp_path / "d", report, tmp_path) == [
-            *stored,
-            *(cube.tobytes() for cube in self.CUBES),
-        ]
-
     @pytest.mark.parametrize(
         "options", [{}, {"chunks": (7,)}, {"chunks": (7,), "compression": "gzip"}]
     )
@@ -460,14 +323,6 @@ class TestHdf5:
         ):
             scanned(tmp_path / "d")
 
-    def test_a_user_block_before_it(self, tmp_path: Path) -> None:
-        (tmp_path / "d").mkdir()
-        with h5py.File(tmp_path / "d/a.h5", "w", userblock_size=1024) as file:
-            file["a"] = self.CUBES
-            file.create_dataset("b", data=self.CUBES, chunks=(3, 30, 40))
-        expected = [cube.tobytes() for cube in self.CUBES]
-        assert delivered(tmp_path / "d", scanned(tmp_path / "d"), tmp_path) == expected * 2
-
     def test_only_metadata_is_read(self, tmp_path: Path) -> None:
         def fill(file: Any) -> None:
             for number in range(20):
@@ -481,94 +336,22 @@ class TestHdf5:
         assert report.manifest.spec.content == "raw"  # some are photographs, others are not
 
     def test_what_is_left_out_is_told(self, tmp_path: Path) -> None:
-        secret = tmp_path / "secret"
-        secret.write_bytes(b"secret" * 100)
-        write_hdf5(
-            tmp_path / "other.h5",
-            lambda file: file.create_dataset("x", data=np.zeros(600, np.uint8)),
-        )
+        """test_hdf5.py has the links that are not followed."""
 
         def fill(file: Any) -> None:
-            file["link"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/x")
-            file["soft"] = h5py.SoftLink("/plain")
-            file.create_dataset("external", (600,), np.uint8, external=[(str(secret), 0, 600)])
-            layout = h5py.VirtualLayout((600,), np.uint8)
-            layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", (600,))
-            file.create_virtual_dataset("virtual", layout)
             file["plain"] = np.frombuffer(b"mine", np.uint8)
+            file.create_dataset("external", (4,), np.uint8, external=[("/etc/passwd", 0, 4)])
             file.create_dataset("references", (3,), h5py.ref_dtype)
-            file["loop"] = file["/"]
-            file["null"] = h5py.Empty("f4")
-            file.create_dataset("no rows", (0, 5), np.uint8)
             compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             compact.set_layout(h5py.h5d.COMPACT)
-            h5py.h5d.create(
-                file.id, b"compact", h5py.h5t.NATIVE_INT64, h5py.h5s.create_simple((5,)), compact
-            )
+            space = h5py.h5s.create_simple((5,))
+            h5py.h5d.create(file.id, b"compact", h5py.h5t.NATIVE_INT64, space, compact)
 
         write_hdf5(tmp_path / "d/a.h5", fill)
         report = scanned(tmp_path / "d")
         told = [note.partition(" are left out")[0] for note in report.notes]
-        assert sorted(told) == ["1 datasets", "1 datasets", "2 datasets"]
+        assert told == ["1 datasets"] * 3
         assert delivered(tmp_path / "d", report, tmp_path) == [b"mine"]
-
-    def test_damage_is_one_line(self, tmp_path: Path) -> None:
-        write_hdf5(
-            path := tmp_path / "d/a.h5",
-            lambda file: file.create_dataset("x", data=self.CUBES, chunks=(1, 30, 40)),
-        )
-        good = path.read_bytes()
-        for data in (
-            b"plain text" * 100,
-            good[:2000],
-            good[:-1],
-            good[:8] + bytes(5000),
-            b"\x89HDF\r\n\x1a\n",
-        ):
-            path.write_bytes(data)
-            with pytest.raises(DatasetError, match=r"a\.h5 cannot be read: .{10}") as caught:
-                scanned(tmp_path / "d")
-            assert "\n" not in str(caught.value)
-
-    @pytest.mark.parametrize("chunks", [None, (2,)])
-    def test_damage_of_elements_of_their_own_length(
-        self, tmp_path: Path, chunks: tuple[int, ...] | None
-    ) -> None:
-        def fill(file: Any) -> None:
-            options = {} if chunks is None else {"chunks": chunks, "compression": "gzip"}
-            data = file.create_dataset("x", (6,), h5py.vlen_dtype(np.uint8), **options)
-            for number in range(6):
-                data[number] = np.arange(10 + number, dtype=np.uint8)
-
-        write_hdf5(path := tmp_path / "d/a.h5", fill)
-        good = path.read_bytes()
-        for position in range(0, len(good), 13):
-            for bad in (bytearray(good), bytearray(good[:position])):
-                if position < len(bad):
-                    bad[position] ^= 0x41
-                path.write_bytes(bad or b"x")
-                try:
-                    scanned(tmp_path / "d", workers=0)
-                except DatasetError as error:
-                    assert "\n" not in str(error)  # noqa: PT017
-
-    def test_flipped_bits_of_its_metadata(self, tmp_path: Path) -> None:
-        def fill(file: Any) -> None:
-            file.create_dataset("x", data=np.zeros((3, 8)), chunks=(1, 8))
-            file["text"] = ["one", "two"]
-
-        write_hdf5(path := tmp_path / "d/a.h5", fill)
-        good = path.read_bytes()
-        for position in range(0, len(good), 17):
-            bad = bytearray(good)
-            bad[position] ^= 0x41
-            path.write_bytes(bad)
-            try:
-                manifest = scanned(tmp_path / "d", workers=0).manifest
-            except DatasetError as error:
-                assert "\n" not in str(error)  # noqa: PT017
-            else:
-                assert (manifest.samples["offset"] + manifest.samples["stored"]).max() <= len(good)
 
     def test_the_missing_package_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -606,16 +389,6 @@ class TestNpz:
                 expected.append(b"".join(file[name].tobytes() for name in file.files))
         assert delivered(tmp_path / "d", report, tmp_path) == expected
 
-    def test_one_stored_array_is_read_in_place(self, tmp_path: Path) -> None:
-        (tmp_path / "d").mkdir()
-        for number in range(5):
-            np.savez(tmp_path / f"d/{number}.npz", x=np.arange(number + 100))
-        report = scanned(tmp_path / "d")
-        assert report.manifest.spec.content == "npz"
-        assert delivered(tmp_path / "d", report, tmp_path) == [
-            np.arange(number + 100).tobytes() for number in range(5)
-        ]
-
     def test_objects_are_raw_bytes(self, tmp_path: Path) -> None:
         (tmp_path / "d").mkdir()
         np.savez(tmp_path / "d/a.npz", x=np.array([{"a": 1}], dtype=object))
@@ -623,23 +396,6 @@ class TestNpz:
         assert report.manifest.spec.content == "raw"
         assert "never unpickled" in report.notes[0]
         assert delivered(tmp_path / "d", report, tmp_path) == [(tmp_path / "d/a.npz").read_bytes()]
-
-    def test_a_member_that_claims_memory_is_not_believed(self, tmp_path: Path) -> None:
-        out = io.BytesIO()
-        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-            header = io.BytesIO()
-            np.lib.format.write_array_header_1_0(
-                header, {"descr": "|u1", "fortran_order": False, "shape": (1 << 40,)}
-            )
-            archive.writestr("x.npy", header.getvalue() + bytes(1000))
-        data = bytearray(out.getvalue())
-        sizes = data.rindex(b"PK\x01\x02") + 24  # of the central directory: uncompressed size
-        data[sizes : sizes + 4] = (0xFFFFFFF0).to_bytes(4, "little")
-        (tmp_path / "d").mkdir()
-        (tmp_path / "d/a.npz").write_bytes(data)
-        report = scanned(tmp_path / "d")
-        assert report.manifest.spec.content == "raw"
-        assert "claims a size" in report.notes[0]
 
 
 class Pickled:
@@ -686,74 +442,3 @@ class TestLmdb:
         assert (report.manifest.spec.format, report.manifest.key(0)) == ("lmdb", "data.mdb")
         assert [entry.key for entry in report.left_out] == ["lock.mdb"]
         assert delivered(tmp_path / "d", report, tmp_path) == expected
-
-
-def build(kind: str, root: Path) -> None:
-    """20 to 100 samples of each kind."""
-    if kind == "parquet":
-        TestParquet().images(root)
-    elif kind == "hdf5-gzip":
-        data = RANDOM.integers(0, 9, (100, 2000))
-        write_hdf5(
-            root / "a.h5",
-            lambda file: file.create_dataset("x", data=data, chunks=(1, 2000), compression=1),
-        )
-    else:
-        root.mkdir()
-        for number, arrays in enumerate(TestNpz.ARRAYS):
-            np.savez_compressed(root / f"{number:03d}.npz", **arrays)
-
-
-@pytest.mark.parametrize("kind", ["parquet", "hdf5-gzip", "npz"])
-def test_scanned_run_and_cloned_and_left_as_it_was(kind: str, tmp_path: Path) -> None:
-    build(kind, root := tmp_path / "data")
-    before = state(root)
-    found = json.loads(
-        ok("scan", root, "--save", "mine.yaml", "--checksums", "--json", cwd=tmp_path)
-    )
-    doc = json.loads(
-        ok(
-            "run",
-            "resnet50-h100",
-            "--data",
-            "mine.manifest",
-            "--origin",
-            root,
-            *QUICK,
-            "--set",
-            "reader.check=content",
-            "--json",
-            cwd=tmp_path,
-        )
-    )
-    assert doc["validity"] == "valid"
-    assert doc["job"]["verdict"]
-    assert doc["job"]["repetitions"][0]["samples"] == found["samples"]
-    assert doc["job"]["dataset"]["changed"] == []
-    mine = load_manifest(tmp_path / "mine.manifest")
-    assert verify(LocalStorage(root), mine, workers=0).ok
-    ok("generate", "mine.yaml", "--to", "clone", cwd=tmp_path)
-    clone = load_manifest(tmp_path / "clone")
-    assert clone.sample_count == found["samples"]
-    assert clone.header.sample_bytes == pytest.approx(mine.header.sample_bytes, rel=0.1)
-    if kind == "hdf5-gzip":
-        assert clone.samples["stored"].sum() == pytest.approx(mine.samples["stored"].sum(), rel=0.2)
-    if kind == "parquet":
-        groups = [
-            len(np.unique(m.samples["shard"].astype(np.int64) << 40 | m.samples["offset"]))
-            for m in (mine, clone)
-        ]
-        assert abs(groups[0] - groups[1]) <= max(2, groups[0] // 3)
-    assert state(root) == before
-
-
-def test_a_damaged_file_ends_a_scan_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    for name in ("a.parquet", "a.h5", "a.lmdb"):
-        (tmp_path / "d" / name).write_bytes(b"nothing of the kind" * 100)
-        done = completed("scan", "d", "--save", "x.yaml", cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert len(done.stderr.strip().splitlines()) == 1
-        assert f"{name} cannot be read" in done.stderr
-        (tmp_path / "d" / name).unlink()
-    assert not (tmp_path / "x.yaml").exists()

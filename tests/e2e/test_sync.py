@@ -11,20 +11,21 @@ import pytest
 from iobench.analyse.verdict.metrics import select
 from iobench.analyse.verdict.rankepochs import Events, rank_epochs
 from iobench.analyse.verdict.rebuild import rebuild
-from iobench.cli.main import main
 from iobench.measure.timeline import read_events
 from iobench.schema.record import TrainingRecord, load_run
+from tests.processes import printed
 
 RANKS, EPOCHS, STEPS = 3, 3, 7
 SAMPLES = 4 * RANKS * (STEPS - 1) + 1  # the first rank has a batch more than the others
 
 
 def measured(tmp_path: Path, data: Path, *arguments: str) -> tuple[TrainingRecord, Events]:
-    words = ["run", "demo", "--data", str(data), "--accelerators", str(RANKS), "--repeat", "1"]
-    words += ["--calibration", "0s", "--results", str(tmp_path / "r"), "--quiet"]
-    words += ["--set", "batch_size=4", "--set", f"epochs={EPOCHS}", "--set", "loader.workers=1"]
-    words += ["--set", "accelerator.step_time=4ms", "--set", "required_accelerator_utilization=0.1"]
-    assert main([*words, *arguments]) == 0
+    words = (
+        f"run demo --data {data} --accelerators {RANKS} --repeat 1 --calibration 0s --no-knockouts "
+        f"--results {tmp_path}/r --set batch_size=4 --set epochs={EPOCHS} --set loader.workers=0 "
+        "--set accelerator.step_time=4ms --set required_accelerator_utilization=0.1"
+    )
+    printed(words, *arguments)
     (folder,) = (tmp_path / "r").iterdir()
     doc = load_run(folder)
     assert isinstance(doc, TrainingRecord)
@@ -64,10 +65,8 @@ def check(doc: TrainingRecord, events: Events) -> None:
     assert rebuild(doc, events).job.repetitions == doc.job.repetitions
 
 
-@pytest.mark.parametrize("saves", [False, True])
-def test_ranks_go_on_together_after_each_step(
-    tmp_path: Path, data: Path, saves: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("saves", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_ranks_go_on_together_after_each_step(tmp_path: Path, data: Path, saves: bool) -> None:
     """Ranks whose shares differ also save together in the second and the third epoch.
 
     An epoch has 7 steps, the last of which one rank makes alone; the others would come to their
@@ -98,13 +97,11 @@ def test_ranks_go_on_together_after_each_step(
         # After 3, 6 ... 18 of the 21 steps. One rank alone saves nothing after the last one.
         assert {epoch * STEPS + step + 1 for epoch, step in saved} >= {3, 6, 9, 12, 15, 18}
         assert len(doc.job.saves.saves) == 6
-    capsys.readouterr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["epoch", "none"])
-def test_ranks_that_do_not_wait_after_a_step(
-    tmp_path: Path, data: Path, sync: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_that_do_not_wait_after_a_step(tmp_path: Path, data: Path, sync: str) -> None:
     doc, events = measured(tmp_path, data, "--set", f"accelerator.sync={sync}")
     check(doc, events)
     (repetition,) = doc.job.repetitions
@@ -117,13 +114,3 @@ def test_ranks_that_do_not_wait_after_a_step(
     else:
         assert len({round(each.wall_s, 9) for each in repetition.ranks}) == 1
         assert sum(waits) > 0
-    capsys.readouterr()
-
-
-def test_an_unknown_way_is_refused(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["run", "demo", "--data", str(data), "--results", str(tmp_path / "r")]
-    assert main([*words, "--set", "accelerator.sync=often"]) == 2
-    assert "accelerator.sync" in capsys.readouterr().err
-    assert not (tmp_path / "r").exists()

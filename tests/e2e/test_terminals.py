@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
 import shutil
-import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
 
 from iobench.cli.terminal import folded
+from tests.emulator import Emulator
 from tests.hostile import HOSTILE
+from tests.processes import in_process, printed
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
 RUN = GOLDEN / "runs/calibrated"
@@ -36,55 +34,29 @@ def iobench(*arguments: object, **environment: str) -> subprocess.CompletedProce
 
 def on_terminal(columns: int, *arguments: object, **environment: str) -> str:
     """What a command prints on a terminal of so many columns."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    kept = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "iobench", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-        env={**kept, "TERM": "xterm", **environment},
-    )
-    os.close(theirs)
-    told = b""
-    while True:
-        try:
-            chunk = os.read(ours, 1 << 16)
-        except OSError:  # the other side is closed
-            break
-        if not chunk:
-            break
-        told += chunk
-    os.close(ours)
-    assert process.wait(timeout=120) in (0, 1)
-    return told.decode().replace("\r\n", "\n")
+    terminal = Emulator(["-m", "iobench", *arguments], columns=columns, **environment)
+    assert terminal.end() in (0, 1)
+    return terminal.data.decode().replace("\r\n", "\n")
 
 
 def test_colours_are_for_terminals_that_want_them() -> None:
-    plain = iobench("report", RUN).stdout.decode()
-    assert not COLOR.search(plain)
+    assert not COLOR.search(printed("report", RUN))
     colored = on_terminal(100, "report", RUN)
     assert COLOR.search(colored)
-    for without in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        told = on_terminal(100, "report", RUN, **without)
-        assert "\x1b" not in told
-        assert told == COLOR.sub("", colored)
+    told = on_terminal(100, "report", RUN, NO_COLOR="1")
+    assert "\x1b" not in told
+    assert told == COLOR.sub("", colored)
+    assert "\x1b" not in on_terminal(100, "report", RUN / "nothing", TERM="dumb")
 
 
 def test_narrow_terminals_get_lines_broken_between_words() -> None:
     columns = 34
     told = on_terminal(columns, "report", RUN, NO_COLOR="1")
-    words = re.findall(r"\S+", iobench("report", RUN).stdout.decode())
+    words = re.findall(r"\S+", printed("report", RUN))
     long = [word for word in words if len(word) > columns // 2]
     for line in told.splitlines():
         assert len(line) <= columns or any(word in line for word in long), line
-    shown = re.sub(r"\s+", " ", told)
-    for words_together in ("what storage can deliver", "more cores", "accelerator utilization"):
-        if words_together in re.sub(r"\s+", " ", " ".join(words)):
-            assert words_together in shown
-    listed = on_terminal(columns, "list", "workloads")
-    assert "resnet50-h100" in listed
+    assert "but the start of each" in re.sub(r"\s+", " ", told)
     lost = on_terminal(columns, "verify", "there-is-no-such-directory-" + "x" * columns)
     assert "no such directory" in re.sub(r"\s+", " ", lost)
 
@@ -114,7 +86,7 @@ print("codes", codes)
     "environment",
     [
         pytest.param({"PYTHONIOENCODING": "latin-1"}, marks=pytest.mark.slow),
-        {"PYTHONIOENCODING": "ascii"},
+        pytest.param({"PYTHONIOENCODING": "ascii"}, marks=pytest.mark.slow),
         {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
     ],
     ids=["latin-1", "ascii", "C"],
@@ -124,7 +96,8 @@ def test_every_encoding_is_one_in_which_iobench_speaks(
 ) -> None:
     photos = tmp_path / "photos-é-漢"
     photos.mkdir()
-    (photos / "bild-ü-漢.bin").write_bytes(os.urandom(5000))
+    # More bytes than the records below, so that scan takes the folder for one of such files.
+    (photos / "bild-ü-漢.bin").write_bytes(os.urandom(500_000))
     shutil.copytree(RUN, photos / "run")
     named = (
         os.fsencode(photos).decode("ascii", "surrogateescape")
@@ -150,15 +123,20 @@ def test_every_encoding_is_one_in_which_iobench_speaks(
         check=False,
     )
     assert told.returncode == 0, told.stderr
-    assert told.stdout.endswith(b"codes [0, 0, 0, 2, 0, 0, 1, 2, 0]\n"), told.stderr
+    # A manifest has names in UTF-8. Where the locale can't write them, verify says so.
+    unwritable = int("LC_ALL" in environment)
+    codes = f"codes {[0, 0, 0, 2, 0, unwritable, 1, 2, 0]}\n"
+    assert told.stdout.endswith(codes.encode()), told.stderr
+    assert (b"Set LC_ALL=C.UTF-8" in told.stderr) == bool(unwritable)
     assert b"Traceback" not in told.stderr
     assert b"#####" in told.stdout  # the bars of the report
 
 
+@pytest.mark.slow
 def test_a_manifest_of_names_that_this_locale_has_not_got(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/漢.bin").write_bytes(os.urandom(5000))
-    assert iobench("scan", tmp_path / "photos", "--save", tmp_path / "s.yaml").returncode == 0
+    printed(f"scan {tmp_path}/photos --save {tmp_path}/s.yaml")
     ascii_ = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     told = iobench("verify", tmp_path / "s.manifest", **ascii_)
     assert (told.returncode, told.stderr.count(b"\n")) == (1, 1)
@@ -168,41 +146,20 @@ def test_a_manifest_of_names_that_this_locale_has_not_got(tmp_path: Path) -> Non
 
 
 def test_a_full_disk_behind_standard_output_is_an_error() -> None:
-    for arguments in (("list",), ("report", RUN)):
-        with open("/dev/full", "wb") as full:
-            told = subprocess.run(
-                [sys.executable, "-m", "iobench", *map(str, arguments)],
-                stdout=full,
-                stderr=subprocess.PIPE,
-                timeout=120,
-                check=False,
-            )
-        assert told.returncode == 1
-        assert told.stderr.startswith(b"iobench: ")
-        assert told.stderr.count(b"\n") == 1
+    command = f"{sys.executable} -m iobench report {RUN} > /dev/full"
+    told = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, check=False)
+    assert told.returncode == 1
+    assert told.stderr.startswith(b"iobench: ")
+    assert told.stderr.count(b"\n") == 1
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
-    command = f"{sys.executable} -m iobench list instances | head -c 10; echo ${{PIPESTATUS[0]}}"
-    told = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=True)
-    assert told.stderr == b""
-    assert told.stdout.endswith(b"0\n")
-
-
-def test_quiet_says_nothing_about_progress(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quiet", [(), ("--quiet",)])
+def test_quiet_says_nothing_about_progress(quiet: tuple[str, ...]) -> None:
     """``demo`` shows the commands that it runs; --quiet leaves them out, errors are told."""
-    argument = "--repeat=0"
-    for quiet in ((), ("--quiet",)):
-        told = subprocess.run(
-            [sys.executable, "-m", "iobench", "demo", "--samples", "0", argument, *quiet],
-            cwd=tmp_path,
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
-        assert told.returncode == 2
-        assert (b"$ iobench" in told.stderr) == (not quiet)
-        assert b"iobench: " in told.stderr
+    code, _, err = in_process("demo", "--samples", "0", "--repeat=0", *quiet)
+    assert code == 2
+    assert ("$ iobench" in err) == (not quiet)
+    assert "iobench: " in err
 
 
 def test_hostile_arguments_on_a_terminal() -> None:

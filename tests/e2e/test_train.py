@@ -74,6 +74,7 @@ def run_of(results: Path) -> Path:
     return next(path.parent for path in results.rglob("run.json"))
 
 
+@pytest.mark.slow
 def test_training_is_a_run_with_a_model(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_rank_that_fails_ends_those_that_wait_for_its_gradients(
     assert "Traceback" not in "".join(lines)
 
 
+@pytest.mark.slow
 def test_a_recording_is_replayed_without_the_model(data: Path, tmp_path: Path) -> None:
     steps = tmp_path / "steps.json"
     asked = ["record", "tests.networks:Tiny", "--batch-size", "4", "--to", str(steps)]
@@ -177,6 +179,7 @@ def test_a_recording_is_replayed_without_the_model(data: Path, tmp_path: Path) -
     assert doc.job.workload.accelerator.staged == 1
 
 
+@pytest.mark.slow
 def test_what_gpus_count_is_shown_apart_from_utilization(
     data: Path,
     tmp_path: Path,

@@ -33,10 +33,10 @@ from iobench.storage.base import Buffer
 from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage
 from tests.children import in_child
-from tests.conftest import TESTS
 from tests.engines import Reads, descriptors
 from tests.processes import PATIENCE_S
 from tests.servers.process import missing
+from tests.tiers import TESTS
 
 CONTENT = np.random.default_rng(5).integers(1, 256, 200_000, np.uint8).tobytes()  # no zero
 LENGTH = 1000

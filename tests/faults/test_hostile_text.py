@@ -26,7 +26,6 @@ from iobench.errors import CorruptCheckpointError
 from iobench.generator import generate
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.upgrade import upgraded
 from iobench.storage.local.storage import LocalStorage
 from tests.hostile import BYTES, HOSTILE, NAME, check, replaced, run, strings
 from tests.unit.test_html import assert_only_own_elements
@@ -95,7 +94,7 @@ def test_each_text_of_a_run(here: Path, name: str) -> None:
     """One at a time in a report; then all that a run may hold at once, by every verb."""
     shutil.copytree(GOLDEN / "runs" / name, here / "run")
     shutil.copytree(GOLDEN / "runs" / name, here / "plain")
-    document = dict(upgraded(load(here / "run/run.json")))
+    document = dict(load(here / "run/run.json"))
     accepted = document
     paths = list(strings(document))
     assert len(paths) > 50
@@ -127,7 +126,7 @@ def test_each_key_of_a_run(here: Path) -> None:
     """Names of keys are text from others, too: of ceilings, metrics, settings, packages."""
     shutil.copytree(GOLDEN / "runs/calibrated", here / "run")
     shutil.copytree(GOLDEN / "runs/calibrated", here / "plain")
-    document = dict(upgraded(load(here / "run/run.json")))
+    document = dict(load(here / "run/run.json"))
     job = document["job"]
     for place in (job["ceilings"], document["metrics"], document["timings"]):
         place[HOSTILE] = next(iter(place.values()))

@@ -199,7 +199,7 @@ def _interrupted(running: Phase, timer: threading.Timer) -> None:
 def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(
     make_dataset: Any, tmp_path: Path
 ) -> None:
-    _, path = make_dataset(format="tar", samples_per_shard=20)
+    _, path = make_dataset(format="tar", samples=400, samples_per_shard=20)  # several accelerators
     tried: list[str] = []
 
     class Impatient(Silent):

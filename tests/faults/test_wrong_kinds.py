@@ -16,7 +16,6 @@ from pydantic import BaseModel, ValidationError
 from iobench.schema.base import OpenRecord
 from iobench.schema.checkpoint import Meaning
 from iobench.schema.record import CheckpointRecord, TrainingRecord
-from iobench.schema.upgrade import upgraded
 from tests.hostile import check, leaves, replaced, run
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"
@@ -83,7 +82,7 @@ def test_every_key_of_a_run(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     shutil.copytree(GOLDEN / "runs" / name, "run")
     shutil.copytree(GOLDEN / "runs" / name, "plain")
-    document: Any = upgraded(json.loads(Path("run/run.json").read_text()))
+    document: Any = json.loads(Path("run/run.json").read_text())
     wrong, readers = itertools.cycle(WRONG), itertools.cycle(READERS)
     for path in leaves(document):
         value = next(wrong)
@@ -184,7 +183,7 @@ def test_the_line_names_the_file_and_the_key(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(GOLDEN / "runs/calibrated", "run")
-    document: Any = upgraded(json.loads(Path("run/run.json").read_text()))
+    document: Any = json.loads(Path("run/run.json").read_text())
     path = [int(part) if part.isdigit() else part for part in key.split(".")]
     if key == "storage.latency_s":
         document["storage"]["latency_s"] = None

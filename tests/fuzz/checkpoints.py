@@ -13,14 +13,11 @@ import torch
 import xxhash
 
 from iobench.checkpoint import dcp_metadata
-from iobench.checkpoint.archive import described
 from iobench.checkpoint.base import make_writer
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.container import MAGIC, PAGE, layout_from_header, read_header
-from iobench.checkpoint.described import flat
 from iobench.checkpoint.leaves import leaves
 from iobench.checkpoint.manifest import MANIFEST, ListedPart, parse_manifest, parse_part, part_name
-from iobench.checkpoint.pickles import Refused
 from iobench.checkpoint.place import MARKER, require_marker
 from iobench.checkpoint.safetensors_file import _read as read_safetensors
 from iobench.generator import journal
@@ -82,9 +79,6 @@ def _restored(writer: str, data: bytes) -> None:
 
 
 def torch_archive(data: bytes) -> None:
-    names = list(leaves(small_state()))
-    with suppress(Refused, ValueError):  # TorchSave.restore names the file
-        flat(described(lambda begin, end: data[begin:end], len(data), names))
     _restored("torch", data)
 
 
@@ -120,7 +114,7 @@ def _padded(size: int) -> int:
 
 
 def dcp(data: bytes) -> None:
-    with suppress(Refused, ValueError):  # dcp_files.inspect names the file
+    with suppress(ValueError):  # dcp_files.inspect names the file
         dcp_metadata.read(data)
     _restored("dcp", data)
 

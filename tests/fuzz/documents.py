@@ -18,7 +18,7 @@ from iobench.errors import IobenchError
 from iobench.generator.marker import parse_marker
 from iobench.generator.plan import plan_shards
 from iobench.load.layouts import read_layout
-from iobench.measure.fio_process import parse as parse_fio
+from iobench.measure.fio import parse as parse_fio
 from iobench.measure.samples import read_samples
 from iobench.measure.timeline import read_events
 from iobench.report import advise, record

@@ -31,7 +31,6 @@ from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import MANIFEST, SAMPLES, SHARDS
 from iobench.schema.resources import SAMPLE_COLUMNS
-from iobench.schema.upgrade import upgraded
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.holder import Holder
 from tests.fuzz.checkpoints import FILES, saved, small_plan
@@ -95,7 +94,7 @@ def _compact(document: Any) -> bytes:
 
 def _record(path: Path) -> Any:
     """A run record with what the analysis reads; figures that it computes again are left out."""
-    run: Any = upgraded(json.loads(path.read_text()))
+    run: Any = json.loads(path.read_text())
     run |= {"findings": [], "metrics": {}, "timings": {}, "command": [], "error": ""}
     job = run["job"]
     parts = [

@@ -104,7 +104,7 @@ def nfs(folder: Path) -> Iterator[Place]:
 
 PLACES = {"local": local, "s3": s3, "nfs": nfs}
 
-SERVERS = [pytest.param(name, marks=pytest.mark.long) for name in ("s3", "nfs")]
+SERVERS = [pytest.param(name, marks=pytest.mark.nightly) for name in ("s3", "nfs")]
 
 
 @pytest.fixture(scope="module", params=["local", *SERVERS])

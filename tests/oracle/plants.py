@@ -21,18 +21,22 @@ import pytest
 
 from iobench.buffers import Buffer
 from iobench.codecs.base import Codec
+from iobench.logs import rank
 from iobench.registry import CODECS, STORAGE, Entry
+from iobench.runner.checkpoint_plan import make_study_plan
 from iobench.runner.experiment import Options, run
 from iobench.runner.mixed import Mixed
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
+from iobench.schema.checkpoint import CheckpointSpec, Training
 from iobench.schema.record import TrainingRecord
 from iobench.schema.verdict import Advice, Estimate, Verdict
 from iobench.schema.workload import Workload
 from iobench.storage.base import Storage
 from iobench.storage.simulated.memory import Wrapper
 from iobench.storage.simulated.throttled import Link
-from iobench.units import parse_size
+from iobench.units import parse_duration, parse_size
+from tests.oracle.places import wrapped
 from tests.servers.faultproxy import Fault, FaultProxy
 
 MB = 1_000_000
@@ -75,6 +79,14 @@ def measured(
     return doc
 
 
+def saving(url: str, *, bandwidth: str, every: int) -> Mixed:
+    """Saves of a 64th of ResNet-50's state, some 3 MB."""
+    asked = {"model": "resnet50", "writer": "stream", "scale": "1/64", "ranks": 1, "restores": 0}
+    spec = build(CheckpointSpec, asked, where="oracle")
+    target = wrapped("throttled", url, write_bandwidth=bandwidth)
+    return Mixed(plan=make_study_plan(spec, target, Training()), every=every)
+
+
 def tried(results: Path, url: object, **run: Any) -> float:
     """Samples/s of a run that only repeats: for what a promise is compared with."""
     alone = {"repetitions": 2, "calibration_s": 0, "knock_outs": False}
@@ -98,7 +110,9 @@ def gain_of(doc: TrainingRecord, stage: str) -> float:
 
 
 def first_advice(doc: TrainingRecord) -> Advice:
-    return verdict_of(doc).advice[0]
+    advice = verdict_of(doc).advice
+    assert advice, verdict_of(doc).sentence
+    return advice[0]
 
 
 def promise_of(advice: Advice) -> Estimate:
@@ -218,13 +232,40 @@ class CreditedStorage(Wrapper):
         return count
 
 
+class UnevenStorage(Wrapper):
+    """``uneven+URL?rank=2&latency=100ms``: each read of one rank takes so long, or longer."""
+
+    scheme = "uneven"
+    OPTIONS: ClassVar[frozenset[str]] = frozenset({"rank", "latency"})
+
+    def __init__(self, inner: Storage, slow: int, latency_s: float) -> None:
+        super().__init__(inner)
+        self.slow, self.latency_s = slow, latency_s
+
+    @classmethod
+    def wrap(cls, inner: Storage, options: Mapping[str, str]) -> UnevenStorage:
+        return cls(inner, int(options["rank"]), parse_duration(options["latency"]))
+
+    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
+        until = time.monotonic() + (self.latency_s if rank() == self.slow else 0.0)
+        count = self.inner.read_into(key, offset, buffer, once=once)
+        time.sleep(max(0.0, until - time.monotonic()))
+        return count
+
+
+STORAGES = (BurningStorage, CreditedStorage, UnevenStorage)
+
+
 @contextmanager
 def planted() -> Iterator[None]:
     """In this block, the codecs and storages of this module can be named like built-in ones."""
     with pytest.MonkeyPatch.context() as patch:
         for registry, names in (
             (CODECS, {"sleeping": Sleeping, "burning": Burning}),
-            (STORAGE, {"burning": BurningStorage, "credited": CreditedStorage}),
+            (
+                STORAGE,
+                {"burning": BurningStorage, "credited": CreditedStorage, "uneven": UnevenStorage},
+            ),
         ):
             known = dict(registry._entries)
             for name, kind in names.items():

@@ -43,7 +43,7 @@ def test_eight_reads_in_flight_are_eight_times_the_rate(make_dataset: Any) -> No
     assert samples_per_s(path, 8) / one == pytest.approx(8, rel=0.2)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_without_read_ahead_concurrency_changes_nothing(make_dataset: Any) -> None:
     _, path = make_dataset(samples=SAMPLES, format="files", sample_size={"mean": 10_000})
     assert samples_per_s(path, 8, read_ahead=False) == pytest.approx(1 / LATENCY_S, rel=0.1)

@@ -12,10 +12,6 @@ from typing import Any
 
 import pytest
 
-from iobench.runner.checkpoint_plan import make_study_plan
-from iobench.runner.mixed import Mixed
-from iobench.schema.base import build
-from iobench.schema.checkpoint import CheckpointSpec, Training
 from iobench.schema.verdict import Verdict
 from tests.oracle.places import Place, place, wrapped
 from tests.oracle.plants import (
@@ -28,6 +24,7 @@ from tests.oracle.plants import (
     planted,
     promise_of,
     rate_of,
+    saving,
     tried,
     verdict_of,
 )
@@ -39,14 +36,6 @@ __all__ = ["place"]
 def plug_ins() -> Iterator[None]:
     with planted():
         yield
-
-
-def saving(url: str, *, bandwidth: str, every: int) -> Mixed:
-    """Saves of a 64th of ResNet-50's state."""
-    asked = {"model": "resnet50", "writer": "stream", "scale": "1/64", "ranks": 1, "restores": 0}
-    spec = build(CheckpointSpec, asked, where="oracle")
-    target = wrapped("throttled", url, write_bandwidth=bandwidth)
-    return Mixed(plan=make_study_plan(spec, target, Training()), every=every)
 
 
 def test_half_of_the_time_in_saves(tmp_path: Path, place: Place) -> None:
@@ -194,7 +183,7 @@ def test_the_dominant_stage(
         assert verdict.binds == "undecided" or dominant in named, (named, verdict.gains)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("factor", [1.5, 2.0])
 @pytest.mark.parametrize("dominant", ["storage", "prep", "accelerator"])
 def test_the_dominant_stage_at_each_place(

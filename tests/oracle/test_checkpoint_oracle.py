@@ -42,8 +42,8 @@ def study(memory: Path, **settings: object) -> Study:
     return doc.job
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
-@pytest.mark.parametrize("writer", ["stream", pytest.param("torch", marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.nightly), 2])
+@pytest.mark.parametrize("writer", ["stream", pytest.param("torch", marks=pytest.mark.nightly)])
 def test_durable_time_and_interval_follow_from_the_bandwidth(
     memory: Path, writer: str, ranks: int
 ) -> None:
@@ -79,7 +79,7 @@ def test_an_asynchronous_writer_blocks_for_the_copy_and_writes_at_the_bandwidth(
     assert meaning.interval_s >= meaning.durable_s - meaning.blocked_s
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_save_that_is_not_over_when_the_next_is_due_blocks_it(memory: Path) -> None:
     """Steps for a tenth of a save's time: the second save waits for the rest of the first."""
     found = study(memory, writer="dcp-async", count=3, steps=1, step_time=0.06)

@@ -15,7 +15,8 @@ import pytest
 from iobench.analyse.compare.claims import Sides, claim, claims_at_once, excludes_1
 from iobench.analyse.compare.drift import drift_of
 from iobench.analyse.compare.earlier import combined
-from tests.claim_rates import (
+from tests.simulated import World, at_most, medians, record, repetitions
+from tools.claim_rates import (
     HISTORY_WORLDS,
     LENGTHS,
     MAX_WRONG,
@@ -31,7 +32,6 @@ from tests.claim_rates import (
     histories,
     in_turns,
 )
-from tests.simulated import World, at_most, medians, record, repetitions
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=str)
@@ -51,7 +51,7 @@ def test_runs_in_turns_bear_a_level_that_walks(world: World) -> None:
     assert compared(WALKS[-1], Situation(6)).false_different > 2 * MAX_WRONG
 
 
-LATER = [pytest.mark.alone, pytest.mark.long]
+LATER = [pytest.mark.alone, pytest.mark.nightly]
 """Run by ``make oracles`` alone: where repetitions differ by 10 %, many turns are simulated."""
 
 TURNS = [

@@ -50,7 +50,7 @@ def test_planted_bandwidth_and_latency(data: Path) -> None:
     assert covers(found["large"]["plateau_bytes_per_s"], 80e6)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_planted_operations(data: Path) -> None:
     found = probed(data, "iops=500&latency=10ms")
     (curve,) = found["curves"]
@@ -61,7 +61,7 @@ def test_planted_operations(data: Path) -> None:
     assert curve["bound"][-1] == "operations"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_latency_alone_has_no_plateau(data: Path) -> None:
     """Reads that only wait: twice as many in flight bring twice the rate, up to the last point."""
     found = probed(data, "latency=50ms")

@@ -14,8 +14,6 @@ from iobench.accelerate.model import ModelAccelerator
 from iobench.accelerate.models import gpt2, unet3d
 from iobench.schema.workload import AcceleratorSpec
 
-pytestmark = pytest.mark.long
-
 
 @pytest.mark.parametrize(
     ("model", "samples", "rate", "steps"),

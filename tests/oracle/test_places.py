@@ -89,7 +89,7 @@ ROWS = [
         kind,
         workload,
         id=f"{kind}-{workload.name}",
-        marks=[pytest.mark.alone, pytest.mark.long] if (kind, workload.name) in LATER else [],
+        marks=[pytest.mark.alone, pytest.mark.nightly] if (kind, workload.name) in LATER else [],
     )
     for kind in ("local", "rclone", "swift", "nfs")
     for workload in WORKLOADS

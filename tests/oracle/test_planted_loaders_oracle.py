@@ -17,7 +17,7 @@ from iobench.cli.main import main
 from tests.servers.faultproxy import Fault, FaultProxy
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, s3_environment
 
-pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 __all__ = ["rclone_s3", "s3_environment"]
 

@@ -38,7 +38,7 @@ def workload(tmp_path: Path, step_time: str | None) -> Workload:
     return build(Workload, data, where="test")
 
 
-@pytest.mark.parametrize("latency_ms", [20, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("latency_ms", [20, pytest.param(60, marks=pytest.mark.nightly)])
 def test_latency_and_reads_in_flight(files: Path, tmp_path: Path, latency_ms: int) -> None:
     plan = make_plan(
         workload(tmp_path, "10ms"),

@@ -262,7 +262,7 @@ def measured(tmp_path: Path, url: str, step_time: str) -> TrainingRecord:
     return doc
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_if_my_storage_did_100_mb_per_s_with_10_ms(tmp_path: Path, shards: Path) -> None:
     """An accelerator that asks for 200 MB/s (10 x 200 kB each 10 ms) gets 100: storage binds.
     Without the cap one that asks for 125 MB/s is fed.

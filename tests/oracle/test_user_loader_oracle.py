@@ -15,7 +15,7 @@ from iobench.schema.job import UserFacts
 from iobench.schema.workload import LoaderSpec
 from tests import planted_loaders
 
-pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 FILES, SIZE = 256, 115_000
 MAX_COST = 0.02

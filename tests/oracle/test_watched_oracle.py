@@ -20,7 +20,7 @@ from tests import planted_loaders as planted
 from tests.oracle.plants import Throttle, late, throttle_for
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, s3_environment
 
-pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 __all__ = ["rclone_s3", "s3_environment"]
 

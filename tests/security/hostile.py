@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,3 +61,10 @@ def replace_table(root: Path, name: str, data: bytes) -> None:
     document = json.loads((root / MANIFEST).read_text())
     document["tables"][name] = hash_bytes(data)
     (root / MANIFEST).write_text(json.dumps(document))
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        made.bind(f"/proc/self/fd/{folder}/{path.name}")  # a path in full may be too long
+        os.close(folder)

@@ -42,11 +42,7 @@ def home(make_dataset: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
-VERBS = (
-    ("list",),
-    ("verify", "d"),
-    ("clean", "d", "--dry-run"),
-)
+VERBS = (("list",), ("verify", "d"))
 
 
 def test_a_foreign_plug_in_is_not_imported_by_what_does_not_name_it(home: Path) -> None:

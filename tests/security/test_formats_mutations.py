@@ -20,18 +20,14 @@ from iobench.verify import verify
 from tests.looking import contents, look, stored_as
 
 SPECS: dict[str, dict[str, Any]] = {
-    "files of jpeg": {"format": "files", "content": "jpeg"},
     "files of npz behind gzip": {"format": "files", "content": "npz", "codec": "gzip"},
-    "tar of jpeg": {"format": "tar", "content": "jpeg"},
     "tar behind zstd": {"format": "tar", "codec": "zstd", "compress_ratio": 3},
-    "tfrecord of npz": {"format": "tfrecord", "content": "npz"},
+    "tfrecord of jpeg": {"format": "tfrecord", "content": "jpeg"},
     "tfrecord behind lz4": {"format": "tfrecord", "codec": "lz4", "compress_ratio": 3},
     "tokens": {"format": "tokens"},
     "mds": {"format": "mds"},
-    "hdf5": {"format": "hdf5"},
     "lmdb": {"format": "lmdb"},
     "hdf5 behind gzip": {"format": "hdf5", "codec": "gzip", "compress_ratio": 2},
-    "parquet": {"format": "parquet", "block_size": 5000},
     "parquet of columns behind zstd": {"format": "parquet", "columns": 3, "codec": "zstd"},
 }
 
@@ -100,7 +96,7 @@ def mutated(data: bytes, changes: list[tuple[int, str, int]]) -> bytes:
     return bytes(out)
 
 
-QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @QUICK

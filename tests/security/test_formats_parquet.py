@@ -34,6 +34,7 @@ from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
 from tests.children import in_child
+from tests.pairs import pairs
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "parquet"
 RANDOM = np.random.default_rng(3)
@@ -69,16 +70,15 @@ class TestAnUnknownCodec:
 
     DATA = (CORPUS / "unknown-codec.parquet").read_bytes()
 
-    @pytest.mark.parametrize("workers", [0, 2])
-    @pytest.mark.parametrize("checksums", [False, True])
-    def test_scan(self, checksums: bool, workers: int) -> None:
+    @pytest.mark.parametrize(("workers", "checksums"), [(0, True), (2, False)])
+    def test_scan(self, workers: int, checksums: bool) -> None:
         ended = in_child(
             lambda: scan(memory(self.DATA), checksums=checksums, workers=workers).bytes_read
         )
         assert isinstance(ended.error, DatasetError)
         assert "a.parquet" in str(ended.error)
 
-    @pytest.mark.parametrize("codec", [8, 63, -1, -64])
+    @pytest.mark.parametrize("codec", [8, -1])
     def test_verify_and_the_reader(self, make_dataset: Any, codec: int) -> None:
         manifest, path = make_dataset(
             format="parquet", samples=6, sample_size={"mean": 40}, samples_per_shard=3, columns=2
@@ -125,20 +125,6 @@ class TestWorkersThatDie:
         with pytest.raises(WorkerError, match=r"signal 9 .* b\.parquet") as caught:
             scan(storage)
         assert "\n" not in str(caught.value)
-
-    def test_over_contents(self, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-        decode = Parquet.open
-
-        def deadly(self: Any, tail: Any, size: int) -> Any:
-            opened = decode(self, tail, size)
-            monkeypatch.setattr(
-                opened, "decode", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-            )
-            return opened
-
-        monkeypatch.setattr(Parquet, "open", deadly)
-        with pytest.raises(WorkerError, match=r"signal 9 .*[abc]\.parquet"):
-            scan(storage, checksums=True)
 
     def test_in_verify(self, make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         manifest, path = make_dataset(format="parquet", samples=6, sample_size={"mean": 40})
@@ -215,10 +201,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
         f"lengths {encoding} {codec} {version} {nullable}": partial(
             of_lengths, encoding, codec=codec, version=version, nullable=nullable
         )
-        for encoding in (6, 7)
-        for codec in (0, 1)
-        for version in (1, 2)
-        for nullable in (False, True)
+        for encoding, codec, version, nullable in pairs((6, 7), (0, 1), (1, 2), (False, True))
     },
     "a dictionary": (CORPUS / "dictionary.parquet").read_bytes,
     "a dictionary, with pages of the second version": lambda: of_a_dictionary(
@@ -288,8 +271,9 @@ def test_the_reader_decodes_no_more_than_the_manifest_says() -> None:
 TEXTS = ["lorem ipsum " * 50, "dolor", "", "sit amet" * 300]
 
 
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("encoding", ["dictionary", "DELTA_BYTE_ARRAY", "PLAIN"])
+@pytest.mark.parametrize(
+    ("encoding", "version"), [("dictionary", "1.0"), ("DELTA_BYTE_ARRAY", "2.0"), ("PLAIN", "2.0")]
+)
 def test_rows_come_right_however_few_are_decoded_at_a_time(encoding: str, version: str) -> None:
     values = [None if n % 11 == 5 else TEXTS[n % 4].encode() for n in range(300)]
     how: dict[str, Any] = (
@@ -335,7 +319,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
 }
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     kinds=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=4),
     rows=st.integers(1, 30),
@@ -370,11 +354,9 @@ def test_our_reading_of_footers_is_pyarrows(
     )
     metadata = pq.read_metadata(io.BytesIO(data))
     paths = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
-    chosen = next((n for k in ("binary", "fixed", "struct") for n in flat_columns(kinds, k)), None)
-    if chosen is not None:
-        chosen = min(n for k in ("binary", "fixed", "struct") for n in flat_columns(kinds, k))
-    elif "text" in kinds:
-        chosen = min(flat_columns(kinds, "text"))
+    of_bytes = [n for n, kind in enumerate(kinds) if kind in ("binary", "fixed", "struct")]
+    of_text = [n for n, kind in enumerate(kinds) if kind == "text"]
+    chosen = next(iter(of_bytes + of_text), None)
     footer = Footer(*footer_of(data))
     assert footer.schema.columns == metadata.num_columns == len(paths)
     for number in range(metadata.num_row_groups):
@@ -389,10 +371,6 @@ def test_our_reading_of_footers_is_pyarrows(
         assert unpacked(data) == [as_bytes(value) for value in column]
 
 
-def flat_columns(kinds: list[str], kind: str) -> list[int]:
-    return [number for number, one in enumerate(kinds) if one == kind]
-
-
 def leaf_number(kinds: list[str], chosen: int) -> int:
     """Of the leaf that holds the bytes: a struct has two."""
     before = sum(2 if kind == "struct" else 1 for kind in kinds[:chosen])
@@ -405,8 +383,9 @@ def as_bytes(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else value or b""
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd"])
-@pytest.mark.parametrize("columns", [1, 2, 14, 15, 40])
+@pytest.mark.parametrize(
+    ("columns", "codec"), [(1, "zstd"), (14, "none"), (15, "zstd"), (40, "none")]
+)
 def test_own_row_groups_are_read_alike_on_both_ways(
     make_dataset: Any, monkeypatch: pytest.MonkeyPatch, columns: int, codec: str
 ) -> None:
@@ -458,32 +437,28 @@ def test_nothing_but_the_samples_columns_reaches_pyarrow() -> None:
     )
 
 
+DEEP = b"\x15\x02\x19" + b"\xfc\xff\x7f" + b"\x48\x01x\x15\x02\x00" * 16383
+
+
 @pytest.mark.parametrize(
-    ("change", "why"),
+    "change",
     [
-        (lambda f: f[:-1], "ends too early"),
-        (lambda f: b"\x00", "lacks field 1"),
-        (lambda f: f.replace(b"\x15\x0c", b"\x15\x10", 1), "unknown type 8|has type"),
-        (lambda f: f.replace(b"\x25\x02", b"\x25\x06", 1), "unknown repetition 3"),
+        lambda footer: footer[:-1],
+        lambda _: b"\x00",
+        lambda footer: footer.replace(b"\x15\x0c", b"\x15\x10", 1),
+        lambda footer: footer.replace(b"\x25\x02", b"\x25\x06", 1),
+        lambda _: DEEP,
+        lambda _: b"\x19" * 5000,
+        lambda _: b"\x1c" * 5000,
+        lambda _: b"\x15\x02\x19\xfc\xff\xff\xff\xff\x0f",
     ],
+    ids=["cut", "empty", "type", "repetition", "deep", "lists", "structs", "many"],
 )
-def test_footers_that_make_no_sense(change: Callable[[bytes], bytes], why: str) -> None:
+def test_footers_that_make_no_sense(change: Callable[[bytes], bytes]) -> None:
     data = written(pa.table({"x": [b"one", b"two"]}), write_statistics=False)
     footer, size = footer_of(data)
-    with pytest.raises(ValueError, match=why):
-        Footer(change(footer), size)
-
-
-def test_deep_schemas_and_many_of_anything_end_soon() -> None:
-    deep = b"\x15\x02\x19" + b"\xfc\xff\x7f" + b"\x48\x01x\x15\x02\x00" * 16383
-    for footer in (deep, b"\x19" * 5000, b"\x1c" * 5000, b"\x15\x02\x19\xfc\xff\xff\xff\xff\x0f"):
-        with pytest.raises(ValueError):
-            Footer(footer, 1000)
-
-
-def test_numbers_of_more_than_64_bits_are_none() -> None:
     with pytest.raises(ValueError):
-        Compact(b"\xff" * 9 + b"\x7f").number(I64)
+        Footer(change(footer), size)
 
 
 def test_every_error_is_iobenchs_own(make_dataset: Any) -> None:

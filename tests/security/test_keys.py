@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from iobench.storage.base import Cached, Parallel, Replacing, Storage, Versioned
 from iobench.storage.local.mapped import MappedStorage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
+from tests.security.hostile import make_socket
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
@@ -354,17 +354,6 @@ def test_a_folder_that_becomes_a_link_is_not_written_through(
     assert _files(tmp_path / "outside") == before
 
 
-def _fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        made.bind(f"/proc/self/fd/{folder}/{path.name}")  # a path in full may be too long
-        os.close(folder)
-
-
 def _device(path: Path) -> None:
     try:
         os.mknod(path, 0o600 | 0o020000, os.makedev(1, 5))  # /dev/zero
@@ -372,7 +361,7 @@ def _device(path: Path) -> None:
         pytest.skip("only root makes devices")
 
 
-@pytest.mark.parametrize("make", [_fifo, _socket, _device, Path.mkdir])
+@pytest.mark.parametrize("make", [os.mkfifo, make_socket, _device, Path.mkdir])
 @pytest.mark.parametrize("linked", [False, True])
 def test_only_regular_files_are_opened(
     make: Callable[[Path], None], linked: bool, local: LocalStorage

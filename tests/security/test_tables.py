@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +25,8 @@ from iobench.schema.manifest import MANIFEST, SAMPLES, SHARDS
 from iobench.schema.tables import MAX_SAMPLE_BYTES, MAX_SHARD_BYTES
 from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
-from tests.security.hostile import Columns, planted, replace_table
+from tests.children import in_child
+from tests.security.hostile import Columns, make_socket, planted, replace_table
 
 Plant = Callable[[Columns], object]
 
@@ -134,11 +132,9 @@ def test_a_number_in_the_header(what: str, dataset: Path, tmp_path: Path) -> Non
         (["/etc/passwd", "b", "c"], 0),
         (["a", "b/../../c", "d"], 1),
         (["a", "", "c"], 1),
-        (["a", "b//c", "c"], 1),
         (["a", "./b", "c"], 1),
         (["a", "b", "c\0"], 2),
         (["a", "b", "a"], 2),
-        (["b", "a", "a"], 2),
     ],
 )
 def test_a_name(names: list[str], row: int, dataset: Path, tmp_path: Path) -> None:
@@ -174,7 +170,7 @@ def test_a_codec_claims_no_more_than_codecs_can(make_dataset: Any, tmp_path: Pat
 
 
 def test_a_compressed_table_is_not_unpacked(dataset: Path, tmp_path: Path) -> None:
-    """36 KB that would be a gibibyte: in a process of its own, whose memory is measured."""
+    """36 KB that would be 256 MiB: in a process of its own, whose memory is measured."""
     folder = planted(dataset, tmp_path / "d")
     table = pa.ipc.open_file(folder / SAMPLES).read_all()
     huge = pa.array([bytes(256 << 20)] + [b""] * 59, pa.large_binary())
@@ -183,16 +179,9 @@ def test_a_compressed_table_is_not_unpacked(dataset: Path, tmp_path: Path) -> No
     with pytest.raises(ValueError, match="compressed"):
         check_plain(memoryview(data))
     replace_table(folder, SAMPLES, data)
-    code = (
-        "from iobench.dataset import load_manifest; from iobench.errors import DatasetError\n"
-        f"try: load_manifest({str(folder)!r})\n"
-        "except DatasetError: print(open('/proc/self/status').read())"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    )
-    peak = next(line for line in found.stdout.splitlines() if line.startswith("VmHWM"))
-    assert int(peak.split()[1]) < 200_000  # KiB
+    ended = in_child(lambda: load_manifest(folder) and None)
+    assert isinstance(ended.error, DatasetError)
+    assert ended.extra_bytes < 100 << 20
 
 
 def test_no_byte_of_a_footer_leads_elsewhere(dataset: Path) -> None:
@@ -235,8 +224,9 @@ def read_all(folder: Path, loading: dict[str, Any]) -> None:
         len(batch)
 
 
-@pytest.mark.parametrize("transport", ["ring", "tensor", "thread", "null"])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("transport", "workers"), [("ring", 0), ("ring", 1), ("tensor", 1), ("thread", 1), ("null", 0)]
+)
 def test_a_claim_that_no_memory_holds(
     transport: str, workers: int, make_dataset: Any, tmp_path: Path, nothing_left: set[int]
 ) -> None:
@@ -251,7 +241,7 @@ def test_a_claim_that_no_memory_holds(
         shards=size,
         header={"stored_bytes": total, "sample_bytes": total},
     )
-    loading = {"workers": 1 if transport == "thread" else workers, "transport": transport}
+    loading = {"workers": workers, "transport": transport}
     with pytest.raises(IobenchError) as caught:
         read_all(folder, loading)
     assert "\n" not in str(caught.value)
@@ -261,24 +251,17 @@ def test_a_claim_that_no_memory_holds(
 # What lies in the place of a file
 
 
-def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        made.bind(f"/proc/self/fd/{folder}/{path.name}")
-        os.close(folder)
-
-
-@pytest.mark.parametrize("name", [MANIFEST, SAMPLES, SHARDS])
 @pytest.mark.parametrize(
-    "make",
+    ("name", "make"),
     [
-        os.mkfifo,
-        os.mkdir,
-        _socket,
-        lambda path: path.symlink_to("/dev/zero"),
-        lambda path: path.symlink_to("/dev/tty"),
+        (MANIFEST, os.mkfifo),
+        (MANIFEST, os.mkdir),
+        (MANIFEST, make_socket),
+        (SAMPLES, os.mkfifo),
+        (SAMPLES, lambda path: path.symlink_to("/dev/zero")),
+        (SHARDS, make_socket),
+        (SHARDS, lambda path: path.symlink_to("/dev/tty")),
     ],
-    ids=["fifo", "folder", "socket", "zero", "tty"],
 )
 def test_what_is_no_file_is_one_line(
     name: str, make: Any, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -331,7 +314,7 @@ def victim(make_dataset: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 _EXAMPLES = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

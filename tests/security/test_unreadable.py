@@ -104,9 +104,15 @@ def test_a_read_that_ends_early_is_damage_only_if_the_file_does(make_dataset: An
 
 
 @pytest.mark.parametrize(
-    "code", [errno.EIO, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ESTALE]
+    ("call", "code"),
+    [
+        ("open", errno.EMFILE),
+        ("open", errno.EACCES),
+        ("preadv", errno.EIO),
+        ("preadv", errno.ESTALE),
+        ("stat", errno.ENFILE),
+    ],
 )
-@pytest.mark.parametrize("call", ["open", "preadv", "stat"])
 def test_what_the_kernel_refuses(
     call: str, code: int, make_dataset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +269,7 @@ def test_a_server_that_knows_nothing(
 
 
 @pytest.mark.usefixtures("s3_environment")
-@pytest.mark.parametrize("status", ["403 Forbidden", "500 Internal Server Error", "503 Slow Down"])
+@pytest.mark.parametrize("status", ["403 Forbidden", "503 Slow Down"])
 def test_a_server_that_refuses(
     status: str, data: Path, tmp_path: Path, listener: Listener, told: Say
 ) -> None:
@@ -296,7 +302,7 @@ def test_data_of_others_is_theirs(data: Path, tmp_path: Path, told: Say) -> None
 # A shard that is missing, shorter or longer, wherever it lies
 
 
-@pytest.fixture(params=["local", "direct", "fsspec", "s3", "nfs"])
+@pytest.fixture
 def lies(request: pytest.FixtureRequest, tmp_path: Path, make_dataset: Any) -> tuple[Any, Manifest]:
     """A storage with a dataset of 20 shards, and its manifest."""
     manifest, root = make_dataset(samples=20)
@@ -335,7 +341,14 @@ def _read_all(storage: Storage, key: str, view: memoryview) -> None:
     assert plain.read_into(key, 0, view) == len(view)
 
 
-@pytest.mark.parametrize("change", [None, -100, 100], ids=["missing", "shorter", "longer"])
+@pytest.mark.parametrize(
+    ("lies", "change"),
+    [
+        *(("local", None), ("local", -100), ("local", 100), ("direct", -100)),
+        *(("fsspec", None), ("s3", -100), ("nfs", -100), ("nfs", 100)),
+    ],
+    indirect=["lies"],
+)
 def test_a_shard_of_another_size_is_named(change: int | None, lies: tuple[Any, Manifest]) -> None:
     """When a run starts, when it is verified, and when it is read."""
     storage, manifest = lies
@@ -346,7 +359,6 @@ def test_a_shard_of_another_size_is_named(change: int | None, lies: tuple[Any, M
         check_shards(manifest, storage)
     assert "\n" not in str(caught.value)
     report = verify(storage, manifest, workers=0)
-    assert [damage.shard for damage in report.damages][:1] == [key]
     assert {damage.shard for damage in report.damages} == {key}
     assert report.unreadable == ()
     reader = make_reader(manifest, storage, ReaderSpec(decode=False))

@@ -21,14 +21,14 @@ import pytest
 
 from iobench import extras
 from iobench.analyse.verdict.confirmed import gain_of
-from iobench.analyse.verdict.explain import gain_text
-from iobench.cli import common
+from iobench.analyse.verdict.promise import shown
 from iobench.cli.verbs import VERBS
 from iobench.schema.ab import save_ab
 from tests.processes import in_process
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER, UNTOLD
 from tests.unit.test_causes import LATENT, SLOW, curve, run_curve, without
+from tests.unit.test_fed_agrees import with_tail
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "0.1.0"
@@ -181,6 +181,36 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "measured": 1000,
         "au": 0.5,
     },
+    "a burst, then half": {
+        "accelerators": 1,
+        "rates": {"fetch": 8000, "storage_raw": 8000},
+        "measured": 680,
+        "au": 0.68,
+        "curve": run_curve(curve(*[8000.0] * 8)),
+        "knock_outs": without(storage=(1.44, 1.48)),
+        "repetition": {
+            "rates": {
+                "bin_s": 1.0,
+                "samples_per_s": [980.0] * 9 + [500.0] * 15,
+                "stored_bytes_per_s": [9.8e7] * 9 + [5e7] * 15,
+            }
+        },
+    },
+    "stragglers": {
+        "accelerators": 1,
+        "rates": {"fetch": 520, "storage_raw": 1150},
+        "measured": 500,
+        "au": 0.5,
+        "dataset": {"shards": 60_000},
+        "curve": with_tail((160, 330, 400, 520, 700, 900, 1150, 1150), 0.002, 0.202),
+        "knock_outs": without(storage=(1.95, 2.0)),
+    },
+    "just below what is required": {
+        "accelerators": 1,
+        "rates": {"fetch": 905},
+        "measured": 899.7,
+        "au": 0.8997,
+    },
     "raw stands in for fetch": {
         "rates": {"fetch": None, "storage_raw": 600},
         "measured": 590,
@@ -257,6 +287,15 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "measured": 580,
         "au": 0.29,
         "workload": {"cache": "warm"},
+        "residency": 1.0,
+        "knock_outs": without(prep=(1.4, 1.5)),
+    },
+    "a warm cache that holds a part": {
+        "rates": {"storage_raw": 650, "fetch": 600},
+        "measured": 580,
+        "au": 0.29,
+        "workload": {"cache": "warm"},
+        "residency": 0.44,
         "knock_outs": without(prep=(1.4, 1.5)),
     },
     "too short": {"repetition": {"steps": 8}, "measured": 100, "au": 0.05},
@@ -315,7 +354,6 @@ def _missing(package: str, plug_in: str) -> Iterator[None]:
 
 def _shown(command: str, here: Path) -> str:
     """What a command prints, with its exit code if that is not 0."""
-    common._renamed.clear()
     code, out, err = in_process(*shlex.split(command))
     end = f"exit {code}\n" if code else ""
     return f"$ iobench {command}\n{out}{err}{end}".replace(str(here), "/here")
@@ -341,7 +379,7 @@ def reports() -> str:
 
 def verdicts() -> str:
     """The sentence, the explanation and the advice of each of VERDICTS."""
-    shown = []
+    texts = []
     for name, changes in VERDICTS.items():
         verdict = build_run(**changes).job.verdict
         assert verdict is not None
@@ -351,12 +389,12 @@ def verdicts() -> str:
         )
         for advice in verdict.advice:
             promised = gain_of(advice)
-            gain = "" if promised is None else f"{gain_text(promised)} "
+            gain = "" if promised is None else f"{shown(promised)} "
             told = f"{gain}{advice.change} ({advice.basis})"
             lines += textwrap.wrap(told, 98, initial_indent="-> ", subsequent_indent="   ")
         lines += [f"not measured: {key}: {why}" for key, why in verdict.not_measured.items()]
-        shown.append("\n".join(lines) + "\n")
-    return "\n".join(shown)
+        texts.append("\n".join(lines) + "\n")
+    return "\n".join(texts)
 
 
 SNAPSHOTS: dict[str, Callable[[], str]] = {

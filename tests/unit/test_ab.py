@@ -105,7 +105,6 @@ def test_the_answer_and_the_gate(
 
 def test_a_claim_has_its_ratio_and_what_is_missing() -> None:
     claim = primary(FASTER)
-    assert claim.ratio is not None
     assert (round(claim.ratio.value, 2), claim.ratio.n, claim.basis) == (1.34, 4, "turns")
     assert claim.more is None
     untold = primary(UNTOLD)

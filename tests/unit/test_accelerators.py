@@ -63,6 +63,28 @@ def test_waiting_is_paid_in_full(waits: list[int]) -> None:
     assert clock.now - began == len(waits) * STEP + sum(waits)
 
 
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize("stood_ns", [2 * SECOND, 4 * SECOND, 60 * SECOND])
+def test_no_step_makes_up_for_a_process_that_stood_still(
+    stood_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after SIGSTOP: 40 steps of 0.5 s, of which the tenth ends seconds late."""
+    clock = Clock([0] * 9 + [stood_ns])
+    monkeypatch.setattr(emulated, "time", clock)
+    accelerator = EmulatedAccelerator(AcceleratorSpec(kind="emulated", step_time=0.5))
+    accelerator.start()
+    began, lost, late = clock.now, 0, []
+    for _ in range(40):
+        late.append(accelerator.step(None, clock.now).late_ns)
+        lost += accelerator.lost_ns
+    took = clock.now - began
+    assert took - 20 * SECOND == lost >= stood_ns - 3 * SECOND // 2
+    assert lost < stood_ns
+    assert sum(late) <= 3 * SECOND // 2 * 2  # what later steps make up for
+
+
 def test_a_null_accelerator_takes_no_time() -> None:
     accelerator = NullAccelerator(AcceleratorSpec(kind="null"))
     accelerator.start()

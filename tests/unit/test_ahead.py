@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import threading
 from collections.abc import Callable
 
 import pytest
 
 from iobench.errors import StorageError
-from iobench.load.ahead import Pool, ReadAhead, batches_ahead
+from iobench.load.ahead import ReadAhead, batches_ahead
 from iobench.load.engine import Extent, ReadEngine
 from iobench.storage.base import Buffer
 from iobench.storage.simulated.memory import MemoryStorage
-from tests.processes import PATIENCE_S, wait_until
+from tests.processes import PATIENCE_S
 
 CONTENT = bytes(range(256)) * 64
 
@@ -89,14 +87,6 @@ def test_a_failure_is_that_of_its_batch_and_waits_for_the_other_requests() -> No
     reads.settle()
 
 
-def test_a_request_beyond_the_end_of_an_object_fails() -> None:
-    reads = ahead(Recording())
-    begun = reads.begin([extent(len(CONTENT) - 50)], memoryview(bytearray(100)))
-    with pytest.raises(StorageError):
-        reads.wait(begun)
-    reads.settle()
-
-
 def test_settling_waits_for_what_is_in_flight_and_leaves_out_the_rest() -> None:
     held, opened = threading.Event(), threading.Event()
 
@@ -119,49 +109,3 @@ def test_settling_waits_for_what_is_in_flight_and_leaves_out_the_rest() -> None:
     again = reads.begin([extent(7)], memoryview(memory))  # it can be used again
     assert reads.wait(again) == 100
     reads.settle()
-
-
-def test_reads_that_are_only_counted() -> None:
-    reads = ahead(Recording())
-    begun = [reads.begin([extent(0, 10_000)], None) for _ in range(3)]
-    assert sum(reads.wait(each) for each in begun) == 30_000
-    reads.settle()
-
-
-def test_threads_end_with_their_owner() -> None:
-    before = threading.active_count()
-    reads = ahead(Recording())
-    reads.wait(reads.begin([extent(0, 10_000)], None))
-    assert threading.active_count() > before
-    del reads
-    gc.collect()
-    wait_until(lambda: threading.active_count() <= before, "the threads have ended")
-
-
-def test_a_forked_process_starts_threads_of_its_own() -> None:
-    reads = ahead(Recording())
-    reads.wait(reads.begin([extent(0)], None))
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            status = 0 if reads.wait(reads.begin([extent(5)], None)) == 100 else 2
-            reads.settle()
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    reads.settle()
-
-
-def test_memory_is_used_again_and_grows() -> None:
-    pool = Pool()
-    pool.reserve(2, 3 << 20)
-    one, two = pool.take(1000), pool.take(3 << 20)
-    assert one.ctypes.data != two.ctypes.data
-    pool.give(one)
-    assert pool.take(2000) is one
-    pool.give(one)
-    large = pool.take(10 << 20)
-    assert len(large) >= 10 << 20
-    pool.give(large)
-    assert pool.take(1 << 20) is large  # it has replaced the one that was too small

@@ -14,7 +14,7 @@ from iobench.generator.plan import plan_shards
 from iobench.registry import CONTENTS, FORMATS
 from iobench.runner.plan import describe_plan
 from iobench.schema.base import known_specs
-from iobench.schema.dataset import DatasetSpec, load_dataset_spec
+from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.workload import load_workload
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +84,6 @@ def test_a_dataset_loads_and_names_a_source(name: str) -> None:
 def test_the_demand_is_the_published_one(name: str) -> None:
     workload = load_workload(name)
     samples_per_s = workload.samples_per_s_per_accelerator
-    assert samples_per_s is not None
     demand = samples_per_s * load_dataset_spec(workload.dataset).sample_size.mean_bytes
     bytes_per_s, published_samples_per_s, utilization = PUBLISHED[name]
     assert demand == pytest.approx(bytes_per_s, rel=0.01)
@@ -168,25 +167,9 @@ def test_every_dataset_can_be_planned_at_its_full_size(name: str) -> None:
 
 def test_clipping_keeps_the_mean_of_unet3d() -> None:
     size = load_dataset_spec("unet3d").sample_size
-    assert size.mean is not None
-    assert size.min is not None
-    assert size.max is not None
     assert size.mean - size.min == size.max - size.mean
     crop = load_workload("unet3d-h100").reader.crop
-    assert crop is not None
     assert size.min > crop, "the smallest volume still fills what the workload hands on"
-
-
-@pytest.mark.parametrize("name", ["imagenet-files", "librispeech", "oc20"])
-def test_an_approximation_says_so(name: str) -> None:
-    assert "APPROXIMATION" in load_dataset_spec(name).description
-
-
-def test_the_demo_is_small() -> None:
-    dataset, workload = load_dataset_spec("demo"), load_workload("demo")
-    assert 200e6 <= dataset.nominal_bytes <= 300e6
-    assert workload.samples_per_s_per_accelerator is not None
-    assert workload.epochs * dataset.samples / workload.samples_per_s_per_accelerator < 10
 
 
 MAX_FIRST_RUN_S = 300
@@ -199,25 +182,7 @@ def test_a_first_run_takes_minutes(name: str) -> None:
     if load_workload(name).accelerator.step_time is None:
         assert plan.busy_s is None
         return
-    assert plan.busy_s is not None
     assert 0 < plan.busy_s <= MAX_FIRST_RUN_S
-
-
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_whole_epochs_stay_possible(name: str) -> None:
-    workload = load_workload(name, ["max_steps=null"])
-    assert workload.max_steps is None
-    spec = load_dataset_spec(workload.dataset)
-    plan = describe_plan(workload, None, accelerators=1, repetitions=1)
-    epoch = -(-spec.samples // workload.batch_size)
-    assert plan.steps_per_repetition == epoch * workload.epochs
-
-
-@pytest.mark.parametrize("name", DATASETS)
-def test_a_spec_survives_its_own_dump(name: str) -> None:
-    """What a manifest and a result carry is the same spec again."""
-    spec = load_dataset_spec(name)
-    assert DatasetSpec.model_validate(spec.model_dump(mode="json")) == spec
 
 
 def test_a_specs_identity_leaves_the_prose_out() -> None:
@@ -233,8 +198,6 @@ def test_what_is_handed_on_fits_into_a_decoded_sample(name: str) -> None:
     workload = load_workload(name)
     spec = load_dataset_spec(workload.dataset)
     smallest = spec.sample_size.min or spec.sample_size.mean
-    assert smallest is not None
-    assert workload.reader.crop is not None
     content = CONTENTS.open(spec.content)
     sample = memoryview(bytearray(smallest))
     content.build(sample, seed=spec.seed, index=0, compress_ratio=1.0)

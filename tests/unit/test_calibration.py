@@ -11,8 +11,6 @@ import pytest
 from iobench.runner.agent import HostAgent
 from iobench.runner.calibration import findmax
 from iobench.runner.calibration.bench import Bench
-from iobench.runner.calibration.ceilings import ENTRIES
-from iobench.runner.calibration.copies import MAX_COPY_BYTES, MIN_COPY_BYTES, bytes_to_copy
 from iobench.runner.calibration.findmax import begin_search, find_max
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.progress import Silent
@@ -63,28 +61,3 @@ def test_the_search_reads_on_only_where_no_cache_can_serve_it(
     find_max(bench, found, Silent())
     assert [point.accelerators for point in found.points] == [1]
     assert sum(int(columns["samples"].sum()) for *_, columns in bench.parts) == samples
-
-
-def test_every_entry_of_a_plan_rates_its_stage(plan: Plan, tmp_path: Path) -> None:
-    bench = bench_of(plan, tmp_path)
-    for entry in ENTRIES:
-        if entry.applies(plan):
-            bench.ceilings[entry.name] = entry.measure(bench)
-    assert set(bench.ceilings) == {"storage_raw", "fetch", "prep", "harness", "accelerator"}
-    for name, ceiling in bench.ceilings.items():
-        if name != "storage_raw" or not bench.agent.why_no_fio():
-            assert ceiling.samples_per_s, (name, ceiling.not_measured)
-            assert ceiling.by, name
-    assert bench.ceilings["fetch"].cold is not None
-    assert bench.ceilings["harness"].details.tensor_samples_per_s
-    assert {phase for phase, *_ in bench.parts} == {
-        f"calibrate.{name}"
-        for name in ("fetch", "prep", "harness", "harness-tensor", "accelerator")
-    }
-
-
-def test_a_slow_storage_is_not_copied_for_long() -> None:
-    assert bytes_to_copy(None, 3.0) == MAX_COPY_BYTES
-    assert bytes_to_copy(10e9, 3.0) == MAX_COPY_BYTES
-    assert bytes_to_copy(50e6, 3.0) == 300_000_000
-    assert bytes_to_copy(1e6, 3.0) == MIN_COPY_BYTES

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from iobench.analyse.verdict.rebuild import rebuild
 from iobench.analyse.verdict.windows import pooled
-from iobench.runner.agent import HostAgent
-from iobench.runner.calibration.bench import Bench
-from iobench.runner.calibration.ceilings import ENTRIES
-from iobench.runner.calibration.windows import again, measure_again, plan_windows
-from iobench.runner.plan import make_plan
 from iobench.schema.training import Ceiling, CeilingDetails, CeilingWindow
-from iobench.schema.workload import load_workload
 
 Build = Callable[..., Any]
 
@@ -41,7 +33,6 @@ def test_windows_together_have_a_rate_and_an_interval() -> None:
     assert found.bytes_per_s == pytest.approx(1e8)
     assert found.cpu_s_per_gb == pytest.approx(0.5)
     assert found.not_measured == ""
-    assert found.windows is not None
     assert found.windows.n == 3
     assert found.windows.low == pytest.approx(100 - 4.303 * 10 / 3**0.5, rel=1e-3)
     assert found.windows.high == pytest.approx(100 + 4.303 * 10 / 3**0.5, rel=1e-3)
@@ -55,7 +46,6 @@ def test_a_long_window_counts_more_than_a_short_one() -> None:
 
 def test_one_window_has_no_interval_and_none_has_no_rate() -> None:
     one = pooled(ceiling_of(90.0))
-    assert one.windows is not None
     assert (one.windows.value, one.windows.low, one.windows.high) == (90.0, None, None)
     none = ceiling_of(None)
     assert pooled(none) == none
@@ -86,66 +76,12 @@ def test_rebuild_rates_each_window_by_its_own_events(make_run: Build, make_event
     assert fetch.cpu_s_per_gb == pytest.approx(1000.0)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "repetitions", "first_s", "after"),
-    [
-        (3.0, 6, 1.5, (0, 2, 4)),
-        (10.0, 6, 5.0, (0, 1, 3, 4)),
-        (3.0, 2, 1.5, (0,)),
-        (3.0, 1, 3.0, ()),
-        (0.5, 6, 0.5, ()),
-        (0.0, 6, 0.0, ()),
-    ],
-)
-def test_the_time_of_a_ceiling_is_divided(
-    seconds: float, repetitions: int, first_s: float, after: tuple[int, ...]
-) -> None:
-    windows = plan_windows(seconds, repetitions)
-    assert (windows.first_s, windows.after) == (first_s, after)
-    if after:
-        assert windows.later_s >= 0.5
-        assert first_s + len(after) * windows.later_s == pytest.approx(seconds)
-
-
-def test_each_ceiling_is_measured_again(make_dataset: Any, tmp_path: Path) -> None:
-    _, path = make_dataset(format="tar", samples_per_shard=20)
-    settings = ["batch_size=8", "reader.direct=false", "loader.workers=1", "reader.crop=null"]
-    plan = make_plan(
-        load_workload("demo", settings), str(path), accelerators=1, repetitions=3, seed=1
-    )
-    with ExitStack() as held:
-        bench = Bench(
-            plan=plan, agent=HostAgent(plan.storage), directory=tmp_path, seconds=0.1, held=held
-        )
-        for entry in ENTRIES:
-            if entry.applies(plan):
-                bench.ceilings[entry.name] = entry.measure(bench)
-        before = dict(bench.ceilings)
-        assert [entry.name for entry in again(bench)] == ["fetch", "prep", "harness", "accelerator"]
-        for entry in again(bench):
-            measure_again(bench, entry, 0.05)
-    for name in ("fetch", "prep", "harness", "accelerator"):
-        first, both = before[name].details.windows, bench.ceilings[name].details.windows
-        assert [len(first), len(both)] == [1, 2]
-        assert both[0] == first[0]
-        found = bench.ceilings[name].windows
-        assert found is not None
-        assert found.n == 2
-        assert found.low is not None
-        numbers = {part[1] for part in bench.parts if part[0] == f"calibrate.{name}"}
-        assert numbers == {0, 1}
-    slow = bench.ceilings["fetch"].details.windows[-1]
-    slow.seconds = 10.0
-    assert "fetch" not in [entry.name for entry in again(bench)]
-
-
 def test_the_cpu_ceiling_is_the_cores_over_what_a_sample_costs(make_run: Build) -> None:
     """8 cores, and 20 CPU seconds for 120,000 samples in each of five repetitions."""
     cpu = make_run().job.ceilings["cpu"]
     assert cpu.by == "computed"
     assert cpu.samples_per_s == pytest.approx(8 / (20 / 120_000))
     assert cpu.cpu_s_per_gb == pytest.approx(20 / 12)
-    assert cpu.windows is not None
     assert cpu.windows.n == 5
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import StorageError, UsageError
+from iobench.errors import UsageError
 from iobench.runner.checking import data as checking
 from iobench.runner.checking.data import SPACE_SHARE, Place, find_place
 from iobench.schema.dataset import DatasetSpec
@@ -28,14 +28,29 @@ class _Silent:
 
 @pytest.fixture
 def filling(tmp_path: Path) -> Any:
-    def make(*, seconds: float = 60.0, accelerators: int = 1, samples: int = MANY) -> Any:
-        given = {"name": "w", "dataset": "d", "accelerator": {"kind": "null"}, "batch_size": BATCH}
+    def make(
+        *,
+        seconds: float = 60.0,
+        accelerators: int = 1,
+        samples: int = MANY,
+        epochs: int = 1,
+        workers: int = 1,
+        size: int | None = None,
+    ) -> Any:
+        given = {
+            "name": "w",
+            "dataset": "d",
+            "accelerator": {"kind": "null"},
+            "batch_size": BATCH,
+            "epochs": epochs,
+            "loader": {"workers": workers},
+        }
         workload = Workload.model_validate(given)
         place = Place(url=str(tmp_path), workload=workload, found=False)
-        size = {"mean": SAMPLE_BYTES}
-        spec = DatasetSpec.model_validate({"name": "d", "samples": samples, "sample_size": size})
+        mean = {"mean": SAMPLE_BYTES}
+        spec = DatasetSpec.model_validate({"name": "d", "samples": samples, "sample_size": mean})
         url = f"{tmp_path}/data"
-        return checking._Filling(place, spec, url, accelerators, seconds, False, _Silent())
+        return checking._Filling(place, spec, url, accelerators, seconds, False, _Silent(), size)
 
     return make
 
@@ -74,7 +89,9 @@ def test_no_more_than_the_dataset_has(filling: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_two_batches_for_each_accelerator(filling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert filling(accelerators=8).least == 2 * 8 * BATCH
+    assert filling(accelerators=8).least == 5 * 8 * BATCH  # steps that tell what binds
+    assert filling(epochs=4).least == 2 * BATCH
+    assert filling(epochs=2, workers=8).least == 8 * BATCH
     assert filling(accelerators=8, samples=90).least == 90
     with pytest.raises(UsageError, match="--budget"):
         grown(filling(accelerators=8, seconds=20.0), 0.05, monkeypatch)
@@ -93,9 +110,18 @@ def test_a_share_of_the_space(filling: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert filling().most == SPACE_SHARE * 10_000
     disk(megabytes=10.0, inodes=5000)
     assert filling().most == SPACE_SHARE * 5000
+    asked = filling(size=5000 * SAMPLE_BYTES)  # half of the space
+    assert (asked.least, asked.most) == (5000, 5000)
+    with pytest.raises(UsageError):
+        filling(size=5001 * SAMPLE_BYTES)  # no more inodes than that
+    with pytest.raises(UsageError, match="--size"):
+        filling(size=SAMPLE_BYTES)  # less than a check needs
     disk(megabytes=0.4, inodes=10**6)
-    with pytest.raises(StorageError):
+    with pytest.raises(UsageError):
         filling()
+    with pytest.raises(UsageError) as refused:
+        filling(accelerators=8)
+    assert "--accelerators 1" in refused.value.remedy
 
 
 def test_the_default_workload_is_a_shipped_one(tmp_path: Path) -> None:

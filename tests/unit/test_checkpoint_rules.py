@@ -140,18 +140,6 @@ def test_a_rule_and_a_record(
     assert result(rule(doc)) == expected
 
 
-def test_the_evidence_names_the_step_and_the_reason() -> None:
-    wrong = verified(study(restores=[restore(step=30, verified=False)]))
-    assert wrong is not None
-    assert "step 30" in wrong.evidence
-    ended = stopped_early(study({"status": "failed", "error": "no space left"}))
-    assert ended is not None
-    assert "no space left" in ended.evidence
-    unseen = cold_restore(study(restores=[restore(residency_before=None, residency_how="no mmap")]))
-    assert unseen is not None
-    assert "no mmap" in unseen.evidence
-
-
 # Beside one another
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.checkpoint.models import MODELS, Parallelism, find_model, scale
@@ -111,13 +111,6 @@ def test_every_rank_saves_what_dlio_says(name: str) -> None:
     )
 
 
-def test_bert_weighs_what_dlio_says() -> None:
-    """DLIO's BERT workload saves 4,034,713,312 bytes: parameters and two moments in float32, and a
-    few bytes of counters.
-    """
-    assert 0 <= 4_034_713_312 - find_model("bert-large").state_bytes <= 64
-
-
 @given(
     name=st.sampled_from(sorted(MODELS)),
     tensor=st.integers(1, 8),
@@ -126,6 +119,7 @@ def test_bert_weighs_what_dlio_says() -> None:
     zero=st.integers(0, 3),
     share=st.sampled_from([1.0, 0.1, 0.003]),
 )
+@settings(max_examples=30)
 def test_however_it_is_cut_every_element_is_saved_once(
     name: str, tensor: int, pipeline: int, data: int, zero: int, share: float
 ) -> None:
@@ -151,6 +145,7 @@ def test_however_it_is_cut_every_element_is_saved_once(
 
 
 @given(name=st.sampled_from(sorted(MODELS)), share=st.floats(1e-4, 1.0))
+@settings(max_examples=30)
 def test_a_scaled_model_keeps_its_structure(name: str, share: float) -> None:
     full = find_model(name)
     small, done = scale(full, share)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from iobench.analyse.checkpoint.interval import (
-    best_s,
     daly_s,
     needed_write_bytes_per_s,
     overhead,
@@ -18,7 +14,7 @@ from iobench.analyse.checkpoint.interval import (
     waste,
 )
 from iobench.analyse.checkpoint.meaning import meaning, not_told
-from iobench.analyse.checkpoint.study import duration_s, summaries_of, with_figures
+from iobench.analyse.checkpoint.study import duration_s, with_figures
 from iobench.schema.checkpoint import Meaning, Restore, Save, Study, Training
 
 GIB = 1 << 30
@@ -48,9 +44,7 @@ def study(*saves: Save, full: int = GIB, restores: list[float] | None = None) ->
 
 
 def told(found: Study, **asked: Any) -> Meaning:
-    meant = meaning(found, Training(**{"accelerators": ACCELERATORS, **asked}))
-    assert meant is not None
-    return meant
+    return meaning(found, Training(**{"accelerators": ACCELERATORS, **asked}))
 
 
 def behind(blocked: float, end: float, *, slower: float | None = None, **more: Any) -> Save:
@@ -160,14 +154,6 @@ def test_the_interval_goes_by_the_slow_saves_and_losses_by_the_mean() -> None:
     assert found.overhead == pytest.approx(overhead(found.interval_s, 20.0))
 
 
-@given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=40), st.integers(1, 1000))
-def test_the_upper_time_is_never_below_the_median(times: list[float], hosts: int) -> None:
-    found = told(study(*(save(each) for each in times)), hosts_writing=hosts)
-    for each in found.times.values():
-        assert each.min <= each.median <= each.upper <= each.max
-        assert (each.p95 is None) == (each.n < 20)
-
-
 # Steps that a save slows down
 
 
@@ -179,8 +165,6 @@ def test_slower_steps_are_lost_time() -> None:
     usual = daly_s(2.0, mtbf)
     plain = told(study(behind(2.0, 302.0)), interval_s=usual)
     slowed = told(study(behind(2.0, 302.0, slower=1.08)), interval_s=usual)
-    assert plain.today is not None
-    assert slowed.today is not None
     assert plain.today.waste == pytest.approx(0.0064, abs=0.00005)
     lost = 300 * (1 - 1 / 1.08)
     assert slowed.today.waste - plain.today.waste == pytest.approx(lost / (usual + 2), rel=0.01)
@@ -190,8 +174,6 @@ def test_slower_steps_are_lost_time() -> None:
     assert slowed.interval_s == pytest.approx(daly_s(2 + lost, mtbf) + lost)
     assert slowed.waste < slowed.today.waste
     assert (plain.slowdown, plain.slowed_s) == (None, None)  # not measured, which is not 0
-    assert plain.needed_write_bytes_per_s is not None
-    assert slowed.needed_write_bytes_per_s is not None
     assert plain.needed_write_bytes_per_s > 5 * slowed.needed_write_bytes_per_s
 
 
@@ -204,7 +186,6 @@ def test_a_save_gives_no_time_back(slower: float) -> None:
 
 def test_a_save_that_is_not_over_when_the_next_is_due_blocks_it() -> None:
     found = told(study(behind(2.0, 302.0)), interval_s=100.0)
-    assert found.today is not None
     assert found.today.overhead == pytest.approx(202 / 302)
     assert found.interval_s >= 300
 
@@ -216,27 +197,6 @@ def test_a_wait_for_the_previous_save_is_no_part_of_this_one() -> None:
     found = told(study(waiting))
     assert (found.blocked_s, found.durable_s) == (1.0, 5.0)
     assert found.host_write_bytes_per_s == GIB / 4
-
-
-@given(
-    blocked=st.floats(0.001, 100),
-    slowed=st.floats(0, 100),
-    mtbf=st.floats(1e4, 1e7),
-    restart=st.floats(0, 1e3),
-)
-def test_waste_grows_on_both_sides_of_the_best_interval(
-    blocked: float, slowed: float, mtbf: float, restart: float
-) -> None:
-    """Daly's interval is an approximation, so the steps away from it are large."""
-    best = best_s(blocked, mtbf, slowed)
-
-    def wasted(interval: float) -> float:
-        return waste(interval, blocked, mtbf, restart, slowed_s=slowed)
-
-    longer = [wasted(best * 2**power) for power in range(7)]
-    assert all(one <= other for one, other in itertools.pairwise(longer))
-    assert wasted(slowed + (best - slowed) / 2) >= wasted(best)
-    assert wasted(best) >= overhead(best, blocked, slowed) - 1e-9
 
 
 @pytest.mark.parametrize(
@@ -255,12 +215,3 @@ def test_the_write_rate_for_a_budget(copy_s: float, drag: float, needed: float |
 
 
 # A study as one value of a comparison
-
-
-def test_a_study_has_one_median_for_each_figure() -> None:
-    """Saves of one study share its hour, so a comparison of studies takes their medians."""
-    found = summaries_of(study(save(1.0), save(2.0), save(4.0), restores=[0.5]))
-    assert found["write_bytes_per_s"].median == GIB / 2
-    assert found["restore_bytes_per_s"].median == GIB * 2
-    assert (found["durable_s"].median, found["durable_s"].n) == (2.0, 3)
-    assert (found["restore_s"].median, found["restore_s"].n) == (0.5, 1)

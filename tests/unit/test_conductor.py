@@ -14,7 +14,7 @@ import pytest
 
 from iobench.errors import StorageError, WorkerError
 from iobench.runner import conductor
-from iobench.runner.conductor import Handler, Script, Scripted, conduct, last_messages
+from iobench.runner.conductor import Handler, conduct
 from iobench.runner.crew import ForkedCrew
 from iobench.runner.messages import Command, Last, Point, Report, Stop
 from iobench.runner.task import HURRY, Link
@@ -129,19 +129,6 @@ def test_ctrl_c_while_all_wait_keeps_what_each_has_done() -> None:
     assert handler.found == dict.fromkeys(range(WORLD), Counted(5, "Stop"))
 
 
-def test_ctrl_c_while_an_answer_is_made_waits_until_it_is_sent() -> None:
-    class Presses(Counting):
-        def answer(self, waiting: Mapping[int, Point]) -> Mapping[int, Command]:
-            os.kill(os.getpid(), signal.SIGINT)
-            return super().answer(waiting)
-
-    handler = Presses(ENDLESS)
-    with pytest.raises(KeyboardInterrupt):
-        conduct(ForkedCrew(WORLD, Count()), handler)
-    assert sorted(handler.begun) == list(range(WORLD))  # all of them got the command
-    assert set(handler.found) == set(range(WORLD))
-
-
 def reports_when_it_hangs(link: Link) -> None:
     def report(number: int, frame: object) -> None:
         link.send(Counted(0, "hurried"))
@@ -214,59 +201,3 @@ def test_a_rank_that_dies_is_named_and_ends_the_others() -> None:
 
     with pytest.raises(WorkerError, match=r"rank 1 died \(killed by SIGKILL\)"):
         conduct(ForkedCrew(WORLD, Count(dies)), Counting(ENDLESS))
-
-
-def test_a_rank_with_much_to_report_ends_by_itself_when_another_one_dies() -> None:
-    """Its report does not fit into the pipe, and nobody needs it any more."""
-
-    class Reports:
-        def run(self, link: Link) -> None:
-            if link.rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            while not link.stopped.value:
-                time.sleep(0.001)
-            link.send(Counted(0, "x" * (1 << 20)))
-
-    crew = ForkedCrew(WORLD, Reports())
-    with pytest.raises(WorkerError, match="rank 1 died"):
-        conduct(crew, Handler())
-    assert [process.exitcode for process in crew.processes] == [0, -signal.SIGKILL, 0]
-
-
-def test_a_handler_that_answers_nobody_does_not_hang() -> None:
-    class Silent(Handler):
-        def answer(self, waiting: Mapping[int, Point]) -> Mapping[int, Command]:
-            return {}
-
-    with pytest.raises(RuntimeError, match="none of them was answered"):
-        conduct(ForkedCrew(WORLD, Count()), Silent())
-
-
-def test_a_script_has_every_rank_do_one_thing_after_the_other() -> None:
-    seen: list[list[Point]] = []
-
-    def script() -> Script:
-        for goal in (3, 7):
-            seen.append((yield lambda goal=goal: CountTo(goal)))  # type: ignore[misc]
-
-    conduct(ForkedCrew(WORLD, Count()), Scripted(script()))
-    assert seen == [[Ready(3)] * WORLD, [Ready(7)] * WORLD]
-
-
-def test_an_error_of_a_script_ends_the_ranks() -> None:
-    def script() -> Script:
-        yield lambda: CountTo(3)
-        raise StorageError("the place is gone")
-
-    with pytest.raises(StorageError, match="the place is gone"):
-        conduct(ForkedCrew(WORLD, Count()), Scripted(script()))
-
-
-def test_last_messages_come_in_the_order_of_ranks() -> None:
-    class Own:
-        def run(self, link: Link) -> None:
-            time.sleep(0.05 * (link.world - link.rank))
-            link.send(Counted(link.rank, "done"))
-
-    found = last_messages(ForkedCrew(WORLD, Own()), Counted)
-    assert [each.total for each in found] == list(range(WORLD))

@@ -14,13 +14,10 @@ from iobench.analyse.compare.comparison import Comparison, compare
 from iobench.analyse.compare.runs import Group
 from iobench.analyse.tuning.confirmation import Confirmation
 from iobench.analyse.tuning.recommend import Recommendation
-from iobench.cli.main import main
 from iobench.errors import UsageError
-from iobench.report import confirmation
-from iobench.report.render_text import render_text
 from iobench.runner.sweeping.confirm import _visits
 from iobench.schema.record import TrainingRecord
-from iobench.schema.sweep import Sweep, SweepPoint, save_sweep
+from iobench.schema.sweep import SweepPoint
 from tests.unit.test_compare import BASE, FAST, document
 
 
@@ -85,35 +82,3 @@ def test_a_promised_gain_is_confirmed_by_a_gain_alone(
     assert (
         Confirmation(advice=advice, comparison=compared(fresh), directory="").confirmed is confirmed
     )
-
-
-def test_what_the_budgets_did_not_allow_is_told() -> None:
-    advice = Recommendation(
-        workload="w", settings={"a": "1"}, changes={"a": "1"}, samples_per_s=1.0, why=(),
-        gain=1.2, gain_low=1.1, gain_high=1.3, gain_coverage=0.9, basis="", confidence="high",
-        doubts=(), shard=None, codecs=(), alternatives=(), untested=None, left_out=(),
-    )  # fmt: skip
-    found = Confirmation(
-        advice=advice,
-        comparison=compared(FAST),
-        directory="d",
-        notes=("between groups, drift is not averaged out",),
-    )
-    told = render_text(confirmation.sections(found))
-    assert told.startswith("confirmed")
-    assert "between groups, drift" in told.split("Left out")[1]
-    assert confirmation.document(found).left_out == found.notes
-
-
-@pytest.mark.parametrize("word", ["--confirm", "--resume"])
-def test_what_was_asked_then_is_not_asked_again(
-    word: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    sweep = Sweep(
-        created="", command=[], workload="demo", data_root="data", seed=1, repetitions=1,
-        calibration_s=0, axes={"loader.workers": [1, 2]},
-    )  # fmt: skip
-    save_sweep(tmp_path, sweep)
-    for more in (["--set", "batch_size=2"], ["--samples", "9"], ["--to", "x"]):
-        assert main(["sweep", word, str(tmp_path), *more]) == 2
-        assert len(capsys.readouterr().err.splitlines()) == 1

@@ -16,13 +16,11 @@ from iobench.analyse.compare.cost import break_even_efficiency, samples_per_usd
 from iobench.analyse.compare.losses import Saving, Schedule, lost_share, saving_of
 from iobench.analyse.compare.options import Option, Terms
 from iobench.analyse.compare.ranking import Machine, Ranking, rankings
-from iobench.cli.main import main
-from iobench.report.cost import sections
-from iobench.report.render_text import render_text
 from iobench.schema.instances import Instance
 from iobench.schema.job import Layout
 from iobench.schema.record import TrainingRecord, load_run
 from iobench.schema.verdict import RankTime
+from tests.processes import in_process
 from tests.unit.conftest import build_run
 from tests.unit.test_compare import BASE, FAST, document
 
@@ -51,12 +49,6 @@ def test_training_on_cpu_and_gpu_instances(
     found = samples_per_usd(samples_per_s, usd_per_hour)
     assert round(found) == per_usd
     assert round(1e6 / found, 2) == usd_per_million
-
-
-def test_a_gpu_that_is_6_7_times_cheaper() -> None:
-    per_usd = 6.7 * samples_per_usd(40.73, 0.357)
-    assert per_usd / 1e6 == pytest.approx(2.75, abs=0.005)
-    assert per_usd * 1.212 / 3600 == pytest.approx(926, abs=0.5)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +91,10 @@ def test_the_saves_of_a_study_are_those_of_the_whole_model() -> None:
     found = load_run(GOLDEN / "checkpoint-stream")
     study = found.checkpoints
     saving = saving_of(found)
-    assert study is not None
-    assert saving is not None
     growth = study.full_bytes / study.bytes
     blocked = [save.blocked_s for save in study.saves]
     assert saving.blocked_s == pytest.approx(sum(blocked) / len(blocked) * growth, rel=0.05)
     eight = saving_of(found, 8)
-    assert eight is not None
     assert eight.blocked_s == pytest.approx(saving.blocked_s / 8)
     assert (saving.writers, eight.writers) == (1, 8)
     assert saving_of(load_run(GOLDEN / "calibrated")) is None
@@ -156,7 +145,6 @@ def test_money_is_time(rate: float, price: float, hosts: int, epochs: int) -> No
     )
     assert paid.job_usd == pytest.approx(epochs * 1000 / paid.samples_per_usd)
     assert paid.job_s == pytest.approx(epochs * 1000 / (rate * hosts))
-    assert paid.usd_per_million_samples is not None
     assert paid.usd_per_million_samples * paid.samples_per_usd == pytest.approx(1e6)
 
 
@@ -174,8 +162,6 @@ def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
     assert spot.lost_share == lost_share(schedule, 0.2)  # an interruption of one stops both
     assert spot.samples_per_s == pytest.approx(2 * 0.9 * 100.1 * (1 - spot.lost_share), rel=0.01)
     low, high = spot.samples_per_usd_low, spot.samples_per_usd_high
-    assert low is not None
-    assert high is not None
     assert low < spot.samples_per_usd < high
     assert not spot.never_interrupted
 
@@ -187,11 +173,9 @@ def test_unknown_interruptions_give_upper_bounds_which_are_never_the_best() -> N
     assert (spot.kind, spot.never_interrupted) == ("spot", True)
     assert spot.samples_per_usd == pytest.approx(4 * best.samples_per_usd)
     against = found.against[1]
-    assert against is not None
     assert (against.answer, against.low, against.high) == ("not told", 0.25, None)
     # It costs a quarter, so it pays until three quarters of the time are lost.
     often = spot.break_even_interruptions_per_hour
-    assert often is not None
     assert lost_share(Schedule(), often) == pytest.approx(0.75)
     stated = ranked((run_of(BASE), ((1, MACHINE),)), terms=Terms(interruptions_per_hour=0.0))
     assert (stated.options[0].kind, stated.options[0].never_interrupted) == ("spot", False)
@@ -328,12 +312,9 @@ def test_runs_of_the_same_identity_are_one_option() -> None:
     assert best.samples_per_usd == pytest.approx(160 * 3600)
     assert second.slowest.pace.basis == "runs"
     low, high = second.samples_per_usd_low, second.samples_per_usd_high
-    assert low is not None
-    assert high is not None
     assert low < 100 * 3600 < high < 103 * 3600
     against = found.against[1]
     assert found.against[0] is None
-    assert against is not None
     assert (against.answer, round(against.ratio or 0, 1)) == ("different", 1.6)
     assert found.differs[1] == ("storage.url: /b -> /data",)
 
@@ -343,7 +324,6 @@ def test_one_run_a_side_tells_no_order_and_known_drift_does() -> None:
     given = [(run_of(BASE), machine), (run_of(FAST, storage__url="/b"), machine)]
     (found,) = rankings(given, Terms())
     against = found.against[1]
-    assert against is not None
     assert (against.answer, against.low) == ("not told", None)
     assert against.ratio == pytest.approx(1.2, rel=0.01)
     earlier = [
@@ -353,16 +333,13 @@ def test_one_run_a_side_tells_no_order_and_known_drift_does() -> None:
     ]
     (found,) = rankings(given, Terms(), earlier=earlier)
     against = found.against[1]
-    assert against is not None
     assert against.answer == "different"
     assert [option.slowest.pace.basis for option in found.options] == ["drift", "drift"]
     half_known = [doc for doc in earlier if doc.storage.url == "/b"]
     (found,) = rankings(given, Terms(), earlier=half_known)
     against = found.against[1]
-    assert against is not None
     assert against.answer == "not told"
     low = found.options[0].samples_per_usd_low
-    assert low is not None
     assert low < 0.97 * found.options[0].samples_per_usd
 
 
@@ -371,12 +348,8 @@ def test_the_same_runs_at_two_prices_differ_by_the_prices() -> None:
     doc = run_of(BASE)
     found = ranked((doc, ((1, dear),)), (doc, ((1, cheap),)))
     against = found.against[1]
-    assert against is not None
-    assert (against.answer, against.low, against.high) == (
-        "different",
-        pytest.approx(1.3),
-        pytest.approx(1.3),
-    )
+    assert against.answer == "different"
+    assert (against.low, against.high) == pytest.approx((1.3, 1.3))
     assert found.options[0].machine == "a"
 
 
@@ -414,30 +387,30 @@ def test_a_run_without_a_rate_has_no_option() -> None:
     assert rankings([(doc, ((1, MACHINE),))], Terms()) == []
 
 
-def test_a_price_of_another_machine_than_the_measured_one_says_so() -> None:
-    doc = run_of([100.0] * 6)
-    (plain,) = options(doc, instance=Instance(type="m", usd_per_hour=1.0))
-    assert plain.notes == ()
-    doc.host.cores = 2
-    machine = Instance(type="m", cores=8, accelerators=8, accelerator="H100", usd_per_hour=1.0)
-    (found,) = options(doc, instance=machine)
-    assert "2 cores" in found.notes[0]
-    assert "8 accelerators" in found.notes[1]
-    assert found.notes[0] in " ".join(
-        render_text(sections([ranked((doc, ((1, machine),)))], [])).split()
-    )
+def test_what_was_emulated_is_priced_as_what_it_was() -> None:
+    doc = run_of([100.0] * 6, workload__accelerator={"name": "H100", "step_time": 0.224})
+
+    def notes(doc: TrainingRecord, accelerator: str | None) -> tuple[str, ...]:
+        machine = Instance(type="m", accelerator=accelerator, usd_per_hour=1.0)
+        (found,) = options(doc, instance=machine)
+        return found.notes
+
+    assert notes(doc, "H100") == ()
+    (told,) = notes(doc, "A10G")
+    assert "H100" in told
+    assert "A10G" in told
+    assert len(notes(doc, None)) == 1
+    real = {"name": "resnet18", "kind": "model", "model": "resnet18"}
+    assert notes(run_of([100.0] * 6, workload__accelerator=real), "A10G") == ()
 
 
 # The verb
 
 
-def _text(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
-    assert main(words) == 0
-    return capsys.readouterr().out
-
-
-def _found(capsys: pytest.CaptureFixture[str], words: list[str]) -> Any:
-    (found,) = json.loads(_text(capsys, [*words, "--json"]), parse_constant=pytest.fail)["rankings"]
+def found_by(words: list[str]) -> Any:
+    code, out, err = in_process(*words, "--json")
+    assert code == 0, err
+    (found,) = json.loads(out, parse_constant=pytest.fail)["rankings"]
     return found
 
 
@@ -451,30 +424,22 @@ def both(tmp_path: Path) -> list[str]:
     return ["cost", str(tmp_path / "a"), str(tmp_path / "b")]
 
 
-def test_all_time_lost_is_said(both: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_time_lost_is_said(both: list[str]) -> None:
     """60 interruptions an hour where each costs ten days: nothing is trained for any money, and no
     deadline is met.
     """
     words = [*both[:2], "--host-price-per-hour", "1", "--host-spot-price-per-hour", "0.5"]
     words += ["--interruptions-per-hour", "60", "--restart", "10d", "--epochs", "1"]
     words += ["--deadline", "9h"]
-    for form in ("text", "csv", "markdown"):
-        _text(capsys, [*words, "--format", form])
-    demand, spot = _found(capsys, words)["options"]
+    demand, spot = found_by(words)["options"]
     assert demand["figures"]["within_deadline"] is True
     assert (spot["figures"]["usd_per_million_samples"], spot["figures"]["lost_share"]) == (None, 1)
     assert (spot["figures"]["within_deadline"], spot["figures"]["job_s"]) == (False, None)
-    assert spot["against"] == {
-        "answer": "different",
-        "ratio": None,
-        "low": None,
-        "high": None,
-        "why": "",
-    }
+    assert (spot["against"]["answer"], spot["against"]["ratio"]) == ("different", None)
 
 
-def test_cost_as_a_user_calls_it(both: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    fast, slow = _found(capsys, both)["options"]
+def test_cost_as_a_user_calls_it(both: list[str]) -> None:
+    fast, slow = found_by(both)["options"]
     assert slow["parts"][0]["instance"]["type"] == "g5.2xlarge"  # as recorded
     ratio = fast["figures"]["samples_per_usd"] / slow["figures"]["samples_per_usd"]
     assert ratio == pytest.approx(1.2, rel=0.01)
@@ -487,14 +452,8 @@ def test_cost_as_a_user_calls_it(both: list[str], capsys: pytest.CaptureFixture[
         "priced": "2026-11-20",
         "source": "instances.yaml",
     }
-    job = ["--epochs", "2", "--deadline", "1s", "--budget", "100"]
-    for form in ("text", "csv", "markdown"):
-        shown = _text(capsys, [*both, "--format", form, *job])
-        assert "g5.2xlarge" in shown
-        assert "2026-11-20" in shown
-        assert "us-east" in shown
     machines = ["--instance", "4xg5.2xlarge", "--instance", "p4d.24xlarge", "--efficiency", "0.5"]
-    found = _found(capsys, [*both, *machines])["options"]
+    found = found_by([*both, *machines])["options"]
     small, big = sorted(found, key=lambda option: -option["hosts"])
     assert [(one["hosts"], one["machine"]) for one in (small, big)] == [
         (4, "4 x g5.2xlarge"),
@@ -506,23 +465,19 @@ def test_cost_as_a_user_calls_it(both: list[str], capsys: pytest.CaptureFixture[
     assert big["figures"]["samples_per_s"] == big["parts"][0]["samples_per_s"]["value"]
 
 
-def test_each_type_has_its_own_price(both: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_type_has_its_own_price(both: list[str]) -> None:
     machines = ["--instance", "g5.xlarge", "--instance", "g5.2xlarge"]
     prices = ["--host-spot-price-per-hour", "g5.xlarge=0.4,g5.2xlarge=0.5"]
-    found = _found(capsys, [*both, *machines, *prices])["options"]
-    assert {
-        (one["machine"], one["figures"]["usd_per_hour"])
-        for one in found
-        if one["figures"]["kind"] == "spot"
-    } == {("g5.xlarge", 0.4), ("g5.2xlarge", 0.5)}
+    found = found_by([*both, *machines, *prices])["options"]
+    spot = [each for each in found if each["figures"]["kind"] == "spot"]
+    paid = {each["machine"]: each["figures"]["usd_per_hour"] for each in spot}
+    assert paid == {"g5.xlarge": 0.4, "g5.2xlarge": 0.5}
 
 
-def test_hosts_of_two_types_and_saves_of_a_study(
-    both: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hosts_of_two_types_and_saves_of_a_study(both: list[str]) -> None:
     words = [*both, "--instance", "2xg5.2xlarge+1xg5.xlarge"]
     words += ["--checkpoints", str(GOLDEN / "checkpoint-stream")]
-    (found,) = _found(capsys, words)["options"]
+    (found,) = found_by(words)["options"]
     assert (found["machine"], found["hosts"]) == ("2 x g5.2xlarge + 1 x g5.xlarge", 3)
     assert [part["measured"] for part in found["parts"]] == [True, False]
     assert found["figures"]["usd_per_hour"] == pytest.approx(2 * 1.212 + 1.006)
@@ -531,26 +486,34 @@ def test_hosts_of_two_types_and_saves_of_a_study(
 
 
 def test_what_is_wrong_is_said_in_one_line(
-    both: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    both: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    euro = tmp_path / "euro.csv"
-    euro.write_text("type,usd_per_hour,currency\ng5.2xlarge,1,EUR\n")
-    regions = tmp_path / "regions.csv"
-    regions.write_text("type,usd_per_hour,region\ng5.2xlarge,1,a\ng5.2xlarge,2,b\n")
+    for name, rows in {
+        "euro": "type,usd_per_hour,currency\ng5.2xlarge,1,EUR\n",
+        "mixed": "type,usd_per_hour,currency\ng5.2xlarge,1,EUR\ng5.xlarge,1,USD\n",
+        "regions": "type,usd_per_hour,region\ng5.2xlarge,1,a\ng5.2xlarge,2,b\n",
+    }.items():
+        (tmp_path / f"{name}.csv").write_text(rows)
+    monkeypatch.chdir(tmp_path)
     two = ["--instance", "g5.xlarge", "--instance", "g5.2xlarge"]
     for words, told in (
         (["--instance", "g5.2xlage"], "g5.2xlarge"),
-        (["--host-price-per-hour", "-1"], "--host-price-per-hour"),
+        *(
+            (["--host-price-per-hour", text], "--host-price-per-hour")
+            for text in ("-1", "1,g5.xlarge=1", "a=1,a=2", "a=", "=", "1,2")
+        ),
         (["--host-price-per-hour", "1e9"], "--host-price-per-hour"),
         (["--host-price-per-hour", "g5.xlarge=1"], "g5.xlarge"),
         ([*two, "--host-spot-price-per-hour", "0.5"], "--host-spot-price-per-hour"),
         (["--host-spot-price-per-hour", "g5.2xlarge=2"], "spot"),
-        (["--instance", "g5.4xlarge"], "g5.4xlarge"),
+        (["--instance", "g5.8xlarge"], "g5.8xlarge"),
         (["--instance", "0xg5.2xlarge"], "0xg5.2xlarge"),
         (["--instance", "g5.2xlarge+g5.2xlarge"], "twice"),
         (["--instance", "g5.2xlarge"] * 3, "--instance"),
         (["--region", "eu-west-1"], "g5.2xlarge"),
-        (["--budget", "0"], "--budget"),
+        (["--max-cost", "0"], "--max-cost"),
         (["--hosts", "0"], "--hosts"),
         (["--efficiency", "2"], "--efficiency"),
         (["--interruptions-per-hour", "-1"], "--interruptions-per-hour"),
@@ -559,24 +522,17 @@ def test_what_is_wrong_is_said_in_one_line(
         (["--deadline", "2026-13-45"], "--deadline"),
         (["--deadline=-5h"], "--deadline"),
         (["--deadline", "0h"], "--deadline"),
-        (["--prices", str(tmp_path / "none.csv")], "none.csv"),
-        (["--prices", str(euro)], "EUR"),
-        (["--prices", str(regions)], "--region"),
-        (["--checkpoints", str(tmp_path / "a")], "--checkpoints"),
+        (["--prices", "none.csv"], "none.csv"),
+        (["--prices", "euro.csv"], "EUR"),
+        ([*two, "--prices", "mixed.csv"], "EUR"),
+        (["--prices", "regions.csv"], "--region"),
+        (["--checkpoints", "a"], "--checkpoints"),
     ):
-        assert main([*both, *words]) == 2, words
-        shown = capsys.readouterr()
-        assert (shown.out, shown.err.count("\n")) == ("", 1), shown.err
-        assert told in shown.err
+        code, out, err = in_process(*both, *words)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert told in err
 
 
-@pytest.mark.parametrize("text", ["1,g5.xlarge=1", "a=1,a=2", "a=", "=", "1,2"])
-def test_prices_that_can_not_be_read(text: str, both: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main([*both, "--host-price-per-hour", text])
-    assert caught.value.code == 2
-
-
-def test_a_deadline_may_be_a_date(both: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deadline_may_be_a_date(both: list[str]) -> None:
     words = [*both, "--epochs", "1", "--deadline", "2999-01-01T12:00"]
-    assert all(option["figures"]["within_deadline"] for option in _found(capsys, words)["options"])
+    assert all(option["figures"]["within_deadline"] for option in found_by(words)["options"])

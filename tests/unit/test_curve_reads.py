@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from iobench.errors import IobenchError, StorageError
 from iobench.measure import fio
 from iobench.measure.depth import WINDOWS, of_cycles
-from iobench.measure.fio_depth import jobs_of, mean_bytes, read_at_depth, window_rates
+from iobench.measure.fio_depth import read_at_depth, window_rates
 from iobench.runner.curve.curve import CurveMeasurement, Limits
 from iobench.runner.curve.places import Place, Places, blocks, samples
 from iobench.runner.curve.story import second_requests
@@ -115,13 +114,6 @@ def test_places_are_new_until_none_is_left() -> None:
     assert not found.take(100, enough=20).fresh
 
 
-def test_what_was_not_read_is_handed_out_again() -> None:
-    found = blocks(ENTRIES, 1000, order="random", seed=1)
-    first = found.take(100, enough=1).places
-    found.give_back(60)
-    assert found.take(10, enough=1).places == first[40:50]
-
-
 @pytest.mark.parametrize("form", ["files", "tar"])
 @pytest.mark.parametrize("alignment", [1, 4096])
 def test_samples_are_read_as_they_lie(make_dataset: MakeDataset, form: str, alignment: int) -> None:
@@ -191,25 +183,7 @@ def test_windows_of_fios_log(log: str, found: list[float]) -> None:
     assert window_rates(log, 1.0, 0.2, 100.0) == pytest.approx(found)
 
 
-def test_a_log_of_another_form_is_one_error() -> None:
-    with pytest.raises(StorageError, match=r"fio 3\.0"):
-        window_rates("time=200 bw=3\n", 1.0, 0.2, 100.0)
-
-
-@pytest.mark.parametrize("in_flight", [1, 2, 31, 32, 64, 100, 256])
-def test_fios_threads_share_the_reads_in_flight(in_flight: int) -> None:
-    assert in_flight % jobs_of("io_uring", in_flight) == 0
-    assert jobs_of("psync", in_flight) == in_flight
-
-
 # threads
-
-
-def test_reads_in_flight_at_the_end_of_a_log_have_no_bytes() -> None:
-    """fio counted 256 reads, of which 30 were in flight when it took its bytes and its time."""
-    reads = [(Path("a"), number, 4096) for number in range(256)]
-    assert mean_bytes(reads, 256, 226 * 4096) == 4096
-    assert mean_bytes([(Path("a"), 0, 1), (Path("a"), 1, 3)], 1, 1) == 1
 
 
 def test_threads_keep_that_many_in_flight_and_read_each_place_once() -> None:
@@ -220,31 +194,11 @@ def test_threads_keep_that_many_in_flight_and_read_each_place_once() -> None:
     assert (found.reads, found.bytes, found.used) == (200, 200_000, 200)
     assert storage.peak == 8
     assert Counter(storage.reads) == Counter(place[:3] for place in places)
-    assert found.latency_p50_s is not None
     assert found.latency_p50_s >= 0.001
     assert found.latency_p99_s is not None
     assert found.latency_p999_s is None  # too few reads
     assert found.reads_per_s <= 8 / 0.001
     assert found.bytes_per_s == pytest.approx(1000 * found.reads_per_s)
-
-
-def test_threads_read_again_up_to_a_number() -> None:
-    storage = Watched(OBJECTS)
-    places = blocks(ENTRIES, 1000, order="random", seed=1).take(10, enough=1).places
-    reader = ThreadReader(storage, max_bytes=1000, once=False)
-    found = reader.read(places, in_flight=4, seconds=600, most=35)
-    assert (found.reads, found.used) == (35, 10)
-    assert set(Counter(storage.reads).values()) == {3, 4}
-
-
-def test_the_time_ends_the_reads() -> None:
-    storage = Watched(OBJECTS)
-    places = blocks(ENTRIES, 100, order="random", seed=1).take(3000, enough=1).places
-    found = ThreadReader(storage, max_bytes=100, once=False).read(
-        places, in_flight=1, seconds=0.01, most=0
-    )
-    assert 1 <= found.reads <= 10
-    assert found.used < 3000
 
 
 def test_a_short_time_at_a_great_depth_is_no_faster_than_the_storage() -> None:
@@ -258,38 +212,6 @@ def test_a_short_time_at_a_great_depth_is_no_faster_than_the_storage() -> None:
     )
     assert found.reads >= 2 * 32
     assert found.reads_per_s <= 1.05 * 100
-
-
-class OneWaits(Watched):
-    """Its fourth read ends once 40 others have ended."""
-
-    def __init__(self, objects: dict[str, bytes]) -> None:
-        super().__init__(objects)
-        self.begun, self.others, self.in_time = count(1), 0, False
-        self.ended = threading.Condition()
-
-    def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
-        with self.ended:
-            if next(self.begun) == 4:
-                self.in_time = self.ended.wait_for(lambda: self.others >= 40, timeout=10)
-        done = super().read_into(key, offset, buffer, once=once)
-        with self.ended:
-            self.others += 1
-            self.ended.notify_all()
-        return done
-
-
-def test_readers_go_on_until_the_slowest_one_has_finished() -> None:
-    """Else its last reads would meet fewer others, and would seem to be faster. These further reads
-    do not count.
-    """
-    storage = OneWaits(OBJECTS)
-    places = blocks(ENTRIES, 100, order="random", seed=1).take(3000, enough=1).places
-    found = ThreadReader(storage, max_bytes=100, once=False).read(
-        places, in_flight=4, seconds=0.001, most=0
-    )
-    assert storage.in_time
-    assert found.reads >= 40
 
 
 @pytest.mark.parametrize(
@@ -388,19 +310,6 @@ def test_a_server_that_asks_to_slow_down_ends_the_curve_there(tmp_path: Path) ->
     found = measured(SlowedDown(OBJECTS), places, tmp_path, point_s=0.2)
     assert [point.throttled for point in found.points] == [0, 3]
     assert "slow down" in found.stopped
-
-
-def test_not_even_one_read_is_no_point(tmp_path: Path) -> None:
-    places = blocks(ENTRIES, 1000, order="random", seed=1)
-    found = measured(Watched(OBJECTS, most=0), places, tmp_path)
-    assert found.points == []
-    assert "too many open connections" in found.not_measured
-
-
-def test_the_largest_number_in_flight_need_not_be_a_power_of_two(tmp_path: Path) -> None:
-    places = blocks(ENTRIES, 500, order="random", seed=1)
-    found = measured(Watched(OBJECTS), places, tmp_path, most=3)
-    assert [point.in_flight for point in found.points] == [1, 2, 3]
 
 
 # fio

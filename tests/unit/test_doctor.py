@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from iobench.cli import doctor as cli
 from iobench.measure import doctor
 
 HEALTHY: dict[str, Any] = {
@@ -88,6 +84,7 @@ def test_a_healthy_machine_has_no_findings() -> None:
         ("storage.free_inodes", 0, "storage.inodes", "inodes"),
         ("storage.devices.0.read_ahead_kb", 128, "storage.read-ahead", "128 KiB"),
         ("storage.devices.0.scheduler", "bfq", "storage.scheduler", "bfq"),
+        ("storage.devices.0.backing_file", "/images/one.img", "storage.loop", "one.img"),
         ("storage.is_network", True, "storage.network", "server"),
         ("fio.version", None, "tools.fio", "fio"),
         ("page_cache", None, "tools.page-cache", "cold"),
@@ -136,48 +133,3 @@ def test_missing_facts_are_no_findings_and_can_be_shown() -> None:
     )
     assert doctor.findings(facts) == []
     assert doctor.lines(facts)
-
-
-def test_warnings_come_first() -> None:
-    facts = copy.deepcopy(HEALTHY)
-    facts["storage"]["is_network"] = True
-    facts["fio"] = {"version": None, "install": "apt-get install -y fio"}
-    assert [finding.level for finding in doctor.findings(facts)] == ["warning", "info"]
-
-
-def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(argparse.Namespace(path=str(tmp_path), json=True)) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert {"host", "storage", "page_cache", "fio", "findings"} <= set(document)
-    assert document["storage"]["path"] == str(tmp_path.resolve())
-
-
-def test_text_names_what_the_user_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.run(argparse.Namespace(path=str(tmp_path), json=False)) == 0
-    out = capsys.readouterr().out
-    for word in (
-        "cores",
-        "memory",
-        "huge pages",
-        "file system",
-        "mount options",
-        "O_DIRECT",
-        "page cache",
-        "fio",
-        "torch",
-        "GPU",
-        str(tmp_path),
-    ):
-        assert word in out
-
-
-def test_fio_missing_shows_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "apt-get").write_text("#!/bin/sh\n")
-    (tmp_path / "apt-get").chmod(0o755)
-    assert cli.run(argparse.Namespace(path=str(tmp_path), json=False)) == 0
-    assert "apt-get install -y fio" in capsys.readouterr().out

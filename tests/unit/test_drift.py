@@ -36,7 +36,6 @@ def runs(factors: list[float], *, sd: float = 0.0, seed: int = 0, **changes: Any
 def test_planted_drift_is_found_beside_another_level_of_other_settings(sd: float) -> None:
     slow = runs([0.5] * 30, sd=sd, seed=1, workload__loader={"workers": 1})
     found = drift_of([*runs([1.0] * 30, sd=sd), *slow], "samples_per_s")
-    assert found is not None
     assert found.sd == pytest.approx(sd, rel=0.25)
     assert (found.runs, found.degrees) == (60, 58)
     assert (found.first[:10], found.last[:10]) == ("2026-01-01", "2026-01-15")
@@ -45,7 +44,6 @@ def test_planted_drift_is_found_beside_another_level_of_other_settings(sd: float
 def test_a_step_that_nothing_explains_is_drift() -> None:
     """Two runs an hour apart may lie on its two sides, although nothing was changed."""
     found = drift_of(runs([1.0] * 10 + [0.5] * 10, sd=0.01), "samples_per_s")
-    assert found is not None
     assert found.sd == pytest.approx(math.log(2) / 2, rel=0.1)
 
 
@@ -53,7 +51,6 @@ def test_two_runs_make_it_by_hand() -> None:
     pair = runs([1.0, math.exp(0.1)])
     other = runs([2.0, 2.0 * math.exp(-0.1)], workload__batch_size=99)
     found = drift_of([*pair, *other], "samples_per_s")
-    assert found is not None
     # each pair: (0.05**2 + 0.05**2) / 1; two pairs have the same variance
     assert found.sd == pytest.approx(math.sqrt(0.005))
     assert found.degrees == 2
@@ -76,7 +73,6 @@ def test_versions_are_equal_where_nothing_better_is_known() -> None:
     for number, one in enumerate(versions):
         one.hosts[0].kernel = str(number)
     found = drift_of(versions, "samples_per_s")
-    assert found is not None
     assert (found.runs, found.degrees) == (5, 4)
     # With four runs of one version, these alone are its drift.
     assert drift_of([*versions, *runs([3.0] * 4, host__kernel="x")], "samples_per_s").runs == 4  # type: ignore[union-attr]

@@ -54,7 +54,7 @@ def run(
         made = begun + round(period_s * 1e9)
         clock.now_ns = max(clock.now_ns, made)
         taken.append(clock.now_ns)
-        late.append(accelerator.step(None, clock.now_ns).late_ns)
+        late.append(accelerator.step(None, clock.now_ns).late_ns + accelerator.lost_ns)
     return STEPS / clock.now_ns * 1e9, float(np.quantile(late, 0.99)) / (STEP_S * 1e9)
 
 

@@ -4,7 +4,6 @@ after the memory was handed back.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,6 @@ from iobench.load.engine import Extent, ReadEngine
 from iobench.load.reader import BatchReader
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.base import Buffer
-from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
 
 CONTENT = np.random.default_rng(5).bytes(200_000)
@@ -92,44 +90,6 @@ def test_every_byte_lands_once_in_blocks(
     assert sum(end - begin for begin, end in asked) == len(expected)
 
 
-@given(
-    lengths=st.lists(st.integers(1, 20_000), min_size=1, max_size=6),
-    block=st.integers(500, 9000),
-    alignment=st.sampled_from([1, 512]),
-)
-def test_only_what_was_read_in_one_piece_is_handed_on(
-    lengths: list[int], block: int, alignment: int
-) -> None:
-    ends = np.cumsum(lengths).tolist()
-    extents = [
-        Extent("x", 0, length, end - length, length)
-        for length, end in zip(lengths, ends, strict=True)
-    ]
-    storage = Recording(alignment=alignment)
-    landed: list[int] = []
-    memory = memoryview(bytearray(ends[-1]))
-
-    def then(landing: int) -> None:
-        landed.append(landing)
-        length = next(extent.length for extent in extents if extent.landing == landing)
-        assert (
-            memory[landing : landing + length] == CONTENT[:length]
-        )  # all of it, and already there
-
-    reading = engine(storage, block_size=block)
-    reading.read(extents, memory, then)
-    assert sorted(landed) == [
-        extent.landing for extent in extents if extent.length <= reading.block_size
-    ]
-
-
-def test_reading_nowhere_counts_the_same_bytes() -> None:
-    reading = engine(Recording(), concurrency=3)
-    reading.reserve()
-    assert reading.read([whole(100_001), Extent("x", 7, 10, 0, 10)], None) == 100_011
-    reading.close()
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -166,20 +126,6 @@ def test_after_a_failure_no_thread_writes(error: Exception, victim: int, concurr
     assert len(storage.requests) == asked < victim + concurrency  # nor was any new read begun
 
 
-def test_the_engine_works_on_after_a_failure() -> None:
-    def before(number: int) -> None:
-        if number == 2:
-            raise StorageError("once")
-
-    memory = bytearray(len(CONTENT))
-    reading = engine(Recording(before=before), concurrency=4)
-    with pytest.raises(StorageError, match="once"):
-        reading.read([whole(len(CONTENT))], memoryview(memory))
-    assert reading.read([whole(len(CONTENT))], memoryview(memory)) == len(CONTENT)
-    assert memory == CONTENT
-    reading.close()
-
-
 def test_an_object_that_is_too_short_is_named() -> None:
     for memory in (memoryview(bytearray(300_000)), None):
         with pytest.raises(
@@ -187,42 +133,6 @@ def test_an_object_that_is_too_short_is_named() -> None:
         ) as caught:
             engine(Recording()).read([whole(300_000)], memory)
         assert "\n" not in str(caught.value)
-
-
-def test_what_lies_beyond_the_needed_bytes_may_be_missing() -> None:
-    """Direct IO asks for whole blocks; the last one may be cut short by the end of the object."""
-    memory = bytearray(204_800)
-    assert (
-        engine(Recording(alignment=4096)).read(
-            [Extent("x", 0, 204_800, 0, 200_000)], memoryview(memory)
-        )
-        == 200_000
-    )
-
-
-def test_a_hint_is_given_only_for_objects_read_at_once() -> None:
-    storage = Recording()
-    engine(storage, once=True).read(
-        [whole(4000), Extent("x", 0, 10_000, 4000, 10_000)], memoryview(bytearray(14_000))
-    )
-    assert storage.requests[0] == ("x", 0, 4000, True)
-    assert not any(once for _, _, length, once in storage.requests if length == 4096)
-    storage = Recording()
-    engine(storage).read([whole(4000)], memoryview(bytearray(4000)))
-    assert storage.requests == [("x", 0, 4000, False)]
-
-
-def test_threads_are_made_anew_in_a_forked_process() -> None:
-    memory = bytearray(len(CONTENT))
-    reading = engine(Recording(), concurrency=4)
-    reading.read([whole(len(CONTENT))], memoryview(memory))
-    child = os.fork()
-    if child == 0:
-        memory[:] = bytes(len(memory))
-        count = reading.read([whole(len(CONTENT))], memoryview(memory))
-        os._exit(0 if count == len(CONTENT) and memory == CONTENT else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    reading.close()
 
 
 # Which requests a batch becomes
@@ -288,11 +198,3 @@ def test_any_selection_of_tiny_samples_fits_its_room(
         format="tar",
         sample_size={"mean": 700},
     )
-
-
-def test_a_storage_that_is_closed_is_opened_again(make_dataset: Any) -> None:
-    manifest, path = make_dataset(format="tar")
-    reader = BatchReader(manifest, LocalStorage(path), ReaderSpec(decode=False))
-    for _ in range(3):
-        reader.read(np.arange(5), None)
-        reader.close()

@@ -65,14 +65,3 @@ def test_where_io_uring_is_refused_threads_are_taken(
     plan = planned()
     assert plan.workload.reader.engine == "threads"
     assert plan.engine_choice == "auto took threads: the kernel refuses io_uring"
-
-
-def test_mapped_files_are_not_tried(planned: Planned) -> None:
-    assert "not mapped" in planned("reader.mmap=true").engine_choice
-
-
-@needs_io_uring
-def test_a_dataset_that_was_read_once_is_too_small_to_compare_both(planned: Planned) -> None:
-    plan = planned("cache=cold", "reader.direct=false", "batch_size=400")
-    assert plan.workload.reader.engine == "threads"
-    assert "too few" in plan.engine_choice

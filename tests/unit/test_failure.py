@@ -7,16 +7,21 @@ import errno
 import re
 import signal
 import stat
+import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from iobench.cli import failure
 from iobench.cli import list as verb
 from iobench.cli.main import main
 from iobench.errors import DatasetError, IobenchError, UsageError
 from tests.hostile import HOSTILE, RAW, check, run
+
+ROOT = Path(__file__).parents[2]
 
 Fail = Callable[[BaseException], None]
 
@@ -134,27 +139,16 @@ def test_debug_keeps_the_exit_code(capsys: pytest.CaptureFixture[str], tmp_path:
         assert "Traceback" in capsys.readouterr().err
 
 
-def test_arguments_are_text(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (
-        ["\x1b[2J"],
-        ["list", "\x1b[2J"],
-        ["list", "--\u202ex"],
-        ["report", "a", HOSTILE],
-    ):
-        code = 1 if words[0] == "report" else 2  # two runs, of which there is none
-        check(run(*words), (code,), words)
-
-
 @pytest.mark.parametrize(
     "words",
     [
         ("cost", "run", "--host-price-per-hour", "1", "--hosts"),
         ("cost", "run", "--host-price-per-hour"),
-        ("cost", "run", "--host-price-per-hour", "1", "--budget"),
+        ("cost", "run", "--host-price-per-hour", "1", "--max-cost"),
         ("size", "demo", "--accelerators"),
         ("size", "demo", "--accelerators", "1", "--required-au"),
         ("plan", "demo", "--repeat"),
-        ("plan", "llama3-8b", "--accelerators"),
+        ("checkpoint", "plan", "llama3-8b", "--accelerators"),
         ("generate", "demo", "--to", "x", "--samples"),
         ("generate", "demo", "--to", "x", "--memory-multiple"),
         ("verify", "x", "--workers"),
@@ -170,3 +164,56 @@ def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> N
         main(["--help"])
     shown = set(re.findall(r"^  (\d+) ", capsys.readouterr().out, re.MULTILINE))
     assert shown == {"0", "1", "2", "3", "4", "5", "70", "130"}
+
+
+def test_a_package_that_is_missing_is_named(
+    fails: Fail, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    fails(ModuleNotFoundError("No module named 'torch._C'", name="torch._C"))
+    assert main(["list"]) == 1
+    said = capsys.readouterr().err
+    assert "torch" in said
+    assert sys.executable in said
+    assert said.count("\n") == 1
+    assert logs(tmp_path) == []
+
+
+def test_a_module_of_our_own_that_is_missing_is_an_internal_error(
+    fails: Fail, tmp_path: Path
+) -> None:
+    fails(ModuleNotFoundError("No module named 'iobench.x'", name="iobench.x"))
+    assert main(["list"]) == 70
+    assert len(logs(tmp_path)) == 1
+
+
+def test_all_that_is_needed_is_known() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {re.split("[<>=]", each)[0] for each in project["dependencies"]}
+    assert set(failure.NEEDED.values()) == needed
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EROFS, "Read-only file system"),
+        OSError(errno.EACCES, "Permission denied"),
+        OSError(errno.ENOENT, "No such file or directory"),
+        "in the folder",
+    ],
+)
+def test_shared_memory_that_can_not_be_written_is_named(
+    fails: Fail,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    error: OSError | str,
+) -> None:
+    missing = tmp_path / "shm"
+    monkeypatch.setattr(failure, "SHARED_MEMORY", str(missing))
+    if isinstance(error, str):
+        error = OSError(errno.EROFS, "Read-only file system", str(missing / "pym-1"))
+    fails(error)
+    assert main(["list"]) == 1
+    said = capsys.readouterr().err
+    assert f"{missing}, " in said
+    assert said.count("\n") == 1

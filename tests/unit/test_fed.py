@@ -11,16 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.analyse.verdict.barrier import barrier_walls
 from iobench.analyse.verdict.curve import conclude_curve, rate_of
 from iobench.analyse.verdict.fed import delivered, fed
 from iobench.analyse.verdict.instep import StepTimes, at_more_ranks, step_times
 from iobench.analyse.verdict.rebuild import conclude
-from iobench.report.run import sections
-from iobench.report.sections import Table
 from iobench.schema.curve import CurvePoint, StorageCurve
 from iobench.schema.record import TrainingRecord
-from iobench.schema.training import Ceiling, CeilingDetails, FindMax, FindMaxPoint
+from iobench.schema.training import Ceiling, CeilingDetails, FindMax
 from iobench.schema.verdict import Estimate, FedAt, RunCurve
 from tests.unit.conftest import build_events, build_run
 
@@ -85,6 +82,12 @@ def test_the_plateau_over_the_required_demand(make_run: Build) -> None:
     assert (wide.low, wide.accelerators, wide.high) == (4, 5, 6)
 
 
+def test_without_an_interval_of_the_curve_there_is_none_of_the_answer(make_run: Build) -> None:
+    """Windows that are exactly equal say nothing about how far the rate may be off."""
+    found = fed(with_curve(make_run(), curve_of(5000.0, spread=0.0)))
+    assert (found.low, found.accelerators, found.high) == (None, 5, None)
+
+
 def test_without_a_plateau_there_may_be_more(make_run: Build) -> None:
     found = fed(with_curve(make_run(), curve_of(1e9, points=4)))
     assert found.accelerators == 8  # 8,000/s with 8 in flight, over 900
@@ -93,9 +96,18 @@ def test_without_a_plateau_there_may_be_more(make_run: Build) -> None:
 
 
 def test_today_is_the_curve_at_the_runs_own_reads_in_flight(make_run: Build) -> None:
-    found = fed(with_curve(make_run(), curve_of(5000.0), in_flight=2.0))
+    alone = make_run(rates={"fetch": None})
+    found = fed(with_curve(alone, curve_of(5000.0), in_flight=2.0))
     assert found.today == 2  # 2,000/s
     assert found.accelerators == 5
+
+
+def test_the_jobs_own_reader_says_what_its_reads_in_flight_bring(make_run: Build) -> None:
+    """The fetch ceiling is that of the same reads, in a longer time: both figures come from it."""
+    found = fed(with_curve(make_run(rates={"fetch": 3000.0}), curve_of(5000.0), in_flight=2.0))
+    assert (found.today, found.accelerators) == (3, 5)
+    more = fed(with_curve(make_run(rates={"fetch": 7000.0}), curve_of(5000.0), in_flight=2.0))
+    assert (more.today, more.accelerators) == (7, 7)
 
 
 def test_the_fetch_ceiling_stands_in_with_its_interval(make_run: Build) -> None:
@@ -164,14 +176,13 @@ def test_an_accelerator_without_a_step_time_demands_nothing(make_run: Build) -> 
     in_flight=st.floats(1, 1000),
     spread=st.floats(0, 0.5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_starved_by_storage_and_fed_exclude_each_other(
     rate: float, ranks: int, utilization: float, in_flight: float, spread: float
 ) -> None:
     doc = build_run(accelerators=ranks, au=utilization, measured=1000.0 * ranks * utilization)
     doc = with_curve(doc, curve_of(rate, spread=spread), in_flight)
     found = fed(doc, blamed=True)
-    assert found.accelerators is not None
     if utilization < 0.9:
         assert max(found.accelerators, found.high or 0, found.today or 0) < ranks
     else:
@@ -183,17 +194,13 @@ def test_starved_by_storage_and_fed_exclude_each_other(
 def test_sizes_use_the_plateau_unless_something_was_measured(make_run: Build) -> None:
     plain = conclude(with_curve(make_run(), curve_of(5000.0)))
     supply = delivered(plain)
-    assert supply is not None
     assert supply.value == pytest.approx(5000.0)
-    assert supply.low is not None
     assert supply.low < 5000 < (supply.high or 0)
     search = FindMax(required_accelerator_utilization=0.9, accelerators=4, low=3, high=4, points=[])
     found = delivered(conclude(with_curve(make_run(find_max=search), curve_of(11_000.0))))
-    assert found is not None
     assert (found.value, found.low, found.high) == (3600.0, 2700.0, 4500.0)
     starved = make_run(measured=1400.0, au=0.7, rates={"fetch": 1450.0})
     slow = delivered(conclude(with_curve(starved, curve_of(5000.0))))
-    assert slow is not None
     assert slow.value == pytest.approx(1400.0)
 
 
@@ -205,20 +212,18 @@ def published() -> tuple[np.ndarray[Any, Any], float]:
         return file["own_step_10us"].astype(np.float64) / 1e5, 0.323
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_411_published_ranks_from_8_of_them(seed: int) -> None:
     """8 ranks and 120 steps: utilization of 411 ranks within 0.01 of that of all."""
     own_s, busy_s = published()
-    truth = busy_s / (barrier_walls(own_s).synced / own_s.shape[1])
+    truth = busy_s / own_s.max(axis=0).mean()  # a barrier after each step
     some = np.random.default_rng(seed).choice(len(own_s), 8, replace=False)
     (found,) = at_more_ranks([StepTimes(own_s[some], busy_s)], ranks=(411,))
     utilization = found.accelerator_utilization
-    assert utilization is not None
     assert utilization.value == pytest.approx(truth, abs=0.01)
     alone = busy_s / own_s.mean()
     assert utilization.value < alone - 0.01, "a barrier of 411 ranks costs more than the tolerance"
     # The interval is that of which steps were drawn; it does not know the ranks that were not.
-    assert utilization.low is not None
     assert utilization.low <= truth + 0.005
 
 
@@ -232,9 +237,6 @@ def test_more_ranks_are_never_faster_and_the_answer_stays_the_same() -> None:
     assert at_more_ranks(series) == found
     for each in found:
         estimate = each.accelerator_utilization
-        assert estimate is not None
-        assert estimate.low is not None
-        assert estimate.high is not None
         assert estimate.low <= estimate.value <= estimate.high
 
 
@@ -242,7 +244,6 @@ def test_the_mean_of_the_slowest_is_exact() -> None:
     """Two values, equally often: a step is fast only if all of its ranks draw the fast one."""
     own_s = np.tile([1.0, 2.0], (16, 512))
     (found,) = at_more_ranks([StepTimes(own_s, 1.0)], ranks=(3,))
-    assert found.accelerator_utilization is not None
     assert found.accelerator_utilization.value == pytest.approx(1 / (2 - 0.5**3))
 
 
@@ -252,7 +253,6 @@ def test_ranks_in_the_same_round_wait_at_the_same_step() -> None:
     found = at_more_ranks([StepTimes(own_s, 1.0)], round_steps=4)
     assert [each.ranks for each in found] == [8, 64, 512]
     for each in found:
-        assert each.accelerator_utilization is not None
         assert each.accelerator_utilization.value == pytest.approx(4 / 5)
 
 
@@ -303,61 +303,6 @@ def test_more_ranks_are_limited_by_the_storage_too(make_run: Build) -> None:
     assert (own.ranks, own.how, own.fed) == (1, "measured", True)
     assert (few.ranks, few.fed) == (8, True)
     assert (many.ranks, many.fed) == (64, False)
-    assert many.accelerator_utilization is not None
     assert many.accelerator_utilization.value == pytest.approx(50 / 64)
     alone = fed(doc).at[1]  # storage for four, by its fetch ceiling without an interval
-    assert alone.accelerator_utilization is not None
     assert alone.accelerator_utilization.value == pytest.approx(4 / 8)
-
-
-def test_a_report_says_what_the_run_said(make_run: Build) -> None:
-    doc = conclude(with_curve(make_run(), curve_of(5000.0)))
-    assert doc.job.verdict is not None
-    assert doc.job.verdict.fed is not None
-    assert doc.job.verdict.accelerators_fed == doc.job.verdict.fed.accelerators
-    assert conclude(doc).job.verdict == doc.job.verdict
-
-
-def test_a_report_marks_where_the_job_works(make_run: Build) -> None:
-    doc = conclude(with_curve(make_run(), curve_of(5000.0)))
-    assert doc.job.curve is not None
-    in_flight = doc.job.curve.in_flight
-    assert in_flight
-    (table,) = [each for each in sections(doc) if isinstance(each, Table) and each.id == "curve"]
-    marked = [row.cells[0].value for row in table.rows if "your job" in row.mark]
-    assert len(marked) == 1
-    assert isinstance(marked[0], int)
-    assert 1 / 2**0.5 <= marked[0] / in_flight <= 2**0.5
-    assert len(table.rows) == len(doc.job.curve.curve.points)
-    assert not [each for each in sections(make_run()) if getattr(each, "id", "") == "curve"]
-
-
-def test_a_report_has_a_row_for_each_try_and_for_each_number_of_ranks(make_run: Build) -> None:
-    points = [
-        FindMaxPoint(
-            accelerators=number,
-            accelerator_utilization=0.9,
-            accelerator_utilization_steady=0.97 if number < 4 else 0.8,
-            samples_per_s=1.0,
-            read_bytes_per_s=1.0,
-            passed=number < 4,
-            trial=trial,
-            steps=500,
-        )
-        for trial in range(3)
-        for number in (3, 4)
-    ]
-    search = FindMax(
-        required_accelerator_utilization=0.9, accelerators=3, low=3, high=3, points=points
-    )
-    more = FedAt(
-        ranks=8,
-        accelerator_utilization=Estimate(value=0.95, low=0.93, high=0.96, n=40),
-        fed=None,
-        how="extrapolated",
-    )
-    doc = conclude(make_run(find_max=search, repetition={"at_more_ranks": [more]}))
-    tables = {each.id: each for each in sections(doc) if isinstance(each, Table)}
-    assert [row.cells[0].value for row in tables["find-max"].rows] == [3, 3, 3, 4, 4, 4]
-    assert [row.cells[4].value for row in tables["find-max"].rows] == [1, 2, 3, 1, 2, 3]
-    assert [row.cells[0].value for row in tables["fed"].rows] == [2, 8]

@@ -8,8 +8,6 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from iobench import processes
 from iobench.storage import open_storage
 from iobench.storage.s3 import storage as s3
@@ -77,10 +75,7 @@ def test_a_parents_connections_are_kept(
     storage.close()
 
 
-@pytest.mark.parametrize("turn", range(3))
-def test_children_of_children(
-    rclone_s3: S3Server, s3_environment: Mapping[str, str], turn: int
-) -> None:
+def test_children_of_children(rclone_s3: S3Server, s3_environment: Mapping[str, str]) -> None:
     storage: Any = open_storage(rclone_s3.url())
     storage.replace("x", b"data")
     assert in_child(lambda: storage.size("x") == 4 and in_child(lambda: storage.size("x") == 4))

@@ -176,11 +176,6 @@ def test_fingerprint_survives_a_machine_without_facts(monkeypatch: pytest.Monkey
     assert found["transparent_hugepage"]["enabled"] is None
 
 
-def test_affinity_is_written_as_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {7, 0, 1, 2, 9, 10})
-    assert host.fingerprint()["affinity_cpus"] == "0-2,7,9-10"
-
-
 def test_gpus_from_nvidia_smi() -> None:
     text = "NVIDIA H100 80GB HBM3, 81559, 550.54, 5, 16\nNVIDIA GB10, [N/A], 580.1, 5, [N/A]\n"
     first, second = host.parse_gpus(text)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shlex
+from pathlib import Path
 
+import kubernetes_validate
 import pytest
+import yaml
 
 from iobench.errors import UsageError
+from iobench.runner.hosts.kubernetes import manifest
 from iobench.runner.hosts.launch import FIRST_PORT, Launch, find_launch, first_node
 from iobench.runner.hosts.lines import parse_hosts, start_lines
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
 
 TORCHRUN = {
     "RANK": "1",
@@ -122,20 +127,63 @@ def test_the_first_node_of_slurms_list(nodes: str, first: str) -> None:
 def test_each_line_starts_one_process_on_each_host() -> None:
     words = ["run", "demo", "--data", "/mnt/a b"]
     lines = start_lines(parse_hosts("h1, h2,h3"), words)
-    assert set(lines) == {"torchrun", "srun", "mpirun", "kubectl"}
-    torchrun, srun, mpirun = (shlex.split(lines[name]) for name in ("torchrun", "srun", "mpirun"))
-    assert torchrun[-4:] == srun[-4:] == mpirun[-4:] == words
+    assert [name.split()[0] for name in lines] == [
+        "torchrun",
+        "srun",
+        "mpirun",
+        "mpiexec",
+        "kubectl",
+    ]
+    torchrun, srun, mpirun, mpich = (shlex.split(line) for line in list(lines.values())[:4])
+    assert torchrun[-4:] == srun[-4:] == mpirun[-4:] == mpich[-4:] == words
     assert torchrun[torchrun.index("--nnodes") + 1] == "3"
     assert torchrun[torchrun.index("--nproc-per-node") + 1] == "1"
     assert srun[srun.index("--nodelist") + 1] == "h1,h2,h3"
     assert srun[srun.index("--ntasks-per-node") + 1] == "1"
+    assert srun[srun.index("--mem") + 1] == "0"
+    assert "--kill-on-bad-exit=1" in srun
     assert "ppr:1:node" in mpirun
-    assert "MASTER_ADDR=h1" in mpirun
-    kubectl = shlex.split(lines["kubectl"])
-    patch = json.loads(kubectl[kubectl.index("-p") + 1])
-    assert patch["spec"]["completionMode"] == "Indexed"
-    assert patch["spec"]["completions"] == patch["spec"]["parallelism"] == 3
-    (container,) = patch["spec"]["template"]["spec"]["containers"]
+    assert mpich[mpich.index("-ppn") + 1] == "1"
+    for line in (mpirun, mpich):
+        # Shells on other hosts may not find what this one finds, and -x is Open MPI's alone.
+        assert "-x" not in line
+        env = dict(word.split("=", 1) for word in line[line.index("env") + 1 : -5])
+        assert env == {"MASTER_ADDR": "h1", "MASTER_PORT": "29500"}
+        assert line[-5].endswith("iobench")
+
+
+WORDS = ["run", "unet3d-h100", "--data", "/data/unet3d", "--accelerators-per-host", "8"]
+
+
+def test_the_objects_for_kubernetes_are_those_of_the_recipe() -> None:
+    assert manifest(4, WORDS) == (DEPLOY / "kubernetes" / "job.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "data", "results"),
+    [
+        (["run", "demo", "--data", "/mnt/a b/c"], "/mnt/a b", "/results"),
+        (["run", "demo", "--data=/mnt/d/", "--results", "/mnt/r"], "/mnt", "/mnt/r"),
+        (["run", "demo", "--data", "s3://b/d"], "/data", "/results"),
+        (["checkpoint", "m", "--to", "/fs/x/ckpt"], "/fs/x", "/results"),
+        (["verify", "/d"], "/d", "/results"),
+        (["verify", "/a/d", "--origin", 'a=": [\'"\n# @HOSTS'], "/a", "/results"),
+    ],
+)
+def test_the_objects_for_kubernetes_hold_what_was_asked_for(
+    words: list[str], data: str, results: str
+) -> None:
+    found = {each["kind"]: each for each in yaml.safe_load_all(manifest(3, words))}
+    for each in found.values():
+        kubernetes_validate.validate(each, "1.30", strict=True)
+    spec = found["Job"]["spec"]
+    assert (spec["completions"], spec["parallelism"]) == (3, 3)
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["args"][: len(words)] == words
+    if words[0] != "verify" and "--results" not in words:
+        assert container["args"][len(words) :] == ["--results", results]
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert mounts == {"data": data, "results": results, "memory": "/dev/shm"}
     env = {each["name"]: each["value"] for each in container["env"]}
     assert find_launch(env | {"JOB_COMPLETION_INDEX": "2"}) is not None
 

@@ -6,34 +6,21 @@ import base64
 import hashlib
 import html
 import json
-import math
-import re
 from html.parser import HTMLParser
-from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from iobench.report.page.scale import scale, spread_out
-from iobench.report.page.svg import chart
 from iobench.report.render_csv import render_csv
-from iobench.report.render_html import DRAWN, html_page, hypertext
+from iobench.report.render_html import DRAWN, html_page
 from iobench.report.sections import (
     Axis,
     Headline,
-    Lines,
     Mark,
-    Point,
     Range,
     Ranges,
-    Series,
-    Shares,
     Source,
     Table,
-    Timeline,
-    Track,
 )
 from tests.hostile import HOSTILE
 from tests.unit.test_sections import REPORTS, cells, plain, report, texts
@@ -133,6 +120,9 @@ def test_a_page_shows_all_of_a_report(name: str) -> None:
                 assert all(plain(each) in page.told for each in shown), section.id
         elif isinstance(section, DRAWN):
             assert section.title in page.told
+        elif isinstance(section, Headline) and section.page_title:
+            assert plain(section.page_title) in page.told
+            assert all(plain(each) in page.told for each in section.sentences), section.id
         else:
             assert all(
                 plain(each) in page.told for each in texts(section, "everywhere", "pages")
@@ -188,113 +178,3 @@ def test_text_of_others_stays_text() -> None:
     assert "img" not in {tag for tag, *_ in page.attributes}
     assert text.count("<script") == text.count("</script>") == 3
     assert "\u202e" not in html.unescape(text)
-
-
-@given(st.text(max_size=50))
-def test_hypertext_is_one_text(text: str) -> None:
-    assert Page(f'<p title="{hypertext(text)}">{hypertext(text)}</p>').attributes[0][1] == "title"
-
-
-def positions(svg: str, name: str) -> list[float]:
-    return [float(each) for each in re.findall(rf' {name}="(-?[\d.]+)"', svg)]
-
-
-def test_a_curve_is_drawn_where_its_figures_are() -> None:
-    """On axes of the logarithm of 2 and from 0: equal factors are equal distances."""
-    points = tuple(
-        Point(x=2.0**at, y=100.0 * at, low=90.0 * at, high=110.0 * at) for at in range(5)
-    )
-    drawn = chart(
-        Lines(
-            id="l",
-            title="t",
-            x=Axis(label="x", unit="count", scale="log2"),
-            y=Axis(label="y", unit="count"),
-            series=(Series(label="s", points=points),),
-        )
-    )
-    at_x, at_y = positions(drawn, "cx"), positions(drawn, "cy")
-    steps = [b - a for a, b in pairwise(at_x)]
-    assert max(steps) - min(steps) < 0.3
-    falls = [a - b for a, b in pairwise(at_y)]
-    assert min(falls) > 0
-    assert max(falls) - min(falls) < 0.3
-
-
-def test_bars_are_as_long_as_their_gains_and_what_is_cut_says_so() -> None:
-    rows = tuple(Range(label="a", text="b", value=value) for value in (3.0, 2.0, 0.5, 20.0))
-    drawn = chart(
-        Ranges(
-            id="r", title="t", axis=Axis(label="x", unit="ratio"), rows=rows, origin=1.0, full=5.0
-        )
-    )
-    widths = positions(drawn, "width")
-    assert widths[0] == pytest.approx(2 * widths[1], rel=0.02)
-    assert widths[2] == pytest.approx(widths[1] / 2, rel=0.02)
-    assert drawn.count('class="cut"') == 2
-
-
-def test_a_long_legend_has_several_lines() -> None:
-    parts = tuple(f"part number {number}" for number in range(9))
-    drawn = chart(Shares(id="s", title="t", parts=parts, rows=(("r", (1 / 9,) * 9),)))
-    texts = re.findall(r'<text class="tick" x="([\d.]+)" y="(\d+)">([^<]+)<', drawn)
-    assert [text for _, _, text in texts] == list(parts)
-    assert len({y for _, y, _ in texts}) > 1
-    assert all(float(x) + 5 * len(text) < 720 for x, _, text in texts)
-
-
-def test_shares_fill_a_bar() -> None:
-    drawn = chart(Shares(id="s", title="t", parts=("a", "b"), rows=(("r", (0.25, 0.75)),)))
-    parts = "".join(each for each in drawn.split("<") if each.startswith('rect class="part'))
-    _, _, first, second = positions(parts, "width")
-    assert second == pytest.approx(3 * first, rel=0.01)
-
-
-@given(
-    st.lists(st.floats(min_value=0), max_size=8),
-    st.sampled_from(["linear", "log2", "log10"]),
-    st.sampled_from(["bytes/s", "count", "s", "ratio"]),
-)
-def test_every_scale_has_ticks_inside_it(values: list[float], kind: str, unit: str) -> None:
-    made = scale(Axis(label="", unit=unit, scale=kind), values, 10.0, 700.0)  # type: ignore[arg-type]
-    ticks = made.ticks()
-    assert len(ticks) <= 12
-    assert all(10.0 <= made.at(tick) <= 700.0 for tick in ticks)
-    assert all(math.isfinite(made.at(value)) for value in values)
-
-
-@given(st.lists(st.floats(min_value=0, max_value=100), min_size=1, max_size=12))
-def test_labels_do_not_overlap(wanted: list[float]) -> None:
-    placed = spread_out(wanted, 5.0, 0.0, 100.0)
-    ordered = sorted(placed)
-    gaps = [b - a for a, b in pairwise(ordered)]
-    assert all(gap >= 5.0 - 1e-9 for gap in gaps)
-    assert ordered[0] >= -1e-9
-    assert ordered[-1] <= 100 + 1e-9
-
-
-def test_a_timeline_brings_its_data_and_the_library_that_draws_it() -> None:
-    section = Timeline(
-        id="steps",
-        title="t",
-        y=Axis(label="y", unit="s"),
-        tracks=(Track(label="</script>", at=(0.0, 1.0), low=(0.1, 0.2), high=(0.1, 0.4)),),
-        marks=(Mark(at=0.5, label="save"),),
-    )
-    text = html_page([section], title="t", made="m", document="{}", table="")
-    page = Page(text)
-    data = {each["id"]: json.loads(text) for each, text in page.raw if "id" in each}
-    (track,) = data["steps-data"]["panes"][0]["tracks"]
-    assert (track["at"], track["low"], track["high"]) == ([0.0, 1.0], [0.1, 0.2], [0.1, 0.4])
-    assert data["steps-data"]["marks"] == [{"at": 0.5, "label": "save"}]
-    running = [text for attributes, text in page.raw if "type" not in attributes]
-    policy = next(value or "" for _, key, value in page.attributes if key == "content")
-    assert len(running) == 4
-    assert all(source(each) in policy for each in running)
-    assert "uPlot" in text
-    assert (
-        "uPlot"
-        not in html_page([], title="t", made="m", document="{}", table="").partition(
-            '<script>"use strict"'
-        )[0]
-    )

@@ -15,7 +15,6 @@ from iobench.analyse.compare.identity import (
     identity,
     place,
     role_of,
-    same_identity,
 )
 from iobench.schema.record import TrainingRecord
 from tests.unit.test_compare import document
@@ -65,7 +64,7 @@ def test_a_fact_is_in_the_identity_with_its_role(
     assert key in told
     assert role_of(key) == role
     assert (place(one) == place(other)) == (role != "place")
-    assert not same_identity([one, other])
+    assert len(by_identity([one, other])) == 2
     assert [len(group) for group in by_identity([one, other, one])] == [2, 1]
 
 
@@ -91,7 +90,7 @@ def test_two_throttles_of_one_storage_are_two_places() -> None:
     ],
 )
 def test_what_changes_by_itself_is_no_part_of_the_identity(change: dict[str, Any]) -> None:
-    assert same_identity([run(storage=THROTTLED), run(**{"storage": THROTTLED, **change})])
+    assert len(by_identity([run(storage=THROTTLED), run(**{"storage": THROTTLED, **change})])) == 1
 
 
 def test_the_facts_of_all_hosts_count() -> None:
@@ -102,3 +101,18 @@ def test_the_facts_of_all_hosts_count() -> None:
     first, second = (TrainingRecord.model_validate(each) for each in (one, other))
     assert identity(first)["host.node"] == "a | b"
     assert place(first) != place(second)
+
+
+def test_the_steps_that_fitted_into_a_budget_are_no_setting() -> None:
+    """They are the size of a sample, also beside a run that made all steps."""
+    asked = {"asked_max_steps": 178}
+    two = run(workload__max_steps=2, fitted=asked)
+    five = run(workload__max_steps=5, fitted=asked)
+    whole = run(workload__max_steps=178)
+    assert len(by_identity([two, five, whole])) == 1
+    set_by_hand = run(workload__max_steps=5)
+    (told,) = differences(identity(whole), identity(set_by_hand))
+    assert told.startswith("max_steps: ")
+    assert role_of("max_steps") == "asked"
+    unlimited = run(workload__max_steps=5, fitted={"asked_max_steps": None})
+    assert len(by_identity([unlimited, run(workload__max_steps=None)])) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -21,6 +20,12 @@ from tests.unit.test_compare import BASE, document
 __all__ = ["listener"]
 
 ALLOWED = {OPT_IN: "1"}
+CLOUDS = {
+    "aws": {"bios_vendor": "Amazon EC2", "product_name": "HVM domU"},
+    "gcp": {"product_name": "Google Compute Engine"},
+    "azure": {"chassis_asset_tag": AZURE_TAG},
+}
+"""What the firmware of each cloud's machines says."""
 
 # Recognition
 
@@ -63,7 +68,7 @@ class Service(BaseHTTPRequestHandler):
 def service() -> Iterator[str]:
     server = HTTPServer(("127.0.0.1", 0), Service)
     Service.asked = []
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -81,21 +86,6 @@ def seen(dmi: Path, url: str, **environment: str) -> CloudInstance | None:
     return recognise(dmi, environment, aws=url, gcp=url, azure=url)
 
 
-def test_what_speaks_no_http_is_no_answer(tmp_path: Path) -> None:
-    dmi = firmware(tmp_path, product_name="Google Compute Engine")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def greet() -> None:
-            with listener.accept()[0] as caller:
-                caller.sendall(b"SSH-2.0-other\r\n")
-
-        thread = threading.Thread(target=greet)
-        thread.start()
-        found = seen(dmi, f"http://127.0.0.1:{listener.getsockname()[1]}", **ALLOWED)
-        thread.join()
-    assert found == CloudInstance("gcp", None, "the metadata service did not answer")
-
-
 def test_nitro_says_its_type_itself(tmp_path: Path, service: str) -> None:
     dmi = firmware(tmp_path, sys_vendor="Amazon EC2", product_name="g5.2xlarge")
     assert seen(dmi, service, **ALLOWED) == CloudInstance("aws", "g5.2xlarge", "dmi")
@@ -105,35 +95,25 @@ def test_nitro_says_its_type_itself(tmp_path: Path, service: str) -> None:
 @pytest.mark.parametrize(
     ("strings", "found"),
     [
-        (
-            {"bios_vendor": "Amazon EC2", "product_name": "HVM domU"},
-            CloudInstance("aws", "p3.2xlarge", "metadata service"),
-        ),
-        (
-            {"product_name": "Google Compute Engine"},
-            CloudInstance("gcp", "a2-highgpu-1g", "metadata service"),
-        ),
-        (
-            {"chassis_asset_tag": AZURE_TAG},
-            CloudInstance("azure", "Standard_NC4as_T4_v3", "metadata service"),
-        ),
+        (CLOUDS["aws"], ("aws", "p3.2xlarge")),
+        (CLOUDS["gcp"], ("gcp", "a2-highgpu-1g")),
+        (CLOUDS["azure"], ("azure", "Standard_NC4as_T4_v3")),
     ],
+    ids=CLOUDS,
 )
 def test_the_metadata_service_is_asked_where_the_firmware_names_the_cloud(
     tmp_path: Path,
     service: str,
     strings: dict[str, str],
-    found: CloudInstance,
+    found: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
         instance, "TIMEOUT_S", 60.0
     )  # this machine may be busier than a metadata service
     dmi = firmware(tmp_path, **strings)
-    assert seen(dmi, service, **ALLOWED) == found
-    assert "123456789" not in repr(found)
+    assert seen(dmi, service, **ALLOWED) == CloudInstance(*found, "metadata service")
     gone = seen(dmi, "http://127.0.0.1:9", **ALLOWED)
-    assert gone is not None
     assert (gone.type, gone.how) == (None, "the metadata service did not answer")
 
 
@@ -145,14 +125,7 @@ def test_another_machine_asks_nobody(tmp_path: Path, service: str) -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {OPT_IN: ""}, {OPT_IN: "0"}])
-@pytest.mark.parametrize(
-    ("provider", "strings"),
-    [
-        ("aws", {"bios_vendor": "Amazon EC2", "product_name": "HVM domU"}),
-        ("gcp", {"product_name": "Google Compute Engine"}),
-        ("azure", {"chassis_asset_tag": AZURE_TAG}),
-    ],
-)
+@pytest.mark.parametrize(("provider", "strings"), CLOUDS.items(), ids=CLOUDS)
 def test_nobody_is_asked_unless_the_user_allows_it(
     provider: str,
     strings: dict[str, str],
@@ -161,7 +134,6 @@ def test_nobody_is_asked_unless_the_user_allows_it(
     service: str,
 ) -> None:
     found = seen(firmware(tmp_path, **strings), service, **environment)
-    assert found is not None
     assert (found.provider, found.type) == (provider, None)
     assert OPT_IN in found.how
     assert Service.asked == []
@@ -198,25 +170,19 @@ def test_the_table_is_dated_sourced_and_sound() -> None:
     )  # the baseline, not "up to 10 Gigabit"
 
 
-def _text(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
-    assert main(words) == 0
-    return capsys.readouterr().out
-
-
 # Ceilings of an instance
 
 
 def test_size_says_whether_the_network_keeps_up(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["size", "unet3d-h100", "--accelerators", "8"]
-    small = " ".join(_text(capsys, [*words, "--instance", "g5.xlarge"]).split())
-    assert "network NOT enough" in small
-    assert "keeps up 2.5 Gb/s" in small  # the baseline, not the burst of 10
-    assert "so 8 hosts are needed" in small
-    assert "network enough" in _text(capsys, [*words, "--instance", "p5.48xlarge"])
-    assert main([*words, "--instance", "g5.xlarg"]) == 2
-    assert main([*words, "--instance", "g5.xlarge", "--json"]) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["instance"]["network_baseline_gbps"] == 2.5
+    words = ["size", "unet3d-h100", "--accelerators", "8", "--instance"]
+    shown = []
+    for instance_type in ("g5.xlarge", "p5.48xlarge"):
+        assert main([*words, instance_type]) == 0
+        shown.append("network NOT enough" in capsys.readouterr().out)
+    assert shown == [True, False]
+    assert main([*words, "g5.xlarg"]) == 2
+    assert main([*words, "g5.xlarge", "--json"]) == 0  # the baseline, not the burst of 10
+    assert json.loads(capsys.readouterr().out)["instance"]["network_baseline_gbps"] == 2.5
 
 
 def test_whatif_caps_storage_at_the_network(
@@ -235,13 +201,11 @@ def test_whatif_caps_storage_at_the_network(
     }
     (tmp_path / "run.json").write_text(json.dumps(doc))
     assert main(["whatif", str(tmp_path), "--instance", "g4dn.xlarge", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["what_if"]["job"]["ceilings"]["fetch"]["samples_per_s"] == pytest.approx(62.5)
-    assert found["what_if"]["job"]["ceilings"]["prep"]["samples_per_s"] == 500
+    ceilings = json.loads(capsys.readouterr().out)["what_if"]["job"]["ceilings"]
+    assert ceilings["fetch"]["samples_per_s"] == pytest.approx(62.5)
+    assert ceilings["prep"]["samples_per_s"] == 500
     assert main(["whatif", str(tmp_path), "--instance", "p5.48xlarge", "--json"]) == 0
-    assert (
-        json.loads(capsys.readouterr().out)["what_if"]["job"]["ceilings"]["fetch"]["samples_per_s"]
-        == 200
-    )
+    ceilings = json.loads(capsys.readouterr().out)["what_if"]["job"]["ceilings"]
+    assert ceilings["fetch"]["samples_per_s"] == 200
     assert main(["whatif", str(tmp_path), "--instance", "a2-highgpu-1g"]) == 2
     assert "a2-highgpu-1g" in capsys.readouterr().err

@@ -15,7 +15,6 @@ from iobench.analyse.verdict.knockouts import (
     whole_rate,
     with_gain,
     with_gains,
-    without_prep_alone,
 )
 from iobench.analyse.verdict.rebuild import rebuild
 from iobench.runner.turns import Length, plan_turns
@@ -112,15 +111,6 @@ def test_what_left_out_reading_too_is_as_if_it_had_not(
     assert apart.value == pytest.approx(whole_s / other_s)
 
 
-def test_rounds_without_a_twin_do_not_count_where_others_have_one() -> None:
-    rounds = rounds_of(4.0, 4.0)
-    assert without_prep_alone(rounds, []) == rounds
-    assert len(without_prep_alone(rounds, one_round("storage", 2.0, number=1).rounds)) == 1
-    # A warm cache that seems to slow the loader down is noise: nothing is taken off.
-    slower = without_prep_alone(rounds[:1], one_round("storage", 80.0).rounds)
-    assert slower[0].samples_per_s == pytest.approx(rounds[0].samples_per_s)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_fill_is_left_out_of_a_steady_rate(make_events: Build, workers: int) -> None:
     events = make_events(steps(10, 0.1, fill_s=1.0))
@@ -191,16 +181,6 @@ def test_rebuild_computes_the_gains_from_the_events(make_run: Build, make_events
 LONG = Length(loading_s=10.0, fixed_s=0.5, least_s=0.8)
 
 
-def test_knock_outs_take_as_long_as_the_repetitions() -> None:
-    turns = plan_turns(ALL, repetitions=6, length=LONG, budget_s=None)
-    assert turns.rounds == tuple(range(6))
-    assert turns.stages == ALL
-    assert 6 * 3 * (turns.seconds + 0.5) == pytest.approx(6 * 10.5)
-    firsts = [turns.order(number)[0] for number in range(6)]
-    assert firsts == [*ALL, *ALL]
-    assert all(set(turns.order(number)) == set(ALL) for number in range(6))
-
-
 def test_a_small_budget_takes_fewer_rounds_and_then_fewer_stages() -> None:
     few = plan_turns(ALL, repetitions=6, length=LONG, budget_s=15.0)
     assert few.rounds == (0, 2, 5)
@@ -214,12 +194,6 @@ def test_a_small_budget_takes_fewer_rounds_and_then_fewer_stages() -> None:
     assert set(none.left_out) == set(ALL)
 
 
-def test_no_knock_out_is_longer_than_a_repetition() -> None:
-    short = Length(loading_s=0.2, fixed_s=0.3, least_s=5.0)
-    turns = plan_turns(ALL, repetitions=2, length=short, budget_s=600.0)
-    assert (turns.rounds, turns.seconds) == ((0, 1), 0.2)
-
-
 @pytest.mark.parametrize(("repetitions", "rounds"), [(1, (0,)), (2, (0, 1)), (6, (0, 2, 5))])
 def test_by_default_every_stage_has_three_rounds(repetitions: int, rounds: tuple[int, ...]) -> None:
     short = Length(loading_s=1.5, fixed_s=0.5, least_s=0.1)
@@ -227,15 +201,3 @@ def test_by_default_every_stage_has_three_rounds(repetitions: int, rounds: tuple
     turns = plan_turns(stages, repetitions=repetitions, length=short, budget_s=None)
     assert (turns.rounds, turns.stages, turns.left_out) == (rounds, stages, {})
     assert turns.seconds == pytest.approx(1.0)
-
-
-def test_slow_batches_need_longer_knock_outs() -> None:
-    slow = Length(loading_s=60.0, fixed_s=1.0, least_s=20.0)
-    turns = plan_turns(ALL, repetitions=6, length=slow, budget_s=None)
-    assert turns.seconds >= 20.0
-
-
-def test_without_stages_or_time_there_are_no_turns() -> None:
-    assert plan_turns((), repetitions=6, length=LONG, budget_s=None).order(0) == ()
-    nothing = Length(loading_s=0.0, fixed_s=1.0, least_s=0.0)
-    assert plan_turns(ALL, repetitions=6, length=nothing, budget_s=None).order(0) == ()

@@ -255,9 +255,3 @@ def test_a_copy_in_another_process_is_the_same(data: Path) -> None:
         for name in SAMPLE_COLUMNS:
             assert other.samples[name].tolist() == one.samples[name].tolist()
     assert len(pickle.dumps(whole)) < 2000 + len(str(data))
-
-
-def test_shards_without_names_need_a_rule_for_them(data: Path) -> None:
-    whole = load_manifest(data)
-    with pytest.raises(ValueError, match="packing"):
-        Manifest(whole.header, whole.samples, whole.shards)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 from iobench.analyse.compare.runs import values_of
 from iobench.analyse.verdict.metrics import (
     repetition_metrics,
-    select,
     summarise,
     uncounted_reads,
 )
@@ -34,7 +31,7 @@ from iobench.schema.training import (
     FindMaxPoint,
     Repetition,
 )
-from tests.reports import run_csv, run_markdown, run_text
+from tests.reports import run_csv
 
 Build = Callable[..., Any]
 
@@ -61,35 +58,13 @@ def test_steps_of_each_epoch(make_events: Build) -> None:
 def test_one_rank_one_epoch(make_events: Build) -> None:
     # Asked at 0, got at 2 (1 s of it start-up), busy 1; then waits of 0.5 and 0, busy 1 each: the
     # epoch ends at 5.5 s.
+    ten = {"busy": 1, "samples": 10, "bytes_read": 1100, "sample_bytes": 1000}
+    seven = {"busy": 1, "samples": 7, "bytes_read": 800, "sample_bytes": 700}
     events = make_events(
         [
-            {
-                "step": 0,
-                "start": 0,
-                "wait": 2,
-                "busy": 1,
-                "samples": 10,
-                "bytes_read": 1100,
-                "sample_bytes": 1000,
-            },
-            {
-                "step": 1,
-                "start": 3,
-                "wait": 0.5,
-                "busy": 1,
-                "samples": 10,
-                "bytes_read": 1100,
-                "sample_bytes": 1000,
-            },
-            {
-                "step": 2,
-                "start": 4.5,
-                "wait": 0,
-                "busy": 1,
-                "samples": 7,
-                "bytes_read": 800,
-                "sample_bytes": 700,
-            },
+            {"step": 0, "start": 0, "wait": 2, **ten},
+            {"step": 1, "start": 3, "wait": 0.5, **ten},
+            {"step": 2, "start": 4.5, "wait": 0, **seven},
         ]
     )
     found = repetition_metrics(events, context(1.0, cpu_s=3.0))
@@ -247,16 +222,8 @@ def timeline(steps: list[tuple[int, int, int]], rank: int = 0) -> list[dict[str,
     rows, now = [], 0
     for index, (wait, busy, samples) in enumerate(steps):
         times = {"start_ns": now, "wait_ns": wait, "busy_ns": busy}
-        rows.append(
-            {
-                "step": index,
-                "rank": rank,
-                "samples": samples,
-                "sample_bytes": samples * 10,
-                "bytes_read": samples * 11,
-            }
-            | times
-        )
+        sizes = {"samples": samples, "sample_bytes": samples * 10, "bytes_read": samples * 11}
+        rows.append({"step": index, "rank": rank, **sizes, **times})
         now += wait + busy
     return rows
 
@@ -276,20 +243,9 @@ def test_merging_rows_changes_no_sum(
     fine = repetition_metrics(make_events(rows), context())
     coarse = repetition_metrics(make_events([first, *merged]), context())
     for name in (
-        "samples",
-        "steps",
-        "bytes_read",
-        "wall_s",
-        "busy_s",
-        "wait_s",
-        "time_to_first_batch_s",
-    ):
-        assert getattr(coarse, name) == pytest.approx(getattr(fine, name)), name
-    for name in (
-        "samples_per_s",
-        "read_bytes_per_s",
-        "accelerator_utilization",
-        "accelerator_utilization_strict",
+        *("samples", "steps", "bytes_read", "wall_s", "busy_s", "wait_s", "time_to_first_batch_s"),
+        *("samples_per_s", "read_bytes_per_s"),
+        *("accelerator_utilization", "accelerator_utilization_strict"),
     ):
         assert getattr(coarse, name) == pytest.approx(getattr(fine, name)), name
     assert coarse.wait_p50_s is not None
@@ -308,12 +264,8 @@ def test_equal_ranks_are_one_rank_times_their_number(
     assert one.samples_per_s is not None
     assert many.samples_per_s == pytest.approx(ranks * one.samples_per_s)
     for name in (
-        "wall_s",
-        "busy_s",
-        "wait_s",
+        *("wall_s", "busy_s", "wait_s", "wait_p50_s", "wait_p99_s"),
         "accelerator_utilization",
-        "wait_p50_s",
-        "wait_p99_s",
     ):
         assert getattr(many, name) == pytest.approx(getattr(one, name)), name
 
@@ -350,18 +302,8 @@ def test_a_ceiling_is_rated_over_whole_rounds_of_workers(make_events: Build) -> 
 
 
 def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -> None:
-    measure = [
-        {
-            "step": i,
-            "start": 1.25 * i,
-            "wait": 0.25,
-            "busy": 1,
-            "samples": 100,
-            "bytes_read": 10**7,
-            "sample_bytes": 10**7,
-        }
-        for i in range(4)
-    ]
+    sizes = {"samples": 100, "bytes_read": 10**7, "sample_bytes": 10**7}
+    measure = [{"step": i, "start": 1.25 * i, "wait": 0.25, "busy": 1, **sizes} for i in range(4)]
     fetch = [row | {"phase": "calibrate.fetch", "busy": 0, "wait": 1.25} for row in measure]
     search = [row | {"phase": "find-max.3", "busy": 1.25, "wait": 0} for row in measure]
     events = make_events(measure + fetch + search)
@@ -424,18 +366,14 @@ def test_what_a_library_reads_is_not_measured(
     }
     assert values_of(again, "read_bytes_per_s") == []
     assert values_of(again, "samples_per_s") != []
-    assert "not measured: the reads of loader 'webdataset'" in " ".join(run_text(again).split())
-    assert re.search(r"read bandwidth .* of the samples' stored bytes", run_text(again))
-    told = run_markdown(again)
-    assert re.search(r"\| read amplification \| not measured: .*'webdataset'.* \|", told)
-    assert re.search(r"\| read bandwidth \| .* of the samples' stored bytes \|", told)
     [line] = csv.DictReader(io.StringIO(run_csv(again)))
     assert (line["bytes_read"], line["read_amplification"], line["sample_bytes"]) == (
         "",
         "",
         "4000",
     )
-    assert TrainingRecord.model_validate_json(json_text(again)) == again
+    # What reading found changed is not written.
+    assert TrainingRecord.model_validate_json(json_text(again)).model_dump() == again.model_dump()
 
 
 def test_find_max_point_of_a_null_accelerator_says_why(make_events: Build) -> None:
@@ -444,18 +382,6 @@ def test_find_max_point_of_a_null_accelerator_says_why(make_events: Build) -> No
     )
     assert not point.passed
     assert "null" in point.not_measured["accelerator_utilization_sustained"]
-
-
-def test_select_by_phase_and_repetition(make_events: Build) -> None:
-    events = make_events(
-        [
-            {"repetition": 0},
-            {"repetition": 1, "samples": 5},
-            {"phase": "calibrate.prep", "repetition": 1},
-        ]
-    )
-    assert select(events, "measure", 1)["samples"].tolist() == [5]
-    assert np.all(select(events, "measure")["phase"] == "measure")
 
 
 def test_the_accelerator_alone_has_no_bytes(make_run: Build, make_events: Build) -> None:

@@ -6,6 +6,8 @@ of time, cache and search for the largest number of accelerators, also such as n
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from iobench.analyse.verdict.tested import convinces, interval
 from iobench.errors import UsageError
 from iobench.report.render_text import render_text
 from iobench.report.run import sections
+from iobench.report.sections import Facts
 from iobench.schema.record import TrainingRecord
 from iobench.schema.verdict import Verdict
 
@@ -26,13 +29,16 @@ from .conftest import build_run
 from .test_causes import curve, run_curve
 
 BY_STAGE = {
-    "storage": {"concurrency", "pack", "compress", "faster-storage"},
+    "storage": {"concurrency", "mapping", "pack", "compress", "faster-storage"},
     "prep": {"decoding", "codec", "loader"},
     "sync": {"no-barrier"},
-    "fill": {"longer-epochs"},
+    "fill": {"longer-epochs", "longer-run", "first-batches"},
     "saves": {"faster-saves"},
 }
 """Advice that is about one stage alone."""
+
+SAME_STORAGE = {"concurrency", "workers", "pack", "order", "direct", "mapping", "compress"}
+"""Advice that gets more from the same storage."""
 
 
 @st.composite
@@ -77,6 +83,11 @@ def curves(draw: st.DrawFn) -> Any:
     fast = draw(st.none() | st.floats(1.1, 20))
     rate = most * 100_000 / 4_000_000
     large = curve(*[rate * fast] * 3, size=4_000_000, order="sequential") if fast else None
+    tail = draw(st.sampled_from([None, 2.0, 20.0, 100.0]))
+    if tail is not None:
+        times = {"latency_p50_s": latency, "latency_p99_s": tail * latency}
+        points = [each.model_copy(update=times) for each in mine.points]
+        mine = mine.model_copy(update={"points": points})
     return run_curve(mine, large)
 
 
@@ -93,6 +104,20 @@ def searches(draw: st.DrawFn) -> dict[str, Any] | None:
         "high": found + 1,
         "points": [],
     }
+
+
+def series(after: float) -> dict[str, Any]:
+    """The rate of each second of a repetition, which is another one after ten of them."""
+    rates = [1000.0] * 10 + [after] * 14
+    stored = [1e5 * each for each in rates]
+    return {"bin_s": 1.0, "samples_per_s": rates, "stored_bytes_per_s": stored}
+
+
+def more_ranks(utilization: float) -> list[dict[str, Any]]:
+    """What the steps of the run say of 8 and 64 ranks."""
+    estimate = {"value": utilization, "low": utilization - 0.02, "high": utilization + 0.02}
+    each = {"accelerator_utilization": estimate, "fed": None, "how": "extrapolated"}
+    return [{"ranks": 8, **each}, {"ranks": 64, **each}]
 
 
 RATES = st.none() | st.floats(50, 50_000)
@@ -116,7 +141,12 @@ RECORDS = st.fixed_dictionaries(
         "loader": st.sampled_from([{}, {"workers": 8, "transport": "tensor"}, {"workers": 0}]),
         "host": st.sampled_from([{}, {"effective_cores": 0.5}]),
         "repetition": st.fixed_dictionaries(
-            {"ranks": ranks(), "cpu_s": st.sampled_from([20.0, 500.0])}
+            {
+                "ranks": ranks(),
+                "cpu_s": st.sampled_from([20.0, 500.0]),
+                "rates": st.sampled_from([series(1000.0), series(1000.0), series(450.0)]),
+                "at_more_ranks": st.sampled_from([[], more_ranks(0.97), more_ranks(0.5)]),
+            }
         ),
         "knock_outs": gains(),
         "curve": curves(),
@@ -149,7 +179,12 @@ def test_a_verdict_does_not_contradict_itself(record: dict[str, Any]) -> None:
     starved_or_fed(doc, found, cached=record["residency"] > 0.1)
     what_binds_has_the_largest_gain(found)
     no_advice_promises_more_than_leaving_its_stage_out_brought(found)
+    no_advice_promises_more_than_the_accelerators_take(doc, found)
+    a_headline_promises_only_what_excludes_no_gain(found)
+    what_costs_nothing_and_matters_stands_before_another_storage(found)
     figures_are_in_their_bounds(found)
+    what_the_storage_feeds_is_one_figure(doc, found)
+    the_page_says_what_the_sentence_says(doc, found)
     it_can_be_told_and_concluded_again(doc, found)
 
 
@@ -160,7 +195,6 @@ def starved_or_fed(doc: TrainingRecord, found: Verdict, *, cached: bool) -> None
         assert searched or found.accelerators_fed < doc.job.accelerators
     if found.starved is False and found.accelerators_fed is not None and not doc.job.find_max:
         assert found.accelerators_fed >= doc.job.accelerators
-    cached = cached or doc.job.workload.cache == "warm"
     if cached:
         assert not (blamed and doc.job.repetitions)
         assert found.storage_bound is None or not doc.job.repetitions
@@ -172,6 +206,9 @@ def starved_or_fed(doc: TrainingRecord, found: Verdict, *, cached: bool) -> None
         assert found.binds == "accelerator"
     if found.too_short:
         assert found.binds == "undecided"
+    if found.storage_bound == "stragglers":
+        assert blamed
+        assert "faster-storage" not in {each.id for each in found.advice}
 
 
 def what_binds_has_the_largest_gain(found: Verdict) -> None:
@@ -198,6 +235,42 @@ def no_advice_promises_more_than_leaving_its_stage_out_brought(found: Verdict) -
             assert max(known, default=0) <= (gain.value if gain.high is None else gain.high) + 1e-9
 
 
+def no_advice_promises_more_than_the_accelerators_take(doc: TrainingRecord, found: Verdict) -> None:
+    workload, summary = doc.job.workload, doc.metrics.get("samples_per_s")
+    assert workload.batch_size
+    assert workload.accelerator.step_time
+    demand = doc.job.accelerators * workload.batch_size / workload.accelerator.step_time
+    if summary is None:
+        return
+    rate = found.measured_samples_per_s or summary.median  # predicted ones are no measured ones
+    for advice in found.advice:
+        if advice.id != "none" and advice.predicted_gain is not None:
+            most = max(advice.predicted_gain, advice.high or 0.0)
+            assert rate * most <= demand * (1 + 1e-9), advice
+
+
+def a_headline_promises_only_what_excludes_no_gain(found: Verdict) -> None:
+    for low, high in re.findall(r" x \[([^,\]]*), ([^\]]*)\]", found.sentence):
+        assert not (float(low.strip("< ")) < 1 < float(high.strip("> "))), found.sentence
+
+
+def what_costs_nothing_and_matters_stands_before_another_storage(found: Verdict) -> None:
+    bought = [number for number, each in enumerate(found.advice) if each.id == "faster-storage"]
+    gains = [
+        each.predicted_gain or 1.0
+        for each in found.advice
+        if not each.settings and each.id != "pack"
+    ]
+    free = [
+        number
+        for number, each in enumerate(found.advice)
+        if each.id in ("concurrency", "pack")
+        and each.predicted_gain is not None
+        and each.predicted_gain >= max(gains, default=1.0) ** (1 / 3)
+    ]
+    assert not bought or not free or max(free) < min(bought), found.advice
+
+
 def figures_are_in_their_bounds(found: Verdict) -> None:
     if found.fetch_stall is not None and found.prep_stall is not None:
         assert found.fetch_stall >= 0
@@ -208,6 +281,62 @@ def figures_are_in_their_bounds(found: Verdict) -> None:
         assert fed.low is None or fed.low <= fed.accelerators
         assert fed.high is None or fed.high >= fed.accelerators
         assert found.accelerators_fed == fed.accelerators
+
+
+def what_the_storage_feeds_is_one_figure(doc: TrainingRecord, found: Verdict) -> None:
+    """Multiples of the demand, accelerators and advice say the same of the storage."""
+    fed, ranks = found.fed, doc.job.accelerators
+    required = doc.job.workload.required_accelerator_utilization
+    if fed is None or fed.accelerators is None or fed.basis == "find-max":
+        return
+    blamed = {"storage", "sync", "undecided"} & {found.binds, *found.also}
+    falls = any(each.rule == "rate.falls" for each in doc.findings)
+    assert (fed.basis == "run") == bool(falls and blamed and found.starved is not False)
+    if fed.basis == "run" and found.headroom is not None and found.starved:
+        assert found.headroom * ranks / required < ranks, "it starves, so it gets less"
+    if found.headroom is not None and not (found.starved is not False and blamed):
+        alone = math.floor(found.headroom * ranks / required + 1e-9)
+        assert fed.accelerators >= alone
+        if doc.job.ceilings["fetch"].samples_per_s:
+            assert fed.today == (max(alone, ranks) if found.starved is False else alone)
+    assert fed.today is None or fed.today <= fed.accelerators
+    assert fed.potential is None or fed.potential > fed.accelerators
+    busy = doc.metrics.get("accelerator_utilization_sustained")
+    if not found.starved or busy is None:
+        assert fed.potential is None
+        return
+    own = busy.median
+    if falls and found.measured_samples_per_s:
+        own *= min(1.0, found.measured_samples_per_s / doc.metrics["samples_per_s"].median)
+    for advice in found.advice:
+        gain = advice.found.value if advice.found else advice.predicted_gain
+        if advice.id in SAME_STORAGE and gain and gain * own >= required:
+            assert max(fed.accelerators, fed.potential or 0) >= ranks
+
+
+def the_page_says_what_the_sentence_says(doc: TrainingRecord, found: Verdict) -> None:
+    """Starved or fed, in figures: utilization, accelerators fed now, and more of them."""
+    required = 100 * doc.job.workload.required_accelerator_utilization
+    busy = re.search(r"\((\d+(?:\.\d+)?) % busy", found.sentence)
+    if busy is not None:
+        assert (float(busy[1]) < required) == found.starved
+    fed, ranks = found.fed, doc.job.accelerators
+    if fed is None or fed.accelerators is None:
+        return
+    most = max(fed.accelerators, fed.high or 0, fed.potential or 0)
+    for at in fed.at:
+        assert not (at.how == "extrapolated" and at.fed and at.ranks > most)
+    boxes = [each for each in sections(doc) if isinstance(each, Facts) and each.id == "glance"]
+    (told,) = [each.text for box in boxes for each in box.facts if each.label == "accelerators fed"]
+    if fed.basis == "find-max" or found.starved is None:
+        return
+    now, alone = (re.search(r"\d+", part) for part in told.replace(",", "").split(";"))
+    assert now is not None
+    assert alone is not None
+    assert int(alone[0]) == fed.accelerators
+    fewer = int(now[0]) == (0 if ranks == 1 else ranks) if found.starved else True
+    assert fewer
+    assert ("fewer" in told or now[0] == "0") == found.starved
 
 
 def it_can_be_told_and_concluded_again(doc: TrainingRecord, found: Verdict) -> None:
@@ -237,6 +366,8 @@ def test_a_what_if_does_not_contradict_itself(record: dict[str, Any], change: Ch
     except UsageError:
         return
     answer = verdict_of(found.document)
+    nothing_brings_more_than_without_the_storage(doc, found.document, change)
+    no_advice_promises_more_than_the_accelerators_take(found.document, answer)
     assert answer.basis == "inferred"
     assert set(answer.gains) <= {"cpu"}
     if answer.starved and "storage" in (answer.binds, *answer.also):
@@ -244,3 +375,20 @@ def test_a_what_if_does_not_contradict_itself(record: dict[str, Any], change: Ch
             answer.accelerators_fed is None
             or answer.accelerators_fed < found.document.job.accelerators
         )
+
+
+def nothing_brings_more_than_without_the_storage(
+    doc: TrainingRecord, then: TrainingRecord, change: Change
+) -> None:
+    """A faster storage is as fast as none at best, and so is a still faster one after it."""
+    gain, rate = verdict_of(doc).gains.get("storage"), verdict_of(doc).measured_samples_per_s
+    if change.storage_bandwidth is None or gain is None or rate is None:
+        return
+    most = max(1.0, interval(gain)[1]) * rate * (1 + 1e-9)
+    predicted = then.metrics.get("samples_per_s")
+    if predicted is None:
+        return
+    assert predicted.median <= most
+    for advice in verdict_of(then).advice:
+        if advice.id in BY_STAGE["storage"] and advice.predicted_gain is not None:
+            assert predicted.median * max(advice.predicted_gain, advice.high or 0.0) <= most, advice

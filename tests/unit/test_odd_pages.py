@@ -16,7 +16,6 @@ from iobench.errors import IobenchError
 from iobench.report.page.whole import page
 from iobench.report.record import sections
 from iobench.schema.record import KINDS, RunRecord
-from iobench.schema.upgrade import upgraded
 from tests.hostile import leaves, replaced
 from tests.processes import in_process
 from tests.unit.conftest import build_run
@@ -38,10 +37,17 @@ def shown(doc: RunRecord) -> Page:
     return told
 
 
-@pytest.mark.parametrize("name", ["beside-saves", "find-max", "checkpoint-dcp-async"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("beside-saves", marks=pytest.mark.slow),
+        pytest.param("find-max", marks=pytest.mark.slow),
+        "checkpoint-dcp-async",
+    ],
+)
 def test_a_page_of_a_run_of_which_nothing_is_known(name: str) -> None:
     """Every value that may be null is null at once."""
-    document = dict(upgraded(json.loads((RUNS / name / "run.json").read_text())))
+    document = dict(json.loads((RUNS / name / "run.json").read_text()))
     unknown = 0
     for path in leaves(document):
         try:
@@ -70,7 +76,7 @@ def test_a_page_of_one_rank_and_one_step() -> None:
 
 @pytest.mark.parametrize("name", ["failed", "interrupted"])
 def test_a_page_of_a_run_that_was_cut_short_begins_with_that(name: str) -> None:
-    told = shown(read(upgraded(json.loads((RUNS / name / "run.json").read_text()))))
+    told = shown(read(json.loads((RUNS / name / "run.json").read_text())))
     headings = [each for each in told.ids if each in ("status", "verdict")]
     assert headings == ["status", "verdict"]
 

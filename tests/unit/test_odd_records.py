@@ -16,27 +16,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.analyse.capacity.change import Change, Quantity
-from iobench.analyse.capacity.measured import known_latency
-from iobench.analyse.capacity.models import READS, Fetch, fetch_parts
-from iobench.analyse.capacity.whatif import what_if
 from iobench.analyse.checkpoint.interval import waste
 from iobench.analyse.checkpoint.meaning import meaning
 from iobench.analyse.checkpoint.study import with_figures
 from iobench.analyse.compare.claims import claim
 from iobench.analyse.compare.comparison import Comparison
 from iobench.analyse.compare.gate import outcome_of
-from iobench.analyse.compare.identity import workload_of
-from iobench.analyse.compare.runs import Group, values_of
+from iobench.analyse.compare.runs import Group
 from iobench.analyse.tuning.shardsize import Bounds, fit
 from iobench.analyse.verdict.evidence import gather
-from iobench.analyse.verdict.in_flight import run_reads_per_sample
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.errors import IobenchError, SpecError, UsageError
 from iobench.schema.base import build
 from iobench.schema.checkpoint import CheckpointSpec, Training
 from iobench.schema.job import Delivery, LoaderFacts
-from iobench.schema.record import CheckpointRecord, TrainingRecord, load_run, load_training
+from iobench.schema.record import TrainingRecord, load_run, load_training
 from iobench.schema.verdict import Verdict
 from iobench.schema.workload import OWN_LOADER
 
@@ -122,40 +116,6 @@ def test_a_verdict_rests_on_what_was_measured(record: dict[str, Any]) -> None:
         assert gain is None or (math.isfinite(gain) and gain >= 1)
 
 
-@pytest.mark.slow
-@settings(max_examples=150)
-@given(
-    record=RECORDS,
-    change=st.sampled_from(
-        [
-            Change(storage_bandwidth=Quantity(2, relative=True)),
-            Change(storage_bandwidth=Quantity(5e9)),
-            Change(latency=Quantity(0.5, relative=True)),
-            Change(latency=Quantity(1e-4)),
-            Change(cache_bytes=10**9),
-            Change(network_bytes_per_s=1e8),
-            Change(workers=Quantity(8)),
-            Change(concurrency=Quantity(4, relative=True)),
-        ]
-    ),
-)
-def test_a_what_if_answers_or_says_what_is_missing(record: dict[str, Any], change: Change) -> None:
-    doc = build_run(**record)
-    try:
-        found = what_if(doc, change)
-    except UsageError as error:
-        assert "\n" not in str(error)  # noqa: PT017
-        assert error.what  # noqa: PT017
-        return
-    after = gather(found.document)
-    assert after.predicted is not None
-    assert 0 < after.predicted < 1e18
-    # What nobody measured is not there after a change either.
-    assert {name for name in ("fetch", "prep", "harness") if getattr(after, name) is None} == {
-        name for name in ("fetch", "prep", "harness") if getattr(gather(doc), name) is None
-    }
-
-
 def test_a_reader_that_is_short_of_cpu_where_raw_storage_was_not_measured(
     make_run: Callable[..., TrainingRecord],
 ) -> None:
@@ -219,40 +179,6 @@ def test_storage_faster_than_decompression_is_not_helped_by_it(
     assert not advised(1.0)
 
 
-def test_latency_of_a_run_that_knows_too_little(make_run: Callable[..., TrainingRecord]) -> None:
-    unknown = {"stored_bytes": None, "samples": None}
-    doc = make_run(rates={"storage_raw": None}, dataset=unknown)
-    assert run_reads_per_sample(doc) is None
-    assert known_latency(doc) == (None, "")
-    found, source = known_latency(make_run(rates={"storage_raw": None}))
-    assert found is not None
-    assert found > 0
-    assert source
-
-
-def test_reads_that_take_no_time_have_no_limit() -> None:
-    """Of a spent device the latency is not known, so it sets no limit; a stated one does."""
-    spent = Fetch(
-        rate=600.0,
-        raw=600.0,
-        raw_at_limit=True,
-        reads_per_sample=1.0,
-        in_flight=8,
-        latency_s=None,
-        unloaded=False,
-        cores=None,
-        cpu_s_per_sample=None,
-    )
-
-    def latency_bound(latency_s: float | None) -> float:
-        parts = fetch_parts(spent, bandwidth=1.0, stated=False, reads=8, latency_s=latency_s)
-        return parts[READS]
-
-    assert latency_bound(None) == math.inf
-    assert latency_bound(0.01) == pytest.approx(800)
-    assert latency_bound(0.0) == math.inf
-
-
 def test_a_waste_that_no_float_can_hold() -> None:
     assert waste(1e6, 1.0, 1.0) == 1.0  # e to the millionth interruptions
     assert waste(0.0, 0.0, 100.0, exposed_s=5.0) == 0.05  # saves are free, and go on for ever
@@ -285,18 +211,6 @@ def test_a_rate_that_fell_to_nothing_is_worse_at_every_threshold() -> None:
     assert outcome_of(one, higher_is_better=True) == "not told"
     nobody = Group("a")
     assert Comparison("w", nobody, nobody, ("storage: a -> b",), (), ()).difference == ""
-
-
-def test_values_are_of_the_job_that_has_them(make_run: Callable[..., TrainingRecord]) -> None:
-    saves, loads = study(), make_run()
-    assert isinstance(saves, CheckpointRecord)
-    assert workload_of(saves) == "checkpoint llama3-8b"
-    assert values_of(saves, "samples_per_s") == []
-    assert values_of(saves, "durable_s") == [2.0] * 10
-    assert values_of(loads, "durable_s") == []
-    assert len(values_of(loads, "samples_per_s")) == 5
-    uncounted = make_run(repetition={"bytes_read": None})
-    assert values_of(uncounted, "read_bytes_per_s") == []
 
 
 def test_a_study_is_no_training(tmp_path: Path, make_run: Callable[..., TrainingRecord]) -> None:

@@ -103,11 +103,6 @@ def test_each_worker_walks_its_own_part(samples: int, batch_size: int, workers: 
         assert all(b - a == batch_size for a, b in itertools.pairwise(mine))
 
 
-def test_the_largest_batch() -> None:
-    plan = BatchPlan(np.array([4, 1, 3, 0, 2]), batch_size=2, streams=1)
-    assert plan.largest(np.array([1, 10, 100, 1000, 10_000])) == 10_010
-
-
 @pytest.mark.parametrize("sequential", [True, False])
 def test_an_epoch_of_a_million_samples_takes_little_memory(sequential: bool) -> None:
     """Indices in arrays, not objects: 8 bytes a sample, a few times over while the order is

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from typing import Any
 
@@ -125,7 +124,6 @@ def test_a_marker_that_claims_very_many_samples_costs_nothing(
 ) -> None:
     wanted = spec(samples=10**10, sample_size=size, format=form)
     tracemalloc.start()
-    started = time.process_time()
     owned = Owned(wanted, None)
     keys = ResolvedSpec.of(wanted).keys
     assert all(owned.file(keys(shard)) for shard in range(100))
@@ -136,4 +134,3 @@ def test_a_marker_that_claims_very_many_samples_costs_nothing(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 200 << 20
-    assert time.process_time() - started < 60  # a table of all names would take hours

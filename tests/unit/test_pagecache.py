@@ -90,21 +90,12 @@ def test_empty_files_and_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert pagecache.residency([tmp_path / "empty"]).total_bytes == 0
 
 
-def test_file_names_are_consumed_one_by_one(files: list[Path]) -> None:
-    assert pagecache.residency(path for path in files).total_bytes > 0
-    pagecache.evict(str(path) for path in files)
-
-
 @pytest.mark.parametrize("call", [pagecache.evict, pagecache.residency])
 def test_a_missing_file_is_one_clear_line(tmp_path: Path, call: object) -> None:
     assert callable(call)
     with pytest.raises(StorageError, match=r"gone.*No such file") as caught:
         call([tmp_path / "gone"])
     assert "\n" not in str(caught.value)
-
-
-def test_method_names_what_residency_uses() -> None:
-    assert pagecache.method() in ("cachestat", "mincore")
 
 
 def test_importing_it_does_not_import_torch() -> None:

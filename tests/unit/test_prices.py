@@ -125,12 +125,6 @@ def test_other_formats(suffix: str, tmp_path: Path) -> None:
             read_prices(path)
 
 
-def test_a_list_in_json_may_have_no_date(tmp_path: Path) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text('[{"type": "x", "usd_per_hour": 1}]')
-    assert read_prices(path).of()["x"].priced == ""
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

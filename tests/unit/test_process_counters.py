@@ -33,16 +33,6 @@ def names() -> Iterator[Names]:
     opened.leave(made)
 
 
-class NoHash:
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __fspath__(self) -> str:
-        return str(self.path)
-
-
 def test_files_that_are_read_are_told_once(names: Names, tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"1")  # is not read
@@ -55,47 +45,6 @@ def test_files_that_are_read_are_told_once(names: Names, tmp_path: Path) -> None
     os.close(os.open(os.fsencode(path), os.O_RDONLY))
     opened.tell()
     assert names.heard == [str(path)] * 4
-
-
-def test_a_path_without_a_hash_can_be_opened(names: Names, tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    os.close(os.open(NoHash(tmp_path / "a"), os.O_RDONLY))
-    opened.tell()
-    assert names.heard == [str(tmp_path / "a")]
-
-
-def test_a_listener_that_comes_later_hears_of_known_files(names: Names, tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.touch()
-    path.read_bytes()
-    opened.tell()
-    later = Names()
-    opened.listen(later)
-    path.read_bytes()
-    opened.leave(later)
-    path.read_bytes()
-    opened.tell()
-    assert later.heard == [str(path)]
-
-
-def test_what_a_listener_did_not_want_to_hear_is_told_again(names: Names, tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.touch()
-    names.closed = True
-    path.read_bytes()
-    opened.tell()
-    names.closed = False
-    path.read_bytes()
-    opened.tell()
-    assert names.heard == [str(path)]
-
-
-def test_a_process_that_never_tells_keeps_few_names(names: Names, tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.touch()
-    for _ in range(opened.MAX_WAITING):
-        os.close(os.open(path, os.O_RDONLY))
-    assert len(names.heard) >= opened.MAX_WAITING - 1
 
 
 def test_a_child_tells_nobody(names: Names, tmp_path: Path) -> None:

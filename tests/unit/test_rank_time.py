@@ -159,15 +159,6 @@ def test_independent_ranks_wait_for_nobody(make_events: Build) -> None:
     assert found.accelerator_utilization_sustained == pytest.approx(4 / 10)
 
 
-def test_events_of_older_versions_have_no_barrier(make_events: Build) -> None:
-    events = make_events(ROWS)
-    del events["sync_ns"], events["checkpoint_ns"]
-    found = repetition_metrics(events, repetition(2, 1, None))
-    assert found.samples_per_s == pytest.approx(4 / 7)
-    assert found.accelerator_utilization == pytest.approx((1 + 1 / 5) / 2)
-    assert [each.sync_s for each in found.ranks] == pytest.approx([4.0, 0.0])
-
-
 def test_each_rank_has_its_own_start_up(make_events: Build) -> None:
     """The second rank was forked 2 s later. That is no wait for its storage."""
     rows = [
@@ -196,12 +187,6 @@ def test_a_library_does_not_tell_what_a_batch_cost(make_events: Build) -> None:
     assert found.worker_time is not None
     assert found.worker_time.read is None
     assert found.worker_time.not_measured
-
-
-def test_damaged_events_give_figures_that_can_be_written(make_events: Build) -> None:
-    rows = [{"step": 0, "wait": -5, "busy": 3, "sync": -1, "read": -2}, {"step": 1, "busy": -9}]
-    found = repetition_metrics(make_events(rows), repetition(1, 1, "step"))
-    assert Repetition.model_validate_json(found.model_dump_json()) == found
 
 
 def ranks_with(own_s: list[float], wall_s: float = 100.0, sync: str = "step") -> Repetition:

@@ -22,16 +22,10 @@ from iobench.analyse.tuning.knee import near_best, pareto, smallest_near_best
 from iobench.analyse.tuning.points import (
     Point,
     derive,
-    flatten,
-    merge,
-    number,
-    same,
 )
 from iobench.analyse.tuning.recommend import Recommendation, Target, recommend
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.errors import UsageError
-from iobench.report.advise import sections
-from iobench.report.render_text import render_text
 from iobench.schema.base import apply_overrides
 from iobench.schema.sweep import Setting, SweepPoint, save_sweep, setting_text
 from iobench.schema.sweep import Sweep as SweepRecord
@@ -206,31 +200,31 @@ def test_the_shard_size_is_that_of_the_latency_bandwidth_model(
     assert found.confidence == "high"
 
 
-def test_a_link_that_many_streams_fill_needs_smaller_shards(
+@pytest.mark.parametrize(
+    ("shards", "machine", "asked", "streams", "chosen"),
+    [
+        # 8 streams have 720 MB/s between them, the link 300.
+        ((MIB // 2, MIB, 2 * MIB, 64 * MIB), {"workers": 8, "link": 300e6}, 300e6, 8, "2MiB"),
+        # 4 streams have 360 MB/s between them, the accelerators take 150.
+        ((MIB, 4 * MIB, 16 * MIB, 64 * MIB), {"demand": 1500}, 150e6, 4, "4MiB"),
+    ],
+    ids=["a link that many streams fill", "a job that takes little"],
+)
+def test_where_less_is_asked_of_a_stream_shards_are_smaller(
     swept: Callable[..., Recommendation],
+    shards: tuple[int, ...],
+    machine: dict[str, Any],
+    asked: float,
+    streams: int,
+    chosen: str,
 ) -> None:
-    """8 streams have 720 MB/s between them, the link 300: shards of 1.8 MB do."""
-    found = swept({"shard": (MIB // 2, MIB, 2 * MIB, 16 * MIB, 64 * MIB)}, workers=8, link=300e6)
+    """Shards of 1.8 MB do. The smallest that was measured and reaches it is chosen."""
+    found = swept({"shard": shards}, **machine)
     assert found.shard is not None
-    arithmetic = 0.95 * 300e6 * 0.03 / (8 - 0.95 * 300e6 / 90e6)
+    arithmetic = 0.95 * asked * 0.03 / (streams - 0.95 * asked / 90e6)
     assert found.shard.efficient_bytes == pytest.approx(arithmetic, rel=0.02)
     assert found.shard.bytes == 2 * MIB
-    assert found.settings["dataset.shard_size"] == "2MiB"
-
-
-def test_a_job_that_takes_little_needs_smaller_shards(swept: Callable[..., Recommendation]) -> None:
-    """4 streams have 360 MB/s between them, the accelerators take 150: 95 % of that come with
-    shards of 1.8 MB.
-    """
-    found = swept({"shard": (MIB, 4 * MIB, 16 * MIB, 64 * MIB)}, demand=1500)
-    assert found.shard is not None
-    assert found.shard.efficient_bytes == pytest.approx(
-        0.95 * 150e6 * 0.03 / (4 - 0.95 * 150e6 / 90e6), rel=0.02
-    )
-    assert found.shard.bytes == 2 * MIB
-    assert (
-        found.settings["dataset.shard_size"] == "4MiB"
-    )  # the smallest that was measured and reaches it
+    assert found.settings["dataset.shard_size"] == chosen
 
 
 def test_no_latency_asks_for_the_smallest_shards(swept: Callable[..., Recommendation]) -> None:
@@ -310,11 +304,6 @@ def test_runs_of_two_places_are_no_sweep(
         save(tmp_path / f"run-{number_}", doc)
     with pytest.raises(UsageError, match=key):
         read_sweep(tmp_path)
-
-
-def test_two_sizes_leave_the_model_unchecked(swept: Callable[..., Recommendation]) -> None:
-    found = swept({"shard": (4 * MIB, 64 * MIB)})
-    assert any("third shard size" in doubt for doubt in found.doubts)
 
 
 # Compression
@@ -398,10 +387,6 @@ def test_a_whole_sweep(swept: Callable[..., Recommendation]) -> None:
     }
     assert found.gain == pytest.approx(rates[workers, shard, 1] / rates[2, 4 * MIB, 0], rel=0.02)
     assert len(found.alternatives) >= 1
-    text = render_text(sections(found))
-    assert max(map(len, text.splitlines())) <= 100
-    assert text.startswith("test: take loader.workers=")
-    assert "< recommended" in text
 
 
 def test_one_axis_at_a_time_names_the_combination_that_nobody_ran(
@@ -458,15 +443,6 @@ def test_an_interval_that_does_not_overlap_is_another_point(planted: Build) -> N
     assert smallest_near_best([best, close]) is close
 
 
-def test_half_a_percent_is_no_reason_for_twice_the_workers(make_run: Build) -> None:
-    """Quiet repetitions that do not overlap: 194 against 195."""
-    few, many = (
-        Point({"n": "4"}, make_run(measured=194.0)),
-        Point({"n": "8"}, make_run(measured=195.0)),
-    )
-    assert smallest_near_best([few, many]) is few
-
-
 def test_the_ratio_and_its_interval() -> None:
     """Mann-Whitney's table: at 5 % two-sided, U must be at most 2 for 5 and 5 values, so the
     interval leaves 2 ratios out on each side...
@@ -509,28 +485,6 @@ def test_settings_are_what_differs(planted: Build) -> None:
         {"loader.workers": "4", "dataset.format": "tfrecord"},
     ]
     assert [len(point.rates) for point in points] == [12, 6, 6]
-
-
-def test_prose_and_seeds_are_no_settings() -> None:
-    one = flatten(
-        {"name": "w", "description": "a"}, {"name": "d", "seed": 1, "shard_size": 64 * MIB}
-    )
-    assert one == {"dataset.shard_size": "64MiB"}
-
-
-def test_merged_runs_keep_the_first_measured_ceilings(planted: Build) -> None:
-    bare = planted().with_job(ceilings={})
-    merged = merge([bare, planted()])
-    assert merged.job.ceilings["fetch"].samples_per_s
-    assert len(merged.job.repetitions) == 12
-
-
-def test_values_with_units_are_numbers() -> None:
-    assert number("64MiB") == 64 * MIB
-    assert number("8") == 8
-    assert number("zstd:1") is None
-    assert same("64MiB", str(64 * MIB))
-    assert not same("none", "null")
 
 
 # A folder of runs
@@ -576,11 +530,9 @@ def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> 
     [
         (None, "null"),
         (True, "true"),
-        (8, "8"),
         (1.0, "1"),
         (0.1234567, "0.1234567"),
         (2e7, "20000000.0"),
-        ("zstd:1", "zstd:1"),
         ([1, 2], "[1, 2]"),
     ],
 )
@@ -588,13 +540,6 @@ def test_the_text_of_a_setting_gives_the_value_back(value: Setting, text: str) -
     """``--set key=TEXT`` means the value; a float of seven digits is not rounded to six."""
     assert setting_text(value) == text
     assert apply_overrides({}, [f"key={text}"])["key"] == value
-
-
-def test_a_sweep_of_an_earlier_version_is_advised_on() -> None:
-    folder = Path(__file__).parent.parent / "golden/0.1.0/sweep"
-    found = recommend(read_sweep(folder))
-    assert set(found.settings) == {"loader.workers", "reader.concurrency"}
-    assert found.gain is not None
 
 
 def test_what_cannot_be_used_is_left_out_by_name(planted: Build, tmp_path: Path) -> None:
@@ -629,7 +574,6 @@ def test_a_default_that_nobody_ran_leaves_the_gain_open(planted: Build, tmp_path
     found = recommend(read_sweep(tmp_path, default={"loader.workers": "3"}))
     assert found.gain is None
     assert any("loader.workers=3" in doubt for doubt in found.doubts)
-    assert "not known" in render_text(sections(found))
 
 
 def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> None:
@@ -651,26 +595,6 @@ def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> 
         (lambda root, planted: None, "sweep"),
         (lambda root, planted: save(root / "a", planted()), "1 point"),
         (lambda root, planted: (root / "run.json").write_text("{}"), "one run"),
-        (
-            lambda root, planted: save(
-                root / "a", planted().model_copy(update={"validity": "invalid"})
-            ),
-            "INVALID",
-        ),
-        (
-            lambda root, planted: [
-                save(root / "a", planted(repetitions=0)),
-                save(root / "b", planted(workers=1, repetitions=0)),
-            ],
-            "0 points",
-        ),
-        (
-            lambda root, planted: [
-                save(root / "a", planted()),
-                (root / "sweep.json").write_text("["),
-            ],
-            "sweep.json",
-        ),
         (
             lambda root, planted: [
                 save(root / "a", planted()),
@@ -706,30 +630,13 @@ def test_several_workloads(planted: Build, tmp_path: Path) -> None:
 # Read amplification
 
 
-@pytest.mark.parametrize(
-    ("form", "direct", "says"),
-    [
-        ("parquet", False, "row groups"),
-        ("tar", True, "O_DIRECT"),
-        ("tar", False, "reader.access=sequential"),
-    ],
-)
-def test_bytes_that_nobody_needs_are_told(
-    planted: Build, tmp_path: Path, form: str, direct: bool, says: str
-) -> None:
+@pytest.mark.parametrize("form", ["parquet", "tar"])
+def test_bytes_that_nobody_needs_are_told(planted: Build, tmp_path: Path, form: str) -> None:
     for workers in (1, 4):
         doc = planted(workers=workers, form=form)
         wasteful = [
             r.model_copy(update={"bytes_read": r.sample_bytes * 3}) for r in doc.job.repetitions
         ]
-        save(
-            tmp_path / str(workers),
-            doc.with_job(
-                repetitions=wasteful,
-                loader=doc.job.loader.model_copy(update={"direct": direct}),
-            ),
-        )
-    (doubt,) = [
-        doubt for doubt in recommend(read_sweep(tmp_path)).doubts if "3.00 bytes are read" in doubt
-    ]
-    assert says in doubt
+        save(tmp_path / str(workers), doc.with_job(repetitions=wasteful))
+    doubts = recommend(read_sweep(tmp_path)).doubts
+    assert len([doubt for doubt in doubts if "3.00 bytes are read" in doubt]) == 1

@@ -28,20 +28,14 @@ def reads(climb: stream._Climb, plateau: float, *, blocks: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("plateau", "threads"), [(1, 8), (8, 8), (15, 16), (17, 16), (20, 32), (60, 64), (1000, 64)]
+    ("plateau", "threads", "restores"),
+    [(1, 8, 1), (15, 16, 9), (17, 16, 1), (20, 32, 9), (1000, 64, 1)],
 )
-@pytest.mark.parametrize("restores", [1, 9])
 def test_threads_are_added_up_to_the_plateau(plateau: int, threads: int, restores: int) -> None:
     climb = stream._Climb(8, settled=False)
     for _ in range(restores):
         reads(climb, plateau, blocks=1e6 / restores)
     assert (climb.threads, climb.settled) == (threads, True)
-
-
-def test_a_short_restore_keeps_what_it_began_with() -> None:
-    climb = stream._Climb(8, settled=False)
-    reads(climb, 1000, blocks=100)
-    assert (climb.threads, climb.settled) == (8, False)
 
 
 def test_large_blocks_limit_the_threads() -> None:
@@ -59,7 +53,7 @@ def test_a_restore_is_complete_while_threads_come_and_go(
     monkeypatch.setattr(stream, "_WINDOW_S", 0.0)
     monkeypatch.setattr(stream, "_WINDOW_BLOCKS", 0)
     monkeypatch.setattr(stream, "_GAIN", gain)
-    root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=4_000_001)
+    root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=1_000_001)
     root.claim()
     writer = make_writer("stream", options={"block_size": 4096})
     target = root.step(1)
@@ -67,7 +61,7 @@ def test_a_restore_is_complete_while_threads_come_and_go(
     target.publish(saved, rank=0)
     target.commit(writer="stream", world=1)
     counts = []
-    for _ in range(8):
+    for _ in range(4):
         again = blank(state)
         counts.append(writer.restore(again, target).threads)
         assert same(again, state)

@@ -41,15 +41,6 @@ def test_the_first_repetition_is_compared_with_the_spread_of_the_others(
     assert (rule(doc, "cache.first-touch") is not None) == found
 
 
-def test_first_touch_has_both_figures(make_run: Build) -> None:
-    found = rule(make_run(measured=[900.0, 1900.0, 1910.0, 1890.0, 1900.0]), "cache.first-touch")
-    assert found is not None
-    assert found.level == "warning"
-    for figure in ("900", "1,900", "1,890", "1,910", "4 later"):
-        assert figure in found.evidence
-    assert "--calibration 0" in found.remedy
-
-
 def test_a_page_cache_that_was_not_emptied_has_its_own_remedy(make_run: Build) -> None:
     measured = [900.0, 1900.0, 1910.0, 1890.0, 1900.0]
     found = rule(make_run(measured=measured, workload={"cache": "any"}), "cache.first-touch")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ from iobench.measure import nfs
 from iobench.measure.fetched import probe
 from iobench.measure.filesystem import Mount
 from iobench.runner import fetches
-from iobench.runner.agent import HostAgent
-from iobench.runner.cache import run_cached_phase
+from iobench.runner.agent import CacheState, HostAgent
+from iobench.runner.cache import prepare_cache, run_cached_phase
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.tasks import load
@@ -118,3 +120,30 @@ def test_the_count_of_an_epoch_is_that_of_all_ranks_or_none() -> None:
     outcome.add_fetched({0: 5, 1: 6, 2: None})
     outcome.add_fetched({0: 10, 1: None, 2: 4})
     assert [epoch.bytes_fetched for epoch in outcome.epochs] == [15, None, None]
+
+
+class _Noted:
+    """A host's cache of which it is noted what is looked at."""
+
+    def __init__(self) -> None:
+        self.keys: list[int] = []
+
+    def empty_cache(self, keys: Sequence[str]) -> CacheState:
+        self.keys.append(len(keys))
+        return CacheState(0.0, "noted")
+
+
+@pytest.mark.parametrize(("direct", "all_of_them"), [(True, False), (False, True)])
+def test_files_that_are_read_past_the_cache_are_not_all_evicted(
+    make_dataset: Any, direct: bool, all_of_them: bool
+) -> None:
+    """An open of each of thousands of files took longer than the repetition after it."""
+    _, path = make_dataset(format="files", samples=600, sample_size={"mean": 2000}, content="raw")
+    plan = replace(plan_of(path), direct=direct)
+    noted = _Noted()
+    found = prepare_cache(plan, noted, 0)  # type: ignore[arg-type]
+    (count,) = noted.keys
+    assert (count == 600) == all_of_them
+    assert 0 < count <= 600
+    assert found.residency_before == 0.0
+    assert (found.residency_how == "noted") == all_of_them  # else it says of how many files

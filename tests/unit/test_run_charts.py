@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from iobench.report.ceilings import MAX_DEMANDS, demands
 from iobench.report.run import sections
-from iobench.report.sections import Items, Lines, Pane, Ranges, Section, Shares, Table, Timeline
+from iobench.report.sections import Items, Pane, Ranges, Section, Shares, Table, Timeline
 from iobench.schema.resources import SAMPLE_COLUMNS
 from tests.unit.conftest import build_events, build_run
 
@@ -54,31 +53,6 @@ def samples(count: int) -> dict[str, np.ndarray]:
         "device_read_bytes": np.full(count, 1e8),
         "loopback_bytes": np.full(count, 1000.0),
     }
-
-
-@pytest.mark.parametrize(
-    ("ranks", "limit", "wanted"),
-    [
-        (4, 5, [1, 2, 4]),
-        (3, 4, [1, 2, 3, 4]),
-        (1, 0, []),
-        (512, 100, [4, 8, 16, 32, 64]),
-        (1, 100, [1, 4, 8, 16, 32, 64]),
-        (6, 64, [4, 6, 8, 16, 32, 64]),
-        (1, 10**18, [1, *(2**power for power in range(55, 60))]),
-    ],
-)
-def test_the_demand_of_more_accelerators(ranks: int, limit: int, wanted: list[int]) -> None:
-    found = demands(ranks, limit)
-    assert len(found) <= MAX_DEMANDS
-    assert found[-5:] == wanted[-5:]
-    assert (ranks in found) == (ranks <= limit)
-
-
-def test_the_roofline_marks_the_demand_of_the_run_s_accelerators() -> None:
-    roofline = by_id(sections(build_run(accelerators=2)))["roofline"]
-    assert isinstance(roofline, Ranges)
-    assert [mark.at for mark in roofline.marks] == [1000.0, 2000.0, 4000.0, 8000.0]
 
 
 @pytest.mark.parametrize("ranks", [8, 512])
@@ -131,33 +105,6 @@ def test_a_record_without_workers_says_why_they_are_not_shown() -> None:
     assert isinstance(found, Items)
     assert len(found.items) == 2
     assert all("spdl" in item.text for item in found.items)
-
-
-def test_cpu_time_by_stage_and_of_all_together() -> None:
-    """20 CPU seconds for 12 GB in each repetition."""
-    cpu = by_id(sections(build_run(repetition={"ranks": [rank_time(0, 60.0)]}), EVENTS))
-    bars = cpu["cpu-stages"]
-    assert isinstance(bars, Ranges)
-    assert {row.label: row.value for row in bars.rows} == pytest.approx(
-        {"fetch": 0.5, "decode": 0.5, "hand-over": 0.5, "all together": 20 / 12}
-    )
-
-
-def test_the_spread_of_step_times_is_a_line_for_each_kind() -> None:
-    doc = build_run(repetitions=1, repetition={"ranks": [rank_time(0, 60.0)]})
-    lines = by_id(sections(doc, EVENTS))["spread"]
-    assert isinstance(lines, Lines)
-    last = {each.label: each.points[-1].y for each in lines.series}
-    assert last == pytest.approx({"wait": 0.02, "read": 0.01, "decode": 0.03, "step": 0.1})
-
-
-def test_a_few_steps_have_no_spread_and_a_reason() -> None:
-    doc = build_run(repetitions=1, repetition={"ranks": [rank_time(0, 60.0)]})
-    few = {name: column[:1] for name, column in EVENTS.items()}
-    found = by_id(sections(doc, few))
-    assert "spread" not in found
-    assert isinstance(found["not-drawn"], Items)
-    assert len(found["not-drawn"].items) == 2
 
 
 def test_what_the_host_did_is_below_the_timeline() -> None:

@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from iobench.analyse.verdict.rebuild import conclude
+from iobench.analyse.verdict.curve import highest
 from iobench.measure import fio
 from iobench.runner.agent import HostAgent
 from iobench.runner.calibration.bench import Bench
-from iobench.runner.calibration.curve import rate_samples, requests, storage_curve
+from iobench.runner.calibration.curve import requests, storage_curve
 from iobench.runner.plan import Plan, make_plan
-from iobench.schema.training import Ceiling
-from iobench.schema.verdict import Estimate
 from iobench.schema.workload import load_workload
 from iobench.storage.base import Entry
 from iobench.units import format_bytes
@@ -119,11 +117,12 @@ def test_the_curve_gives_the_ceiling_of_raw_storage(
     assert bench.curve is not None
     assert bench.curve.curve.points
     curve = bench.curve.curve
-    best = max(point.bytes_per_s.value for point in curve.points)
+    best = highest(curve.points)
+    assert best is not None
     assert ceiling.bytes_per_s is not None
     assert ceiling.samples_per_s is not None
-    assert ceiling.bytes_per_s <= best
-    assert ceiling.bytes_per_s == pytest.approx(best, rel=0.06)
+    assert ceiling.bytes_per_s <= best.bytes_per_s.value
+    assert ceiling.bytes_per_s == pytest.approx(best.bytes_per_s.value, rel=0.06)
     assert ceiling.windows is not None
     assert ceiling.windows.value == ceiling.samples_per_s
     assert ceiling.by == ("fio" if fio.available() else "reader")
@@ -161,30 +160,3 @@ def test_a_storage_that_fails_under_depth_keeps_the_points_before(
     # More reads in flight were not possible, so this is no plateau, and the ceiling says so.
     assert bench.curve.curve.plateau_bytes_per_s is None
     assert "no plateau" in ceiling.how
-
-
-def test_samples_per_second_move_with_the_bytes_of_a_sample() -> None:
-    ceiling = Ceiling(
-        bytes_per_s=1e6, windows=Estimate(value=1e6, low=9e5, high=1.2e6, n=5), by="fio"
-    )
-    rate_samples(ceiling, 1000.0)
-    assert ceiling.samples_per_s == 1000
-    assert ceiling.windows == Estimate(value=1000, low=900, high=1200, n=5)
-    rate_samples(ceiling, 2000.0)
-    assert ceiling.windows == Estimate(value=500, low=450, high=600, n=5)
-
-
-def test_the_record_says_how_many_reads_the_run_has_in_flight(
-    make_dataset: MakeDataset, make_run: object, tmp_path: Path
-) -> None:
-    _, path = make_dataset(format="tar", samples_per_shard=20)
-    bench = bench_of(plan_of(path), tmp_path, seconds=0.2)
-    storage_curve(bench)
-    doc = make_run().with_job(curve=bench.curve)  # type: ignore[operator]
-    concluded = conclude(doc)
-    workload = concluded.job.workload
-    assert concluded.job.curve is not None
-    assert concluded.job.curve.in_flight == (
-        workload.loader.workers * concluded.job.accelerators * workload.reader.concurrency
-    )
-    assert conclude(concluded).job.curve == concluded.job.curve

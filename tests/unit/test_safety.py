@@ -205,19 +205,6 @@ def test_a_root_on_another_file_system_is_left_alone(dataset: Path, mounted: Pat
     assert mount_of(mounted) != mount_of(dataset) == mount_of(dataset / "data")
 
 
-def test_without_proc_the_device_tells_mounts_apart(
-    dataset: Path, mounted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_proc(*arguments: object, **more: object) -> str:
-        raise FileNotFoundError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", no_proc)
-        removal = remove_exactly(dataset, ours, last=("marker",), folders=folders)
-    assert "data/0" in removal.foreign
-    assert (mounted / "ours-9").exists()
-
-
 def test_a_folder_that_somebody_uses_meanwhile_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,16 +59,6 @@ def test_samples_are_bounded_and_their_sums_exact(ticks: int) -> None:
     assert np.isnan(found["network_sent_bytes"]).all()
 
 
-def test_an_epoch_that_is_shorter_than_a_sample_has_one() -> None:
-    source = counting()
-    sampler = Sampler(None, interval_s=1000.0, read=lambda: next(source))
-    sampler.prepare()
-    sampler.begin(0, time.monotonic_ns() - 1000)
-    sampler.tick()
-    sampler.end()
-    assert sampler.close()["device_read_bytes"].tolist() == [1000.0]
-
-
 def test_a_file_of_samples_gives_back_what_was_sampled(tmp_path: Path) -> None:
     parts = [("measure", number, sampled(3, capacity=100)) for number in range(2)]
     write_samples(tmp_path / "resources.parquet", parts)
@@ -198,9 +188,3 @@ def test_gpus_are_asked_by_the_library_of_their_driver(tmp_path: Path) -> None:
     assert gpus.read() == (pytest.approx(0.6), float(10 << 30))
     gpus.close()
     assert gpus.read() == (None, None)
-
-
-def test_a_host_without_gpus_has_no_figures_of_them(tmp_path: Path) -> None:
-    gpus = Gpus(str(tmp_path / "missing.so"))
-    assert gpus.read() == (None, None)
-    gpus.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scale import BEGIN, END, PAGE, SUBJECTS, Row, barriers, knees, lines, many_hosts
+from tools.scale import BEGIN, END, PAGE, SUBJECTS, Row, barriers, knees, lines, many_hosts
 
 MISSES = {"unet3d, 52 rows, 8 of them within 1 point: the median gap": 2.5}
 """What does not reach its tolerance, and the error that it does reach."""

@@ -18,6 +18,7 @@ import pytest
 import iobench.report
 from iobench.analyse.capacity.change import Change, Quantity
 from iobench.analyse.capacity.requirement import Demand, requirement
+from iobench.analyse.capacity.together import together
 from iobench.analyse.capacity.whatif import what_if
 from iobench.analyse.cluster.band import Band
 from iobench.analyse.cluster.jobs import Job
@@ -54,6 +55,7 @@ from iobench.report import (
     walk,
     whatif,
 )
+from iobench.report.page.whole import page
 from iobench.report.render_csv import render_csv
 from iobench.report.render_github import render_github
 from iobench.report.render_markdown import render_markdown
@@ -73,6 +75,7 @@ from iobench.report.sections import (
     Table,
 )
 from iobench.report.several import several_sections
+from iobench.report.size_together import together_sections
 from iobench.runner.checkpoint_plan import describe_checkpoint
 from iobench.runner.plan import describe_plan
 from iobench.schema.checkpoint import CheckpointSpec, Training
@@ -122,7 +125,7 @@ def _cost() -> list[Section]:
     machines: tuple[Machine, ...] = (
         ((2, priced),),
         ((1, find_instance("g5.12xlarge")),),
-        ((1, priced), (1, find_instance("g5.4xlarge"))),
+        ((1, priced), (1, find_instance("g5.8xlarge"))),
     )
     found = rankings(
         [
@@ -140,6 +143,14 @@ def _size() -> list[Section]:
     demand = Demand(accelerators=64, hosts=4, cache_bytes=1 << 40)
     found = requirement(workload, load_dataset_spec(workload.dataset), demand, build_run())
     return size.sections(found, find_instance("g5.xlarge"))
+
+
+def _size_of_two() -> list[Section]:
+    jobs = [
+        requirement(workload, load_dataset_spec(workload.dataset), Demand(accelerators=16))
+        for workload in map(load_workload, ("unet3d-h100", "resnet50-h100"))
+    ]
+    return together_sections(together(jobs), [(job, size.sections(job)) for job in jobs])
 
 
 def _confirmation() -> list[Section]:
@@ -299,7 +310,10 @@ def _recorded(name: str) -> list[Section]:
 REPORTS: dict[str, Callable[[], list[Section]]] = {
     "run": lambda: record.sections(build_run()),
     "several runs": lambda: several_sections(
-        [(doc, record.sections(doc)) for doc in (build_run(), load(GOLDEN / "runs" / "failed"))]
+        [
+            (doc, record.sections(doc))
+            for doc in (build_run(), conclude(load(GOLDEN / "runs" / "failed")))
+        ]
     ),
     "run without fio": lambda: record.sections(build_run(rates={"storage_raw": None})),
     "run that tried its advice": _tried,
@@ -317,6 +331,7 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
     "history": _history,
     "cost": _cost,
     "size": _size,
+    "size of two": _size_of_two,
     "plan": lambda: plan.sections(
         describe_plan(load_workload(WORKLOAD), None, accelerators=8, repetitions=6)
     ),
@@ -400,69 +415,73 @@ def test_ids_are_unique_and_rows_have_a_cell_for_each_column(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REPORTS)
-@pytest.mark.parametrize(
-    ("width", "room"), [(100, None), (100, 140), (60, None), (24, None)], ids=str
-)
-def test_text_shows_all_of_a_report(name: str, width: int, room: int | None) -> None:
-    shown = render_text(report(name), width=width, room=room)
-    told = plain(shown)
-    for section in report(name):
-        for text in texts(section, "everywhere"):
-            assert plain(text) in told, section.id
-        if isinstance(section, Table):
-            for cell in cells(section, "everywhere"):
-                assert plain(cell) in told, section.id
-    assert "None" not in told
-    assert "\x1b" not in shown
-    assert all(line == line.rstrip() for line in shown.splitlines())
-    if width == 100:
-        assert max(map(len, shown.splitlines())) <= (room or width)
+def test_text_shows_all_of_a_report(name: str) -> None:
+    for width, room in ((100, None), (100, 140), (24, None)):
+        shown = render_text(report(name), width=width, room=room)
+        told = plain(shown)
+        for section in report(name):
+            for text in texts(section, "everywhere"):
+                assert plain(text) in told, section.id
+            if isinstance(section, Table):
+                for cell in cells(section, "everywhere"):
+                    assert plain(cell) in told, section.id
+        assert "None" not in told
+        assert "\x1b" not in shown
+        assert all(line == line.rstrip() for line in shown.splitlines())
+        if width == 100:
+            assert max(map(len, shown.splitlines())) <= (room or width)
+    # One thing is not called many.
+    assert not re.findall(r"(?<![\d.,-])1 (?:reads|samples|workers|steps|hosts|runs) ", told)
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_markdown_shows_all_of_a_report_in_rectangular_tables(name: str) -> None:
-    shown = render_markdown(report(name))
-    told = plain(shown)
+    shown, summary = render_markdown(report(name)), render_github(report(name))
+    told, told_in_ci = plain(shown), plain(summary)
     unescaped = shown.replace("&#124;", "\\|").replace("&#91;", "\\[").replace("&#42;", "\\*")
     for section in report(name):
         for text in texts(section, "everywhere", "pages"):
             assert plain(markdown(text)) in told, section.id
+        for text in texts(section):
+            assert plain(github(text)) in told_in_ci, section.id
         if isinstance(section, Source):
             for line in section.lines:
                 assert plain(markdown(line)) in plain(unescaped), section.id
         if isinstance(section, Table):
             for cell in cells(section, "everywhere", "pages"):
                 assert plain(markdown(cell)) in told, section.id
+                assert plain(github(cell)) in told_in_ci, section.id
     for block in shown.split("\n\n"):
         lines = [line.replace("\\|", "") for line in block.splitlines()]
         if block.startswith("|"):
             assert len({line.count("|") for line in lines}) == 1
+    assert summary.count("<details>") == summary.count("</details>")
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_a_summary_for_ci_shows_all_of_a_report(name: str) -> None:
-    shown = render_github(report(name))
-    told = plain(shown)
-    for section in report(name):
-        for text in texts(section):
-            assert plain(github(text)) in told, section.id
-        if isinstance(section, Table):
-            for cell in cells(section, "everywhere", "pages"):
-                assert plain(github(cell)) in told, section.id
-    assert shown.count("<details>") == shown.count("</details>")
+def test_a_page_is_named_by_its_answer_and_parts_no_number_from_its_unit(name: str) -> None:
+    """Its name is in its heading and in the browser's tab."""
+    shown = page(None, report(name))
+    tab = re.findall(r"<title>(.*?)</title>", shown)[0]  # those of charts follow
+    (heading,) = re.findall(r"<h1[^>]*>(.*?)</h1>", shown)
+    assert heading.replace("&#160;", " ") == tab
+    assert tab != "iobench report"
+    body = shown[shown.index("<main") : shown.index("</main>")]
+    kept = re.findall(r"<pre>.*?</pre>|<code>.*?</code>", body, re.DOTALL)
+    assert not any("&#160;" in each for each in kept)  # commands are copied
+    seen = re.sub(r"<pre>.*?</pre>|<code>.*?</code>|<script.*?</script>|<[^>]*>", "|", body)
+    assert not re.findall(r"\d (?:%|x|ms|s|GB/s|MB/s|MiB|GiB)(?![\w/])", seen)
+    # Rates are told in MB/s and GB/s, in which storage is sold.
+    assert not re.findall(r"[KMGT]iB/s", shown + render_text(report(name), width=200))
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_csv_has_the_raw_value_of_each_cell(name: str) -> None:
+def test_csv_is_one_table_with_the_raw_value_of_each_cell(name: str) -> None:
+    """Of data if there is some: a program reads one heading, and rows as long as it."""
     for table in tables(name):
         head, *rows = csv.reader(io.StringIO(render_csv([table])))
         assert head == [column.name for column in table.columns]
         assert rows == [[str(csv_cell(cell.value)) for cell in row.cells] for row in table.rows]
-
-
-@pytest.mark.parametrize("name", REPORTS)
-def test_a_document_of_csv_is_one_table(name: str) -> None:
-    """Of data if there is some: a program reads one heading, and rows as long as it."""
     data = [table for table in tables(name) if table.where == "data"] or tables(name)
     kinds = {tuple(column.name for column in table.columns) for table in data}
     rows = list(csv.reader(io.StringIO(render_csv(report(name)))))
@@ -573,31 +592,25 @@ def test_the_document_of_a_comparison_has_its_raw_figures() -> None:
     assert one["rows"][0]["claim"]["better"] is True
 
 
-@pytest.mark.parametrize("kind", ["csv", "markdown"])
 @pytest.mark.parametrize(
-    ("words", "csv_key"),
+    ("words", "kind", "begins"),
     [
-        (("history", "smallrun", "--results", GOLDEN / "sweep"), "median"),
-        (("whatif", GOLDEN / "runs/calibrated", "--storage-bandwidth", "2x"), "ratio"),
-        (("advise", GOLDEN / "sweep"), "settings"),
-        (("size", WORKLOAD, "--accelerators", "8"), ""),
-        (("plan", WORKLOAD), ""),
-        (("checkpoint", "plan", "llama3-8b"), ""),
+        (("history", "smallrun", "--results", GOLDEN / "sweep"), "csv", "workload,"),
+        (("whatif", GOLDEN / "runs/calibrated", "--storage-bandwidth", "2x"), "markdown", "**"),
+        (("plan", WORKLOAD), "markdown", "**"),
+        (("size", WORKLOAD, "--accelerators", "8"), "csv", None),  # a report without tables
     ],
 )
 def test_verbs_print_their_reports_for_pages_and_programs(
-    words: tuple[object, ...], csv_key: str, kind: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[object, ...],
+    kind: str,
+    begins: str | None,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = [*map(str, words), "--format", kind]
-    if kind == "csv" and not csv_key:  # a report without tables
+    if begins is None:
         with pytest.raises(SystemExit):
             main(command)
         return
     assert main(command) == 0
-    shown = capsys.readouterr().out
-    if kind == "csv":
-        head, *rows = csv.reader(io.StringIO(shown))
-        assert csv_key in head
-        assert rows
-    else:
-        assert shown.startswith(("**", "- "))
+    assert capsys.readouterr().out.startswith(begins)

@@ -4,7 +4,6 @@ a million samples.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.errors import SpecError, UnknownNameError
+from iobench.errors import SpecError
 from iobench.generator import plan_shards, sample_sizes
 from iobench.schema.dataset import DatasetSpec
 
@@ -145,20 +144,6 @@ def test_files_are_one_sample_each() -> None:
     assert plan.unit_count < 10
 
 
-def test_a_million_samples_are_planned_at_once() -> None:
-    start = time.process_time()
-    plan = plan_shards(
-        spec(
-            samples=1_000_000,
-            sample_size={"distribution": "lognormal", "mean": 110_000, "sigma": 0.5},
-        )
-    )
-    assert plan.sample_count == 1_000_000
-    assert (
-        time.process_time() - start < 10
-    )  # vectorised: 0.1 s; a loop over samples with any work in it would not pass
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -177,13 +162,6 @@ def test_what_cannot_be_is_refused_in_one_line(changes: dict[str, Any], says: st
         plan_shards(spec(**changes))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_unknown_names() -> None:
-    with pytest.raises(UnknownNameError, match="tar"):
-        plan_shards(spec(format="tarr"))
-    with pytest.raises(UnknownNameError, match="zstd"):
-        plan_shards(spec(codec="zst:3"))
 
 
 @given(size=st.integers(1, 300), samples=st.integers(1, 200), window=st.integers(1, 3000))

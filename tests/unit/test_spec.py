@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,48 +51,22 @@ def refusal(make: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("changes", "path", "near"),
+    ("make", "changes", "path", "near"),
     [
-        ({"sampels": 3}, "sampels", "samples"),
-        ({"sample_size": {"maen": 3}}, "sample_size.maen", "mean"),
-        ({"Codec": "zstd"}, "Codec", "codec"),
-        ({"sample_per_shard": 3}, "sample_per_shard", "samples_per_shard"),
+        (dataset, {"sampels": 3}, "sampels", "samples"),
+        (dataset, {"sample_size": {"maen": 3}}, "sample_size.maen", "mean"),
+        (dataset, {"Codec": "zstd"}, "Codec", "codec"),
+        (workload, {"batchsize": 3}, "batchsize", "batch_size"),
+        (workload, {"loader": {"prefetch": 3}}, "loader.prefetch", "prefetch_factor"),
+        (workload, {"accelerator": {"step_tiem": 1}}, "accelerator.step_tiem", "step_time"),
     ],
 )
-def test_an_unknown_dataset_key_names_its_path_and_the_nearest_key(
-    changes: dict[str, Any], path: str, near: str
+def test_an_unknown_key_names_its_path_and_the_nearest_key(
+    make: Callable[..., Any], changes: dict[str, Any], path: str, near: str
 ) -> None:
-    message = refusal(lambda: dataset(**changes))
+    message = refusal(lambda: make(**changes))
     assert f"'{path}'" in message
     assert f"'{near}'" in message
-
-
-@pytest.mark.parametrize(
-    ("changes", "path", "near"),
-    [
-        ({"batchsize": 3}, "batchsize", "batch_size"),
-        ({"reader": {"concurency": 3}}, "reader.concurency", "concurrency"),
-        ({"loader": {"prefetch": 3}}, "loader.prefetch", "prefetch_factor"),
-        ({"accelerator": {"step_tiem": 1}}, "accelerator.step_tiem", "step_time"),
-    ],
-)
-def test_an_unknown_workload_key_names_its_path_and_the_nearest_key(
-    changes: dict[str, Any], path: str, near: str
-) -> None:
-    message = refusal(lambda: workload(**changes))
-    assert f"'{path}'" in message
-    assert f"'{near}'" in message
-
-
-def test_a_key_like_no_other_lists_the_known_ones() -> None:
-    assert "known keys: access, shuffle, direct" in refusal(lambda: workload(reader={"zzz": 1}))
-
-
-def test_a_missing_key_is_named() -> None:
-    assert (
-        refusal(lambda: build(DatasetSpec, {"name": "d"}, where="d"))
-        == "d: 'samples' is missing; 'sample_size' is missing"
-    )
 
 
 def test_all_problems_come_at_once() -> None:
@@ -129,23 +104,7 @@ def test_units_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "size",
-    [
-        -1,
-        "-1 MB",
-        float("nan"),
-        float("inf"),
-        "1e400",
-        10**400,
-        True,
-        False,
-        "big",
-        0,
-        "0",
-        2**63,
-        [1],
-        {},
-    ],
+    "size", ["-1 MB", float("nan"), "1e400", 10**400, True, "big", 0, 2**63, [1]]
 )
 def test_a_size_that_makes_no_sense_names_its_key(size: Any) -> None:
     message = refusal(lambda: dataset(sample_size={"mean": size}))
@@ -154,14 +113,12 @@ def test_a_size_that_makes_no_sense_names_its_key(size: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["samples", "samples_per_shard", "shard_size"])
-@pytest.mark.parametrize("value", [-1, 0, True, float("nan"), "many"])
+@pytest.mark.parametrize("value", [0, True, "many"])
 def test_a_count_that_makes_no_sense_names_its_key(key: str, value: Any) -> None:
     assert f"'{key}'" in refusal(lambda: dataset(**{key: value}))
 
 
-@pytest.mark.parametrize(
-    "value", [True, 0, -1, "-3ms", float("nan"), float("inf"), 10**400, "soon"]
-)
+@pytest.mark.parametrize("value", [True, 0, "-3ms", float("nan"), "soon"])
 def test_a_step_time_that_makes_no_sense_names_its_key(value: Any) -> None:
     assert "'accelerator.step_time'" in refusal(lambda: workload(accelerator={"step_time": value}))
 
@@ -284,6 +241,13 @@ def test_an_override_of_an_unknown_key_is_refused() -> None:
     assert "did you mean 'concurrency'?" in refusal(
         lambda: load_workload("demo", ["reader.concurency=3"])
     )
+
+
+@pytest.mark.parametrize("override", ["sample_bytes.mean=3", "sample_sizes={mean: 3, stdev: 1}"])
+def test_a_group_that_is_unknown_is_like_one_with_the_same_keys(override: str) -> None:
+    told = refusal(lambda: load_dataset_spec("demo", [override]))
+    assert "'sample_size'" in told
+    assert "'samples'" not in told
 
 
 def test_an_override_chooses_how_shards_are_cut_and_sizes_are_drawn() -> None:

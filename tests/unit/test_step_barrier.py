@@ -19,8 +19,6 @@ from iobench.runner.barrier import StepBarrier
 fork = multiprocessing.get_context("fork")
 PATIENCE_S = 60.0
 
-Run = Callable[[int, Callable[[int], None]], list[Any]]
-
 
 class Stopped:
     """A flag as that of a link."""
@@ -59,13 +57,6 @@ def ended_well(processes: list[BaseProcess]) -> None:
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
         assert process.exitcode == 0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_it_opens_at_the_latest_end_for_all(start: Any) -> None:
@@ -107,48 +98,6 @@ def test_nobody_waits_for_a_rank_that_has_left(start: Any) -> None:
             barrier.leave(epoch, stopped)
 
     ended_well([start(rank, share) for share in shares])
-
-
-def test_a_rank_that_leaves_releases_those_that_wait(start: Any) -> None:
-    barrier, stopped = StepBarrier(), Stopped()
-    for _ in range(3):
-        barrier.join(0, stopped)
-    arrived = fork.Semaphore(0)
-
-    def rank() -> None:
-        arrived.release()
-        assert barrier.wait(0, 7, stopped) == (7, 1)
-
-    waiting = [start(rank), start(rank)]
-    for _ in waiting:
-        assert arrived.acquire(timeout=PATIENCE_S)
-    barrier.leave(0, stopped)
-    ended_well(waiting)
-
-
-def test_after_a_stop_no_rank_goes_on_alone(start: Any) -> None:
-    """With fixed members: one was told to stop at the barrier, the other one comes later."""
-    barrier, stopped = StepBarrier(2), Stopped()
-    stopped.value = True
-
-    def rank() -> None:
-        assert barrier.wait(0, 1, stopped) is None
-
-    ended_well([start(rank)])
-    ended_well([start(rank)])
-
-
-def test_a_stop_ends_the_wait(start: Any) -> None:
-    barrier, stopped = StepBarrier(), Stopped()
-    barrier.join(0, stopped)
-    barrier.join(0, stopped)
-
-    def rank() -> None:
-        assert barrier.wait(0, 1, stopped) is None
-
-    waiting = start(rank)
-    stopped.value = True
-    ended_well([waiting])
 
 
 @pytest.mark.parametrize("held", [True, False])

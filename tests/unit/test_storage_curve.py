@@ -10,10 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iobench.analyse.verdict.curve import (
+    MIN_WINDOWS,
     bound_at,
     conclude_curve,
     expected_rate,
     has_flattened,
+    highest,
     plateau,
     rate_of,
     spent,
@@ -73,7 +75,7 @@ def planted(
 
 LATENCIES = st.floats(1e-5, 0.5)
 KNEES = st.floats(0.05, 60)
-NOISE = st.floats(0, 0.02)
+NOISE = st.floats(0.001, 0.02)
 
 
 @given(LATENCIES, KNEES, NOISE, st.integers(0, 1000))
@@ -165,13 +167,6 @@ def test_odd_points_are_no_error(
         assert (found.low or 0) <= found.value * (1 + 1e-9)
 
 
-def test_nothing_asked_is_nothing_told() -> None:
-    assert expected_rate([], 1) is None
-    assert expected_rate(planted(0.01, 100), 0) is None
-    assert expected_rate(planted(0.01, 100), math.nan) is None
-    assert bound_at(curve([]), 1, None) is None
-
-
 def _limited(size: int, iops: float, bytes_per_s: float) -> StorageCurve:
     points = planted(0.005, min(iops, bytes_per_s / size), noise=0.01, size=size)
     return conclude_curve(curve(points, size))
@@ -248,11 +243,37 @@ def test_a_client_without_cpu_is_not_the_storage() -> None:
 
 
 def test_a_rate_falls_beyond_its_best() -> None:
-    points = [point(n, rate) for n, rate in [(1, 100.0), (2, 200.0), (4, 150.0), (8, 90.0)]]
+    rates = [(1, 100.0), (2, 200.0), (4, 150.0), (8, 90.0)]
+    points = [point(n, Rate(value=rate, windows=MIN_WINDOWS)) for n, rate in rates]
     found = conclude_curve(curve(points))
     assert found.knee_in_flight == 2
     assert found.plateau_reads_per_s is not None
     assert found.plateau_reads_per_s.value == 200
+
+
+def lucky(windows: int) -> StorageCurve:
+    """The second point is far above all others, in its only windows."""
+    rates = [(1, 230.0), (2, 860.0), (4, 400.0), (8, 511.0), (16, 600.0), (32, 690.0), (64, 828.0)]
+    return curve([point(n, Rate(value=rate, windows=windows), 110_000) for n, rate in rates])
+
+
+def test_one_lucky_window_is_no_plateau_and_not_the_best_point() -> None:
+    """No slow read fell into it: no point with more reads in flight is as fast."""
+    found = conclude_curve(lucky(1))
+    assert found.knee_in_flight is None
+    best = highest(found.points)
+    assert best is not None
+    assert best.in_flight == 64
+    expected = expected_rate(found.points, 2)
+    assert expected is not None
+    assert 230 < expected.value < 400  # between its neighbours
+    assert found.bound[3] == "latency"  # more reads in flight bring more
+
+
+def test_a_fast_point_of_enough_windows_stays_the_best() -> None:
+    best = highest(conclude_curve(lucky(MIN_WINDOWS)).points)
+    assert best is not None
+    assert best.in_flight == 2
 
 
 def test_a_point_of_two_windows_does_not_decide_the_plateau() -> None:
@@ -266,3 +287,66 @@ def test_a_point_of_two_windows_does_not_decide_the_plateau() -> None:
     assert found.plateau_reads_per_s is not None
     assert found.plateau_reads_per_s.value == pytest.approx(200, rel=0.01)
     assert found.knee_in_flight == 2
+
+
+def _without_interval(points: list[CurvePoint], size: int = 4096) -> list[CurvePoint]:
+    return [
+        point(each.in_flight, Rate(value=each.reads_per_s.value, windows=1), size)
+        for each in points
+    ]
+
+
+@given(LATENCIES, KNEES, st.integers(2, 8))
+def test_windows_that_are_exactly_equal_have_no_interval(
+    latency_s: float, knee: float, windows: int
+) -> None:
+    """Such windows are figures of one measurement, and say nothing about its spread."""
+    rate = rate_of(knee / latency_s, [knee / latency_s] * windows)
+    assert (rate.low, rate.high) == (None, None)
+    assert rate.value == knee / latency_s
+
+
+@given(LATENCIES, KNEES, NOISE, st.integers(0, 1000), st.integers(0, 8))
+def test_an_unknown_interval_stays_unknown(
+    latency_s: float, knee: float, noise: float, seed: int, which: int
+) -> None:
+    """One point of the plateau, or none of the points, has an interval; one of width zero, as
+    records of earlier versions have it, is none.
+    """
+    points = planted(latency_s, knee / latency_s, noise=noise, seed=seed)
+    near = max(points, key=lambda each: each.reads_per_s.value)
+    one = near.reads_per_s.model_copy(update={"low": near.reads_per_s.value, "high": None})
+    flat = one.model_copy(update={"high": near.reads_per_s.value})
+    for unknown in (one, flat):
+        mixed = [point(p.in_flight, unknown) if p is near else p for p in points]
+        found = plateau(mixed)
+        assert found is not None
+        assert (found[0].low, found[0].high) == (None, None)
+        asked = expected_rate(mixed, near.in_flight)
+        assert asked is not None
+        assert (asked.low, asked.high) == (None, None)
+    concluded = conclude_curve(curve(_without_interval(points)))
+    for rate in (concluded.plateau_reads_per_s, concluded.plateau_bytes_per_s):
+        assert rate is not None
+        assert (rate.low, rate.high) == (None, None)
+    for asked_for in (1, 3, which + 0.5, 500):
+        rate = expected_rate(concluded.points, asked_for)
+        assert rate is not None
+        assert (rate.low, rate.high) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("size", "other", "bound"),
+    [
+        (64 << 10, 1 << 20, "operations"),
+        (64 << 10, 80 << 10, "unknown"),  # as near as the rates may be off
+    ],
+)
+def test_rates_without_an_interval_decide_only_where_the_sizes_are_far_apart(
+    size: int, other: int, bound: str
+) -> None:
+    mine, theirs = (
+        conclude_curve(curve(_without_interval(planted(0.005, 250.0), each), each))
+        for each in (size, other)
+    )
+    assert spent(mine, theirs) == bound

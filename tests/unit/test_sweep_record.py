@@ -136,9 +136,7 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
     assert doc.job.repetitions[0].samples_per_s is None
     monkeypatch.setattr(visits, "resolve", lambda *_: (load_workload("demo"), None))
     monkeypatch.setattr(visits, "measure", lambda *_: (doc, tmp_path / "r"))
-    told: list[str] = []
     point = _point(1, "z")
-    visits._visit(_sweep(point), point, 0, tmp_path, Apart(), Silent(), told.append)
+    with pytest.raises(IobenchError, match="not measured"):
+        visits._visit(_sweep(point), point, 0, tmp_path, Apart(), Silent(), lambda _: None)
     assert (point.samples_per_s, point.runs, point.seconds) == ([], [], [])
-    assert point.failed
-    assert len(told) == 1

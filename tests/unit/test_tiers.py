@@ -5,22 +5,69 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from tests.branches import table
-from tests.conftest import LONG, SLOW, TESTS, check_time_limits, pytest_runtest_setup
+from tests.conftest import check_time_limits, pytest_runtest_setup
 from tests.pairs import pairs
 from tests.processes import completed
+from tests.tiers import (
+    FAST,
+    FIRST,
+    NIGHTLY,
+    TESTS,
+    TIER_OF,
+    TOUCHED,
+    file_of,
+    nothing_to_run,
+    touched,
+)
+from tools.branches import table
 
 
-def test_what_is_slow_exists_and_has_no_test_that_make_test_needs() -> None:
-    assert [name for name in (*SLOW, *LONG) if not (TESTS / name).exists()] == []
-    for needed in ("e2e/test_every_verb.py", "e2e/test_readme.py", "unit"):
-        assert not any((TESTS / needed).is_relative_to(TESTS / name) for name in SLOW)
+def test_every_name_of_the_tables_is_there() -> None:
+    names = {*TIER_OF, *FIRST, *(file_of(name) for names in TOUCHED.values() for name in names)}
+    assert [name for name in sorted(names) if not (TESTS / name).exists()] == []
+    assert [folder for folder in TOUCHED if not (TESTS.parent / folder).exists()] == []
+
+
+def test_a_tier_imports_no_file_of_a_later_one() -> None:
+    nightly = TESTS / next(name for name, tier in TIER_OF.items() if tier == NIGHTLY)
+    file = nightly if nightly.suffix else nightly / "test_pages.py"
+    assert nothing_to_run(file, f"{FAST} and not alone")
+    assert not nothing_to_run(file, NIGHTLY)
+    assert not nothing_to_run(file, "")
+    assert not nothing_to_run(TESTS / "unit/test_tiers.py", FAST)
+
+
+def test_what_a_change_runs_of_the_nightly_tests() -> None:
+    for folder, names in TOUCHED.items():
+        assert touched([f"{folder}/some.py"]) == sorted(f"tests/{name}" for name in names)
+    assert touched(["tests/browser/pages.py"]) == ["tests/browser"]
+    loops = touched(["tests/faults/test_fault_loop.py"])
+    assert len(loops) > 1
+    assert {file_of(name) for name in loops} == {"tests/faults/test_fault_loop.py"}
+    assert touched(["README.md", "iobench/storage/base.py"]) == []
+
+
+@pytest.mark.slow
+def test_what_a_change_runs_is_nightly_and_needs_no_quiet_machine() -> None:
+    """Each name stands for tests that no other tier runs."""
+    every = touched([f"{folder}/some.py" for folder in TOUCHED])
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    found = subprocess.run(
+        [*command, "-m", f"{NIGHTLY} and not alone", *every],
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout[-2000:]
+    assert [name for name in every if f"\n{name}" not in f"\n{found.stdout}"] == []
 
 
 def test_every_test_has_a_time_limit_that_counts_its_fixtures(pytestconfig: pytest.Config) -> None:

@@ -130,12 +130,9 @@ def test_a_sample_that_is_too_small_is_refused() -> None:
     [
         ("resnet19", UnknownNameError),
         ("tests.networks:Missing", UsageError),
-        ("no.such.module:Model", UsageError),
         ("tests.networks:fails", UsageError),
-        ("tests.networks:no_model", UsageError),
         ("tests.networks:Broken", IobenchError),
         ("tests.networks:NotANumber", IobenchError),
-        ("tests.networks:TooLargeForTheHost", NoMemoryError),
         ("tests.networks:TooLargeForTheGpu", NoMemoryError),
         ("tests.networks:too_large", NoMemoryError),
     ],
@@ -331,19 +328,13 @@ def heavy_tail(number: int = 1200) -> list[float]:
     return (0.1 * (1 + np.random.default_rng(9).pareto(2.5, number))).tolist()
 
 
-def phases(number: int = 1200) -> list[float]:
-    """A clock that falls for 100 steps at a time."""
-    slow = np.arange(number) // 100 % 3 == 2
-    return (np.where(slow, 0.15, 0.1) + np.random.default_rng(10).normal(0, 0.002, number)).tolist()
-
-
 def odd() -> list[float]:
     """A number of steps that blocks do not divide."""
     return slow_phases(1237)
 
 
-@pytest.mark.parametrize("shape", [slow_phases, bimodal, heavy_tail, phases, odd])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("shape", [slow_phases, bimodal, heavy_tail, odd])
+@pytest.mark.parametrize("seed", range(2))
 def test_a_replay_has_the_recorded_mean_and_distribution(
     tmp_path: Path, shape: Callable[[], list[float]], seed: int
 ) -> None:
@@ -414,20 +405,6 @@ def test_a_replay_keeps_slow_phases_together(tmp_path: Path) -> None:
     assert after > 0.8 * before
 
 
-def test_ranks_and_repetitions_draw_different_orders(tmp_path: Path) -> None:
-    path = written(tmp_path, slow_phases())
-    one = replayed(path, 200)
-    assert one == replayed(path, 200)
-    assert one != replayed(path, 200, rank=1)
-    assert one != replayed(path, 200, seed=1)
-
-
-def test_independent_steps_are_replayed_one_by_one() -> None:
-    times = np.random.default_rng(3).normal(1, 0.1, 2000).tolist()
-    assert block_steps(lag_correlation(times)) == 1
-    assert lag_correlation([1.0] * 100) == []
-
-
 def test_a_recorded_accelerator_has_the_mean_as_its_step_time(tmp_path: Path) -> None:
     path = written(tmp_path, [0.1, 0.2, 0.3])
     asked = ["accelerator.kind=recorded", f"accelerator.steps={path}"]
@@ -442,9 +419,7 @@ def test_a_recorded_accelerator_has_the_mean_as_its_step_time(tmp_path: Path) ->
         ({"device_kind": "cpu"}, [], "CPU"),
         ({"device_kind": "cpu"}, ["accelerator.accept_cpu=true"], ""),
         ({"batch_size": 64}, ["batch_size=64"], ""),
-        ({"steps_s": [0.1, 0.0]}, [], "steps_s"),
         ({"schema_version": "9"}, [], "9"),
-        ({"mean_s": 0.201}, [], "mean_s"),
         ({"quantiles_s": [0.1] * 101}, [], "quantiles_s"),
         ({"steps_s": [0.1, 0.2, 0.4]}, [], "mean_s"),
         ({"block_steps": 4}, [], "block_steps"),
@@ -482,11 +457,6 @@ def test_record_writes_what_it_measured(tmp_path: Path) -> None:
     assert stated.mfu == pytest.approx(stated.flops_per_sample * 4 / stated.mean_s / 1e12)
 
 
-def test_a_recording_ends_after_the_steps_and_after_the_time() -> None:
-    assert len(record(spec(), 4, steps=5, seconds=0).steps_s) == 5
-    assert len(record(spec(), 4, steps=2, seconds=0.3).steps_s) > 2  # a step takes far less
-
-
 def test_a_recording_says_on_which_gpu_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     nvml = FakeNvml([FakeGpu("GPU-1")], clock)
@@ -504,6 +474,7 @@ def test_a_recording_says_on_which_gpu_it_was_made(monkeypatch: pytest.MonkeyPat
     assert (where.clock_mhz, where.memory_clock_mhz) == (1980, 2619)
 
 
+@pytest.mark.slow
 def test_the_size_of_a_models_samples_starts_no_thread() -> None:
     """Ranks are forked afterwards. A ViT's weights are made with all threads, where it may."""
     code = (

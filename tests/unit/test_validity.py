@@ -5,6 +5,7 @@ missing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ from iobench.analyse.verdict.validity import (
 from iobench.errors import UsageError
 from iobench.schema.accelerator import StepFacts
 from iobench.schema.dataset import load_dataset_spec
-from iobench.schema.record import Finding, RunRecord
+from iobench.schema.record import CHANGED, Finding, RunRecord
 from iobench.schema.training import Ceiling, Epoch
 from iobench.schema.workload import load_workload
+from tests.unit.conftest import build_run
 
 Build = Callable[..., RunRecord]
 
@@ -31,6 +33,8 @@ STAGED = {
     "workload": {"accelerator": {"name": "h100", "step_time": 0.05, "sync": "step", "staged": 1}}
 }
 UNMEASURED = [Epoch(epoch=0, residency_before=None, residency_how="no cachestat"), Epoch(epoch=1)]
+PARTLY_WARM = [Epoch(epoch=0, residency_before=1.0), Epoch(epoch=1, residency_before=0.44)]
+FILLED = {"cache": "warm"}
 HALF_MEASURED = [Epoch(epoch=0, residency_before=0.4), Epoch(epoch=1)]
 ONE_HOT_EPOCH = [Epoch(epoch=0, residency_before=0.0), Epoch(epoch=1, residency_before=0.02)]
 FED_BY_A_CACHE = [
@@ -47,6 +51,8 @@ HALVED = {
 }
 LOCAL = {"scheme": "file", "url": "/data", "fs_type": "ext4"}
 NFS_MOUNT = {"scheme": "file", "url": "/mnt/nas/set", "fs_type": "nfs4"}
+NO_RETRANSMITS = {"nfs": {"read_ops": 9000, "retransmits": 0}}
+LOOP = {"name": "loop0", "backing_file": "/x.img", "backing_direct": False}
 
 PROOF = {
     "of": 1000,
@@ -64,6 +70,19 @@ UNEVEN = [
 ]
 """The times of ranks of which number 1 holds up the others."""
 
+STOOD_STILL = [
+    {
+        "rank": rank,
+        "wall_s": 65.0,
+        "busy_s": 50.0,
+        "fill_s": 1.0,
+        "wait_s": 10.0,
+        "lost_s": 4.0 * rank,
+    }
+    for rank in range(2)
+]
+"""The times of ranks of which number 1 was stopped for four seconds."""
+
 ENOUGH: dict[str, Any] = {
     "repetitions": 6,  # the first one is MLPerf's warm-up
     "accelerators": 1,  # so that no barrier is missing
@@ -74,6 +93,7 @@ ENOUGH: dict[str, Any] = {
 """What the good run of ``make_run`` lacks under MLPerf's rules: 500 steps in each of two epochs."""
 
 
+@cache
 def closed(name: str = "unet3d-b200") -> dict[str, Any]:
     """A run of one of MLPerf Storage's workloads on one accelerator, at 95 % of its demand.
 
@@ -145,6 +165,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         {"loader": {"delivery": {"not_measured": "no checksums"}}},
     ),
     "data.changed": ({"dataset": {"changed": ["data/3.tar"]}}, {"dataset": {"changed": None}}),
+    CHANGED: ({"changed": ("events.parquet is another file",)}, None),
     "storage.throttled": (
         {**STARVED, "repetition": {"throttled": 3}},
         {"repetition": {"throttled": None}},
@@ -158,6 +179,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         {"repetition": {"epochs": FED_BY_A_CACHE}},
         {"repetition": {"epochs": UNCOUNTED}},
     ),
+    "cache.loop": (
+        {"storage": {"devices": [LOOP]}},
+        None,
+    ),
+    "cache.warm-residency": ({"workload": FILLED, "repetition": {"epochs": PARTLY_WARM}}, None),
     "cache.residency-unknown": (
         {"workload": WARM, "repetition": {"epochs": HALF_MEASURED}},
         {"workload": WARM, "repetition": {"epochs": UNMEASURED}},
@@ -179,6 +205,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "au.threshold": ({"au": 0.89}, {"au": None}),
     "au.barrier": ({"accelerators": 2}, None),
     "au.staged": (STAGED, None),
+    "rank.stood-still": ({"repetition": {"ranks": STOOD_STILL}}, None),
     "ranks.uneven": ({"repetition": {"ranks": UNEVEN}}, None),
     "hosts.skew": (
         {"repetition": {"hosts": [{"host": 0}, {"host": 1, "start_skew_s": 9.0}]}},
@@ -280,48 +307,58 @@ ALWAYS = (
 )
 
 
+UNTOLD = (CHANGED, "cache.loop")
+
+
 def build(make_run: Build, rule: str, changes: dict[str, Any], **more: Any) -> RunRecord:
     """A run that keeps all rules of both sets but for ``changes``."""
     arguments = merged(closed() if rule in CLOSED else ENOUGH, changes) | more
-    spread = arguments.pop("spread", None)
-    doc = make_run(**arguments, concluded=False)
+    spread, changed = arguments.pop("spread", None), arguments.pop("changed", ())
+    doc = make_run(**arguments, concluded=False).with_changes(changed)
     for repetition, factor in zip(doc.job.repetitions, spread or (), strict=False):
         repetition.samples_per_s *= factor
     return conclude(doc)
+
+
+@cache
+def good(closed_rules: bool) -> RunRecord:
+    """A run that keeps all rules; ``closed_rules``: those of ``CLOSED`` as well."""
+    return build(build_run, "closed.workload" if closed_rules else "", {})
 
 
 def levels(doc: RunRecord) -> dict[str, str]:
     return {finding.rule: finding.level for finding in doc.findings}
 
 
-def test_every_rule_has_fixtures() -> None:
-    assert {rule.id for rule in RULES} == set(CASES)
+def test_every_rule_has_fixtures_and_an_id_of_its_own() -> None:
+    assert sorted(rule.id for rule in RULES) == sorted(CASES)
 
 
-def test_rule_ids_are_unique() -> None:
-    assert len({rule.id for rule in RULES}) == len(RULES)
-
-
-@pytest.mark.parametrize("rule_set", ["quick", "mlperf"])
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_pass_fail_unknown(make_run: Build, rule: Any, rule_set: str) -> None:
-    broken, missing = CASES[rule.id]
-    expected = level_of(rule.levels, rule_set)
-    assert rule(build(make_run, rule.id, {}), rule_set) is None
-    violation = rule(build(make_run, rule.id, broken), rule_set)
-    gap = rule(build(make_run, rule.id, missing), rule_set) if missing is not None else None
-    if expected is None:
-        assert violation is gap is None
-        return
-    assert violation is not None
-    assert violation.rule == rule.id
-    assert violation.level == expected
-    assert violation.evidence
-    assert violation.remedy
-    if missing is not None:
-        assert gap is not None
-        assert gap.level == "unknown"
-        assert gap.evidence
+def test_pass_fail_unknown(make_run: Build, rule: Any) -> None:
+    changes, missing = CASES[rule.id]
+    broken = build(make_run, rule.id, changes)
+    silent = build(make_run, rule.id, missing) if missing is not None else None
+    for rule_set in ("quick", "mlperf"):
+        expected = level_of(rule.levels, rule_set)
+        assert rule(good(rule.id in CLOSED), rule_set) is None
+        violation = rule(broken, rule_set)
+        gap = rule(silent, rule_set) if silent is not None else None
+        if expected is None:
+            assert violation is gap is None
+            continue
+        assert (violation.rule, violation.level) == (rule.id, expected)
+        assert violation.evidence
+        assert violation.remedy
+        assert silent is None or (gap.level == "unknown" and gap.evidence)
+        # What a run is called by all its rules.
+        found = evaluate(broken, rule_set)
+        whole = validity(found, rule_set)
+        if rule_set == "quick":
+            untold = "unknown" if rule.id in UNTOLD else "valid"
+            assert whole == ("invalid" if rule.id in ALWAYS else untold)
+        elif expected == "invalid" or rule.id in UNTOLD:
+            assert whole == expected
 
 
 def test_a_good_run_is_valid_under_both_sets(make_run: Build) -> None:
@@ -332,25 +369,6 @@ def test_a_good_run_is_valid_under_both_sets(make_run: Build) -> None:
     assert evaluate(make_run(), "quick") == []
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ALWAYS])
-def test_quick_refuses_nothing_else(make_run: Build, name: str) -> None:
-    assert build(make_run, name, CASES[name][0]).validity == "valid"
-
-
-@pytest.mark.parametrize("name", ALWAYS)
-def test_quick_refuses_what_is_false_for_any_purpose(make_run: Build, name: str) -> None:
-    assert build(make_run, name, CASES[name][0]).validity == "invalid"
-
-
-@pytest.mark.parametrize(
-    "name", [rule.id for rule in RULES if level_of(rule.levels, "mlperf") == "invalid"]
-)
-def test_mlperf_refuses(make_run: Build, name: str) -> None:
-    doc = build(make_run, name, CASES[name][0], rules="mlperf")
-    assert doc.validity == "invalid"
-    assert levels(doc)[name] == "invalid"
-
-
 def test_missing_evidence_is_neither_pass_nor_fail(make_run: Build) -> None:
     assert make_run(repetition={"epochs": UNMEASURED}).validity == "unknown"
     throttle = {"repetition": {"throttled_s": None}}
@@ -358,66 +376,90 @@ def test_missing_evidence_is_neither_pass_nor_fail(make_run: Build) -> None:
     assert build(make_run, "cpu.throttled", throttle, rules="mlperf").validity == "unknown"
 
 
-def test_mlperf_wants_a_large_dataset_however_cold_the_reads_are(make_run: Build) -> None:
-    for change in ({}, {"loader": {"direct": True}}, {"storage": {"page_cache": False}}):
-        small = merged({"host": {"memory_bytes": 10**12}}, change)
-        assert "dataset.size" not in levels(build(make_run, "", small))
-        doc = build(make_run, "", small, rules="mlperf")
-        assert levels(doc)["dataset.size"] == doc.validity == "invalid"
-    enough = {"host": {"memory_bytes": 1_200_000_000}}  # 6 GB are 5 x as much
-    assert "dataset.size" not in levels(build(make_run, "", enough, rules="mlperf"))
-    # The memory of all hosts counts.
-    doc = build(make_run, "", enough, rules="mlperf")
-    doc.hosts.append(doc.hosts[0])
-    assert levels(conclude(doc))["dataset.size"] == "invalid"
+FED = {"au": 0.99, "measured": 1980.0}
+TWO_CORES = dict.fromkeys(("cores", "affinity_cores", "effective_cores"), 2)
+FAST_READER = {"rates": {"fetch": 40_000.0, "storage_raw": 45_000.0}, "host": TWO_CORES}
+NO_DEMAND = {
+    "workload": {"accelerator": {"kind": "null", "step_time": None}},
+    "rates": {"accelerator": None},
+    "au": None,
+}
+TERABYTE = {"host": {"memory_bytes": 10**12}}
+GROUP = {"memory_bytes": 64_000_000_000, "effective_memory_bytes": 1_000_000_000}
 
 
-@pytest.mark.parametrize(
-    ("steps", "refused"),
-    [
-        ((500, 500), False),
-        ((500, 499), True),
-        ((900, 100), True),  # a thousand steps, but not in each epoch
-        ((None, None), False),  # the mean of the repetition's 1,000 steps
-    ],
-)
-def test_mlperf_wants_500_steps_in_each_epoch(
-    make_run: Build, steps: tuple[int | None, ...], refused: bool
-) -> None:
+def in_epochs(*steps: int | None) -> dict[str, Any]:
     epochs = [
         Epoch(epoch=number, steps=count, residency_before=0.0, bytes_fetched=6_000_000_000)
         for number, count in enumerate(steps)
     ]
-    change = {"repetition": {"epochs": epochs}}
-    assert ("run.steps" in levels(build(make_run, "", change, rules="mlperf"))) == refused
-    assert "run.steps" not in levels(build(make_run, "", change))
+    return {"repetition": {"epochs": epochs}}
 
 
-@pytest.mark.parametrize(("repetitions", "refused"), [(5, True), (6, False), (7, False)])
-def test_mlperf_wants_a_warm_up_and_five_runs(
-    make_run: Build, repetitions: int, refused: bool
-) -> None:
-    found = levels(build(make_run, "", {"repetitions": repetitions}, rules="mlperf"))
-    assert ("run.repetitions" in found) == refused
-    assert "run.repetitions" not in levels(build(make_run, "", {"repetitions": repetitions}))
+def other_load(cpu_busy: float, cpu_s: float, wall_s: float, **own: float) -> dict[str, Any]:
+    counters = {"wall_s": wall_s, "cpu_busy": cpu_busy, **own}
+    return {"repetition": {"cpu_s": cpu_s, "resources": counters}}
+
+
+def workers(own_s: float, children_s: float) -> dict[str, float]:
+    return {"own_cpu_s": own_s, "children_cpu_s": children_s}
 
 
 @pytest.mark.parametrize(
-    ("spread", "level"),
+    ("rule", "rule_set", "changes", "level"),
     [
-        ((1, 1, 1, 1, 1, 1), None),
-        ((0.5, 1, 1, 1, 1, 1), None),  # the warm-up is not counted
-        ((1, 1, 1, 1, 1, 1.06), None),  # 4.7 % above the mean of 1.012
-        ((1, 1, 1, 1, 1, 1.07), "invalid"),
-        ((1, 1, 1, 1, 1, 0.93), "invalid"),
-        ((1, 1.0, 0.999, 0.95, 0.65, 0.5), "invalid"),
+        # MLPerf wants data of five times the memory, however cold the reads are.
+        ("dataset.size", "mlperf", TERABYTE, "invalid"),
+        ("dataset.size", "mlperf", {**TERABYTE, "loader": {"direct": True}}, "invalid"),
+        ("dataset.size", "mlperf", {**TERABYTE, "storage": {"page_cache": False}}, "invalid"),
+        ("dataset.size", "mlperf", {"host": {"memory_bytes": 1_200_000_000}}, None),
+        ("dataset.size", "quick", TERABYTE, None),
+        # It asks for the memory that the hosts have, the other set for what is allowed.
+        ("dataset.size", "mlperf", {"host": GROUP}, "invalid"),
+        ("dataset.size", "quick", {**merged(FED, {"workload": WARM}), "host": GROUP}, None),
+        # 500 steps in each epoch; where only their sum is known, their mean.
+        ("run.steps", "mlperf", in_epochs(500, 500), None),
+        ("run.steps", "mlperf", in_epochs(900, 100), "invalid"),
+        ("run.steps", "mlperf", in_epochs(None, None), None),
+        ("run.steps", "quick", in_epochs(900, 100), None),
+        # A warm-up, and five runs.
+        ("run.repetitions", "mlperf", {"repetitions": 5}, "invalid"),
+        ("run.repetitions", "mlperf", {"repetitions": 6}, None),
+        # Within five percent of their mean, and the warm-up is not counted.
+        ("run.replicability", "mlperf", {"spread": (0.5, 1, 1, 1, 1, 1)}, None),
+        ("run.replicability", "mlperf", {"spread": (1, 1, 1, 1, 1, 1.06)}, None),  # 4.7 %
+        ("run.replicability", "mlperf", {"spread": (1, 1, 1, 1, 1, 0.93)}, "invalid"),
+        # A reader that takes all cores at 20 x the demand takes a tenth of one at the demand.
+        ("client.bound", "mlperf", {**FED, **FAST_READER}, None),
+        ("client.bound", "mlperf", {**STARVED, **FAST_READER}, None),
+        ("client.bound", "quick", merged(FAST_READER, NO_DEMAND), "warning"),
+        # A loader just above the demand of a fed run.
+        ("harness.bound", "mlperf", {**FED, "rates": {"harness": 2150.0}}, None),
+        # Other processes took what the run did not take itself: more than 2 of 8 cores.
+        ("cpu.other-load", "quick", other_load(0.24, 0.0, 70.0), None),
+        ("cpu.other-load", "quick", other_load(0.26, 0.0, 70.0), "warning"),
+        ("cpu.other-load", "quick", other_load(0.9, 500.0, 70.0), None),
+        ("cpu.other-load", "quick", other_load(0.9, 0.0, 9.0), None),  # mostly its own start
+        ("cpu.other-load", "quick", other_load(0.9, 2, 3.0, **workers(0.5, 2)), "warning"),
+        ("cpu.other-load", "quick", other_load(0.9, 2, 3.0, **workers(4, 16)), None),
+        # Workers that nobody waited for, and too short for the kernel's ticks.
+        ("cpu.other-load", "quick", other_load(0.9, 16, 3.0, **workers(4, 2)), None),
+        ("cpu.other-load", "quick", other_load(0.9, 0, 0.1, **workers(0, 0)), None),
+        ("cpu.other-load", "mlperf", {"repetition": {"resources": None}}, None),
+        ("nfs.retransmits", "quick", {"storage": NFS_MOUNT, "repetition": NO_RETRANSMITS}, None),
     ],
 )
-def test_mlperf_wants_runs_within_five_percent(
-    make_run: Build, spread: tuple[float, ...], level: str | None
+def test_the_limits_of_a_rule(
+    make_run: Build, rule: str, rule_set: str, changes: dict[str, Any], level: str | None
 ) -> None:
-    doc = build(make_run, "", {"spread": spread}, rules="mlperf")
-    assert levels(doc).get("run.replicability") == level
+    doc = build(make_run, rule, changes, rules=rule_set)
+    assert levels(doc).get(rule) == level
+
+
+def test_the_memory_of_all_hosts_counts(make_run: Build) -> None:
+    doc = build(make_run, "", {"host": {"memory_bytes": 1_200_000_000}}, rules="mlperf")
+    doc.hosts.append(doc.hosts[0])
+    assert levels(conclude(doc))["dataset.size"] == "invalid"
 
 
 def test_mlperf_counts_its_own_utilization_in_each_counted_run(make_run: Build) -> None:
@@ -432,45 +474,6 @@ def test_mlperf_counts_its_own_utilization_in_each_counted_run(make_run: Build) 
         assert (levels(conclude(doc)).get("au.threshold") == "invalid") == refused
 
 
-FED = {"au": 0.99, "measured": 1980.0}
-
-
-@pytest.mark.parametrize("rule_set", ["quick", "mlperf"])
-def test_a_fed_run_is_not_refused_for_a_reader_that_takes_all_cores(
-    make_run: Build, rule_set: str
-) -> None:
-    """At 20 x the demand it must take them; at the demanded rate it takes a tenth of a core."""
-    fast = {
-        "rates": {"fetch": 40_000.0, "storage_raw": 45_000.0},
-        "host": dict.fromkeys(("cores", "affinity_cores", "effective_cores"), 2),
-    }
-    doc = build(make_run, "", {**FED, **fast}, rules=rule_set)
-    assert doc.validity == "valid"
-    assert "client.bound" not in levels(doc)
-    # It is not the cause where the accelerators wait, either.
-    assert "client.bound" not in levels(build(make_run, "", {**STARVED, **fast}, rules=rule_set))
-
-
-def test_without_a_demand_the_reader_is_judged_at_its_own_rate(make_run: Build) -> None:
-    null = {
-        "workload": {"accelerator": {"kind": "null", "step_time": None}},
-        "rates": {"fetch": 40_000.0, "storage_raw": 45_000.0, "accelerator": None},
-        "host": dict.fromkeys(("cores", "affinity_cores", "effective_cores"), 2),
-        "au": None,
-    }
-    assert levels(build(make_run, "", null))["client.bound"] == "warning"
-
-
-@pytest.mark.parametrize("rule_set", ["quick", "mlperf"])
-def test_a_fed_run_is_not_refused_for_a_loader_just_above_the_demand(
-    make_run: Build, rule_set: str
-) -> None:
-    close = {"rates": {"harness": 2150.0}}
-    doc = build(make_run, "", {**FED, **close}, rules=rule_set)
-    assert doc.validity == "valid"
-    assert "harness.bound" not in levels(doc)
-
-
 @pytest.mark.parametrize(
     "name", ["storage.throttled", "cpu.throttled", "cpu.affinity", "prefetch.share"]
 )
@@ -480,38 +483,26 @@ def test_a_handicap_of_a_fed_run_is_a_warning(make_run: Build, name: str) -> Non
     assert doc.validity == "valid"
 
 
-@pytest.mark.parametrize(
-    ("cpu_busy", "cpu_s", "wall_s", "level"),
-    [
-        (0.24, 0.0, 70.0, None),  # 1.9 of 8 cores
-        (0.26, 0.0, 70.0, "warning"),
-        (0.9, 500.0, 70.0, None),  # 7.1 of 7.2 busy cores are its own
-        (0.9, 0.0, 9.0, None),  # most of a short repetition is its own start
-    ],
-)
-def test_other_load_is_what_the_run_did_not_take_itself(
-    make_run: Build, cpu_busy: float, cpu_s: float, wall_s: float, level: str | None
-) -> None:
-    counters = {"wall_s": wall_s, "cpu_busy": cpu_busy}
-    doc = build(make_run, "", {"repetition": {"cpu_s": cpu_s, "resources": counters}})
-    assert levels(doc).get("cpu.other-load") == level
-
-
 @pytest.mark.parametrize(("warm_up_s", "level"), [(10.0, "warning"), (50.0, None)])
 def test_the_warm_up_of_a_model_is_no_other_load(
     make_run: Build, warm_up_s: float, level: str | None
 ) -> None:
     """The ranks' CPU time is that of the repetition, and the host's counters begin before it."""
-    counters = {"wall_s": 70.0, "cpu_busy": 1.0}
-    changes = merged(ENOUGH, {"repetition": {"cpu_s": 160.0, "resources": counters}})
-    doc = make_run(**changes, concluded=False)
+    doc = make_run(**merged(ENOUGH, other_load(1.0, 160.0, 70.0)), concluded=False)
     doc.job.trained = StepFacts(model="resnet18", warm_up_s=warm_up_s)
     assert levels(conclude(doc)).get("cpu.other-load") == level
 
 
-def test_records_without_counters_of_the_host_say_nothing(make_run: Build) -> None:
-    doc = build(make_run, "", {"repetition": {"resources": None}}, rules="mlperf")
-    assert "cpu.other-load" not in levels(doc)
+@pytest.mark.parametrize(
+    ("residency", "level"), [(1.0, None), (0.95, None), (0.44, "warning"), (0.0, "warning")]
+)
+def test_a_warm_cache_holds_the_data_or_is_told_not_to(
+    make_run: Build, residency: float, level: str | None
+) -> None:
+    """A control group of 1 GB on a host of 64 GB, and data of 6 GB."""
+    doc = make_run(workload=FILLED, residency=residency, host=GROUP)
+    assert levels(doc).get("cache.warm-residency") == level
+    assert doc.memory_bytes == 1_000_000_000
 
 
 def test_every_reference_is_the_workload_of_its_name(make_run: Build) -> None:
@@ -524,38 +515,30 @@ def test_every_reference_is_the_workload_of_its_name(make_run: Build) -> None:
     ("change", "key"),
     [
         ({"workload": {"accelerator": {"step_time": 0.2}}}, "accelerator.step_time"),
-        ({"workload": {"accelerator": {"kind": "recorded"}}}, "accelerator.kind"),
-        ({"workload": {"epochs": 4}}, "epochs"),
         ({"workload": {"max_steps": 500}}, "max_steps"),
         ({"workload": {"required_accelerator_utilization": 0.8}}, "required_accelerator_"),
         ({"workload": {"reader": {"shuffle": False}}}, "reader.shuffle"),
         ({"workload": {"loader": {"prefetch_factor": 2}}}, "prefetch_factor"),
         ({"loader": {"kind": "grain"}}, "loader.kind"),
         ({"dataset": {"spec": {"codec": "zstd"}}}, "dataset.codec"),
-        ({"dataset": {"spec": {"format": "tar"}}}, "dataset.format"),
         ({"dataset": {"spec": {"sample_size": {"stdev": 0}}}}, "stdev"),
         ({"dataset": {"shards": 100}}, "shards"),
+        # What is free; reader.odirect is for unet3d alone.
+        ({"workload": {"loader": {"workers": 32, "prefetch_factor": 1}}}, None),
+        ({"workload": {"reader": {"crop": None, "decode": False}}}, None),
+        ({"workload": {"required_accelerator_utilization": 0.95}}, None),
+        ({"loader": {"direct": True}}, None),
     ],
 )
-def test_closed_names_what_was_changed(make_run: Build, change: dict[str, Any], key: str) -> None:
+def test_closed_names_what_was_changed(
+    make_run: Build, change: dict[str, Any], key: str | None
+) -> None:
     doc = make_run(**merged(closed(), change), rules="mlperf")
-    (found,) = (finding for finding in doc.findings if finding.rule == "closed.settings")
-    assert found.level == "invalid"
-    assert key in found.evidence
-    assert ";" not in found.evidence  # nothing else
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"workload": {"loader": {"workers": 32, "prefetch_factor": 1}}},
-        {"workload": {"reader": {"crop": None, "decode": False}}},
-        {"workload": {"required_accelerator_utilization": 0.95}},
-        {"loader": {"direct": True}},  # reader.odirect is free for unet3d
-    ],
-)
-def test_closed_allows_its_free_parameters(make_run: Build, change: dict[str, Any]) -> None:
-    assert "closed.settings" not in levels(make_run(**merged(closed(), change), rules="mlperf"))
+    found = [finding for finding in doc.findings if finding.rule == "closed.settings"]
+    assert [finding.level for finding in found] == (["invalid"] if key else [])
+    for finding in found:
+        assert key in finding.evidence
+        assert ";" not in finding.evidence  # nothing else
 
 
 def test_direct_reads_are_closed_for_unet3d_alone(make_run: Build) -> None:
@@ -564,29 +547,127 @@ def test_direct_reads_are_closed_for_unet3d_alone(make_run: Build) -> None:
     assert found["closed.settings"] == "invalid"
 
 
-def cold_fetch(doc: RunRecord) -> str | None:
-    """The level of the finding about what a cache served."""
-    return next((each.level for each in doc.findings if each.rule == "cache.cold-fetch"), None)
-
-
 def counted(fetched: int | None, **more: Any) -> dict[str, Any]:
     """An epoch of 1,000 bytes of samples, of which storage delivered ``fetched``."""
     epoch = {"epoch": 0, "residency_before": 0.0, "sample_bytes": 1000, "bytes_fetched": fetched}
     return {"repetition": {"epochs": [epoch | more]}}
 
 
+def litdata(size: int) -> dict[str, Any]:
+    """The dataset has 1,000 bytes as shards, and ``size`` in the library's layout."""
+    layout = {"kind": "litdata", "layout": {"bytes": size, "seconds": 1.0}}
+    return {"dataset": {"stored_bytes": 1000}, "loader": layout}
+
+
+def two_batches(workers: int, prefetch: int, late_p99_s: float) -> dict[str, Any]:
+    transport = "ring" if workers else "tensor"
+    loader = {"workers": workers, "prefetch_factor": prefetch, "transport": transport}
+    return {"repetition": {"late_p99_s": late_p99_s}, "workload": {"loader": loader}}
+
+
+def late(late_p99_s: float, left_s: float, in_flight: int) -> dict[str, Any]:
+    return {
+        "repetition": {"late_p99_s": late_p99_s, "late_left_s": left_s},
+        "loader": {"in_flight_batches": in_flight},
+    }
+
+
+def delivered(missing: int, repeated: int, **loader: Any) -> dict[str, Any]:
+    proof = {**PROOF, "delivered": 1000 - missing + repeated}
+    return {"loader": {"delivery": {**proof, "missing": missing, "repeated": repeated}, **loader}}
+
+
+TAIL = {"workload": {"reader": {"tail": "drop"}}}
+
+
 @pytest.mark.parametrize(
-    ("fetched", "level"), [(990, None), (989, "invalid"), (5000, None), (0, "invalid")]
+    ("rule", "changes", "level"),
+    [
+        # Storage must deliver what a cold epoch delivers.
+        ("cache.cold-fetch", counted(990), None),
+        ("cache.cold-fetch", counted(989), "invalid"),
+        ("cache.cold-fetch", {**counted(989), "loader": {"direct": True}}, "invalid"),
+        ("cache.cold-fetch", {**counted(0), "workload": WARM}, None),
+        ("cache.cold-fetch", counted(5000), None),
+        # Samples that are delivered again may come from the cache, as with torch's
+        # DistributedSampler, which makes ranks equal.
+        ("cache.cold-fetch", counted(1000, sample_bytes=1300), "invalid"),
+        (
+            "cache.cold-fetch",
+            {**counted(1000, sample_bytes=1300), "dataset": {"stored_bytes": 1000}},
+            None,
+        ),
+        # A layout without the framing is smaller than the shards; without a codec it is larger.
+        ("cache.cold-fetch", {**counted(600), **litdata(600)}, None),
+        ("cache.cold-fetch", {**counted(590), **litdata(600)}, "invalid"),
+        ("cache.cold-fetch", {**counted(1000), **litdata(3000)}, None),
+        # What proves reads cold, and what does not.
+        ("dataset.size", TERABYTE, None),
+        ("dataset.size", {"repetition": {"epochs": FED_BY_A_CACHE}, **TERABYTE}, "warning"),
+        (
+            "dataset.size",
+            {"repetition": {"epochs": UNMEASURED}, "loader": {"direct": True}, **TERABYTE},
+            None,
+        ),
+        (
+            "cache.cold-residency",
+            {"repetition": {"epochs": UNMEASURED}, "loader": {"direct": True}},
+            None,
+        ),
+        ("cache.loop", {"storage": {"devices": [LOOP | {"backing_direct": True}]}}, None),
+        ("cache.loop", {"storage": {"devices": [LOOP]}, "workload": WARM}, None),
+        # Each sample once, but for what a limit of steps leaves out.
+        ("data.mismatch", {"repetition": {"samples": 119_999}}, "invalid"),
+        ("data.mismatch", {"repetition": {"samples": 120_001}}, "invalid"),
+        (
+            "data.mismatch",
+            {"repetition": {"samples": 100_000}, "workload": {"max_steps": 500}},
+            None,
+        ),
+        # The reference benchmark's window: two of six batches wait when the clock starts.
+        (
+            "prefetch.share",
+            {"repetition": {"samples": 4800, "steps": 48}, "workload": {"max_steps": 12}},
+            "warning",
+        ),
+        # Steps of 0.1 s. The next step makes up for a late wake-up, and 4 batches in flight keep
+        # the workers busy meanwhile.
+        ("emulation.error", late(0.29, 0.0002, 4), None),
+        ("emulation.error", late(0.31, 0.0002, 4), "warning"),
+        ("emulation.error", late(0.09, 0.0002, 2), None),
+        ("emulation.error", late(0.11, 0.0002, 2), "warning"),
+        ("emulation.error", late(0.009, 0.0002, 1), None),  # nothing is prefetched
+        ("emulation.error", late(0.011, 0.0002, 1), "warning"),
+        ("emulation.error", late(0.0001, 0.64, 4), None),  # of 65 s
+        ("emulation.error", late(0.0001, 0.66, 4), "warning"),
+        # Batches in flight follow from the settings; without workers there is one.
+        ("emulation.error", two_batches(2, 2, 0.29), None),
+        ("emulation.error", two_batches(2, 2, 0.31), "warning"),
+        ("emulation.error", two_batches(0, 2, 0.009), None),
+        ("emulation.error", two_batches(0, 2, 0.011), "warning"),
+        # A dropped tail is a batch for each worker at most: of 100, for two of each of two ranks.
+        ("loader.delivery", {**TAIL, **delivered(396, 0, workers=2)}, None),
+        ("loader.delivery", {**TAIL, **delivered(397, 0, workers=2)}, "invalid"),
+        # A library may make its two ranks equal with one sample twice.
+        ("loader.delivery", delivered(0, 1, kind="grain"), None),
+        ("loader.delivery", delivered(0, 2, kind="grain"), "invalid"),
+        ("loader.delivery", delivered(0, 1, kind="iobench"), "invalid"),
+        (
+            "data.mismatch",
+            {**delivered(0, 1, kind="grain"), "repetition": {"samples": 120_002}},
+            None,
+        ),
+        (
+            "data.mismatch",
+            {**delivered(0, 2, kind="grain"), "repetition": {"samples": 120_004}},
+            "invalid",
+        ),
+    ],
 )
-@pytest.mark.parametrize("direct", [True, False])
-def test_storage_must_deliver_what_a_cold_epoch_delivers(
-    make_run: Build, fetched: int, level: str | None, direct: bool
+def test_the_limits_of_a_rule_with_two_accelerators(
+    make_run: Build, rule: str, changes: dict[str, Any], level: str | None
 ) -> None:
-    doc = make_run(**counted(fetched), loader={"direct": direct})
-    assert cold_fetch(doc) == level
-    assert make_run(**counted(fetched), workload=WARM).validity == "valid"
-    if level:
-        assert "repetition 0, epoch 0" in doc.findings[0].evidence
+    assert levels(make_run(**changes)).get(rule) == level
 
 
 @pytest.mark.parametrize(
@@ -614,47 +695,23 @@ def test_an_interrupted_repetition_needs_no_count_beside_complete_ones(make_run:
         update={"complete": False, "epochs": UNCOUNTED, "seed": 99}
     )
     doc = make_run(repetitions=1).with_job(repetitions=[*doc.job.repetitions, cut])
-    assert cold_fetch(conclude(doc)) is None
-
-
-def test_samples_delivered_again_may_come_from_the_cache(make_run: Build) -> None:
-    """As torch's DistributedSampler does to make ranks equal: the dataset has 1,000 bytes."""
-    twice = counted(1000, sample_bytes=1300)
-    assert cold_fetch(make_run(**twice)) == "invalid"
-    assert cold_fetch(make_run(**twice, dataset={"stored_bytes": 1000})) is None
-
-
-def test_a_layout_without_the_framing_is_smaller_than_the_shards(make_run: Build) -> None:
-    layout = {"kind": "litdata", "layout": {"bytes": 600, "seconds": 1.0}}
-    stored = {"stored_bytes": 1000}
-    assert cold_fetch(make_run(**counted(600), dataset=stored, loader=layout)) is None
-    assert cold_fetch(make_run(**counted(590), dataset=stored, loader=layout)) == "invalid"
-    larger = {"kind": "litdata", "layout": {"bytes": 3000, "seconds": 1.0}}  # it has no codec
-    assert cold_fetch(make_run(**counted(1000), dataset=stored, loader=larger)) is None
+    assert "cache.cold-fetch" not in levels(conclude(doc))
 
 
 @pytest.mark.parametrize(("fetched", "level"), [(3000, None), (0, "invalid"), (None, "unknown")])
 def test_a_ceiling_is_cold_as_well(make_run: Build, fetched: int | None, level: str | None) -> None:
     cold = Epoch(epoch=0, sample_bytes=3000, bytes_fetched=fetched, fetched_how="not measured: why")
-    ceiling = Ceiling(samples_per_s=4000.0, bytes_per_s=4e8, how="test", cold=cold)
     doc = make_run(concluded=False)
-    doc.job.ceilings["fetch"] = ceiling
-    doc = conclude(doc)
-    assert cold_fetch(doc) == level
-    if level:
-        found = next(each for each in doc.findings if each.rule == "cache.cold-fetch")
-        assert "ceiling fetch" in found.evidence
+    doc.job.ceilings["fetch"] = Ceiling(
+        samples_per_s=4000.0, bytes_per_s=4e8, how="test", cold=cold
+    )
+    assert levels(conclude(doc)).get("cache.cold-fetch") == level
 
 
 def test_a_repetition_without_checkpoints_is_cold_as_well(make_run: Build) -> None:
     doc = make_run()
     quiet = doc.job.repetitions[0].model_copy(update={"epochs": FED_BY_A_CACHE})
-    assert cold_fetch(conclude(doc.with_job(quiet=quiet))) == "invalid"
-
-
-def test_what_a_cache_served_does_not_prove_a_small_dataset_cold(make_run: Build) -> None:
-    doc = make_run(repetition={"epochs": FED_BY_A_CACHE}, host={"memory_bytes": 10**12})
-    assert "dataset.size" in {finding.rule for finding in doc.findings}
+    assert levels(conclude(doc.with_job(quiet=quiet)))["cache.cold-fetch"] == "invalid"
 
 
 @pytest.mark.parametrize(("share", "refused"), [(0.01, False), (0.0101, True)])
@@ -662,145 +719,14 @@ def test_cold_means_at_most_one_percent(make_run: Build, share: float, refused: 
     assert (make_run(residency=share).validity == "invalid") is refused
 
 
-def test_direct_reads_are_proof_where_residency_is_unknown(make_run: Build) -> None:
-    doc = make_run(
-        repetition={"epochs": UNMEASURED}, loader={"direct": True}, host={"memory_bytes": 10**12}
-    )
-    assert doc.validity == "valid"
-    assert not any(
-        finding.rule in ("dataset.size", "cache.cold-residency") for finding in doc.findings
-    )
-
-
-def test_a_small_dataset_is_fine_when_proven_cold(make_run: Build) -> None:
-    assert not any(
-        finding.rule == "dataset.size"
-        for finding in make_run(host={"memory_bytes": 10**12}).findings
-    )
-
-
-@pytest.mark.parametrize("samples", [119_999, 120_001])
-def test_a_sample_lost_or_delivered_twice_is_refused(make_run: Build, samples: int) -> None:
-    doc = make_run(repetition={"samples": samples})
-    assert doc.validity == "invalid"
-    assert doc.findings[0].rule == "data.mismatch"
-
-
-def test_fewer_samples_are_right_where_steps_are_limited(make_run: Build) -> None:
-    assert (
-        make_run(repetition={"samples": 100_000}, workload={"max_steps": 500}).validity == "valid"
-    )
-
-
-def test_prefetched_batches_flatter_a_short_run(make_run: Build) -> None:
-    """The reference benchmark's window: two of six batches wait in the queue when the clock
-    starts.
-    """
-    short = make_run(repetition={"samples": 4800, "steps": 48}, workload={"max_steps": 12})
-    found = next(finding for finding in short.findings if finding.rule == "prefetch.share")
-    assert (
-        "33%" in found.evidence
-    )  # 2 workers x 2 batches x 100 samples x 2 ranks = 800 of 2,400 in an epoch
-
-
-@pytest.mark.parametrize(
-    ("late_p99_s", "late_left_s", "in_flight", "found"),
-    [
-        # Steps of 0.1 s. The next step makes up for a late wake-up, and 4 batches in flight keep
-        # the workers busy meanwhile.
-        (0.006, 0.0002, 4, False),
-        (0.29, 0.0002, 4, False),
-        (0.31, 0.0002, 4, True),
-        (0.09, 0.0002, 2, False),
-        (0.11, 0.0002, 2, True),
-        (0.009, 0.0002, 1, False),  # nothing is prefetched
-        (0.011, 0.0002, 1, True),
-        (0.0001, 0.64, 4, False),  # of 65 s
-        (0.0001, 0.66, 4, True),
-    ],
-)
-def test_late_wake_ups_are_found_where_they_change_the_result(
-    make_run: Build, late_p99_s: float, late_left_s: float, in_flight: int, found: bool
-) -> None:
-    late = {"late_p99_s": late_p99_s, "late_left_s": late_left_s}
-    doc = make_run(repetition=late, loader={"in_flight_batches": in_flight})
-    assert ("emulation.error" in {each.rule for each in doc.findings}) == found
-
-
-def test_batches_in_flight_follow_from_the_settings(make_run: Build) -> None:
-    """2 workers with 2 batches each; without workers there is one batch."""
-    for loader, late, found in (
-        ({"workers": 2, "prefetch_factor": 2}, 0.29, False),
-        ({"workers": 2, "prefetch_factor": 2}, 0.31, True),
-        ({"workers": 0, "transport": "tensor"}, 0.011, True),
-        ({"workers": 0, "transport": "tensor"}, 0.009, False),
-    ):
-        doc = make_run(repetition={"late_p99_s": late}, workload={"loader": loader})
-        assert ("emulation.error" in {each.rule for each in doc.findings}) == found, loader
-
-
-def test_gap_names_turns_of_fetch_and_prep(make_run: Build) -> None:
-    # 1 / (1/2500 + 1/3000 + 1/8000) = 1,165 is what one gets without overlap.
-    doc = make_run(rates={"fetch": 2500, "prep": 3000}, measured=1350, au=0.67)
-    assert "1,165" in next(f for f in doc.findings if f.rule == "verdict.gap").evidence
-    fast = make_run(measured=2500)
-    assert "1.25 x" in next(f for f in fast.findings if f.rule == "verdict.gap").evidence
-
-
 def test_findings_of_the_runner_are_kept_and_the_gravest_comes_first(make_run: Build) -> None:
     own = Finding(rule="storage.odd", level="info", evidence="the mount is odd")
-    doc = make_run(au=0.5, findings=[own])
-    assert own in doc.findings
-    order = [
-        finding.level
-        for finding in evaluate(
-            make_run(rules="mlperf", au=0.5, rates={"storage_raw": None}), "mlperf"
-        )
-    ]
+    assert own in make_run(findings=[own]).findings
+    doc = make_run(au=0.5, rules="mlperf", rates={"storage_raw": None})
+    order = [finding.level for finding in doc.findings]
     assert order == sorted(order, key=("invalid", "warning", "unknown", "info").index)
 
 
 def test_unknown_rule_set() -> None:
-    with pytest.raises(UsageError, match="Known: quick, mlperf"):
+    with pytest.raises(UsageError):
         validity([], "strict")
-
-
-def test_an_nfs_mount_without_retransmissions_is_fine(make_run: Build) -> None:
-    doc = make_run(storage=NFS_MOUNT, repetition={"nfs": {"read_ops": 9000, "retransmits": 0}})
-    assert not any(finding.rule == "nfs.retransmits" for finding in doc.findings)
-    again = make_run(storage=NFS_MOUNT, repetition={"nfs": {"read_ops": 9000, "retransmits": 1}})
-    assert (
-        "5 NFS requests" in next(f for f in again.findings if f.rule == "nfs.retransmits").evidence
-    )  # one in each of 5 repetitions
-
-
-@pytest.mark.parametrize(("missing", "level"), [(99, None), (396, None), (397, "invalid")])
-def test_a_dropped_tail_is_a_batch_for_each_worker_at_most(
-    make_run: Build, missing: int, level: str | None
-) -> None:
-    """Batches of 100, two workers of each of two ranks: 396 samples may be left out, and no
-    more.
-    """
-    proof = {**PROOF, "delivered": 1000 - missing, "missing": missing, "repeated": 0}
-    doc = make_run(workload={"reader": {"tail": "drop"}}, loader={"delivery": proof, "workers": 2})
-    assert (
-        next((found.level for found in doc.findings if found.rule == "loader.delivery"), None)
-        == level
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "repeated", "level"),
-    [("grain", 1, None), ("grain", 2, "invalid"), ("iobench", 1, "invalid")],
-)
-def test_a_library_may_make_its_ranks_equal(
-    make_run: Build, kind: str, repeated: int, level: str | None
-) -> None:
-    """Two ranks: one sample twice makes their shares equal."""
-    loader = {
-        "kind": kind,
-        "delivery": {**PROOF, "delivered": 1000 + repeated, "repeated": repeated},
-    }
-    doc = make_run(loader=loader, repetition={"samples": 120_000 + 2 * repeated})  # of two epochs
-    levels = {found.rule: found.level for found in doc.findings}
-    assert levels.get("loader.delivery") == levels.get("data.mismatch") == level

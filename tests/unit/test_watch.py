@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import random
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,12 +19,14 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import iobench
+from iobench.analyse.verdict.rebuild import rebuild
+from iobench.cli.main import main
 from iobench.errors import UsageError
 from iobench.load.torch_compat import inner_loader
 from iobench.load.user import meter, proc, watched
 from iobench.measure.timeline import read_events
 from iobench.runner.watching import context, place
-from iobench.schema.record import TrainingRecord, load_training
+from iobench.schema.record import EVENTS_FILE, TrainingRecord, load_training
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -77,7 +82,9 @@ class Planted:
 
 def leaves_record(directory: Path | None) -> TrainingRecord:
     assert directory is not None
-    return load_training(directory)
+    record = load_training(directory)
+    assert rebuild(record, read_events(directory / EVENTS_FILE)).changed == ()
+    return record
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,6 @@ def leaves_record(directory: Path | None) -> TrainingRecord:
         ("sleep", 30, 10, "storage", True),
         ("spin", 30, 10, "prep", True),
         ("sleep", 1, 99, "accelerator", False),
-        ("spin", 1, 99, "accelerator", False),
     ],
 )
 def test_planted_times_and_the_verdict(
@@ -173,7 +179,7 @@ LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
     "torch": lambda: of_torch(0),
     "workers": lambda: of_torch(2, worker_init_fn=_seeded),
     "persistent": lambda: of_torch(1, persistent_workers=True),
-    "stream": lambda: DataLoader(Stream(), batch_size=5, num_workers=1),
+    "stream": lambda: DataLoader(Stream(), batch_size=5, num_workers=0),
 }
 
 
@@ -368,24 +374,78 @@ def test_a_launch_is_told_from_another_one(tmp_path: Path, monkeypatch: pytest.M
     assert place.shared_directory(tmp_path, "a", 0, 0) != first
 
 
+@pytest.mark.parametrize("loader", [5, None])
+def test_what_is_no_loader_is_refused(loader: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        iobench.watch(loader, results=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"loader": 5},
-        {"loader": None},
         {"name": "../up"},
-        {"name": ""},
         {"batch_size": 0},
-        {"rank": 2},
         {"rank": 2, "world": 2},
-        {"rank": -1, "world": 2},
+        {"tags": {"a b": "c"}},
     ],
 )
-def test_wrong_arguments(arguments: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        iobench.watch(arguments.pop("loader", [1]), results=tmp_path, **arguments)
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.iterdir())
+def test_wrong_arguments_do_not_end_the_training(
+    arguments: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    results = tmp_path / "results"
+    given: list[Any] = [torch.ones(2)] * 3
+    with (watch := iobench.watch(given, results=results, **arguments)) as batches:
+        assert len(list(batches)) == 3
+    assert len([each for each in caplog.records if each.name.startswith("iobench")]) == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["results"]
+    doc = leaves_record(watch.directory)
+    assert watch.directory is not None
+    assert watch.directory.parent == results
+    assert doc.job.loader.user is not None
+    assert doc.job.loader.user.samples == 6
+    assert doc.tags == {}
+
+
+def test_a_training_has_labels(tmp_path: Path) -> None:
+    given: list[Any] = [torch.ones(2)] * 3
+    with (watch := iobench.watch(given, results=tmp_path, tags={"box": "nfs-b"})) as batches:
+        assert len(list(batches)) == 3
+    assert leaves_record(watch.directory).tags == {"box": "nfs-b"}
+
+
+def test_a_watch_that_is_not_entered_says_so() -> None:
+    for use in (iter, list, enumerate):
+        with pytest.raises(UsageError) as caught:
+            use(iobench.watch([1]))
+        assert "with iobench.watch" in str(caught.value)
+
+
+def test_it_ends_with_its_answer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with (watch := iobench.watch([torch.ones(2)] * 30, results=tmp_path)) as batches:
+        list(batches)
+    out, err = capfd.readouterr()
+    assert out == ""
+    answer, again = err.splitlines()
+    doc = leaves_record(watch.directory)
+    assert doc.job.verdict is not None
+    assert answer.removeprefix("iobench.watch: ") in doc.job.verdict.sentence
+    words = shlex.split(again[again.index("iobench report") :])
+    assert main(words[1:]) == 0
+    assert doc.job.verdict.sentence[:40] in " ".join(capfd.readouterr().out.split())
+
+
+def test_a_closed_stderr_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (closed, None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with (watch := iobench.watch([torch.ones(2)] * 3, results=tmp_path)) as batches:
+            assert len(list(batches)) == 3
+        leaves_record(watch.directory)
 
 
 def test_a_context_is_entered_once(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from iobench.analyse.capacity.models import READS
 from iobench.analyse.capacity.whatif import Prediction, what_if
 from iobench.analyse.verdict.evidence import gather
 from iobench.errors import UsageError
-from iobench.report.render_text import render_text
-from iobench.report.whatif import sections
 from iobench.schema.training import CeilingDetails
 
 Build = Callable[..., Any]
@@ -64,22 +62,64 @@ def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
     assert verdict.binds == "storage"
     assert verdict.headroom == pytest.approx(0.6)
     assert verdict.accelerators_fed == 1
-    assert verdict.sentence.startswith(
-        "Storage starves 2 accelerators (60.0 % busy, 90 % required)"
-    )
-    assert "fio" not in verdict.sentence  # it never saw the changed storage
     assert found.error == pytest.approx(600 / 580 - 1)
     assert found.corrected_samples_per_s == pytest.approx(1200 * 580 / 600)
-    text = render_text(sections(found))
-    assert "600 predicted, 580 measured (+3.4 %)" in " ".join(text.split())
-    assert max(map(len, text.splitlines())) <= 100
 
 
-def test_a_stated_bandwidth(starved: Any) -> None:
-    """130 MB/s raw instead of 65: the reader keeps its share, 600 of 650."""
-    found = what_if(starved, Change(storage_bandwidth=Quantity(130e6)))
-    assert rates(found)["fetch"] == pytest.approx(1200)
-    assert "2 x" in found.changes[0]
+SHARDS = {"dataset": {"shards": 60_000}}
+RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "spent": ({"rates": {"storage_raw": 650, "fetch": 600}, "measured": 580, "au": 0.29}, {}),
+    # 4 workers with 4 reads in flight take 16 / 600 s a read.
+    "waits": ({"rates": {"storage_raw": 1500, "fetch": 600}, "measured": 590, "au": 0.3}, {}),
+    # A read takes 16 / 800 = 20 ms, of which the storage states 15.
+    "stated": (
+        {"rates": {"storage_raw": 9000, "fetch": 800}, "storage": {"latency_s": 0.015}},
+        {},
+    ),
+    # Four times the reads gave four times the rate.
+    "no end seen": ({"rates": {"storage_raw": 2400, "fetch": 600}}, {"concurrency": 16}),
+    "end seen": ({"rates": {"storage_raw": 1500, "fetch": 600}}, {"concurrency": 16}),
+}
+
+
+@pytest.mark.parametrize(
+    ("run", "change", "fetch"),
+    [
+        # 130 MB/s raw instead of 65: the reader keeps its share, 600 of 650.
+        ("spent", Change(storage_bandwidth=Quantity(130e6)), 1200),
+        # 16 reads in flight of 20 ms are 800 samples/s, whatever the bandwidth.
+        ("spent", Change(storage_bandwidth=Quantity(650e6), latency=Quantity(0.02)), 800),
+        # A network of 400 samples/s, of which a cache of half of the data leaves every second one.
+        ("spent", Change(network_bytes_per_s=40e6), 400),
+        ("spent", Change(network_bytes_per_s=40e9), 600),
+        (
+            "spent",
+            Change(network_bytes_per_s=40e6, cache_bytes=3_000_000_000, pinned=True),
+            800,
+        ),
+        # Bandwidth does not help a reader that waits for latency; more reads do, up to the device.
+        ("waits", Change(storage_bandwidth=TWICE), 600),
+        ("waits", Change(concurrency=TWICE), 1200),
+        ("waits", Change(concurrency=Quantity(32)), 1500),
+        ("waits", Change(workers=TWICE), 1200),
+        ("waits", Change(latency=Quantity(0.5, relative=True)), 1200),
+        ("waits", Change(latency=Quantity(0.016)), 1000),
+        ("waits", Change(storage_bandwidth=Quantity(40e6)), 400),
+        # Of a read's time only the latency changes: 5 ms are left.
+        ("stated", Change(latency=Quantity(0.0)), 16 / 0.005),
+        # A device whose end was not seen does not bound.
+        ("no end seen", Change(concurrency=Quantity(32)), 4800),
+        ("end seen", Change(concurrency=Quantity(32)), 1500),
+    ],
+)
+def test_what_the_reader_would_get(make_run: Build, run: str, change: Change, fetch: float) -> None:
+    of_run, at_raw = RUNS[run]
+    found = what_if(cheap(make_run(**of_run, **SHARDS), **at_raw), change)
+    assert rates(found)["fetch"] == pytest.approx(fetch, rel=1e-3)
+    if change.network_bytes_per_s == 40e6:
+        assert any(f"limited by {NETWORK}" in basis for basis in found.bases)
+    if change.latency == Quantity(0.02):
+        assert any(f"limited by {READS}" in basis for basis in found.bases)
 
 
 def test_enough_bandwidth_lets_the_accelerators_bind(starved: Any) -> None:
@@ -87,68 +127,6 @@ def test_enough_bandwidth_lets_the_accelerators_bind(starved: Any) -> None:
     assert found.document.job.verdict is not None
     assert found.document.job.verdict.binds == "accelerator"
     assert rates(found)["predicted"] == 2000
-
-
-def test_bandwidth_does_not_help_a_reader_that_waits_for_latency(make_run: Build) -> None:
-    """600 of 1,500: 4 workers with 4 in flight take 16 / 600 s a read. Twice the reads are twice
-    the rate, up to the device.
-    """
-    doc = cheap(
-        make_run(
-            rates={"storage_raw": 1500, "fetch": 600},
-            measured=590,
-            au=0.3,
-            dataset={"shards": 60_000},
-        )
-    )
-    assert rates(what_if(doc, Change(storage_bandwidth=TWICE)))["fetch"] == pytest.approx(600)
-    assert rates(what_if(doc, Change(concurrency=TWICE)))["fetch"] == pytest.approx(1200)
-    assert rates(what_if(doc, Change(concurrency=Quantity(32))))["fetch"] == pytest.approx(1500)
-    assert rates(what_if(doc, Change(workers=TWICE)))["fetch"] == pytest.approx(1200)
-    assert rates(what_if(doc, Change(latency=Quantity(0.5, relative=True))))[
-        "fetch"
-    ] == pytest.approx(1200)
-    assert rates(what_if(doc, Change(latency=Quantity(0.016))))["fetch"] == pytest.approx(1000)
-    assert rates(what_if(doc, Change(storage_bandwidth=Quantity(40e6))))["fetch"] == pytest.approx(
-        400
-    )
-
-
-def test_of_a_reads_time_only_the_latency_changes(make_run: Build) -> None:
-    """A read takes 16 / 800 = 20 ms, of which the storage states 15: without them, 5 ms are
-    left.
-    """
-    doc = cheap(
-        make_run(
-            rates={"storage_raw": 9000, "fetch": 800},
-            dataset={"shards": 60_000},
-            storage={"latency_s": 0.015},
-        )
-    )
-    assert rates(what_if(doc, Change(latency=Quantity(0.0))))["fetch"] == pytest.approx(16 / 0.005)
-
-
-def test_a_device_whose_end_was_not_seen_does_not_bound(make_run: Build) -> None:
-    """Four times the reads gave four times the rate: so would eight times."""
-    doc = cheap(
-        make_run(rates={"storage_raw": 2400, "fetch": 600}, dataset={"shards": 60_000}),
-        concurrency=16,
-    )
-    assert rates(what_if(doc, Change(concurrency=Quantity(32))))["fetch"] == pytest.approx(4800)
-    bound = cheap(
-        make_run(rates={"storage_raw": 1500, "fetch": 600}, dataset={"shards": 60_000}),
-        concurrency=16,
-    )
-    assert rates(what_if(bound, Change(concurrency=Quantity(32))))["fetch"] == pytest.approx(1500)
-
-
-def test_a_given_latency_bounds_a_spent_device_too(starved: Any) -> None:
-    """16 reads in flight of 20 ms are 800 samples/s, whatever the bandwidth."""
-    found = what_if(
-        starved, Change(storage_bandwidth=Quantity(10, relative=True), latency=Quantity(0.02))
-    )
-    assert rates(found)["fetch"] == pytest.approx(800)
-    assert any(f"limited by {READS}" in basis for basis in found.bases)
 
 
 def test_the_clients_cpu_bounds_faster_storage(make_run: Build) -> None:
@@ -166,23 +144,8 @@ def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
     assert page == pytest.approx(600 / (1 - 0.1534), rel=1e-3)
     pinned = rates(what_if(starved, Change(cache_bytes=3_000_000_000, pinned=True)))["fetch"]
     assert pinned == pytest.approx(1200, rel=1e-3)
-    served = what_if(starved, Change(cache_bytes=10**12)).document.job.verdict
-    assert served is not None
-    assert " cold" not in served.sentence
     whole = rates(what_if(starved, Change(cache_bytes=10**12)))["fetch"]
     assert whole == pytest.approx(8 / 0.05 * 1e9 / 1e5, rel=1e-6)
-
-
-def test_what_a_cache_serves_does_not_pass_the_network(starved: Any) -> None:
-    """A network of 400 samples/s, of which a cache of half of the data leaves it every second
-    one.
-    """
-    behind = Change(network_bytes_per_s=40e6, cache_bytes=3_000_000_000, pinned=True)
-    found = what_if(starved, behind)
-    assert rates(found)["fetch"] == pytest.approx(800, rel=1e-3)
-    assert any(f"limited by {NETWORK}" in basis for basis in found.bases)
-    assert rates(what_if(starved, Change(network_bytes_per_s=40e6)))["fetch"] == pytest.approx(400)
-    assert rates(what_if(starved, Change(network_bytes_per_s=40e9)))["fetch"] == pytest.approx(600)
 
 
 def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
@@ -203,25 +166,23 @@ def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
     )  # half from memory, as fast as the harness
 
 
-def test_a_page_cache_and_direct_io_do_not_meet(make_run: Build) -> None:
-    doc = make_run(loader={"direct": True})
-    assert any("O_DIRECT" in basis for basis in what_if(doc, Change(cache_bytes=10**9)).bases)
-    assert not any(
-        "O_DIRECT" in basis for basis in what_if(doc, Change(cache_bytes=10**9, pinned=True)).bases
-    )
-
-
-def test_workers_prepare_in_proportion_up_to_the_cores(make_run: Build) -> None:
+@pytest.mark.parametrize(
+    ("workers", "stage", "rate"),
+    [
+        (3, "prep", 1500),
+        (16, "prep", 2000),
+        (1, "prep", 500),
+        (0, "prep", 500),  # each of the two ranks prepares by itself
+        (1, "harness", 4000),
+        (8, "harness", 8000),
+    ],
+)
+def test_workers_prepare_in_proportion_up_to_the_cores(
+    make_run: Build, workers: int, stage: str, rate: float
+) -> None:
     """4 workers prepare 1,000 samples/s, 8 cores at most 2,000."""
     doc = make_run(rates={"prep": 1000}, measured=980, au=0.49)
-    assert rates(what_if(doc, Change(workers=Quantity(3))))["prep"] == pytest.approx(1500)
-    assert rates(what_if(doc, Change(workers=Quantity(16))))["prep"] == pytest.approx(2000)
-    assert rates(what_if(doc, Change(workers=Quantity(1))))["prep"] == pytest.approx(500)
-    moved = rates(what_if(doc, Change(workers=Quantity(1))))
-    assert moved["harness"] == pytest.approx(4000)
-    assert rates(what_if(doc, Change(workers=Quantity(8))))["harness"] == pytest.approx(8000)
-    without = what_if(doc, Change(workers=Quantity(0)))
-    assert rates(without)["prep"] == pytest.approx(500)  # each of the two ranks prepares by itself
+    assert rates(what_if(doc, Change(workers=Quantity(workers))))[stage] == pytest.approx(rate)
 
 
 def test_accelerators_bring_their_workers_and_their_appetite(make_run: Build) -> None:
@@ -281,14 +242,6 @@ def test_without_a_repetition_the_error_is_not_known(make_run: Build) -> None:
     found = what_if(make_run(repetitions=0), Change(storage_bandwidth=TWICE))
     assert found.error is None
     assert found.corrected_samples_per_s is None
-    assert "not known" in render_text(sections(found))
-
-
-def test_an_error_that_is_too_large_says_so(make_run: Build) -> None:
-    text = render_text(
-        sections(what_if(make_run(measured=1000, au=0.5), Change(storage_bandwidth=TWICE)))
-    )
-    assert "+100.0 %" in text
 
 
 @pytest.mark.parametrize(
@@ -308,16 +261,24 @@ def test_what_makes_no_sense_is_refused(make_run: Build, change: Change, says: s
         what_if(make_run(), change)
 
 
-def test_runs_that_do_not_know_enough(make_run: Build) -> None:
-    nothing = make_run(rates=dict.fromkeys(("storage_raw", "fetch", "prep", "harness")))
-    with pytest.raises(UsageError, match="--calibration"):
-        what_if(nothing, Change(storage_bandwidth=TWICE))
-    with pytest.raises(UsageError, match="fetch"):
-        what_if(make_run(rates={"fetch": None}), Change(latency=TWICE))
-    with pytest.raises(UsageError, match="fetch"):
-        what_if(make_run(rates={"fetch": None}), Change(concurrency=TWICE))
-    with pytest.raises(UsageError, match="step time"):
-        what_if(make_run(workload={"accelerator": {"kind": "null"}}), Change(step_time=TWICE))
+@pytest.mark.parametrize(
+    ("run", "change", "says"),
+    [
+        (
+            {"rates": dict.fromkeys(("storage_raw", "fetch", "prep", "harness"))},
+            Change(storage_bandwidth=TWICE),
+            "--calibration",
+        ),
+        ({"rates": {"fetch": None}}, Change(latency=TWICE), "fetch"),
+        ({"rates": {"fetch": None}}, Change(concurrency=TWICE), "fetch"),
+        ({"workload": {"accelerator": {"kind": "null"}}}, Change(step_time=TWICE), "step time"),
+    ],
+)
+def test_runs_that_do_not_know_enough(
+    make_run: Build, run: dict[str, Any], change: Change, says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        what_if(make_run(**run), change)
 
 
 @pytest.mark.parametrize(
@@ -353,23 +314,3 @@ def test_a_page_cache_serves_nothing_without_a_new_order(
     )
     pinned = what_if(doc, Change(cache_bytes=3_000_000_000, pinned=True))
     assert rates(pinned)["fetch"] == pytest.approx(1 / (0.5 / memory + 0.5 / before), rel=0.01)
-
-
-def test_fio_is_not_named_where_it_never_ran(starved: Any) -> None:
-    """Raw storage of an S3 run is measured by the reader; a change of its ceiling changes no
-    fact.
-    """
-    raw = starved.job.ceilings["storage_raw"].model_copy(
-        update={"how": "the reader with 16 reads in flight a worker", "by": "reader"}
-    )
-    fast = raw.model_copy(update={"samples_per_s": 1500.0, "bytes_per_s": 1.5e8})
-    for ceiling in (raw, fast):
-        doc = starved.with_job(ceilings={**starved.job.ceilings, "storage_raw": ceiling})
-        changed = what_if(doc, Change(storage_bandwidth=TWICE)).document
-        assert gather(changed).raw_by == gather(doc).raw_by == "reader"
-        assert changed.job.verdict is not None
-        told = [
-            changed.job.verdict.sentence,
-            *(each.basis for each in changed.job.verdict.advice),
-        ]
-        assert not [line for line in told if "fio" in line]

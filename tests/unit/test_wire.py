@@ -173,13 +173,6 @@ def test_a_whole_object_for_a_range_from_its_start() -> None:
     assert understood(head("200 OK", SIZE), 0, 49).length == -1
 
 
-def test_a_connection_that_the_server_closes_is_not_kept() -> None:
-    good = [SIZE, "Content-Range: bytes 0-49/50"]
-    assert understood(head("206 X", *good), 0, 50).kept
-    assert understood(head("206 X", *good, "Connection: Keep-Alive"), 0, 50).kept
-    assert not understood(head("206 X", *good, "Connection: close"), 0, 50).kept
-
-
 def test_an_answer_whose_head_was_cut_off_is_a_lost_connection() -> None:
     """botocore takes what has come of the head for all of it."""
     with pytest.raises(Failure) as caught:

@@ -51,16 +51,6 @@ def test_workers_of_each_epoch_count_as_one() -> None:
     ]
 
 
-def test_workers_that_last_keep_their_numbers() -> None:
-    """The second one got no batch in the first epoch, which was short."""
-    book = WorkerBook()
-    for workers in ((11,), (11, 12)):
-        book.begin(lasting=True)
-        for worker in workers:
-            book.add(batch(worker, cpu_ns=7))
-    assert [(each.worker, each.batches) for each in book.loads(0)] == [(0, 2), (1, 1)]
-
-
 def test_threads_share_their_process_and_its_cpu_time() -> None:
     book = WorkerBook()
     book.begin(lasting=False)

@@ -6,13 +6,16 @@ storage would feed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...errors import UsageError
+from ...schema.curve import StorageCurve
 from ...schema.dataset import DatasetSpec
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
+from ...units import counted
 from ..verdict.evidence import Evidence, accelerators_fed, gather
 from ..verdict.fed import Supply, delivered
 from ..verdict.in_flight import run_reads_in_flight, run_reads_per_sample
@@ -78,6 +81,8 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
     if alone and received is not None and received.low > low / job.margin:
         rate, low, alone = max(rate, received.middle), received.low, False
         by = "the run, whose accelerators received it"
+    if high is not None and low >= max(high, rate):
+        high = None  # no interval is not one of width zero
     more = job.amplification / _amplification(doc) * (job.margin if alone else 1.0)
     latency, source = known_latency(doc)
     of_one = job.samples_per_s_per_accelerator * job.bytes_per_sample * more
@@ -90,7 +95,7 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
         counted_bytes_per_s=low,
         needed_bytes_per_s=needed,
         with_margin=alone,
-        low_bytes_per_s=None if low == rate and supply.low is None else low,
+        low_bytes_per_s=None if low == rate and (supply.low is None or high is None) else low,
         high_bytes_per_s=None if high is None else max(high, rate),
         reads_in_flight=supply.reads_in_flight,
         by=by,
@@ -101,7 +106,7 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
         accelerators_fed=fed,
         accelerators_fed_local=fed * job.hosts,
         missing_bytes_per_s=max(0.0, needed - low),
-        notes=tuple(_notes(doc, job)),
+        notes=tuple(_notes(doc, job, curve=supply.plateau)),
     )
 
 
@@ -142,7 +147,8 @@ def _by(doc: TrainingRecord, evidence: Evidence, supply: Supply) -> str:
     """What measured the storage's rate."""
     found = doc.job.verdict.fed if doc.job.verdict else None
     if supply.plateau:
-        return f"the plateau of its curve, with {round(supply.reads_in_flight)} reads in flight"
+        reads = counted(round(supply.reads_in_flight), "read")
+        return f"the plateau of its curve, with {reads} in flight"
     if found is not None and found.basis == "find-max" and found.accelerators:
         return "--find-max"
     if doc.job.curve is not None and found is not None and found.basis == "plateau":
@@ -150,7 +156,8 @@ def _by(doc: TrainingRecord, evidence: Evidence, supply: Supply) -> str:
     return "the reader" if evidence.fetch is not None else evidence.raw_source
 
 
-def _notes(doc: TrainingRecord, job: Job) -> list[str]:
+def _notes(doc: TrainingRecord, job: Job, *, curve: bool) -> list[str]:
+    """``curve``: the storage's curve is what its rate rests on."""
     notes = []
     size, spec = gather(doc).bytes_per_sample, doc.job.dataset.spec
     if size is not None and not 1 / SIMILAR <= size / job.bytes_per_sample <= SIMILAR:
@@ -173,7 +180,25 @@ def _notes(doc: TrainingRecord, job: Job) -> list[str]:
     broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
     if broken:
         notes.append(f"the run is INVALID ({', '.join(broken)})")
+    if curve and doc.job.curve is not None:
+        notes += [f"its curve: {note}" for note in _doubts(doc.job.curve.curve)]
+    found = doc.job.verdict
+    if found is not None and found.starved and found.binds not in ("storage", "undecided"):
+        notes.append(
+            f"the run itself starved its {counted(doc.job.accelerators, 'accelerator')}, since "
+            f"{found.binds} binds on its {counted(len(doc.hosts), 'host')}: what the storage would "
+            "feed takes hosts that are fast enough"
+        )
     return notes
+
+
+def _doubts(curve: StorageCurve) -> Iterator[str]:
+    """What the curve itself says against its rate."""
+    yield from curve.notes
+    if curve.plateau_bytes_per_s is None:
+        yield f"no plateau was reached, since {curve.not_measured}, so there may be more"
+    elif any(p.client for p in curve.points if p.in_flight >= (curve.knee_in_flight or 0)):
+        yield "the CPU of the host that measured it was spent, so the storage may be faster"
 
 
 def cpu_s_per_gb(doc: TrainingRecord) -> float | None:

@@ -107,8 +107,3 @@ def reads_in_flight(*, reads_per_s: float, latency_s: float) -> int:
     The result is at least 1.
     """
     return max(1, math.ceil(reads_per_s * latency_s - 1e-9))
-
-
-def workers_needed(*, samples_per_s: float, cpu_s_per_sample: float) -> int:
-    """Workers that sustain a rate if each sample needs this CPU time; at least 1."""
-    return max(1, math.ceil(samples_per_s * cpu_s_per_sample - 1e-9))

@@ -6,6 +6,7 @@ recorded run itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal, NamedTuple
@@ -13,12 +14,13 @@ from typing import Literal, NamedTuple
 from ...errors import UsageError
 from ...schema.record import Summary, TrainingRecord
 from ...schema.training import FindMax, FindMaxPoint
-from ...schema.verdict import Verdict
+from ...schema.verdict import Estimate, Verdict
 from ...units import format_count
 from ..verdict.bind import verdict
 from ..verdict.evidence import Evidence, gather
 from ..verdict.model import limit_of
 from ..verdict.rebuild import conclude
+from ..verdict.tested import interval
 from .ceilings import moved_ceilings
 from .change import Change, Explanation, changed_settings
 
@@ -84,12 +86,16 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
             f"{tried.source} measured {format_count(tried.samples_per_s)} samples/s"
             f"{tried.bound and f' {tried.bound}'}, which overrides the models"
         )
+    without = _without_storage(before, change)
+    if tried is None and then is not None and without is not None and then[1] > without.value:
+        # The storage was left out of the recorded run, and no storage is faster than none.
+        then = then[0], min(then[1], max(without.value, without.high or 0.0))
     changed = changed.model_copy(update={"metrics": _metrics(gather(changed), then, tried)})
     error = now[1] / before.measured - 1 if now and before.measured else None
     same = now is not None and then is not None and now[0] == then[0]
     return Prediction(
         recorded=doc,
-        document=changed.with_job(verdict=_verdict(changed)),
+        document=changed.with_job(verdict=_verdict(changed, _bounds(without, then))),
         changes=tuple(why.changes),
         bases=tuple(why.models),
         error=error,
@@ -97,6 +103,41 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
         if error is None or error <= -1 or then is None or not same
         else then[1] / (1 + error),
     )
+
+
+def _without_storage(before: Evidence, change: Change) -> Estimate | None:
+    """The samples/s of the recorded run without its storage, if the change is one of that alone.
+
+    None if it was not left out, or if the change concerns other stages, too.
+    """
+    storage = Change(
+        storage_bandwidth=change.storage_bandwidth,
+        latency=change.latency,
+        concurrency=change.concurrency,
+        cache_bytes=change.cache_bytes,
+        pinned=change.pinned,
+        network_bytes_per_s=change.network_bytes_per_s,
+        network_of=change.network_of,
+    )
+    gain = before.gains.get("storage")
+    if change != storage or gain is None or not before.measured:
+        return None
+    low, high = interval(gain)
+    return Estimate(
+        value=max(1.0, gain.value) * before.measured,
+        low=max(1.0, low) * before.measured,
+        high=max(1.0, high) * before.measured,
+        n=gain.n,
+    )
+
+
+def _bounds(without: Estimate | None, then: tuple[str, float] | None) -> dict[str, Estimate]:
+    """What leaving out the storage brings after the change, whose rate is ``then``."""
+    if without is None or then is None or then[1] <= 0:
+        return {}
+    low, high = (without.low or without.value) / then[1], (without.high or without.value) / then[1]
+    value = without.value / then[1]
+    return {"storage": Estimate(value=value, low=low, high=high, n=without.n)}
 
 
 def _search_of(doc: TrainingRecord, change: Change) -> FindMax | None:
@@ -161,9 +202,9 @@ def _metrics(
     }
 
 
-def _verdict(doc: TrainingRecord) -> Verdict:
-    """The verdict on the predicted document."""
-    found = verdict(doc)
+def _verdict(doc: TrainingRecord, bounds: Mapping[str, Estimate]) -> Verdict:
+    """The verdict on the predicted document. ``bounds``: of what further changes may bring."""
+    found = verdict(doc, bounds)
     advice = [
         each.model_copy(update={"basis": f"by the modelled ceilings: {each.basis}"})
         for each in found.advice

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...schema.instances import Instance
-from ...units import counted
+from ...units import counted, format_duration
 from .losses import Saving, Schedule, lost_share, saving_of
 from .options import Option, Part, Price, Terms
 from .pace import Pace
@@ -264,6 +264,8 @@ def _notes(part: Part) -> list[str]:
             f"the run had {counted(float(cores), 'core')}, {instance.type} has {instance.cores}: "
             "its rate there was not measured"
         )
+    if (emulated := _emulated(part)) is not None:
+        found.append(emulated)
     each = doc.job.accelerators / part.pace.hosts
     if instance.accelerators and each != instance.accelerators:
         found.append(
@@ -271,6 +273,20 @@ def _notes(part: Part) -> list[str]:
             f"{counted(instance.accelerators, 'accelerator')} are paid for"
         )
     return found
+
+
+def _emulated(part: Part) -> str | None:
+    """That the rate is that of an emulated accelerator, unless the host is known to have it."""
+    spec, instance = part.pace.runs[0].job.workload.accelerator, part.instance
+    if spec.kind != "emulated" or not (name := spec.name):
+        return None
+    if instance.accelerator and name.lower() in instance.accelerator.lower():
+        return None
+    has = f"{instance.type} has " + (instance.accelerator or "none that is known")
+    step = f", {format_duration(spec.step_time)} a step" if spec.step_time else ""
+    return (
+        f"the run emulated the accelerator {name}{step}: the rate is what that one takes, and {has}"
+    )
 
 
 def _within(takes: float | None, limit: float | None) -> bool | None:

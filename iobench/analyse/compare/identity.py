@@ -157,12 +157,6 @@ def place(doc: RunRecord) -> tuple[str, ...]:
     return tuple(f"{key}={found[key]}" for key in sorted(found) if role_of(key) == "place")
 
 
-def same_identity(docs: Sequence[RunRecord]) -> bool:
-    """Whether the runs may be pooled: nothing that may change a figure differs between them."""
-    found = [identity(doc) for doc in docs]
-    return all(each == found[0] for each in found)
-
-
 def by_identity(docs: Iterable[RunRecord]) -> list[list[RunRecord]]:
     """The runs in groups of the same identity, in the order in which these appear."""
     groups: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
@@ -200,13 +194,16 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
     """All settings as flat keys.
 
     They are the workload, the dataset and the number of accelerators, or the specification of a
-    checkpoint study.
+    checkpoint study. The steps that fitted into a budget are the size of a sample, as the number of
+    repetitions is: what counts is how many were asked for.
     """
     if not isinstance(doc, TrainingRecord):
         spec_of_study = doc.checkpoints.spec.model_dump() if doc.checkpoints else {}
         return {key: str(value) for key, value in spec_of_study.items()}
-    spec = doc.job.dataset.spec
-    return flatten(doc.job.workload.model_dump(), spec.model_dump()) | {
+    spec, workload = doc.job.dataset.spec, doc.job.workload
+    if doc.job.fitted is not None:
+        workload = workload.model_copy(update={"max_steps": doc.job.fitted.asked_max_steps})
+    return flatten(workload.model_dump(), spec.model_dump()) | {
         "accelerators": str(doc.job.accelerators),
         "dataset.seed": str(spec.seed),
     }

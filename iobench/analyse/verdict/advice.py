@@ -1,8 +1,9 @@
 """Changes that would speed up a run: those of the stage that binds first, by predicted gain.
 
-A gain is a factor on the measured samples/s. Where a stage was left out in turns with the
-repetitions, no change of that stage is promised more than that test found. Otherwise the gain is
-that of the roofline model, in which one ceiling moves and the others stay.
+A gain is a factor on the measured samples/s. No change is promised more than the accelerators
+demand. Where a stage was left out in turns with the repetitions, no change of that stage is
+promised more than that test found. Otherwise the gain is that of the roofline model, in which one
+ceiling moves and the others stay.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from .advice_host import cpu_advice, harness_advice, prep_advice
 from .advice_rest import fill_advice, nothing, saves_advice, sync_advice
 from .advice_storage import storage_advice
 from .advice_watched import CAUSES, watched_advice, watched_nothing
+from .confirmed import in_order
 from .decision import Decision
 from .evidence import Evidence
-from .explain import gain_text
-from .model import WORTH, at_most, reached
+from .model import WORTH, reached
+from .promise import demanded, limited, required_gain, shown
 from .tested import convinces
 
 ByStage = Callable[[Evidence, Bound | None], Sequence[Advice | None]]
@@ -40,6 +42,8 @@ of them.
 """
 
 
+EACH_ONCE = "let each sample be delivered once in an epoch, and measure again"
+
 _OURS = ("loader.", "reader.")
 
 
@@ -56,23 +60,28 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
                 basis=decision.too_short.why,
             )
         ]
+    if evidence.repeated:
+        # What the loader costs is that of a loader that does too much.
+        return [Advice(change=EACH_ONCE, basis=evidence.repeated)]
     if decision.binds == "accelerator":
         return [watched_nothing(evidence) if evidence.watched else nothing(evidence)]
     if evidence.watched and decision.binds in CAUSES:
         return watched_advice(evidence, decision)
     evidence = reached(evidence)
-    found = []
+    found, most = [], demanded(evidence)
     for stage in _stages(evidence, decision):
         gain = evidence.gains.get(stage)
+        several = [each for each in BY_STAGE[stage](evidence, bound) if each]
+        longer = [each for each in several if each.id == "longer-run"]
         several = [
-            _limited(each, evidence.gains.get(CHANGED.get(each.id, stage)))
-            for each in BY_STAGE[stage](evidence, bound)
-            if each
+            limited(each, evidence.gains.get(CHANGED.get(each.id, stage)), most)
+            for each in several
+            if each.id != "longer-run"
         ]
         worth = [each for each in several if (each.predicted_gain or 0) >= WORTH]
-        if not worth and gain is not None and convinces(gain):
+        if not worth and gain is not None and convinces(gain, evidence.unsteady):
             worth = [_of_unknown_gain(each, gain) for each in several[:1]]
-        found += sorted(worth, key=_order)
+        found += in_order(worth, required_gain(evidence)) + longer
     if evidence.kind == USER_LOADER:
         found = [_of_user(each) for each in found if _reaches_user(each)]
     once = {_same(each): each for each in reversed(found)}  # the first of several
@@ -96,11 +105,6 @@ def _same(advice: Advice) -> tuple[str, ...]:
     return (advice.id, *advice.settings) if advice.id else (advice.change,)
 
 
-def _order(advice: Advice) -> tuple[bool, float]:
-    """By gain; what the same storage can give comes before another storage."""
-    return advice.id != "pack", -(advice.predicted_gain or 0.0)
-
-
 def _of_unknown_gain(advice: Advice, tested: Estimate) -> Advice:
     """Advice on a stage that gains by test, where the ceilings say that it does not."""
     return advice.model_copy(
@@ -108,7 +112,8 @@ def _of_unknown_gain(advice: Advice, tested: Estimate) -> Advice:
             "predicted_gain": None,
             "low": None,
             "high": None,
-            "basis": f"leaving the stage out brings {gain_text(tested)}, but its ceiling does not "
+            "at_most": False,
+            "basis": f"leaving the stage out brings {shown(tested)}, but its ceiling does not "
             "tell how much of that this change brings",
         }
     )
@@ -120,23 +125,7 @@ def _stages(evidence: Evidence, decision: Decision) -> list[str]:
     others = [
         stage
         for stage, gain in evidence.gains.items()
-        if convinces(gain) and not (stage == "storage" and evidence.cached)
+        if convinces(gain, evidence.unsteady) and not (stage == "storage" and evidence.cached)
     ]
     stages += sorted(others, key=lambda stage: -evidence.gains[stage].value)
     return [stage for stage in dict.fromkeys(stages) if stage in BY_STAGE]
-
-
-def _limited(advice: Advice, tested: Estimate | None) -> Advice:
-    """The advice with a gain that is at most what leaving out its stage brought."""
-    if tested is None:
-        return advice
-    bounded = (
-        tested
-        if advice.predicted_gain is None
-        else at_most(
-            Estimate(value=advice.predicted_gain, low=advice.low, high=advice.high), tested
-        )
-    )
-    return advice.model_copy(
-        update={"predicted_gain": bounded.value, "low": bounded.low, "high": bounded.high}
-    )

@@ -12,6 +12,7 @@ from ...units import counted, format_duration
 from . import inferred
 from .evidence import Evidence
 from .model import WORTH, model_gain
+from .promise import demanded
 from .user_loader import MIN_HELD_BACK, WAITING
 
 RING_OVER_TENSOR = 2.6 / 1.4
@@ -117,6 +118,7 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     gain = tested.value if tested is not None else gain
     if gain is None:
         return None
+    gain = min(gain, demanded(evidence) or gain)
     # What all cores together could do, if nothing else needed them.
     alone = evidence.cpu or evidence.prep
     wanted = gain * (evidence.measured or evidence.prep)

@@ -6,12 +6,18 @@ from collections.abc import Sequence
 
 from ...schema.curve import Bound
 from ...schema.verdict import Advice
-from ...units import format_percent
+from ...schema.workload import USER_LOADER
+from ...units import counted, format_count, format_percent
+from .cut import LONGER, cut_epochs
 from .evidence import Evidence
 
 
 def fill_advice(evidence: Evidence, _: Bound | None) -> Sequence[Advice | None]:
     """Advice on the time until the first batch of each epoch."""
+    if (whole := cut_epochs(evidence)) is not None:
+        return [_whole_epochs(evidence, whole)]
+    if evidence.kind == USER_LOADER:
+        return [_first_batches(evidence)]
     return [
         Advice(
             id="longer-epochs",
@@ -21,6 +27,31 @@ def fill_advice(evidence: Evidence, _: Bound | None) -> Sequence[Advice | None]:
             basis=_because(evidence, "fill", "no batch is there yet", evidence.shares.fill),
         )
     ]
+
+
+def _first_batches(evidence: Evidence) -> Advice:
+    """What a loader of the user's own can do: its data is what it is."""
+    anew = bool(evidence.workers) and not evidence.persistent
+    keep = "set persistent_workers=True in the DataLoader, and " if anew else ""
+    return Advice(
+        id="first-batches",
+        change=f"{keep}make each batch cheaper, so that the first ones of an epoch are there "
+        "sooner",
+        predicted_gain=_without(evidence, "fill", evidence.shares.fill),
+        basis=_because(evidence, "fill", "no batch is there yet", evidence.shares.fill),
+    )
+
+
+def _whole_epochs(evidence: Evidence, whole: int) -> Advice:
+    """The job's epochs are longer than those that the run had time for."""
+    made = evidence.rank_steps or 0.0
+    return Advice(
+        id="longer-run",
+        change=f"{LONGER}: this run made "
+        f"{counted(round(made), 'step')} of the {format_count(whole)} of an epoch, so the start of "
+        "its epochs weighs more than in the job",
+        basis=_because(evidence, "fill", "no batch is there yet", evidence.shares.fill),
+    )
 
 
 def sync_advice(evidence: Evidence, _: Bound | None) -> Sequence[Advice | None]:

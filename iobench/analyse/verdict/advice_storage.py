@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...schema.curve import Bound
 from ...schema.verdict import Advice, AdviceId, Estimate
@@ -13,6 +14,7 @@ from .advice_host import direct_advice, more_cores
 from .evidence import AT_LIMIT, Evidence
 from .limits import enough_in_flight, gain_of_large_reads, gain_of_more_reads, reads_for
 from .model import WORTH, at_most, model_gain
+from .stragglers import more_batches
 
 ROOM = 1.5
 """More reads in flight are advised until the storage delivers this times what can be used."""
@@ -26,13 +28,49 @@ ZSTD_DECODE_BYTES_PER_S = 1.3e9
 
 def storage_advice(evidence: Evidence, bound: Bound | None) -> Sequence[Advice | None]:
     """Advice by what limits the storage at the run's reads in flight."""
+    if (reads := _no_map(evidence)) is not None:
+        return [reads, _faster(evidence)]
     if bound == "latency":
         return [_more_reads(evidence) or _faster(evidence)]
+    if bound == "stragglers":
+        return [more_batches(evidence) or _more_reads(evidence)]
     if bound == "client":
         return [direct_advice(evidence), more_cores(evidence)]
     if bound == "operations":
         return [_pack(evidence), _faster(evidence)]
-    return [_compress(evidence), _faster(evidence, untried=bound == "unknown")]
+    if bound == "bandwidth":
+        return [_compress(evidence), _faster(evidence)]
+    # What is spent was not told, so larger reads may be all that is missing.
+    measured = evidence.curve is not None
+    untold = measured and _can_pack(evidence) and gain_of_large_reads(evidence) is None
+    return [
+        _pack(evidence, told=False) if measured else None,
+        _compress(evidence),
+        _faster(evidence, untried=bound == "unknown", larger=untold),
+    ]
+
+
+def _no_map(evidence: Evidence) -> Advice | None:
+    """Reads instead of a memory map, where the storage's curve has more of them than it gets.
+
+    A map asks for a sample page by page, and waits for each of them.
+    """
+    today = evidence.fetch or evidence.measured
+    if not evidence.mapped or not evidence.raw or not today:
+        return None
+    most = gain_of_more_reads(evidence, enough_in_flight(evidence))
+    here = evidence.raw / max(1.0, most.value if most is not None else 1.0)
+    if today >= AT_LIMIT * here:
+        return None
+    gain = _moved(replace(evidence, fetch=today), Estimate(value=here / today))
+    return Advice(
+        id="mapping",
+        change="read the files instead of mapping them: reader.mmap=false",
+        settings=["reader.mmap=false"],
+        predicted_gain=gain.value if gain is not None else None,
+        basis=f"reads with as many in flight get {evidence.told(here)} from the same files, and "
+        f"the map {evidence.told(today)}: it asks for a sample page by page",
+    )
 
 
 def _more_reads(evidence: Evidence) -> Advice | None:
@@ -52,7 +90,7 @@ def _more_reads(evidence: Evidence) -> Advice | None:
         return None
     if evidence.curve is not None:
         basis = (
-            f"with {format_count(target)} reads in flight instead of "
+            f"with {counted(target, 'read')} in flight instead of "
             f"{format_count(evidence.in_flight)} the storage delivers {more.value:.2f} x as much"
         )
     else:
@@ -88,9 +126,17 @@ def _how(evidence: Evidence, target: float) -> tuple[AdviceId, str, list[str]]:
     return "workers", change, [f"loader.workers={workers}"]
 
 
-def _pack(evidence: Evidence) -> Advice | None:
-    """Larger requests, where operations are spent and bytes are not."""
-    if evidence.packed is None or (evidence.packed and evidence.access != "random"):
+def _can_pack(evidence: Evidence) -> bool:
+    """Whether larger reads are possible: samples in shards, or shards that are read in order."""
+    return evidence.packed is False or (evidence.packed is True and evidence.access == "random")
+
+
+def _pack(evidence: Evidence, *, told: bool = True) -> Advice | None:
+    """Larger requests, where operations are spent and bytes are not.
+
+    Not ``told``: it is not known which of both is spent.
+    """
+    if not _can_pack(evidence):
         return None
     larger, tested = gain_of_large_reads(evidence), evidence.gains.get("storage")
     gain = None
@@ -99,7 +145,9 @@ def _pack(evidence: Evidence) -> Advice | None:
         more = f"large requests get {larger.value:.2f} x the bytes/s"
     elif larger is None and tested is not None:
         # All that leaving the storage out brought, or any part of it.
-        gain = Estimate(value=tested.value, low=min(1.0, tested.value), high=tested.high)
+        gain = Estimate(
+            value=tested.value, low=min(1.0, tested.value), high=tested.high or tested.value
+        )
         more = "how much of it there is for large requests was not measured"
     if gain is None:
         return None
@@ -115,7 +163,18 @@ def _pack(evidence: Evidence) -> Advice | None:
         predicted_gain=gain.value,
         low=gain.low,
         high=gain.high,
-        basis=f"its operations/s are spent, its bandwidth is not: {more}",
+        basis=_why_pack(more, told=told, measured=larger is not None),
+    )
+
+
+def _why_pack(more: str, *, told: bool, measured: bool) -> str:
+    if told:
+        return f"its operations/s are spent, its bandwidth is not: {more}"
+    if measured:
+        return more
+    return (
+        "the time did not suffice to tell whether its operations/s are spent or its bandwidth "
+        f"(a larger --budget or --calibration does): {more}"
     )
 
 
@@ -133,15 +192,20 @@ def _moved(evidence: Evidence, factor: Estimate) -> Estimate | None:
     return Estimate(value=gains[0], low=gains[1], high=gains[2], n=factor.n)
 
 
-def _faster(evidence: Evidence, *, untried: bool = False) -> Advice | None:
-    """``untried``: it is not known whether more reads in flight would get more from it."""
+def _faster(evidence: Evidence, *, untried: bool = False, larger: bool = False) -> Advice | None:
+    """Another storage, or more of it.
+
+    ``untried``: it is not known whether more reads in flight would get more from this one;
+    ``larger``: whether larger reads would.
+    """
     if evidence.storage is None:
         return None
     gain = model_gain(evidence, storage=None)
     tested = evidence.gains.get("storage")
     if gain is None and tested is None:
         return None
-    unless = ", if iobench probe shows that more reads in flight do not help" if untried else ""
+    untold = ["more reads in flight"] * untried + ["larger reads"] * larger
+    unless = f", if iobench probe shows that {' and '.join(untold)} do not help" if untold else ""
     if tested is not None:
         basis = "the storage was left out: the bytes came from memory"
         gain = tested.value

@@ -13,6 +13,8 @@ from .waits import CLEAR, MOST, starting_workers
 CAUSES = ("storage", "prep", "harness", "fill")
 """Stages of the user's own loader."""
 
+KEEP_WORKERS = "set persistent_workers=True in the DataLoader, so that its workers start only once"
+
 TEST = (
     "test the cause: put the function that makes this loader under iobench run --loader "
     "MODULE:FUNCTION"
@@ -65,7 +67,8 @@ def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
         return (
             f"make collate_fn cheaper, which takes {format_percent(seen.collate)} of the time in "
             "which a batch is made: smaller types (uint8 instead of float32), smaller samples"
-            f" ({_size(seen)}), and nothing that can be done before the training"
+            f" ({_size(seen)}), and nothing that can be done before the training; a profiler in a "
+            "worker tells which of its lines (py-spy, cProfile)"
         )
     if not each and (evidence.cores is None or evidence.cores > 1):
         return (
@@ -89,11 +92,10 @@ def _size(seen: LoaderWaits) -> str:
 
 
 def _fill(evidence: Evidence, seen: LoaderWaits) -> str:
+    anew = bool(evidence.workers) and (seen.starts or 0) > 1
     if not starting_workers(evidence):
-        return "make epochs longer (more samples in each), or each batch cheaper to make"
+        keep = f"{KEEP_WORKERS} (they were started {seen.starts} times), and " if anew else ""
+        return f"{keep}make each batch cheaper, so that the first ones of an epoch are there sooner"
     if evidence.epochs > 1 and seen.starts == 1:
         return "train for longer: the workers start only once"
-    return (
-        "set persistent_workers=True in the DataLoader, so that its workers start only once, and "
-        "keep what has to be sent to them small"
-    )
+    return f"{KEEP_WORKERS}, and keep what has to be sent to them small"

@@ -6,6 +6,7 @@ workload requires. What binds? is answered whether they starve or not (``decide`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...schema.record import TrainingRecord
@@ -15,15 +16,16 @@ from .confirmed import with_found
 from .contention import contention
 from .decide import decide, served_by_cache
 from .decision import Decision
-from .evidence import Evidence, gather, is_null_accelerator
-from .fed import fed
+from .evidence import DRAINED, Evidence, gather, is_null_accelerator
+from .fed import fed, with_potential
 from .in_flight import run_reads_in_flight, run_requests_per_batch
 from .limits import storage_bound
 from .metrics import NULL_ACCELERATOR
+from .promise import required_gain
 from .ranktime import usual_slow_rank
 from .sentence import explanation, sentence
 from .stalls import stalls
-from .tested import convinces
+from .stragglers import stragglers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,9 +47,10 @@ def judged(doc: TrainingRecord) -> Judged:
     return Judged(evidence=evidence, decision=decide(evidence))
 
 
-def verdict(doc: TrainingRecord) -> Verdict:
+def verdict(doc: TrainingRecord, bounds: Mapping[str, Estimate] | None = None) -> Verdict:
     """The verdict on ``doc``, from its ceilings, metrics and knock-outs.
 
+    ``bounds``: the most that changes of a stage bring, where no stage was left out of this run.
     A figure that cannot be computed is None, and ``not_measured`` gives the reason.
     """
     found = judged(doc)
@@ -55,13 +58,21 @@ def verdict(doc: TrainingRecord) -> Verdict:
     missing: dict[str, str] = {}
     prep_stall, fetch_stall = stalls(evidence, missing)
     bound = storage_bound(evidence)
+    if bound is not None and _blamed(decision):
+        if evidence.lasting is not None:
+            # The same reads in flight got more before the fall, so their number is not the limit,
+            # and the curve is that of the time before it.
+            bound = "operations or bandwidth"
+        elif stragglers(evidence, bound) is not None:
+            bound = "stragglers"
     can_feed = fed(
         doc,
-        blamed=may_starve(evidence, decision),
-        certain=does_starve(evidence, decision),
+        blamed=may_starve(decision),
+        certain=does_starve(decision),
         cached=evidence.cached,
+        held_up=bound == "stragglers",
     )
-    advice = advise(evidence, decision, bound)
+    advice = advise(replace(evidence, gains={**(bounds or {}), **evidence.gains}), decision, bound)
     gains = dict(evidence.gains)
     cores = next((each for each in advice if each.id == "cores"), None)
     if decision.binds == "cpu" and cores is not None and cores.predicted_gain is not None:
@@ -74,7 +85,7 @@ def verdict(doc: TrainingRecord) -> Verdict:
         basis=decision.basis,
         sentence="",
         starved=None if evidence.utilization is None else not evidence.fed,
-        headroom=_headroom(doc, evidence, missing),
+        headroom=_headroom(doc, evidence, can_feed, missing),
         contention=contention(doc),
         accelerators_fed=can_feed.accelerators,
         fed=can_feed,
@@ -89,7 +100,9 @@ def verdict(doc: TrainingRecord) -> Verdict:
         advice=advice,
         not_measured=missing,
     )
-    answer = with_found(answer, doc.job.confirmations)
+    answer = with_found(answer, doc.job.confirmations, required_gain(evidence))
+    can_feed = with_potential(can_feed, evidence, answer.advice)
+    answer = answer.model_copy(update={"fed": can_feed})
     return answer.model_copy(
         update={
             "sentence": sentence(evidence, decision, answer),
@@ -105,15 +118,18 @@ def _missing(
     if can_feed.accelerators is None:
         missing["accelerators_fed"] = can_feed.not_measured
     if evidence.utilization is None:
-        missing["starved"] = _no_utilization(doc)
+        missing["starved"] = DRAINED if evidence.drained else _no_utilization(doc)
     if evidence.predicted is None:
         missing["predicted_samples_per_s"] = "no ceiling was measured"
     if evidence.measured is None:
         missing["measured_samples_per_s"] = "no repetition was completed"
 
 
-def _headroom(doc: TrainingRecord, evidence: Evidence, missing: dict[str, str]) -> float | None:
-    demand, storage = evidence.accelerator, evidence.storage
+def _headroom(
+    doc: TrainingRecord, evidence: Evidence, can_feed: Fed, missing: dict[str, str]
+) -> float | None:
+    demand = evidence.accelerator
+    storage = evidence.measured if can_feed.basis == "run" else evidence.storage
     if evidence.cached:
         missing["headroom"] = f"{evidence.cached}: what the storage delivers was not measured"
     elif storage is not None and demand:
@@ -140,16 +156,21 @@ def _no_utilization(doc: TrainingRecord) -> str:
     return known[0] if known else "accelerator utilization is in no complete repetition"
 
 
-def may_starve(evidence: Evidence, decision: Decision) -> bool:
+def _blamed(decision: Decision) -> bool:
+    return "storage" in (decision.binds, *decision.also)
+
+
+def may_starve(decision: Decision) -> bool:
     """Whether it may be the storage that keeps the accelerators waiting.
 
     Ranks that wait for each other wait for the slowest read of all of them.
     """
-    blamed = {"storage", "undecided", "sync"} & {decision.binds, *decision.also}
-    return bool(blamed) or does_starve(evidence, decision)
+    return decision.binds == "undecided" or does_starve(decision)
 
 
-def does_starve(evidence: Evidence, decision: Decision) -> bool:
-    """Whether the storage itself is known to keep the accelerators waiting."""
-    tested = not evidence.cached and convinces(evidence.gains.get("storage"))
-    return tested or decision.binds in ("storage", "sync")
+def does_starve(decision: Decision) -> bool:
+    """Whether the storage itself is known to keep the accelerators waiting.
+
+    A storage that costs something beside another stage that costs more is not what they wait for.
+    """
+    return bool({"storage", "sync"} & {decision.binds, *decision.also})

@@ -25,17 +25,27 @@ FLATTENED = "two doublings brought less than 5 %"
 MIN_WINDOWS = 3
 """Windows of a rate that may decide a plateau."""
 
+LUCKY = 1.2
+"""A point of few windows that is above the next one by this factor was a lucky one."""
+
 ALIKE = 0.8
 """Rates that reach this share of another one count as the same limit, see ``spent``."""
+
+UNTOLD = 1.5
+"""A rate without an interval is taken as known to within this factor, where two are compared."""
+
+EQUAL = 1e-9
+"""Windows whose rates differ by less are those of one figure: they say nothing of its spread."""
 
 
 def rate_of(value: float, windows: Sequence[float]) -> Rate:
     """A rate with the 95 % interval of the mean of its windows (Student's t).
 
     ``value`` is the rate over the whole time. It lies in the interval, since it is the mean of the
-    windows weighted by their lengths.
+    windows weighted by their lengths. Fewer than two windows have no interval, nor have windows
+    that are exactly equal.
     """
-    if len(windows) < 2:
+    if len(windows) < 2 or max(windows) - min(windows) <= EQUAL * max(windows):
         return Rate(value=value, windows=len(windows))
     low, high = mean_interval(windows)
     return Rate(
@@ -46,14 +56,46 @@ def rate_of(value: float, windows: Sequence[float]) -> Rate:
     )
 
 
+def is_known(rate: Rate) -> bool:
+    """Whether a rate has an interval: both of its ends, and room between them."""
+    return rate.low is not None and rate.high is not None and rate.low < rate.high
+
+
 def _told(points: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
     """The points that decide the plateau: those with MIN_WINDOWS, where these are enough.
 
     Slow reads leave few windows for the first points. One of two windows may be far too high, and
     would then be the best of all, and the knee.
     """
-    sure = [point for point in points if point.reads_per_s.windows >= MIN_WINDOWS]
-    return sure if len(sure) > 2 else points
+    sure = [point for point in points if _is_sure(point)]
+    return sure if len(sure) > 2 else _confirmed(points)
+
+
+def _is_sure(point: CurvePoint) -> bool:
+    return point.reads_per_s.windows >= MIN_WINDOWS
+
+
+def _confirmed(points: Sequence[CurvePoint]) -> list[CurvePoint]:
+    """The points without those of few windows that the next point does not confirm.
+
+    More reads in flight get at least as much, so a window in which fewer got more was a lucky one:
+    no slow read fell into it, or a cache served it.
+    """
+    kept: list[CurvePoint] = []
+    for point in sorted(points, key=lambda each: -each.in_flight):
+        reached = kept[-1].reads_per_s.value if kept else math.inf
+        if _is_sure(point) or point.reads_per_s.value <= LUCKY * reached:
+            kept.append(point)
+    return kept[::-1]
+
+
+def highest(points: Sequence[CurvePoint]) -> CurvePoint | None:
+    """The point with the most bytes/s of those that decide; None if no read was completed.
+
+    One lucky window is not the best that a storage can do.
+    """
+    best = max(_told(points), key=lambda point: point.bytes_per_s.value, default=None)
+    return best if best is not None and best.bytes_per_s.value > 0 else None
 
 
 def has_flattened(points: Sequence[CurvePoint]) -> bool:
@@ -65,8 +107,9 @@ def has_flattened(points: Sequence[CurvePoint]) -> bool:
 def plateau(points: Sequence[CurvePoint]) -> tuple[Rate, Rate, int] | None:
     """(reads/s, bytes/s, knee) of a curve that has flattened; None if it has not.
 
-    The plateau is the mean of all points within ``NEAR`` of the highest one; its interval covers
-    theirs. The knee is the fewest reads in flight among them.
+    The plateau is the mean of all points within ``NEAR`` of the highest one. Its interval covers
+    theirs, and is unknown where that of one of them is. The knee is the fewest reads in flight
+    among them.
     """
     best = max((point.reads_per_s.value for point in _told(points)), default=0.0)
     if not has_flattened(points) or best <= 0:
@@ -84,12 +127,14 @@ def is_near(point: CurvePoint, points: Sequence[CurvePoint]) -> bool:
 
 
 def _together(rates: Sequence[Rate]) -> Rate:
-    value = fmean(rate.value for rate in rates)
+    value, windows = fmean(rate.value for rate in rates), sum(rate.windows for rate in rates)
+    if not all(is_known(rate) for rate in rates):
+        return Rate(value=value, windows=windows)
     return Rate(
         value=value,
         low=min(value, *(_low(rate) for rate in rates)),
         high=max(value, *(_high(rate) for rate in rates)),
-        windows=sum(rate.windows for rate in rates),
+        windows=windows,
     )
 
 
@@ -99,13 +144,15 @@ def expected_rate(points: Sequence[CurvePoint], in_flight: float) -> Rate | None
     Fewer reads in flight than were measured: Little's law with the first point's time. More: the
     last point's rate, without an upper bound unless the curve has flattened.
     """
-    known = sorted((p for p in points if p.reads_per_s.value > 0), key=lambda p: p.in_flight)
+    known = [point for point in _confirmed(points) if point.reads_per_s.value > 0]
     if not known or not in_flight > 0:
         return None
     last = known[-1]
     if in_flight >= last.in_flight:
         flat = in_flight == last.in_flight or has_flattened(points)
         rate = last.reads_per_s
+        if not is_known(rate):
+            return Rate(value=rate.value, windows=rate.windows)
         return rate if flat else rate.model_copy(update={"high": None})
     above = next(point for point in known if point.in_flight > in_flight)
     below = max(
@@ -123,11 +170,14 @@ def expected_rate(points: Sequence[CurvePoint], in_flight: float) -> Rate | None
         return in_flight / between if math.isfinite(between) else 0.0
 
     a, b = below.reads_per_s, above.reads_per_s
+    value, windows = at(a.value, b.value), min(a.windows, b.windows)
+    if not (is_known(a) and is_known(b)):
+        return Rate(value=value, windows=windows)
     return Rate(
-        value=at(a.value, b.value),
+        value=value,
         low=at(_low(a), _low(b)),
         high=at(_high(a), _high(b)),
-        windows=min(a.windows, b.windows),
+        windows=windows,
     )
 
 
@@ -145,7 +195,7 @@ def bound_at(curve: StorageCurve, in_flight: float, large: StorageCurve | None) 
         return "client"
     if curve.knee_in_flight is None:
         more = (1 + NEAR) * nearest.reads_per_s.value
-        later = (p for p in curve.points if p.in_flight > max(in_flight, nearest.in_flight))
+        later = (p for p in _told(curve.points) if p.in_flight > max(in_flight, nearest.in_flight))
         return "latency" if any(p.reads_per_s.value >= more > 0 for p in later) else "unknown"
     if in_flight < curve.knee_in_flight:
         return "latency"
@@ -165,7 +215,8 @@ def spent(curve: StorageCurve, other: StorageCurve | None) -> Spent:
 
     Wide intervals tell, too, where the sizes are far apart. If the two plateaus are alike in one
     unit, they differ in the other one by the ratio of the sizes, so an interval that lies on the
-    near side of the geometric middle of both is enough.
+    near side of the geometric middle of both is enough. A rate without an interval counts as a
+    wide one.
     """
     if other is None or _client_at_plateau(curve):
         return "unknown"
@@ -249,8 +300,10 @@ def conclude_curve(curve: StorageCurve, large: StorageCurve | None = None) -> St
 
 
 def _low(rate: Rate) -> float:
-    return rate.value if rate.low is None else rate.low
+    """The low end of a rate; one without an interval is known to within ``UNTOLD``."""
+    return rate.low if rate.low is not None and is_known(rate) else rate.value / UNTOLD
 
 
 def _high(rate: Rate) -> float:
-    return rate.value if rate.high is None else rate.high
+    """The high end of a rate; one without an interval is known to within ``UNTOLD``."""
+    return rate.high if rate.high is not None and is_known(rate) else rate.value * UNTOLD

@@ -11,7 +11,7 @@ from ...units import format_bytes
 from . import inferred, tested
 from .decision import Decision
 from .evidence import Evidence
-from .rules_cache import epoch_deliveries, uncached
+from .rules_cache import cold_parts, epoch_deliveries, uncached
 from .rules_device import ONE_DEVICE
 from .short import too_short
 
@@ -34,7 +34,7 @@ def decide(evidence: Evidence) -> Decision:
         return Decision(binds="undecided", reason="no repetition was completed")
     if any(stage != "fill" for stage in evidence.gains):
         return tested.by_test(evidence)
-    if tested.convinces(evidence.gains.get("fill")):
+    if tested.convinces(evidence.gains.get("fill"), evidence.unsteady):
         # It was computed from the events, without a run in which anything was left out.
         return Decision(binds="fill", basis="inferred")
     return inferred.by_inference(evidence)
@@ -43,14 +43,14 @@ def decide(evidence: Evidence) -> Decision:
 def served_by_cache(doc: TrainingRecord) -> str:
     """Why the reads of a run say nothing about its storage; empty if they do.
 
-    Either the run asked for a warm page cache, or more than ``MAX_SERVED`` of what it read was
-    there.
+    Either the run asked for a warm page cache, and it was, or more than ``MAX_SERVED`` of what it
+    read was there.
     """
     if uncached(doc):
         return ""
     if doc.job.watched is not None:
         return _waits_were_cached(doc)
-    if doc.job.workload.cache == "warm":
+    if doc.job.workload.cache == "warm" and not cold_parts(doc):
         return "the page cache was filled before the run"
     resident = max(
         (

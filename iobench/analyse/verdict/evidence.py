@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from ...schema.host import Host
 from ...schema.job import UserFacts
-from ...schema.record import TrainingRecord
+from ...schema.record import Summary, TrainingRecord
 from ...schema.training import Ceiling, MeasuredBy, Repetition
 from ...schema.verdict import Estimate, RunCurve
 from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import format_count, format_rate
+from ..again import JobAgain, job_again
+from ..compare.statistics import NOISE
+from .lasting import Lasting, lasting
 from .loader_waits import LoaderWaits, loader_waits
+from .repeated import repeated
 from .shares import Shares, shares_of
+
+NOISE_OF_FILL = 0.05
+"""The fill of a cut repetition that takes a smaller share of its time changes nothing."""
+
+DRAINED = "a repetition has few batches beside those that were in flight as its steps began"
+"""Why a cut repetition does not tell how busy the accelerators are."""
 
 AT_LIMIT = 0.8
 """A reader that reaches this share of the rate of raw storage is limited by the storage.
@@ -58,9 +69,10 @@ class Evidence:
     # CPU seconds per sample of fetch and of prep, each measured alone
     cpu_costs: dict[str, float]
     accelerator: float | None  # what the accelerators demand
-    measured: float | None
+    measured: float | None  # after the fill, where ``utilization`` is
     saves: bool  # checkpoints were saved during loading; utilization leaves their time out
-    # sustained: MLPerf's leaves out the first step, and so all prefetching during it
+    # sustained: MLPerf's leaves out the first step, and so all prefetching during it. Where a
+    # budget cut the repetitions: after their fill, which longer ones would hardly have
     utilization: float | None
     required: float
     accelerators: int
@@ -73,6 +85,7 @@ class Evidence:
     kind: str  # of loader
     transport: str
     direct: bool | None
+    mapped: bool  # the files are read out of a memory map
     codec: str
     cheaper_codecs: tuple[str, ...]  # with a lower decoding cost, the most expensive first
     decode: bool
@@ -80,6 +93,10 @@ class Evidence:
     # (low, high) of fetch, prep and harness over their windows, where there are several
     intervals: dict[str, tuple[float, float]]
     shares: Shares  # where the time of the repetitions went
+    # the share of the fill, where a budget cut the repetitions: no part of ``shares`` and ``gains``
+    cut_fill: float
+    # they look fed after it, but perhaps only by batches that were made during the fill
+    drained: bool
     gains: dict[str, Estimate]  # of the stages that were left out
     curve: RunCurve | None  # of the storage; None: not measured
     samples: int | None  # in the dataset
@@ -97,10 +114,19 @@ class Evidence:
     requests_per_batch: float | None = None
     cached: str = ""  # why the reads say nothing about the storage: a cache served them
     modelled: bool = False  # the figures are those of a what-if
+    persistent: bool | None = None  # workers live over epochs
+    max_steps: int | None = None  # of one rank, over all epochs: asked for, or fitted to a budget
+    unsteady: float = 0.0  # the fastest repetition over the slowest one, less 1
     working: float | None = None  # share of the time in which workers made batches
     own: UserFacts | None = None  # what was seen of a loader of the user's own
+    # The rate of each repetition falls, and stays low: ``measured`` and ``utilization`` are then
+    # those after the fall, and ``mean_utilization`` is that of the whole time.
+    lasting: Lasting | None = None
+    mean_utilization: float | None = None
     # The user's own script trained, and no ceiling was measured; None: another run
     watched: LoaderWaits | None = None
+    again: Callable[[], JobAgain] = JobAgain  # how the job is done again
+    repeated: str = ""  # that the user's loader delivers samples more than once in an epoch
 
     @property
     def raw_source(self) -> str:
@@ -222,6 +248,10 @@ class Evidence:
         return samples if moved is None else f"{format_rate(moved)} ({samples})"
 
 
+CHECKED = "iobench-check-"
+"""In the names of the data that a check generates."""
+
+
 def gather(doc: TrainingRecord) -> Evidence:
     """Collect the evidence in ``doc``. Missing keys become None, or the workload's own setting."""
     workload, loader, spec = doc.job.workload, doc.job.loader, doc.job.dataset.spec
@@ -240,8 +270,23 @@ def gather(doc: TrainingRecord) -> Evidence:
     cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
     costs, cores = _cpu_costs(doc, size), effective_cores(doc)
     done = [repetition for repetition in doc.job.repetitions if repetition.complete]
+    modelled = measured is not None and measured.n == 0
+    told = measured is not None and not modelled and doc.job.watched is None
+    lasts = lasting(done) if told else None
     data, curve = doc.job.dataset, doc.job.curve
-    return Evidence(
+    shares, cut = shares_of(doc.job.repetitions), cut_by_budget(doc)
+    fill = (shares.fill or 0.0) if cut else 0.0
+    steps = median(each.steps for each in done) / doc.job.accelerators if done else None
+    busy = _after(utilization.median, measured, lasts) if utilization else None
+    if busy is not None:
+        busy = min(1.0, busy / max(1e-9, 1 - fill))
+    required = workload.required_accelerator_utilization
+    made_after = _made_after_fill(doc, steps or 0.0)
+    drained = fill > NOISE_OF_FILL and busy is not None and busy >= required > busy * made_after
+    lasting_rate = lasts.after if lasts else measured.median if measured else None
+    if lasting_rate is not None and lasts is None:
+        lasting_rate /= max(1e-9, 1 - fill)
+    found = Evidence(
         raw=_rate(doc, "storage_raw", size),
         raw_by=doc.job.ceilings.get("storage_raw", Ceiling()).by,
         fetch=_rate(doc, "fetch", size),
@@ -252,10 +297,10 @@ def gather(doc: TrainingRecord) -> Evidence:
         cpu_busy=_cpu_busy(done, cores),
         cpu_costs=costs,
         accelerator=demand,
-        measured=measured.median if measured else None,
+        measured=lasting_rate,
         saves=doc.job.saves is not None,
-        utilization=utilization.median if utilization else None,
-        required=workload.required_accelerator_utilization,
+        utilization=None if drained else busy,
+        required=required,
         accelerators=doc.job.accelerators,
         bytes_per_sample=size,
         cores=cores,
@@ -268,23 +313,26 @@ def gather(doc: TrainingRecord) -> Evidence:
             loader.transport if "transport" in loader.model_fields_set else settings.transport or ""
         ),
         direct=loader.direct,
+        mapped=reader.mmap,
         codec=spec.codec,
         cheaper_codecs=_cheaper_codecs(doc, spec.codec),
         decode=reader.decode and spec.content != "raw",
         compress_ratio=spec.compress_ratio,
         intervals=_intervals(doc),
-        shares=shares_of(doc.job.repetitions),
+        shares=replace(shares, fill=None) if cut else shares,
+        cut_fill=fill,
+        drained=drained,
         gains={
-            each.stage: each.gain
+            each.stage: _beside(each.stage, each.gain, lasts)
             for each in doc.job.knock_outs
-            if each.gain is not None and each.gain.value > 0
+            if each.gain is not None and each.gain.value > 0 and not (each.stage == "fill" and cut)
         },
         curve=curve if curve is not None and curve.curve.points else None,
         samples=data.samples,
         packed=data.samples > data.shards if data.samples and data.shards else None,
         access=loader.access or reader.access,
         batch_size=workload.batch_size,
-        rank_steps=median(each.steps for each in done) / doc.job.accelerators if done else None,
+        rank_steps=steps,
         workload=workload.name,
         url=doc.storage.url or "",
         epochs=workload.epochs,
@@ -292,11 +340,88 @@ def gather(doc: TrainingRecord) -> Evidence:
         reads_ahead=(loader.kind or settings.kind or OWN_LOADER) == OWN_LOADER
         and not data.blocks
         and reader.read_ahead is not False,
-        modelled=measured is not None and measured.n == 0,
+        modelled=modelled,
+        persistent=settings.persistent_workers,
+        max_steps=workload.max_steps,
+        unsteady=_unsteady(done),
         working=_working(done),
         own=loader.user if loader.kind == USER_LOADER else None,
+        lasting=lasts,
+        mean_utilization=utilization.median if utilization else None,
         watched=loader_waits(doc),
+        again=partial(job_again, doc),
+        repeated=several.evidence if (several := repeated(doc)) is not None else "",
     )
+    return (
+        _as_ceilings_allow(found, made_after) if fill > NOISE_OF_FILL and lasts is None else found
+    )
+
+
+def _as_ceilings_allow(found: Evidence, made_after: float) -> Evidence:
+    """The evidence of cut repetitions, whose rate after the fill batches from the fill may raise.
+
+    ``made_after``: the smallest share of these batches that can't be from the fill. Where they came
+    faster than the lowest ceiling allows, that ceiling is what lasts, as far as that share allows.
+    """
+    # That of the CPU comes from these repetitions, too.
+    rate, lowest, busy = found.measured, replace(found, cpu=None).predicted, found.utilization
+    if not rate or lowest is None:
+        return found
+    lasts = min(rate, max(lowest, rate * max(made_after, 1 - found.cut_fill)))
+    busy = None if busy is None else busy * lasts / rate
+    return replace(found, measured=lasts, utilization=busy)
+
+
+def _after(utilization: float, measured: Summary | None, lasts: Lasting | None) -> float:
+    """The utilization after a lasting fall: accelerators are as busy as batches arrive."""
+    if lasts is None or measured is None or not measured.median:
+        return utilization
+    return min(1.0, utilization * lasts.after / measured.median)
+
+
+def _beside(stage: str, gain: Estimate, lasts: Lasting | None) -> Estimate:
+    """A gain over the rate that lasts.
+
+    Rounds compare whole repetitions. Without the storage there is no fall, so it brings more
+    over the rate after the fall; without another stage the storage still falls.
+    """
+    if lasts is None or stage != "storage" or (gain.low or gain.value) <= 1 + NOISE:
+        return gain
+    ends = (gain.value, gain.low, gain.high)
+    value, low, high = (None if each is None else each / lasts.share for each in ends)
+    return Estimate(value=value or gain.value, low=low, high=high, n=gain.n)
+
+
+def _unsteady(done: Sequence[Repetition]) -> float:
+    rates = [each.samples_per_s for each in done if each.samples_per_s]
+    return max(rates) / min(rates) - 1 if rates else 0.0
+
+
+def _made_after_fill(doc: TrainingRecord, steps: float) -> float:
+    """The smallest share of the batches after the fill that can't have been made during it.
+
+    A rank had no more than its batches in flight then. ``steps``: of a rank.
+    """
+    workers = max(1, doc.job.workers)
+    prefetch = max(1, doc.job.workload.loader.prefetch_factor)
+    after = steps - workers
+    return max(0.0, 1 - workers * prefetch / after) if after > 0 else 0.0
+
+
+def cut_by_budget(doc: TrainingRecord) -> bool:
+    """Whether a budget ended the repetitions within their first epoch, or made the epochs short.
+
+    What the fill of an epoch costs is then a matter of the budget, and says nothing of the job. The
+    data that a check generates is as large as its time allows.
+    """
+    if CHECKED in (doc.storage.url or ""):
+        return True
+    job, batch = doc.job, doc.job.workload.batch_size
+    samples = job.dataset.samples
+    if job.fitted is None or not batch or not samples or not job.repetitions:
+        return False
+    epoch = math.ceil(samples / job.accelerators / batch)
+    return median(each.steps for each in job.repetitions) / job.accelerators < epoch
 
 
 def _working(done: Sequence[Repetition]) -> float | None:
@@ -372,8 +497,8 @@ def _cheaper_codecs(doc: TrainingRecord, codec: str) -> tuple[str, ...]:
 def bytes_per_sample(doc: TrainingRecord) -> float | None:
     """Mean stored bytes of one sample, from the first source that has them.
 
-    The sources are the dataset (unless only some columns are read), the fetch calibration, and
-    the dataset's mean sample size.
+    The sources are the dataset (unless only some columns are read), the fetch calibration, what
+    the repetitions delivered, and the dataset's mean sample size.
     """
     stored, samples = doc.job.dataset.stored_bytes, doc.job.dataset.samples
     if stored and samples and not doc.job.workload.reader.columns:
@@ -381,6 +506,10 @@ def bytes_per_sample(doc: TrainingRecord) -> float | None:
     fetch = doc.job.ceilings.get("fetch", Ceiling())
     if fetch.bytes_per_s and fetch.samples_per_s:
         return fetch.bytes_per_s / fetch.samples_per_s
+    done = [each for each in doc.job.repetitions if each.complete]
+    samples, stored = sum(each.samples for each in done), sum(each.sample_bytes for each in done)
+    if samples > 0 and stored > 0:
+        return stored / samples
     return doc.job.dataset.sample_bytes_mean or None
 
 

@@ -2,6 +2,10 @@
 
 What was measured overrides what was modelled: the search for the largest number comes first, then
 the run's own utilization, then the plateau of the storage's curve, then the fetch ceiling.
+
+``fed`` and ``with_potential`` are the only source of the numbers: what the storage feeds as the job
+reads it (``today``), and what it could feed with more reads in flight or with advice that keeps the
+storage (``potential``). All sentences and tables take them from there.
 """
 
 from __future__ import annotations
@@ -10,16 +14,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import NamedTuple
 
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling, FindMax
-from ...schema.verdict import Estimate, Fed, FedAt
-from .curve import expected_rate
+from ...schema.verdict import Advice, AdviceId, Estimate, Fed, FedAt
+from .curve import expected_rate, highest, is_known
 from .evidence import Evidence, gather, is_null_accelerator
 from .in_flight import run_reads_in_flight
 from .metrics import NULL_ACCELERATOR
 
 MAX_FED = 10**9
+
+SAME_STORAGE: frozenset[AdviceId] = frozenset(
+    {"concurrency", "workers", "pack", "order", "direct", "mapping", "compress"}
+)
+"""Advice that gets more from the storage that was measured, and needs no other one."""
 
 UTILIZATION = "accelerator_utilization_sustained"
 
@@ -29,8 +39,8 @@ class Supply:
     """What the storage delivers in samples/s, with the reads in flight that it takes.
 
     ``low`` and ``high`` are its interval, if there is one; ``high`` is also None where it may
-    deliver more than was tried. ``today``: with the run's own reads
-    in flight, which are fewer than it takes if ``too_few``.
+    deliver more than was tried. ``today``: with the run's own reads in flight, which are fewer than
+    it takes if ``too_few``. It is never more than ``value``.
     """
 
     value: float
@@ -40,10 +50,16 @@ class Supply:
     today: float | None
     too_few: bool = False
     plateau: bool  # from the storage's curve, else from the fetch ceiling
+    by_run: bool = False  # what the run received after its rate fell
 
 
 def fed(
-    doc: TrainingRecord, *, blamed: bool = False, certain: bool = True, cached: str = ""
+    doc: TrainingRecord,
+    *,
+    blamed: bool = False,
+    certain: bool = True,
+    cached: str = "",
+    held_up: bool = False,
 ) -> Fed:
     """The number of accelerators that the storage keeps at the required utilization.
 
@@ -52,11 +68,15 @@ def fed(
     be. If the run's accelerators starve then, the number is less than theirs. Where it is not
     ``certain`` that the storage is to blame, the interval still reaches to what the storage
     delivers alone. ``cached``: why the reads of the run say nothing about the storage.
+    ``held_up``: the run gets less than the storage has, since its reads are too late, and not too
+    many, so more accelerators get more.
     """
     evidence = gather(doc)
     search = doc.job.find_max
-    supply = None if cached else supply_of(doc)
-    each = evidence.required * (evidence.per_accelerator or 0.0)
+    supply = None if cached else _before(doc)
+    if supply is not None and blamed and not evidence.fed:
+        supply = _lasting(doc) or supply
+    each = _each(evidence)
     if search is not None and (search.accelerators is not None or not search.bound):
         found = _by_search(doc, search)
     elif supply is not None and each > 0:
@@ -64,7 +84,10 @@ def fed(
         found = _measured(modelled, evidence, supply, each, blamed=blamed, certain=certain)
     else:
         found = Fed(accelerators=None, not_measured=_why_not(doc, evidence, cached))
-    return found.model_copy(update={"at": _at(doc, evidence, found, supply)})
+    most = None
+    if supply is not None and blamed and evidence.measured is not None and not evidence.fed:
+        most = _RunRate(evidence.measured, grows=supply.too_few or held_up)
+    return found.model_copy(update={"at": _at(doc, evidence, found, supply, most)})
 
 
 def _why_not(doc: TrainingRecord, evidence: Evidence, cached: str) -> str:
@@ -77,8 +100,50 @@ def _why_not(doc: TrainingRecord, evidence: Evidence, cached: str) -> str:
 
 
 def supply_of(doc: TrainingRecord) -> Supply | None:
-    """The plateau of the storage's curve, or its highest point, or the fetch ceiling."""
-    return _from_curve(doc) or _from_ceiling(doc)
+    """What the storage delivers: after a lasting fall of its rate, what the run received then.
+
+    Else the plateau of its curve, or its highest point, or the fetch ceiling.
+    """
+    found = _told(doc)
+    lasts = _lasting(doc) if found is not None and found.basis == "run" else None
+    return lasts or _before(doc)
+
+
+def _lasting(doc: TrainingRecord) -> Supply | None:
+    """What a run received after its rate fell to stay; None if it did not."""
+    lasts = gather(doc).lasting
+    if lasts is None:
+        return None
+    several = lasts.low < lasts.high
+    return Supply(
+        value=lasts.after,
+        low=lasts.low if several else None,
+        high=lasts.high if several else None,
+        reads_in_flight=float(run_reads_in_flight(doc)),
+        today=lasts.after,
+        plateau=False,
+        by_run=True,
+    )
+
+
+def _before(doc: TrainingRecord) -> Supply | None:
+    """The plateau of the storage's curve, or its highest point, or the fetch ceiling.
+
+    The fetch ceiling is what the job's own reader gets with its own reads in flight, in a longer
+    time than a point of the curve has. So the storage delivers at least as much.
+    """
+    curve, ceiling = _from_curve(doc), _from_ceiling(doc)
+    if curve is None or ceiling is None or gather(doc).fetch is None:
+        return curve or ceiling
+    if ceiling.value <= curve.value:
+        return replace(curve, today=ceiling.value)
+    low = max((each for each in (curve.low, ceiling.low) if each is not None), default=None)
+    return replace(
+        ceiling,
+        low=None if low is None else min(low, ceiling.value),
+        high=None if curve.high is None else max(curve.high, ceiling.high or ceiling.value),
+        reads_in_flight=min(ceiling.reads_in_flight, curve.reads_in_flight),
+    )
 
 
 def delivered(doc: TrainingRecord) -> Supply | None:
@@ -88,8 +153,7 @@ def delivered(doc: TrainingRecord) -> Supply | None:
     from what it received.
     """
     supply, evidence = supply_of(doc), gather(doc)
-    found = doc.job.verdict.fed if doc.job.verdict else None
-    each = evidence.required * (evidence.per_accelerator or 0.0)
+    found, each = _told(doc), _each(evidence)
     if found is None or found.accelerators is None or not each > 0:
         return supply
     if found.basis == "find-max":
@@ -112,6 +176,38 @@ def delivered(doc: TrainingRecord) -> Supply | None:
     )
 
 
+def _told(doc: TrainingRecord) -> Fed | None:
+    return doc.job.verdict.fed if doc.job.verdict else None
+
+
+def _each(evidence: Evidence) -> float:
+    """What an accelerator takes at the required utilization, in samples/s; 0: not known."""
+    return evidence.required * (evidence.per_accelerator or 0.0)
+
+
+def with_potential(found: Fed, evidence: Evidence, advice: Sequence[Advice]) -> Fed:
+    """``found`` with what the same storage could feed if the advice on it is followed.
+
+    What was tried (``Advice.found``) counts before what is promised, and before the curve.
+    """
+    each, rate, busy = _each(evidence), evidence.measured, evidence.utilization
+    if found.accelerators is None or found.basis == "find-max" or evidence.fed:
+        return found
+    if found.accelerators >= evidence.accelerators or not each or rate is None or busy is None:
+        return found
+    several = [one for one in advice if one.id in SAME_STORAGE]
+    gains = [one.found.value for one in several if one.found is not None]
+    tried = bool(gains)
+    gains = gains or [one.predicted_gain for one in several if one.predicted_gain is not None]
+    numbers = [_number(rate * gain, each) for gain in gains]
+    if any(gain * busy >= evidence.required for gain in gains):
+        numbers.append(max(evidence.accelerators, found.potential or 0))
+    elif not tried and found.potential is not None:
+        numbers.append(found.potential)
+    most = max(numbers, default=0)
+    return found.model_copy(update={"potential": most if most > found.accelerators else None})
+
+
 def _from_curve(doc: TrainingRecord) -> Supply | None:
     """The plateau, or the highest point where there is none: then there may be more."""
     found, raw = doc.job.curve, doc.job.ceilings.get("storage_raw", Ceiling())
@@ -119,8 +215,8 @@ def _from_curve(doc: TrainingRecord) -> Supply | None:
     if found is None or not size:
         return None
     curve = found.curve
-    best = max(curve.points, key=lambda point: point.bytes_per_s.value, default=None)
-    if best is None or best.bytes_per_s.value <= 0 or best.reads_per_s.value <= 0:
+    best = highest(curve.points)
+    if best is None or best.reads_per_s.value <= 0:
         return None
     rate, takes = curve.plateau_bytes_per_s, curve.knee_in_flight
     client = any(point.client for point in curve.points if point.in_flight >= (takes or 0))
@@ -131,12 +227,11 @@ def _from_curve(doc: TrainingRecord) -> Supply | None:
     if in_flight:
         reads = expected_rate(curve.points, in_flight)
         of_read = best.bytes_per_s.value / best.reads_per_s.value
-        today = None if reads is None else reads.value * of_read / size
-    high = rate.value if rate.high is None else rate.high
+        today = None if reads is None else min(rate.value, reads.value * of_read) / size
     return Supply(
         value=rate.value / size,
-        low=(rate.value if rate.low is None else rate.low) / size,
-        high=high / size if bounded else None,
+        low=rate.low / size if rate.low is not None and is_known(rate) else None,
+        high=rate.high / size if rate.high is not None and is_known(rate) and bounded else None,
         reads_in_flight=float(takes),
         today=today,
         too_few=bool(in_flight) and (in_flight or 0.0) < takes,
@@ -174,7 +269,7 @@ def _by_supply(supply: Supply, each: float) -> Fed:
         high=None if supply.high is None else _number(supply.high, each),
         reads_in_flight=supply.reads_in_flight,
         today=None if supply.today is None else _number(supply.today, each),
-        basis="plateau" if supply.plateau else "fetch",
+        basis="run" if supply.by_run else "plateau" if supply.plateau else "fetch",
     )
 
 
@@ -224,13 +319,32 @@ def _measured(
             "accelerators": min(number, most),
             "low": None if low is None else min(low, most),
             "high": high,
-            "today": None if today is None else min(today, most),
+            "today": None if today is None else min(today, most, number),
             "potential": number if supply.too_few and number > most else None,
         }
     )
 
 
-def _at(doc: TrainingRecord, evidence: Evidence, found: Fed, supply: Supply | None) -> list[FedAt]:
+class _RunRate(NamedTuple):
+    """What a run received that starves because of the storage, in samples/s.
+
+    ``grows``: more ranks have more reads in flight, and get more in proportion.
+    """
+
+    rate: float
+    grows: bool
+
+    def by(self, ranks: int, own: int) -> float:
+        return self.rate * ranks / own if self.grows else self.rate
+
+
+def _at(
+    doc: TrainingRecord,
+    evidence: Evidence,
+    found: Fed,
+    supply: Supply | None,
+    received: _RunRate | None,
+) -> list[FedAt]:
     """The run's own number of ranks, as measured, and larger ones, as extrapolated.
 
     More ranks are slowed by the slowest of them, and by a storage that delivers less than they
@@ -256,6 +370,9 @@ def _at(doc: TrainingRecord, evidence: Evidence, found: Fed, supply: Supply | No
                 together.setdefault(one.ranks, []).append(one.accelerator_utilization)
     for ranks, estimates in sorted(together.items()):
         utilization = _limited(_median_of(estimates), ranks, evidence, supply)
+        if received is not None and evidence.per_accelerator:
+            most = received.by(ranks, evidence.accelerators) / (ranks * evidence.per_accelerator)
+            utilization = _at_most(utilization, most)
         answers.append(
             FedAt(
                 ranks=ranks,
@@ -291,6 +408,12 @@ def _limited(
         high=high if high is None or supply.high is None else min(high, supply.high / demand),
         n=utilization.n,
     )
+
+
+def _at_most(found: Estimate, most: float) -> Estimate:
+    ends = (found.value, found.low, found.high)
+    value, low, high = (None if each is None else min(each, most) for each in ends)
+    return Estimate(value=value or 0.0, low=low, high=high, n=found.n)
 
 
 def _is_fed(utilization: Estimate, ranks: int, required: float, found: Fed) -> bool | None:

@@ -22,6 +22,7 @@ from ...schema.training import Repetition
 from ...schema.verdict import RankTime
 from ..compare.student import quantile
 from .rankepochs import RankEpoch
+from .ranktime import own_s
 from .rates import Track, arrived_by
 
 MIN_SLOWER = 0.1
@@ -112,7 +113,7 @@ def with_times(
     found = []
     for place, host in enumerate(hosts):
         ranks = [each for each in times if _has(host, each.rank)]
-        own = [(amounts[each.rank], own_s) for each in ranks if (own_s := _own_s(each)) > 0]
+        own = [(amounts[each.rank], took_s) for each in ranks if (took_s := own_s(each)) > 0]
         skews = [
             late
             for epoch in context.epochs
@@ -134,10 +135,6 @@ def with_times(
         }
         found.append(host.model_copy(update=update))
     return found
-
-
-def _own_s(time: RankTime) -> float:
-    return time.wall_s - time.startup_s - time.sync_s - time.saves_s
 
 
 def last_shares(parts: Sequence[RankEpoch]) -> dict[int, float]:

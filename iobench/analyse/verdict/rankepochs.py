@@ -2,9 +2,10 @@
 
 Events are the rows of one repetition of one phase, with one array per column of
 ``EVENT_COLUMNS``. A row may stand for several merged steps; its ``wait_ns``, ``copy_ns``,
-``busy_ns``, ``sync_ns`` and ``late_ns`` are then sums. ``busy_ns`` is the nominal busy time. A late
-wake-up shortens the next step, so lateness adds to the clock only once, at the end of an epoch (the
-deadlines of ``accelerate.emulated``, and the barrier of ``runner.barrier``, work in this way).
+``busy_ns``, ``sync_ns``, ``lost_ns`` and ``late_ns`` are then sums. ``busy_ns`` is the nominal busy
+time. A late wake-up shortens the next step, so lateness adds to the clock only once, at the end of
+an epoch (the deadlines of ``accelerate.emulated``, and the barrier of ``runner.barrier``, work in
+this way). What is in ``lost_ns`` always adds to it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class RankEpoch(NamedTuple):
         The busy time of the last step was shortened by the lateness of the step before it, and
         the last step itself ended late. For a merged row the lateness is the mean of its steps.
         """
-        parts = ("start_ns", "wait_ns", "copy_ns", "busy_ns", "sync_ns", "checkpoint_ns")
+        parts = ("start_ns", "wait_ns", "copy_ns", "busy_ns", "sync_ns", "checkpoint_ns", "lost_ns")
         last = {name: float(self.rows[name][-1]) for name in parts if name in self.rows}
         late = self._late_ns[-2:]
         return sum(last.values()) + float(late[-1]) - (float(late[0]) if len(late) > 1 else 0.0)

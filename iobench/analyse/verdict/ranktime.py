@@ -1,9 +1,9 @@
 """Where the time of each rank and of its workers went, from the step events of a repetition.
 
 The time of a rank adds up to its wall time: start-up, pipeline fill, waits for batches, copies,
-busy time, waits for other ranks, and saves. A wait for a batch is divided by what a worker did for
-that batch: in proportion to its time in reads, and its time in decompress, decode, check and
-collate.
+busy time, waits for other ranks, saves, and the time in which it stood still. A wait for a batch is
+divided by what a worker did for that batch: in proportion to its time in reads, and its time in
+decompress, decode, check and collate.
 
 Source: R. B. Dean and W. J. Dixon, "Simplified statistics for small numbers of observations", 1951
 (the ratio Q, for one value that is far from all others).
@@ -50,6 +50,7 @@ class _Spent:
     busy: float = 0.0
     sync: float = 0.0
     saves: float = 0.0
+    lost: float = 0.0
 
     def total(self) -> float:
         return float(sum(getattr(self, each.name) for each in fields(self)))
@@ -113,6 +114,7 @@ def _add(spent: _Spent, part: RankEpoch, startup: float, *, divided: bool) -> No
     spent.busy += part.sum_ns("busy_ns")
     spent.sync += part.sum_ns("sync_ns")
     spent.saves += part.sum_ns("checkpoint_ns")
+    spent.lost += part.sum_ns("lost_ns")
 
 
 def _divide(part: RankEpoch, first: int) -> tuple[float, float]:
@@ -146,6 +148,7 @@ def _rank_time(rank: int, spent: _Spent, wall_ns: float, *, divided: bool) -> Ra
         busy_s=spent.busy / 1e9,
         sync_s=spent.sync / 1e9,
         saves_s=spent.saves / 1e9,
+        lost_s=spent.lost / 1e9,
         rest_s=rest / 1e9,
         accelerator_utilization=(
             min(1.0, spent.busy / training) if spent.busy > 0 and training > 0 else None
@@ -233,8 +236,8 @@ def usual_slow_rank(repetitions: Sequence[Repetition]) -> Slow | None:
 
 
 def own_s(time: RankTime) -> float:
-    """Seconds of a rank without start-up, waits for other ranks, and saves."""
-    return time.wall_s - time.startup_s - time.sync_s - time.saves_s
+    """Seconds of a rank's own work: without start-up, waits for other ranks, saves, lost time."""
+    return time.wall_s - time.startup_s - time.sync_s - time.saves_s - time.lost_s
 
 
 def batches_s(time: RankTime) -> float:

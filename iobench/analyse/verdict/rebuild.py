@@ -14,9 +14,10 @@ from ...schema.workload import OWN_LOADER
 from ..checkpoint.meaning import with_meaning
 from ..checkpoint.study import summaries_of, with_figures
 from .bind import verdict
-from .confirmed import told_again
+from .confirmed import told_again, with_bounds
 from .curve import conclude_curve
 from .devices import with_device_figures
+from .differing import differences
 from .evidence import effective_cores
 from .in_flight import run_reads_in_flight
 from .knockouts import knock_outs_again, phase_of
@@ -45,9 +46,10 @@ def conclude(doc: T) -> T:
         doc = doc.model_copy(update={"metrics": metrics}).with_job(
             saves=study, curve=_curve(doc), ceilings=_with_cpu(doc)
         )
-        confirmations = [told_again(each) for each in doc.job.confirmations]
-        doc = doc.with_job(confirmations=confirmations)
-        doc = doc.with_job(verdict=verdict(doc))
+        doc = doc.with_job(confirmations=[told_again(each) for each in doc.job.confirmations])
+        found = verdict(doc)
+        confirmations = with_bounds(doc.job.confirmations, found.advice)
+        doc = doc.with_job(verdict=found, confirmations=confirmations)
     else:
         doc = doc.model_copy(update={"metrics": metrics, "job": study})
     findings = [finding for finding in doc.findings if finding.rule not in LEVELS] + evaluate(
@@ -108,8 +110,11 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
         if not len(rows["step"]):
             rows = select(events, phase_of("saves"), 0)
         quiet = _again(quiet, rows, uncounted, workers)
+    before = doc
     doc = doc.with_job(repetitions=repetitions, ceilings=ceilings, find_max=find_max, quiet=quiet)
-    return conclude(doc.with_job(knock_outs=knock_outs_again(doc.job, events)))
+    doc = conclude(doc.with_job(knock_outs=knock_outs_again(doc.job, events)))
+    found = list(differences(before, doc))
+    return conclude(doc.with_changes(found)) if found else doc
 
 
 def _again(

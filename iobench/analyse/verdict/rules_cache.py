@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ...schema.host import DeviceFacts
 from ...schema.record import TrainingRecord
 from ...schema.training import Epoch
 from ...schema.workload import OWN_LOADER, USER_LOADER
@@ -25,6 +26,12 @@ MAX_RESIDENT = 0.01
 
 MAX_CACHED = 0.01
 """Share of the bytes delivered in a cold epoch that may come from a cache."""
+
+MIN_WARM = 0.9
+"""Share of the dataset's bytes that must be in the page cache before a warm epoch.
+
+A few pages may go between the read that fills the cache and the epoch.
+"""
 
 MEMORY_MULTIPLE = 5
 
@@ -117,6 +124,39 @@ def cold_residency(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
+def cold_parts(doc: TrainingRecord) -> tuple[str, float] | None:
+    """The warm epoch before which the page cache held least, and how much it held.
+
+    None if all of them found it filled, or if nobody measured it.
+    """
+    found = [
+        (where, epoch.residency_before)
+        for where, epoch, _ in _epochs(doc)
+        if epoch.residency_before is not None and epoch.residency_before < MIN_WARM
+    ]
+    return min(found, key=lambda each: each[1]) if found else None
+
+
+def warm_residency(doc: TrainingRecord) -> Outcome | None:
+    """Check that a run that asks for a warm cache found its data there."""
+    if doc.job.workload.cache != "warm" or uncached(doc):
+        return None
+    found = cold_parts(doc)
+    if found is None:
+        return None
+    where, share = found
+    memory, stored = doc.memory_bytes, doc.job.dataset.stored_bytes
+    fits = ""
+    if memory and stored:
+        fits = f"; the dataset is {stored / memory:.2f} x the memory ({format_bytes(memory)})"
+    return Outcome(
+        f"the run asks for a warm cache, but only {format_percent(share)} of the dataset was in "
+        f"the page cache ({where}){fits}",
+        "use a dataset that fits into the memory that iobench may use, beside what the loader "
+        "takes, or set cache: cold or cache: any",
+    )
+
+
 def _on_hosts(doc: TrainingRecord, epoch: Epoch) -> str:
     """The hosts whose page cache held some of the data, where there are several."""
     held = [
@@ -161,6 +201,28 @@ def cold_fetch(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
+def loop_device(doc: TrainingRecord) -> Outcome | None:
+    """Check that no loop device takes cold reads from an image in this host's page cache.
+
+    Neither eviction nor O_DIRECT reaches the pages of the image, and no counter tells of them.
+    """
+    image = cached_image(doc)
+    if not is_cold(doc) or image is None:
+        return None
+    return Outcome(
+        f"the run claims cold reads, but {image.name or 'the device'} is a loop device, and this "
+        f"host's page cache may hold its image {image.backing_file}",
+        f"losetup --direct-io=on /dev/{image.name or 'loopN'}, or put the data on the file system "
+        "of the image",
+    )
+
+
+def cached_image(doc: TrainingRecord) -> DeviceFacts | None:
+    """The loop device below the data whose image goes through the page cache, if there is one."""
+    loops = (each for each in doc.storage.devices if each.backing_file and not each.backing_direct)
+    return next(loops, None)
+
+
 def residency_unknown(doc: TrainingRecord) -> Outcome | None:
     """Check that a run without a claim about the cache recorded what was in the cache."""
     if is_cold(doc) or uncached(doc):
@@ -196,12 +258,18 @@ def dataset_size(doc: TrainingRecord) -> Outcome | None:
         )
     if stored < MEMORY_MULTIPLE * memory:
         return Outcome(
-            f"the dataset is {stored / memory:.2f} x the host's memory ({format_bytes(memory)}) "
-            "and reads are not proven cold",
+            f"the dataset is {stored / memory:.2f} x the host's memory{_allowed(doc)} "
+            f"({format_bytes(memory)}) and reads are not proven cold",
             f"generate with --memory-multiple {MEMORY_MULTIPLE}, or set cache: cold, which empties "
             "the page cache before each epoch, or read with reader.direct=true",
         )
     return None
+
+
+def _allowed(doc: TrainingRecord) -> str:
+    """That the memory is a part of what the hosts have, if it is."""
+    whole = doc.installed_memory_bytes
+    return " that its control group allows" if whole and whole != doc.memory_bytes else ""
 
 
 def _epochs(doc: TrainingRecord) -> Iterator[tuple[str, Epoch, bool]]:

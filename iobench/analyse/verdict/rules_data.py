@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ...schema.record import TrainingRecord
+from ...schema.record import CHANGED_REMEDY, TrainingRecord
 from ...schema.training import Repetition
 from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_bytes, format_count, format_duration
+from .cut import LONGER, cut_epochs
 from .evidence import gather
 
 MIN_STEPS = 500
@@ -22,6 +23,10 @@ MIN_WALL_S = 10.0
 Filling the pipeline, and caches and credits of a device, may take some seconds. MLPerf Storage has
 no such rule: 500 steps of DLRM (0.4 ms each) are 0.2 s. The value is iobench's own.
 """
+
+
+MAX_CHANGES = 3
+"""Differences of a record that its finding names."""
 
 
 class Outcome(NamedTuple):
@@ -94,6 +99,15 @@ def _padding(doc: TrainingRecord) -> int:
     return (
         max(0, doc.job.accelerators - 1) if (doc.job.loader.kind or OWN_LOADER) != OWN_LOADER else 0
     )
+
+
+def record_changed(doc: TrainingRecord) -> Outcome | None:
+    """Check that the tables beside the record, and the figures in it, are those of the run."""
+    if not doc.changed:
+        return None
+    shown, more = doc.changed[:MAX_CHANGES], len(doc.changed) - MAX_CHANGES
+    evidence = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+    return Outcome(evidence, CHANGED_REMEDY)
 
 
 def data_changed(doc: TrainingRecord) -> Outcome | None:
@@ -169,10 +183,10 @@ def run_steps(doc: TrainingRecord) -> Outcome | None:
     if not steps:
         return unknown("no step was recorded")
     if min(steps) < MIN_STEPS:
-        remedy = (
-            f"use a larger dataset, more epochs or a smaller batch: at least {MIN_STEPS} steps for "
-            "each accelerator"
-        )
+        enough = f"at least {MIN_STEPS} steps for each accelerator"
+        remedy = f"use a larger dataset, more epochs or a smaller batch: {enough}"
+        if cut_epochs(gather(doc)) is not None:
+            remedy = f"{LONGER}: {enough}"
         return Outcome(
             f"{counted(min(steps), 'step')} for each accelerator in a repetition, fewer than "
             f"{MIN_STEPS}",
@@ -188,10 +202,12 @@ def run_duration(doc: TrainingRecord) -> Outcome | None:
         return unknown("the time that a repetition took was not recorded")
     if min(walls) >= MIN_WALL_S:
         return None
+    cut = cut_epochs(gather(doc)) is not None
+    more = LONGER if cut else "use a larger dataset or more epochs"
     return Outcome(
         f"a repetition took {format_duration(min(walls))}, less than {format_duration(MIN_WALL_S)}",
-        "use a larger dataset or more epochs: a short run shows how the pipeline starts, and what "
-        "a cache or the credits of a device give at first",
+        f"{more}: a short run shows how the pipeline starts, and what a cache or the credits of a "
+        "device give at first",
     )
 
 

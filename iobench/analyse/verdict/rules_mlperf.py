@@ -14,7 +14,7 @@ from statistics import mean
 
 from ...schema.record import TrainingRecord
 from ...schema.training import Repetition
-from ...units import counted, format_bytes, format_count, format_percent
+from ...units import counted, format_bytes, format_count, format_percent, percent_beside
 from .evidence import gather
 from .rules_cache import MEMORY_MULTIPLE
 from .rules_data import MIN_REPETITIONS, MIN_STEPS, Outcome, complete, unknown
@@ -36,7 +36,7 @@ def dataset_size(doc: TrainingRecord) -> Outcome | None:
 
     Cold reads do not replace the size, whatever proves them.
     """
-    memory, stored = doc.memory_bytes, doc.job.dataset.stored_bytes
+    memory, stored = doc.installed_memory_bytes, doc.job.dataset.stored_bytes
     if not memory or not stored:
         return unknown("a host's memory or the dataset's size is not recorded")
     if stored >= MEMORY_MULTIPLE * memory:
@@ -121,8 +121,9 @@ def utilization(doc: TrainingRecord) -> Outcome | None:
     known = [each for each in found if each is not None]
     if known and min(known) < required:
         return Outcome(
-            f"accelerator utilization as MLPerf counts it is {format_percent(min(known))} in a "
-            f"repetition, but the workload requires {format_percent(required)}",
+            "accelerator utilization as MLPerf counts it is "
+            f"{percent_beside(min(known), required)} in a repetition, but the workload "
+            f"requires {format_percent(required)}",
             "see the verdict and its advice; --find-max measures how many accelerators can be fed",
         )
     if not known or len(known) < len(found):

@@ -5,14 +5,24 @@ Each rule returns None if it finds no violation.
 
 from __future__ import annotations
 
+from ...schema.host import cpu_limit_file
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
 from ...schema.workload import OWN_LOADER
-from ...units import counted, format_count, format_duration, format_percent, format_rate
+from ...units import (
+    counted,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+    percent_beside,
+)
 from ..compare.statistics import NOISE
 from .contention import contention
-from .evidence import effective_cores, gather, is_null_accelerator, step_time_s
+from .cut import LONGER, cut_epochs
+from .evidence import DRAINED, effective_cores, gather, is_null_accelerator, step_time_s
 from .rules_data import Outcome, complete, unknown
+from .rules_ranks import stood_still
 
 MAX_THROTTLED = 0.01  # share of the time of a repetition
 MAX_PREFETCHED = 0.10  # share of the samples of an epoch
@@ -30,23 +40,28 @@ def au_threshold(doc: TrainingRecord) -> Outcome | None:
         why = (
             "the accelerator is of kind null"
             if is_null_accelerator(doc)
+            else DRAINED
+            if evidence.drained
             else "it is in no complete repetition"
         )
         return unknown(f"accelerator utilization was not measured: {why}")
     official = doc.metrics.get("accelerator_utilization")  # MLPerf's, without the first step
     lowest = min(evidence.utilization, official.median if official else 1.0)
     if lowest < evidence.required:
+        shown = percent_beside(lowest, evidence.required)
         sustained = (
             " from the first read on" if official and official.median >= evidence.required else ""
         )
+        if evidence.lasting is not None and lowest == evidence.utilization:
+            sustained = " after the rate fell"
         if doc.job.watched is not None:
             return Outcome(
-                f"your training did not wait for batches for {format_percent(lowest)} of the time: "
+                f"your training did not wait for batches for {shown} of the time: "
                 f"below {format_percent(evidence.required)} it starves",
                 "see the verdict and its advice",
             )
         return Outcome(
-            f"accelerator utilization{sustained} is {format_percent(lowest)}, but the workload "
+            f"accelerator utilization{sustained} is {shown}, but the workload "
             f"requires {format_percent(evidence.required)}",
             "see the verdict and its advice; --find-max measures how many accelerators can be fed",
         )
@@ -64,10 +79,14 @@ def cpu_throttled(doc: TrainingRecord) -> Outcome | None:
     if max(shares) > MAX_THROTTLED:
         return Outcome(
             f"the CPU quota throttled this run for {format_percent(max(shares))} of a repetition",
-            "raise the cgroup's cpu.max: a lack of CPU time can look like slow storage",
+            f"raise the cgroup's {_cpu_limit(doc)}: a lack of CPU time can look like slow storage",
             refuses=not gather(doc).fed,
         )
     return None
+
+
+def _cpu_limit(doc: TrainingRecord) -> str:
+    return " or ".join(sorted({cpu_limit_file(host.cgroup_version) for host in doc.hosts}))
 
 
 def cpu_affinity(doc: TrainingRecord) -> Outcome | None:
@@ -77,8 +96,8 @@ def cpu_affinity(doc: TrainingRecord) -> Outcome | None:
     if usable < float(total):
         return Outcome(
             f"this run may use {usable:g} of the host's {counted(total, 'core')}",
-            "allow more cores (taskset, or the cgroup's cpu.max): a lack of CPU time can look like "
-            "slow storage",
+            f"allow more cores (taskset, or the cgroup's {_cpu_limit(doc)}): a lack of CPU time "
+            "can look like slow storage",
             refuses=not gather(doc).fed,
         )
     return None
@@ -150,7 +169,8 @@ def emulation_error(doc: TrainingRecord) -> Outcome | None:
     last step. In between, a late wake-up only matters if it lasts longer than the batches in
     flight: then their workers have nothing to do, which a real accelerator would not cause.
     ``tests/unit/test_emulation.py`` simulates a queue of n batches: a p99 of the lateness of up to
-    n - 1 steps, or of MAX_LATE steps for n = 1, changes the rate by at most 1.5 %.
+    n - 1 steps, or of MAX_LATE steps for n = 1, changes the rate by at most 1.5 %. A rank that
+    stood still has a rule of its own.
     """
     kind, step = doc.job.workload.accelerator.kind, step_time_s(doc)
     if kind not in ("emulated", "recorded"):
@@ -173,7 +193,7 @@ def emulation_error(doc: TrainingRecord) -> Outcome | None:
     in_flight = job.loader.in_flight_batches or max(
         1, job.workers * job.workload.loader.prefetch_factor
     )
-    if max(late) > max(MAX_LATE, in_flight - 1) * step:
+    if stood_still(doc) is None and max(late) > max(MAX_LATE, in_flight - 1) * step:
         return Outcome(
             f"1 % of the emulated steps end more than {format_duration(max(late))} late, with "
             f"{counted(in_flight, 'batch', 'batches')} in flight and steps of "
@@ -210,9 +230,12 @@ def prefetch_share(doc: TrainingRecord) -> Outcome | None:
             f"up to {min(share, 1):.0%} of an epoch's samples may be prefetched during the first "
             "step, which utilization leaves out"
         )
+        longer = "use longer epochs (a larger dataset)"
+        if cut_epochs(gather(doc)) is not None:
+            longer = LONGER
         return Outcome(
             evidence,
-            "use longer epochs (a larger dataset), or less prefetching; "
+            f"{longer}, or less prefetching; "
             "accelerator_utilization_strict and samples/s are not affected",
             refuses=not gather(doc).fed,
         )
@@ -310,10 +333,10 @@ def read_amplification(doc: TrainingRecord) -> Outcome | None:
     if worst <= MAX_AMPLIFIED:
         return None
     if doc.job.dataset.blocks:
-        remedy = (
-            "read row groups in order (reader.access=sequential), or generate smaller row groups "
-            "(block_size)"
-        )
+        remedy = "read row groups in order (reader.access=sequential)"
+        found = doc.job.verdict
+        if found is None or found.storage_bound != "operations":  # smaller ones are as many reads
+            remedy += ", or generate smaller row groups (block_size)"
     elif doc.job.loader.direct:
         remedy = "direct IO reads whole blocks: use reader.direct=false, or larger samples"
     else:

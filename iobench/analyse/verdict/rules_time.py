@@ -15,15 +15,13 @@ from ...schema.record import TrainingRecord
 from ...schema.training import Rates
 from ...units import counted, format_count, format_duration, format_percent
 from ..compare.statistics import NOISE
+from ..compare.student import quantile
 from .rates import MIN_BIN_S, MIN_BINS, Fall, lasting_fall
 from .rules_cache import is_cold, uncached
 from .rules_data import Outcome, unknown
 
 MIN_OTHERS = 3
 """Repetitions after the first one that are needed to know how much they differ."""
-
-_STUDENT = (9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169)
-"""Quantiles 0.995 of Student's t for 2 to 10 degrees of freedom; the last one is for more, too."""
 
 
 class Found(NamedTuple):
@@ -91,8 +89,7 @@ class FirstTouch(NamedTuple):
         W. Q. Meeker, "Statistical intervals", 1991 (one future value of a normal distribution).
         """
         count = len(self.others)
-        quantile = _STUDENT[min(count - 1, len(_STUDENT) + 1) - 2]
-        reach = quantile * stdev(self.others) * math.sqrt(1 + 1 / count)
+        reach = quantile(count - 1, 0.01) * stdev(self.others) * math.sqrt(1 + 1 / count)
         return abs(self.first - self.mean) > max(reach, NOISE * self.mean)
 
 

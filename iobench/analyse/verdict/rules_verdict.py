@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...schema.record import TrainingRecord
 from ..compare.statistics import NOISE
 from .bind import judged
-from .explain import gain_text
 from .inferred import by_inference
+from .promise import shown
 from .rules_data import Outcome
 
 
@@ -33,7 +33,7 @@ def disagreement(doc: TrainingRecord) -> Outcome | None:
     if predicted * (1 + NOISE) >= tested:
         return None
     gain = evidence.gains.get(guess)
-    without = f", but leaving it out brought {gain_text(gain)}" if gain is not None else ""
+    without = f", but leaving it out brought {shown(gain)}" if gain is not None else ""
     return Outcome(
         f"by its ceiling {guess} binds ({evidence.told(predicted)}){without}; "
         f"{decision.binds} binds by test, and its ceiling is {evidence.told(tested)}",

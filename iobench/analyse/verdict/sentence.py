@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ...schema.verdict import Estimate, Fed, Verdict
+from ...schema.verdict import Fed, Verdict
 from ...schema.workload import OWN_LOADER, USER_LOADER
-from ...units import counted, format_count, format_percent
+from ...units import counted, format_count, percent_beside
 from .decision import Decision
-from .evidence import Evidence
-from .explain import explained, gain_text
+from .evidence import DRAINED, NOISE_OF_FILL, Evidence
+from .explain import explained
+from .promise import in_headline
 
 SUBJECTS = {
     "storage": "storage",
@@ -35,7 +36,8 @@ def degree(utilization: float) -> str:
 
 def sentence(evidence: Evidence, decision: Decision, found: Verdict) -> str:
     """The verdict in one sentence: starved or not, what binds, what to do, how many can be fed."""
-    parts = [_state(evidence, decision), *_feeds(evidence, decision, found.fed), *_todo(found)]
+    state, feeds = _state(evidence, decision, found), _feeds(evidence, decision, found.fed)
+    parts = [state, *feeds, *_todo(found)]
     untested = (
         " (inferred, not tested)"
         if decision.basis == "inferred" and decision.binds != "undecided"
@@ -49,12 +51,12 @@ def explanation(evidence: Evidence, decision: Decision, found: Verdict) -> str:
     return " ".join(explained(evidence, decision, found))
 
 
-def _state(evidence: Evidence, decision: Decision) -> str:
+def _state(evidence: Evidence, decision: Decision, found: Verdict) -> str:
     """Whether the accelerators starve, and what binds."""
     accelerators = _who(evidence)
     undecided = decision.binds == "undecided"
     if evidence.utilization is None:
-        return _without_utilization(evidence, decision, accelerators)
+        return _without_utilization(evidence, decision, found, accelerators)
     busy = _busy(evidence)
     if evidence.fed:
         is_are = "is" if evidence.accelerators == 1 else "are"
@@ -65,13 +67,15 @@ def _state(evidence: Evidence, decision: Decision) -> str:
             return fed
         if undecided:
             return f"{fed}; what takes the rest of the time is undecided: {decision.reason}"
-        return f"{fed}, but {_subject(evidence, decision)} {_binds(decision)}"
+        return f"{fed}, but {_subject(evidence, decision, found)} {_binds(decision)}"
     if undecided:
         starve = "starves" if evidence.accelerators == 1 else "starve"
         return f"{accelerators} {starve} {busy}, and why is undecided: {decision.reason}"
     if decision.binds == "accelerator":
-        return f"{accelerators} {busy} bind, and no other stage gains anything"
-    return f"{_subject(evidence, decision)} {_starves(evidence, decision)} {accelerators} {busy}"
+        binds = "binds" if evidence.accelerators == 1 else "bind"
+        return f"{accelerators} {busy} {binds}, and no other stage gains anything"
+    what = _subject(evidence, decision, found)
+    return f"{what} {_starves(evidence, decision)} {accelerators} {busy}"
 
 
 def _who(evidence: Evidence) -> str:
@@ -82,7 +86,9 @@ def _who(evidence: Evidence) -> str:
     return "your training" if number == 1 else f"the {number} ranks of your training"
 
 
-def _without_utilization(evidence: Evidence, decision: Decision, accelerators: str) -> str:
+def _without_utilization(
+    evidence: Evidence, decision: Decision, found: Verdict, accelerators: str
+) -> str:
     if evidence.accelerator is None:
         cold = " cold" if evidence.cold and evidence.measured is not None else ""
         rate = (
@@ -92,23 +98,30 @@ def _without_utilization(evidence: Evidence, decision: Decision, accelerators: s
     elif decision.binds == "accelerator":
         return f"the data pipeline is expected to keep up with {accelerators}"
     else:
-        rate = f"how busy {accelerators} were is not known"
+        were = f"would be is not known ({DRAINED})" if evidence.drained else "were is not known"
+        rate = f"how busy {accelerators} {were}"
     if decision.binds == "undecided":
         return f"{rate}; what binds is undecided: {decision.reason}"
-    return f"{rate}, and {_subject(evidence, decision)} {_binds(decision)}"
+    return f"{rate}, and {_subject(evidence, decision, found)} {_binds(decision)}"
 
 
 def _busy(evidence: Evidence) -> str:
     between = " between saves" if evidence.saves else ""
+    between += " after the fill" if evidence.cut_fill > NOISE_OF_FILL else ""
+    if evidence.lasting is not None and evidence.mean_utilization is not None:
+        mean = percent_beside(evidence.mean_utilization, evidence.required)
+        between += f" after the rate fell, {mean} over the whole time"
     return (
-        f"({format_percent(evidence.utilization or 0.0)} busy{between}, "
+        f"({percent_beside(evidence.utilization or 0.0, evidence.required)} busy{between}, "
         f"{evidence.required * 100:.4g} % required)"
     )
 
 
-def _subject(evidence: Evidence, decision: Decision) -> str:
+def _subject(evidence: Evidence, decision: Decision, found: Verdict) -> str:
     """What binds, with what can't be told from it."""
     names = [_name(evidence, stage) for stage in (decision.binds, *decision.also)]
+    if found.storage_bound == "stragglers" and names == [SUBJECTS["storage"]]:
+        return "storage, by stragglers among its reads,"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} together"
 
 
@@ -152,12 +165,26 @@ def _feeds(evidence: Evidence, decision: Decision, fed: Fed | None) -> list[str]
         return []
     if "storage" not in (decision.binds, *decision.also) or evidence.fed:
         alone = "storage" if evidence.fed or searched else "storage alone"
-        return [f"{alone} could feed {number} {at}"]
+        return [f"{alone} could feed {number} {at}{_today(fed)}"]
     storage = "storage" if decision.also else "it"
     if fed.accelerators == 0 and not fed.high:
         few = "even one" if evidence.accelerators == 1 else "any of them"
-        return [f"{storage} can't feed {few} {at}"]
-    return [f"{storage} can feed {number} of them {at}"]
+        told = f"{storage} can't feed {few} {at}"
+    else:
+        told = f"{storage} can feed {number} of them {at}"
+    if fed.potential is None:
+        return [told]
+    return [f"as it is read now {told}, but it could feed {format_count(fed.potential)}"]
+
+
+def _today(fed: Fed) -> str:
+    """What the storage feeds with the reads in flight of today, where it takes more to feed all."""
+    if fed.today is None or fed.accelerators is None or fed.today >= fed.accelerators:
+        return ""
+    reads = "more reads"
+    if fed.reads_in_flight is not None:
+        reads = counted(fed.reads_in_flight, "read")
+    return f" with {reads} in flight, and {format_count(fed.today)} with today's"
 
 
 def _todo(found: Verdict) -> list[str]:
@@ -167,12 +194,11 @@ def _todo(found: Verdict) -> list[str]:
     first = found.advice[0]
     if first.id == "none":
         return ["no change is needed"]
-    if first.found is not None:
-        return [f"{first.change} ({gain_text(first.found)} the samples/s when it was tried)"]
-    if first.predicted_gain is None:
+    gain = in_headline(first)
+    if not gain:
         return [first.change]
-    promised = Estimate(value=first.predicted_gain, low=first.low, high=first.high)
-    return [f"{first.change} ({gain_text(promised)} the samples/s)"]
+    tried = " when it was tried" if first.found is not None else ""
+    return [f"{first.change} ({gain} the samples/s{tried})"]
 
 
 def _capital(text: str) -> str:

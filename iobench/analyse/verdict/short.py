@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import shlex
 from typing import NamedTuple
 
+from ...schema.workload import USER_LOADER
 from ...units import counted, format_count
+from ..again import NEW
 from .evidence import Evidence
 
 MIN_TOLD_STEPS = 5
@@ -26,19 +27,23 @@ class TooShort(NamedTuple):
         return f"{self.why}; long enough: {self.command}"
 
 
+def needed_steps(workers: float) -> int:
+    """Steps of a rank with so many workers in a repetition that can tell what binds."""
+    return max(MIN_TOLD_STEPS, int(MIN_ROUNDS * workers))
+
+
 def too_short(evidence: Evidence) -> TooShort | None:
     """Why the run is too short to tell what binds; None if it is long enough, or not known."""
     samples, batch, steps = evidence.samples, evidence.batch_size, evidence.rank_steps
     if evidence.modelled or evidence.measured is None:
         return None
-    needed = max(MIN_TOLD_STEPS, MIN_ROUNDS * evidence.streams // evidence.accelerators)
+    needed = needed_steps(evidence.streams / evidence.accelerators)
     if (
         not evidence.watched
         and samples
         and batch
         and (samples == 1 or samples < batch * evidence.accelerators)
     ):
-        enough = 2 * needed * batch * evidence.accelerators
         what = (
             "the dataset has one sample"
             if samples == 1
@@ -48,7 +53,7 @@ def too_short(evidence: Evidence) -> TooShort | None:
         )
         return TooShort(
             f"{what}, so nothing overlaps",
-            f"iobench generate {shlex.quote(evidence.data)} --to NEW --samples {enough}",
+            _with_more(evidence, 2 * needed),
         )
     if steps is None or steps >= needed or steps <= 0:
         return None
@@ -62,6 +67,28 @@ def too_short(evidence: Evidence) -> TooShort | None:
     return TooShort(
         f"each rank made {steps:.0f} steps in a repetition, and {needed} are needed to tell "
         "the start from the rest",
-        f"iobench run {shlex.quote(evidence.workload)} --data {shlex.quote(evidence.url)} "
-        f"--set epochs={factor * max(1, evidence.epochs)} --set max_steps=null",
+        evidence.again().longer(factor, _longer(evidence, 2 * needed)),
     )
+
+
+def _longer(evidence: Evidence, steps: int) -> dict[str, object]:
+    """The settings with which a rank makes so many steps in a repetition."""
+    whole = (evidence.samples or 0) // max(1, (evidence.batch_size or 1) * evidence.accelerators)
+    if whole and evidence.kind != USER_LOADER:
+        epochs = math.ceil(steps / whole)
+    else:  # how long an epoch is depends on the loader
+        epochs = evidence.epochs * math.ceil(steps / (evidence.rank_steps or 1))
+    found: dict[str, object] = {"epochs": epochs} if epochs > evidence.epochs else {}
+    return found | {"max_steps": steps}
+
+
+def _with_more(evidence: Evidence, steps: int) -> str:
+    """The command of a run in which a rank makes so many steps in an epoch."""
+    again = evidence.again()
+    if again.budget_s is not None and not again.data_is_given:
+        return again.longer(steps, {})
+    make = again.generate((evidence.batch_size or 1) * evidence.accelerators * steps)
+    if make:
+        return f"{make}; {again.line(data=NEW)}"
+    size = (evidence.samples or 1) // (steps * evidence.accelerators)
+    return again.line({"batch_size": max(1, size)})

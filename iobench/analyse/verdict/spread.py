@@ -15,7 +15,7 @@ from .rankepochs import Array, Events
 
 LEVELS = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999)
 KINDS = ("wait", "read", "prep", "step")
-_STEP = ("wait_ns", "copy_ns", "busy_ns", "checkpoint_ns", "sync_ns")
+_STEP = ("wait_ns", "copy_ns", "busy_ns", "checkpoint_ns", "sync_ns", "lost_ns")
 
 
 @dataclass(frozen=True, slots=True)

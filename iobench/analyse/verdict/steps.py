@@ -104,7 +104,7 @@ def _times(events: Events) -> tuple[Array, dict[int, float]]:
     """
     start = events["start_ns"].astype(np.float64)
     end = start.copy()
-    for name in ("wait_ns", "copy_ns", "busy_ns", "checkpoint_ns", "sync_ns"):
+    for name in ("wait_ns", "copy_ns", "busy_ns", "checkpoint_ns", "sync_ns", "lost_ns"):
         if name in events:
             end += events[name]
     shift, starts = 0.0, {}

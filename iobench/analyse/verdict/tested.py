@@ -57,13 +57,18 @@ def interval(gain: Estimate) -> tuple[float, float]:
     return gain.low, gain.high
 
 
-def convinces(gain: Estimate | None) -> bool:
-    """Whether a gain excludes 1 by the noise threshold."""
+def convinces(gain: Estimate | None, unsteady: float = 0.0) -> bool:
+    """Whether a gain excludes 1 by the noise threshold.
+
+    ``unsteady``: by how much the fastest repetition was faster than the slowest one. A gain of one
+    or two rounds that is not larger may be no more than that.
+    """
     if gain is None:
         return False
     if gain.low is not None and gain.low > 1 + NOISE:
         return True
-    return (gain.low is None or gain.n < MIN_ROUNDS) and gain.value > 1 + FEW_ROUNDS
+    few = gain.low is None or gain.n < MIN_ROUNDS
+    return few and gain.value > 1 + max(FEW_ROUNDS, unsteady)
 
 
 def by_test(evidence: Evidence) -> Decision:
@@ -71,7 +76,7 @@ def by_test(evidence: Evidence) -> Decision:
     found: dict[Stage, Estimate] = {
         stage: gain
         for stage, gain in stage_gains(evidence.gains).items()
-        if stage != "accelerator" and convinces(gain)
+        if stage != "accelerator" and convinces(gain, evidence.unsteady)
     }
     if evidence.cached and found.pop("storage", None) is not None and not found:
         return Decision(
@@ -169,17 +174,30 @@ def _by_elimination(evidence: Evidence) -> Decision:
     """No stage but the accelerator gains anything that could be told from noise."""
     busy, accelerator = evidence.utilization, evidence.gains.get("accelerator")
     if busy is None:
-        if convinces(accelerator):
+        if convinces(accelerator, evidence.unsteady):
             return Decision(binds="accelerator", basis="tested")
+        if evidence.drained:
+            # Batches from the fill hide what a stage costs, so that no gain refutes none.
+            if _keeps_up(evidence):
+                return Decision(binds="accelerator")
+            return inferred.by_inference(evidence)
         return _left(evidence)
     if busy >= inferred.FED:
         return Decision(binds="accelerator", basis="tested")
     # All waiting together would bring 1 / busy: the accelerator has to bring more.
-    if accelerator is not None and convinces(accelerator):
+    if accelerator is not None and convinces(accelerator, evidence.unsteady):
         low, _ = interval(accelerator)
         if low * busy > 1:
             return Decision(binds="accelerator", basis="tested")
     return _left(evidence)
+
+
+def _keeps_up(evidence: Evidence) -> bool:
+    """Whether each ceiling is enough for the utilization that is required."""
+    stages = (None if evidence.cached else evidence.storage, evidence.prep, evidence.harness)
+    known = [rate for rate in (*stages, evidence.cpu) if rate is not None]
+    demand = evidence.accelerator
+    return bool(known) and demand is not None and min(known) >= evidence.required * demand
 
 
 def _left(evidence: Evidence) -> Decision:

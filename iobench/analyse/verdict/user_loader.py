@@ -12,7 +12,8 @@ from ...schema.job import UserFacts
 from ...schema.record import Finding, TrainingRecord
 from ...schema.workload import USER_LOADER
 from ...units import counted, format_bytes, format_count, format_duration, format_percent
-from .explain import gain_text
+from .promise import shown
+from .repeated import MIN_SHARED, repeated
 
 MIN_WAIT = 0.05
 """Share of the time that ranks wait for batches, from which on the loader costs something."""
@@ -35,16 +36,13 @@ MIN_COPIED = 64 << 20
 BATCHES_IN_WORKER = 4
 """Batches for which a worker may need memory at a time: samples, the batch, and copies of both."""
 
-MIN_SHARED = 0.01
-"""Share of samples that several ranks may deliver: some samples are equal by chance."""
-
 
 def user_findings(doc: TrainingRecord) -> list[Finding]:
     """All findings about the user's loader; none if the loader is another one."""
     facts = doc.job.loader.user
     if doc.job.loader.kind != USER_LOADER or facts is None:
         return []
-    return [*_time(doc, facts), *_spawn(doc, facts), *_memory(facts), *_data(facts)]
+    return [*_time(doc, facts), *_spawn(doc, facts), *_memory(facts), *_data(doc, facts)]
 
 
 def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
@@ -118,9 +116,7 @@ def _tested(doc: TrainingRecord) -> str:
     """What the page cache in place of the storage brought, if that was measured."""
     for each in doc.job.knock_outs:
         if each.stage == "storage" and each.gain is not None:
-            return (
-                f" (with the dataset in the page cache, the run is {gain_text(each.gain)} as fast)"
-            )
+            return f" (with the dataset in the page cache, the run is {shown(each.gain)} as fast)"
     return ""
 
 
@@ -160,7 +156,7 @@ def _memory(facts: UserFacts) -> Iterator[Finding]:
     )
 
 
-def _data(facts: UserFacts) -> Iterator[Finding]:
+def _data(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
     shared, compared = facts.shared_samples, facts.compared_samples
     if shared and compared and shared / compared > MIN_SHARED:
         yield Finding(
@@ -170,6 +166,8 @@ def _data(facts: UserFacts) -> Iterator[Finding]:
             f"{format_count(shared)} were delivered by more than one rank",
             remedy="give each rank its share: torch's DistributedSampler, or RANK and WORLD_SIZE",
         )
+    elif (found := repeated(doc)) is not None:
+        yield found
     if facts.files_outside:
         names = f", such as {facts.outside[0]}" if facts.outside else ""
         yield Finding(

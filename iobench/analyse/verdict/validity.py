@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from ...errors import UsageError
-from ...schema.record import Finding, RunRecord, TrainingRecord
+from ...schema.record import CHANGED, Finding, RunRecord, TrainingRecord
 from ..checkpoint import rules as checkpoint
 from . import rules_cache as cache
 from . import rules_closed as closed
@@ -28,13 +28,16 @@ from . import rules_speed as speed
 from . import rules_time as time
 from . import rules_verdict as verdict
 
-Level = Literal["info", "warning", "invalid"]
+Level = Literal["info", "warning", "invalid", "unknown"]
 
 R = TypeVar("R", bound=RunRecord, contravariant=True)
 
 
 class Levels(NamedTuple):
-    """Level of a violation under each rule set; None: the rule is not in that set."""
+    """Level of a violation under each rule set; None: the rule is not in that set.
+
+    unknown: a violation says that nobody knows whether the run is what it seems to be.
+    """
 
     quick: Level | None
     mlperf: Level | None
@@ -75,6 +78,7 @@ class Rule(Generic[R]):
 ALWAYS = Levels("invalid", "invalid")
 REFUSED = Levels("warning", "invalid")
 WARNED = Levels("warning", "warning")
+UNTOLD = Levels("unknown", "unknown")
 NOTED = Levels("info", "warning")
 MLPERF = Levels(None, "invalid")
 MLPERF_WARNED = Levels(None, "warning")
@@ -83,10 +87,13 @@ RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("data.mismatch", data.data_mismatch, ALWAYS),
     Rule("loader.delivery", data.delivered_samples, ALWAYS),
     Rule("data.changed", data.data_changed, ALWAYS),
+    Rule(CHANGED, data.record_changed, UNTOLD),
     Rule("storage.throttled", data.storage_throttled, REFUSED),
     Rule("storage.retries", data.storage_retries, NOTED),
     Rule("cache.cold-residency", cache.cold_residency, ALWAYS),
     Rule("cache.cold-fetch", cache.cold_fetch, ALWAYS),
+    Rule("cache.loop", cache.loop_device, UNTOLD),
+    Rule("cache.warm-residency", cache.warm_residency, WARNED),
     Rule("cache.residency-unknown", cache.residency_unknown, WARNED),
     Rule("run.incomplete", data.run_incomplete, REFUSED),
     Rule("run.steps", data.run_steps, REFUSED, mlperf.epoch_steps),
@@ -113,6 +120,7 @@ RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("raw.low", speed.raw_low, NOTED),
     Rule("read.amplification", speed.read_amplification, WARNED),
     Rule("loader.tax", speed.loader_tax, NOTED),
+    Rule("rank.stood-still", ranks.stood_still, REFUSED),
     Rule("ranks.uneven", ranks.uneven, WARNED),
     Rule("hosts.skew", hosts.skew, REFUSED),
     Rule("host.slow", hosts.slow, WARNED),
@@ -190,11 +198,16 @@ def validity(
 ) -> Literal["valid", "invalid", "unknown"]:
     """Whether the findings make a run invalid under ``rule_set``.
 
-    The result is ``unknown`` if evidence is missing for a rule that could have made it invalid.
+    The result is ``unknown`` if evidence is missing for a rule that could have made it invalid, or
+    a rule says that by itself.
     """
     if any(finding.level == "invalid" for finding in findings):
         return "invalid"
-    refusing = {rule for rule, levels in LEVELS.items() if level_of(levels, rule_set) == "invalid"}
+    refusing = {
+        rule
+        for rule, levels in LEVELS.items()
+        if level_of(levels, rule_set) in ("invalid", "unknown")
+    }
     return (
         "unknown"
         if any(finding.level == "unknown" and finding.rule in refusing for finding in findings)

@@ -16,6 +16,7 @@ from ...schema.training import Ceiling, CeilingWindow, Epoch, Repetition
 from ...schema.verdict import Estimate
 from ...units import format_duration
 from ..compare.statistics import mean_interval
+from .curve import EQUAL
 from .rankepochs import Events, rank_epochs
 
 _MIN_COST_S = 1e-12
@@ -196,8 +197,11 @@ def cpu_ceiling(repetitions: Sequence[Repetition], cores: float | None) -> Ceili
 
 
 def _estimate(rate: float, rates: Sequence[float]) -> Estimate:
-    """``rate`` with the interval of the mean of ``rates``, in which it lies."""
-    if len(rates) < 2:
+    """``rate`` with the interval of the mean of ``rates``, in which it lies.
+
+    Rates that are exactly equal say nothing about their spread, so they have no interval.
+    """
+    if len(rates) < 2 or max(rates) - min(rates) <= EQUAL * max(rates):
         return Estimate(value=rate, n=len(rates))
     low, high = mean_interval(rates)
     return Estimate(value=rate, low=max(0.0, min(rate, low)), high=max(rate, high), n=len(rates))

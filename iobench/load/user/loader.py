@@ -32,6 +32,7 @@ from ..torch_compat import (
 from . import opened, worker
 from .cached import cached, why_not
 from .factory import make, one_line
+from .repeats import Repeats
 from .seen import seen
 from .tree import Size, as_bytes, first_array, measure
 from .turns import Turns, why_no_turns
@@ -123,6 +124,7 @@ class UserLoader:
         self.round_batches = max(1, self.workers)
         self.wait_ns = self.held_back_ns = self.handed_over_ns = 0
         self.no_turns = why_no_turns(made, workers=self.workers, unseen=self.unseen)
+        self.repeats = Repeats(made, inner, self.workers)
         self.yields_lists = False
         self.kept: list[Any] = []
         if loading.replay == "batches":

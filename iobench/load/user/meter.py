@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from ..torch_compat import has_workers, inner_loader
 from . import opened, worker
+from .repeats import Repeats
 from .tree import Size, measure
 from .turns import Turns, why_no_turns
 
@@ -81,6 +82,7 @@ class Meter:
         self.counts = self.board.counts()
         self._rows = [counts for counts, _ in self.board.rows()]
         self.no_turns = why_no_turns(iterable, workers=self.workers, unseen=self.unseen)
+        self.repeats = Repeats(iterable, made, self.workers)
         self._turns: Turns | None = None
         self._wall = self._cpu = 0
         self.synchronized = wait_for_device and torch.cuda.is_available()
@@ -106,6 +108,7 @@ class Meter:
         """An iteration is about to be made."""
         self.counts[:, (worker.FIRST_FETCH_NS, worker.READY_NS)] = 0
         self._turns = None if self.no_turns else Turns(self.board)
+        self.repeats.begin()
 
     def ended(self, began_ns: int, *, early: bool) -> None:
         """An iteration that began then has ended; ``early``: before the loader had no more batches.
@@ -122,6 +125,7 @@ class Meter:
     def mixed(self) -> None:
         """Another iteration goes on at the same time, and its workers count in the same rows."""
         self.no_turns = self.no_turns or "several iterations went on at the same time"
+        self.repeats.give_up("several iterations went on at the same time")
         self._turns = None
 
     def synchronize(self) -> None:
@@ -157,6 +161,7 @@ class Meter:
     def count(self, value: Any) -> int:
         """Add a batch to the counts; return the number of its samples."""
         size = measure(value)
+        self.repeats.look(value)
         samples = self._samples(size)
         self.batches += 1
         self.samples += samples

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from ...schema.job import UserFacts
 from . import opened, worker
+from .repeats import Repeats
 
 
 class Counted(Protocol):
@@ -21,6 +22,7 @@ class Counted(Protocol):
     iteration that started workers, the time until the last one was ready. ``wait_ns``: of all waits
     for batches; in ``held_back_ns`` of it a later batch was ready, and in ``handed_over_ns`` the
     batch was made, but not here yet. ``no_turns``: why these two are not known; empty if they are.
+    ``repeats``: what is known of samples that several workers delivered.
     """
 
     board: worker.Board
@@ -38,6 +40,7 @@ class Counted(Protocol):
     held_back_ns: int
     handed_over_ns: int
     no_turns: str
+    repeats: Repeats
 
 
 def seen(loader: Counted) -> UserFacts:
@@ -77,6 +80,7 @@ def seen(loader: Counted) -> UserFacts:
         worker_ready_s=max(loader.ready_s) if loader.ready_s else None,
         worker_starts=len(loader.ready_s) if loader.workers and not loader.unseen else None,
         private_growth_bytes=int(total[worker.PRIVATE_GROWN]) or None,
+        **loader.repeats.facts(),
     )
 
 
@@ -94,6 +98,8 @@ def _not_measured(loader: Counted, fetches: int, io_known: bool) -> dict[str, st
         found["fetch_wall_s"] = loader.unseen or "no batch was fetched"
     if loader.no_turns:
         found["out_of_order_s"] = found["hand_over_s"] = loader.no_turns
+    if why := loader.repeats.why:
+        found["worker_shared_samples"] = why
     if not io_known:
         found["process_bytes"] = loader.unseen or "the kernel does not tell /proc/PID/io"
         found["device_bytes"] = found["process_bytes"]

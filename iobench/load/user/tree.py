@@ -88,16 +88,39 @@ def as_bytes(array: Array) -> torch.Tensor | None:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def hashes(value: object) -> list[int]:
-    """A hash (xxh3, 64 bits) of each sample of a batch: of its first array, or its byte strings."""
+def hashes(value: object, *, max_bytes: int | None = None) -> list[int]:
+    """A hash (xxh3, 64 bits) of each sample of a batch: of its arrays, or its byte strings.
+
+    A sample is a row of all arrays that are as long as the first: an array of labels alone says
+    little. ``max_bytes``: hash no more, so that a training waits for milliseconds at most.
+    """
     array = first_array(value)
     if array is None:
         return [
             xxhash.xxh3_64_intdigest(leaf) for leaf in leaves(value) if not isinstance(leaf, _ARRAY)
         ][:_MAX_ROWS]
-    rows = array.numpy(force=True) if isinstance(array, torch.Tensor) else array
-    if rows.dtype.hasobject:
-        return []
-    return [
-        xxhash.xxh3_64_intdigest(np.ascontiguousarray(row).tobytes()) for row in rows[:_MAX_ROWS]
+    alike = [
+        leaf
+        for leaf in leaves(value)
+        if isinstance(leaf, _ARRAY) and leaf.ndim and len(leaf) == len(array)
     ]
+    count = min(len(array), _MAX_ROWS)
+    if max_bytes is not None and count:
+        if any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in alike):
+            return []  # to copy it would make the device wait
+        each = sum(int(one.nbytes) for one in alike) // len(array)
+        count = min(count, max(1, max_bytes // max(1, each)))
+    columns = [
+        one[:count].numpy(force=True) if isinstance(one, torch.Tensor) else one[:count]
+        for one in alike
+    ]
+    columns = [column for column in columns if not column.dtype.hasobject]
+    if not columns:
+        return []
+    found = []
+    for number in range(count):
+        state = xxhash.xxh3_64()
+        for column in columns:
+            state.update(np.ascontiguousarray(column[number]).tobytes())
+        found.append(state.intdigest())
+    return found

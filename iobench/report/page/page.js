@@ -36,12 +36,16 @@ const bytes = (value) => {
   const power = value < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(value) / 10));
   return `${+(value / 1024 ** power).toPrecision(3)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 };
+const rates = (value) => {
+  const power = value < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(value) / 3 + 1e-9));
+  return `${+(value / 1000 ** power).toPrecision(3)} ${["B", "kB", "MB", "GB", "TB"][power]}/s`;
+};
 const shows = {
   s: (s) => s === 0 ? "0" : s < 1e-3 ? `${+(s * 1e6).toPrecision(3)} \u00b5s`
     : s < 1 ? `${+(s * 1e3).toPrecision(3)} ms` : `${+s.toPrecision(3)} s`,
   share: (share) => `${+(share * 100).toPrecision(3)} %`,
   bytes,
-  "bytes/s": (rate) => `${bytes(rate)}/s`,
+  "bytes/s": rates,
 };
 const plain = (value) => `${+value.toPrecision(3)}`;
 function timeline(box) {
@@ -107,7 +111,7 @@ function timeline(box) {
         { ...axis(), ...(last ? { label: "seconds since the repetition began", size: 44, labelSize: 20 }
           : { size: 26 }) },
         { ...axis(), size: 84, values: (_, ticks) => ticks.map(show), space: pane ? 24 : 30,
-          ...(unit.startsWith("bytes") ? { incrs: powers } : {}) },
+          ...(unit === "bytes" ? { incrs: powers } : {}) },
       ],
       hooks: { draw: [marks(!pane)], setScale: [together] },
     }, uPlot.join(tables), place);

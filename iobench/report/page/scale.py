@@ -19,8 +19,6 @@ _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 _TIMES = (86400.0, 3600.0, 60.0)
 """Seconds of a day, an hour and a minute: ticks of long times are multiples of them."""
 
-_BINARY = ("bytes", "bytes/s")
-
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -49,7 +47,7 @@ class Scale:
             return [value for value, _ in self.axis.ticks if self.low <= value <= edge]
         if self.axis.scale == "linear":
             counted = self.axis.unit == "count" and self.high - self.low >= 2
-            binary = self.axis.unit in _BINARY
+            binary = self.axis.unit == "bytes"
             times = self.axis.unit == "s"
             return _linear_ticks(self.low, self.high, binary=binary, whole=counted, seconds=times)
         base = 2.0 if self.axis.scale == "log2" else 10.0
@@ -79,7 +77,10 @@ def scale(axis: Axis, values: Iterable[float], start: float, end: float) -> Scal
     known = [value for value in known if value > 0] or [1.0]
     low, high = min(known), max(known)
     if axis.scale == "log10":
+        last = high
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
+        if axis.ticks:  # names at the ends of lines stand where the lines end
+            high = last
     if high <= low:
         low, high = low / 2, high * 2
     return Scale(axis, low, high, start, end)

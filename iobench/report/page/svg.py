@@ -18,11 +18,14 @@ WIDTH = 720
 LEFT, RIGHT, TOP, BOTTOM = 78, 96, 14, 44
 LINES_HEIGHT = 300
 ROW, BAR = 30, 14
-LABELS, TEXTS = 150, 190
-"""Room for the labels of rows at the left, and for their figures at the right."""
+EDGE, TALL_ROW = 24, 46
+"""The ends of bars that have labels above them, and the height of a row with both."""
 
-MAX_RIGHT, MAX_LABELS, MAX_TEXTS = 220, 270, 320
-"""Room where labels at the ends of lines, labels of rows and figures are longer than usual."""
+LABELS = 150
+"""Room for labels of rows at the left."""
+
+MAX_RIGHT, MAX_LABELS = 220, 240
+"""Room where labels at the ends of lines and labels of rows are longer than usual."""
 
 CHARACTER = 7.8
 """Mean width of a character, in pixels, in a wide font: about right is enough."""
@@ -207,27 +210,33 @@ def _limits(limits: Sequence[Mark], y: Scale, right: float) -> Iterable[str]:
 
 
 def _ranges(section: Ranges) -> tuple[list[str], float, str]:
-    texts = max((length_of(f"{row.text} {row.mark}") for row in section.rows), default=0.0)
-    right = WIDTH - min(MAX_TEXTS, max(TEXTS, texts + 16))
-    left = min(MAX_LABELS, max([LABELS, *(length_of(row.label) + 16 for row in section.rows)]))
+    """Bars, each below its label and its figures, which a phone shows without scrolling."""
+    right = WIDTH - EDGE
+    named = min(MAX_LABELS, max((length_of(row.label) + 16 for row in section.rows), default=0.0))
     top = TOP + 16 * len(section.marks)
-    bottom = top + ROW * len(section.rows)
+    bottom = top + TALL_ROW * len(section.rows)
     shown = [value for row in section.rows for value in (row.value, row.high) if value is not None]
     shown += [mark.at for mark in section.marks]
     full = section.full or max(shown, default=1.0)
-    x = scale(section.axis, [min(value, full) for value in shown], left, right)
+    x = scale(section.axis, [min(value, full) for value in shown], EDGE, right)
     body = [*bottom_ticks(x, bottom), *_marks(section.marks, x, top, bottom)]
     origin = x.at(section.origin)
     for number, row in enumerate(section.rows):
-        middle = top + ROW * (number + 0.5)
+        head = float(top + TALL_ROW * number + 16)
+        middle = head + 14
         end = x.at(row.value)
         kind = "bar bound" if row.mark else "bar"
+        if row.tone != "plain":
+            kind = f"bar {row.tone}"
         start, width = min(origin, end), abs(end - origin)
+        text = f"{row.text} {row.mark}".strip()
         body.append(
-            f'<text class="label" x="{left - 10:g}" y="{middle + 4:g}" text-anchor="end">'
-            f"{fitted(row.label, left - 12)}<title>{row.label}</title></text>"
+            f'<text class="label halo" x="{EDGE}" y="{head:g}">'
+            f"{fitted(row.label, named)}<title>{row.label}</title></text>"
             f'<rect class="{kind}" x="{start:.1f}" y="{middle - BAR / 2:g}" '
             f'width="{max(width, 1):.1f}" height="{BAR}"/>'
+            f'<text class="figure halo" x="{EDGE + named:g}" y="{head:g}">'
+            f"{fitted(text, right - EDGE - named)}</text>"
         )
         cut = row.value > x.high * 1.0001
         if row.low is not None and row.high is not None and not cut:
@@ -239,16 +248,11 @@ def _ranges(section: Ranges) -> tuple[list[str], float, str]:
                 f'<path class="cut" d="M{right - 12:g} {middle - 9:g}l-6 18m6 -18"/>'
                 f'<path class="cut" d="M{right - 6:g} {middle - 9:g}l-6 18"/>'
             )
-        text = f"{row.text} {row.mark}".strip()
-        body.append(
-            f'<text class="figure" x="{right + 10:g}" y="{middle + 4:g}">'
-            f"{fitted(text, WIDTH - right - 10)}</text>"
-        )
     if section.origin > section.axis.start:
         body.append(
             f'<line class="axis" x1="{origin:.1f}" x2="{origin:.1f}" y1="{top:g}" y2="{bottom:g}"/>'
         )
-    middle = (left + right) / 2
+    middle = WIDTH / 2
     body.append(
         f'<text class="name" x="{middle:g}" y="{bottom + 38:g}" text-anchor="middle">'
         f"{section.axis.label}</text>"

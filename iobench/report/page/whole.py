@@ -16,7 +16,7 @@ def page(document: object, sections: Sequence[Section]) -> str:
 
     ``document`` is what ``--json`` prints: a pydantic model, a dataclass or plain data.
     """
-    titles = [section.title for section in sections if isinstance(section, Headline)]
+    titles = [each.page_title or each.title for each in sections if isinstance(each, Headline)]
     return html_page(
         sections,
         title=titles[0] if titles else "iobench report",

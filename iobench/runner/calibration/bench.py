@@ -29,7 +29,7 @@ from ..cache import run_cached_phase
 from ..curve.places import Places
 from ..curve.reader import PlaceReader
 from ..loading import Ranks, Tick, Watch, run_phase
-from ..phase import Outcome, Phase
+from ..phase import MIN_ROUNDS, Outcome, Phase
 from ..plan import Plan
 from .copies import MemoryCopy, bytes_to_copy, make_copy
 
@@ -88,6 +88,7 @@ class Bench:
     held: ExitStack = field(default_factory=ExitStack)  # closed when the run ends
     window_s: float = 0.0
     number: int = 0
+    min_rounds: int = MIN_ROUNDS  # of the workers, in each window
     copy_bytes: int = 0  # the limit of the copy, once there is one
     _copy: MemoryCopy | None = None
 
@@ -186,6 +187,7 @@ class Bench:
             epochs=epochs,
             limit_s=self.window_s,
             whole_rounds=True,
+            min_rounds=self.min_rounds,
             shards=shards,
             share=share,
         )

@@ -14,7 +14,7 @@ from ...errors import UsageError, WorkerError
 from ...load import make_reader
 from ...load.null import NullReader
 from ...schema.training import Ceiling
-from ...schema.workload import OWN_LOADER, LoaderSpec
+from ...schema.workload import LoaderSpec
 from ...units import counted
 from ..phase import Outcome
 from ..plan import Plan
@@ -115,7 +115,7 @@ def prep_of_library(bench: Bench) -> Ceiling:
         ceiling = over("prep", loading)
         if bench.number:
             return ceiling
-        own = over("prep-own", loading.model_copy(update={"kind": OWN_LOADER}))
+        own = over("prep-own", loading.own())
     except UsageError as error:
         return Ceiling(not_measured=str(error))
     ceiling.details.own_samples_per_s = own.samples_per_s
@@ -216,7 +216,7 @@ def accelerator(bench: Bench) -> Ceiling:
 
 def _own(plan: Plan) -> LoaderSpec:
     """iobench's own loader, which throws the batches away in its workers."""
-    return plan.workload.loader.model_copy(update={"kind": OWN_LOADER, "transport": "null"})
+    return plan.workload.loader.own().model_copy(update={"transport": "null"})
 
 
 def _null_reader(bench: Bench) -> NullReader:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...analyse.verdict.curve import conclude_curve
+from ...analyse.verdict.curve import conclude_curve, highest
 from ...errors import StorageError, UsageError
 from ...formats.base import Blocks
 from ...load.layouts import layout_keys
@@ -206,8 +206,8 @@ def _objects(plan: Plan) -> list[Entry]:
 
 
 def _ceiling(curve: StorageCurve) -> Ceiling:
-    """The plateau of a curve, or its highest point, in bytes/s."""
-    best = max(curve.points, key=lambda point: point.reads_per_s.value, default=None)
+    """The plateau of a curve, or the highest point that decides, in bytes/s."""
+    best = highest(curve.points)
     if best is None or best.reads_per_s.value <= 0:
         return Ceiling(not_measured=curve.not_measured or "no read was completed")
     first: CurvePoint = curve.points[0]

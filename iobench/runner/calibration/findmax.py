@@ -28,13 +28,14 @@ TRIALS = 3
 
 MIN_STEPS, IN_FLIGHT = 500, 20
 """Steps of a try after the pipeline was filled: at least so many, and so many times the batches
-that a rank has in flight. What is in flight when the steps begin is then 5 % of them at most."""
+that a rank has in flight. What is in flight when the steps begin is then 5 % of them at most, and
+accelerators that are fed from it alone are no more than that. So there are never fewer than these,
+whatever the time; only what goes beyond them is limited by MAX_POINT_S."""
 
 MAX_POINT_S = 60.0
-"""The time of one try. Where it does not suffice for the steps, there are fewer of them."""
 
-_ROUNDS = 3
-"""Rounds of batches that each rank needs of a dataset that is read once."""
+_PATIENCE = 1.3
+"""A try that takes so many times as long as one that just passes has failed."""
 
 _UNFINISHED = "the search did not end"
 
@@ -66,8 +67,20 @@ def begin_search(bench: Bench) -> FindMax:
 
 def wanted_steps(workload: Workload) -> int:
     """The steps of a rank that a try should have in its steady window."""
+    return max(MIN_STEPS, least_steps(workload))
+
+
+def least_steps(workload: Workload) -> int:
+    """The fewest steps that tell what the storage feeds, and not what was in flight."""
     loader = workload.loader
-    return max(MIN_STEPS, IN_FLIGHT * max(1, loader.workers) * loader.prefetch_factor)
+    return IN_FLIGHT * max(1, loader.workers) * max(1, loader.prefetch_factor)
+
+
+def most_s(workload: Workload) -> float:
+    """The time of one try, if it passes. Where that is too short, there are fewer steps."""
+    loader, step_time = workload.loader, workload.accelerator.step_time or 0.0
+    least_s = (max(1, loader.workers) + least_steps(workload)) * step_time
+    return max(MAX_POINT_S, _PATIENCE * least_s / workload.required_accelerator_utilization)
 
 
 def find_max(bench: Bench, found: FindMax, progress: Progress) -> None:
@@ -150,10 +163,11 @@ def search(found: FindMax, attempt: Try, *, first: int, most: int, why: str) -> 
 def _most(plan: Plan) -> tuple[int, str]:
     """The largest number that is tried, and why no larger one is.
 
-    Where the page cache may serve a second pass, each rank needs a few rounds of batches of one.
+    Where the page cache may serve a second pass, each rank needs all of its steps of one.
     """
     workload, samples = plan.workload, plan.manifest.sample_count
-    each = _ROUNDS * max(1, workload.loader.workers) * workload.batch_size if plan.passes else 1
+    steps = max(1, workload.loader.workers) + least_steps(workload)
+    each = steps * workload.batch_size if plan.passes else 1
     most = max(1, samples // each)
     if most >= MAX_ACCELERATORS:
         return MAX_ACCELERATORS, f"the search stops at {counted(MAX_ACCELERATORS, 'accelerator')}"
@@ -188,7 +202,7 @@ def _try(bench: Bench, number: int, trial: int, required: float) -> FindMaxPoint
         repetition=trial,
         epochs=plan.passes,
         max_steps=round_steps + wanted_steps(workload),
-        limit_s=MAX_POINT_S,
+        limit_s=most_s(workload),
         whole_rounds=True,
     )
     outcome = bench.run(phase, stored=True)

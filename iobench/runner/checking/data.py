@@ -12,17 +12,20 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from ... import memory
+from ...analyse.verdict.evidence import CHECKED
+from ...analyse.verdict.short import needed_steps
 from ...dataset import load_dataset_spec, read_manifest
 from ...errors import (
     DatasetError,
     InterruptedRun,
+    IobenchError,
     StorageError,
     TargetHeldError,
     TargetRefusedError,
     UsageError,
     WorkerError,
 )
-from ...generator import GenerateReport, Progress, discard, generate
+from ...generator import GenerateReport, Progress, clean, discard, generate
 from ...interrupts import defer_interrupts
 from ...measure.filesystem import describe_path
 from ...schema.base import known_specs
@@ -31,6 +34,7 @@ from ...schema.manifest import MANIFEST, MARKER
 from ...schema.workload import Workload, load_workload
 from ...storage import below, open_storage
 from ...storage.catalog import exists, innermost, local_root
+from ...storage.locks.lock import exclusive
 from ...units import counted, format_bytes, format_duration, format_rate
 
 DEFAULT_WORKLOAD = "resnet50-h100"
@@ -41,17 +45,19 @@ GENERATE_SHARE = 0.3
 """Share of the budget for generating data, with its removal."""
 
 SPACE_SHARE = 0.2
-"""The most that a check writes: this share of the free space, and of the free inodes."""
+"""The most that a check writes, if no size is asked for: this share of the free space, and of the
+free inodes."""
 
 MEMORY_MULTIPLE = 5
 """A dataset of this multiple of the memory is large enough: MLPerf Storage demands no more."""
 
 MIN_BATCHES = 2
-"""Batches of each accelerator that the smallest dataset has."""
+"""Batches of each accelerator that the smallest dataset has; and all epochs together have those
+that tell what binds, where the workload reads it several times."""
 
 _FIRST_BYTES = 256 << 10
 _GROWTH, _SHORT_GROWTH = 64, 8
-_SHORT_S = 1.0
+_SHORT_S = 3.0
 """The size is found by generating: first little, then up to _GROWTH times as much, until the next
 size would take longer than there is time. A try of less than _SHORT_S tells little of the pace:
 then _SHORT_GROWTH times as much may be tried whatever the pace."""
@@ -64,6 +70,12 @@ _REMOVAL_S, _CAUTION = 0.5, 2.0
 
 _PATIENCE = 2.0
 """A try is given up when it takes this multiple of the time for generating."""
+
+HELD_S, _LOOK_S = 10.0, 0.05
+"""How long the removal waits for processes that hold the data, and how often it looks."""
+
+_NAME = CHECKED
+"""Beginning of the names of generated folders."""
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 
@@ -133,24 +145,60 @@ def _workload_of(url: str) -> tuple[str, list[str]]:
     )
 
 
+def left_behind(place: Place) -> list[tuple[str, int]]:
+    """The data of checks that were killed, and its bytes; of local directories only.
+
+    What a process works with is not left behind.
+    """
+    root = local_root(innermost(open_storage(place.url)))
+    found = []
+    for folder in sorted(root.glob(f"{_NAME}*")) if root is not None else ():
+        try:
+            if folder.is_symlink() or not folder.is_dir():
+                continue
+            storage = open_storage(str(folder))
+            if not exists(innermost(storage), MARKER):
+                continue
+            with exclusive(storage, MARKER, verb="check"):
+                pass
+            found.append((str(folder), clean(str(folder), dry_run=True).bytes))
+        except (IobenchError, OSError):
+            continue  # it is in use, has just gone, or is not ours
+    return found
+
+
 @contextmanager
 def provided(
-    place: Place, *, accelerators: int, seconds: float, keep: bool, tell: Tell
+    place: Place,
+    *,
+    accelerators: int,
+    seconds: float,
+    keep: bool,
+    tell: Tell,
+    size_bytes: int | None = None,
 ) -> Iterator[Provided]:
     """The dataset to read: that of ``place``, or one that is generated below it.
+
+    ``size_bytes``: of its samples; None: as many as the time and a share of the space allow.
 
     Generating takes about ``seconds``, with the removal at the end. However this ends, what was
     generated is removed, unless ``keep``. Raises UsageError if the time or the space is too small
     for the smallest dataset of the workload; InterruptedRun; and what ``generate`` raises.
     """
     if place.found:
+        if size_bytes is not None:
+            raise UsageError(
+                f"{place.url} holds a dataset, which is read as it is",
+                remedy="leave --size out, or name another directory",
+            )
         yield Provided(url=place.url)
         return
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    url = below(place.url, f"iobench-check-{stamp}-{secrets.token_hex(2)}")
+    url = below(place.url, f"{_NAME}{stamp}-{secrets.token_hex(2)}")
     spec = load_dataset_spec(place.workload.dataset)
     try:
-        removal_s = _Filling(place, spec, url, accelerators, seconds, keep, tell).run()
+        filling = _Filling(place, spec, url, accelerators, seconds, keep, tell, size_bytes)
+        removal_s = filling.run()
         yield Provided(url=url, removal_s=removal_s)
     finally:
         if not keep:
@@ -159,14 +207,24 @@ def provided(
 
 
 def remove(url: str, tell: Tell) -> None:
-    """Remove what was generated at ``url``, if anything was. Raises StorageError."""
+    """Remove what was generated at ``url``, if anything was. Raises StorageError.
+
+    Processes of this check that an interrupt has met while they began may hold the lock until they
+    have ended, so that is waited for.
+    """
     tell.note(f"removing {url}")
-    try:
-        discard(url)
-    except TargetHeldError:
-        tell.note(f"not removed, because another process uses it: {url}")
-    except (TargetRefusedError, DatasetError):
-        pass  # nothing was written yet
+    gives_up = time.monotonic() + HELD_S
+    while True:
+        try:
+            discard(url)
+        except TargetHeldError:
+            if time.monotonic() < gives_up:
+                time.sleep(_LOOK_S)
+                continue
+            tell.note(f"not removed, because another process uses it: {url}")
+        except (TargetRefusedError, DatasetError):
+            pass  # nothing was written yet
+        return
 
 
 class _Filling:
@@ -181,14 +239,29 @@ class _Filling:
         seconds: float,
         keep: bool,
         tell: Tell,
+        size_bytes: int | None = None,
     ) -> None:
         self.spec, self.url, self.tell = spec, url, tell
         self.seconds, self.keep = seconds, keep
         self.deadline = time.monotonic() + seconds
         self.sample_bytes = spec.sample_size.mean_bytes
-        least = place.workload.batch_size * accelerators * MIN_BATCHES
+        workload = place.workload
+        batches = -(-needed_steps(workload.loader.workers) // workload.epochs)
+        least = workload.batch_size * accelerators * max(MIN_BATCHES, batches)
+        self.accelerators = accelerators
         self.least = min(least, spec.samples)
-        self.most = min(spec.samples, self._room(place.url))
+        asked = spec if size_bytes is None else resized(spec, size_bytes=size_bytes)
+        if asked.samples < self.least:
+            raise UsageError(
+                f"--size {format_bytes(size_bytes or 0)} is less than the "
+                f"{format_bytes(self.least * self.sample_bytes)} of the smallest dataset of "
+                f"'{spec.name}' for this check",
+                remedy=f"give a larger one{self._fewer()}",
+            )
+        if size_bytes is not None:
+            self.least = asked.samples
+        share = SPACE_SHARE if size_bytes is None else 1.0
+        self.most = min(asked.samples, self._room(place.url, share))
         self.removal_s = 0.0  # for each sample
 
     def run(self) -> float:
@@ -230,7 +303,16 @@ class _Filling:
             f"that takes about {format_duration(needed)}, and there are "
             f"{format_duration(self.seconds)}",
             remedy="give a larger --budget: at least "
-            f"{needed / GENERATE_SHARE + MIN_BUDGET_S:.0f}s",
+            f"{needed / GENERATE_SHARE + MIN_BUDGET_S:.0f}s{self._fewer()}",
+        )
+
+    def _fewer(self) -> str:
+        """The way that needs less data, if there is one."""
+        if self.accelerators == 1:
+            return ""
+        return (
+            "; or check with --accelerators 1, and let 'iobench size' compute what "
+            f"{self.accelerators} take"
         )
 
     def _try(self, samples: int) -> GenerateReport:
@@ -265,10 +347,10 @@ class _Filling:
         self.tell.note(f"generated {what} in {format_duration(report.wall_s)}, {rate}: {self.url}")
         return report
 
-    def _room(self, url: str) -> int:
-        """Samples that the space allows, without limit where it is not known.
+    def _room(self, url: str, share: float) -> int:
+        """Samples that a share of the space allows, without limit where it is not known.
 
-        Raises StorageError if the smallest dataset has no room.
+        Raises UsageError if the smallest dataset has no room.
         """
         most = self.spec.samples
         if total := memory.total_bytes():
@@ -280,15 +362,18 @@ class _Filling:
         free = space.f_bavail * space.f_frsize
         if describe_path(root, write_probe=False).get("fs_type") in _IN_MEMORY:
             free = min(free, memory.available_bytes() or free)
-        room = int(SPACE_SHARE * free / self.sample_bytes)
+        room = int(share * free / self.sample_bytes)
         if space.f_files:
-            room = min(room, int(SPACE_SHARE * space.f_favail))
+            room = min(room, int(share * space.f_favail))
         if room < self.least:
-            raise StorageError(
-                f"{root} has {format_bytes(free)} free, of which a check uses at most "
-                f"{SPACE_SHARE:.0%}; the smallest dataset of '{self.spec.name}' for it has "
-                f"{format_bytes(self.least * self.sample_bytes)}",
-                remedy="free some space, name another directory, or a --workload with smaller "
-                "batches",
+            used, more = "", ""
+            if share < 1:
+                used = f", of which a check uses at most {share:.0%} unless --size says how much"
+                more = "give a --size, "
+            raise UsageError(
+                f"{root} has {format_bytes(free)} free{used}; the smallest dataset of "
+                f"'{self.spec.name}' for it has {format_bytes(self.least * self.sample_bytes)}",
+                remedy=f"{more}free some space, name another directory, or a --workload with "
+                f"smaller batches{self._fewer()}",
             )
         return min(max(most, self.least), room)

@@ -142,7 +142,7 @@ class CurveMeasurement:
             if has_flattened(self.points):
                 return FLATTENED
             if in_flight >= limits.max_in_flight:
-                return f"{limits.max_in_flight} reads in flight were the limit"
+                return f"the limit was {counted(limits.max_in_flight, 'read')} in flight"
             in_flight = min(self._step(in_flight, needed) * in_flight, limits.max_in_flight)
 
     def _step(self, in_flight: int, point_s: float) -> int:

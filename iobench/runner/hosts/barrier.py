@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from ...errors import WorkerError
 from ..barrier import StepBarrier
 from ..task import Flag
-from .meeting import Meeting, listen
+from .meeting import Meeting
+from .strangers import Strangers, listen
 from .wire import watch_silence
 
 _LOOK_S = 0.2
@@ -72,20 +73,27 @@ class BarrierServer:
         self._thread.join()
 
     def _serve(self) -> None:
+        size = len(self._token) + _SAID.size
         with selectors.DefaultSelector() as selector, self._listener:
-            selector.register(self._listener, selectors.EVENT_READ)
+            strangers = Strangers(self._listener, selector)
             try:
                 while not self._closed:
                     for key, _ in selector.select(_LOOK_S):
-                        if key.fileobj is self._listener:
-                            with suppress(OSError):
-                                connected, _ = self._listener.accept()
-                                watch_silence(connected)
-                                selector.register(connected, selectors.EVENT_READ, bytearray())
-                        elif not self._read(key.fileobj, key.data):  # type: ignore[arg-type]
-                            selector.unregister(key.fileobj)
-                            key.fileobj.close()  # type: ignore[union-attr]
+                        connected = key.fileobj
+                        assert isinstance(connected, socket.socket)
+                        if key.data is not strangers:
+                            if not self._read(connected, key.data):
+                                selector.unregister(connected)
+                                connected.close()
+                            continue
+                        for known, said in strangers.ready(connected, size):
+                            if self._understood(known, bytearray(said)):
+                                selector.register(known, selectors.EVENT_READ, bytearray())
+                            else:
+                                known.close()
+                    strangers.tidy()
             finally:
+                strangers.close()
                 for key in list(selector.get_map().values()):
                     key.fileobj.close()  # type: ignore[union-attr]
 
@@ -94,39 +102,62 @@ class BarrierServer:
         try:
             if not (more := connected.recv(4096)):
                 return False
-            unread += more
-            size = len(self._token) + _SAID.size
-            while len(unread) >= size:
-                token = bytes(unread[: len(self._token)])
-                if not hmac.compare_digest(token, self._token):
-                    return False
-                self._hear(connected, *_SAID.unpack(unread[len(self._token) : size]))
-                del unread[:size]
+        except BlockingIOError:
+            return True
         except OSError:
             return False
+        unread += more
+        return self._understood(connected, unread)
+
+    def _understood(self, connected: socket.socket, unread: bytearray) -> bool:
+        """Do what is said, as far as it is whole; False: the connection is over."""
+        size = len(self._token) + _SAID.size
+        while len(unread) >= size:
+            token = bytes(unread[: len(self._token)])
+            what, phase, number, host, end_ns = _SAID.unpack(unread[len(self._token) : size])
+            if not (hmac.compare_digest(token, self._token) and 0 <= host < self._hosts):
+                return False
+            if not self._hear(connected, what, phase, number, host, end_ns):
+                return False
+            del unread[:size]
         return True
 
     def _hear(
         self, connected: socket.socket, what: int, phase: int, number: int, host: int, end_ns: int
-    ) -> None:
+    ) -> bool:
+        """False: the connection is over."""
         everyone = range(self._hosts if phase == _MEASURED else 0)
         epoch = self._epochs.setdefault((phase, number), _Epoch(set(everyone)))
         if what == _JOIN:
             epoch.members.add(host)
-            connected.sendall(_ANSWER.pack(0))
-            return
+            return _answered(connected, 0)
         if what == _LEAVE:
             epoch.members.discard(host)
         else:
             epoch.waiting[host] = connected, end_ns
         if epoch.waiting and epoch.waiting.keys() >= epoch.members:
-            answer = _ANSWER.pack(max(end for _, end in epoch.waiting.values()))
+            latest = max(end for _, end in epoch.waiting.values())
             waiting, epoch.waiting = epoch.waiting, {}
             for other, _ in waiting.values():
-                with suppress(OSError):  # that host is lost, which its agent's silence tells
-                    other.sendall(answer)
+                _answered(other, latest)  # where not, its agent's silence tells it
         if not epoch.members:
             del self._epochs[phase, number]
+        return True
+
+
+def _answered(connected: socket.socket, end_ns: int) -> bool:
+    """Answer without waiting: who reads nothing of thousands of answers is not waited for."""
+    answer = _ANSWER.pack(end_ns)
+    try:
+        if connected.send(answer, socket.MSG_DONTWAIT) == len(answer):
+            return True
+        connected.shutdown(socket.SHUT_RDWR)  # half of an answer is none
+    except BlockingIOError:
+        with suppress(OSError):
+            connected.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    return False
 
 
 # On each host

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from multiprocessing.connection import wait
 
 from ...errors import HostLostError
 from ...interrupts import defer_interrupts
@@ -180,7 +179,7 @@ class HostsCrew:
             self.control.set_clocks(while_working=True)
         if not any(peer.inbox for peer in peers):
             pipes = [self.local.pipe(rank) for rank in mine]
-            wait([*pipes, *(peer.wire.connection for peer in peers)], timeout=timeout_s)
+            self.local.wait([*pipes, *(peer.wire.connection for peer in peers)], timeout_s)
         if mine:
             yield from self.local.receive(mine, 0.0)
         for peer in peers:

@@ -147,6 +147,7 @@ def serve(
     mixed: Mixed | None,
     results: Path,
     command: Sequence[str] = (),
+    rules: str = "quick",
 ) -> None:
     """Take part in the run as a host that is not the controller, until it ends.
 
@@ -160,6 +161,6 @@ def serve(
         try:
             bye = agent.serve()
         except (HostLostError, InterruptedRun) as error:
-            raise with_part(error, bench, meeting, command) from None
+            raise with_part(error, bench, meeting, command, rules) from None
     if bye.why:
-        raise with_part(error_of(bye), bench, meeting, command)
+        raise with_part(error_of(bye), bench, meeting, command, rules)

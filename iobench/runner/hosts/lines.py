@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ...errors import UsageError
-from .launch import ADDRESS, FIRST_PORT, HOSTS, MAX_HOSTS
+from .kubernetes import manifest
+from .launch import ADDRESS, FIRST_PORT, MAX_HOSTS
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:_-]{0,252}[A-Za-z0-9])?")
 
@@ -32,9 +35,9 @@ def parse_hosts(text: str) -> list[str]:
 
 
 def start_lines(hosts: Sequence[str], words: Sequence[str]) -> dict[str, str]:
-    """For each engine the line that starts ``words`` (after ``iobench``) on each of the hosts.
+    """For each engine what starts ``words`` (after ``iobench``) on each of the hosts.
 
-    torchrun's line is entered on each host; the others are entered once.
+    It is a line; for kubectl, the objects that it gets. The keys say how each is used.
     """
     count, first = len(hosts), hosts[0]
     command = shlex.join(words)
@@ -44,44 +47,27 @@ def start_lines(hosts: Sequence[str], words: Sequence[str]) -> dict[str, str]:
     )
     srun = (
         f"srun --nodes {count} --nodelist {','.join(hosts)} --ntasks {count} --ntasks-per-node 1 "
-        f"--exclusive --cpu-bind none iobench {command}"
+        f"--exclusive --mem 0 --cpu-bind none --kill-on-bad-exit=1 iobench {command}"
     )
+    # A shell that mpirun starts on another host may not find what is in the PATH here.
+    program = shlex.join(["env", f"{ADDRESS}={first}", f"MASTER_PORT={FIRST_PORT}", _program()])
     mpirun = (
         f"mpirun -n {count} --host {','.join(hosts)} --map-by ppr:1:node --bind-to none "
-        f"-x {ADDRESS}={first} -x MASTER_PORT={FIRST_PORT} iobench {command}"
+        f"{program} {command}"
     )
-    kubectl = (
-        f"kubectl create service clusterip {_JOB} --clusterip=None && "
-        f"kubectl create job {_JOB} --image IMAGE --dry-run=client -o json -- iobench {command} | "
-        f"kubectl patch --local -f - -o json -p {shlex.quote(_patch(count))} | kubectl apply -f -"
-    )
-    return {"torchrun": torchrun, "srun": srun, "mpirun": mpirun, "kubectl": kubectl}
-
-
-_JOB = "iobench"
-
-
-def _patch(count: int) -> str:
-    """What makes a Job one pod for each host, that find each other by the name of a service.
-
-    It is a strategic merge patch: containers and variables are merged by their names.
-    """
-    env = {HOSTS: str(count), ADDRESS: f"{_JOB}-0.{_JOB}", "MASTER_PORT": str(FIRST_PORT)}
-    container = {
-        "name": _JOB,
-        "env": [{"name": name, "value": value} for name, value in env.items()],
+    mpich = f"mpiexec -n {count} -hosts {','.join(hosts)} -ppn 1 {program} {command}"
+    return {
+        "torchrun (enter it on each host)": torchrun,
+        "srun": srun,
+        "mpirun of Open MPI": mpirun,
+        "mpiexec of MPICH": mpich,
+        "kubectl (save this as job.yaml, change what it says, then the first line)": manifest(
+            count, words
+        ).rstrip(),
     }
-    return json.dumps(
-        {
-            "spec": {
-                "completions": count,
-                "parallelism": count,
-                "completionMode": "Indexed",
-                "backoffLimit": 0,
-                "template": {
-                    "metadata": {"labels": {"app": _JOB}},
-                    "spec": {"subdomain": _JOB, "containers": [container]},
-                },
-            }
-        }
-    )
+
+
+def _program() -> str:
+    """iobench by its whole path, as it lies on this host."""
+    beside = Path(sys.executable).with_name("iobench")
+    return str(beside) if beside.exists() else shutil.which("iobench") or "iobench"

@@ -13,24 +13,30 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from ... import __version__
 from ...cgroup import read_text
+from ...documents import parse_json
 from ...errors import HostLostError, UsageError
 from ...processes import interrupted_with_parent
 from ...units import counted, format_duration
 from .launch import ADDRESS, Launch
 from .store import Store
-from .wire import Wire, watch_silence
+from .strangers import Strangers, listen
+from .wire import Wire
 
 JOIN_S = 120.0
 """How long the hosts wait for each other, if the user says nothing else."""
 
+MAX_ACCELERATORS = 1 << 16
+"""On one host."""
+
 _TOKEN_BYTES = 32
-_HELLO_S = 10.0
+_AT_LEAST_S = 2.0
+_MAX_SAID, _MAX_NAME = 4096, 255
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +116,6 @@ def meet(launch: Launch, *, accelerators: int, within_s: float = JOIN_S) -> Meet
     finally:
         if listener is not None:
             listener.close()
-    for wire in wires:
-        wire.keep_alive()
     return Meeting(launch=launch, store=store, hosts=hosts, wires=wires)
 
 
@@ -151,11 +155,25 @@ def _joined(
 
 
 def _parsed(text: str, index: int) -> Joined:
+    """What a host has said of itself: each field is of its type, and of a size that one can show.
+
+    Raises UsageError for anything else.
+    """
     try:
-        found = Joined(**json.loads(text))
-        if found.index == index and isinstance(found.accelerators, int) and found.accelerators > 0:
-            return found
-    except (ValueError, TypeError):
+        said = parse_json(text[:_MAX_SAID])
+        if isinstance(said, dict) and said.keys() == {each.name for each in fields(Joined)}:
+            texts = (said[key] for key in ("name", "machine", "version", "token"))
+            numbers = {"index": index, "accelerators": MAX_ACCELERATORS, "port": 65_535}
+            if (
+                all(isinstance(one, str) and len(one) <= _MAX_NAME for one in texts)
+                and all(
+                    type(said[key]) is int and said[key] <= most for key, most in numbers.items()
+                )
+                and said["index"] == index
+                and said["accelerators"] > 0 <= said["port"]
+            ):
+                return Joined(**said)
+    except ValueError:
         pass
     raise UsageError(
         f"what host {index} said in the store is not of this iobench",
@@ -170,51 +188,40 @@ def _name() -> str:
 # The connections
 
 
-def listen() -> socket.socket:
-    """A socket on all addresses, since only the launcher knows which of them the others use."""
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    return socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=1024)
-
-
 def _accept(
     listener: socket.socket, hosts: Sequence[Joined], deadline: float, within_s: float
 ) -> list[Wire]:
-    """Wait for all other hosts to connect; whoever does not know the secret is turned away."""
+    """Wait for all other hosts to connect; whoever does not know the secret is turned away.
+
+    Nobody waits for a stranger: all that have connected are heard at the same time.
+    """
     token = hosts[0].token.encode()
+    deadline = max(deadline, time.monotonic() + _AT_LEAST_S)  # the last one may just have joined
     found: dict[int, Wire] = {}
-    while len(found) < len(hosts) - 1:
-        listener.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            connected, _ = listener.accept()
-        except TimeoutError:
-            missing = next(host for host in hosts[1:] if host.index not in found)
-            for wire in found.values():
-                wire.close()
-            raise UsageError(
-                f"{missing.label} has joined, but did not connect to this host within "
-                f"{format_duration(within_s)}",
-                remedy=f"check that {ADDRESS} is a name of this host that does not resolve to a "
-                "loopback address there, and that no firewall stands between",
-            ) from None
-        index = _greeted(connected, token)
-        if index is None or index in found or not 0 < index < len(hosts):
-            connected.close()
-            continue
-        found[index] = Wire(connected, hosts[index].label)
+    with Strangers(listener) as strangers:
+        while len(found) < len(hosts) - 1:
+            if time.monotonic() > deadline:
+                missing = next(host for host in hosts[1:] if host.index not in found)
+                for wire in found.values():
+                    wire.close()
+                raise UsageError(
+                    f"{missing.label} has joined, but did not connect to this host within "
+                    f"{format_duration(within_s)}",
+                    remedy=f"check that {ADDRESS} is a name of this host that does not resolve to "
+                    "a loopback address there, and that no firewall stands between",
+                )
+            for connected, hello in strangers.heard(len(token) + 4, deadline):
+                index = int.from_bytes(hello[-4:], "big")
+                if (
+                    hmac.compare_digest(hello[:-4], token)
+                    and 0 < index < len(hosts)
+                    and index not in found
+                ):
+                    found[index] = Wire(connected, hosts[index].label)
+                    found[index].keep_alive()
+                else:
+                    connected.close()
     return [found[index] for index in sorted(found)]
-
-
-def _greeted(connected: socket.socket, token: bytes) -> int | None:
-    """The number of the host that has connected, if it knows the secret."""
-    hello = b""
-    with suppress(OSError):
-        connected.settimeout(_HELLO_S)
-        while len(hello) < len(token) + 4 and (more := connected.recv(len(token) + 4 - len(hello))):
-            hello += more
-    if len(hello) != len(token) + 4 or not hmac.compare_digest(hello[:-4], token):
-        return None
-    return int.from_bytes(hello[-4:], "big")
 
 
 def _connect(launch: Launch, hosts: Sequence[Joined], deadline: float) -> Wire:
@@ -235,5 +242,6 @@ def _connect(launch: Launch, hosts: Sequence[Joined], deadline: float) -> Wire:
     except OSError:
         with closing(connected):
             raise HostLostError(f"{controller.label} has closed the connection") from None
-    watch_silence(connected)
-    return Wire(connected, controller.label)
+    wire = Wire(connected, controller.label)
+    wire.keep_alive()
+    return wire

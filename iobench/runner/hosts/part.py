@@ -17,15 +17,18 @@ from .meeting import Meeting
 
 
 def with_part(
-    error: IobenchError, bench: Bench, meeting: Meeting, command: Sequence[str]
+    error: IobenchError, bench: Bench, meeting: Meeting, command: Sequence[str], rules: str
 ) -> IobenchError:
-    """The error, which also says where the part of this host is, if its ranks recorded anything."""
+    """The error, which also says where the part of this host is, if its ranks recorded anything.
+
+    ``rules``: by which the part is judged.
+    """
     if not bench.parts:
         return error
     name = f"{bench.plan.workload.name}-host-{meeting.launch.index}"
     try:
         directory = new_directory(bench.directory, name)
-        _write(directory, error, bench, meeting, command)
+        _write(directory, error, bench, meeting, command, rules)
     except IobenchError as failed:
         error.remedy = f"this host's part of the run could not be kept: {failed}"
         return error
@@ -34,13 +37,19 @@ def with_part(
 
 
 def _write(
-    directory: Path, error: IobenchError, bench: Bench, meeting: Meeting, command: Sequence[str]
+    directory: Path,
+    error: IobenchError,
+    bench: Bench,
+    meeting: Meeting,
+    command: Sequence[str],
+    rules: str,
 ) -> None:
     """Write the events, and a record of what follows from them: the rates of these ranks alone."""
     plan = bench.plan
     path = directory / EVENTS_FILE
-    timeline.write_events(path, bench.parts)
-    doc = begin_record(plan, bench.agent, run_id=directory.name, command=command, rules="quick")
+    events = timeline.write_events(path, bench.parts)
+    doc = begin_record(plan, bench.agent, run_id=directory.name, command=command, rules=rules)
+    doc.files = {EVENTS_FILE: events}
     doc.status = "interrupted" if isinstance(error, InterruptedRun) else "failed"
     mine = meeting.hosts[meeting.launch.index]
     doc.error = f"the part of {mine.label} of {len(meeting.hosts)} hosts; {error.what}"

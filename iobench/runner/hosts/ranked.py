@@ -37,6 +37,10 @@ COLLECT_S = 3.0
 """How long the ranks have to say what they recorded, after the controller was lost."""
 
 
+_TURN_S = 0.2
+"""How long to wait for a message until the next turn."""
+
+
 class Ranks:
     """The ranks of this host in one phase, or in a study."""
 
@@ -87,10 +91,11 @@ class RankedAgent(Serving):
                 ranks.working = [rank for rank in ranks.working if ranks.crew.is_alive(rank)]
 
     def wait(self) -> None:
-        pipes = []
-        if self.ranks is not None and not self.ranks.failed:
-            pipes = [self.ranks.crew.pipe(rank) for rank in self.ranks.working]
-        wait([self.wire.connection, *pipes], timeout=0.2)
+        if self.ranks is None or self.ranks.failed:
+            wait([self.wire.connection], timeout=_TURN_S)
+            return
+        crew = self.ranks.crew
+        crew.wait([self.wire.connection, *map(crew.pipe, self.ranks.working)], _TURN_S)
 
     def obey(self, message: object) -> None:
         match message:

@@ -17,7 +17,7 @@ from ..agent import CacheState, HostAgent
 from ..curve.places import Place, Places
 from .control import Control, worst_state
 from .localreads import LocalReads
-from .words import EmptyCacheOf, HaveRead, ReadNow
+from .words import EmptyCacheOf, HaveRead, ReadNow, rows_of
 
 _HEAD_START_S = 0.05
 """From the order to read to its instant; beside that, twenty round trips (``crew``), and the time
@@ -62,16 +62,16 @@ class HostsReader:
         """
         self.control.set_clocks()
         count = self.hosts
-        shares = [tuple(places[at::count]) for at in range(count)]
         trips_s = 20 * self.control.round_trip_ns / 1e9
         head_s = _HEAD_START_S + trips_s + len(places) / _PLACES_PER_S
         at_ns = time.monotonic_ns() + round(head_s * 1e9)
 
         def order(member: int) -> ReadNow:
-            place = self.members.index(member)
+            keys, rows = rows_of(places[self.members.index(member) :: count])
             return ReadNow(
                 curve=self.name,
-                places=shares[place],
+                keys=keys,
+                rows=rows,
                 in_flight=in_flight // count,
                 seconds=seconds,
                 most=-(-most // count),

@@ -85,7 +85,7 @@ class Store:
                     if not self._store.check(whole) and time.monotonic() >= deadline:
                         return None
                     continue
-                return [bytes(value).decode() for value in values]
+                return [bytes(value).decode(errors="replace") for value in values]
         except self._errors as error:
             raise self._gone(error) from None
 
@@ -103,9 +103,12 @@ def _watch_silence_at(port: int) -> None:
     torch's client of the store waits for an answer without a limit, in code that no signal ends.
     """
     for entry in os.listdir("/proc/self/fd"):
-        with suppress(OSError), socket.socket(fileno=os.dup(int(entry))) as connected:
-            if connected.family != socket.AF_UNIX and connected.getpeername()[1] == port:
-                watch_silence(connected)
+        with suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
+                continue  # a copy of what is no socket would stay open
+            with socket.socket(fileno=os.dup(int(entry))) as connected:
+                if connected.family != socket.AF_UNIX and connected.getpeername()[1] == port:
+                    watch_silence(connected)
 
 
 def _line(error: Exception) -> str:

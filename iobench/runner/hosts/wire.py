@@ -1,47 +1,25 @@
 """A connection between two hosts: messages of known kinds, and nothing else.
 
-What comes from the network is unpickled by an unpickler that knows the classes of messages, the
-errors of iobench and numpy's arrays. Any other class ends the connection, and no function is ever
-called. A connection whose other end is gone, or whose host does not answer, is a lost host. Both
-ends send a sign of life every second, whatever else they do.
+What comes from the network is text and plain numbers, and is checked before it is used
+(``frames``); no pickle is ever read. What is no message ends the connection. A connection whose
+other end is gone, whose host does not answer, or which takes too long for a message, is a lost
+host. Both ends send a sign of life every second, whatever else they do.
 """
 
 from __future__ import annotations
 
 import errno
-import io
 import logging
-import pickle
 import select
 import socket
 import threading
 import time
-import types
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import is_dataclass
-from functools import cache
-from importlib import import_module
-from multiprocessing.connection import Connection
 
-import numpy as np
-
-from ... import errors
-from ...errors import HostLostError, IobenchError
-from ...generator import writer
-from ...measure import depth, nfs
-from ...schema import accelerator, checkpoint, host, job, resources, training, workload
-from ...schema.base import OpenRecord, Record, Strict
-from ...verify import report
-from .. import agent, fetches, messages
-from ..curve import places
-from . import words
+from ...errors import HostLostError
+from . import frames
 from .words import Beat
 
 log = logging.getLogger(__name__)
-
-MAX_MESSAGE_BYTES = 1 << 28
-"""The events of a rank take some 15 MB; nothing larger is received."""
 
 SILENCE_S = 10
 """A host from which nothing comes for this long is lost."""
@@ -52,21 +30,13 @@ _GIVEN_UP_S = 8
 BEAT_S = 1.0
 """Time between two signs of life."""
 
-_NUMPY = "numpy.core" if np.__version__.startswith("1.") else "numpy._core"
+LEAST_BYTES_PER_S = 1 << 20
+"""A message that has begun to come has ``SILENCE_S`` and the time that it takes at this rate."""
 
-_ARRAYS = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    (f"{_NUMPY}.multiarray", "_reconstruct"),
-    (f"{_NUMPY}.multiarray", "scalar"),
-    (f"{_NUMPY}.numeric", "_frombuffer"),
-}
+_AT_ONCE = 1 << 20
+"""Bytes that are received in one call."""
 
-_MODULES = (
-    *(messages, words, errors, agent, fetches),
-    *(accelerator, checkpoint, host, job, resources, training, workload),
-    *(writer, report, depth, places),
-)
+_LOOK_THERE = "see the output of iobench and the kernel log on that host"
 
 
 class Wire:
@@ -79,8 +49,11 @@ class Wire:
         watch_silence(connected)
         connected.settimeout(None)
         self.name = name
-        self.connection = Connection(connected.detach())
+        self.connection = connected
         self.heard = time.monotonic()
+        self._coming = bytearray()  # of the message that has begun to come
+        self._sizes: tuple[int, int] | None = None  # its text and its arrays, once its head is here
+        self._began = self._looked = self.heard  # when it began to come; without times of no look
         self._next: object = None  # was received while the wire was only looked at
         self._one_at_a_time = threading.Lock()
         self._closed = threading.Event()
@@ -104,13 +77,20 @@ class Wire:
                 return  # it was lost, which was told, or closed just now
 
     def send(self, message: object) -> None:
-        """Raises HostLostError."""
-        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        """Raises HostLostError, also if the other end takes too long to receive it."""
+        left = memoryview(frames.encoded(message))
         try:
             with self._one_at_a_time:
-                self.connection.send_bytes(data)
+                deadline = time.monotonic() + SILENCE_S + len(left) / LEAST_BYTES_PER_S
+                while left:
+                    left_s = deadline - time.monotonic()
+                    if left_s < 0 or not _is_ready(self.connection, select.POLLOUT, left_s):
+                        break
+                    left = left[_sent(self.connection, left) :]
         except OSError as error:
             raise self._lost(error) from None
+        if left:  # what follows would be no message
+            raise self._tell("iobench there did not receive a message in time")
 
     def receive(self) -> object:
         """Wait for the next message. Raises HostLostError, also for what is no message."""
@@ -121,20 +101,64 @@ class Wire:
 
     def poll(self, timeout_s: float = 0.0) -> bool:
         """Whether a message has come. Raises HostLostError if the other end is gone or silent."""
-        deadline = time.monotonic() + timeout_s
+        now = time.monotonic()
+        self._began += now - self._looked
+        deadline = now + timeout_s
         try:
             while self._next is None:
                 left = max(0.0, deadline - time.monotonic())
-                if not self.connection.poll(left):
-                    if (silent := time.monotonic() - self.heard) > SILENCE_S:
-                        raise self._tell(f"iobench there was silent for {silent:.0f} s")
-                    return False
-                message = loads(self.connection.recv_bytes(MAX_MESSAGE_BYTES))
-                self.heard = time.monotonic()
-                self._next = None if isinstance(message, Beat) else message
+                readable = _is_ready(self.connection, select.POLLIN, left)
+                message = self._take() if readable else None
+                if message is None:
+                    self._check_silence()
+                    if not readable or time.monotonic() > deadline:
+                        return self._next is not None
+                else:
+                    self.heard = time.monotonic()
+                    self._next = None if isinstance(message, Beat) else message
         except (EOFError, OSError) as error:
             raise self._lost(error) from None
+        finally:
+            self._looked = time.monotonic()
         return True
+
+    def _take(self) -> object | None:
+        """Receive what is there of the message that comes, and no more; None: it is not whole."""
+        try:
+            whole = self._sizes is not None
+            size = frames.HEAD.size + (sum(self._sizes) if self._sizes else 0)
+            missing = size - len(self._coming)
+            more = self.connection.recv(min(missing, _AT_ONCE), socket.MSG_DONTWAIT)
+            if not more:
+                raise EOFError
+            self._began = self._began if self._coming else time.monotonic()
+            self._coming += more
+            if len(self._coming) < size:
+                return None
+            if not whole:
+                self._sizes = frames.sizes(bytes(self._coming))
+                if sum(self._sizes):
+                    return None
+            assert self._sizes is not None
+            begin = frames.HEAD.size + self._sizes[0]
+            text, body = bytes(self._coming[frames.HEAD.size : begin]), self._coming[begin:]
+            self._coming, self._sizes = bytearray(), None
+            return frames.decoded(text, body)
+        except BlockingIOError:
+            return None
+        except ValueError as error:
+            raise self._tell(
+                f"what it sent is no message of this iobench: {error}",
+                "use the same iobench on all hosts",
+            ) from None
+
+    def _check_silence(self) -> None:
+        if self._coming:
+            whole_s = sum(self._sizes or ()) / LEAST_BYTES_PER_S
+            if (took := time.monotonic() - self._began) > SILENCE_S + whole_s:
+                raise self._tell(f"iobench there sent only a part of a message in {took:.0f} s")
+        elif (silent := time.monotonic() - self.heard) > SILENCE_S:
+            raise self._tell(f"iobench there was silent for {silent:.0f} s")
 
     def close(self) -> None:
         self._closed.set()
@@ -148,9 +172,14 @@ class Wire:
         the other one has not read yet, such as the last words.
         """
         self._closed.set()
-        with suppress(EOFError, OSError):
-            while self.connection.poll(max(0.0, deadline_s - time.monotonic())):
-                self.connection.recv_bytes(MAX_MESSAGE_BYTES)
+        try:
+            while (left := deadline_s - time.monotonic()) > 0:
+                if _is_ready(self.connection, select.POLLIN, left) and not self.connection.recv(
+                    _AT_ONCE
+                ):
+                    return
+        except OSError:
+            return
 
     def _lost(self, error: Exception) -> HostLostError:
         why = "its process has ended"
@@ -160,9 +189,9 @@ class Wire:
             why = f"it did not answer for {_GIVEN_UP_S} s"
         return self._tell(why)
 
-    def _tell(self, why: str) -> HostLostError:
+    def _tell(self, why: str, remedy: str = _LOOK_THERE) -> HostLostError:
         """The error. It is logged at once, since its reader may be busy, or will be for a while."""
-        error = lost(self.name, why)
+        error = lost(self.name, why, remedy)
         if not (self._told.is_set() or self._closed.is_set()):
             self._told.set()
             log.warning("%s", error.what)
@@ -175,11 +204,8 @@ _SILENT = (
 )
 
 
-def lost(name: str, why: str) -> HostLostError:
-    return HostLostError(
-        f"{name} was lost: {why}",
-        remedy="see the output of iobench and the kernel log on that host",
-    )
+def lost(name: str, why: str, remedy: str = _LOOK_THERE) -> HostLostError:
+    return HostLostError(f"{name} was lost: {why}", remedy=remedy)
 
 
 def watch_silence(connected: socket.socket) -> None:
@@ -192,58 +218,18 @@ def watch_silence(connected: socket.socket) -> None:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _GIVEN_UP_S)
 
 
-def loads(data: bytes) -> object:
-    """Read a message. Raises HostLostError for bytes that are none."""
+def _is_ready(connected: socket.socket, event: int, timeout_s: float) -> bool:
+    """Whether one can read (POLLIN) or write (POLLOUT), or the connection is over."""
+    if connected.fileno() < 0:
+        raise OSError(errno.EBADF, "the connection was closed")
+    looked = select.poll()
+    looked.register(connected, event)
+    return bool(looked.poll(1e3 * timeout_s))
+
+
+def _sent(connected: socket.socket, data: memoryview) -> int:
+    """How many bytes the kernel has taken."""
     try:
-        return _Unpickler(io.BytesIO(data)).load()
-    except IobenchError:
-        raise
-    except Exception as error:  # whatever damaged bytes make an unpickler raise
-        raise HostLostError(
-            f"what another host has sent is no message ({type(error).__name__})",
-            remedy="use the same iobench on all hosts",
-        ) from None
-
-
-class _Unpickler(pickle.Unpickler):
-    """Knows the classes of messages only. ``_rebuild`` makes an error, and takes nothing else."""
-
-    def find_class(self, module: str, name: str) -> object:
-        found = known().get((module, name))
-        if found is None:
-            raise HostLostError(
-                f"what another host has sent is no message: {module}.{name} is not known",
-                remedy="use the same iobench on all hosts",
-            )
-        return found
-
-
-@cache
-def known() -> dict[tuple[str, str], object]:
-    """What a message may consist of, by its module and its name."""
-    found: dict[tuple[str, str], object] = {
-        (kind.__module__, kind.__qualname__): kind
-        for module in _MODULES
-        for kind in _classes(module)
-    }
-    found["iobench.errors", "_rebuild"] = errors._rebuild
-    found["iobench.measure.nfs", "MountStats"] = nfs.MountStats
-    found["iobench.measure.nfs", "Operation"] = nfs.Operation
-    for module_name, name in _ARRAYS:
-        found[module_name, name] = getattr(import_module(module_name), name)
-    return found
-
-
-def _classes(module: types.ModuleType) -> Iterable[type]:
-    """The classes of a module that hold data: those that it defines itself."""
-    return (
-        each
-        for each in vars(module).values()
-        if isinstance(each, type)
-        and each.__module__ == module.__name__
-        and (
-            is_dataclass(each)
-            or issubclass(each, (Record, OpenRecord, Strict, IobenchError))
-            or (issubclass(each, tuple) and hasattr(each, "_fields"))
-        )
-    )
+        return connected.send(data, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return 0

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import IobenchError
+from ...errors import HostLostError, IobenchError
 from ...load.order import Indices
 from ...measure.depth import Depth
 from ...schema.curve import MeasuredWith
@@ -59,6 +59,7 @@ class PhaseOrder:
     max_steps: int | None
     limit_s: float | None
     whole_rounds: bool
+    min_rounds: int
     shards: Indices | None
     share: bool
     counts_fetched: bool
@@ -162,17 +163,35 @@ class Ask:
 class ReadNow:
     """Read these places from the instant ``at_ns`` of your clock on; answered by Told(HaveRead).
 
-    ``curve``: which curve this point is of; ``max_bytes`` and ``once`` as in ``curve.reader``.
+    ``rows``: of each place the number of its key in ``keys``, its offset, its length, and how many
+    of its bytes are needed. ``curve``: which curve this point is of; ``max_bytes`` and ``once`` as
+    in ``curve.reader``.
     """
 
     curve: str
-    places: tuple[Place, ...]
+    keys: tuple[str, ...]
+    rows: npt.NDArray[np.int64]
     in_flight: int
     seconds: float
     most: int
     at_ns: int
     max_bytes: int
     once: bool
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Raises HostLostError for rows that are no places."""
+        rows, count = self.rows, len(self.keys)
+        if rows.ndim != 2 or rows.shape[1] != 4 or (rows < 0).any() or (rows[:, 0] >= count).any():
+            raise HostLostError("places were ordered that are none")
+        return tuple(Place(self.keys[key], *rest) for key, *rest in rows.tolist())
+
+
+def rows_of(places: Sequence[Place]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+    """The ``keys`` and ``rows`` of ``ReadNow``."""
+    numbers: dict[str, int] = {}
+    rows = [(numbers.setdefault(key, len(numbers)), *rest) for key, *rest in places]
+    return tuple(numbers), np.array(rows, dtype=np.int64).reshape(-1, 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from ...errors import InterruptedRun, IobenchError, UsageError
 from ...processes import die_with_parent
 from ...schema.base import Record, build
 from ...schema.record import TrainingRecord, load_training
+from ...schema.tags import Tags, tagged
 from ...schema.workload import Workload
 from ...text import printable
 from ..experiment import Options
@@ -51,6 +52,7 @@ class Visit(Record):
     command: list[str]
     calibration_s: float
     prove: bool
+    tags: Tags
 
 
 class _Answer(Record):
@@ -83,7 +85,8 @@ def measure(visit: Visit, progress: Progress | None = None) -> Measured:
         knock_outs=False,
         prove=visit.prove,
     )
-    return Measured(*run_plan(plan, options, progress))
+    with tagged(visit.tags):
+        return Measured(*run_plan(plan, options, progress))
 
 
 def needs_a_process(workload: Workload) -> bool:

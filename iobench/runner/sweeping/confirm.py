@@ -21,6 +21,7 @@ from ...schema.sweep import (
     save_sweep,
     setting_text,
 )
+from ...schema.tags import tags
 from ..directory import new_directory
 from ..progress import Progress
 from .plan import Budget
@@ -67,6 +68,7 @@ def confirm(
             "preset": "",
             "walk": [],
             "walked": 0,
+            "tags": tags() or sweep.tags,
         }
     )
     directory = new_directory(results, f"confirm-{Path(sweep.workload).stem}")

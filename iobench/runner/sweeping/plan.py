@@ -13,7 +13,8 @@ from ...dataset import find_dataset, load_dataset_spec
 from ...errors import SpecError, UsageError
 from ...generator.target import dataset_id
 from ...registry import CODECS, CONTENTS, FORMATS
-from ...schema.base import apply_overrides, build
+from ...schema.base import apply_overrides, build, find_spec
+from ...schema.code import code_of
 from ...schema.dataset import DatasetSpec, resized
 from ...schema.sweep import (
     Setting,
@@ -25,6 +26,7 @@ from ...schema.sweep import (
     setting_text,
 )
 from ...schema.workload import Workload, load_workload
+from ...schema.yamlfile import read_yaml
 from ...storage import below
 from ...units import format_bytes
 from ..directory import new_directory
@@ -160,6 +162,33 @@ def workload_of(sweep: Sweep, settings: Settings) -> Workload:
         return workload
     steps = round(sweep.samples_per_visit / (workload.batch_size * sweep.accelerators))
     return workload.model_copy(update={"max_steps": max(1, steps)})
+
+
+def code_named(sweep: Sweep) -> dict[str, list[object]]:
+    """What the sweep would run as code, in any of its points: the keys, each with its values.
+
+    A walk makes points while it goes on, from settings that are known here. Raises SpecError, and
+    as ``find_spec``.
+    """
+    found: dict[str, list[object]] = {}
+    settings: list[Settings] = [point.settings for point in sweep.points]
+    settings += [{step.key: value} for step in sweep.walk if step.key for value in step.values]
+    base = read_yaml(find_spec("workload", sweep.workload))
+    for each in ({}, sweep.default or {}, *settings):
+        given = [text for text in _given(sweep, each) if not text.startswith(DATASET)]
+        for key, value in code_of(apply_overrides(base, given)).items():
+            if value not in found.setdefault(key, []):
+                found[key].append(value)
+    return found
+
+
+def with_own_places(sweep: Sweep) -> Sweep:
+    """The sweep, with each point's data where its own root or dataset says, and nowhere else."""
+    points = [
+        point.model_copy(update={"data": place_of_data(sweep, resolve(sweep, point.settings)[1])})
+        for point in sweep.points
+    ]
+    return sweep.model_copy(update={"points": points})
 
 
 def _given(sweep: Sweep, settings: Settings) -> list[str]:

@@ -1,8 +1,9 @@
 """Resume a sweep from its ``sweep.json``: what the file may decide, and what not.
 
 The file may come from somebody else. It may name a directory of this host, below which datasets are
-generated and removed after the usual checks of ownership. Any other location, and the options that
-say how to reach it, must be given again by the user; the file only has to agree.
+generated and removed after the usual checks of ownership. Any other location, the options that say
+how to reach it, and what is run as code must be given again by the user; the file only has to
+agree.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from pathlib import Path
 
 from ...errors import UsageError
 from ...schema.base import apply_overrides, find_spec, known_specs
-from ...schema.sweep import SWEEP_FILE, Setting, Sweep, load_sweep
+from ...schema.code import check_named, code_in, code_of
+from ...schema.sweep import SWEEP_FILE, Setting, Sweep, load_sweep, setting_text
 from ...schema.workload import option_texts
 from ...schema.yamlfile import read_yaml
 from ...storage import is_local, open_storage
 from ...text import printable
-from .plan import place_of_data, resolve, workload_of
+from .plan import code_named, with_own_places, workload_of
 
 _STORAGE = "storage"
 
@@ -39,22 +41,20 @@ def take_up(directory: Path, given: Given) -> Sweep:
     """Load the sweep of a directory, with each point's data below its ``data_root``.
 
     Raises IobenchError if it is no sweep; UsageError if something was given that differs from the
-    sweep, or if the sweep is on a URL that was not given again.
+    sweep, or if the sweep is on a URL, or names code, that was not given again.
     """
     sweep = load_sweep(directory)
-    _check_given(sweep, given)
+    named = code_named(sweep)
+    _check_given(sweep, given, named)
+    _check_code(named, given, directory / SWEEP_FILE)
     place = sweep.data or sweep.data_root
     if not is_local(place):
         _check_confirmed(sweep, given, directory / SWEEP_FILE)
     open_storage(place)  # raises an error for an unusable URL; nothing is contacted
-    points = [
-        point.model_copy(update={"data": place_of_data(sweep, resolve(sweep, point.settings)[1])})
-        for point in sweep.points
-    ]
-    return sweep.model_copy(update={"points": points})
+    return with_own_places(sweep)
 
 
-def _check_given(sweep: Sweep, given: Given) -> None:
+def _check_given(sweep: Sweep, given: Given, named: Mapping[str, list[object]]) -> None:
     for flag, now, then in (
         (
             "the workload",
@@ -70,13 +70,46 @@ def _check_given(sweep: Sweep, given: Given) -> None:
                 remedy="leave it out, or begin a new sweep",
             )
     keys = [*(text.partition("=")[0].strip() for text in given.overrides), *given.axes]
-    other = next((key for key in keys if key.partition(".")[0] != _STORAGE), None)
+    said = _said(given, own={})
+    other = next(
+        (
+            key
+            for key in keys
+            if key.partition(".")[0] != _STORAGE
+            and not (key in said and all(value in named.get(key, []) for value in said[key]))
+        ),
+        None,
+    )
     if other is not None:
         raise UsageError(
             f"'{other}' can't be changed when a sweep is resumed or confirmed: only keys of "
-            "'storage' can be given again",
+            "'storage', and what the sweep names as code, can be given again",
             remedy="leave it out, or begin a new sweep",
         )
+
+
+def _check_code(named: Mapping[str, list[object]], given: Given, path: Path) -> None:
+    """Raise UsageError unless the user has named all that the sweep would run as code."""
+    # A name of a workload is no statement of the user's: it may be that of a file which lies in
+    # the current directory.
+    own = {} if given.workload is None else read_yaml(find_spec("workload", given.workload))
+    said = _said(given, own=own)
+    for key, values in named.items():
+        for value in values:
+            known = {key: value} if value in said.get(key, []) else {}
+            check_named({key: value}, known, where=str(path))
+
+
+def _said(given: Given, *, own: Mapping[str, object]) -> dict[str, list[object]]:
+    """What the user names as code by arguments, and by a workload whose content is ``own``."""
+    axes = [
+        f"{key}={setting_text(value)}" for key, values in given.axes.items() for value in values
+    ]
+    said: dict[str, list[object]] = {}
+    for found in (code_of(own), code_in(given.overrides), *(code_in([text]) for text in axes)):
+        for key, value in found.items():
+            said.setdefault(key, []).append(value)
+    return said
 
 
 def _check_confirmed(sweep: Sweep, given: Given, path: Path) -> None:

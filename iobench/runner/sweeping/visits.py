@@ -1,7 +1,7 @@
 """A sweep's visits: each is one run of one repetition, in a run directory of its own.
 
-Points take turns (A B C A B C), so that drift of the storage affects all of them alike. Only the
-first visit of a point measures the ceilings.
+Points take turns (A B C, B C A, ...), so that a drift of the storage affects all of them
+alike. Only the first visit of a point measures the ceilings.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from ...errors import (
     IobenchError,
     TargetHeldError,
     TargetRefusedError,
+    UsageError,
 )
 from ...generator import discard, generate
+from ...schema.code import check_named
 from ...schema.record import TrainingRecord
 from ...schema.sweep import (
     SWEEP_FILE,
     Settings,
     Sweep,
     SweepPoint,
-    describe,
     load_sweep,
     save_sweep,
 )
@@ -41,12 +42,15 @@ from ...storage.locks.lock import Lease, exclusive
 from ...storage.locks.reading import reading
 from ...units import format_bytes, format_count, format_duration, format_rate
 from ..progress import Progress, Silent, expect
+from ..trials import rounds, take_turns
 from .apart import Apart, Visit, measure, needs_a_process
 from .plan import (
     OVER_BUDGET,
     Budget,
+    code_named,
     groups_within,
     resolve,
+    with_own_places,
 )
 from .walk import about_step, next_step
 
@@ -127,8 +131,28 @@ def run_sweep(
     lock = exclusive(place, LOCK_FILE, verb="sweep", break_dead=budget.break_lock, make=True)
     with lock as lease, Apart() as apart:
         if (directory / SWEEP_FILE).exists():
-            sweep = load_sweep(directory)  # another process may have continued it in the meantime
+            sweep = _continued(sweep, load_sweep(directory))
         return _Visits(sweep, directory, budget, lease, apart, progress or Silent(), tell).run()
+
+
+def _continued(sweep: Sweep, found: Sweep) -> Sweep:
+    """The sweep as another process may have continued it in the meantime: with its points alone.
+
+    What these read and run is what was checked when the sweep was taken up. Raises UsageError if
+    the file now names other code.
+    """
+    before = code_named(sweep)
+    for key, values in code_named(found).items():
+        for value in values:
+            known = {key: value} if value in before.get(key, []) else {}
+            check_named({key: value}, known, where=SWEEP_FILE)
+    for key in ("workload", "data_root", "data", "overrides"):
+        if getattr(found, key) != getattr(sweep, key):
+            raise UsageError(
+                f"'{key}' in {SWEEP_FILE} has changed since the sweep was taken up",
+                remedy="resume it again",
+            )
+    return with_own_places(found)
 
 
 class _Visits:
@@ -203,59 +227,70 @@ class _Visits:
             before = group
 
     def _visit_group(self, group: list[SweepPoint]) -> None:
-        for number in range(self.sweep.repetitions):
-            for point in group:
-                if len(point.runs) > number or point.dropped or point.failed:
-                    continue
-                missing = point.data not in self.held
-                if self.clock.out_of_time(self.sweep, point, generating=missing):
-                    continue
-                self.lease.check()
-                expect(self.progress, self.clock.left_s(self.sweep), more=True)
-                if missing:
-                    began = time.monotonic()
-                    provided = self._provide(point)
-                    pace_s = (time.monotonic() - began) / max(1, point.dataset_bytes)
-                    self.clock.pace_s = max(self.clock.pace_s, pace_s)
-                    if not provided:
-                        save_sweep(self.directory, self.sweep)
-                        continue
-                _visit(
-                    self.sweep, point, number, self.directory, self.apart, self.progress, self.tell
-                )
-                save_sweep(self.directory, self.sweep)
-            if self.budget.drop and self.sweep.walk:
-                _drop_hopeless(self.sweep, group, group[0].settings, self.tell)
-            elif self.budget.drop:
-                _drop_hopeless(self.sweep, self.sweep.points, self.sweep.default, self.tell)
+        sweep = self.sweep
 
-    def _provide(self, point: SweepPoint) -> bool:
-        """Generate the point's dataset if necessary, and lock it; return whether this succeeded."""
+        def turned(turn: int) -> None:
+            if self.budget.drop and sweep.walk:
+                _drop_hopeless(sweep, group, group[0].settings, self.tell)
+            elif self.budget.drop:
+                _drop_hopeless(sweep, sweep.points, sweep.default, self.tell)
+
+        take_turns(
+            group,
+            self._take_turn,
+            rounds(sweep.repetitions),
+            is_active=lambda point: not point.dropped and not point.failed,
+            fail=self._fail,
+            turned=turned,
+        )
+
+    def _take_turn(self, point: SweepPoint, number: int) -> None:
+        """Visit a point, unless it was visited so often before or no time is left.
+
+        Raises IobenchError if it can't be measured.
+        """
+        missing = point.data not in self.held
+        if len(point.runs) > number or self.clock.out_of_time(
+            self.sweep, point, generating=missing
+        ):
+            return
+        self.lease.check()
+        expect(self.progress, self.clock.left_s(self.sweep), more=True)
+        if missing:
+            began = time.monotonic()
+            try:
+                self._provide(point)
+            finally:
+                pace_s = (time.monotonic() - began) / max(1, point.dataset_bytes)
+                self.clock.pace_s = max(self.clock.pace_s, pace_s)
+        _visit(self.sweep, point, number, self.directory, self.apart, self.progress, self.tell)
+        save_sweep(self.directory, self.sweep)
+
+    def _fail(self, point: SweepPoint, error: IobenchError) -> None:
+        """Leave a point out; without the dataset that all points read, there is no sweep."""
+        if self.sweep.data and point.data not in self.held:
+            raise error
+        mark = f"{IN_USE}: " if isinstance(error, TargetHeldError) else ""
+        point.failed = f"{mark}{error}"
+        self.tell(f"{called(self.sweep, point)}: {error}")
+        save_sweep(self.directory, self.sweep)
+
+    def _provide(self, point: SweepPoint) -> None:
+        """Generate the point's dataset if necessary, and lock it. Raises IobenchError."""
         workload, spec = resolve(self.sweep, point.settings)
         if self.sweep.data:
             self._hold(point.data, workload.storage_options())
-            return True
+            return
         self.progress.phase(f"generating {point.data}")
         storage = open_storage(point.data)
         take_over = self.budget.break_lock
-        try:
-            report = generate(spec, storage, break_lock=take_over)
-            held = ExitStack()
-            held.enter_context(
-                reading(storage, report.manifest, verb="sweep", break_dead=take_over)
-            )
-        except InterruptedRun:
-            raise
-        except IobenchError as error:
-            mark = f"{IN_USE}: " if isinstance(error, TargetHeldError) else ""
-            point.failed = f"{mark}{error}"
-            self.tell(f"{describe(point.settings)}: {error}")
-            return False
+        report = generate(spec, storage, break_lock=take_over)
+        held = ExitStack()
+        held.enter_context(reading(storage, report.manifest, verb="sweep", break_dead=take_over))
         self.held[point.data] = held
         if report.written_bytes:
             rate = format_rate(report.written_bytes / report.wall_s)
             self.tell(f"generated {format_bytes(report.written_bytes)} at {rate}: {point.data}")
-        return True
 
     def _hold(self, data: str, options: Mapping[str, str]) -> None:
         """Lock a dataset that exists, together with other readers. Raises IobenchError."""
@@ -286,6 +321,7 @@ def _visit(
     progress: Progress,
     tell: Callable[[str], None],
 ) -> None:
+    """Measure a point once, and add what was found. Raises IobenchError."""
     workload, _ = resolve(sweep, point.settings)
     began = time.monotonic()
     first = not point.runs
@@ -298,19 +334,13 @@ def _visit(
         command=sweep.command,
         calibration_s=sweep.calibration_s if first else 0.0,
         prove=first,
+        tags=sweep.tags,
     )
-    try:
-        if needs_a_process(workload):
-            progress.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
-            doc, run_directory = apart.measure(asked)
-        else:
-            doc, run_directory = measure(asked, progress)
-    except InterruptedRun:
-        raise
-    except IobenchError as error:
-        point.failed = str(error)
-        tell(f"{called(sweep, point)}: {error}")
-        return
+    if needs_a_process(workload):
+        progress.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
+        doc, run_directory = apart.measure(asked)
+    else:
+        doc, run_directory = measure(asked, progress)
     false = next(
         (
             finding.evidence
@@ -320,16 +350,12 @@ def _visit(
         "",
     )
     if false:  # only the first visit checks the delivery
-        point.failed = false
-        tell(f"{called(sweep, point)}: {false}")
-        return
+        raise IobenchError(false)
     repetition = doc.job.repetitions[0]
     rate = repetition.samples_per_s
     if rate is None:
         why = repetition.not_measured.get("samples_per_s", "the repetition was too short")
-        point.failed = f"its samples/s were not measured: {why}"
-        tell(f"{called(sweep, point)}: {point.failed}")
-        return
+        raise IobenchError(f"its samples/s were not measured: {why}")
     point.runs.append(run_directory.name)
     point.samples_per_s.append(rate)
     point.seconds.append(time.monotonic() - began)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...accelerate.base import Closes, Imports, Place, Prepares, Samples, Tells, device_of_rank
-from ...accelerate.emulated import EmulatedAccelerator
+from ...accelerate.emulated import EmulatedAccelerator, beyond
 from ...errors import LostRankError
 from ...load import LibraryLoader, UserBatch, UserLoader, build_loader, open_user_loader
 from ...load.device import DeviceFeed
@@ -25,29 +25,28 @@ from ...schema.base import fitting
 from ...schema.job import LoaderFacts
 from ...schema.workload import OWN_LOADER, USER_LOADER
 from ..barrier import StepBarrier
-from ..counters import Counters
+from ..counters import Counters, Stops, lost_in_waits
 from ..messages import ReadyForEpoch, ReadyToSave, Recorded, Start
 from ..phase import Phase
 from ..task import HURRY, Link
 from .together import Together, stops_soon
 from .workers import WorkerBook
 
-_MIN_ROUNDS = 3
-"""Rounds of its workers that are needed for a rate.
-
-The first round is start-up, and during the wait for it one more can be read ahead.
-"""
-
 _PATIENCE_IN_ROUNDS = 10
 """A phase may take this many times its limit longer, to finish its rounds."""
+
+_PATIENCE_IN_FILLS = 2
+"""Or this many times as long as its rounds take at the pace of the first batch, if that is more:
+a phase that ends within its first round has no rate."""
 
 
 _Copied = tuple[Batch | UserBatch, Samples]
 
 
 class Load:
-    """The task of a phase. ``counters``: what its ranks have done so far.
+    """The task of a phase.
 
+    ``counters``: what its ranks have done so far; ``stops``: when they stood still.
     ``barrier``: at which ranks that are in step meet, if they are not all on this host.
     ``meeting``: a directory in which the ranks meet, if they exchange gradients.
     """
@@ -59,7 +58,7 @@ class Load:
         kind: object = ACCELERATORS.load(phase.accelerator.kind)
         if isinstance(kind, Imports):
             kind.import_early()
-        self.counters = Counters(phase.accelerators)
+        self.counters, self.stops = Counters(phase.accelerators), Stops(phase.accelerators)
         self.together = Together(phase.accelerators) if meeting is not None else None
         self.barrier = None
         if phase.in_step:
@@ -83,7 +82,7 @@ class _Stepper:
 
     def __init__(self, task: Load, link: Link) -> None:
         self.phase, self.rank, self.link = task.phase, link.rank, link
-        self.counters, self.stopped = task.counters, link.stopped
+        self.counters, self.stops, self.stopped = task.counters, task.stops, link.stopped
         self.barrier, self.together = task.barrier, task.together
         phase = self.phase
         self.may_hang = False
@@ -110,8 +109,10 @@ class _Stepper:
         self.done = 0
         self.common = 0  # steps so far, counted alike by all ranks that are in step
         self.spent_ns = 0
+        self.filled_ns = 0  # until the first batch was there
         self.complete = True
         self.startups: dict[int, float | None] = {}
+        self.starts: dict[int, int] = {}  # by epoch, in nanoseconds of the monotonic clock
         self.late_starts: dict[int, float] = {}
         self.fetched: dict[int, int | None] = {}  # by epoch, if the phase asks for it
         self.cpu_began = time.process_time_ns()
@@ -164,7 +165,7 @@ class _Stepper:
             if not isinstance(command, Start):
                 self.complete = False
                 break
-            start = command.at_ns
+            start = self.starts[epoch] = command.at_ns
             if self.phase.counts_fetched:
                 self.fetched[epoch] = None  # until the epoch is over
             while (left := start - time.monotonic_ns()) > 0:
@@ -251,9 +252,11 @@ class _Stepper:
 
     def _report(self, cpu_ns: int, *, complete: bool) -> None:
         """Send what was recorded to the parent."""
+        events = self.recorder.columns()
+        lost_in_waits(events, self.starts, self.stops.of(self.rank))
         self.link.send(
             Recorded(
-                columns=self.recorder.columns(),
+                columns=events,
                 cpu_s=cpu_ns / 1e9,
                 complete=complete,
                 startups=self.startups,
@@ -320,7 +323,7 @@ class _Stepper:
         Workers begin together, so batches arrive in rounds: one of each worker, or as many as it
         reads ahead. A rate taken in the middle of a round misses the other, almost complete
         batches, which for slow batches is most of the work. So rounds are finished, and there are
-        at least ``_MIN_ROUNDS``, unless the patience ends. With checkpoints, the phase ends after
+        at least ``min_rounds``, unless the patience ends. With checkpoints, the phase ends after
         one of them instead.
         """
         if now < end:
@@ -328,11 +331,14 @@ class _Stepper:
         if not self.phase.whole_rounds:
             return True
         together = self.loader.round_batches if self.loader is not None else 1
-        patience = _PATIENCE_IN_ROUNDS * round((self.phase.limit_s or 0) * 1e9)
+        patience = max(
+            _PATIENCE_IN_ROUNDS * round((self.phase.limit_s or 0) * 1e9),
+            _PATIENCE_IN_FILLS * self.phase.min_rounds * self.filled_ns,
+        )
         rounds, rest = divmod(self.done, together)
         if self.phase.saving is not None:
             rest = self.done % self.phase.saving.every
-        return (rounds >= _MIN_ROUNDS and not rest) or now > end + patience
+        return (rounds >= self.phase.min_rounds and not rest) or now > end + patience
 
     def _epoch(self, epoch: int, start: int) -> None:
         end: int | None = None
@@ -380,6 +386,7 @@ class _Stepper:
                     late_ns=late,
                     samples=self.phase.batch_size,
                     sync_ns=synced,
+                    lost_ns=self._lost_ns(),
                 )
             )
             asked = now()
@@ -417,6 +424,7 @@ class _Stepper:
                 ready = now()
                 if batch is None:
                     break
+                self.filled_ns = self.filled_ns or ready - start
                 copied = 0
                 if stage is None:
                     samples, copied = (batch, 0) if self.feed is None else self.feed.copy(batch)
@@ -428,12 +436,15 @@ class _Stepper:
                 busy, late = accelerator.step(
                     samples, ready + copied - behind, stats.samples / phase.batch_size
                 )
+                lost = self._lost_ns()
                 if self.barrier is None:
                     self.common += 1
                 else:
                     # An emulated step makes up for the delay of the step before it.
-                    ended = ready + copied + busy - before if self.emulated else now()
+                    ended = ready + copied + busy - before + lost if self.emulated else now()
                     synced, behind = self._sync(epoch, ended, late)
+                    still = beyond(late + behind, busy) if self.emulated else 0
+                    lost, behind = lost + still, behind - still
                     late += behind
                 saved = self._checkpoint() if self.saver is not None else 0
                 record(
@@ -454,6 +465,7 @@ class _Stepper:
                         throttled=stats.throttled,
                         checkpoint_ns=saved,
                         sync_ns=synced,
+                        lost_ns=lost,
                     )
                 )
                 if own is not None:
@@ -477,6 +489,10 @@ class _Stepper:
                 with self._in_storage():
                     stage.close()
         self.startups[epoch] = (first_read - start) / 1e9 if first_read is not None else None
+
+    def _lost_ns(self) -> int:
+        """For how long the emulation stood still in this step; nobody makes up for that."""
+        return self.accelerator.lost_ns if isinstance(self.accelerator, EmulatedAccelerator) else 0
 
     def _copied(self, batches: Iterator[Batch | UserBatch]) -> _Copied | None:
         """The next batch and its samples on the device. A thread does this while a step goes on."""

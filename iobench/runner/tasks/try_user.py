@@ -44,10 +44,12 @@ class TryUserLoader:
         seen: list[int] = []
         began = time.monotonic()
         loader.set_epoch(0)
+        loader.repeats.begin()
         batches = iter(loader)
         for batch in batches:
             sizes[batch.stats.samples] += 1
             seen += hashes(batch.value)
+            loader.repeats.look(batch.value)
             if sizes.total() >= MAX_BATCHES or time.monotonic() - began > _MAX_S:
                 break
             if link.stopped.value:

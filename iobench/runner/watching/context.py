@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +22,10 @@ from ...load.user.seen import named, seen
 from ...load.user.watched import Around, Book, Nothing, Watched, watched
 from ...measure import host as this_host
 from ...schema.host import Host
+from ...schema.record import TrainingRecord
+from ...schema.tags import checked_tags, tagged
 from ...schema.watched import WatchedRank, WatchFacts
+from ...text import printable, quoted
 from ..directory import new_directory
 from .host import NO_DATA, Data, HostWatch, look_at, opened_files
 from .merged import Ended, merged, write
@@ -47,7 +52,9 @@ class Watch:
         rank: int,
         world: int,
         synchronize: bool,
+        tags: Mapping[str, str],
     ) -> None:
+        self.tags = tags
         self.loader, self.name, self.results, self.data = loader, name, results, data
         self.batch_size, self.rank, self.world = batch_size, rank, world
         self.synchronize = synchronize
@@ -69,6 +76,12 @@ class Watch:
                 self._meter.close()
             self._book = None
             return self.loader
+
+    def __iter__(self) -> Iterator[Any]:
+        raise UsageError(
+            "iobench.watch(loader) is a context, which gives the loader back when it is entered",
+            remedy="write: with iobench.watch(loader) as batches: for batch in batches: ...",
+        )
 
     def _begin(self) -> Watched:
         self._number = _counts[self.name]
@@ -100,7 +113,8 @@ class Watch:
         if self._book is None or self._meter is None:
             return
         try:
-            self._end(self._book, self._meter, error)
+            with tagged(self.tags):
+                self._end(self._book, self._meter, error)
         except Exception as own:
             log.warning("iobench.watch could not leave a record: %s", one_line(own))
 
@@ -113,14 +127,18 @@ class Watch:
         part = self._part(book, meter, error, wall_s=wall_s, cpu_s=cpu_s)
         if self.world == 1:
             self.directory = new_directory(self.results, self.name)
-            write(self.directory, merged(self.directory, [part]), [part])
+            parts, doc = [part], merged(self.directory, [part])
+            write(self.directory, doc, parts)
         else:
             self.directory = shared_directory(self.results, self.name, self.rank, self._number)
             with locked(self.directory):
                 leave(self.directory, part)
                 parts = parts_in(self.directory)
-                write(self.directory, merged(self.directory, parts), parts)
+                doc = merged(self.directory, parts)
+                write(self.directory, doc, parts)
         log.info("what was watched is in %s", self.directory)
+        if len(parts) == _ranks_here(self.world):  # the last one of this host
+            _tell(doc, self.directory)
 
     def _part(
         self, book: Book, meter: Meter, error: BaseException | None, *, wall_s: float, cpu_s: float
@@ -191,6 +209,23 @@ def _ended(error: BaseException | None) -> tuple[Ended, str]:
     return ("ok", "") if error is None else ("failed", f"your training failed: {one_line(error)}")
 
 
+def _ranks_here(world: int) -> int:
+    """The ranks of this host, as far as torchrun tells."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return min(world, int(text)) if text.isdigit() and int(text) else world
+
+
+def _tell(doc: TrainingRecord, directory: Path) -> None:
+    """Say in two lines on stderr what was found, and where all of it is."""
+    verdict = doc.job.verdict
+    said = verdict.sentence if verdict is not None else "no verdict, since too little was measured"
+    first = re.split(r"(?<=\.)\s", printable(said), maxsplit=1)[0]
+    line = f"iobench report {quoted(str(directory))}"
+    with suppress(Exception):  # the training may have closed it
+        sys.stderr.write(f"iobench.watch: {first}\niobench.watch: {line}\n")
+        sys.stderr.flush()
+
+
 def _is_first_of_host(rank: int) -> bool:
     return int(os.environ.get("LOCAL_RANK") or rank) == 0
 
@@ -205,6 +240,7 @@ def watch(
     rank: int | None = None,
     world: int | None = None,
     synchronize: bool = False,
+    tags: Mapping[str, str] | None = None,
 ) -> Watch:
     """Measure how your own training and its loader get on, and leave a run directory.
 
@@ -219,10 +255,12 @@ def watch(
     the first dimension of its tensors is something else. ``rank`` and ``world``: of this process;
     None: RANK and WORLD_SIZE of torchrun. The ranks of a host share one directory.
     ``synchronize``: wait for CUDA before each request, so that the time between batches has all
-    work of the device; without it, work that runs on is not seen.
+    work of the device; without it, work that runs on is not seen. ``tags``: labels of the run, as
+    ``{"box": "nfs-b"}``.
 
-    Errors of the measurement are logged once and never reach the training. Raises UsageError for
-    wrong arguments, before anything is done.
+    At the end two lines on stderr have the verdict, and the command that shows the report. Errors
+    of the measurement, and arguments that it can't use, are logged once and never reach the
+    training. Raises UsageError for a loader that can't be iterated over.
 
     >>> batches = [torch.zeros(4, 3)] * 10
     >>> with iobench.watch(batches, name="tiny") as watched:
@@ -235,18 +273,21 @@ def watch(
             remedy="pass a torch DataLoader, or an iterable of batches",
         )
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"the name {name!r} can't be part of a directory's name",
-            remedy="use letters, digits, dots, hyphens and underscores",
-        )
+        log.warning("iobench.watch: the name %r can't be part of a directory's name", name[:100])
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")[:100] or "training"
     if batch_size is not None and batch_size < 1:
-        raise UsageError(f"batch_size is {batch_size}", remedy="state at least one sample")
+        log.warning("iobench.watch: batch_size is %d, so it is taken from the batches", batch_size)
+        batch_size = None
+    try:
+        labels = checked_tags(tags or {})
+    except UsageError as error:
+        log.warning("iobench.watch: %s", one_line(error))
+        labels = {}
     world = _number(world, "WORLD_SIZE", 1)
     rank = _number(rank, "RANK", 0)
     if not 0 <= rank < world:
-        raise UsageError(
-            f"rank {rank} is not one of {world}", remedy="pass both rank and world, or neither"
-        )
+        log.warning("iobench.watch: rank %d is not one of %d, so it stands alone", rank, world)
+        rank, world = 0, 1
     return Watch(
         loader,
         name=name,
@@ -256,6 +297,7 @@ def watch(
         rank=rank,
         world=world,
         synchronize=synchronize,
+        tags=labels,
     )
 
 

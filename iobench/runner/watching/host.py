@@ -90,7 +90,11 @@ def _directory(root: Path) -> Data:
         root=str(root),
         keys=found[:MAX_KEYS],
         of="" if whole else f"of the first {min(len(found), MAX_KEYS):,} files",
-        facts=DatasetFacts(spec=DatasetSpecFacts(name=root.name), location=str(root)),
+        facts=DatasetFacts(
+            spec=DatasetSpecFacts(name=root.name),
+            location=str(root),
+            files=len(found) if whole else None,
+        ),
         about=storage_facts(storage),
     )
 

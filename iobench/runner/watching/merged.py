@@ -25,6 +25,7 @@ from ...schema.job import (
     WorkloadFacts,
 )
 from ...schema.record import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
+from ...schema.tags import tags
 from ...schema.training import Ceiling, Epoch, Repetition, TrainingRun
 from ...schema.watched import WATCHED
 from ...schema.workload import USER_LOADER
@@ -77,6 +78,7 @@ def merged(directory: Path, parts: Sequence[Part]) -> TrainingRecord:
         run_id=directory.name,
         created=min(part.rank.created for part in parts),
         command=["iobench.watch"],
+        tags=tags(),
         status=_status([rank.status for rank in stopped]),
         error=stopped[0].error if stopped else "",
         validity="unknown",
@@ -171,12 +173,12 @@ def write(directory: Path, doc: TrainingRecord, parts: Sequence[Part]) -> None:
         (PHASE, 0, place, {name: columns[name] for name in columns if name not in _CONSTANT})
         for place, columns in enumerate(steps_of(parts))
     ]
-    write_events(events, keep)
+    doc.files = {EVENTS_FILE: write_events(events, keep)}
     events.replace(directory / EVENTS_FILE)
     samples = next((part.samples for part in parts if part.samples is not None), None)
     if samples is not None:
         path = directory / f".samples-{token}.parquet"
-        write_samples(path, [(PHASE, 0, samples)])
+        doc.files[SAMPLES_FILE] = write_samples(path, [(PHASE, 0, samples)])
         path.replace(directory / SAMPLES_FILE)
     write_document(directory, doc)
 

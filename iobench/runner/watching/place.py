@@ -109,7 +109,7 @@ def parts_in(directory: Path) -> list[Part]:
     """The parts of all ranks that have left, in their order. Raises IobenchError."""
     found = []
     for path in sorted((directory / RANKS).glob("rank-*.json")):
-        rank = fitting(path, WatchedRank, read_json(path, versions=("1",)))
+        rank = fitting(path, WatchedRank, read_json(path, version="1"))
         samples = path.with_name(f"host-{rank.rank}.parquet")
         found.append(
             Part(

@@ -324,9 +324,13 @@ class FsspecStorage:
         """Nothing to do: an object is complete as soon as it has its name."""
 
     def delete(self, key: str) -> None:
+        self.delete_if(key, lambda: None)
+
+    def delete_if(self, key: str, allowed: Callable[[], None]) -> None:
         def remove(fs: Any) -> None:
             path = self._at(fs, key)
             size(fs, path)  # some file systems delete a missing object without an error
+            allowed()
             fs.rm_file(path)
 
         self._ask(remove, "delete", key)

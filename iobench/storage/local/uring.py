@@ -175,6 +175,15 @@ class Ring:
         return self._thread == threading.get_ident() and self._pid == os.getpid()
 
     @property
+    def left(self) -> bool:
+        """Whether requests of this process are in flight that this thread can't wait for."""
+        return self._fd >= 0 and self._pid == os.getpid() and not self.mine and self.awaited > 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd >= 0
+
+    @property
     def awaited(self) -> int:
         """Requests that were added and not completed."""
         return (self._tail - self._completed[0]) & _MASK
@@ -289,8 +298,24 @@ class Ring:
         del self._users, self._results, self._few, self._requests
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0 and os is not None:  # None at the interpreter's end
-            self.close()
+        if getattr(self, "_fd", -1) < 0 or os is None:  # None at the interpreter's end
+            return
+        if self.left:
+            return  # to close it would not stop what the kernel does
+        if self.mine:
+            self.await_all()
+        self.close()
+
+    def await_all(self) -> None:
+        """Cancel what the kernel has not begun, and wait for all that it has; drop completions."""
+        if not self.awaited:
+            return
+        self.cancel_all()
+        self.enter(0)
+        while self.awaited:  # counted by the kernel
+            self.enter(1)
+            self.completions()
+            self.drop()
 
 
 LARGEST_BUFFER = 1 << 30

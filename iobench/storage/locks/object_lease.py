@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import time
 
 from ...errors import IobenchError, StorageError, TargetLostError
 from ..base import Storage
 from .holder import Holder
 from .keeper import Keeper
 from .objects import READERS, look, remove, remove_if_ours
+
+AGAIN_S = 0.5
+"""Pause before a lock object is looked for once more, where it was not seen."""
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +49,8 @@ class ObjectLease:
 
     def check(self) -> None:
         """Raises TargetLostError if a heartbeat has found that another process has the lock."""
+        if self._pid != os.getpid():
+            return  # what the keeper says is for the process that started it
         if self._keeper is not None and (why := self._keeper.lost()):
             raise self._lost(why)
 
@@ -54,6 +60,9 @@ class ObjectLease:
         if self.unregistered:
             return
         there, holder = look(self._storage, self._key)
+        if holder is None:
+            time.sleep(AGAIN_S)  # a server may be busy with the name
+            there, holder = look(self._storage, self._key)
         if not there:
             raise self._lost("another process has removed it")
         if holder is None or holder.token != self._holder.token:

@@ -46,6 +46,10 @@ YIELD_S = 3.0
 WATCH_S = 1.5 * HEARTBEAT_S
 """How long a lock that is to be broken is watched for a heartbeat."""
 
+SETTLE_S = 5.0
+"""How long whoever has broken a lock does nothing: longer than ``held.FRESH_S``, for which its
+holder may go on."""
+
 RIVAL_S = 2.0
 """How long a lock that could not be created may take to appear."""
 
@@ -122,6 +126,7 @@ def _take(storage: Storage, mine: Holder, *, break_dead: bool) -> None:
                 holder or "an unknown process",
             )
             overwrite(storage, LOCK, mine)
+            time.sleep(SETTLE_S)
             if _is_ours(storage, mine):
                 return
         else:
@@ -186,6 +191,7 @@ def require_no_writer(storage: Storage, *, break_dead: bool) -> None:
     elif break_dead:
         _watch(storage, LOCK, holder)
         remove(storage, LOCK)
+        time.sleep(SETTLE_S)
     else:
         raise _held(storage, holder)
 
@@ -213,7 +219,8 @@ def _watch(storage: Storage, key: str, holder: Holder | None) -> None:
             remedy="wait until it has ended, or end it",
         )
     deadline = time.monotonic() + WATCH_S
-    while time.monotonic() < deadline:
+    while True:
+        last = time.monotonic() >= deadline  # a heartbeat of the last moment counts, too
         there, now = look(storage, key)
         if not there:
             return
@@ -222,6 +229,8 @@ def _watch(storage: Storage, key: str, holder: Holder | None) -> None:
                 f"{storage.url} is in use by {now or 'another process'}, which is alive",
                 remedy="wait until it has ended, or end it",
             )
+        if last:
+            return
         time.sleep(min(1.0, WATCH_S / 10))
 
 

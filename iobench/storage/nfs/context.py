@@ -16,7 +16,7 @@ import stat
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -118,16 +118,7 @@ class Context:
         self._check(
             self._lib.nfs_mount_async(self._nfs, server.encode(), os.fsencode(folder), done, None)
         )
-        end = time.monotonic() + timeout_s
-        while not outcome:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise Lost("the connection was not made in time")
-            poll = select.poll()
-            poll.register(self._lib.nfs_get_fd(self._nfs), self._lib.nfs_which_events(self._nfs))
-            ready = poll.poll(min(left, 0.1) * 1000)
-            if self._lib.nfs_service(self._nfs, ready[0][1] if ready else 0) < 0 and not outcome:
-                outcome.append(-errno.EIO)
+        self._serve(outcome, timeout_s, "the connection was not made in time", lambda: None)
         try:
             self._check(outcome[0])
         except OSError as error:
@@ -135,8 +126,25 @@ class Context:
                 raise Lost("the connection was refused") from error
             raise
 
+    def _serve(
+        self, outcome: list[int], timeout_s: float, late: str, allowed: Callable[[], None]
+    ) -> None:
+        """Send and receive until there is an outcome. ``allowed`` is called before each of both."""
+        end = time.monotonic() + timeout_s
+        while not outcome:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise Lost(late)
+            poll = select.poll()
+            poll.register(self._lib.nfs_get_fd(self._nfs), self._lib.nfs_which_events(self._nfs))
+            ready = poll.poll(min(left, 0.1) * 1000)
+            allowed()
+            if self._lib.nfs_service(self._nfs, ready[0][1] if ready else 0) < 0 and not outcome:
+                outcome.append(-errno.EIO)
+
     def set_timeout(self, seconds: float) -> None:
         """How long to wait for one answer; libnfs rounds up to whole seconds."""
+        self._timeout_s = seconds
         self._lib.nfs_set_timeout(self._nfs, 1000 * max(1, -int(-seconds // 1)))
 
     def destroy(self) -> None:
@@ -248,6 +256,18 @@ class Context:
 
     def unlink(self, path: str) -> None:
         self._check(self._lib.nfs_unlink(self._nfs, os.fsencode(path)))
+
+    def unlink_if(self, path: str, allowed: Callable[[], None]) -> None:
+        """As ``unlink``, which looks up each folder of the path before it sends the request.
+
+        ``allowed`` is called before each of these steps. After an exception of it, the context must
+        be abandoned: something in it may not have been sent yet.
+        """
+        outcome: list[int] = []
+        done = Callback(lambda status, nfs, data, private: outcome.append(status))
+        self._check(self._lib.nfs_unlink_async(self._nfs, os.fsencode(path), done, None))
+        self._serve(outcome, self._timeout_s, "no answer in time", allowed)
+        self._check(outcome[0])
 
     def link(self, path: str, new: str) -> None:
         self._check(self._lib.nfs_link(self._nfs, os.fsencode(path), os.fsencode(new)))

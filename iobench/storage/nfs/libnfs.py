@@ -74,6 +74,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "nfs_mkdir": (_I, (_P, _S)),
     "nfs_rmdir": (_I, (_P, _S)),
     "nfs_unlink": (_I, (_P, _S)),
+    "nfs_unlink_async": (_I, (_P, _S, Callback, _P)),
     "nfs_link": (_I, (_P, _S, _S)),
     "nfs_rename": (_I, (_P, _S, _S)),
     "nfs_opendir": (_I, (_P, _S, _PP)),

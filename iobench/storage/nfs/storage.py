@@ -223,6 +223,9 @@ class NfsStorage:
         """Nothing to do: an object is durable as soon as it has its name."""
 
     def delete(self, key: str) -> None:
+        self.delete_if(key, lambda: None)
+
+    def delete_if(self, key: str, allowed: Callable[[], None]) -> None:
         check_key(key)
         attempts = 0
 
@@ -230,7 +233,7 @@ class NfsStorage:
             nonlocal attempts
             attempts += 1
             try:
-                nfs.unlink(self.connections.path_of(key))
+                nfs.unlink_if(self.connections.path_of(key), allowed)
             except FileNotFoundError:
                 if attempts == 1:  # a later attempt may find that the first one succeeded
                     raise

@@ -162,6 +162,7 @@ def failure_of_answer(status: int, code: str, message: str) -> Failure:
     kind = (
         _KIND_OF_CODE.get(code)
         or _STATUSES.get(status)
+        or (Kind.REGION if 300 <= status < 400 else None)
         or (Kind.SERVER if status >= 500 else Kind.OTHER)
     )
     return Failure(kind, code=code, status=status, detail=message)

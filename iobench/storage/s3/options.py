@@ -41,7 +41,8 @@ class S3Options:
     checksum: str = "when_required"
     """when_supported: send checksums, and verify received ones, wherever the client can."""
     part_size: int = 16 * _MIB  # bytes; a larger object is uploaded in parts of this size
-    timeout: float = 20.0  # seconds without progress after which a request is given up
+    timeout: float = 20.0
+    """Seconds without progress after which a request is given up. A byte now and then is none."""
     retries: int = 10  # maximum number of retries of one request
     deadline: float = 60.0
     """Seconds from the first attempt, in which the last one must end or make progress."""

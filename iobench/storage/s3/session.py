@@ -8,6 +8,7 @@ from threading import Event
 
 from .clients import make_client
 from .clients.base import Client
+from .deletion import Deletions
 from .errors import Failure, Kind
 from .options import S3Options
 from .retry import Retrier
@@ -36,9 +37,12 @@ class Session:
         self.retrier = Retrier(options)
         self.client: Client = make_client(options, bucket)
         self.uploads = Threads(PARTS, "iobench-upload")
+        self.deletions: Deletions | None = None
 
     def close(self) -> None:
         self.uploads.close()
+        if self.deletions is not None:
+            self.deletions.close()
         self.client.close()
 
 

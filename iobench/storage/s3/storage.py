@@ -13,6 +13,7 @@ from ...beneath import key_problem
 from ...errors import (
     MissingObjectError,
     StorageError,
+    TargetLostError,
     TargetRefusedError,
     UsageError,
 )
@@ -28,6 +29,7 @@ from ..base import (
 from ..keys import check_key, check_prefix
 from .clients import check_installed, versions
 from .clients.base import Client, ObjectInfo, Upload, Wired
+from .deletion import Deletions, NoConnectionError
 from .errors import Failure, Kind, explain
 from .options import NAMES, S3Options, parse_options
 from .session import (
@@ -88,6 +90,7 @@ class S3Storage:
         self.url = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
         self._root = f"{prefix}/" if prefix else ""
         self._conditional = UNKNOWN
+        self._compares = True  # until the server refuses a conditional deletion as such
         self._reset()
         watch(self)
 
@@ -360,8 +363,70 @@ class S3Storage:
 
         self._run("delete", key, delete)
 
+    def delete_if(self, key: str, allowed: Callable[[], None]) -> None:
+        """With the condition ``If-Match``, which many servers ignore."""
+        full = self.full_key(key)
+        etag = ""
+
+        def delete(client: Client, number: int) -> None:
+            nonlocal etag
+            if number == 0:
+                etag = client.head(full).etag
+            try:
+                self._delete_if(client, full, etag, allowed)
+            except Failure as failure:
+                if failure.kind is Kind.EXISTS:  # the condition was not met
+                    self._require_gone(client, key, number)
+                elif failure.kind is not Kind.MISSING or not number:
+                    raise
+
+        self._run("delete", key, delete)
+
+    def _delete_if(self, client: Client, full: str, etag: str, allowed: Callable[[], None]) -> None:
+        """On a connection of our own, or else by the client. Raises Failure."""
+        etag = etag if self._compares else ""
+        try:
+            if (deletions := self._deletions()) is not None:
+                deletions.delete(full, etag, allowed)
+                return
+        except NoConnectionError:
+            pass
+        except Failure as failure:
+            if failure.kind is not Kind.UNSUPPORTED or not etag:
+                raise
+            self._compares = False
+        allowed()
+        client.delete(full, etag=etag if self._compares else "")
+
+    def _deletions(self) -> Deletions | None:
+        """None where the environment asks for a proxy."""
+        session = self._session()
+        with self._lock:
+            if session.deletions is None:
+                wire = self.wire()
+                session.deletions = None if wire.proxied else Deletions(wire)
+            return session.deletions
+
+    def _require_gone(self, client: Client, key: str, number: int) -> None:
+        """Raises TargetLostError unless an earlier attempt has deleted the object."""
+        try:
+            client.head(self.full_key(key))
+        except Failure as failure:
+            if failure.kind is Kind.MISSING and number:
+                return
+            if failure.kind is not Kind.MISSING:
+                raise
+        raise TargetLostError(
+            f"cannot delete {self.url}/{key}: another program replaced it at this moment",
+            remedy="find out which other process uses this place, and start again",
+        )
+
     def discard_unfinished(
-        self, owned: Callable[[str], bool], *, dry_run: bool = False
+        self,
+        owned: Callable[[str], bool],
+        *,
+        dry_run: bool = False,
+        allowed: Callable[[], None] = lambda: None,
     ) -> tuple[str, ...]:
         found: tuple[Upload, ...] = ()
         place = ("", "")
@@ -371,7 +436,7 @@ class S3Storage:
             if not any(place):
                 break
         for upload in found if not dry_run else ():
-            self._discard(upload)
+            self._discard(upload, allowed)
         return tuple(upload.key[len(self._root) :] for upload in found)
 
     def _uploads(self, place: tuple[str, str]) -> tuple[Sequence[Upload], tuple[str, str]]:
@@ -385,8 +450,9 @@ class S3Storage:
 
         return self._run("list", "", uploads)
 
-    def _discard(self, upload: Upload) -> None:
+    def _discard(self, upload: Upload, allowed: Callable[[], None]) -> None:
         def abort(client: Client, _: int) -> None:
+            allowed()
             try:
                 client.abort(upload.key, upload.id)
             except Failure as failure:

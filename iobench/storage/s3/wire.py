@@ -1,4 +1,4 @@
-"""GET requests as bytes for a connection of one's own, and what their answers say.
+"""GET and DELETE requests as bytes for a connection of one's own, and what their answers say.
 
 An event loop reads objects with it at a fraction of the CPU time that a client library takes. It
 understands the plain good answer alone. Whoever gets another one leaves the request to the storage,
@@ -21,6 +21,9 @@ from .errors import Failure, failure_of_text
 _NO_BODY = hashlib.sha256(b"").hexdigest()
 
 _PORTS = {"http": 80, "https": 443}
+
+_MAX_DIGITS = 19
+"""Of a number of bytes. Python refuses to read one of 4,300 digits and more."""
 
 
 class Settings(NamedTuple):
@@ -65,6 +68,11 @@ class Wire:
         self._authorization = self._canonical = self._to_sign = self._headers = ""
 
     @property
+    def timeout(self) -> float:
+        """In seconds."""
+        return self._settings.timeout
+
+    @property
     def proxied(self) -> bool:
         """Whether the environment asks for a proxy, which this does not speak to."""
         proxies = proxies_of_environment()
@@ -101,6 +109,27 @@ class Wire:
         signature = hmac.digest(self._signing_key, to_sign.encode("ascii"), "sha256").hex()
         return f"{text}{self._headers}{self._authorization}{signature}\r\n\r\n".encode("ascii")
 
+    def delete(self, key: str, etag: str) -> bytes:
+        """Return the request to delete an object if it has this ETag ('': any).
+
+        Raises what the search for credentials does.
+        """
+        path = self._root + quote(key, safe="/~")
+        text = f"DELETE {path} HTTP/1.1\r\nHost: {self._host}\r\n"
+        if etag:  # which is not signed: a server that ignores it may do so
+            text += f'If-Match: "{_plain(etag)}"\r\n'
+        if self._settings.credentials is None:
+            return f"{text}\r\n".encode("ascii")
+        if (second := int(time.time())) != self._second:
+            self._at(second)
+        signed, signs = self._canonical, self._authorization
+        signed = signed.replace("\nhost;range;", "\nhost;", 1)
+        signs = signs.replace("SignedHeaders=host;range;", "SignedHeaders=host;", 1)
+        canonical = f"DELETE\n{path}\n\nhost:{self._host}\n{signed}"
+        to_sign = self._to_sign + hashlib.sha256(canonical.encode("ascii")).hexdigest()
+        signature = hmac.digest(self._signing_key, to_sign.encode("ascii"), "sha256").hex()
+        return f"{text}{self._headers}{signs}{signature}\r\n\r\n".encode("ascii")
+
     def _at(self, second: int) -> None:
         """Prepare what all signatures of this second share: AWS Signature Version 4.
 
@@ -127,6 +156,11 @@ class Wire:
             f"SignedHeaders={names}, Signature="
         )
         self._second = second
+
+
+def _plain(etag: str) -> str:
+    """A server's ETag, as far as it is a word: it must begin no new line."""
+    return "".join(c for c in etag if c.isascii() and c.isprintable() and c != '"')
 
 
 def _tls(verify: bool | str) -> ssl.SSLContext:
@@ -168,7 +202,7 @@ def understood(head: bytes, offset: int, length: int) -> Answer:
     found = -1
     if (
         status in (b"206", b"200")
-        and size.isdigit()
+        and is_count(size)
         and b"\r\ntransfer-encoding:" not in head
         and head.count(b"\r\ncontent-length:") == 1
     ):
@@ -189,7 +223,7 @@ def _matches(sent: bytes, offset: int, length: int, count: int) -> bool:
     unit, _, sent = sent.partition(b" ")
     extent, _, size = sent.partition(b"/")
     first, _, last = extent.partition(b"-")
-    if unit != b"bytes" or not (first.isdigit() and last.isdigit() and size.isdigit()):
+    if unit != b"bytes" or not (is_count(first) and is_count(last) and is_count(size)):
         return False
     end = int(last) + 1
     return (
@@ -197,6 +231,11 @@ def _matches(sent: bytes, offset: int, length: int, count: int) -> bool:
         and end - offset == count
         and (count == length or (count < length and end == int(size)))
     )
+
+
+def is_count(text: bytes) -> bool:
+    """Whether this is a number of bytes that an object can have: below 10^19."""
+    return text.isdigit() and len(text) <= _MAX_DIGITS
 
 
 def _value(head: bytes, name: bytes) -> bytes:
@@ -210,7 +249,7 @@ def _value(head: bytes, name: bytes) -> bytes:
 def error_is_whole(head: bytes, body: bytes) -> bool:
     """Whether all has arrived of the body of an error, which may be sent in chunks."""
     size = _value(head.lower(), b"\r\ncontent-length:")
-    return b"</Error>" in body or (size.isdigit() and len(body) >= int(size))
+    return b"</Error>" in body or (is_count(size) and len(body) >= int(size))
 
 
 def failure_of(status: int, body: bytes) -> Failure:

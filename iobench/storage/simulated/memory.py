@@ -159,10 +159,14 @@ class Wrapper:
         return self.inner.retried() if isinstance(self.inner, Retrying) else Retries(0, 0)
 
     def discard_unfinished(
-        self, owned: Callable[[str], bool], *, dry_run: bool = False
+        self,
+        owned: Callable[[str], bool],
+        *,
+        dry_run: bool = False,
+        allowed: Callable[[], None] = lambda: None,
     ) -> tuple[str, ...]:
         return (
-            self.inner.discard_unfinished(owned, dry_run=dry_run)
+            self.inner.discard_unfinished(owned, dry_run=dry_run, allowed=allowed)
             if isinstance(self.inner, Unfinished)
             else ()
         )

@@ -417,7 +417,7 @@ class Sweep(Scenario):
     argv = (
         *("sweep", "./small-run.yaml", "--to", "swept", "--samples", "12", "--repeat", "1"),
         *("--sweep", "reader.concurrency=1,2", "--calibration", "0", "--results", "results"),
-        *("--time-budget", "15m", "--quiet"),
+        *("--budget", "15m", "--quiet"),
     )
     target = "swept"
 

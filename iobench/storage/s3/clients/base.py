@@ -52,7 +52,12 @@ class Client(Protocol):
 
     def head(self, key: str) -> ObjectInfo: ...
 
-    def delete(self, key: str) -> None: ...
+    def delete(self, key: str, *, etag: str = "") -> None:
+        """Delete an object.
+
+        With ``etag`` the server is asked (``If-Match``) to refuse another one: Failure of
+        Kind.EXISTS.
+        """
 
     def page(self, prefix: str, place: str) -> tuple[list[ObjectInfo], str]:
         """The next objects below ``prefix`` ('' or ending in '/'), and where to continue.
@@ -71,6 +76,6 @@ class Client(Protocol):
 
 @runtime_checkable
 class Wired(Protocol):
-    """A client whose GETs an event loop may send in its place."""
+    """A client whose GETs and DELETEs may be sent in its place."""
 
     def wire_settings(self) -> Settings: ...

@@ -30,7 +30,9 @@ from urllib3.exceptions import InsecureRequestWarning, ProtocolError
 from ...base import Buffer
 from ..errors import Failure, Kind, failure_of_answer
 from ..options import S3Options
+from ..wire import Settings
 from .base import ObjectInfo, Upload
+from .botocore_compat import Deadlines
 from .chain import Chain
 
 _MAX_CONNECTIONS = 256
@@ -38,6 +40,8 @@ _MAX_CONNECTIONS = 256
 
 _SMALL = 1 << 20
 """Bytes. Copying less than this takes less time than to release and reacquire the GIL."""
+
+_MAX_SIZE = 10**19  # bytes
 
 _PIECE = 256 << 10
 """Bytes. A body is read in pieces through reused memory: in one read it costs twice as much."""
@@ -128,15 +132,20 @@ class BotoApi:
         answer = self.call("head_object", Key=key)
         return ObjectInfo(key, _body_length(answer), str(answer.get("ETag", "")).strip('"'))
 
-    def delete(self, key: str) -> None:
-        self.call("delete_object", Key=key)
+    def delete(self, key: str, *, etag: str = "") -> None:
+        condition = {"IfMatch": f'"{etag}"'} if etag else {}
+        self.call("delete_object", Key=key, **condition)
 
     def page(self, prefix: str, place: str) -> tuple[list[ObjectInfo], str]:
         answer = self.call(
             "list_objects_v2", Prefix=prefix, **({"ContinuationToken": place} if place else {})
         )
         found = [
-            ObjectInfo(item["Key"], int(item["Size"]), str(item.get("ETag", "")).strip('"'))
+            ObjectInfo(
+                item["Key"],
+                whole_number(item.get("Size", "")),
+                str(item.get("ETag", "")).strip('"'),
+            )
             for item in answer.get("Contents", ())
         ]
         return found, str(answer.get("NextContinuationToken", "")) if answer.get(
@@ -160,6 +169,9 @@ class BotoApi:
     def facts(self) -> dict[str, Any]:
         return self.chain.facts()
 
+    def wire_settings(self) -> Settings:
+        return self.chain.wire_settings()
+
 
 class BotocoreClient(BotoApi):
     """botocore's own client, which boto3 wraps."""
@@ -172,6 +184,7 @@ class BotocoreClient(BotoApi):
             # The user asked for it; the warning would appear for each request.
             disable_warnings(InsecureRequestWarning)
         self._client = self.make()
+        self._watch = Deadlines(self._client, options.deadline, options.timeout / 4)
 
     def arguments(self) -> dict[str, Any]:
         chain = self.chain
@@ -193,6 +206,7 @@ class BotocoreClient(BotoApi):
         raise failure
 
     def close(self) -> None:
+        self._watch.close()
         self._client.close()
 
 
@@ -212,7 +226,15 @@ def copy_into(buffer: Buffer, data: Any) -> int:
 def _body_length(answer: dict[str, Any]) -> int:
     if "ContentLength" not in answer:  # the connection was lost within the answer's head
         raise Failure(Kind.LOST, detail="the answer does not tell its length")
-    return int(answer["ContentLength"])
+    return whole_number(answer["ContentLength"])
+
+
+def whole_number(value: Any) -> int:
+    """A number of bytes that a server has sent. Raises Failure if it can be none."""
+    text = str(value) if isinstance(value, str) or -_MAX_SIZE < value < _MAX_SIZE else ""
+    if not re.fullmatch(r"\d{1,19}", text, re.ASCII):
+        raise Failure(Kind.OTHER, detail="the server says a size that can be none")
+    return int(text)
 
 
 def range_length(answer: dict[str, Any], offset: int, want: int) -> int:
@@ -222,7 +244,10 @@ def range_length(answer: dict[str, Any], offset: int, want: int) -> int:
     Failure if the range is not the requested one.
     """
     length = _body_length(answer)
-    stated = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", answer.get("ContentRange") or "")
+    said = answer.get("ContentRange") or ""
+    stated = re.fullmatch(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", said, re.ASCII)
+    if stated is None and said:
+        raise Failure(Kind.LOST, detail="the server sent a range that can be none")
     if stated is None:
         if offset and length:  # the server sent the whole object
             raise Failure(Kind.UNSUPPORTED, detail="the server ignores ranges")

@@ -17,6 +17,8 @@ from botocore.exceptions import BotoCoreError
 from ....errors import UsageError
 from ..errors import Failure, Kind
 from ..options import S3Options, check_endpoint
+from ..wire import Settings
+from .botocore_compat import stay
 
 LOADER = botocore.loaders.create_loader()
 """Caches the description of S3's operations for all clients of a process: parsing takes 0.1 s."""
@@ -34,6 +36,7 @@ class Chain:
         self._credentials: Any = None
         self.session = botocore.session.get_session()
         self.session.register_component("data_loader", LOADER)
+        stay(self.session)
         try:
             profile = self.session.get_scoped_config()
             self.region = (
@@ -93,6 +96,18 @@ class Chain:
                 return found
             unusable = ""
         raise Failure(Kind.NO_CREDENTIALS, code=unusable)
+
+    def wire_settings(self) -> Settings:
+        """What is needed to send requests as the client does. Raises Failure."""
+        return Settings(
+            endpoint=self.endpoint,
+            region=self.region,
+            bucket=self._bucket,
+            path_style=self.path_style,
+            verify=self.verify,
+            timeout=self._options.timeout,
+            credentials=None if self._options.signing == "none" else self.credentials(),
+        )
 
     def redacted(self, failure: Failure) -> Failure:
         """The failure, with credentials removed from the server's text."""

@@ -11,17 +11,19 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from ...base import Buffer
 from ..errors import Failure, Kind, failure_of_text
 from ..options import S3Options
 from ..threads import MainThreadHelper
-from ..wire import Settings
+from ..wire import Settings, proxies_of_environment
 from .base import ObjectInfo, Upload
-from .boto_api import BotocoreClient, copy_into
+from .boto_api import BotocoreClient, copy_into, whole_number
 from .botocore_compat import expiry
 from .chain import Chain
 from .obstore_compat import obstore_of_this_process
+from .patience import LEAST_RATE
 
 T = TypeVar("T")
 
@@ -60,12 +62,33 @@ class ObstoreClient:
             settings["skip_signature"] = True
         else:
             settings["credential_provider"] = _provider(chain.credentials())
-        self._store = self._lib.store.S3Store(
-            bucket,
-            client_options=_http(options, chain),
-            retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=options.deadline)},
-            **settings,
-        )
+        self._settings = settings
+        self._stores: dict[float, Any] = {}
+        self._store = self._store_for(0)
+
+    def _store_for(self, length: int) -> Any:
+        """The store for requests that move up to so many bytes.
+
+        A client of obstore has one limit for the time of all its requests.
+        """
+        # Few of them, each with connections of its own: 1 s, 16 s, 4.3 min and so on at the least
+        # rate, beside the deadline.
+        step = 1.0
+        while step * LEAST_RATE < length:
+            step *= 16
+        if step not in self._stores:
+            with self._lock:
+                limit = self._options.deadline + step
+                self._stores[step] = self._lib.store.S3Store(
+                    self._bucket,
+                    client_options=_http(self._options, self._chain, self._bucket, limit),
+                    retry_config={
+                        "max_retries": 0,
+                        "retry_timeout": timedelta(seconds=self._options.deadline),
+                    },
+                    **self._settings,
+                )
+        return self._stores[step]
 
     def _call(self, call: Callable[[], T]) -> T:
         try:
@@ -88,7 +111,8 @@ class ObstoreClient:
         return count if count >= 0 else self._control().get(key, offset, buffer)
 
     def _range(self, key: str, offset: int, buffer: Buffer) -> int:
-        answer = self._lib.get(self._store, key, options={"range": (offset, offset + len(buffer))})
+        store = self._store_for(len(buffer))
+        answer = self._lib.get(store, key, options={"range": (offset, offset + len(buffer))})
         first, end = answer.range
         last = offset + len(buffer)
         if first != offset or end > last or (end < last and end != answer.meta["size"]):
@@ -97,7 +121,7 @@ class ObstoreClient:
 
     def _whole(self, key: str, buffer: Buffer) -> int:
         """Read the whole object, or return -1 if it is larger than ``buffer``."""
-        answer = self._lib.get(self._store, key)
+        answer = self._lib.get(self._store_for(len(buffer)), key)
         size = answer.range[1]
         return _fill(answer, size, buffer) if size <= len(buffer) else -1
 
@@ -118,9 +142,13 @@ class ObstoreClient:
 
     def put(self, key: str, data: bytes | bytearray, *, only_new: bool) -> None:
         mode = "create" if only_new else "overwrite"
-        self._call(lambda: self._lib.put(self._store, key, data, mode=mode, use_multipart=False))
+        store = self._store_for(len(data))
+        self._call(lambda: self._lib.put(store, key, data, mode=mode, use_multipart=False))
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, etag: str = "") -> None:
+        if etag:  # obstore knows no condition of a deletion
+            self._control().delete(key, etag=etag)
+            return
         self._call(lambda: self._lib.delete(self._store, key))
 
     def start(self, key: str) -> str:
@@ -154,17 +182,7 @@ class ObstoreClient:
         return facts
 
     def wire_settings(self) -> Settings:
-        """What an event loop needs, to send requests as this client does. Raises Failure."""
-        chain, options = self._chain, self._options
-        return Settings(
-            endpoint=chain.endpoint,
-            region=chain.region,
-            bucket=self._bucket,
-            path_style=chain.path_style,
-            verify=chain.verify,
-            timeout=options.timeout,
-            credentials=None if options.signing == "none" else chain.credentials(),
-        )
+        return self._chain.wire_settings()
 
     def close(self) -> None:
         self._helper.close()
@@ -186,19 +204,25 @@ def _fill(answer: Any, size: int, buffer: Buffer) -> int:
 
 
 def _info(meta: Any) -> ObjectInfo:
-    return ObjectInfo(meta["path"], int(meta["size"]), str(meta["e_tag"] or "").strip('"'))
+    return ObjectInfo(meta["path"], whole_number(meta["size"]), str(meta["e_tag"] or "").strip('"'))
 
 
-def _http(options: S3Options, chain: Chain) -> dict[str, Any]:
+def _http(options: S3Options, chain: Chain, bucket: str, limit_s: float) -> dict[str, Any]:
+    """``limit_s``: for a whole request, which also ends when nothing came for ``read_timeout``."""
     timeout = timedelta(seconds=options.timeout)
-    # The time-out of a whole request can't be turned off, so it is a day. A request ends when no
-    # data has arrived for ``read_timeout``.
+    endpoint = chain.endpoint or f"https://s3.{chain.region}.amazonaws.com"
     settings: dict[str, Any] = {
-        "allow_http": True,
+        "allow_http": endpoint.startswith("http://"),
         "connect_timeout": timeout,
         "read_timeout": timeout,
-        "timeout": timedelta(days=1),
+        "timeout": timedelta(seconds=limit_s),
     }
+    if not proxies_of_environment():
+        # obstore follows redirections, and can't be told not to. So the way to every other host
+        # leads through a proxy that does not exist.
+        host = urlsplit(endpoint).hostname or ""
+        settings["proxy_url"] = f"http://{_NOWHERE}"
+        settings["proxy_excludes"] = f"{host},{bucket}.{host}"
     if chain.verify is False:
         settings["allow_invalid_certificates"] = True
     elif isinstance(chain.verify, str):
@@ -219,6 +243,8 @@ def _provider(credentials: Any) -> Callable[[], dict[str, Any]]:
 
     return provide
 
+
+_NOWHERE = "127.255.255.254:1"
 
 _NOT_PARTIAL = "Received non-partial response when range requested"
 
@@ -258,6 +284,10 @@ def _to_failure(error: BaseException) -> Failure:
     if isinstance(error, Failure):
         return error
     text = str(error)
+    if "redirect without LOCATION" in text:
+        return Failure(Kind.REGION, detail="the server answers with a redirection to nowhere")
+    if _NOWHERE in text:
+        return Failure(Kind.REGION, detail="the server points to another host")
     if _NOT_PARTIAL in text:
         return Failure(Kind.UNSUPPORTED, detail=_NOT_PARTIAL)
     if status := _STATUS.search(text):

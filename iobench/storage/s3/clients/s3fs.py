@@ -12,7 +12,8 @@ from ...base import Buffer
 from ..errors import Failure, Kind
 from ..options import S3Options
 from . import s3fs_compat
-from .boto_api import BotoApi, config, copy_into, to_failure
+from .boto_api import BotoApi, config, copy_into, range_length, to_failure, whole_number
+from .botocore_compat import stay
 from .chain import LOADER, Chain
 
 
@@ -27,7 +28,9 @@ class S3fsClient(BotoApi):
         self.chain = chain = Chain(options, bucket)
         settings = config(options, chain)
         settings.pop("signature_version", None)  # s3fs sets it itself for anonymous requests
+        settings["http_session_cls"] = s3fs_compat.session_class(options.deadline)
         session = get_session()
+        stay(session)
         session.register_component("data_loader", LOADER)
         self._files = s3fs.S3FileSystem(
             session=session,
@@ -50,16 +53,23 @@ class S3fsClient(BotoApi):
         raise failure
 
     def get(self, key: str, offset: int, buffer: Buffer) -> int:
+        want = len(buffer)
+        extent = f"bytes={offset}-{offset + want - 1}"
+
+        def coming(answer: dict[str, Any]) -> int:
+            length = range_length(answer, offset, want)
+            if not answer.get("ContentRange") and whole_number(answer["ContentLength"]) > want:
+                raise Failure(Kind.UNSUPPORTED, detail="the server ignores ranges")
+            return length
+
         try:
-            data = self._files.cat_file(
-                f"{self.bucket}/{key}", start=offset, end=offset + len(buffer)
-            )
+            data, length = s3fs_compat.get_range(self._files, self.bucket, key, extent, coming)
         except Exception as error:
             failure = self.chain.redacted(to_failure(error))
         else:
-            if len(data) <= len(buffer):
+            if len(data) == length:
                 return copy_into(buffer, data)
-            failure = Failure(Kind.UNSUPPORTED, detail="the server ignores ranges")
+            failure = Failure(Kind.LOST, detail=f"got {len(data)} of {length} bytes")
         raise failure
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """How often claims about runs are right, where the truth is known.
 
 ``tests/oracle/test_claims.py`` tests these shares against what is promised, and
-``tests.claim_tables`` makes the tables of docs/statistics.md of them.
+``tools.claim_tables`` makes the tables of docs/statistics.md of them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from iobench.analyse.compare.claims import claim
 from iobench.analyse.compare.sequential import MAX_TURNS as LARGEST
 from iobench.analyse.compare.sequential import MIN_TURNS, Sequential
 from iobench.schema.claim import Answer, Claim, Drift
-
-from .simulated import Floats, World, at_least, at_most, block_ratios, medians
+from tests.simulated import Floats, World, at_least, at_most, block_ratios, medians
 
 METRIC = "samples_per_s"
 THRESHOLD = 0.05
@@ -43,8 +42,9 @@ WALKS = (World(cv=0.01, drift=0.01, walk=True), World(cv=0.01, drift=0.03, walk=
 
 @dataclass(frozen=True)
 class Situation:
-    """Runs on each side. ``earlier``: runs of equal settings before them, from which the drift is
-    known. The runs of one side are made before those of the other, or ``in_turns``: A B B A.
+    """Runs on each side: those of one before those of the other, or ``in_turns`` (A B B A).
+
+    ``earlier``: runs of equal settings before them, from which the drift is known.
     """
 
     runs: int
@@ -216,8 +216,9 @@ def in_turns(world: World, *, trials: int = TRIALS) -> InTurns:
 
 
 def _promises(test: Sequential, world: World) -> tuple[int, int]:
-    """How often the first turns say how many turns tell a difference of the threshold, and how
-    often another ``ab`` with so many turns tells a true 10 %.
+    """How often the first turns say how many turns tell a difference of the threshold.
+
+    And how often another ``ab`` with so many turns tells a true 10 %.
     """
     rng = np.random.default_rng((3, TURN_WORLDS.index(world)))
     first = block_ratios(rng, world, PROMISES, MIN_TURNS, 0.9).tolist()
@@ -245,8 +246,10 @@ HISTORY_WORLDS = (
 
 @dataclass(frozen=True)
 class Changes:
-    """Shares of histories with a change point: where no level changed (``false``), and within one
-    run of a step of 10 % in the middle (``found``; ``besides``: with another one, too).
+    """Shares of histories with a change point.
+
+    ``false``: where no level changed; ``found``: within one run of a step of 10 % in the middle;
+    ``besides``: with another one, too.
     """
 
     trials: int

@@ -1,8 +1,8 @@
-"""``make promises``: measure the figures of docs/promises.md and docs/statistics.md, print them,
-and write them there.
+"""``make promises``: measure the figures of docs/promises.md and docs/statistics.md.
 
-Four parts, each with its share of the time: the simulated comparisons, the tests that the page
-names, the loop of injected faults, and fuzzing. Exit code 1 where a promise did not hold.
+They are printed and written there. Four parts, each with its share of the time: the simulated
+comparisons, the tests that the page names, the loop of injected faults, and fuzzing. Exit code 1
+where a promise did not hold.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from xml.etree import ElementTree
 
 from iobench import __version__
 from iobench.units import format_duration
+from tests.faults.loop.driver import collect
 
 from .claim_tables import figures as claim_figures
-from .faults.loop.driver import collect
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/promises.md"
@@ -40,7 +40,7 @@ _TEST = re.compile(r"`(tests/[\w/]+\.py(?:::[^`]+)?)`")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.promises", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.promises", description=__doc__)
     parser.add_argument("--faults-s", type=float, default=FAULTS_S, help="seconds of fault loops")
     parser.add_argument("--fuzz-minutes", type=float, default=FUZZ_MINUTES)
     parser.add_argument("--races", type=int, default=RACES, help="how often each race is run")

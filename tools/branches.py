@@ -1,4 +1,4 @@
-"""``python -m tests.branches``: the branch coverage that was recorded, by package of iobench.
+"""``python -m tools.branches``: the branch coverage that was recorded, by package of iobench.
 
 ``make coverage`` records it first. A branch is a place where the code can go on in one of two ways;
 the figure is the share of ways that a test took. Statements are shown beside it.

@@ -1,0 +1,101 @@
+"""What tells runs of several machines, storages and workloads apart, in tables and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
+from .figures import BLANK, raw
+from .sections import Cell, Column, Section, Table, Value
+
+TAG = "tag_"
+"""How the columns and labels begin that are named after a label of the user."""
+
+NAMES = (
+    "created",
+    "workload",
+    "dataset",
+    "storage",
+    "host",
+    "hosts",
+    "cores",
+    "memory_bytes",
+    "instance",
+)
+
+
+def labels_of(doc: RunRecord) -> dict[str, Value]:
+    """The values of NAMES; host, cores, memory and instance are those of the first host.
+
+    Of a checkpoint study the workload is the model. None: not recorded.
+    """
+    workload = dataset = None
+    if isinstance(doc, TrainingRecord):
+        workload, dataset = doc.job.workload.name, doc.job.dataset.spec.name
+    elif isinstance(doc, CheckpointRecord):
+        workload = doc.job.model
+    host = doc.host
+    cores = host.cores if host.effective_cores is None else host.effective_cores
+    memory = host.effective_memory_bytes
+    values = (
+        doc.created,
+        workload or None,
+        dataset or None,
+        doc.storage.url or None,
+        host.node or None,
+        len(doc.hosts) or None,
+        cores,
+        host.memory_bytes if memory is None else memory,
+        host.instance_type or None,
+    )
+    return dict(zip(NAMES, values, strict=True))
+
+
+def label_columns(doc: RunRecord) -> tuple[Column, ...]:
+    """Columns for ``label_cells``."""
+    names = (*NAMES, *(f"{TAG}{key}" for key in doc.tags))
+    return tuple(Column(name=name, label=name) for name in names)
+
+
+def label_cells(doc: RunRecord) -> tuple[Cell, ...]:
+    """The labels of a run, for each row that is about it."""
+    return (*(raw(value) for value in labels_of(doc).values()), *map(raw, doc.tags.values()))
+
+
+def tags_text(doc: RunRecord) -> str:
+    """``box=nfs-b, site=Basel``; empty if the run has no label."""
+    return ", ".join(f"{key}={value}" for key, value in doc.tags.items())
+
+
+def with_all_tags(sections: Sequence[Section], docs: Sequence[RunRecord]) -> list[Section]:
+    """Give tables with labels the same columns: those of the labels that any of the runs has."""
+    keys = list(dict.fromkeys(f"{TAG}{key}" for doc in docs for key in doc.tags))
+    return [
+        _widened(each, keys) if isinstance(each, Table) and _labelled(each) else each
+        for each in sections
+    ]
+
+
+def _labelled(table: Table) -> bool:
+    return {column.name for column in table.columns}.issuperset(NAMES)
+
+
+def _widened(table: Table, keys: Sequence[str]) -> Table:
+    at = {column.name: place for place, column in enumerate(table.columns)}
+    others = [place for name, place in at.items() if not name.startswith(TAG)]
+    rows = tuple(
+        replace(
+            row,
+            cells=(
+                *(row.cells[place] for place in others),
+                *(row.cells[at[key]] if key in at else BLANK for key in keys),
+            ),
+        )
+        for row in table.rows
+    )
+    columns = (
+        *(table.columns[place] for place in others),
+        *(Column(name=key, label=key) for key in keys),
+    )
+    return replace(table, columns=columns, rows=rows)

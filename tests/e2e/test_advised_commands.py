@@ -1,0 +1,232 @@
+"""The commands that reports advise: each has all that the run had, and does what it is said to."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import iobench
+from iobench.report.again import again_sections
+from iobench.report.sections import Source
+from iobench.report.tried import by_hand
+from iobench.schema.record import TrainingRecord, load_training
+from iobench.schema.verdict import Advice
+from iobench.schema.workload import load_workload
+from tests.conftest import Call
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+BARE = ("-n", "1", "--calibration", "0s", "--no-knockouts", "--quiet", "--json")
+LOADER = "tests.planted_loaders:of_files"
+
+Work = Callable[..., TrainingRecord]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory: ``small``, a dataset of 64 files."""
+    monkeypatch.chdir(tmp_path)
+    size = ("--set", "sample_size.mean=20kB", "--set", "format=files")
+    code, _, err = call("generate", "demo", "--to", "small", "--samples", "64", *size, "--quiet")
+    assert code == 0, err
+    return tmp_path
+
+
+@pytest.fixture
+def work(folder: Path, call: Call) -> Work:
+    """``work(line)`` carries the commands of a line out, and returns the record of the last."""
+
+    def run(line: str) -> TrainingRecord:
+        out = ""
+        for command in line.split("; "):
+            words = shlex.split(command)
+            assert words[0] == "iobench"
+            code, out, err = call(*words[1:])
+            assert code in (0, 3), err
+        return TrainingRecord.model_validate_json(out)
+
+    return run
+
+
+def advised(doc: TrainingRecord, of: str = "longer-run") -> str:
+    """The commands that an advice of a run names."""
+    assert doc.job.verdict is not None
+    (advice,) = (each for each in doc.job.verdict.advice if each.id == of)
+    return advice.change[advice.change.index("iobench ") :]
+
+
+def same_job(first: TrainingRecord, second: TrainingRecord, *but: str) -> None:
+    """The second run asked for the same, but for some settings."""
+    settings = [
+        {
+            key: value
+            for key, value in doc.job.workload.model_dump(mode="json").items()
+            if key not in {"epochs", "max_steps", *but}
+        }
+        for doc in (first, second)
+    ]
+    assert settings[0] == settings[1]
+    for doc in (first, second):
+        assert (doc.job.accelerators, doc.job.loader.kind) == (
+            first.job.accelerators,
+            first.job.loader.kind,
+        )
+
+
+def test_a_longer_run_of_a_loader_on_scanned_data(work: Work, call: Call) -> None:
+    code, _, err = call("scan", "small/data", "--save", "small.yaml")
+    assert code == 0, err
+    flags = "--data small.manifest --origin small/data --accelerators 2"
+    loader = f"--loader {LOADER} --loader-args divide=true --loader-args 'sleep=0.001'"
+    change = "--set accelerator.step_time=5ms --set max_steps=2"
+    first = work(f"iobench run demo {flags} {loader} {change} {' '.join(BARE)}")
+    second = work(advised(first))
+    same_job(first, second)
+    assert first.job.loader.user is not None
+    assert second.job.loader.user is not None
+    assert second.job.loader.user.factory == first.job.loader.user.factory == LOADER
+    assert second.job.loader.user.arguments == first.job.loader.user.arguments
+    assert second.job.dataset.origin == first.job.dataset.origin
+    assert second.job.dataset.id == first.job.dataset.id
+    assert second.job.verdict is not None
+    assert not second.job.verdict.too_short
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_longer_run_of_all_settings(work: Work, epochs: int) -> None:
+    change = "--set reader.concurrency=3 --set=loader.workers=1 --set accelerator.step_time=2ms"
+    change += f" --set batch_size=8 --set epochs={epochs} --set max_steps=1 --seed 7"
+    first = work(f"iobench run demo --data small {change} {' '.join(BARE)}")
+    second = work(advised(first))
+    same_job(first, second)
+    assert second.job.repetitions[0].seed == first.job.repetitions[0].seed == 7
+    assert second.job.verdict is not None
+    assert not second.job.verdict.too_short
+    assert second.job.repetitions[0].steps <= 10 * 4  # and not many times as long as it must be
+
+
+def test_more_samples_than_a_batch_has(work: Work) -> None:
+    change = "--set batch_size=100 --set accelerator.step_time=1ms --set loader.workers=1"
+    first = work(f"iobench run demo --data small {change} {' '.join(BARE)}")
+    second = work(advised(first))
+    same_job(first, second)
+    before, after = first.job.dataset, second.job.dataset
+    assert after.spec.format == before.spec.format == "files"
+    assert after.spec.sample_size == before.spec.sample_size
+    assert (after.samples or 0) > (before.samples or 0)
+    assert second.job.verdict is not None
+    assert not second.job.verdict.too_short
+
+
+def test_scanned_data_that_is_smaller_than_a_batch(work: Work, call: Call) -> None:
+    assert call("scan", "small/data", "--save", "small.yaml")[0] == 0
+    flags = "--data small.manifest --origin small/data --set batch_size=100"
+    flags += " --set accelerator.step_time=1ms --set loader.workers=1"
+    first = work(f"iobench run demo {flags} {' '.join(BARE)}")
+    second = work(advised(first))
+    same_job(first, second, "batch_size")
+    assert second.job.verdict is not None
+    assert not second.job.verdict.too_short
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["built-in", "of-ones-own"])
+def test_a_run_that_python_began(folder: Path, work: Work, own: bool) -> None:
+    settings = {"batch_size": 8, "accelerator.step_time": 0.003, "max_steps": 2}
+    workload = load_workload("demo", [f"{key}={value}" for key, value in settings.items()])
+    run = iobench.run(
+        workload.model_copy(update={"name": "mine"}) if own else "demo",
+        folder / "small",
+        accelerators=2,
+        repetitions=1,
+        calibration=0,
+        settings=None if own else settings,
+        results=folder / "results",
+        tags={"box": "nfs-b"},
+    )
+    assert load_training(run.directory).tags == {"box": "nfs-b"}
+    line = advised(load_training(run.directory))
+    second = work(f"{line} {' '.join(BARE)}")
+    same_job(load_training(run.directory), second, "name")
+    assert second.job.verdict is not None
+    assert not second.job.verdict.too_short
+
+
+@pytest.mark.parametrize("change", ["pack", "compress"])
+def test_other_data_as_it_is_advised(change: Any, work: Work) -> None:
+    flags = "--set batch_size=8 --set accelerator.step_time=1ms --set content=raw"
+    flags = "--set batch_size=8 --set accelerator.step_time=1ms --set loader.workers=1"
+    first = work(f"iobench run demo --data small {flags} {' '.join(BARE)}")
+    verdict = first.job.verdict
+    assert verdict is not None
+    advice = [Advice(id=change, change="other data", basis="planted")]
+    (item,) = by_hand(first.with_job(verdict=verdict.model_copy(update={"advice": advice})))
+    second = work(item.basis[item.basis.index("iobench ") :])
+    same_job(first, second)
+    before, after = first.job.dataset, second.job.dataset
+    assert after.samples == before.samples
+    assert after.spec.sample_size == before.spec.sample_size
+    if change == "pack":
+        assert (after.shards or 0) < (before.shards or 0)
+    else:
+        assert after.spec.codec.startswith("zstd")
+
+
+def test_what_scan_says_how_to_run(work: Work, call: Call) -> None:
+    code, out, err = call("scan", "small/data", "--save", "mine.yaml")
+    assert code == 0, err
+    (line,) = re.findall(r"run it: +(iobench .*)", out)
+    doc = work(f"{line} {shlex.join(BARE)}")
+    assert doc.job.dataset.samples == 64
+    assert doc.job.workload.reader.crop is None
+    assert doc.job.verdict is not None
+    assert not doc.job.verdict.too_short
+
+
+def test_a_folder_is_scanned_for_a_loader(folder: Path, work: Work, call: Call) -> None:
+    before = sorted(folder.joinpath("small/data").rglob("*"))
+    flags = f"--loader {LOADER} --set accelerator.step_time=1ms"
+    doc = work(f"iobench run demo --data small/data {flags} {' '.join(BARE)}")
+    assert doc.job.dataset.samples == 64
+    assert doc.job.loader.user is not None
+    assert doc.job.loader.user.files_outside == 0
+    assert (doc.job.loader.user.files_inside or 0) >= 64
+    assert sorted(folder.joinpath("small/data").rglob("*")) == before
+    # The manifest that it has left serves the next run, which scans nothing.
+    (manifest,) = folder.glob("results/scanned/*.manifest")
+    place = f"--data {manifest} --origin small/data"
+    again = work(f"iobench run demo {place} {flags} {' '.join(BARE)}")
+    assert again.job.dataset.id == doc.job.dataset.id
+    assert len([*folder.glob("results/scanned/*.manifest")]) == 1
+    # Without a loader of one's own, iobench reads the data itself, and asks for a scan.
+    code, _, err = call("run", "demo", "--data", "small/data", *BARE)
+    assert code != 0
+    assert "iobench scan" in err
+
+
+@pytest.mark.parametrize("kind", ["generated", "scanned", "loader"])
+def test_a_job_from_the_specifications_on_its_page(
+    kind: str, folder: Path, work: Work, call: Call
+) -> None:
+    flags = "--set batch_size=8 --set accelerator.step_time=2ms --set loader.workers=1"
+    place = "--data small"
+    if kind == "scanned":
+        assert call("scan", "small/data", "--save", "small.yaml")[0] == 0
+        place = "--data small.manifest --origin small/data"
+    elif kind == "loader":
+        flags = f"--loader {LOADER} --loader-args sleep=0.001 --set accelerator.step_time=2ms"
+    first = work(f"iobench run demo {place} {flags} {' '.join(BARE)}")
+    parts = {each.id: each.lines for each in again_sections(first) if isinstance(each, Source)}
+    for name in ("workload", "dataset"):
+        text = "\n".join(parts[f"{name}-yaml"])
+        folder.joinpath(f"{name}.yaml").write_text(text)
+    second = work(f"{'; '.join(parts['again-from-files'])} {' '.join(BARE[2:])}")
+    same_job(first, second)
+    assert second.job.dataset.id == first.job.dataset.id
+    if kind == "loader":
+        assert second.job.loader.user is not None
+        assert second.job.loader.user.arguments == {"sleep": "0.001"}

@@ -1,0 +1,258 @@
+"""Who reaches the ports of a job, and does not belong to it, ends no job and does no harm.
+
+Strangers connect and say nothing, or little by little; others know the secret, and send what no
+iobench sends.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench import __version__
+from iobench.errors import UsageError
+from iobench.runner.hosts import strangers
+from iobench.runner.hosts.barrier import BarrierClient, BarrierServer
+from iobench.runner.hosts.launch import Launch
+from iobench.runner.hosts.meeting import meet
+from iobench.runner.hosts.store import Store
+from tests.hosts import as_host, free_port
+from tests.processes import Command, wait_until
+
+
+def launches(hosts: int = 2) -> list[Launch]:
+    port = free_port()
+    return [
+        Launch(by="the environment", index=index, hosts=hosts, address="127.0.0.1", port=port)
+        for index in range(hosts)
+    ]
+
+
+def said_by_controller(launch: Launch) -> tuple[int, bytes]:
+    """The port and the secret of host 0, which anyone who reaches the store can read."""
+    store = Store(launch, timeout_s=30)
+    (text,) = store.get(["host/0"], 30) or [""]
+    said = json.loads(text)
+    return said["port"], said["token"].encode()
+
+
+def silent(port: int, count: int, stack: ExitStack) -> list[socket.socket]:
+    return [
+        stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(count)
+    ]
+
+
+@contextmanager
+def dripping(port: int, said: bytes) -> Iterator[Callable[[], bool]]:
+    """A stranger who sends a byte at a time; yields whether he was turned away."""
+    over, away = threading.Event(), threading.Event()
+
+    def drip() -> None:
+        with socket.create_connection(("127.0.0.1", port)) as connected, suppress(OSError):
+            connected.settimeout(0.02)
+            for at in range(10**6):
+                if over.is_set():
+                    return
+                connected.sendall(said[at : at + 1])  # at the end, nothing
+                with suppress(TimeoutError):
+                    if not connected.recv(1):
+                        break
+        away.set()
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    try:
+        yield away.is_set
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_strangers_who_say_nothing_keep_no_host_out() -> None:
+    first, second = launches()
+    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+        controller = threads.submit(meet, first, accelerators=1, within_s=60)
+        port, token = said_by_controller(second)
+        silent(port, 100, stack)
+        stack.enter_context(dripping(port, token))
+        host = threads.submit(meet, second, accelerators=2, within_s=60)
+        meetings = [each.result(timeout=60) for each in (controller, host)]
+        silent_ones = [each.hosts[1].accelerators for each in meetings]
+        for meeting in meetings:
+            for wire in meeting.wires:
+                wire.close()
+    assert silent_ones == [2, 2]
+
+
+def secret() -> Any:
+    host = SimpleNamespace(token="s" * 64, label="host 0 (a)")
+    return SimpleNamespace(hosts=[host, host], launch=SimpleNamespace(address="127.0.0.1", index=0))
+
+
+@pytest.fixture
+def server() -> Iterator[BarrierServer]:
+    server = BarrierServer(secret())
+    yield server
+    server.close()
+
+
+def meets(server: BarrierServer) -> int | None:
+    """The answer to a rank that is alone in its epoch."""
+    client = BarrierClient(secret(), server.port)
+    try:
+        client.join(1, 0)
+        client.arrive(1, 0, 17)
+        answer = client.answer(20.0)
+        client.leave(1, 0)
+        return answer
+    finally:
+        client.close()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_idle_strangers_take_no_descriptors_of_the_barrier(server: BarrierServer) -> None:
+    before = descriptors()
+    with ExitStack() as stack:
+        mine = silent(server.port, 200, stack)
+        assert meets(server) == 17
+        assert descriptors() <= before + len(mine) + strangers.MAX_STRANGERS + 4
+    wait_until(lambda: meets(server) == 17, "the barrier does not answer")
+
+
+def test_a_stranger_who_drips_is_turned_away(
+    server: BarrierServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "STRANGER_S", 0.2)
+    with dripping(server.port, b"s" * 64) as away:
+        wait_until(away, "the stranger was not turned away")
+    assert meets(server) == 17
+
+
+def test_a_wrong_secret_is_not_answered(server: BarrierServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connected:
+        connected.sendall(b"x" * 64 + struct.pack("!5q", 1, 1, 0, 0, 0))
+        assert connected.recv(8) == b""
+    assert meets(server) == 17
+
+
+def test_no_descriptor_left_does_not_keep_the_barrier_busy(
+    server: BarrierServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nobody can be let in, the thread sleeps, and it goes on afterwards."""
+    calls = [0]
+
+    def fails(listener: socket.socket) -> Any:
+        calls[0] += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket.socket, "accept", fails)
+    with socket.create_connection(("127.0.0.1", server.port)):
+        wait_until(lambda: calls[0] > 0, "nobody was let in")
+        time.sleep(1.0)
+    assert calls[0] < 50
+    monkeypatch.undo()
+    wait_until(lambda: meets(server) == 17, "the barrier does not answer")
+
+
+WHO = {"index": 1, "name": "b", "machine": "m", "version": __version__, "accelerators": 1}
+WHO |= {"port": 0, "token": ""}
+SAID = {
+    "deep lists": b"[" * 100_000,
+    "no UTF-8": b"\xff\xfe{}",
+    "nothing": b"{}",
+    "a number": b"17",
+    "a version that is a mapping": json.dumps(WHO | {"version": {"a" * 100: 1}}).encode(),
+    "a name that is a list": json.dumps(WHO | {"name": ["b"]}).encode(),
+    "a name of a megabyte": json.dumps(WHO | {"name": "b" * 2**20}).encode(),
+    "very many accelerators": json.dumps(WHO | {"accelerators": 10**9}).encode(),
+    "accelerators that are true": json.dumps(WHO | {"accelerators": True}).encode(),
+    "no accelerators": json.dumps(WHO | {"accelerators": 0}).encode(),
+    "a port that is a text": json.dumps(WHO | {"port": "1"}).encode(),
+    "a field too much": json.dumps(WHO | {"more": 1}).encode(),
+}
+
+
+def test_a_store_leaves_no_descriptor_open() -> None:
+    """A connection to it looks for its own socket among all that are open."""
+    (first, _) = launches()
+    server = Store(first, serve=True)
+    before = descriptors()
+    store = Store(first)
+    assert store.has("a") is False
+    assert descriptors() <= before + 2  # its own, and that of the store
+    del server, store
+
+
+@pytest.mark.parametrize("said", list(SAID.values()), ids=list(SAID))
+def test_what_is_wrong_in_the_store_is_one_line(said: bytes) -> None:
+    first, second = launches()
+    with ThreadPoolExecutor() as threads:
+        controller = threads.submit(meet, first, accelerators=1, within_s=60)
+        store = Store(second, timeout_s=30)
+        store._store.set("iobench//host/1", said)  # type: ignore[arg-type]
+        with pytest.raises(UsageError) as told:
+            controller.result(timeout=60)
+    assert "host 1" in str(told.value)
+    assert "\n" not in str(told.value)
+    assert len(str(told.value)) < 500
+
+
+class ByAnArray:
+    """An object at an address that the sender chose, which ended the process in older versions."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.ndarray, (Address(), np.dtype("i1"))
+
+
+class Address:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.ndarray, ((1,), np.dtype("O"), b"A" * 8)
+
+
+class ByACommand:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("pwned",)
+
+
+def framed(data: bytes) -> bytes:
+    return struct.pack("!i", len(data)) + data
+
+
+@pytest.mark.parametrize("evil", [ByACommand(), ByAnArray()], ids=["command", "address"])
+def test_a_host_that_sends_a_pickle_ends_the_job_by_one_line(
+    evil: object, make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows the secret, and has said in the store that it is host 1."""
+    monkeypatch.chdir(tmp_path)
+    data = make_dataset(samples=20)[1]
+    first, second = launches()
+    words = ("run", "demo", "--data", data, "--results", tmp_path / "r", "--join-within", "60s")
+    command = Command(words, tmp_path / "h0", as_host(0, 2, first.port))
+    port, token = said_by_controller(second)
+    Store(second, timeout_s=30).set("host/1", json.dumps(WHO))
+    with socket.create_connection(("127.0.0.1", port)) as connected:
+        connected.sendall(token + (1).to_bytes(4, "big"))
+        connected.sendall(framed(pickle.dumps(evil)))
+        ended = command.wait()
+    assert ended.code == 1, ended.err
+    assert "host 1 (b)" in ended.err
+    assert "Traceback" not in ended.err
+    assert not (tmp_path / "pwned").exists()

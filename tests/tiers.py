@@ -1,0 +1,196 @@
+"""Which tests run when: three tiers, and what of the last one a change of a folder runs, too.
+
+- ``fast``: ``make test``, in minutes: each verb once, contracts, security, a short oracle for each
+  answer.
+- ``slow``: what ``make test-all`` adds: real servers, faults, libraries, more oracles.
+- ``nightly``: what ``make test-nightly`` adds: loops over every fault, browsers, launchers, long
+  oracles. Some of it also runs on a change (``make test-touched``); ``TOUCHED`` says which.
+
+A file belongs to the tier of the table here, or else is fast; a test's own mark moves it to a later
+tier. Tests with the mark ``alone`` measure speeds: they run one at a time, beside nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+FAST, SLOW, NIGHTLY = TIERS = ("fast", "slow", "nightly")
+
+TIER_OF = {
+    "oracle": SLOW,
+    "fuzz": SLOW,
+    "browser": NIGHTLY,
+    # Real servers.
+    "contract/test_fsspec.py": SLOW,
+    "contract/test_lock.py": SLOW,
+    "contract/test_nfs.py": SLOW,
+    "contract/test_s3.py": SLOW,
+    "faults/test_event_loop.py": SLOW,
+    "faults/test_nfs_faults.py": NIGHTLY,
+    "faults/test_one_writer.py": SLOW,
+    "faults/test_s3.py": SLOW,
+    "faults/test_s3_liars.py": SLOW,
+    "faults/test_split_brain.py": NIGHTLY,
+    # Other hosts.
+    "e2e/test_hosts_checkpoint.py": NIGHTLY,
+    "e2e/test_hosts_loaders.py": NIGHTLY,
+    "e2e/test_hosts_verbs.py": NIGHTLY,
+    # Each operation fails, each process is killed, each kind of file stands in the way.
+    "e2e/test_bad_input.py": SLOW,
+    "e2e/test_closed_pipes.py": SLOW,
+    "faults/test_changed_data.py": SLOW,
+    "faults/test_checkpoint.py": SLOW,
+    "faults/test_engine_faults.py": SLOW,
+    "faults/test_fault_loop.py": NIGHTLY,
+    "faults/test_generate_faults.py": SLOW,
+    "faults/test_hostile_text.py": SLOW,
+    "faults/test_mapped_files.py": SLOW,
+    "faults/test_read_faults.py": SLOW,
+    "faults/test_runs.py": SLOW,
+    "faults/test_wrong_kinds.py": SLOW,
+    # Every format, library and writer through whole commands.
+    "contract/test_checkpoint.py": SLOW,
+    "contract/test_loader_libraries.py": SLOW,
+    "e2e/test_checkpoint.py": SLOW,
+    "e2e/test_cold.py": SLOW,
+    "e2e/test_formats.py": SLOW,
+    "e2e/test_loader_libraries.py": SLOW,
+    "e2e/test_packages.py": SLOW,
+    "e2e/test_scan.py": SLOW,
+    "e2e/test_scan_tables.py": SLOW,
+    "e2e/test_sweep.py": SLOW,
+    "e2e/test_workloads.py": SLOW,
+    "security/test_own_network.py": SLOW,
+    # One short oracle for each answer; the long ones follow the advice, too.
+    "oracle/test_short.py": FAST,
+    "oracle/test_advise_oracle.py": NIGHTLY,
+    "oracle/test_binding.py": NIGHTLY,
+    "oracle/test_blkio.py": NIGHTLY,
+    "oracle/test_budget_oracle.py": NIGHTLY,
+    "oracle/test_causes_kernel.py": NIGHTLY,
+    "oracle/test_causes_remote.py": NIGHTLY,
+    "oracle/test_causes_stages.py": NIGHTLY,
+    "oracle/test_causes_storage.py": NIGHTLY,
+    "oracle/test_compare_oracle.py": NIGHTLY,
+    "oracle/test_confirm_oracle.py": NIGHTLY,
+    "oracle/test_fed_oracle.py": NIGHTLY,
+    "oracle/test_hosts_ended.py": NIGHTLY,
+    "oracle/test_hosts_oracle.py": NIGHTLY,
+    "oracle/test_learning_oracle.py": NIGHTLY,
+    "oracle/test_library_oracle.py": NIGHTLY,
+    "oracle/test_planted_loaders_oracle.py": NIGHTLY,
+    "oracle/test_size_oracle.py": NIGHTLY,
+    "oracle/test_sweep_oracle.py": NIGHTLY,
+    "oracle/test_sync_oracle.py": NIGHTLY,
+    "oracle/test_transfer.py": NIGHTLY,
+    "oracle/test_two_machines.py": NIGHTLY,
+    "oracle/test_user_loader_oracle.py": NIGHTLY,
+    "oracle/test_verdict_oracle.py": NIGHTLY,
+    "oracle/test_watched_oracle.py": NIGHTLY,
+    "oracle/test_whatif_oracle.py": NIGHTLY,
+}
+"""Files and folders that are not fast, below ``tests``."""
+
+_LOOP = "faults/test_fault_loop.py::test_a_verb_survives_faults"
+
+TOUCHED = {
+    "iobench/checkpoint": (f"{_LOOP}[checkpoint-stream]", f"{_LOOP}[checkpoint-torch]"),
+    "iobench/generator": (f"{_LOOP}[generate]",),
+    "iobench/report/page": ("browser",),
+    "iobench/runner/hosts": (
+        "e2e/test_deploy.py",
+        "e2e/test_hosts_checkpoint.py",
+        "e2e/test_hosts_loaders.py",
+        "e2e/test_hosts_verbs.py",
+    ),
+    "iobench/storage/locks": ("faults/test_split_brain.py",),
+    "iobench/storage/nfs": ("faults/test_nfs_faults.py",),
+    "iobench/storage/s3": (f"{_LOOP}[s3-checkpoint]", f"{_LOOP}[s3-generate]"),
+}
+"""For each folder: nightly tests that also run when a file in it has changed. All of them together
+take four minutes, three at a time.
+"""
+
+FIRST = (
+    "faults/test_fault_loop.py",
+    "oracle/test_places.py",
+    "e2e/test_packages.py",
+    "faults/test_one_writer.py",
+    "contract/test_s3.py",
+    "faults/test_s3.py",
+    "faults/test_runs.py",
+    "e2e/test_formats.py",
+    "e2e/test_checkpoint.py",
+    "e2e/test_cli.py",
+    "contract/test_loader.py",
+    "contract/test_transports.py",
+    "e2e/test_every_verb.py",
+)
+"""Files that take longest. They begin first, so that no process works on one at the end alone."""
+
+
+@cache
+def tier_of_file(path: Path) -> str:
+    """Return the tier of a file's tests that have no mark of their own."""
+    file = str(path.relative_to(TESTS))
+    return TIER_OF.get(file) or TIER_OF.get(file.split("/")[0], FAST)
+
+
+def tier_of(item: pytest.Item) -> str:
+    """Return the tier of a test: its file's, or a later one that a mark of its own names."""
+    marks = [tier for tier in TIERS if item.get_closest_marker(tier)]
+    return max([tier_of_file(item.path), *marks], key=TIERS.index)
+
+
+def nothing_to_run(path: Path, asked: str) -> bool:
+    """Return whether a file has no test of the tier that ``-m asked`` begins with.
+
+    Such a file isn't imported: each of the processes of a run would.
+    """
+    tier = asked.split(" ")[0]
+    if tier not in TIERS or path.suffix != ".py":
+        return False
+    return TIERS.index(tier_of_file(path)) > TIERS.index(tier)
+
+
+def order(path: Path) -> int:
+    """Return when the tests of a file begin: a lower number first."""
+    names = [TESTS / name for name in FIRST]
+    return names.index(path) if path in names else len(names)
+
+
+def touched(changed: list[str]) -> list[str]:
+    """Return the nightly tests that a change of these files of the project runs."""
+    return sorted(
+        {
+            f"tests/{name}"
+            for folder, names in TOUCHED.items()
+            for name in names
+            for file in map(Path, changed)
+            if file.is_relative_to(folder) or file.is_relative_to(f"tests/{file_of(name)}")
+        }
+    )
+
+
+def file_of(name: str) -> str:
+    """Return the file or folder that a test of ``TOUCHED`` lies in."""
+    return name.partition("::")[0]
+
+
+def _changed_since(commit: str) -> list[str]:
+    """Return the files that were changed since a commit, committed or not."""
+    listed = subprocess.run(
+        ["git", "diff", "--name-only", commit], cwd=TESTS.parent, stdout=subprocess.PIPE, check=True
+    )
+    return listed.stdout.decode().splitlines()
+
+
+if __name__ == "__main__":
+    print(*touched(_changed_since(sys.argv[1])), sep="\n")

@@ -1,0 +1,332 @@
+"""Runs that are fitted to a budget, over planted machines and storages, by a virtual clock.
+
+The phases of a run are replaced by the times that they would take. All that is decided is real: how
+the time is divided, what is left out, and what the record and its verdict say in the end.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.analyse.verdict.bind import verdict
+from iobench.analyse.verdict.curve import conclude_curve
+from iobench.analyse.verdict.evidence import gather
+from iobench.analyse.verdict.short import needed_steps
+from iobench.dataset import load_dataset_spec
+from iobench.errors import UsageError
+from iobench.measure.timeline import Recorder
+from iobench.runner import experiment
+from iobench.runner.calibration import bench as benching
+from iobench.runner.calibration import curve as curving
+from iobench.runner.experiment import Options
+from iobench.runner.fit import MAX_REPETITIONS, MIN_REPETITIONS
+from iobench.runner.phase import Outcome, Phase
+from iobench.runner.plan import Plan, make_plan
+from iobench.runner.timing import Budget
+from iobench.schema.base import known_specs
+from iobench.schema.curve import CurvePoint, Rate, StorageCurve
+from iobench.schema.dataset import share_of_columns
+from iobench.schema.job import LoaderFacts
+from iobench.schema.record import TrainingRecord
+from iobench.schema.training import Epoch
+from iobench.schema.verdict import RunCurve
+from iobench.schema.workload import load_workload
+from tests.conftest import MakeDataset
+
+SAMPLES, ROWS = 20_000, 5_000
+WORKLOADS = sorted(set(known_specs("workload")) - {"cpu-training"})  # which trains a real model
+GB = 1e9
+
+
+@dataclass
+class Machine:
+    """What is planted: bytes/s of the storage and of preparation, and the start of a phase.
+
+    ``slow_after``: from this repetition on, all takes ``slower`` times as long.
+    """
+
+    storage: float
+    prep: float = 0.6 * GB
+    start_s: float = 1.0
+    begin_s: float = 2.5  # from the start of the process until the run begins
+    slow_after: int = 1_000
+    slower: float = 1.0
+
+
+DISK, NFS, S3 = Machine(storage=1.0 * GB), Machine(storage=0.3 * GB), Machine(storage=0.1 * GB)
+CPU = Machine(storage=2.0 * GB, prep=0.11 * GB, start_s=3.0)
+PLACES = {"disk": DISK, "nfs": NFS, "s3": S3, "cpu": CPU}
+
+
+@dataclass
+class Clock:
+    """Time goes on by what the phases take, and by a moment whenever somebody looks at it."""
+
+    passed_s: float = 1000.0
+
+    def __call__(self) -> float:
+        self.passed_s += 1e-6
+        return self.passed_s
+
+
+class Simulated:
+    """The phases of one run, as the planted machine would carry them out."""
+
+    def __init__(self, clock: Clock, machine: Machine, plan: Plan, sample_bytes: float) -> None:
+        self.clock, self.machine, self.plan = clock, machine, plan
+        self.storage = machine.storage / sample_bytes
+        self.prep = machine.prep / sample_bytes
+        each = plan.workload.samples_per_s_per_accelerator
+        self.demand = math.inf if each is None else each * plan.accelerators
+
+    @property
+    def together(self) -> float:
+        return min(self.storage, self.prep, self.demand)
+
+    def rates(self, phase: Phase) -> tuple[float, float]:
+        """Samples/s of the batches that the workers make, and of the accelerators."""
+        loads = {
+            "without-storage": self.prep,
+            "without-prep": self.storage,
+            "calibrate.fetch": self.storage,
+            "calibrate.prep": self.prep,
+        }.get(phase.name, min(self.storage, self.prep))
+        if phase.name.startswith(("calibrate.harness", "calibrate.accelerator")):
+            loads = 1e9
+        slow = phase.name == "measure" and phase.repetition >= self.machine.slow_after
+        steps = self.demand if phase.accelerator.kind != "null" else math.inf
+        return (loads / self.machine.slower if slow else loads), steps
+
+    def run(self, phase: Phase) -> Outcome:
+        loads, steps = self.rates(phase)
+        size = phase.batch_size * phase.accelerators
+        together = max(1, phase.loading.workers)
+        step_s = size / steps if steps < math.inf else 0.0
+        whole = max(1, SAMPLES // size) * phase.epochs if phase.epochs else 10**9
+        most = min(phase.max_steps or 10**9, whole)
+        if phase.limit_s is not None:
+            # No window of these runs has more steps than that.
+            fast = max(step_s, size / loads, 1e-5)
+            rounds = phase.min_rounds + 1
+            most = min(most, int(11 * (phase.limit_s / fast + rounds * together)) + 1)
+        most = max(1, min(most, 300_000))
+        number = np.arange(most)
+        arrived = (number // together + 1) * (together * size / loads)
+        ends = np.maximum.accumulate(arrived - number * step_s) + (number + 1) * step_s
+        count = most
+        if phase.limit_s is not None:
+            over = ends >= phase.limit_s
+            if phase.whole_rounds:
+                done = number + 1
+                over &= (done >= phase.min_rounds * together) & (done % together == 0)
+                over |= ends >= phase.limit_s + max(
+                    10 * phase.limit_s, 2 * phase.min_rounds * ends[0]
+                )
+            if over.any():
+                count = int(np.argmax(over)) + 1
+        ends, ready = ends[:count], ends[:count] - step_s
+        starts = np.concatenate([[0.0], ends[:-1]])
+        columns = {}
+        for name, like in Recorder().columns().items():
+            columns[name] = np.zeros(count, like.dtype)
+        for name, seconds in (
+            ("start_ns", starts),
+            ("wait_ns", ready - starts),
+            ("busy_ns", ends - ready),
+        ):
+            columns[name] = (seconds * 1e9).astype(columns[name].dtype)
+        columns["step"] = number[:count].astype(columns["step"].dtype)
+        columns["steps"] += 1
+        columns["samples"] += phase.batch_size
+        for name in ("bytes_read", "sample_bytes"):
+            columns[name] += int(phase.batch_size * self.plan.manifest.mean_stored_bytes)
+        if count > ROWS:  # as the recorder does: later rows hold several steps
+            heads = np.r_[0, np.arange(1, count, -(-count // ROWS))]
+            for name, values in columns.items():
+                whole = name in ("start_ns", "step", "epoch")
+                columns[name] = values[heads] if whole else np.add.reduceat(values, heads)
+        self.clock.passed_s += self.machine.start_s + float(ends[-1])
+        read = int(columns["bytes_read"].sum())
+        epoch = Epoch(
+            epoch=0, residency_before=0.0, startup_s=0.0, startups_s=[0.0] * phase.accelerators
+        )
+        epoch.bytes_fetched, epoch.bytes_read = read * phase.accelerators, read
+        return Outcome(
+            columns={rank: dict(columns) for rank in range(phase.accelerators)},
+            epochs=[epoch],
+            cpu_s=float(ends[-1]),
+            loader=LoaderFacts(round_batches=together, in_flight_batches=together),
+        )
+
+    def curve(self, bench: Any) -> RunCurve:
+        self.clock.passed_s += min(curving.budget_s(bench.seconds), 8.0)
+        size = int(self.plan.manifest.mean_stored_bytes)
+        points = []
+        for in_flight, share in ((1, 0.3), (2, 0.6), (4, 0.99), (8, 1.0), (16, 1.0)):
+            rate = share * self.storage
+            points.append(
+                CurvePoint(
+                    in_flight=in_flight,
+                    reads_per_s=Rate(value=rate, low=0.99 * rate, high=1.01 * rate, windows=4),
+                    bytes_per_s=Rate(value=rate * size, low=rate * size, windows=4),
+                    latency_p50_s=in_flight / rate,
+                    reads=1000,
+                    seconds=1.0,
+                    disjoint=True,
+                )
+            )
+        own = StorageCurve(
+            request_bytes=size,
+            request_bytes_min=size,
+            request_bytes_max=size,
+            order="random",
+            by="fio",
+            how="planted",
+            direct=True,
+            points=points,
+        )
+        return RunCurve(curve=conclude_curve(own, None), not_measured="planted")
+
+
+@dataclass(frozen=True)
+class Ended:
+    doc: TrainingRecord
+    took_s: float
+    simulated: Simulated
+
+    @property
+    def steps(self) -> int:
+        return min(each.steps for each in self.doc.job.repetitions)
+
+
+@pytest.fixture(scope="module")
+def folder(make_dataset: MakeDataset) -> Path:
+    _, place = make_dataset(
+        samples=SAMPLES,
+        sample_size={"mean": 64},
+        format="tar",
+        samples_per_shard=10_000,
+        codec="zstd:1",
+    )
+    return place
+
+
+@pytest.fixture
+def spend(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+
+    def run(
+        name: str,
+        machine: Machine,
+        seconds: float,
+        *overrides: str,
+        strict: bool = True,
+        **options: Any,
+    ) -> Ended:
+        usual = ("dataset=demo", "reader.crop=null", "reader.columns=null", "reader.mmap=false")
+        workload = load_workload(name, [*usual, "reader.direct=false", "epochs=100", *overrides])
+        asked = load_workload(name)
+        spec = load_dataset_spec(asked.dataset)
+        sample_bytes = spec.sample_size.mean_bytes * share_of_columns(spec, asked.reader.columns)
+        plan = make_plan(workload, str(folder), accelerators=1, repetitions=6, seed=0)
+        simulated = Simulated(clock, machine, plan, sample_bytes)
+        phases = {
+            "run_phase": lambda phase, **more: simulated.run(phase),
+            "run_cached_phase": lambda plan, agent, phase, **more: simulated.run(phase),
+        }
+        for name_of_it, fake in phases.items():
+            monkeypatch.setattr(benching, name_of_it, fake)
+        monkeypatch.setattr(curving, "measure", simulated.curve)
+        began = clock()
+        clock.passed_s += machine.begin_s
+        budget = Budget(seconds=seconds, ends_s=began + seconds, strict=strict)
+        doc, _ = experiment.run(
+            plan, Options(results=tmp_path / "results", budget=budget, **options)
+        )
+        return Ended(doc=doc, took_s=clock() - began, simulated=simulated)
+
+    return run
+
+
+def enough_s(ended_or_plan: Simulated, *, repetitions: int) -> float:
+    """Seconds of so many repetitions that are just long enough."""
+    workload = ended_or_plan.plan.workload
+    steps = needed_steps(workload.loader.workers)
+    each = workload.batch_size / min(ended_or_plan.storage, ended_or_plan.prep)
+    busy = workload.batch_size / ended_or_plan.demand
+    return repetitions * (ended_or_plan.machine.start_s + steps * max(each, busy))
+
+
+EACH = [
+    pytest.param(name, sorted(PLACES)[n % 4], marks=pytest.mark.slow if n >= 4 else ())
+    for n, name in enumerate(WORKLOADS)
+]
+
+
+@pytest.mark.parametrize(("name", "place"), EACH)
+def test_each_workload_has_an_answer_within_two_minutes(spend: Any, name: str, place: str) -> None:
+    budget_s, machine = 120.0, PLACES[place]
+    try:
+        ended = spend(name, machine, budget_s)
+    except UsageError:
+        # Not even one repetition fits.
+        workload = load_workload(name)
+        spec = load_dataset_spec(workload.dataset)
+        slow = min(machine.storage, machine.prep) / spec.sample_size.mean_bytes
+        least_s = workload.batch_size * needed_steps(workload.loader.workers) / slow
+        assert least_s > 0.5 * budget_s
+        return
+    assert ended.took_s <= 1.1 * budget_s
+    if enough_s(ended.simulated, repetitions=1) <= 0.6 * budget_s:
+        assert ended.steps >= needed_steps(ended.simulated.plan.workload.loader.workers)
+        assert ended.doc.job.verdict.binds != "undecided"
+        one_s = enough_s(ended.simulated, repetitions=1)
+        repetitions = len(ended.doc.job.repetitions)
+        assert ended.took_s + 1.5 * one_s > 0.8 * budget_s or repetitions >= MAX_REPETITIONS
+    if enough_s(ended.simulated, repetitions=3) <= 0.35 * budget_s:
+        assert len(ended.doc.job.repetitions) >= MIN_REPETITIONS
+    if enough_s(ended.simulated, repetitions=6) <= 0.35 * budget_s:
+        assert any(each.rounds for each in ended.doc.job.knock_outs if each.stage == "storage")
+
+
+def test_the_fill_of_what_a_budget_cut_is_no_cause(spend: Any) -> None:
+    """It is shown, but the verdict and the advice do not rest on it."""
+    doc = spend("resnet50-h100", CPU, 120.0).doc
+    shown = next(each for each in doc.job.knock_outs if each.stage == "fill")
+    assert shown.gain.value > 1.2
+    assert (doc.job.verdict.binds, "fill" in gather(doc).gains) == ("prep", False)
+    whole = doc.with_job(fitted=None)
+    assert "fill" in gather(whole).gains
+    checked = whole.storage.model_copy(update={"url": "/mnt/iobench-check-1"})
+    assert "fill" not in gather(whole.model_copy(update={"storage": checked})).gains
+
+
+@pytest.mark.parametrize(("prep", "answer"), [(0.17, "prep"), (0.24, "accelerator")])
+def test_batches_of_the_fill_make_no_accelerator_fed(spend: Any, prep: float, answer: str) -> None:
+    """A repetition of 16 steps, of which 8 were made during the fill: 97 % busy after it.
+
+    The accelerator takes 0.205 GB/s, so what preparation yields decides.
+    """
+    machine = Machine(storage=2.0 * GB, prep=prep * GB, start_s=3.0)
+    doc = spend("resnet50-h100", machine, 120.0).doc
+    spent = {"wall_s": 7.75, "fill_s": 4.19, "busy_s": 3.47, "wait_s": 0.09, "startup_s": 0.0}
+    ranks = [each.model_copy(update=spent) for each in doc.job.repetitions[0].ranks]
+    repetitions = [
+        each.model_copy(update={"steps": 16, "ranks": ranks}) for each in doc.job.repetitions
+    ]
+    name = "accelerator_utilization_sustained"
+    busy = doc.metrics[name].model_copy(update={"median": 0.452, "min": 0.44, "max": 0.46})
+    doc = doc.with_job(repetitions=repetitions, knock_outs=[], verdict=None)
+    doc = doc.model_copy(update={"metrics": {**doc.metrics, name: busy}})
+    found = verdict(doc)
+    assert found.binds == answer
+    assert found.starved is None
+    assert found.not_measured["starved"]

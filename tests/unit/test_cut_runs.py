@@ -1,0 +1,77 @@
+"""Repetitions that a budget cut: a good part of each is its fill, and of the batches after that,
+some were made during it. Demand 1,000 samples/s of one accelerator, whose rank has 8 workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from iobench.analyse.verdict.promise import shown
+from iobench.schema.record import TrainingRecord
+from iobench.schema.verdict import Estimate
+from tests.unit.test_causes import without
+
+Build = Callable[..., TrainingRecord]
+Cut = Callable[..., TrainingRecord]
+
+
+@pytest.fixture
+def cut(make_run: Build) -> Cut:
+    """``fill``: share of each repetition, of ``steps`` steps, after which ``busy`` is the share of
+    the rest in which the accelerator works.
+    """
+
+    def build(
+        *, busy: float, fill: float = 0.55, steps: int = 16, prefetch: int = 1, **changes: Any
+    ) -> TrainingRecord:
+        whole = busy * (1 - fill)
+        rank = {"rank": 0, "wall_s": 10.0, "fill_s": 10 * fill, "busy_s": 10 * whole}
+        rates = {"fetch": 4000, "prep": 860, "accelerator": 1000} | changes.pop("rates", {})
+        return make_run(
+            accelerators=1,
+            measured=1000 * whole,
+            au=whole,
+            rates=rates,
+            workload={"loader": {"workers": 8, "prefetch_factor": prefetch}},
+            repetition={"steps": steps, "samples": 100 * steps, "ranks": [rank], "cpu_s": 1},
+            fitted={"asked_max_steps": None},
+            **changes,
+        )
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("busy", "steps", "gain", "most"),
+    [
+        # All 8 batches after the fill may be from it: the ceiling of 860 is what lasts.
+        (0.98, 16, None, 1 / 0.86),
+        (0.98, 16, 2.21, 1 / 0.86),
+        # 12 of 72 may be: after the fill it is 800 at least.
+        (0.80, 80, None, 1 / 0.80),
+        (0.80, 80, 2.50, 1 / 0.80),
+    ],
+)
+def test_a_promise_rests_on_the_rate_after_the_fill(
+    cut: Cut, busy: float, steps: int, gain: float | None, most: float
+) -> None:
+    """Over whole repetitions, the accelerator demands 2.3 and 2.8 times what it got."""
+    found = cut(busy=busy, steps=steps, knock_outs=without(prep=gain) if gain else []).job.verdict
+    assert found is not None
+    assert found.binds == "prep"
+    promises = [each.predicted_gain for each in found.advice if each.predicted_gain]
+    assert promises
+    assert max(promises) == pytest.approx(most, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shows"),
+    [(0.04, 285.35, False), (0.0, 6.9, False), (1.2, 100.0, False), (0.3, 60.0, True)],
+)
+def test_an_interval_that_excludes_nothing_is_not_shown(
+    low: float, high: float, shows: bool
+) -> None:
+    assert ("[" in shown(Estimate(value=3.44, low=low, high=high))) == shows

@@ -1,0 +1,134 @@
+"""Runs of several machines can be told apart, in CSV, in overviews and in OpenMetrics."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from iobench.cli.main import main
+from iobench.documents import json_text
+from iobench.schema.record import load_run
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
+
+
+def kept(place: Path, name: str, **changes: Any) -> Path:
+    """A recorded run as that of another machine, with its own id."""
+    document = json.loads(json_text(load_run(GOLDEN / name)))
+    document["run_id"] = place.name
+    document["hosts"][0] |= changes.pop("host", {})
+    document["storage"] |= changes.pop("storage", {})
+    document |= changes
+    place.mkdir(parents=True)
+    (place / "run.json").write_text(json.dumps(document))
+    return place
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    """A directory of runs: two of one machine, one of another."""
+    big = {"node": "big", "cores": 96, "effective_cores": 96.0, "instance_type": "p4d.24xlarge"}
+    small = {"node": "small", "cores": 4, "effective_cores": 4.0, "instance_type": "g5.xlarge"}
+    nfs, disk = {"url": "/mnt/nfs/data"}, {"url": "/scratch/data"}
+    tags = {"box": "nfs-b", "site": "Basel, 2"}
+    kept(tmp_path / "fleet/b/run-1", "calibrated", host=big, storage=nfs, tags=tags)
+    kept(tmp_path / "fleet/b/run-2", "library", host=big, storage=nfs, tags={"box": "nfs-b"})
+    kept(tmp_path / "fleet/s/run-3", "calibrated", host=small, storage=disk)
+    return tmp_path / "fleet"
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    capsys.readouterr()
+    assert main(["report", *map(str, words)]) in (0, 3)
+    return capsys.readouterr().out
+
+
+def test_rows_of_csv_name_their_machine(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = list(csv.DictReader(io.StringIO(shown(capsys, fleet, "--format", "csv"))))
+    assert {row["run_id"] for row in found} == {"run-1", "run-2", "run-3"}
+    for row in found:
+        small = row["run_id"] == "run-3"
+        assert row["host"] == ("small" if small else "big")
+        assert float(row["cores"]) == (4 if small else 96)
+        assert row["instance"] == ("g5.xlarge" if small else "p4d.24xlarge")
+        assert row["storage"] == ("/scratch/data" if small else "/mnt/nfs/data")
+        assert row["tag_box"] == ("" if small else "nfs-b")
+        assert row["tag_site"] == ("Basel, 2" if row["run_id"] == "run-1" else "")
+        assert row["workload"] == "smallrun"
+        assert row["dataset"]
+        assert row["accelerators"]
+        assert row["created"].startswith("20")
+
+
+def test_the_csv_of_a_checkpoint_study_does_so_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = kept(tmp_path / "saves", "checkpoint-stream", host={"node": "n7"}, tags={"box": "c"})
+    rows = list(csv.DictReader(io.StringIO(shown(capsys, run, "--format", "csv"))))
+    assert rows
+    assert {(row["host"], row["tag_box"], row["workload"]) for row in rows} == {
+        ("n7", "c", "llama3-8b")
+    }
+
+
+def test_openmetrics_has_the_runs_in_one_document(
+    fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, fleet, fleet / "b/run-1", "--format", "openmetrics")
+    families = list(text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
+    assert len({family.name for family in families}) == len(families)
+    (info,) = (family for family in families if family.name == "iobench_run")
+    labels = {sample.labels["run"]: sample.labels for sample in info.samples}
+    assert len(info.samples) == 3
+    assert labels["run-1"]["instance"] == "p4d.24xlarge"
+    assert float(labels["run-1"]["cores"]) == 96
+    assert labels["run-1"]["accelerators"] == "1"
+    assert labels["run-1"]["tag_site"] == "Basel, 2"
+    assert labels["run-3"]["host"] == "small"
+    name = "iobench_samples_per_second"
+    (rates,) = (family for family in families if family.name == name)
+    assert {sample.labels["run"] for sample in rates.samples} == {"run-1", "run-2", "run-3"}
+
+
+@pytest.mark.parametrize("form", ["trace", "mlperf"])
+def test_other_exports_hold_one_run(
+    form: str, fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(fleet), "--format", form]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_directory_of_one_run_is_that_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = kept(tmp_path / "results" / "one", "calibrated")
+    assert shown(capsys, tmp_path / "results", "--json") == shown(capsys, run, "--json")
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["box", "=x", "box=", "1x=2", "a b=c", f"{'k' * 65}=1", "k=" + "v" * 201, "a=\n"],
+)
+def test_a_label_without_key_or_value_is_refused(
+    tag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "demo", "--data", "nowhere", f"--tag={tag}"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "--tag" in err
+
+
+@pytest.mark.parametrize("tags", [{"a b": "c"}, {'x"': "c"}, {"a": ""}, {"a": 3}, ["a"]])
+def test_a_record_with_other_labels_is_refused(
+    tags: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They become names of columns and metrics."""
+    run = kept(tmp_path / "bad", "calibrated", tags=tags)
+    assert main(["report", str(run)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
