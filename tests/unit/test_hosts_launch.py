@@ -11,7 +11,7 @@ import yaml
 
 from iobench.errors import UsageError
 from iobench.runner.hosts.kubernetes import manifest
-from iobench.runner.hosts.launch import FIRST_PORT, Launch, find_launch, first_node
+from iobench.runner.hosts.launch import FIRST_PORT, Launch, find_launch, node_names
 from iobench.runner.hosts.lines import parse_hosts, start_lines
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -111,17 +111,18 @@ def test_variables_that_do_not_fit_are_refused_in_one_line(env: dict[str, str]) 
 
 
 @pytest.mark.parametrize(
-    ("nodes", "first"),
+    ("nodes", "names"),
     [
         ("n1", "n1"),
-        ("n1,n2", "n1"),
-        ("n[1-3]", "n1"),
-        ("n[07,9-12],login", "n07"),
-        ("rack[2-3]-n", "rack2-n"),
+        ("n1, n2", "n1 n2"),
+        ("n[1-3]", "n1 n2 n3"),
+        ("n[07,9-12],login", "n07 n9 n10 n11 n12 login"),
+        ("rack[2-3]-n[09-10]", "rack2-n09 rack2-n10 rack3-n09 rack3-n10"),
     ],
 )
-def test_the_first_node_of_slurms_list(nodes: str, first: str) -> None:
-    assert first_node(nodes) == first
+def test_names_of_slurms_list(nodes: str, names: str) -> None:
+    assert node_names(nodes) == names.split()
+    assert parse_hosts(nodes) == names.split()
 
 
 def test_each_line_starts_one_process_on_each_host() -> None:
@@ -188,7 +189,23 @@ def test_the_objects_for_kubernetes_hold_what_was_asked_for(
     assert find_launch(env | {"JOB_COMPLETION_INDEX": "2"}) is not None
 
 
-@pytest.mark.parametrize("text", ["", ",", "h1,h1", "h1;rm", "-h", "h 1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ",",
+        "h1,h1",
+        "h1;rm",
+        "-h",
+        "h 1",
+        "h[1-2],h2",
+        "h[",
+        "h]",
+        "h[a]",
+        "h[2-1]",
+        "h[1-9999]",
+    ],
+)
 def test_names_of_hosts_that_are_none(text: str) -> None:
     with pytest.raises(UsageError):
         parse_hosts(text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from ...errors import UsageError
 
@@ -22,7 +23,9 @@ FIRST_PORT, PORTS = 29_500, 1_000
 
 MAX_HOSTS = 4_096
 
-_LIST = re.compile(r"[^,\[\]]+(?:\[[0-9,-]+\][^,\[\]]*)?")
+_RANGES = re.compile(
+    r"([^,\[\]]*)\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\](.*)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,7 @@ def _address(env: Mapping[str, str], names: _Names) -> str:
         return env[ADDRESS]
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
     if names.by == "srun" and nodes:
-        return first_node(nodes)
+        return node_names(nodes)[0]
     raise UsageError(
         f"{ADDRESS} is not set, so the hosts do not know where to meet",
         remedy=f"set it to the name of the host with number 0, e.g. {_SETS.get(names.by, _SET)}",
@@ -156,19 +159,37 @@ def _number(env: Mapping[str, str], name: str, *, default: int | None = None) ->
     return int(text)
 
 
-def first_node(nodes: str) -> str:
-    """The first name of Slurm's list of nodes: ``n[03-05,9],login`` -> ``n03``.
+def node_names(nodes: str) -> list[str]:
+    """The names of Slurm's list of nodes: ``n[03-05,9],login`` -> n03, n04, n05, n9, login.
 
-    Raises UsageError for a text that is no such list.
+    Raises UsageError for a text that is no such list, and for more names than ``MAX_HOSTS``.
+    Source: scontrol(1), "hostlist".
     """
-    found = _LIST.match(nodes)
+    parts = re.split(r",(?![^\[]*\])", nodes)
+    names = [name for part in parts for name in _expanded(part.strip(), nodes)]
+    if not 1 <= len(names) <= MAX_HOSTS:
+        raise UsageError(
+            f"'{nodes}' names {len(names) or 'no'} hosts", remedy=f"name 1 to {MAX_HOSTS}"
+        )
+    return names
+
+
+def _expanded(part: str, nodes: str) -> list[str]:
+    """The names of ``part``, which holds ranges like ``[03-05,9]``, or of a name without any."""
+    if part and "[" not in part and "]" not in part:
+        return [part]
+    found = _RANGES.fullmatch(part)
     if found is None:
-        raise UsageError(f"'{nodes}' is no list of nodes", remedy=f"set {ADDRESS}")
-    head, bracket, rest = found[0].partition("[")
-    if not bracket:
-        return head
-    inner, _, tail = rest.partition("]")
-    return head + inner.split(",")[0].split("-")[0] + tail
+        raise UsageError(f"'{nodes}' is no list of hosts", remedy="use h1,h2,... or h[1-4]")
+    head, ranges, tail = found.groups()
+    numbers: list[str] = []
+    for each in ranges.split(","):
+        first, _, last = each.partition("-")
+        numbered = range(int(first), int(last or first) + 1)[: MAX_HOSTS + 1]
+        numbers += [f"{number:0{len(first)}}" for number in numbered]
+    tails = _expanded(tail, nodes) if tail else [""]
+    names = (head + number + rest for number in numbers for rest in tails)
+    return list(islice(names, MAX_HOSTS + 1))
 
 
 def share_of(accelerators: int, hosts: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...errors import UsageError
 from .kubernetes import manifest
-from .launch import ADDRESS, FIRST_PORT, MAX_HOSTS
+from .launch import ADDRESS, FIRST_PORT, node_names
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:_-]{0,252}[A-Za-z0-9])?")
 
@@ -19,13 +19,14 @@ RENDEZVOUS_PORT = 29_400
 
 
 def parse_hosts(text: str) -> list[str]:
-    """The names of ``h1,h2,...``. Raises UsageError for none, for doubles, and for other texts."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    """The names of ``h1,h2,...``, or of Slurm's ``h[1-4]``.
+
+    Raises UsageError for none, for too many, for doubles, and for other texts.
+    """
+    names = node_names(text.strip(" ,"))
     wrong = next((name for name in names if not _NAME.fullmatch(name)), None)
     if wrong is not None:
-        raise UsageError(f"'{wrong}' is no name of a host", remedy="use --hosts h1,h2,...")
-    if not 1 <= len(names) <= MAX_HOSTS:
-        raise UsageError(f"--hosts takes 1 to {MAX_HOSTS} names, separated by commas")
+        raise UsageError(f"'{wrong}' is no name of a host", remedy="use --hosts h1,h2 or h[1-4]")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(
