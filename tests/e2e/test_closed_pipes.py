@@ -59,7 +59,7 @@ def test_a_crossed_threshold_is_still_told(
     assert (code, errors.count(b"\n")) == (4, 1)
 
 
-@pytest.mark.parametrize("words", [("--help",), ("list", "instances")])
+@pytest.mark.parametrize("words", [("--help",), ("list", "instances", "-q")])
 def test_verbs_that_only_print_are_fine(words: tuple[str, ...]) -> None:
     assert ended(*words) == (0, b"")
 
@@ -102,7 +102,7 @@ def test_a_run_is_recorded_and_invalid_all_the_same(make_dataset: Any, tmp_path:
 
 def test_a_reader_that_leaves_after_its_first_byte() -> None:
     process = subprocess.Popen(
-        command("list", "instances"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command("list", "instances", "-q"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
     assert process.stderr is not None
