@@ -142,10 +142,10 @@ def _announcement(args: argparse.Namespace, place: Place, generating_s: float) -
 
 def _measure(args: argparse.Namespace, place: Place, url: str, ends_s: float, told: _Told) -> int:
     """Run the workload on the dataset at ``url`` until about ``ends_s``, and print the report."""
+    from ..runner.budget import Budget
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
     from ..runner.plan import make_plan
-    from ..runner.timing import Budget
     from .outcome import finish
     from .telling import RunTold
 
@@ -155,7 +155,7 @@ def _measure(args: argparse.Namespace, place: Place, url: str, ends_s: float, to
     options = Options(
         results=args.results,
         command=tuple(args.command_line),
-        budget=Budget(seconds=args.budget_s, ends_s=ends_s, strict=False),
+        budget=Budget(seconds=args.budget_s, began_s=ends_s - args.budget_s, strict=False),
     )
     live = RunTold(plan, options, quiet=args.quiet)
     try:

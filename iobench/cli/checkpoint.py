@@ -231,9 +231,9 @@ def run(args: argparse.Namespace) -> int:
     launch = launched(args)
     from ..analyse.verdict.thresholds import parse
     from ..checkpoint.base import asynchronous_version
+    from ..runner.budget import Budget
     from ..runner.checkpoint import run_study
     from ..runner.checkpoint_plan import make_study_plan
-    from ..runner.timing import Budget
     from ..schema.base import apply_overrides, build
     from ..schema.checkpoint import CheckpointSpec
     from .live import Live
@@ -270,9 +270,7 @@ def run(args: argparse.Namespace) -> int:
                 break_lock=args.break_lock,
                 progress=live,
                 ranks=ranks,
-                budget=None
-                if args.budget is None
-                else Budget(seconds=args.budget, ends_s=args.began_s + args.budget),
+                budget=Budget(seconds=args.budget, began_s=args.began_s),
             )
         finally:
             live.close()

@@ -23,9 +23,9 @@ from .own_loader import add_own_loader, loader_overrides, scan_first, tell_heads
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
+    from ..runner.budget import Given
     from ..runner.mixed import Mixed
     from ..runner.plan import Plan
-    from ..runner.timing import Budget, Given
     from ..schema.workload import Workload
 
 _CALIBRATION = "3s"
@@ -232,6 +232,7 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
     if bound_only:
         return tell_headspace(plan, args)
     # These import torch, which takes seconds: only once the plan is known to be right.
+    from ..runner.budget import Budget
     from ..runner.confirm import Confirm
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
@@ -247,13 +248,13 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
         confirm=Confirm(budget_s=args.knock_outs_s) if args.confirm else None,
         knock_outs=not args.no_knockouts,
         knock_outs_s=args.knock_outs_s,
-        budget=_budget(args, given),
+        budget=Budget(seconds=args.budget, began_s=args.began_s, given=given),
         began_s=args.began_s,
         mixed=mixed,
         break_lock=args.break_lock,
     )
     live = RunTold(plan, options, quiet=args.quiet)
-    if options.budget is None:
+    if not options.budget.limited:
         live.announce()
     try:
         if control is None:
@@ -301,15 +302,6 @@ def _check_budget(args: argparse.Namespace, *, bound_only: bool) -> None:
                 f"{flag} takes as long as it needs, so it can't be fitted into --budget",
                 remedy="use --repeat, --calibration and --knockouts instead of --budget",
             )
-
-
-def _budget(args: argparse.Namespace, given: frozenset[Given]) -> Budget | None:
-    """The time of the whole run, which began with this process, or with this command in it."""
-    from ..runner.timing import Budget
-
-    if args.budget is None:
-        return None
-    return Budget(seconds=args.budget, ends_s=args.began_s + args.budget, given=given)
 
 
 def _mixed(args: argparse.Namespace, ranks: int) -> Mixed | None:

@@ -23,6 +23,7 @@ from ..schema.record import CheckpointRecord
 from ..schema.tags import tags
 from ..storage.locks.lock import Lease
 from .agent import HostAgent
+from .budget import Budget
 from .checkpoint_plan import StudyPlan
 from .checkpoint_ranks import RanksHere, StudyRanks
 from .conductor import Script, Scripted, conduct
@@ -41,7 +42,6 @@ from .messages import (
 )
 from .progress import Progress, Silent, expect
 from .savebook import SaveBook
-from .timing import Budget
 
 
 def run_study(
@@ -80,7 +80,7 @@ def run_study(
             keep_data=keep_data,
             progress=progress or Silent(),
             ranks=ranks or RanksHere(),
-            budget=budget,
+            budget=budget or Budget(),
         )
 
 
@@ -95,12 +95,12 @@ def _study(
     keep_data: bool,
     progress: Progress,
     ranks: StudyRanks,
-    budget: Budget | None,
+    budget: Budget,
 ) -> tuple[CheckpointRecord, Path]:
     """Carry out the study in a target that is held."""
     directory = new_directory(results, f"checkpoint-{plan.spec.model}")
     study = begin_study(plan, CheckpointRun)
-    study.budget_s = budget.seconds if budget is not None else None
+    study.budget_s = budget.seconds
     agent = ranks.agent(root)
     doc = CheckpointRecord(
         iobench_version=__version__,
@@ -132,10 +132,8 @@ def _study(
 
     def is_over(number: int, began: float, *, waiting: int) -> bool:
         """Whether a budget has no time for this save or restore, and ``waiting`` ones after it."""
-        if budget is None or number == 1:
-            return False
-        each = (time.monotonic() - began) / (number - 1)
-        return budget.left_s < each * (1 + waiting)
+        each = (time.monotonic() - began) / max(1, number - 1)
+        return number > 1 and not budget.fits(each * (1 + waiting))
 
     def script() -> Script:
         saving = time.monotonic()

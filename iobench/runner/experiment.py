@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from ..schema.training import Ceiling, Repetition, TrainingRun
 from ..schema.verdict import Advice
 from ..storage.locks.reading import reading
 from .agent import HostAgent
+from .budget import Budget
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES, Entry
 from .calibration.findmax import begin_search, check_search, find_max
@@ -50,6 +51,7 @@ from .fit import (
     measure_pilot,
     pilot_by_curve,
     repetitions_again,
+    too_short,
     with_ceilings,
     with_curve,
 )
@@ -60,7 +62,6 @@ from .plan import Plan
 from .progress import Fitting, Informed, Progress, Silent, watcher
 from .repetition import measure, repetition_phase
 from .third_party import is_library, prepare_library
-from .timing import Budget
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,8 @@ class Options:
     knock_outs: bool = True
     # Seconds for all knock-outs together; None: see ``plan_turns``.
     knock_outs_s: float | None = None
-    budget: Budget | None = None  # the rest of the options, and the plan, are fitted to it
+    # The rest of the options, and the plan, are fitted to it.
+    budget: Budget = field(default_factory=Budget)
     began_s: float | None = None  # when the process began, by ``time.monotonic()``
     mixed: Mixed | None = None  # save checkpoints while loading
     prove: bool = True  # for a library's loader: check what it delivers before it is measured
@@ -133,7 +135,7 @@ def run(
     make_reader(plan.manifest, plan.storage, plan.workload.reader)
     if options.find_max:
         check_search(plan.workload)
-    if options.budget is not None:
+    if options.budget.limited:
         check_budget(plan, options.asked, options.budget)
     with (
         reading(plan.home, plan.manifest, verb="run", break_dead=options.break_lock) as lease,
@@ -202,9 +204,9 @@ def _measure(
                 if across is not None:
                     across.prepare()
         pilot = fitted = None
-        if options.budget is not None:
-            pilot = _pilot(bench, options, options.budget, doc, progress)
-            fitted = _fit(bench, plan, pilot, doc, options, options.budget)
+        if options.budget.limited:
+            pilot = _pilot(bench, options, doc, progress)
+            fitted = _fit(bench, plan, pilot, doc, options)
             options = fitted_options(options, fitted)
             if isinstance(progress, Fitting):
                 progress.fitted(bench.plan, options)
@@ -212,8 +214,8 @@ def _measure(
         if options.calibration_s > 0:
             _calibrate(bench, windows, doc, progress, without=fitted)
             _tell_rate(bench, progress)
-        if options.budget is not None and pilot is not None:
-            fitted = _fit(bench, plan, pilot, doc, options, options.budget, before=fitted)
+        if pilot is not None:
+            fitted = _fit(bench, plan, pilot, doc, options, before=fitted)
             options = fitted_options(options, fitted)
             windows = plan_windows(options.calibration_s, bench.plan.repetitions)
         if saver:
@@ -276,13 +278,12 @@ def _keep_samples(bench: Bench) -> dict[str, FileDigest]:
         return {}
 
 
-def _pilot(
-    bench: Bench, options: Options, budget: Budget, doc: TrainingRecord, progress: Progress
-) -> Pilot:
+def _pilot(bench: Bench, options: Options, doc: TrainingRecord, progress: Progress) -> Pilot:
     """The storage's curve, and then what a pilot tells of the time that the rest takes.
 
     Where the curve tells that the first batches alone take too long, it is the pilot.
     """
+    budget = options.budget
     if options.calibration_s > 0:
         curve_s = options.calibration_s
         if "calibration" not in budget.given:
@@ -293,7 +294,7 @@ def _pilot(
     found = pilot_by_curve(bench.plan, bench.ceilings, budget.left_s)
     if found is None:
         with timed(doc, "pilot", progress, "a pilot: how many steps fit into the time"):
-            found = measure_pilot(bench, budget.seconds)
+            found = measure_pilot(bench, budget.seconds or 0.0)
     found = with_curve(found, bench.plan, bench.ceilings)
     log.info("pilot: %s", found)
     return found
@@ -305,7 +306,6 @@ def _fit(
     pilot: Pilot,
     doc: TrainingRecord,
     options: Options,
-    budget: Budget,
     *,
     before: Fitted | None = None,
 ) -> Fitted:
@@ -314,6 +314,7 @@ def _fit(
     ``before``: what was fitted before the ceilings were measured. Raises UsageError if the time is
     too short.
     """
+    budget = options.budget
     fitted = choose(
         plan,
         pilot if before is None else with_ceilings(pilot, bench.ceilings),
@@ -323,8 +324,8 @@ def _fit(
         calibrated=before is not None,
         before=before,
     )
-    if budget.strict and before is None and fitted.least_s > budget.left_s:
-        raise budget.too_short(fitted.least_s - budget.left_s)
+    if budget.strict and before is None and not budget.fits(fitted.least_s):
+        raise too_short(budget, fitted.least_s)
     log.info(
         "fitted to the budget: %d repetitions of at most %s steps, windows of %.2f s and %d rounds "
         "for each ceiling but %s, %.1f s for knock-outs; %.1f s are left",
@@ -443,30 +444,23 @@ class _TimeLeft:
     """What a budget still has time for. ``repetition_s``: the longest one so far."""
 
     def __init__(self, bench: Bench, options: Options) -> None:
-        self.bench, self.options = bench, options
+        self.bench, self.options, self.budget = bench, options, options.budget
         self.repetition_s = 0.0
 
     @property
     def limits_knock_outs(self) -> bool:
-        budget = self.options.budget
-        return budget is not None and "knock_outs" not in budget.given
-
-    @property
-    def _fits(self) -> Budget | None:
-        """The budget, if the number of repetitions is fitted to it."""
-        budget = self.options.budget
-        return None if budget is None or "repetitions" in budget.given else budget
+        return self.budget.fitted("knock_outs")
 
     def took(self, number: int, seconds: float) -> None:
         """Repetition ``number`` took so long; after the first, the others are planned anew."""
         self.repetition_s = max(self.repetition_s, seconds)
-        budget, plan = self._fits, self.bench.plan
-        if number or budget is None:
+        plan = self.bench.plan
+        if number or not self.budget.fitted("repetitions"):
             return
         count = repetitions_again(
             plan.repetitions,
             1,
-            left_s=budget.left_s,
+            left_s=self.budget.left_s,
             repetition_s=seconds,
             round_s=STAGES * self.options.knock_outs * seconds,
         )
@@ -474,22 +468,21 @@ class _TimeLeft:
 
     def for_repetition(self, number: int) -> bool:
         """Whether repetition ``number`` is made."""
-        planned, budget = self.bench.plan.repetitions, self._fits
-        if budget is None:
+        planned = self.bench.plan.repetitions
+        if not self.budget.fitted("repetitions"):
             return number < planned
-        more = self.options.confirm is None and "knock_outs" not in budget.given
+        more = self.options.confirm is None and self.budget.fitted("knock_outs")
         if number >= planned and not more:
             return False
-        return has_time(number, planned, left_s=budget.left_s, repetition_s=self.repetition_s)
+        return has_time(number, planned, left_s=self.budget.left_s, repetition_s=self.repetition_s)
 
     def for_windows(self, number: int) -> bool:
         """Whether there is time for the ceilings' windows after repetition ``number``."""
-        budget = self._fits
-        if budget is None:
+        if not self.budget.fitted("repetitions"):
             return True
         fewest = min(self.bench.plan.repetitions, MIN_REPETITIONS) - 1 - number
         rest_s = max(0, fewest) * self.repetition_s
-        return budget.left_s >= rest_s + self._windows_s(number)
+        return self.budget.fits(self._windows_s(number), keeping_s=rest_s)
 
     def _windows_s(self, number: int) -> float:
         """Seconds of all windows of the ceilings from repetition ``number`` on."""
@@ -503,10 +496,9 @@ class _TimeLeft:
 
         The trial of advice gets as much as is left then.
         """
-        assert self.options.budget is not None
         later = max(0, self.bench.plan.repetitions - 1 - number)
         rest_s = later * self.repetition_s + self._windows_s(number)
-        left_s = max(0.0, self.options.budget.left_s - rest_s)
+        left_s = max(0.0, self.budget.left_s - rest_s)
         return left_s / 2 if self.options.confirm is not None else left_s
 
 
@@ -523,7 +515,7 @@ def _without_checkpoints(bench: Bench, job: TrainingRun, others: Others) -> None
 def _confirm(
     bench: Bench,
     asked: Confirm,
-    budget: Budget | None,
+    budget: Budget,
     doc: TrainingRecord,
     others: Others,
     progress: Progress,
@@ -542,7 +534,7 @@ def _confirm(
     measured_s = doc.timings.get("measure", 0.0)
     usual_s = measured_s if asked.usual_s is None else asked.usual_s
     budget_s = asked.budget_s
-    if budget_s is None and budget is not None:
+    if budget_s is None and budget.limited:
         budget_s = budget.left_s
     Trying(
         bench=bench,

@@ -17,14 +17,15 @@ import numpy as np
 from ..analyse.verdict.knockouts import in_step, steady_rate
 from ..analyse.verdict.rankepochs import rank_epochs
 from ..analyse.verdict.short import needed_steps
+from ..errors import UsageError
 from ..schema.training import Ceiling
+from .budget import Budget, Given
 from .calibration.bench import Bench
 from .calibration.windows import MAX_SLOW_S
 from .estimate import START_S, calibrating_s, later_s
 from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome
 from .plan import Plan, steps_per_repetition
 from .repetition import repetition_phase
-from .timing import Budget, Given
 
 REPETITIONS, MIN_REPETITIONS, MAX_REPETITIONS = 6, 3, 12
 """As many as ``iobench run`` has by default; the fewest that give an interval; and the most, where
@@ -141,8 +142,14 @@ def check_budget(plan: Plan, asked: Asked, budget: Budget) -> None:
     """Raise UsageError where the budget is too short even if the accelerators are fed."""
     pilot = Pilot(samples_per_s=None, start_s=START_S)
     least_s = _MIN_PILOT_S + START_S + choose(plan, pilot, 0.0, asked, budget.given).least_s
-    if budget.strict and least_s > budget.left_s:
-        raise budget.too_short(least_s - budget.left_s)
+    if budget.strict and not budget.fits(least_s):
+        raise too_short(budget, least_s)
+
+
+def too_short(budget: Budget, least_s: float) -> UsageError:
+    """The error of a run that takes at least ``least_s`` from now on."""
+    other = ", or leave --repeat, --calibration, --knockouts and steps to it"
+    return budget.too_short(least_s, other=other if budget.given else "")
 
 
 def measure_pilot(bench: Bench, seconds: float) -> Pilot:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import multiprocessing
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from iobench.errors import InterruptedRun, StorageError, TargetLostError, UsageError
 from iobench.load.reader import BatchReader
 from iobench.runner import experiment, repetition
+from iobench.runner.budget import Budget, Given
 from iobench.runner.calibration.bench import Bench
 from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
@@ -24,7 +24,6 @@ from iobench.runner.knockouts import KnockOuts
 from iobench.runner.mixed import Mixed
 from iobench.runner.phase import PhaseInterrupted
 from iobench.runner.plan import make_plan
-from iobench.runner.timing import Budget, Given
 from iobench.schema.record import TrainingRecord, load_training
 from iobench.schema.verdict import KnockOut
 from iobench.schema.workload import load_workload
@@ -274,7 +273,7 @@ def test_without_a_barrier_no_rank_waits(measure: Measure) -> None:
 
 
 def fitted(seconds: float, *given: Given) -> Budget:
-    return Budget(seconds=seconds, ends_s=time.monotonic() + seconds, given=frozenset(given))
+    return Budget(seconds=seconds, given=frozenset(given))
 
 
 @pytest.mark.slow

@@ -23,13 +23,13 @@ from iobench.dataset import load_dataset_spec
 from iobench.errors import UsageError
 from iobench.measure.timeline import Recorder
 from iobench.runner import experiment
+from iobench.runner.budget import Budget
 from iobench.runner.calibration import bench as benching
 from iobench.runner.calibration import curve as curving
 from iobench.runner.experiment import Options
 from iobench.runner.fit import MAX_REPETITIONS, MIN_REPETITIONS
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
-from iobench.runner.timing import Budget
 from iobench.schema.base import known_specs
 from iobench.schema.curve import CurvePoint, Rate, StorageCurve
 from iobench.schema.dataset import share_of_columns
@@ -247,13 +247,34 @@ def spend(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(curving, "measure", simulated.curve)
         began = clock()
         clock.passed_s += machine.begin_s
-        budget = Budget(seconds=seconds, ends_s=began + seconds, strict=strict)
+        budget = Budget(seconds=seconds, began_s=began, strict=strict)
         doc, _ = experiment.run(
             plan, Options(results=tmp_path / "results", budget=budget, **options)
         )
         return Ended(doc=doc, took_s=clock() - began, simulated=simulated)
 
     return run
+
+
+def test_what_fits_into_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    budget = Budget(seconds=20.0, end_s=1.0, limits={"knock_outs": 5.0})
+    with budget.turn("measure"):
+        clock.passed_s += 4.0
+    budget.took("measure", 2.0)
+    assert (budget.turns("measure"), budget.turns("fill")) == (2, 0)
+    assert budget.mean_s("fill") is None
+    assert (budget.mean_s("measure"), budget.longest_s("measure")) == pytest.approx((3.0, 4.0))
+    assert budget.left_s == pytest.approx(15.0)
+    assert budget.fits(14.9)
+    assert not budget.fits(14.9, keeping_s=0.2)
+    budget.took("knock_outs", 3.0)
+    assert budget.fits(1.9, "knock_outs")
+    assert not budget.fits(2.1, "knock_outs")
+    endless = Budget(limits={"knock_outs": 5.0})
+    assert endless.fits(1e9)
+    assert not endless.fits(5.1, "knock_outs")
 
 
 def enough_s(ended_or_plan: Simulated, *, repetitions: int) -> float:

@@ -1,0 +1,112 @@
+"""The time of a command: when it ends, what its parts have taken, and whether the next one fits."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..errors import UsageError
+from ..units import format_duration
+
+END_S = 1.3
+"""What is kept for the end of the process: the verdict is found, and the files are written."""
+
+Given = Literal["repetitions", "steps", "calibration", "knock_outs"]
+
+
+@dataclass(kw_only=True)
+class Budget:
+    """The time of a whole command, to which all is fitted that is not ``given``.
+
+    ``seconds`` as the user gave them, from ``began_s`` on by ``time.monotonic()``. None: there is
+    no limit, and everything fits. ``end_s`` is kept for the end. ``strict``: a command for which
+    they are too short is refused. ``limits``: seconds that all turns of a part may take together,
+    for the parts that have such a limit of their own.
+    """
+
+    seconds: float | None = None
+    began_s: float = field(default_factory=lambda: time.monotonic())
+    end_s: float = END_S
+    given: frozenset[Given] = frozenset()
+    strict: bool = True
+    limits: dict[str, float] = field(default_factory=dict)
+    _taken: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def limited(self) -> bool:
+        return self.seconds is not None
+
+    def fitted(self, name: Given) -> bool:
+        """Whether this is fitted to the budget: there is one, and the user did not give it."""
+        return self.limited and name not in self.given
+
+    @property
+    def used_s(self) -> float:
+        return time.monotonic() - self.began_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left for measuring; infinite without a limit."""
+        if self.seconds is None:
+            return math.inf
+        return max(0.0, self.seconds - self.end_s - self.used_s)
+
+    # What the parts have taken
+
+    def took(self, part: str, seconds: float) -> None:
+        """One turn of a part has taken so long."""
+        self._taken.setdefault(part, []).append(seconds)
+
+    @contextmanager
+    def turn(self, part: str) -> Iterator[None]:
+        """Count the time of the body as one turn of a part, also if it fails."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.took(part, time.monotonic() - began)
+
+    def turns(self, part: str) -> int:
+        return len(self._taken.get(part, ()))
+
+    def spent_s(self, part: str) -> float:
+        """Seconds of all turns of a part together."""
+        return sum(self._taken.get(part, ()))
+
+    def mean_s(self, part: str) -> float | None:
+        """Seconds of a turn of a part; None before the first one."""
+        return self.spent_s(part) / self.turns(part) if self.turns(part) else None
+
+    def longest_s(self, part: str) -> float:
+        return max(self._taken.get(part, ()), default=0.0)
+
+    # Whether the next one fits
+
+    def room_s(self, part: str) -> float:
+        """Seconds that are left for a part, within its own limit."""
+        return min(self.left_s, self.limits.get(part, math.inf) - self.spent_s(part))
+
+    def fits(self, seconds: float, part: str = "", *, keeping_s: float = 0.0) -> bool:
+        """Whether what takes so long ends in time, within the limit of its part if that has one.
+
+        ``keeping_s``: what has to fit after it.
+        """
+        return self.left_s >= seconds + keeping_s and self.room_s(part) >= seconds
+
+    # What to tell the user
+
+    def too_short(self, least_s: float, *, what: str = "this run", other: str = "") -> UsageError:
+        """The error of a command that takes at least ``least_s`` from now on.
+
+        ``other``: what the user can do besides giving more time.
+        """
+        least = math.ceil((self.seconds or 0.0) + least_s - self.left_s)
+        return UsageError(
+            f"--budget {format_duration(self.seconds or 0.0)} is too short for {what}, which takes "
+            f"at least {least}s",
+            remedy=f"give at least {least}s{other}",
+        )
