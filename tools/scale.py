@@ -21,7 +21,7 @@ from iobench.analyse.cluster.jobs import Job
 from iobench.analyse.cluster.model import Model
 from iobench.analyse.cluster.queue import cycle_s
 from iobench.analyse.cluster.synchrony import Barrier, fit_barrier, steps_of
-from iobench.analyse.verdict.instep import StepTimes
+from iobench.analyse.figures.instep import StepTimes
 from iobench.units import counted, format_percent
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -229,7 +229,7 @@ def run(args: argparse.Namespace) -> int:
     if printed_lines(args):
         return 0
     launch = launched(args)
-    from ..analyse.verdict.thresholds import parse
+    from ..analyse.verdict.validity import parse
     from ..checkpoint.base import asynchronous_version
     from ..runner.budget import Budget
     from ..runner.checkpoint import run_study

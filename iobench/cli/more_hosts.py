@@ -10,7 +10,7 @@ from .common import parse_rate, parse_time, whole_number
 
 if TYPE_CHECKING:
     from ..analyse.cluster.synchrony import Barrier
-    from ..analyse.verdict.rankepochs import Events
+    from ..analyse.figures.events import Events
     from ..schema.record import TrainingRecord
 
 _FLAGS = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..analyse.verdict.thresholds import violations
+from ..analyse.verdict.validity import violations
 from ..documents import write_whole
 from ..errors import IobenchError
 from ..report.media import is_export

@@ -52,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..analyse.verdict.thresholds import parse
+    from ..analyse.verdict.validity import parse
     from ..schema.ab import AB_FILE
     from ..schema.sweep import SWEEP_FILE
     from .exporting import check_kind

@@ -192,7 +192,7 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
             remedy="leave --calibration out, or --confirm",
         )
     from ..accelerate.bind import use_allocator
-    from ..analyse.verdict.thresholds import parse
+    from ..analyse.verdict.validity import parse
     from ..runner.plan import make_plan
 
     for expression in args.fail_on:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..analyse.verdict.rules_cache import cached_image, epoch_deliveries, is_cold, uncached
+from ..analyse.verdict.cache import cached_image, epoch_deliveries, is_cold, uncached
 from ..schema.record import TrainingRecord
 from ..units import format_count, format_percent
 

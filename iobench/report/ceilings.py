@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..analyse.verdict.evidence import bytes_per_sample, gather
+from ..analyse.figures.in_flight import bytes_per_sample
+from ..analyse.verdict.judged import gather
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
 from ..units import RATE_UNITS, counted, format_count, format_rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ..analyse.verdict.curve import FLATTENED, highest, is_known, is_near, spent
+from ..analyse.figures.curve import FLATTENED, highest, is_known, is_near, spent
 from ..schema.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
 from ..schema.record import TrainingRecord
 from ..units import counted, format_bytes, format_count, format_duration, format_rate

@@ -6,7 +6,7 @@ kernel runs on it, so the two are not the same and are never in one table.
 
 from __future__ import annotations
 
-from ..analyse.verdict.devices import DEVICE_METRICS
+from ..analyse.figures.metrics import DEVICE_METRICS
 from ..schema.device import DeviceUse
 from ..schema.metrics import BY_NAME
 from ..schema.record import TrainingRecord

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..analyse.verdict.rankepochs import Array, Events
+from ..analyse.figures.events import Array, Events
 from ..schema.record import RunRecord
 from ..text import MAX_SHOWN, printable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from statistics import median
 
-from ..analyse.verdict.search import STEADY, trials_of, utilization_of
+from ..analyse.figures.search import STEADY, trials_of, utilization_of
 from ..schema.record import TrainingRecord
 from ..schema.training import FindMax
 from ..schema.verdict import Estimate, Fed

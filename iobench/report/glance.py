@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from ..analyse.verdict.evidence import gather
+from ..analyse.verdict.judged import gather
 from ..analyse.verdict.promise import shown, tells_nothing
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict

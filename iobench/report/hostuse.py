@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..analyse.verdict.hostuse import Use
+from ..analyse.figures.timeline import Use
 from ..schema.metrics import Unit
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .figures import figure

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..analyse.verdict.rates import long_enough, steady_from
-from ..analyse.verdict.rules_time import falls, measured_rates
+from ..analyse.figures.rates import long_enough, steady_from
+from ..analyse.verdict.rules_ranks import falls, measured_rates
 from ..schema.record import TrainingRecord
 from ..units import counted, format_duration, format_percent
 

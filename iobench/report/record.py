@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..analyse.verdict.rankepochs import Events
+from ..analyse.figures.events import Events
 from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
 from . import checkpoint, run
 from .sections import Section

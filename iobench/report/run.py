@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..analyse.verdict.devices import DEVICE_METRICS
+from ..analyse.figures.events import Events
+from ..analyse.figures.metrics import DEVICE_METRICS
 from ..analyse.verdict.promise import told
-from ..analyse.verdict.rankepochs import Events
 from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict

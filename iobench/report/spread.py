@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..analyse.verdict.metrics import select
-from ..analyse.verdict.rankepochs import Events
-from ..analyse.verdict.spread import KINDS, LEVELS, Spread, spreads
+from ..analyse.figures.events import Events, select
+from ..analyse.figures.timeline import KINDS, LEVELS, Spread, spreads
 from ..schema.record import TrainingRecord
 from ..schema.workload import OWN_LOADER
 from ..units import counted, format_count, format_duration

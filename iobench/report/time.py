@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..analyse.verdict.ranktime import own_s, slow_rank
+from ..analyse.figures.ranktime import own_s, slow_rank
 from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
 from ..schema.verdict import RankTime, WorkerTime

@@ -5,11 +5,9 @@ Below them, on the same axis, is what the host did meanwhile.
 
 from __future__ import annotations
 
-from ..analyse.verdict.hostuse import host_use
-from ..analyse.verdict.metrics import select
-from ..analyse.verdict.rankepochs import Events
-from ..analyse.verdict.rules_cache import MAX_RESIDENT
-from ..analyse.verdict.steps import QUANTILES, RankSteps, StepTimes, step_times
+from ..analyse.figures.events import Events, select
+from ..analyse.figures.timeline import QUANTILES, RankSteps, StepTimes, host_use, step_times
+from ..analyse.verdict.cache import MAX_RESIDENT
 from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
 from ..units import format_count, format_duration, format_percent

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analyse.capacity.whatif import Prediction
-from ..analyse.verdict.evidence import Evidence, gather
+from ..analyse.verdict.evidence import Evidence
+from ..analyse.verdict.judged import gather
 from ..analyse.verdict.promise import in_headline
 from ..schema.record import TrainingRecord
 from ..schema.verdict import Verdict

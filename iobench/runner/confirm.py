@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from ..analyse.verdict.confirmed import told_again
-from ..analyse.verdict.metrics import repetition_metrics
-from ..analyse.verdict.model import WORTH
+from ..analyse.figures.metrics import repetition_metrics
+from ..analyse.verdict.promise import WORTH, told_again
 from ..errors import IobenchError, SpecError
 from ..interrupts import defer_interrupts
 from ..schema.base import apply_overrides, build

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..analyse.verdict.knockouts import in_step, steady_rate
-from ..analyse.verdict.rankepochs import rank_epochs
+from ..analyse.figures.events import rank_epochs
+from ..analyse.figures.knockouts import in_step, steady_rate
 from ..analyse.verdict.short import needed_steps
 from ..errors import UsageError
 from ..schema.training import Ceiling

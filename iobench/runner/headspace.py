@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..analyse.compare.statistics import ratio_estimate
-from ..analyse.verdict.knockouts import steady_rate
+from ..analyse.figures.knockouts import steady_rate
 from ..errors import UsageError
 from ..schema.verdict import Estimate
 from ..storage.locks.reading import reading

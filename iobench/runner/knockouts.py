@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..analyse.verdict.knockouts import (
+from ..analyse.figures.knockouts import (
     FILL,
     how_of,
     how_without,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..analyse.capacity import sizing
-from ..analyse.verdict.in_flight import asked_reads_in_flight
+from ..analyse.figures.in_flight import asked_reads_in_flight
 from ..dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
 from ..errors import DatasetError, UsageError
 from ..load import is_sequential, use_direct

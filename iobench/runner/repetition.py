@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..analyse.verdict.metrics import repetition_metrics, uncounted_reads
+from ..analyse.figures.metrics import repetition_metrics, uncounted_reads
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..measure.nvml import GpuWatch

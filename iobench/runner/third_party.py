@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..analyse.verdict.shuffle import delivery, identify, shuffle_quality
+from ..analyse.figures.delivery import delivery, identify, shuffle_quality
 from ..dataset import index_file
 from ..errors import UsageError
 from ..load import library_version, make_reader

@@ -2,8 +2,8 @@
 
 It is the only such table. Conditions (``--fail-on``), comparisons, histories, CSV and the text and
 markdown reports read it, so that a metric that is added here appears in all of them, in the order
-of this table. The metrics are computed by ``analyse.verdict.metrics`` (of a repetition),
-``analyse.checkpoint.study`` (of a save or a restore) and ``analyse.verdict.bind`` (of the verdict).
+of this table. They are computed by ``analyse.figures.metrics`` (of a repetition),
+``analyse.checkpoint.study`` (of a save or a restore) and ``analyse.verdict.verdict``.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Rates(Record):
     """The rate of each ``bin_s`` seconds of a repetition, summed over its ranks.
 
     Process creation and the time of saves are left out, and so is what a rank still loads after
-    another one has ended. ``analyse.verdict.rates`` says how they are computed. Both lists have
+    another one has ended. ``analyse.figures.rates`` says how they are computed. Both lists have
     the same length, and are empty if the repetition is shorter than a bin.
     """
 
@@ -202,7 +202,7 @@ MAX_DEVICES = 1024
 class Repetition(Record):
     """One repetition: its recorded context, and figures computed from the events.
 
-    See ``analyse.verdict.metrics``.
+    See ``analyse.figures.metrics``.
     """
 
     seed: int

@@ -26,7 +26,7 @@ from typing import Any
 
 from storage import MIB, Case, Data, Figure, compare, in_memory, keep
 
-from iobench.analyse.verdict.rankepochs import epoch_ends_ns, rank_epochs
+from iobench.analyse.figures.events import epoch_ends_ns, rank_epochs
 from iobench.load.reader import BatchReader
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase

@@ -29,7 +29,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from iobench import buffers
-from iobench.analyse.verdict.windows import ceiling_from_events
+from iobench.analyse.figures.windows import ceiling_from_events
 from iobench.generator import generate
 from iobench.load import build_loader
 from iobench.load.reader import BatchReader

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Browser, Page, ViewportSize
 
-from iobench.analyse.verdict.rankepochs import Events
+from iobench.analyse.figures.events import Events
 from iobench.analyse.verdict.rebuild import conclude, rebuild
 from iobench.measure.timeline import read_events
 from iobench.report.page.whole import page

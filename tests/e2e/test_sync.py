@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.verdict.metrics import select
-from iobench.analyse.verdict.rankepochs import Events, rank_epochs
+from iobench.analyse.figures.events import Events, rank_epochs, select
 from iobench.analyse.verdict.rebuild import rebuild
 from iobench.measure.timeline import read_events
 from iobench.schema.record import TrainingRecord, load_run

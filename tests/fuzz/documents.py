@@ -12,7 +12,7 @@ from iobench.analyse.tuning.recommend import Target as Wanted
 from iobench.analyse.tuning.recommend import recommend
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.analyse.verdict.rebuild import conclude, rebuild
-from iobench.analyse.verdict.thresholds import violations
+from iobench.analyse.verdict.validity import violations
 from iobench.documents import json_text
 from iobench.errors import IobenchError
 from iobench.generator.marker import parse_marker

@@ -195,7 +195,7 @@ def test_spent_burst_credits(tmp_path: Path, place: Place) -> None:
             loader={"workers": 2},
         )
     assert "rate.falls" in findings(doc)
-    from iobench.analyse.verdict.rules_time import falls
+    from iobench.analyse.verdict.rules_ranks import falls
 
     (found,) = falls(doc)
     assert found.fall.at_s == pytest.approx(160 * MB / (20 * MB), abs=2)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.verdict.curve import conclude_curve, rate_of
+from iobench.analyse.figures.curve import conclude_curve, rate_of
 from iobench.analyse.verdict.fed import fed
 from iobench.generator import generate
 from iobench.runner.calibration import findmax

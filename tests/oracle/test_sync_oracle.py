@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from iobench.analyse.verdict.rankepochs import rank_epochs, select
-from iobench.analyse.verdict.ranktime import slowest_rank
+from iobench.analyse.figures.events import rank_epochs, select
+from iobench.analyse.figures.ranktime import slowest_rank
 from iobench.measure.timeline import read_events
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan

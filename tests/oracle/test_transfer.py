@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from iobench.accelerate.recording import block_steps, lag_correlation, record
-from iobench.analyse.verdict.metrics import select
+from iobench.analyse.figures.events import select
 from iobench.documents import json_text
 from iobench.errors import IobenchError
 from iobench.generator import generate

@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 from iobench import extras
-from iobench.analyse.verdict.confirmed import gain_of
-from iobench.analyse.verdict.promise import shown
+from iobench.analyse.verdict.promise import gain_of, shown
 from iobench.cli.verbs import VERBS
 from iobench.schema.ab import save_ab
 from tests.processes import in_process

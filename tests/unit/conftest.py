@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.verdict.metrics import summarise
+from iobench.analyse.figures.metrics import summarise
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.schema.record import TrainingRecord
 from iobench.schema.training import EVENT_COLUMNS, Ceiling, Epoch, Repetition, TrainingRun

@@ -11,7 +11,7 @@ import pytest
 
 from iobench.analyse.capacity.change import Change, Quantity
 from iobench.analyse.capacity.whatif import what_if
-from iobench.analyse.verdict.confirmed import in_order
+from iobench.analyse.verdict.promise import in_order
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.report.render_text import render_text
 from iobench.report.run import sections

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.verdict.bind import verdict
-from iobench.analyse.verdict.curve import conclude_curve
-from iobench.analyse.verdict.evidence import gather
+from iobench.analyse.figures.curve import conclude_curve
+from iobench.analyse.verdict.judged import gather
 from iobench.analyse.verdict.short import needed_steps
+from iobench.analyse.verdict.verdict import verdict
 from iobench.dataset import load_dataset_spec
 from iobench.errors import UsageError
 from iobench.measure.timeline import Recorder

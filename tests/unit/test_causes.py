@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict.bind import verdict
-from iobench.analyse.verdict.curve import conclude_curve
+from iobench.analyse.figures.curve import conclude_curve
 from iobench.analyse.verdict.rebuild import conclude
+from iobench.analyse.verdict.verdict import verdict
 from iobench.schema.curve import CurvePoint, Rate, StorageCurve
 from iobench.schema.training import Ceiling
 from iobench.schema.verdict import Estimate, KnockOut, RunCurve, Verdict

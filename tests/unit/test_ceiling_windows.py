@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from iobench.analyse.figures.windows import pooled
 from iobench.analyse.verdict.rebuild import rebuild
-from iobench.analyse.verdict.windows import pooled
 from iobench.schema.training import Ceiling, CeilingDetails, CeilingWindow
 
 Build = Callable[..., Any]

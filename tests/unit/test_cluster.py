@@ -22,8 +22,8 @@ from iobench.analyse.cluster.queue import cycle_s
 from iobench.analyse.cluster.storms import Saves, save_s
 from iobench.analyse.cluster.supply import Stated
 from iobench.analyse.cluster.synchrony import Barrier, fit_barrier, steps_of
-from iobench.analyse.verdict.evidence import gather
-from iobench.analyse.verdict.instep import StepTimes
+from iobench.analyse.figures.instep import StepTimes
+from iobench.analyse.verdict.judged import gather
 from iobench.errors import UsageError
 from iobench.measure.timeline import StepEvent, read_events, write_events
 from iobench.schema.hosts import JobHost

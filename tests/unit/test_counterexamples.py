@@ -14,7 +14,7 @@ import pytest
 
 from iobench.analyse.capacity.change import Change, Quantity
 from iobench.analyse.capacity.whatif import what_if
-from iobench.analyse.verdict.in_flight import run_reads_in_flight
+from iobench.analyse.figures.in_flight import run_reads_in_flight
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.schema.record import TrainingRecord
 from iobench.schema.training import Ceiling, CeilingDetails

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.analyse.verdict.curve import conclude_curve, rate_of
+from iobench.analyse.figures.curve import conclude_curve, rate_of
+from iobench.analyse.figures.instep import StepTimes, at_more_ranks, step_times
 from iobench.analyse.verdict.fed import delivered, fed
-from iobench.analyse.verdict.instep import StepTimes, at_more_ranks, step_times
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.schema.curve import CurvePoint, StorageCurve
 from iobench.schema.record import TrainingRecord

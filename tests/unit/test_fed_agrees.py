@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict.evidence import bytes_per_sample
+from iobench.analyse.figures.in_flight import bytes_per_sample
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.report.run import sections
 from iobench.report.sections import Facts, Table

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iobench.analyse.figures.search import steady, with_answer
 from iobench.analyse.verdict.rebuild import rebuild
-from iobench.analyse.verdict.search import steady, with_answer
 from iobench.cli.main import main
 from iobench.errors import NoRoomError
 from iobench.measure.timeline import Recorder, StepEvent

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.verdict.hosts import slow_hosts
+from iobench.analyse.figures.hosts import slow_hosts
 from iobench.errors import HostLostError, UsageError, WorkerError
 from iobench.runner.hosts import frames, wire
 from iobench.runner.hosts.clock import Clock, Echo, Offset, offset_of

@@ -205,7 +205,7 @@ def test_every_part_has_its_place() -> None:
             "import importlib\nimportlib.import_module('iobench.runner.plan')",
         ),
         ("iobench.formats.tar", "from ..measure.pagecache import evict"),
-        ("iobench.analyse.verdict.metrics", "from ...measure.timeline import Timeline"),
+        ("iobench.analyse.figures.metrics", "from ...measure.timeline import Timeline"),
         ("iobench.runner.plan", "from ..report.run import sections"),
         ("iobench.generator", "def f():\n    import torch"),
         ("iobench.measure.host", "from torch.cuda import is_available"),

@@ -10,12 +10,12 @@ import pytest
 from iobench.analyse.capacity.change import Change, Quantity
 from iobench.analyse.capacity.measured import known_latency
 from iobench.analyse.capacity.whatif import what_if
-from iobench.analyse.verdict.evidence import gather
-from iobench.analyse.verdict.in_flight import (
+from iobench.analyse.figures.in_flight import (
     job_reads_in_flight,
     run_reads_in_flight,
     run_requests_per_batch,
 )
+from iobench.analyse.verdict.judged import gather
 
 Build = Callable[..., Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict.knockouts import (
+from iobench.analyse.figures.knockouts import (
     gain,
     steady_rate,
     whole_rate,

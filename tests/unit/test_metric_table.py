@@ -15,8 +15,8 @@ import pytest
 from iobench.analyse.checkpoint.study import value_of
 from iobench.analyse.compare.runs import values_of
 from iobench.analyse.verdict.rebuild import conclude, rebuild
-from iobench.analyse.verdict.thresholds import KNOWN, parse
-from iobench.analyse.verdict.thresholds import value_of as figure_of
+from iobench.analyse.verdict.validity import KNOWN, parse
+from iobench.analyse.verdict.validity import value_of as figure_of
 from iobench.measure.timeline import read_events
 from iobench.report.figures import format_of
 from iobench.schema.accelerator import StepFacts

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.analyse.compare.runs import values_of
-from iobench.analyse.verdict.metrics import (
+from iobench.analyse.figures.metrics import (
     repetition_metrics,
     summarise,
     uncounted_reads,
 )
+from iobench.analyse.figures.search import find_max_point
+from iobench.analyse.figures.windows import ceiling_from_events
 from iobench.analyse.verdict.rebuild import rebuild
-from iobench.analyse.verdict.search import find_max_point
 from iobench.analyse.verdict.validity import evaluate
-from iobench.analyse.verdict.windows import ceiling_from_events
 from iobench.documents import json_text
 from iobench.schema.record import TrainingRecord
 from iobench.schema.training import (

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from iobench.analyse.capacity.change import Change, Quantity
 from iobench.analyse.capacity.whatif import what_if
+from iobench.analyse.verdict.by_ablation import convinces, interval
 from iobench.analyse.verdict.rebuild import conclude
-from iobench.analyse.verdict.tested import convinces, interval
 from iobench.errors import UsageError
 from iobench.report.render_text import render_text
 from iobench.report.run import sections

@@ -13,7 +13,7 @@ import pytest
 
 from iobench.accelerate.peaks import peak_of
 from iobench.accelerate.work import flops_per_sample, work_of
-from iobench.analyse.verdict.devices import with_device_figures
+from iobench.analyse.figures.metrics import with_device_figures
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.errors import IobenchError, UsageError
 from iobench.measure.nvml import GpuWatch

@@ -24,7 +24,7 @@ from iobench.analyse.compare.comparison import Comparison
 from iobench.analyse.compare.gate import outcome_of
 from iobench.analyse.compare.runs import Group
 from iobench.analyse.tuning.shardsize import Bounds, fit
-from iobench.analyse.verdict.evidence import gather
+from iobench.analyse.verdict.judged import gather
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.errors import IobenchError, SpecError, UsageError
 from iobench.schema.base import build

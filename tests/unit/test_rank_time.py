@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.verdict.metrics import repetition_metrics
-from iobench.analyse.verdict.ranktime import slow_rank, slowest_rank, usual_slow_rank
+from iobench.analyse.figures.metrics import repetition_metrics
+from iobench.analyse.figures.ranktime import slow_rank, slowest_rank, usual_slow_rank
 from iobench.schema.training import Epoch, Repetition
 from iobench.schema.verdict import RankTime
 from tests.unit.conftest import build_events

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.verdict.metrics import repetition_metrics
-from iobench.analyse.verdict.rates import lasting_fall, steady_from
+from iobench.analyse.figures.metrics import repetition_metrics
+from iobench.analyse.figures.rates import lasting_fall, steady_from
 from iobench.analyse.verdict.rebuild import conclude, rebuild
 from iobench.report.rates import rate_over_time
 from iobench.schema.record import Finding, TrainingRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from iobench.analyse.verdict.curve import highest
+from iobench.analyse.figures.curve import highest
 from iobench.measure import fio
 from iobench.runner.agent import HostAgent
 from iobench.runner.calibration.bench import Bench

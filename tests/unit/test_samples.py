@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from iobench.analyse.verdict.hostuse import host_use
+from iobench.analyse.figures.timeline import host_use
 from iobench.errors import IobenchError
 from iobench.measure.counters import interfaces, parse_memory, parse_network
 from iobench.measure.gpu import Gpus

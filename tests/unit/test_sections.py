@@ -31,10 +31,10 @@ from iobench.analyse.compare.losses import Saving, Schedule
 from iobench.analyse.compare.options import Terms
 from iobench.analyse.compare.ranking import Machine, rankings
 from iobench.analyse.compare.runs import Group
+from iobench.analyse.figures.curve import conclude_curve, spent
 from iobench.analyse.tuning.confirmation import Confirmation as SweepConfirmation
 from iobench.analyse.tuning.recommend import Target, recommend
 from iobench.analyse.tuning.sweepfolder import read_sweep
-from iobench.analyse.verdict.curve import conclude_curve, spent
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.cli.main import main
 from iobench.documents import json_text

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from iobench.analyse.capacity import sizing
-from iobench.analyse.verdict.in_flight import reads_per_sample
+from iobench.analyse.figures.in_flight import reads_per_sample
 from iobench.load.reader import BatchReader
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage

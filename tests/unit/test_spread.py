@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from iobench.analyse.verdict.rankepochs import Events
-from iobench.analyse.verdict.spread import spreads
+from iobench.analyse.figures.events import Events
+from iobench.analyse.figures.timeline import spreads
 
 MS = 1_000_000
 

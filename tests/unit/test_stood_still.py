@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.verdict.metrics import repetition_metrics
+from iobench.analyse.figures.metrics import repetition_metrics
 from iobench.analyse.verdict.validity import evaluate
 from iobench.runner.counters import Stops, lost_in_waits
 from iobench.schema.hosts import JobHost

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iobench.analyse.verdict.curve import (
+from iobench.analyse.figures.curve import (
     MIN_WINDOWS,
     bound_at,
     conclude_curve,

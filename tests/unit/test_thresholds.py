@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from iobench.analyse.verdict.thresholds import parse, violations
+from iobench.analyse.verdict.validity import parse, violations
 from iobench.errors import SpecError
 from iobench.schema.record import RunRecord
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.verdict.confirmed import answer, gain_of, told_again, with_found
+from iobench.analyse.verdict.promise import answer, gain_of, told_again, with_found
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.cli.main import main
 from iobench.errors import InterruptedRun, IobenchError

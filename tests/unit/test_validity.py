@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from iobench.analyse.verdict.rebuild import conclude
-from iobench.analyse.verdict.rules_closed import REFERENCES
+from iobench.analyse.verdict.rules_mlperf import REFERENCES
 from iobench.analyse.verdict.validity import (
     RULES,
     evaluate,

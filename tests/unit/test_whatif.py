@@ -13,7 +13,7 @@ from iobench.analyse.capacity.ceilings import NETWORK
 from iobench.analyse.capacity.change import Change, Quantity
 from iobench.analyse.capacity.models import READS
 from iobench.analyse.capacity.whatif import Prediction, what_if
-from iobench.analyse.verdict.evidence import gather
+from iobench.analyse.verdict.judged import gather
 from iobench.errors import UsageError
 from iobench.schema.training import CeilingDetails
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ...schema.dataset import DatasetSpec, expected_samples_per_shard, share_of_columns
 from ...schema.packing import Layout
 from ...schema.workload import Workload
-from ..verdict.in_flight import reads_per_sample, reads_sequentially
+from ..figures.in_flight import reads_per_sample, reads_sequentially
 
 ALIGNMENT = 4096
 """Bytes of a block of a file system, and of what O_DIRECT reads."""

@@ -9,8 +9,9 @@ from ...errors import UsageError
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling, CeilingDetails
 from ...units import format_bytes, format_count, format_duration, format_percent, format_rate
-from ..verdict.evidence import AT_LIMIT, Evidence, step_time_s
-from ..verdict.in_flight import run_reads_in_flight, run_reads_per_sample
+from ..figures.in_flight import run_reads_in_flight, run_reads_per_sample
+from ..verdict.evidence import AT_LIMIT, Evidence
+from ..verdict.judged import step_time_s
 from . import models
 from .change import Change, Explanation, Settings
 from .measured import known_latency

@@ -8,8 +8,8 @@ from ...errors import UsageError
 from ...schema.job import LoaderFacts, WorkloadFacts
 from ...schema.record import TrainingRecord
 from ...units import counted, format_duration
-from ..verdict.evidence import gather, is_null_accelerator, step_time_s
-from ..verdict.in_flight import run_reads_in_flight
+from ..figures.in_flight import run_reads_in_flight
+from ..verdict.judged import gather, is_null_accelerator, step_time_s
 
 MAX_COUNT = 10**6 - 1
 """Largest number of workers, accelerators or reads in flight."""

@@ -16,9 +16,10 @@ from ...schema.dataset import DatasetSpec
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
 from ...units import counted
-from ..verdict.evidence import Evidence, accelerators_fed, gather
+from ..figures.in_flight import run_reads_in_flight, run_reads_per_sample
+from ..verdict.evidence import Evidence
 from ..verdict.fed import Supply, delivered
-from ..verdict.in_flight import run_reads_in_flight, run_reads_per_sample
+from ..verdict.judged import accelerators_fed, gather
 
 SIMILAR = 2.0
 """Samples whose sizes differ by at most this factor are assumed to be read at the same rate."""

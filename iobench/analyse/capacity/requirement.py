@@ -18,7 +18,7 @@ from ...schema.dataset import DatasetSpec, expected_samples_per_shard, expected_
 from ...schema.packing import Layout
 from ...schema.record import TrainingRecord
 from ...schema.workload import Workload
-from ..verdict.in_flight import job_reads_in_flight
+from ..figures.in_flight import job_reads_in_flight
 from ..verdict.rules_data import MIN_STEPS
 from . import sizing
 from .amplification import ALIGNMENT, Reads, expected_reads

@@ -16,11 +16,12 @@ from ...schema.record import Summary, TrainingRecord
 from ...schema.training import FindMax, FindMaxPoint
 from ...schema.verdict import Estimate, Verdict
 from ...units import format_count
-from ..verdict.bind import verdict
-from ..verdict.evidence import Evidence, gather
-from ..verdict.model import limit_of
+from ..verdict.by_ablation import interval
+from ..verdict.evidence import Evidence
+from ..verdict.judged import gather
+from ..verdict.promise import limit_of
 from ..verdict.rebuild import conclude
-from ..verdict.tested import interval
+from ..verdict.verdict import verdict
 from .ceilings import moved_ceilings
 from .change import Change, Explanation, changed_settings
 

@@ -14,7 +14,7 @@ from ...schema.checkpoint import Save, Study
 from ...schema.record import RunRecord, TrainingRecord
 from ...schema.training import Repetition
 from ...units import counted, format_bytes, format_percent
-from ..verdict.rules_cache import MAX_RESIDENT
+from ..verdict.cache import MAX_RESIDENT
 from ..verdict.rules_data import Outcome, unknown
 from .study import end_s
 

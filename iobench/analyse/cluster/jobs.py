@@ -16,13 +16,14 @@ from ...errors import UsageError
 from ...schema.record import TrainingRecord
 from ...units import counted
 from ..capacity import models
-from ..verdict.decide import served_by_cache
-from ..verdict.evidence import Evidence, gather, is_null_accelerator
+from ..figures.events import Events, select
+from ..figures.instep import StepTimes, step_times
+from ..figures.ranktime import INDEPENDENT
+from ..verdict.cache import served_by_cache
+from ..verdict.evidence import Evidence
 from ..verdict.fed import supply_of
-from ..verdict.instep import StepTimes, step_times
-from ..verdict.model import reached
-from ..verdict.rankepochs import Events, select
-from ..verdict.ranktime import INDEPENDENT
+from ..verdict.judged import gather, is_null_accelerator
+from ..verdict.promise import reached
 from .band import Band
 from .synchrony import Steps, steps_of
 

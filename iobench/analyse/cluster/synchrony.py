@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..verdict.instep import MIN_BLOCKS, StepTimes, Times, block_length, mean_largest, resampled
+from ..figures.instep import MIN_BLOCKS, StepTimes, Times, block_length, mean_largest, resampled
 
 MAX_BLOCKS = 512
 """Most blocks that are used, the last ones."""

@@ -11,8 +11,8 @@ from typing import Literal
 from ...schema.claim import Drift
 from ...schema.record import TrainingRecord
 from ...schema.verdict import Estimate
-from ..verdict.evidence import gather
 from ..verdict.fed import delivered
+from ..verdict.judged import gather
 from .claims import MIN_DEGREES
 from .losses import without_saves
 from .student import quantile

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..compare.statistics import NOISE
-from ..verdict.evidence import gather
+from ..verdict.judged import gather
 from .points import Point, plain_bytes_per_sample
 
 

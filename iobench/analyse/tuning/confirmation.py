@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...schema.verdict import Answer, Estimate
 from ..compare.comparison import Comparison
-from ..verdict.confirmed import answer
+from ..verdict.promise import answer
 from .recommend import Recommendation
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...units import counted, format_count
 from ..compare.statistics import ratio_interval
-from ..verdict.evidence import gather
+from ..verdict.judged import gather
 from .compression import Codec, judge_codec
 from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, smallest_near_best
 from .points import Point, number, same, settings_text

@@ -1,1 +1,1 @@
-"""The verdict on a run: metrics, evidence, limit, findings, advice, validity, thresholds."""
+"""The judgement of one record: evidence, bottleneck, advice, rules and the words for them."""

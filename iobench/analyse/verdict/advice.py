@@ -13,16 +13,20 @@ from collections.abc import Callable, Sequence
 from ...schema.curve import Bound
 from ...schema.verdict import Advice, AdviceId, Estimate
 from ...schema.workload import USER_LOADER
-from .advice_host import cpu_advice, harness_advice, prep_advice
-from .advice_rest import fill_advice, nothing, saves_advice, sync_advice
+from .advice_host import (
+    cpu_advice,
+    fill_advice,
+    harness_advice,
+    nothing,
+    prep_advice,
+    saves_advice,
+    sync_advice,
+)
 from .advice_storage import storage_advice
-from .advice_watched import CAUSES, watched_advice, watched_nothing
-from .confirmed import in_order
-from .decision import Decision
-from .evidence import Evidence
-from .model import WORTH, reached
-from .promise import demanded, limited, required_gain, shown
-from .tested import convinces
+from .by_ablation import convinces
+from .evidence import Decision, Evidence
+from .promise import WORTH, demanded, in_order, limited, reached, required_gain, shown
+from .watched import CAUSES, watched_advice, watched_nothing
 
 ByStage = Callable[[Evidence, Bound | None], Sequence[Advice | None]]
 

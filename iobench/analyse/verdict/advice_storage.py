@@ -12,9 +12,14 @@ from ...schema.workload import MAX_CONCURRENCY, OWN_LOADER
 from ...units import counted, format_count, format_rate
 from .advice_host import direct_advice, more_cores
 from .evidence import AT_LIMIT, Evidence
-from .limits import enough_in_flight, gain_of_large_reads, gain_of_more_reads, reads_for
-from .model import WORTH, at_most, model_gain
-from .stragglers import more_batches
+from .limits import (
+    enough_in_flight,
+    gain_of_large_reads,
+    gain_of_more_reads,
+    more_batches,
+    reads_for,
+)
+from .promise import WORTH, at_most, model_gain
 
 ROOM = 1.5
 """More reads in flight are advised until the storage delivers this times what can be used."""

@@ -19,10 +19,11 @@ from typing import NamedTuple
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling, FindMax
 from ...schema.verdict import Advice, AdviceId, Estimate, Fed, FedAt
-from .curve import expected_rate, highest, is_known
-from .evidence import Evidence, gather, is_null_accelerator
-from .in_flight import run_reads_in_flight
-from .metrics import NULL_ACCELERATOR
+from ..figures.curve import expected_rate, highest, is_known
+from ..figures.in_flight import run_reads_in_flight
+from ..figures.metrics import NULL_ACCELERATOR
+from .evidence import Evidence
+from .judged import gather, is_null_accelerator
 
 MAX_FED = 10**9
 

@@ -1,10 +1,101 @@
-"""What an advice may promise: no more than a test found, and no more than the accelerators take."""
+"""What a change may promise, and whether it kept the promise when it was tried.
+
+A gain is a factor on the measured rate, from the model in which a ceiling moves. Stages overlap, so
+the lowest ceiling is the rate; workers that fetch and prepare in turns reach the serial rate. A
+part of the measured rate is not explained by the model. It stays if the same stage limits the run
+after the change. If another stage does, its ceiling is compared with the measured rate itself.
+
+Nothing is promised more than leaving its stage out brought, or than the accelerators take.
+"""
 
 from __future__ import annotations
 
-from ...schema.verdict import Advice, Estimate
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ...schema.verdict import Advice, Answer, Confirmation, Estimate, Verdict
+from ..compare.statistics import NOISE, ratio_estimate
 from .evidence import Evidence
-from .model import at_most
+
+CEILINGS = ("raw", "fetch", "prep", "harness", "cpu")
+
+WORTH = 1 + NOISE
+"""Advice needs at least this predicted gain, since smaller ones are within the noise."""
+
+SERIAL = "serial"
+
+
+def reached(evidence: Evidence) -> Evidence:
+    """Raise each ceiling that the run exceeded to the rate of the run.
+
+    Such a ceiling was measured on a busier host; unchanged, it would promise too large a gain.
+    """
+    return replace(
+        evidence,
+        **{
+            name: max(rate, evidence.measured)
+            for name in CEILINGS
+            if (rate := getattr(evidence, name)) and evidence.measured is not None
+        },
+    )
+
+
+def limit_of(
+    evidence: Evidence, moved: Mapping[str, float | None], *, in_turns: bool | None = None
+) -> tuple[str, float] | None:
+    """(stage, samples/s) of the lowest ceiling, if those in ``moved`` had these rates.
+
+    A rate of None removes a ceiling. The result is None if no ceiling is left. ``in_turns``:
+    whether workers fetch and prepare in turns; None: as in the run.
+    """
+    ceilings = {
+        "storage": evidence.storage,
+        "prep": evidence.prep,
+        "harness": evidence.harness,
+        "cpu": evidence.cpu,
+        "accelerator": evidence.accelerator,
+        **moved,
+    }
+    known = {stage: rate for stage, rate in ceilings.items() if rate}
+    if evidence.in_turns if in_turns is None else in_turns:
+        turns = [known.pop(stage) for stage in ("storage", "prep", "harness") if stage in known]
+        if turns:
+            known[SERIAL] = 1 / sum(1 / rate for rate in turns)
+    if not known:
+        return None
+    lowest = min(known, key=lambda stage: known[stage])
+    return lowest, known[lowest]
+
+
+def model_gain(evidence: Evidence, **moved: float | None) -> float | None:
+    """Factor on the measured samples/s if the ceilings in ``moved`` had these rates.
+
+    A rate of None removes a ceiling. The result is None if the model can't tell.
+    """
+    now, then = limit_of(evidence, {}), limit_of(evidence, moved)
+    if now is None or then is None:
+        return None
+    if now[0] == then[0] or not evidence.measured:
+        return then[1] / now[1]
+    return then[1] / evidence.measured
+
+
+def at_most(found: Estimate, bound: Estimate | None) -> Estimate:
+    """A promise that is not larger than what a test found, with the interval of that test."""
+    if bound is None:
+        return found
+    if found.value >= bound.value:
+        if bound.low is None or found.low is None:
+            return bound
+        return bound.model_copy(update={"low": min(bound.low, found.low)})
+    if found.low is None or found.high is None:
+        # A part of what the test found. How exact the model is was not measured.
+        return found
+    if bound.low is None or bound.high is None:
+        return found.model_copy(update={"high": max(found.value, min(found.high, bound.value))})
+    high = max(found.value, min(found.high, bound.high))
+    return found.model_copy(update={"low": min(found.low, found.value), "high": high})
+
 
 WIDEST = 20.0
 """An interval that goes this factor below or above its value excludes nothing."""
@@ -101,3 +192,108 @@ def in_headline(advice: Advice) -> str:
     if advice.at_most and advice.found is None:
         return f"at most {gain.value:.2f} x"
     return shown(gain)
+
+
+ENOUGH_OF_BOUGHT = 1 / 3
+"""Free advice comes first if it brings this part of what the best bought one does (logarithms)."""
+
+
+def in_order(several: Sequence[Advice], enough: float | None) -> list[Advice]:
+    """Advice in the order of what to do: what is free, and brings enough to matter, comes first.
+
+    ``enough``: the gain with which the accelerators are as busy as is required; None: not known.
+    A free change matters if it brings that, or ENOUGH_OF_BOUGHT of the best one that has to be
+    bought or made anew. Otherwise the larger gain is first. What brought nothing when it was tried
+    comes last.
+    """
+    bought = max(
+        (gain.value for each in several if not _free(each) and (gain := gain_of(each))), default=1.0
+    )
+    least = max(1.0, bought) ** ENOUGH_OF_BOUGHT
+
+    def key(advice: Advice) -> tuple[bool, bool, float]:
+        gain = gain_of(advice)
+        useless = advice.found is not None and advice.found.value < WORTH
+        matters = gain is None or gain.value >= min(least, enough or least)
+        first = _free(advice) and matters
+        return useless, not first, -gain.value if gain is not None else 0.0
+
+    return sorted(several, key=key)
+
+
+def _free(advice: Advice) -> bool:
+    return bool(advice.settings) or advice.id == "pack"
+
+
+def gain_of(advice: Advice) -> Estimate | None:
+    """The gain of a change: what was found if it was tried, else what is predicted.
+
+    None if it is neither.
+    """
+    if advice.found is not None or advice.predicted_gain is None:
+        return advice.found
+    return Estimate(value=max(0.0, advice.predicted_gain), low=advice.low, high=advice.high)
+
+
+def answer(promised: Estimate, found: Estimate | None, *, bound: bool = False) -> Answer:
+    """Whether a promise was kept.
+
+    ``not kept``: the whole interval of the found gain is below that of the promised one, which is
+    taken to be wider by the noise threshold; or the found gain is none, although one above noise
+    was promised. ``not told``: the interval has room for the promised gain and for none. Finding
+    more than was promised keeps the promise. ``bound``: at most so much was promised, so that any
+    gain keeps it.
+    """
+    if found is None or found.low is None or found.high is None:
+        return "not told"
+    least = promised.value if promised.low is None else promised.low
+    if not bound and found.high < least * (1 - NOISE):
+        return "not kept"
+    if promised.value <= 1 + NOISE:  # smaller settings, which need to be no slower
+        return "kept" if found.low >= 1 - NOISE else "not told"
+    if found.low > 1:
+        return "kept"
+    return "not kept" if found.high <= 1 + NOISE else "not told"
+
+
+def told_again(confirmation: Confirmation) -> Confirmation:
+    """The confirmation with what follows from its turns computed again."""
+    found = ratio_estimate(
+        [(turn.samples_per_s, turn.base_samples_per_s) for turn in confirmation.turns]
+    )
+    return confirmation.model_copy(
+        update={
+            "found": found,
+            "answer": answer(confirmation.promised, found, bound=confirmation.at_most),
+        }
+    )
+
+
+def with_bounds(
+    confirmations: Sequence[Confirmation], advice: Sequence[Advice]
+) -> list[Confirmation]:
+    """The confirmations, in which a promise is an upper bound where the run's advice says so."""
+    bounds = {tuple(each.settings) for each in advice if each.at_most and each.settings}
+    return [
+        told_again(each.model_copy(update={"at_most": True}))
+        if not each.promised_by and tuple(each.settings) in bounds
+        else told_again(each)
+        for each in confirmations
+    ]
+
+
+def with_found(
+    verdict: Verdict, confirmations: Sequence[Confirmation], enough: float | None
+) -> Verdict:
+    """The verdict, in whose advice what was found stands beside what was predicted.
+
+    They are ``in_order`` again, by what was found where that is known.
+    """
+    known = {tuple(each.settings): each.found for each in confirmations if each.found is not None}
+    if not known:
+        return verdict
+    advice = [
+        each.model_copy(update={"found": known.get(tuple(each.settings))})
+        for each in verdict.advice
+    ]
+    return verdict.model_copy(update={"advice": in_order(advice, enough)})

@@ -1,4 +1,4 @@
-"""Rules that check whether cold reads were cold, from the start of an epoch to its last batch.
+"""Rules that check whether cold reads were cold, and whether the block device tells the same.
 
 The residency before an epoch shows only how the epoch began. During it, buffered reads fill the
 page cache, and so do other processes that read the same files. The rules therefore compare the
@@ -6,6 +6,11 @@ bytes that storage delivered to the ranks and their workers with the stored byte
 that they received. Within an epoch the same bytes may be read twice (a row group, for several of
 its rows), and the second read may come from the cache. But each sample is delivered once, so
 storage must deliver its bytes at least once.
+
+The block device's counters are of the whole machine. More than the run fetched is the load of
+others; less than the samples that it received came from a cache. Only data on a block device of one
+host has such counters: on other storage the rules find nothing. Each rule returns None if it finds
+no violation.
 """
 
 from __future__ import annotations
@@ -13,84 +18,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...schema.host import DeviceFacts
 from ...schema.record import TrainingRecord
-from ...schema.training import Epoch
+from ...schema.training import Epoch, Repetition
 from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_bytes, format_percent
+from ..figures.in_flight import bytes_per_sample
+from .cache import (
+    MAX_CACHED,
+    MAX_RESIDENT,
+    ONE_DEVICE,
+    cached_image,
+    ceiling_deliveries,
+    cold_parts,
+    epoch_deliveries,
+    epochs_of,
+    is_cold,
+    share_read,
+    uncached,
+)
 from .rules_data import Outcome, unknown
-from .rules_hosts import host_name
-
-MAX_RESIDENT = 0.01
-"""Share of the dataset's bytes that may be in the page cache before a cold epoch."""
-
-MAX_CACHED = 0.01
-"""Share of the bytes delivered in a cold epoch that may come from a cache."""
-
-MIN_WARM = 0.9
-"""Share of the dataset's bytes that must be in the page cache before a warm epoch.
-
-A few pages may go between the read that fills the cache and the epoch.
-"""
+from .rules_ranks import host_name
 
 MEMORY_MULTIPLE = 5
-
-
-class Delivery(NamedTuple):
-    """Bytes that a cold epoch (or the measurement of a ceiling) needed, and bytes from storage.
-
-    ``fetched`` is None if it was not measured; ``how`` then gives the reason.
-    """
-
-    where: str
-    wanted: int  # bytes that storage must deliver if no cache serves any of them
-    fetched: int | None
-    how: str
-
-    @property
-    def cached(self) -> float:
-        return cached_share(wanted=self.wanted, fetched=self.fetched)
-
-
-def cached_share(*, wanted: int, fetched: int | None) -> float:
-    """Share of the wanted bytes that a cache served, 0 to 1; 0 if ``fetched`` is unknown."""
-    if not wanted or fetched is None:
-        return 0.0
-    return max(0, wanted - fetched) / wanted
-
-
-def epoch_deliveries(doc: TrainingRecord) -> Iterator[Delivery]:
-    """Deliveries of the epochs of a cold run.
-
-    An interrupted repetition claims nothing, so its epochs without a count are left out.
-    """
-    read = share_read(doc)
-    for where, epoch, complete in _epochs(doc):
-        if complete or epoch.bytes_fetched is not None:
-            yield _delivery(doc, where, epoch, read=read)
-
-
-def ceiling_deliveries(doc: TrainingRecord) -> Iterator[Delivery]:
-    """Deliveries of the ceilings that the reader measured on cold storage."""
-    for name, ceiling in doc.job.ceilings.items():
-        if ceiling.cold is not None:
-            yield _delivery(doc, f"the measurement of ceiling {name}", ceiling.cold, read=1.0)
-
-
-def _delivery(doc: TrainingRecord, where: str, epoch: Epoch, *, read: float) -> Delivery:
-    """Delivery of one epoch; ``read`` is the loader's files as a share of the stored bytes."""
-    # A library, or a long ceiling measurement, may deliver samples twice: count one epoch at most.
-    wanted = min(epoch.sample_bytes or 0, (doc.job.dataset.stored_bytes or 0)) * read
-    return Delivery(where, int(wanted), epoch.bytes_fetched, epoch.fetched_how)
-
-
-def share_read(doc: TrainingRecord) -> float:
-    """Size of the loader's files, as a share of the dataset's stored bytes.
-
-    It is below 1 for a library's own layout without framing.
-    """
-    layout, stored = doc.job.loader.layout, doc.job.dataset.stored_bytes
-    return min(1.0, layout.bytes / stored) if layout and stored else 1.0
 
 
 def cold_residency(doc: TrainingRecord) -> Outcome | None:
@@ -99,7 +48,7 @@ def cold_residency(doc: TrainingRecord) -> Outcome | None:
     remedy = _remedy(doc)
     cached = [
         (where + _on_hosts(doc, epoch), epoch.residency_before)
-        for where, epoch, _ in _epochs(doc)
+        for where, epoch, _ in epochs_of(doc)
         if (epoch.residency_before or 0) > MAX_RESIDENT
     ]
     if cached:
@@ -113,7 +62,7 @@ def cold_residency(doc: TrainingRecord) -> Outcome | None:
         return unknown("page-cache residency was not recorded for every epoch", remedy)
     gaps = [
         (where, epoch.residency_how)
-        for where, epoch, _ in _epochs(doc)
+        for where, epoch, _ in epochs_of(doc)
         if epoch.residency_before is None
     ]
     if gaps and not uncached(doc):
@@ -122,19 +71,6 @@ def cold_residency(doc: TrainingRecord) -> Outcome | None:
             f"page-cache residency was not measured ({where}{': ' + how if how else ''})", remedy
         )
     return None
-
-
-def cold_parts(doc: TrainingRecord) -> tuple[str, float] | None:
-    """The warm epoch before which the page cache held least, and how much it held.
-
-    None if all of them found it filled, or if nobody measured it.
-    """
-    found = [
-        (where, epoch.residency_before)
-        for where, epoch, _ in _epochs(doc)
-        if epoch.residency_before is not None and epoch.residency_before < MIN_WARM
-    ]
-    return min(found, key=lambda each: each[1]) if found else None
 
 
 def warm_residency(doc: TrainingRecord) -> Outcome | None:
@@ -217,17 +153,11 @@ def loop_device(doc: TrainingRecord) -> Outcome | None:
     )
 
 
-def cached_image(doc: TrainingRecord) -> DeviceFacts | None:
-    """The loop device below the data whose image goes through the page cache, if there is one."""
-    loops = (each for each in doc.storage.devices if each.backing_file and not each.backing_direct)
-    return next(loops, None)
-
-
 def residency_unknown(doc: TrainingRecord) -> Outcome | None:
     """Check that a run without a claim about the cache recorded what was in the cache."""
     if is_cold(doc) or uncached(doc):
         return None
-    measured = [epoch.residency_before is not None for _, epoch, _ in _epochs(doc)]
+    measured = [epoch.residency_before is not None for _, epoch, _ in epochs_of(doc)]
     remedy = (
         "the rates may be those of the page cache; measuring residency requires Linux 6.5 "
         "(cachestat), or files that can be mapped (mincore)"
@@ -272,24 +202,6 @@ def _allowed(doc: TrainingRecord) -> str:
     return " that its control group allows" if whole and whole != doc.memory_bytes else ""
 
 
-def _epochs(doc: TrainingRecord) -> Iterator[tuple[str, Epoch, bool]]:
-    """(place in the run, epoch, whether its repetition is complete) for every epoch."""
-    named = [(f"repetition {index}", each) for index, each in enumerate(doc.job.repetitions)]
-    named += [("the repetition without checkpoints", doc.job.quiet)] if doc.job.quiet else []
-    for name, repetition in named:
-        for epoch in repetition.epochs:
-            yield f"{name}, epoch {epoch.epoch}", epoch, repetition.complete
-
-
-def uncached(doc: TrainingRecord) -> bool:
-    """True if this host's page cache is not used: object storage, or all reads are direct."""
-    return doc.storage.page_cache is False or doc.job.loader.direct is True
-
-
-def is_cold(doc: TrainingRecord) -> bool:
-    return doc.job.workload.cache == "cold"
-
-
 def _proven_cold(doc: TrainingRecord) -> bool:
     return is_cold(doc) and cold_residency(doc) is None and cold_fetch(doc) is None
 
@@ -304,3 +216,144 @@ def _remedy(doc: TrainingRecord) -> str:
         "make sure that no other process reads or maps the dataset (each of two runs over one "
         f"dataset fills the cache for the other){read}, or set cache: any"
     )
+
+
+MAX_OTHER = 0.2
+"""Bytes of others, as a share of the bytes that the run fetched."""
+
+MAX_UNREAD = 0.2
+"""Share of the samples' bytes that the device did not read."""
+
+MIN_BYTES = 64 << 20
+"""A smaller difference says nothing: programs are loaded, and directories are read."""
+
+
+class Traffic(NamedTuple):
+    """What the device read during a repetition; ``bytes`` is None if its counter failed."""
+
+    repetition: int
+    one: Repetition
+    device: str
+    bytes: int | None
+
+
+def _traffic(doc: TrainingRecord) -> Iterator[Traffic]:
+    """The traffic of each complete repetition of which the device is known.
+
+    A warm run reads the dataset once before it begins, so its traffic says nothing.
+    """
+    if doc.job.workload.cache == "warm" or len(doc.hosts) > 1:
+        return
+    for number, one in enumerate(doc.job.repetitions):
+        if one.complete and one.resources is not None and one.resources.device:
+            used = one.resources
+            yield Traffic(number, one, used.device or "", used.device_read_bytes)
+
+
+def _not_counted(traffic: list[Traffic]) -> Outcome | None:
+    gap = next((each for each in traffic if each.bytes is None), None)
+    if gap is None:
+        return None
+    return unknown(
+        f"the bytes that device {gap.device} read in repetition {gap.repetition} were not counted"
+    )
+
+
+def device_other_load(doc: TrainingRecord) -> Outcome | None:
+    """Check that the device read little for others.
+
+    Buffered reads of which nobody counted what they fetched are left out: what the kernel reads
+    ahead for them cannot be told apart from the load of others.
+    """
+    traffic = list(_traffic(doc))
+    if gap := _not_counted(traffic):
+        return gap
+    found = []
+    for each in traffic:
+        fetched = _fetched(doc, each.one)
+        excess = (each.bytes or 0) - (fetched or 0)
+        if fetched is not None and excess > max(MAX_OTHER * fetched, MIN_BYTES + _prefetched(doc)):
+            found.append((excess, fetched, each))
+    if not found:
+        return None
+    excess, fetched, each = max(found, key=lambda item: item[0])
+    return Outcome(
+        f"during repetition {each.repetition}, device {each.device} read "
+        f"{format_bytes(each.bytes or 0)}, but this run fetched {format_bytes(fetched)}: another "
+        f"process or another tenant of the device read {format_bytes(excess)}{_busy(each.one)}",
+        "find out who else uses the device (iostat, iotop, fatrace), and run again without that "
+        "load: the rate may be only what was left of the device",
+    )
+
+
+def device_served_by_cache(doc: TrainingRecord) -> Outcome | None:
+    """Check that the device read the samples that were delivered.
+
+    What ``cache.cold-fetch`` has found is not said again.
+    """
+    if doc.storage.fs_type not in ONE_DEVICE:
+        return None
+    traffic = list(_traffic(doc))
+    if gap := _not_counted(traffic):
+        return gap
+    cold = cold_fetch(doc)
+    if cold is not None and cold.known:
+        return None
+    found = []
+    for each in traffic:
+        wanted = _wanted(doc, each.one)
+        lacking = wanted - (each.bytes or 0)
+        if lacking > max(MAX_UNREAD * wanted, MIN_BYTES):
+            found.append((lacking / wanted, wanted, each))
+    if not found:
+        return None
+    share, wanted, each = max(found, key=lambda item: item[0])
+    bypassed = is_cold(doc) or uncached(doc)
+    return Outcome(
+        f"in repetition {each.repetition} the run received {format_bytes(wanted)} of samples, but "
+        f"device {each.device} read {format_bytes(each.bytes or 0)}: "
+        f"{format_percent(share)} came from "
+        + (
+            "elsewhere, although no page cache may serve this run" if bypassed else "the page cache"
+        ),
+        "look for files with holes, and for reads with O_DIRECT that the file system serves from "
+        "its cache: the rate is not that of the device"
+        if bypassed
+        else "the rate is partly that of memory: set cache: cold, or read with reader.direct=true, "
+        "to measure the device",
+    )
+
+
+def _fetched(doc: TrainingRecord, one: Repetition) -> int | None:
+    """Bytes that the run made the device read; None if that is not known.
+
+    Direct reads fetch what the readers asked for, with the excess of alignment.
+    """
+    counts = [epoch.bytes_fetched for epoch in one.epochs]
+    known = [count for count in counts if count is not None]
+    if counts and len(known) == len(counts):
+        return sum(known)
+    return one.bytes_read if doc.job.loader.direct else None
+
+
+def _prefetched(doc: TrainingRecord) -> float:
+    """Bytes of batches that were read, but not delivered, at the ends of all epochs."""
+    job = doc.job
+    in_flight = job.loader.in_flight_batches or job.workers * job.workload.loader.prefetch_factor
+    samples = in_flight * (job.workload.batch_size or 1) * job.accelerators * job.workload.epochs
+    return samples * (bytes_per_sample(doc) or 0.0)
+
+
+def _busy(one: Repetition) -> str:
+    """How busy the device was, where this was measured."""
+    busy = one.resources.device_busy if one.resources is not None else None
+    return "" if busy is None else f" (requests were in flight {format_percent(busy)} of the time)"
+
+
+def _wanted(doc: TrainingRecord, one: Repetition) -> int:
+    """Bytes that the device must read, each once in an epoch, if no cache serves any of them."""
+    stored = doc.job.dataset.stored_bytes
+    epochs = [epoch.sample_bytes for epoch in one.epochs if epoch.sample_bytes is not None]
+    if not stored or len(epochs) < len(one.epochs):
+        return int(one.sample_bytes * share_read(doc))
+    return int(sum(min(delivered, stored) for delivered in epochs) * share_read(doc))

@@ -12,8 +12,8 @@ from ...schema.record import CHANGED_REMEDY, TrainingRecord
 from ...schema.training import Repetition
 from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_bytes, format_count, format_duration
-from .cut import LONGER, cut_epochs
-from .evidence import gather
+from .judged import gather
+from .short import LONGER, cut_epochs
 
 MIN_STEPS = 500
 MIN_REPETITIONS = 5

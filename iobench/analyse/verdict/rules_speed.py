@@ -18,11 +18,13 @@ from ...units import (
     percent_beside,
 )
 from ..compare.statistics import NOISE
-from .contention import contention
-from .cut import LONGER, cut_epochs
-from .evidence import DRAINED, effective_cores, gather, is_null_accelerator, step_time_s
+from .by_ceilings import by_inference
+from .evidence import DRAINED
+from .judged import effective_cores, gather, is_null_accelerator, judged, step_time_s
+from .promise import shown
 from .rules_data import Outcome, complete, unknown
 from .rules_ranks import stood_still
+from .short import LONGER, cut_epochs
 
 MAX_THROTTLED = 0.01  # share of the time of a repetition
 MAX_PREFETCHED = 0.10  # share of the samples of an epoch
@@ -386,3 +388,50 @@ def shares_cores(doc: TrainingRecord) -> Outcome | None:
         "the loader and the model compete for this host: try fewer loader.workers, "
         "accelerator.threads and accelerator.bind, or data that is cheaper to prepare",
     )
+
+
+def disagreement(doc: TrainingRecord) -> Outcome | None:
+    """Check that the ceilings predict the stage that binds by test.
+
+    Where they differ by more than noise, the test decides. The what-if and the sizes of this run
+    then rest on ceilings that do not describe it.
+    """
+    found = judged(doc)
+    evidence, decision = found.evidence, found.decision
+    if decision.basis != "tested":
+        return None
+    ceilings = {
+        "storage": None if evidence.cached else evidence.storage,
+        "prep": evidence.prep,
+        "harness": evidence.harness,
+        "accelerator": evidence.accelerator,
+    }
+    guess = by_inference(evidence).binds
+    predicted, tested = ceilings.get(guess), ceilings.get(decision.binds)
+    if guess in (decision.binds, *decision.also) or predicted is None or tested is None:
+        return None
+    if predicted * (1 + NOISE) >= tested:
+        return None
+    gain = evidence.gains.get(guess)
+    without = f", but leaving it out brought {shown(gain)}" if gain is not None else ""
+    return Outcome(
+        f"by its ceiling {guess} binds ({evidence.told(predicted)}){without}; "
+        f"{decision.binds} binds by test, and its ceiling is {evidence.told(tested)}",
+        "trust the test; a ceiling was measured under other conditions than the run (a cache, "
+        "another load on the host, other reads in flight): measure for longer with --calibration",
+    )
+
+
+def contention(doc: TrainingRecord) -> float | None:
+    """How much longer a model's step takes beside the loader than alone; None if not a model's.
+
+    Alone: from the ceiling of the accelerator. Beside: the mean busy time of a step, over all
+    complete repetitions.
+    """
+    alone = doc.job.ceilings.get("accelerator", Ceiling()).samples_per_s
+    done = [one for one in complete(doc) if one.busy_s and one.samples]
+    if doc.job.trained is None or not alone or not done:
+        return None
+    busy_s = sum((one.busy_s or 0.0) * one.accelerators for one in done)
+    samples = sum(one.samples for one in done)
+    return busy_s / samples * alone / doc.job.accelerators

@@ -1,30 +1,19 @@
-"""Runs that are too short, or whose data is too small, to tell what limits them."""
+"""Runs that are too short, or whose epochs are cut, to tell what limits them."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from ...schema.workload import USER_LOADER
 from ...units import counted, format_count
 from ..again import NEW
-from .evidence import Evidence
+from .evidence import Evidence, TooShort
 
 MIN_TOLD_STEPS = 5
 """A rank that makes fewer steps in a repetition does little else than start."""
 
 MIN_ROUNDS = 2
 """Rounds of workers: in the first one all of them fill their queues."""
-
-
-class TooShort(NamedTuple):
-    """Why a run can't tell what binds, and a command that makes one that is long enough."""
-
-    why: str
-    command: str
-
-    def __str__(self) -> str:
-        return f"{self.why}; long enough: {self.command}"
 
 
 def needed_steps(workers: float) -> int:
@@ -92,3 +81,19 @@ def _with_more(evidence: Evidence, steps: int) -> str:
         return f"{make}; {again.line(data=NEW)}"
     size = (evidence.samples or 1) // (steps * evidence.accelerators)
     return again.line({"batch_size": max(1, size)})
+
+
+LONGER = "measure whole epochs (a larger --budget, or --set max_steps=null)"
+"""Advice where the run's settings, and not the job's data, made its epochs short."""
+
+CUT = 0.9
+"""A run whose ``max_steps`` is less than this share of an epoch of its dataset saw no whole one."""
+
+
+def cut_epochs(evidence: Evidence) -> int | None:
+    """The steps of a rank in an epoch of the dataset, if the run did not make so many."""
+    steps, batch, samples = evidence.rank_steps, evidence.batch_size, evidence.samples
+    if evidence.max_steps is None or not steps or not batch or not samples:
+        return None
+    whole = samples // (batch * evidence.accelerators)
+    return whole if steps < CUT * whole else None

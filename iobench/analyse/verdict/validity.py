@@ -1,32 +1,32 @@
-"""Rules that a run must satisfy for its figures to be meaningful.
+"""The table of rules that a run must satisfy for its figures to be meaningful.
 
 Each rule has a stable id, evidence and a remedy. It reports a violation, or that evidence is
 missing (level ``unknown``, which is neither pass nor fail), or nothing. The rule set decides the
 level of a violation: ``quick`` warns, and rejects only what is false for every purpose; ``mlperf``
 also demands what MLPerf Storage demands of a run. ``docs/rules.md`` lists all rules, and compares
 those of MLPerf Storage with them line by line; a test compares that page with this module.
+
+A script or CI may set conditions of its own on a run's medians, for example
+``--fail-on 'accelerator_utilization_sustained<0.9'``.
 """
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from ...errors import UsageError
+from ...errors import SpecError, UsageError, nearest
+from ...schema.metrics import BY_NAME, METRICS
 from ...schema.record import CHANGED, Finding, RunRecord, TrainingRecord
 from ..checkpoint import rules as checkpoint
 from . import rules_cache as cache
-from . import rules_closed as closed
 from . import rules_data as data
-from . import rules_device as device
-from . import rules_host as host
-from . import rules_hosts as hosts
 from . import rules_mlperf as mlperf
 from . import rules_ranks as ranks
 from . import rules_speed as speed
-from . import rules_time as time
-from . import rules_verdict as verdict
 
 Level = Literal["info", "warning", "invalid", "unknown"]
 
@@ -108,28 +108,28 @@ RULES: tuple[Rule[TrainingRecord], ...] = (
     Rule("au.staged", mlperf.staged, MLPERF_WARNED),
     Rule("cpu.throttled", speed.cpu_throttled, REFUSED),
     Rule("cpu.affinity", speed.cpu_affinity, REFUSED),
-    Rule("cpu.other-load", host.other_load, WARNED),
+    Rule("cpu.other-load", ranks.cpu_other_load, WARNED),
     Rule("harness.bound", speed.harness_bound, REFUSED),
     Rule("client.bound", speed.client_bound, REFUSED),
     Rule("emulation.error", speed.emulation_error, REFUSED),
     Rule("accelerator.shares-cores", speed.shares_cores, NOTED),
     Rule("prefetch.share", speed.prefetch_share, REFUSED),
     Rule("verdict.gap", speed.verdict_gap, WARNED),
-    Rule("verdict.disagreement", verdict.disagreement, WARNED),
+    Rule("verdict.disagreement", speed.disagreement, WARNED),
     Rule("raw.not-measured", speed.raw_not_measured, NOTED),
     Rule("raw.low", speed.raw_low, NOTED),
     Rule("read.amplification", speed.read_amplification, WARNED),
     Rule("loader.tax", speed.loader_tax, NOTED),
     Rule("rank.stood-still", ranks.stood_still, REFUSED),
     Rule("ranks.uneven", ranks.uneven, WARNED),
-    Rule("hosts.skew", hosts.skew, REFUSED),
-    Rule("host.slow", hosts.slow, WARNED),
-    Rule("rate.falls", time.rate_falls, WARNED),
-    Rule("cache.first-touch", time.first_touch, WARNED),
-    Rule("device.other-load", device.other_load, WARNED),
-    Rule("device.served-by-cache", device.served_by_cache, NOTED),
-    Rule("closed.workload", closed.workload, MLPERF_WARNED),
-    Rule("closed.settings", closed.settings, MLPERF),
+    Rule("hosts.skew", ranks.skew, REFUSED),
+    Rule("host.slow", ranks.slow_host, WARNED),
+    Rule("rate.falls", ranks.rate_falls, WARNED),
+    Rule("cache.first-touch", ranks.first_touch, WARNED),
+    Rule("device.other-load", cache.device_other_load, WARNED),
+    Rule("device.served-by-cache", cache.device_served_by_cache, NOTED),
+    Rule("closed.workload", mlperf.closed_workload, MLPERF_WARNED),
+    Rule("closed.settings", mlperf.closed_settings, MLPERF),
 )
 CHECKPOINT_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("checkpoint.verified", checkpoint.verified, ALWAYS),
@@ -213,3 +213,88 @@ def validity(
         if any(finding.level == "unknown" and finding.rule in refusing for finding in findings)
         else "valid"
     )
+
+
+KNOWN = tuple(dict.fromkeys(each.name for each in METRICS if each.median or each.of == "verdict"))
+"""Metrics that a condition can name: those with one figure in a run document."""
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_EXPRESSION = re.compile(
+    r"^\s*([A-Za-z_][A-Za-z0-9_]*)\s*(<=|>=|==|!=|<|>)\s*"
+    r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%?)\s*$"
+)
+
+
+class Threshold(NamedTuple):
+    metric: str
+    comparison: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.comparison}{self.value:g}"
+
+
+def parse(expression: str) -> Threshold:
+    """Parse ``metric op number`` (``90%`` is 0.9).
+
+    Raises SpecError for anything else; for an unknown metric it names the nearest known ones.
+    """
+    match = _EXPRESSION.match(expression)
+    if match is None:
+        raise SpecError(
+            f"'{expression}' is not a condition",
+            remedy=(
+                "write it like 'accelerator_utilization_sustained<0.9' (in base units: bytes, "
+                "seconds, 0 to 1)"
+            ),
+        )
+    metric, comparison, number, percent = match.groups()
+    if metric not in KNOWN:
+        near = nearest(metric, KNOWN)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(KNOWN)}"
+        raise SpecError(f"unknown metric '{metric}' in '{expression}': {hint}")
+    return Threshold(metric, comparison, float(number) / 100 if percent else float(number))
+
+
+def value_of(doc: RunRecord, metric: str) -> float | None:
+    """The median over repetitions, or the verdict's figure; None if it was not measured."""
+    if BY_NAME[metric].of == "verdict":
+        verdict = doc.job.verdict if isinstance(doc, TrainingRecord) else None
+        found = getattr(verdict, metric) if verdict else None
+        return None if found is None else float(found)
+    summary = doc.metrics.get(metric)
+    return summary.median if summary else None
+
+
+def violations(doc: RunRecord, expressions: Sequence[str]) -> list[str]:
+    """One line for each condition that holds.
+
+    A condition whose metric was not measured cannot be decided, and counts as well.
+    """
+    lines = []
+    for threshold in [parse(expression) for expression in expressions]:
+        value = value_of(doc, threshold.metric)
+        if value is None:
+            lines.append(
+                f"{threshold}: {threshold.metric} was not measured{_reason(doc, threshold.metric)}"
+            )
+        elif COMPARISONS[threshold.comparison](value, threshold.value):
+            lines.append(f"{threshold}: {threshold.metric} is {value:.6g}")
+    return lines
+
+
+def _reason(doc: RunRecord, metric: str) -> str:
+    sources: list[dict[str, str]] = []
+    if isinstance(doc, TrainingRecord):
+        sources += [doc.job.verdict.not_measured] if doc.job.verdict else []
+        sources += [repetition.not_measured for repetition in doc.job.repetitions]
+    sources += [doc.checkpoints.not_measured] if doc.checkpoints else []
+    reason = next((source[metric] for source in sources if metric in source), "")
+    return f" ({reason})" if reason else ""

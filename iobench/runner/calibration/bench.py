@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ...analyse.verdict.rules_cache import MAX_CACHED, cached_share
-from ...analyse.verdict.windows import pooled, rated_window
+from ...analyse.figures.windows import pooled, rated_window
+from ...analyse.verdict.cache import MAX_CACHED, cached_share
 from ...load.null import AnyReader, delivered_bytes
 from ...load.order import Indices
 from ...measure.samples import Sampler

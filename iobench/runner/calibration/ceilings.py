@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...analyse.verdict.windows import pooled
+from ...analyse.figures.windows import pooled
 from ...errors import UsageError, WorkerError
 from ...load import make_reader
 from ...load.null import NullReader

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...analyse.verdict.curve import conclude_curve, highest
+from ...analyse.figures.curve import conclude_curve, highest
 from ...errors import StorageError, UsageError
 from ...formats.base import Blocks
 from ...load.layouts import layout_keys

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ...analyse.verdict.search import find_max_point, passes, trials_of, with_answer
+from ...analyse.figures.search import find_max_point, passes, trials_of, with_answer
 from ...errors import NoMemoryError, NoRoomError, UsageError
 from ...load import make_reader
 from ...schema.training import FindMax, FindMaxPoint

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...analyse.verdict.windows import pooled
+from ...analyse.figures.windows import pooled
 from ...schema.training import Ceiling, Epoch
 from ..turns import spread
 from .bench import Bench

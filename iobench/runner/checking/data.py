@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from ... import memory
-from ...analyse.verdict.evidence import CHECKED
+from ...analyse.verdict.judged import CHECKED
 from ...analyse.verdict.short import needed_steps
 from ...dataset import load_dataset_spec, read_manifest
 from ...errors import (

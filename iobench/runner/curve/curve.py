@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import memory
-from ...analyse.verdict.curve import FLATTENED, has_flattened, rate_of
+from ...analyse.figures.curve import FLATTENED, has_flattened, rate_of
 from ...errors import NoMemoryError, StorageError
 from ...measure.depth import Depth
 from ...schema.curve import CurvePoint, StorageCurve

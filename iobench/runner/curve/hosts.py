@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...analyse.verdict.curve import rate_of
+from ...analyse.figures.curve import rate_of
 from ...measure.depth import Depth
 from ...schema.curve import ProbeHost, StorageCurve
 from ...storage.base import Storage

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ... import __version__
-from ...analyse.verdict.curve import conclude_curve, spent
+from ...analyse.figures.curve import conclude_curve, spent
 from ...errors import StorageError, UsageError
 from ...measure import fio
 from ...measure.fio_depth import OVERHEAD_S

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...analyse.tuning.points import Point
 from ...analyse.tuning.walk import called
-from ...analyse.verdict.rules_host import other_cores
+from ...analyse.verdict.rules_ranks import other_cores
 from ...dataset import find_dataset
 from ...errors import (
     DatasetError,

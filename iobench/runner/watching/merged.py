@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from ... import __version__
-from ...analyse.verdict.metrics import repetition_metrics, uncounted_reads
+from ...analyse.figures.metrics import repetition_metrics, uncounted_reads
 from ...analyse.verdict.rebuild import conclude
 from ...analyse.verdict.user_loader import user_findings
 from ...analyse.verdict.watched import NOT_IN_RATE, UNTESTED, watch_findings

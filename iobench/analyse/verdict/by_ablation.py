@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from ...schema.verdict import Estimate, Stage
 from ...schema.workload import USER_LOADER
 from ..compare.statistics import NOISE
-from . import inferred
-from .decision import Decision
-from .evidence import Evidence
+from . import by_ceilings as inferred
+from .evidence import Decision, Evidence
 
 FEW_ROUNDS = 0.15
 """A gain of one or two rounds has to be larger than this.

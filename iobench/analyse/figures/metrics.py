@@ -4,7 +4,8 @@ Sources: accelerator utilization (AU) is defined by MLPerf Storage (Submission_g
 I/O of the first step is excluded from AU"; the numerator is the nominal busy time; the waits at the
 barrier after each step are inside the time, as in DLIO). samples/s
 counts every sample over the whole time, as the text of the rules demands, and not over the window
-of ``n - 2`` steps of the reference code.
+of ``n - 2`` steps of the reference code. The counters of GPUs and model FLOPs utilization are
+figures of their own, and no accelerator utilization.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from statistics import mean, median
 
 import numpy as np
 
-from ...schema.metrics import metrics_of
+from ...schema.device import DeviceUse, ModelWork, mfu_of
+from ...schema.metrics import METRICS, metrics_of
 from ...schema.record import Summary
 from ...schema.training import Repetition
 from ...schema.verdict import RankTime
 from ...schema.workload import OWN_LOADER, USER_LOADER
+from .events import Array as Array
+from .events import Events as Events
+from .events import RankEpoch, epoch_ends_ns
+from .events import rank_epochs as rank_epochs
+from .events import select as select
 from .hosts import host_window, with_times
 from .instep import at_more_ranks, step_times
-from .rankepochs import Array as Array
-from .rankepochs import Events as Events
-from .rankepochs import RankEpoch, epoch_ends_ns
-from .rankepochs import rank_epochs as rank_epochs
-from .rankepochs import select as select
 from .ranktime import INDEPENDENT, rank_times, worker_time
 from .rates import Track, rates_of
 
@@ -310,3 +312,45 @@ def summarise(repetitions: Sequence[Repetition]) -> dict[str, Summary]:
                 median=median(values), min=min(values), max=max(values), n=len(values)
             )
     return summaries
+
+
+DEVICE_METRICS = tuple(each.name for each in METRICS if each.device)
+
+COUNTERS = {
+    "device_utilization_nvml": "utilization_nvml",
+    "sm_utilization": "sm_utilization",
+    "device_power_w": "power_w",
+    "sm_clock_mhz": "sm_clock_mhz",
+}
+"""Metrics that are means of these figures over the GPUs of the job."""
+
+NOT_RECORDED = "the counters of the GPU were not recorded"
+NO_MODEL = "no model was trained"
+
+
+def with_device_figures(repetition: Repetition, work: ModelWork | None) -> Repetition:
+    """``repetition`` with the means over its GPUs, and with model FLOPs utilization."""
+    figures: dict[str, float | None] = {}
+    missing = {
+        key: why for key, why in repetition.not_measured.items() if key not in DEVICE_METRICS
+    }
+    for metric, counter in COUNTERS.items():
+        figures[metric], why = _mean(repetition.devices, counter)
+        if why:
+            missing[metric] = missing.get("devices", why)
+    figures["mfu"], why = (
+        (None, NO_MODEL) if work is None else mfu_of(work, repetition.samples_per_s)
+    )
+    if why:
+        missing["mfu"] = why
+    return repetition.model_copy(update={**figures, "not_measured": missing})
+
+
+def _mean(devices: Sequence[DeviceUse], counter: str) -> tuple[float | None, str]:
+    """The mean over all GPUs; None with the reason where one of them has no such figure."""
+    values = [getattr(each, counter) for each in devices]
+    known = [value for value in values if value is not None]
+    if not values or len(known) < len(values):
+        reasons = [why for each in devices if (why := each.not_measured.get(counter))]
+        return None, reasons[0] if reasons else NOT_RECORDED
+    return mean(known), ""

@@ -18,7 +18,7 @@ from ...schema.training import Epoch, TrainingRun
 from ...schema.verdict import Estimate, KnockedOut, KnockOut, KnockOutRound
 from ...schema.workload import USER_LOADER, AcceleratorSpec
 from ..compare.statistics import ratio_estimate
-from .rankepochs import Events, RankEpoch, rank_epochs, select
+from .events import Events, RankEpoch, rank_epochs, select
 
 Mask = npt.NDArray[np.bool_]
 

@@ -21,7 +21,7 @@ from ...schema.hosts import HostTime
 from ...schema.training import Repetition
 from ...schema.verdict import RankTime
 from ..compare.student import quantile
-from .rankepochs import RankEpoch
+from .events import RankEpoch
 from .ranktime import own_s
 from .rates import Track, arrived_by
 

@@ -2,7 +2,9 @@
 
 Burst credits that are spent, a drive that becomes too hot, and a cache that is full have one thing
 in common: the storage is fast at first, and then slow for the rest of the time. The mean over a
-repetition hides that, so ``rates_of`` computes the rate of each second.
+repetition hides that, so ``rates_of`` computes the rate of each second. A training goes on for
+longer than a burst. So the verdict, its promises and the accelerators that the storage feeds rest
+on the rate that lasts (``lasting``).
 
 Sources: SNIA, "Solid State Storage Performance Test Specification, Enterprise", definition of
 steady state (a window of 5 rounds; here a round is a bin); B. Lausen and M. Schumacher, "Maximally
@@ -13,13 +15,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ...schema.training import MAX_BINS, Rates
+from ...schema.training import MAX_BINS, Rates, Repetition
 from ...units import MAX_SECONDS
 
 Array = npt.NDArray[Any]
@@ -229,3 +233,53 @@ def _p_value(ranks: Array, observed: float) -> float:
     orders = np.argsort(keys[:, blocks], axis=1, kind="stable")
     largest = _statistics(ranks[orders]).max(axis=1)
     return float(1 + np.count_nonzero(largest >= observed - 1e-9)) / (_PERMUTATIONS + 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lasting:
+    """Medians over the repetitions: when the rate falls, and the rates of both sides, samples/s.
+
+    ``low`` and ``high``: the rates after the fall of the slowest and the fastest repetition.
+    ``share``: the rate after the fall over the mean of the whole repetition.
+    """
+
+    at_s: float
+    before: float
+    after: float
+    low: float
+    high: float
+    share: float
+
+
+def lasting(repetitions: Sequence[Repetition]) -> Lasting | None:
+    """What lasts, if all complete repetitions fall; None if one of them does not."""
+    done = [each for each in repetitions if each.complete]
+    found: list[tuple[Fall, float]] = []
+    for each in done:
+        fall = None if each.rates is None else _fall(each.rates)
+        if each.rates is None or fall is None:
+            return None
+        found.append((fall, fmean(each.rates.samples_per_s)))
+    if not found:
+        return None
+    after = [fall.after for fall, _ in found]
+    return Lasting(
+        at_s=median(fall.at_s for fall, _ in found),
+        before=median(fall.before for fall, _ in found),
+        after=median(after),
+        low=min(after),
+        high=max(after),
+        share=median(fall.after / mean for fall, mean in found),
+    )
+
+
+def _fall(rates: Rates) -> Fall | None:
+    return _found(rates.bin_s, tuple(rates.samples_per_s), tuple(rates.stored_bytes_per_s))
+
+
+@lru_cache(maxsize=256)
+def _found(bin_s: float, samples: tuple[float, ...], stored: tuple[float, ...]) -> Fall | None:
+    """Many rules ask for the same repetition, and a permutation test takes a while."""
+    return lasting_fall(
+        Rates(bin_s=bin_s, samples_per_s=list(samples), stored_bytes_per_s=list(stored))
+    )

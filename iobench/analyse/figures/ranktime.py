@@ -3,7 +3,7 @@
 The time of a rank adds up to its wall time: start-up, pipeline fill, waits for batches, copies,
 busy time, waits for other ranks, saves, and the time in which it stood still. A wait for a batch is
 divided by what a worker did for that batch: in proportion to its time in reads, and its time in
-decompress, decode, check and collate.
+decompress, decode, check and collate. ``shares_of`` has the same for a whole run.
 
 Source: R. B. Dean and W. J. Dixon, "Simplified statistics for small numbers of observations", 1951
 (the ratio Q, for one value that is far from all others).
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from statistics import mean
+from statistics import fmean, mean, median
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from ...schema.training import Epoch, Repetition
 from ...schema.verdict import RankTime, WorkerTime
 from ..compare.statistics import NOISE
-from .rankepochs import RankEpoch, epoch_ends_ns
+from .events import RankEpoch, epoch_ends_ns
 
 INDEPENDENT = "none"
 """The ``accelerator.sync`` of ranks that never wait for each other."""
@@ -243,3 +243,51 @@ def own_s(time: RankTime) -> float:
 def batches_s(time: RankTime) -> float:
     """Seconds in which a rank waited for its own batches, the filling of the pipeline included."""
     return time.fill_s + (time.fetch_s or 0.0) + (time.prep_s or 0.0) + time.wait_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shares:
+    """Shares of the time, 0 to 1, median over repetitions; None: not measured."""
+
+    saves: float | None = None
+    fill: float | None = None
+    sync: float | None = None
+    fetch: float | None = None
+    prep: float | None = None
+    wait: float | None = None  # for batches in all: fetch, prep, and what can't be divided
+
+
+_PARTS = ("saves", "fill", "sync", "fetch", "prep", "wait")
+
+
+def shares_of(repetitions: Sequence[Repetition]) -> Shares:
+    """The shares of the complete repetitions; of each, the mean over its ranks."""
+    found = [_of_ranks(each) for each in repetitions if each.complete]
+    shares: dict[str, float | None] = {}
+    for part in _PARTS:
+        known = [share for each in found if (share := each.get(part)) is not None]
+        shares[part] = min(1.0, max(0.0, median(known))) if known else None
+    return Shares(**shares)
+
+
+def _of_ranks(repetition: Repetition) -> dict[str, float | None]:
+    ranks = [rank for rank in repetition.ranks if rank.wall_s > rank.startup_s]
+    if not ranks:
+        wall, saved = repetition.wall_s, repetition.checkpoint_s
+        return {"saves": (saved or 0.0) / wall if wall else None}
+    return {part: _mean([_part(rank, part) for rank in ranks]) for part in _PARTS}
+
+
+def _part(rank: RankTime, part: str) -> float | None:
+    """The share of one rank's time that one part took."""
+    seconds: float | None
+    if part == "wait":
+        seconds = (rank.fetch_s or 0.0) + (rank.prep_s or 0.0) + rank.wait_s
+    else:
+        seconds = getattr(rank, f"{part}_s")
+    return None if seconds is None else seconds / (rank.wall_s - rank.startup_s)
+
+
+def _mean(shares: Sequence[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return fmean(known) if len(known) == len(shares) else None

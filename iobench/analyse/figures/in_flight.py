@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from ...schema.record import TrainingRecord
+from ...schema.training import Ceiling
 from ...schema.workload import Workload
-from .evidence import gather
 
 
 def job_reads_in_flight(
@@ -94,7 +94,7 @@ def reads_sequentially(access: str, samples_per_shard: float) -> bool:
 def run_reads_per_sample(doc: TrainingRecord) -> float | None:
     """Read requests per sample of a recorded run, computed with ``reads_per_sample``."""
     size, samples, shards = (
-        gather(doc).bytes_per_sample,
+        bytes_per_sample(doc),
         doc.job.dataset.samples,
         doc.job.dataset.shards,
     )
@@ -142,3 +142,22 @@ def run_reads_in_flight(
         requests_per_batch=run_requests_per_batch(doc),
         reads_ahead=bool(job.loader.reads_ahead),
     )
+
+
+def bytes_per_sample(doc: TrainingRecord) -> float | None:
+    """Mean stored bytes of one sample, from the first source that has them.
+
+    The sources are the dataset (unless only some columns are read), the fetch calibration, what
+    the repetitions delivered, and the dataset's mean sample size.
+    """
+    stored, samples = doc.job.dataset.stored_bytes, doc.job.dataset.samples
+    if stored and samples and not doc.job.workload.reader.columns:
+        return stored / samples
+    fetch = doc.job.ceilings.get("fetch", Ceiling())
+    if fetch.bytes_per_s and fetch.samples_per_s:
+        return fetch.bytes_per_s / fetch.samples_per_s
+    done = [each for each in doc.job.repetitions if each.complete]
+    samples, stored = sum(each.samples for each in done), sum(each.sample_bytes for each in done)
+    if samples > 0 and stored > 0:
+        return stored / samples
+    return doc.job.dataset.sample_bytes_mean or None

@@ -2,49 +2,31 @@
 
 Two questions have two answers. Starved? compares the accelerators' utilization with what the
 workload requires. What binds? is answered whether they starve or not (``decide``).
+
+The stalls (shares of the time that accelerators waited for fetch and for prep) come from the run's
+own events where they are recorded. Otherwise they are as in DS-Analyzer (Mohan et al., VLDB
+2021): let T1, T3 and T2 be the time per sample of the accelerator alone, with everything but fetch,
+and of the real run. Then ``prep_stall = (T3 - T1) / T2`` and ``fetch_stall = (T2 - T3) / T2``. The
+time of saves counts in neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...schema.record import TrainingRecord
 from ...schema.verdict import Estimate, Fed, Verdict
+from ..figures.metrics import NULL_ACCELERATOR
+from ..figures.ranktime import usual_slow_rank
 from .advice import advise
-from .confirmed import with_found
-from .contention import contention
-from .decide import decide, served_by_cache
-from .decision import Decision
-from .evidence import DRAINED, Evidence, gather, is_null_accelerator
+from .evidence import DRAINED, Decision, Evidence
 from .fed import fed, with_potential
-from .in_flight import run_reads_in_flight, run_requests_per_batch
-from .limits import storage_bound
-from .metrics import NULL_ACCELERATOR
-from .promise import required_gain
-from .ranktime import usual_slow_rank
+from .judged import is_null_accelerator, judged
+from .limits import storage_bound, stragglers
+from .promise import required_gain, with_found
+from .rules_speed import contention
 from .sentence import explanation, sentence
-from .stalls import stalls
-from .stragglers import stragglers
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """The evidence of a record, what binds, and the rest of the verdict, which follows from it."""
-
-    evidence: Evidence
-    decision: Decision
-
-
-def judged(doc: TrainingRecord) -> Judged:
-    """What binds, from the evidence in ``doc``."""
-    evidence = replace(
-        gather(doc),
-        cached=served_by_cache(doc),
-        reads_in_flight=float(run_reads_in_flight(doc)),
-        requests_per_batch=run_requests_per_batch(doc),
-    )
-    return Judged(evidence=evidence, decision=decide(evidence))
 
 
 def verdict(doc: TrainingRecord, bounds: Mapping[str, Estimate] | None = None) -> Verdict:
@@ -174,3 +156,38 @@ def does_starve(decision: Decision) -> bool:
     A storage that costs something beside another stage that costs more is not what they wait for.
     """
     return bool({"storage", "sync"} & {decision.binds, *decision.also})
+
+
+def stalls(evidence: Evidence, missing: dict[str, str]) -> tuple[float | None, float | None]:
+    """(prep stall, fetch stall) as shares of the time without saves, 0 to 1; together at most 1.
+
+    A reason for each None is added to ``missing``. Without events of its own, the prep stall
+    includes the harness, which DS-Analyzer does not separate.
+    """
+    shares = evidence.shares
+    saves = shares.saves or 0.0
+    if evidence.accelerator is None:
+        return _no_stalls(missing, NULL_ACCELERATOR)
+    if shares.fetch is not None and shares.prep is not None and saves < 1:
+        loading = 1 - saves
+        prep = _as_share(shares.prep / loading)
+        return prep, min(1 - prep, _as_share(shares.fetch / loading))
+    if evidence.prep is None:
+        return _no_stalls(missing, "the prep ceiling was not measured")
+    if evidence.measured is None or saves >= 1:
+        return _no_stalls(missing, "no repetition was completed")
+    measured = evidence.measured / (1 - saves)
+    without_fetch = min(
+        rate for rate in (evidence.accelerator, evidence.prep, evidence.harness) if rate is not None
+    )
+    prep = _as_share(measured / without_fetch - measured / evidence.accelerator)
+    return prep, min(1 - prep, _as_share(1 - measured / without_fetch))
+
+
+def _no_stalls(missing: dict[str, str], reason: str) -> tuple[None, None]:
+    missing["prep_stall"] = missing["fetch_stall"] = reason
+    return None, None
+
+
+def _as_share(value: float) -> float:
+    return min(1.0, max(0.0, value))

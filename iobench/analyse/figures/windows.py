@@ -17,7 +17,7 @@ from ...schema.verdict import Estimate
 from ...units import format_duration
 from ..compare.statistics import mean_interval
 from .curve import EQUAL
-from .rankepochs import Events, rank_epochs
+from .events import Events, rank_epochs
 
 _MIN_COST_S = 1e-12
 """A sample that takes less CPU time than that is a damaged record."""

@@ -14,9 +14,8 @@ from collections.abc import Collection, Mapping
 from ...schema.verdict import Stage
 from ...schema.workload import OWN_LOADER
 from ..compare.statistics import NOISE
-from .decision import Decision
-from .evidence import IN_TURNS, Evidence
-from .waits import CLEAR, by_waits, why_filling
+from .evidence import IN_TURNS, Decision, Evidence
+from .watched import CLEAR, by_waits, why_filling
 
 MIN_EXPLAINED = 0.8
 """A ceiling explains the measured rate if the rate is at least this share of the ceiling."""

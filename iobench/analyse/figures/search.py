@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...schema.training import Epoch, FindMax, FindMaxPoint, Repetition
+from .events import Events, RankEpoch, rank_epochs
 from .metrics import repetition_metrics
-from .rankepochs import Events, RankEpoch, rank_epochs
 
 STEADY = "accelerator_utilization_steady"
 

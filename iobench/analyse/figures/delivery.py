@@ -1,9 +1,9 @@
-"""Measure how well a loader shuffles, from the order in which it delivered the samples.
+"""What a loader delivered: how well it shuffles, and whether each sample came once.
 
-Each figure is 1 for a uniform random order. If neighbouring samples are delivered together, the
-batches of a training resemble each other. Loaders that stream accept this for sequential reads
-(shards in random order, samples through a buffer), so a report should show these figures together
-with the speed.
+Each figure of shuffling is 1 for a uniform random order. If neighbouring samples are delivered
+together, the batches of a training resemble each other. Loaders that stream accept this for
+sequential reads (shards in random order, samples through a buffer), so a report should show these
+figures together with the speed.
 """
 
 from __future__ import annotations
