@@ -19,8 +19,10 @@ from typing import Any, ParamSpec, TypeVar
 MAX_SHOWN = 4000
 """Characters of one text in a report; iobench's own texts are much shorter."""
 
-_ESCAPED = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-"""Unicode categories: controls, format characters, lone surrogates, private use, separators."""
+_ESCAPED = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+"""Unicode categories: controls, format characters, unassigned codes, private use, lone surrogates,
+separators.
+"""
 
 _KEPT = frozenset(
     "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"

@@ -33,6 +33,7 @@ from tests.hostile import HOSTILE, RAW
         ("\u2028\u2029\x85", "\\u2028\\u2029\\x85"),
         ("\ud800\udcff", "\\ud800\\udcff"),
         ("\ue000\U000f0000\U000e0041", "\\ue000\\U000f0000\\U000e0041"),
+        ("\u2065\U000e0000", "\\u2065\\U000e0000"),  # unassigned, and shown as nothing
         ("\u0600\u06dd", "\u0600\u06dd"),  # Arabic number signs are visible
         ("e\u0301", "e\u0301"),
     ],
@@ -46,7 +47,7 @@ def test_nothing_raw_is_left(text: str) -> None:
     shown = printable(text)
     assert RAW.search(shown) is None
     assert "\n" not in shown
-    raw = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"} & set(map(unicodedata.category, shown))
+    raw = {"Cc", "Cf", "Cn", "Cs", "Co", "Zl", "Zp"} & set(map(unicodedata.category, shown))
     assert raw <= {"Cf"}, "format characters with a glyph of their own are kept"
     assert printable(shown) == shown
 
