@@ -69,10 +69,10 @@ check: $(STAMP)  ## lint, format, types
 
 bench: setup chromium  ## hot paths, then storage, checkpoints and S3 against fio and plain peers, and DLIO=PATH (an hour)
 	$(BIN)/python -m pytest -q tests/bench --benchmark-enable --benchmark-only
-	$(BIN)/python tests/bench/storage.py
-	$(BIN)/python tests/bench/checkpoint_vs_fio.py
-	$(BIN)/python tests/bench/s3_vs_client.py
-	$(BIN)/python tests/bench/dlio.py --dlio "$(DLIO)"
+	$(BIN)/python -m tests.bench.storage
+	$(BIN)/python -m tests.bench.checkpoint_vs_fio
+	$(BIN)/python -m tests.bench.s3_vs_client
+	$(BIN)/python -m tests.bench.dlio --dlio "$(DLIO)"
 	$(BIN)/python -m tests.bench.user_loader
 	$(BIN)/python -m tests.bench.page
 

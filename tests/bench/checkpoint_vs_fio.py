@@ -1,14 +1,13 @@
 """Checkpoint writers against fio and against the bare library calls, interleaved A B A B in one
 run.
 
-``python tests/bench/checkpoint_vs_fio.py [--case NAME] [--size MiB] [--repeat N] [--dir
+``python -m tests.bench.checkpoint_vs_fio [--case NAME] [--size MiB] [--repeat N] [--dir
 PATH]``. ``stream`` and fio write and read the same bytes with the same block size, direct flag and
 concurrency, durably. A library writer and its bare call (and fsync) write the same state.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -18,9 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import fio_peer
 import torch
-from storage import MIB, Case, Figure, compare, keep
 
 from iobench.buffers import private
 from iobench.checkpoint.base import make_writer
@@ -28,7 +25,8 @@ from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.container import lay_out
 from iobench.checkpoint.leaves import state_checksums
 from iobench.checkpoint.stream import FILE_BLOCK
-from iobench.measure import fio
+from tests.bench import fio_peer
+from tests.bench.sides import MIB, SCRATCH, Case, Figure, compare, fio_is_missing, flags_of
 
 BLOCK, CONCURRENCY = FILE_BLOCK, 8
 
@@ -82,21 +80,17 @@ def stream_write(study: Study, seconds: float, *, own_memory: bool) -> Case:
         return figure
 
     def peer() -> Figure:
-        result = fio_peer.seq_write(
+        return fio_peer.seq_write(
             study.folder,
             bytes=study.bytes,
             block_size=block,
             jobs=CONCURRENCY,
-            direct=True,
             run_dir=study.folder / "fio-write",
         )
-        return Figure(result.bytes_per_s, result.cpu_s_per_gb)
 
-    name = f"stream: {study.bytes // MIB} MiB state, durable, {CONCURRENCY} x {BLOCK // MIB} MiB"
-    target = "0.95 x, 0.2 CPU s/GB"
     return Case(
-        name,
-        target,
+        f"stream: {study.bytes // MIB} MiB state, durable, {CONCURRENCY} x {BLOCK // MIB} MiB",
+        "0.95 x, 0.2 CPU s/GB",
         ours,
         peer,
         f"fio psync {block // MIB} MiB direct, {CONCURRENCY} jobs, fsync{_MEMORY[own_memory]}",
@@ -124,17 +118,13 @@ def stream_read(study: Study, seconds: float, *, own_memory: bool) -> Case:
 
     def peer() -> Figure:
         target.storage.evict(target.data_keys())
-        result = fio_peer.raw_read(
-            [(path, size)],
+        return fio_peer.raw_read(
+            [path],
             block_size=block,
-            concurrency=CONCURRENCY,
-            direct=True,
             seconds=seconds,
             run_dir=study.folder / "fio-read",
-            sequential=True,
-            engines=("psync",),
+            concurrency=CONCURRENCY,
         )
-        return Figure(result.bytes_per_s, result.cpu_s_per_gb)
 
     name = f"stream: cold restore of {study.bytes // MIB} MiB, blocks of {BLOCK // MIB} MiB"
     return Case(
@@ -185,14 +175,8 @@ def _torch(state: Any, folder: Path) -> None:
 def _safetensors(state: Any, folder: Path) -> None:
     from safetensors.torch import save_file
 
-    save_file(
-        {
-            f"{name}.{leaf}": tensor
-            for name, layer in state.items()
-            for leaf, tensor in layer.items()
-        },
-        folder / "state.safetensors",
-    )
+    tensors = {f"{name}.{leaf}": layer[leaf] for name, layer in state.items() for leaf in layer}
+    save_file(tensors, folder / "state.safetensors")
 
 
 def _dcp(state: Any, folder: Path) -> None:
@@ -206,34 +190,22 @@ CASES: dict[str, Callable[[Study, float], Case]] = {
     "stream-write-memory": partial(stream_write, own_memory=True),
     "stream-read": partial(stream_read, own_memory=False),
     "stream-read-memory": partial(stream_read, own_memory=True),
-    "torch": lambda study, seconds: library(study, seconds, name="torch", bare=_torch),
-    "safetensors": lambda study, seconds: library(
-        study, seconds, name="safetensors", bare=_safetensors
-    ),
-    "dcp": lambda study, seconds: library(study, seconds, name="dcp", bare=_dcp),
+    "torch": partial(library, name="torch", bare=_torch),
+    "safetensors": partial(library, name="safetensors", bare=_safetensors),
+    "dcp": partial(library, name="dcp", bare=_dcp),
 }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument(
-        "--case", action="append", choices=sorted(CASES), help="only these; repeatable"
-    )
+    parser = flags_of(__doc__, CASES)
     parser.add_argument("--size", type=int, default=512, help="MiB of the state")
-    parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of fio's timed read")
-    parser.add_argument(
-        "--dir", type=Path, default=Path("."), help="a directory on the disk to measure"
-    )
     args = parser.parse_args()
-    if not fio.available():
-        print(f"fio is not installed: {fio.install_hint()}", file=sys.stderr)
+    if fio_is_missing():
         return 1
-    with tempfile.TemporaryDirectory(prefix=".iobench-bench-", dir=args.dir) as folder:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=args.dir) as folder:
         study = Study(Path(folder), args.size)
-        keep(
-            compare((CASES[name](study, args.seconds) for name in args.case or CASES), args.repeat)
-        )
+        compare((CASES[name](study, args.seconds) for name in args.case or CASES), args.repeat)
     return 0
 
 

@@ -1,5 +1,5 @@
 """Loading npz files against DLIO, the generator of MLPerf Storage's load, interleaved A B A B:
-``python tests/bench/dlio.py --dlio /path/to/bin/dlio_benchmark [--case NAME] [--repeat N]``.
+``python -m tests.bench.dlio --dlio /path/to/bin/dlio_benchmark [--case NAME] [--repeat N]``.
 
 Both sides read the same files from the page cache, in batches of the same size, with as many
 workers, one read at a time in each, as many batches ahead, and no computation. A figure is the
@@ -10,7 +10,6 @@ counted, since it starts the workers.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import shutil
@@ -24,15 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storage import MIB, Case, Data, Figure, compare, in_memory, keep
-
 from iobench.analyse.figures.events import epoch_ends_ns, rank_epochs
 from iobench.load.reader import BatchReader
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
-from iobench.schema.manifest import Manifest
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
+from tests.bench.sides import MIB, SCRATCH, Case, Data, Figure, Made, compare, flags_of, in_memory
 
 LEFT_OUT = (
     "DLIO is left out. To compare with it, install github.com/argonne-lcf/dlio_benchmark in an "
@@ -46,14 +43,12 @@ AHEAD = 2
 """Batches that all workers together have in advance: DLIO's ``prefetch_size``, by default."""
 
 
-def through_iobench(
-    manifest: Manifest, path: Path, *, workers: int, batch: int, crop: int | None
-) -> Figure:
+def through_iobench(made: Made, *, workers: int, batch: int, crop: int | None) -> Figure:
     """Whole epochs through the ring, into the memory of the training process."""
     reading = ReaderSpec(direct=False, concurrency=1, crop=crop)
     phase = Phase(
         name="bench",
-        reader=BatchReader(manifest, LocalStorage(path, direct=False), reading),
+        reader=BatchReader(made.manifest, LocalStorage(made.root, direct=False), reading),
         reading=reading,
         loading=LoaderSpec(workers=workers, prefetch_factor=math.ceil(AHEAD / workers)),
         accelerator=AcceleratorSpec(kind="null"),
@@ -64,7 +59,7 @@ def through_iobench(
     )
     outcome = run_phase(phase)
     _, *counted = epoch_ends_ns(list(rank_epochs(outcome.events()))).values()
-    size = manifest.header.stored_bytes
+    size = made.manifest.header.stored_bytes
     cpu_s_per_gb = outcome.cpu_s / (size * (1 + EPOCHS) / 1e9)
     return Figure(size * EPOCHS / (sum(counted) / 1e9), cpu_s_per_gb)
 
@@ -123,20 +118,19 @@ def loading(
     resize: int | None = None,
 ) -> Case:
     """``resize``: bytes of each sample that are passed on; None: all of it."""
-    manifest, path = data.dataset(
-        "npz", samples=samples, sample_size={"mean": sample}, format="files", content="npz"
-    )
-    files = [path / key for key in manifest.keys()]  # noqa: SIM118
+    size = {"mean": sample}
+    made = data.dataset("npz", samples=samples, sample_size=size, format="files", content="npz")
+    files = made.files
     in_memory(files)
     passed = {"dataset.record_length_bytes_resize": resize} if resize else {}
     return Case(
         f"{name}, warm, batches of {batch}, {workers} workers",
         "-",
-        lambda: through_iobench(manifest, path, workers=workers, batch=batch, crop=resize),
+        lambda: through_iobench(made, workers=workers, batch=batch, crop=resize),
         lambda: through_dlio(
             program,
             files,
-            size=manifest.header.stored_bytes,
+            size=made.manifest.header.stored_bytes,
             workers=workers,
             epochs=epochs,
             **{"dataset.record_length_bytes": sample, "reader.batch_size": batch, **passed},
@@ -174,20 +168,13 @@ CASES = {
 def cases(names: Iterable[str], program: Path, directory: Path) -> Iterator[Case]:
     """Each case with files of its own, which are removed after it."""
     for name in names:
-        with tempfile.TemporaryDirectory(prefix=".iobench-bench-", dir=directory) as root:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=directory) as root:
             yield CASES[name](Data(Path(root).resolve()), program)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flags_of(__doc__, CASES, repeat=3)
     parser.add_argument("--dlio", default="", metavar="PATH", help="DLIO's program dlio_benchmark")
-    parser.add_argument(
-        "--case", action="append", choices=sorted(CASES), help="only these; repeatable"
-    )
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--dir", type=Path, default=Path("."), help="a directory for the files")
     args = parser.parse_args()
     if not args.dlio:
         print(LEFT_OUT)
@@ -197,7 +184,7 @@ def main() -> int:
         parser.error(f"--dlio: {args.dlio} is not a program")
     names = args.case or ["unet3d-2", "resnet-2"]
     # The first epoch of each side is its warm-up.
-    keep(compare(cases(names, Path(program), args.dir), args.repeat, warm_up=False))
+    compare(cases(names, Path(program), args.dir), args.repeat, warm_up=False)
     return 0
 
 

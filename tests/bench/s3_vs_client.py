@@ -1,5 +1,5 @@
 """S3 reads against the plain client library, interleaved A B A B in one run:
-``python tests/bench/s3_vs_client.py [--case NAME]``.
+``python -m tests.bench.s3_vs_client [--case NAME]``.
 
 A real S3 server (rclone) on loopback, from the page cache. Both sides get the same objects with the
 same number of requests in flight, in one process. The server shares the cores, so that bandwidths
@@ -8,55 +8,43 @@ are its own limit: what counts are requests for small objects and the client's C
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from storage import MIB, Case, Figure, compare, keep
+import obstore
+from obstore.store import S3Store
 
 from iobench import buffers
 from iobench.load.engine import Extent, ReadEngine
 from iobench.load.event_loop import EventLoopEngine
 from iobench.storage import open_storage
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
+from iobench.storage.base import Storage
+from tests.bench.sides import MIB, SCRATCH, Case, Figure, compare, flags_of, timed
 from tests.servers.s3 import ENVIRONMENT, KEY, SECRET, S3Server, rclone_server
 
 
-class Objects:
-    """``count`` objects of ``size`` bytes each, below a prefix of their own."""
-
-    def __init__(self, server: S3Server, name: str, count: int, size: int) -> None:
-        self.server, self.size = server, size
-        self.keys = [f"{name}/{number:05d}" for number in range(count)]
-        self.url = server.url("bench")
-        storage = open_storage(self.url)
-        data = np.random.default_rng(1).bytes(size)
-        there = {entry.key for entry in storage.list(name)}
-        for key in self.keys:
-            if key in there:
-                continue  # made for another case
+def objects(storage: Storage, count: int, size: int) -> list[str]:
+    """The keys of ``count`` objects of ``size`` bytes each, made where they are not there yet."""
+    keys = [f"{size}/{number:05d}" for number in range(count)]
+    data = np.random.default_rng(1).bytes(size)
+    there = {entry.key for entry in storage.list(f"{size}")}
+    for key in keys:
+        if key not in there:  # else made for another case
             with storage.create(key, size_hint=size) as sink:
                 sink.write(data)
-        storage.close()
-
-
-def _timed(work: Callable[[], int]) -> Figure:
-    started, cpu = time.perf_counter(), time.process_time()
-    done = work()
-    wall, cpu = time.perf_counter() - started, time.process_time() - cpu
-    return Figure(done / wall, cpu / (done / 1e9))
+    return keys
 
 
 def gets(
-    objects: Objects,
+    server: S3Server,
     *,
+    count: int,
+    size: int,
     concurrency: int,
     block: int,
     name: str,
@@ -66,30 +54,27 @@ def gets(
     """The read engine of a worker over S3Storage, into memory that is there, against obstore's own
     get into memory that it makes.
     """
-    storage = open_storage(objects.url)
+    storage = open_storage(server.url("bench"))
+    keys = objects(storage, count, size)
     reading = engine(storage, concurrency=concurrency, block_size=block)
-    memory = buffers.private(objects.size * concurrency).array.data
+    memory = buffers.private(size * concurrency).array.data
 
     def ours() -> Figure:
         def work() -> int:
             done = 0
-            for first in range(0, len(objects.keys), concurrency * 8):
-                keys = objects.keys[first : first + concurrency * 8]
+            for first in range(0, count, concurrency * 8):
                 extents = [
-                    Extent(key, 0, objects.size, n % concurrency * objects.size, objects.size)
-                    for n, key in enumerate(keys)
+                    Extent(key, 0, size, number % concurrency * size, size)
+                    for number, key in enumerate(keys[first : first + concurrency * 8])
                 ]
                 done += reading.read(extents, memory)
             return done
 
-        return _timed(work)
-
-    import obstore
-    from obstore.store import S3Store
+        return timed(work)
 
     store = S3Store(
         "iobench-tests",
-        endpoint=objects.server.endpoint,
+        endpoint=server.endpoint,
         access_key_id=KEY,
         secret_access_key=SECRET,
         region="us-east-1",
@@ -102,83 +87,48 @@ def gets(
         def get(key: str) -> int:
             return len(obstore.get(store, f"bench/{key}").bytes())
 
-        return _timed(lambda: sum(pool.map(get, objects.keys)))
+        return timed(lambda: sum(pool.map(get, keys)))
 
     return Case(name, target, ours, peer, f"obstore.get in {concurrency} threads")
 
 
-def large(server: S3Server, block: int, name: str) -> Case:
-    return gets(
-        Objects(server, "large", 8, 64 * MIB),
-        concurrency=4,
-        block=block,
-        name=name,
-        target="CPU 1.3 x",
-    )
+large = {"count": 8, "size": 64 * MIB, "concurrency": 4}
+small = {"count": 1500, "size": 100_000, "concurrency": 16, "block": 4 * MIB}
+by_loop = {"engine": EventLoopEngine, "target": "CPU 0.8 x"}
 
-
-def small(server: S3Server) -> Case:
-    return gets(
-        Objects(server, "small", 1500, 100_000),
-        concurrency=16,
-        block=4 * MIB,
-        name="S3: GET of 100 kB objects, 16 in flight",
-        target="0.90 x",
-    )
-
-
-def small_loop(server: S3Server) -> Case:
-    return gets(
-        Objects(server, "small", 1500, 100_000),
-        concurrency=16,
-        block=4 * MIB,
-        name="S3: the same by `engine=event_loop`",
-        target="CPU 0.8 x",
-        engine=EventLoopEngine,
-    )
-
-
-def ranges_loop(server: S3Server) -> Case:
-    return gets(
-        Objects(server, "large", 8, 64 * MIB),
-        concurrency=4,
-        block=8 * MIB,
-        name="S3: ranges of 8 MiB by `engine=event_loop`",
-        target="CPU 0.8 x",
-        engine=EventLoopEngine,
-    )
-
-
-CASES: dict[str, Callable[[S3Server], Case]] = {
-    "large": lambda server: large(server, 64 * MIB, "S3: GET of 64 MiB objects, 4 in flight"),
-    "ranges": lambda server: large(server, 8 * MIB, "S3: the same in ranges of 8 MiB"),
-    "ranges-loop": ranges_loop,
-    "small": small,
-    "small-loop": small_loop,
+CASES: dict[str, dict[str, Any]] = {
+    "large": {
+        **large,
+        "block": 64 * MIB,
+        "name": "S3: GET of 64 MiB objects, 4 in flight",
+        "target": "CPU 1.3 x",
+    },
+    "ranges": {
+        **large,
+        "block": 8 * MIB,
+        "name": "S3: the same in ranges of 8 MiB",
+        "target": "CPU 1.3 x",
+    },
+    "ranges-loop": {
+        **large,
+        **by_loop,
+        "block": 8 * MIB,
+        "name": "S3: ranges of 8 MiB by `engine=event_loop`",
+    },
+    "small": {**small, "name": "S3: GET of 100 kB objects, 16 in flight", "target": "0.90 x"},
+    "small-loop": {**small, **by_loop, "name": "S3: the same by `engine=event_loop`"},
 }
+"""The parameters of ``gets`` for each case."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--case", action="append", choices=sorted(CASES), help="only these; repeatable"
-    )
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument(
-        "--dir", type=Path, default=Path("."), help="a directory for the server's data"
-    )
-    args = parser.parse_args()
-    import os
-
+    args = flags_of(__doc__, CASES).parse_args()
     os.environ.update(ENVIRONMENT)
     with (
-        tempfile.TemporaryDirectory(prefix=".iobench-bench-", dir=args.dir) as root,
+        tempfile.TemporaryDirectory(prefix=SCRATCH, dir=args.dir) as root,
         rclone_server(Path(root)) as server,
     ):
-        rows = compare((CASES[name](server) for name in args.case or CASES), args.repeat)
-    keep(rows)
+        compare((gets(server, **CASES[name]) for name in args.case or CASES), args.repeat)
     return 0
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import resource
 import statistics
 import sys
 import tempfile
@@ -38,6 +37,7 @@ from iobench.analyse.compare.statistics import mean_interval
 from iobench.load.user.loader import UserLoader
 from iobench.schema.workload import LoaderSpec
 from tests import planted_loaders
+from tests.bench.sides import cpu_s
 
 BATCH, SAMPLE, FILES = 64, 115_000, 1024
 
@@ -79,12 +79,6 @@ MAKERS: dict[str, Callable[[str, int], DataLoader[Any]]] = {
     "of_files": of_files,
     "of_numbers": of_numbers,
 }
-
-
-def cpu_s() -> float:
-    """CPU seconds of this process and of its children that have ended, by getrusage(2)."""
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(used.ru_utime + used.ru_stime for used in both)
 
 
 def epoch_s(loader: Iterable[Any]) -> float:

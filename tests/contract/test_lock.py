@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,10 @@ def no_flock(fd: int, operation: int) -> None:
 
 KINDS = ["local", "local without flock", "memory", "files by fsspec", "rclone", "nfs"]
 OBJECTS = KINDS[1:]
+SEEN_BY_OTHERS = pytest.mark.parametrize(
+    "storage", [kind for kind in KINDS if kind != "memory"], indirect=True
+)
+"""The memory is that of one process."""
 
 
 @pytest.fixture(params=KINDS)
@@ -147,20 +151,35 @@ def a_dead_process(verb: str = "generate") -> Holder:
     return found
 
 
+def refused(
+    hold: Any,
+    storage: Storage,
+    match: str | None = None,
+    *,
+    error: type[Exception] = TargetHeldError,
+    break_dead: bool = False,
+) -> str:
+    """The one line that says why a lock can't be had."""
+    holding = hold(storage, MARKER, verb="clean", break_dead=break_dead)
+    with pytest.raises(error, match=match) as caught, holding:
+        pass
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def taken(hold: Any, storage: Storage, **more: Any) -> None:
+    """It can be had."""
+    with hold(storage, MARKER, verb="clean", **more):
+        pass
+
+
 def test_one_writer(storage: Storage, nothing_left: set[int]) -> None:
     with exclusive(storage, MARKER, verb="generate") as lease:
         lease.check()
         lease.confirm()
         for hold in (exclusive, shared):
-            with (
-                pytest.raises(TargetHeldError, match="is in use by") as caught,
-                hold(storage, MARKER, verb="clean"),
-            ):
-                pass
-            assert str(os.getpid()) in str(caught.value)
-            assert "\n" not in str(caught.value)
-    with exclusive(storage, MARKER, verb="clean"):
-        pass
+            assert str(os.getpid()) in refused(hold, storage, "is in use by")
+    taken(exclusive, storage)
     assert names(storage) == [MARKER, "data"]
 
 
@@ -169,17 +188,14 @@ def test_many_readers(storage: Storage, nothing_left: set[int]) -> None:
         first.check()
         assert first.unregistered == ""
         assert first.others() == []  # both are this process
-        with pytest.raises(TargetHeldError), exclusive(storage, MARKER, verb="clean"):
-            pass
+        refused(exclusive, storage)
         first.confirm()
-    with exclusive(storage, MARKER, verb="clean"):
-        pass
+    taken(exclusive, storage)
     assert names(storage) == [MARKER, "data"]
 
 
+@SEEN_BY_OTHERS
 def test_readers_see_one_another(storage: Storage) -> None:
-    if "memory" in storage.url:
-        pytest.skip("the memory of one process")
     with shared(storage, MARKER, verb="run") as lease:
         with in_a_fork(lambda: shared(storage, MARKER, verb="run")) as child:
             (other,) = lease.others()
@@ -188,26 +204,21 @@ def test_readers_see_one_another(storage: Storage) -> None:
     assert names(storage) == [MARKER, "data"]
 
 
+@SEEN_BY_OTHERS
 def test_a_dead_writer_keeps_nobody_out(storage: Storage) -> None:
-    if "memory" in storage.url:
-        pytest.skip("the memory of one process")
     with in_a_fork(lambda: exclusive(storage, MARKER, verb="generate")) as child:
-        with pytest.raises(TargetHeldError), shared(storage, MARKER, verb="run"):
-            pass
+        refused(shared, storage)
         kill(child)
-        for hold in (shared, exclusive):
-            with hold(storage, MARKER, verb="run"):
-                pass
+        taken(shared, storage)
+        taken(exclusive, storage)
     assert names(storage) == [MARKER, "data"]
 
 
+@SEEN_BY_OTHERS
 def test_dead_readers_are_swept_away(storage: Storage) -> None:
-    if "memory" in storage.url:
-        pytest.skip("the memory of one process")
     with in_a_fork(lambda: shared(storage, MARKER, verb="run")) as child:
         kill(child)
-        with exclusive(storage, MARKER, verb="clean"):
-            pass
+        taken(exclusive, storage)
     assert names(storage) == [MARKER, "data"]
 
 
@@ -227,19 +238,13 @@ class TestFiles:
             os._exit(0)
         os.close(ours)
         os.waitpid(parent, 0)
-        with (
-            pytest.raises(TargetHeldError, match="another process"),
-            exclusive(storage, MARKER, verb="clean"),
-        ):
-            pass
+        refused(exclusive, storage, "another process")
         os.close(theirs)  # the worker ends
-        with exclusive(storage, MARKER, verb="clean"):
-            pass
+        taken(exclusive, storage)
 
     def test_a_marker_that_is_gone(self, storage: LocalStorage) -> None:
         storage.delete(MARKER)
-        with pytest.raises(MissingObjectError), exclusive(storage, MARKER, verb="clean"):
-            pass
+        refused(exclusive, storage, error=MissingObjectError)
         with exclusive(storage, MARKER, verb="sweep", make=True):
             assert (storage.root / MARKER).is_file()
 
@@ -282,12 +287,7 @@ class TestFiles:
             os.mkfifo(tmp_path / "elsewhere")
         else:
             os.mknod(path, 0o140600)
-        with (
-            pytest.raises(TargetRefusedError, match="not a regular file") as caught,
-            hold(storage, MARKER, verb="clean"),
-        ):
-            pass
-        assert "\n" not in str(caught.value)
+        refused(hold, storage, "not a regular file", error=TargetRefusedError)
 
     def test_the_lock_ends_with_the_block_whatever_is_raised(self, storage: LocalStorage) -> None:
         before = len(os.listdir("/proc/self/fd"))
@@ -299,17 +299,15 @@ class TestFiles:
     def test_a_lock_object_of_another_kind_of_client_counts(self, storage: LocalStorage) -> None:
         storage.replace(LOCK, another_host().dump())
         for hold in (exclusive, shared):
-            with pytest.raises(TargetHeldError, match="far-away"), hold(storage, MARKER, verb="x"):
-                pass
+            refused(hold, storage, "far-away")
         storage.replace(LOCK, a_dead_process().dump())
-        with shared(storage, MARKER, verb="run"):
-            pass
+        taken(shared, storage)
         assert names(storage) == [MARKER, "data"]
 
 
 @pytest.mark.parametrize("storage", OBJECTS, indirect=True)
 class TestObjects:
-    def test_a_lock_says_who_and_where(self, storage: Storage) -> None:
+    def test_a_lock_says_who_and_where(self, storage: Any) -> None:
         with exclusive(storage, MARKER, verb="generate"):
             assert names(storage) == [LOCK, MARKER, "data"]
             holder = read_holder(storage, LOCK)
@@ -323,51 +321,35 @@ class TestObjects:
             assert is_lock_name(reader)
             assert others == [MARKER, "data"]
 
-    def test_another_host_is_believed_until_its_lock_is_broken(self, storage: Storage) -> None:
+    def test_another_host_is_believed_until_its_lock_is_broken(self, storage: Any) -> None:
         theirs = another_host(created="2026-01-02T03:04:05+00:00")
-        put(storage, LOCK, theirs.dump())
+        storage.replace(LOCK, theirs.dump())
         for hold in (exclusive, shared):
-            with (
-                pytest.raises(TargetHeldError) as caught,
-                hold(storage, MARKER, verb="generate"),
-            ):
-                pass
-            said = str(caught.value)
-            assert "\n" not in said
-            assert "--break-lock" in said
+            said = refused(hold, storage, "--break-lock")
             for word in ("far-away", "17", "generate", "2026-01-02T03:04:05"):
                 assert word in said
         with exclusive(storage, MARKER, verb="generate", break_dead=True) as lease:
             lease.confirm()
         assert names(storage) == [MARKER, "data"]
-        put(storage, LOCK, theirs.dump())
+        storage.replace(LOCK, theirs.dump())
         with shared(storage, MARKER, verb="run", break_dead=True):
             assert LOCK not in names(storage)
-        put(storage, reader_key(theirs.token), theirs.dump())
-        with pytest.raises(TargetHeldError), exclusive(storage, MARKER, verb="clean"):
-            pass
-        with exclusive(storage, MARKER, verb="clean", break_dead=True):
-            pass
+        storage.replace(reader_key(theirs.token), theirs.dump())
+        refused(exclusive, storage)
+        taken(exclusive, storage, break_dead=True)
         assert names(storage) == [MARKER, "data"]
 
-    def test_what_can_not_be_read_is_no_excuse(self, storage: Storage) -> None:
-        put(storage, LOCK, b"{}")
-        with (
-            pytest.raises(TargetHeldError, match=LOCK),
-            exclusive(storage, MARKER, verb="generate"),
-        ):
-            pass
-        with exclusive(storage, MARKER, verb="generate", break_dead=True):
-            pass
+    def test_what_can_not_be_read_is_no_excuse(self, storage: Any) -> None:
+        storage.replace(LOCK, b"{}")
+        refused(exclusive, storage, LOCK)
+        taken(exclusive, storage, break_dead=True)
 
-    def test_a_dead_process_of_this_host_is_taken_over(self, storage: Storage) -> None:
+    def test_a_dead_process_of_this_host_is_taken_over(self, storage: Any) -> None:
         for hold in (exclusive, shared):
-            put(storage, LOCK, a_dead_process().dump())
-            put(storage, reader_key("0" * 32), a_dead_process("run").dump())
-            with hold(storage, MARKER, verb="generate"):
-                pass
-        with exclusive(storage, MARKER, verb="clean"):
-            pass
+            storage.replace(LOCK, a_dead_process().dump())
+            storage.replace(reader_key("0" * 32), a_dead_process("run").dump())
+            taken(hold, storage)
+        taken(exclusive, storage)
         assert names(storage) == [MARKER, "data"]
 
     def test_a_lock_that_is_lost_ends_the_work(
@@ -400,10 +382,6 @@ def lost(lease: Any) -> bool:
     return False
 
 
-def put(storage: Any, key: str, data: bytes) -> None:
-    storage.replace(key, data)
-
-
 SOME = pytest.mark.parametrize("storage", ["files by fsspec", "rclone", "nfs"], indirect=True)
 
 
@@ -426,26 +404,22 @@ def test_the_heart_beats(
 
 
 @SOME
-def test_a_heart_that_beats_is_no_dead_one(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heart_that_beats_is_no_dead_one(storage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another host's process, which refreshes its lock while it is watched, keeps it."""
     monkeypatch.setattr(object_lock, "WATCH_S", 60.0)
     theirs = another_host()
-    put(storage, LOCK, theirs.dump())
+    storage.replace(LOCK, theirs.dump())
     beats = iter(range(100))
     real = time.sleep
 
     def beat(seconds: float) -> None:
-        put(storage, LOCK, replace(theirs, heartbeat=f"2026-01-01T00:00:{next(beats):02d}Z").dump())
+        storage.replace(
+            LOCK, replace(theirs, heartbeat=f"2026-01-01T00:00:{next(beats):02d}Z").dump()
+        )
         real(0.01)
 
     monkeypatch.setattr(object_lock.time, "sleep", beat)
-    with (
-        pytest.raises(TargetHeldError, match="is alive"),
-        exclusive(storage, MARKER, verb="generate", break_dead=True),
-    ):
-        pass
+    refused(exclusive, storage, "is alive", break_dead=True)
     holder = read_holder(storage, LOCK)
     assert holder is not None
     assert holder.token == theirs.token
@@ -508,8 +482,7 @@ def test_where_every_write_is_kept_readers_write_nothing(
         assert "history" in lease.unregistered
         assert list(tmp_path.iterdir()) == []
     with exclusive(storage, MARKER, verb="generate") as lease:
-        with pytest.raises(TargetHeldError), shared(storage, MARKER, verb="run"):
-            pass
+        refused(shared, storage)
         lease.confirm()
     assert list(tmp_path.iterdir()) == []
 
@@ -582,16 +555,6 @@ def test_names() -> None:
     assert not any(map(is_lock_name, strange))
 
 
-def test_many_leases_leave_nothing(tmp_path: Path) -> None:
-    place = LocalStorage(tmp_path)
-    (tmp_path / MARKER).touch()
-    with ExitStack() as stack:
-        for _ in range(10):
-            stack.enter_context(shared(place, MARKER, verb="run"))
-    with exclusive(place, MARKER, verb="clean"):
-        pass
-
-
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("first", ["{}", "local://{}"])
 def test_one_directory_by_two_names(first: str, alone: bool, tmp_path: Path) -> None:
@@ -601,15 +564,10 @@ def test_one_directory_by_two_names(first: str, alone: bool, tmp_path: Path) -> 
     with one.create(MARKER) as sink:
         sink.write(b"x")
     mine = exclusive if alone else shared
-    for theirs in (exclusive, shared) if alone else (exclusive,):
-        with (
-            mine(one, MARKER, verb="generate"),
-            pytest.raises(TargetHeldError),
-            theirs(two, MARKER, verb="run"),
-        ):
-            pass
-    with shared(one, MARKER, verb="run"), shared(two, MARKER, verb="run"):
-        pass
-    with exclusive(two, MARKER, verb="clean"):
-        pass
+    with mine(one, MARKER, verb="generate"):
+        for theirs in (exclusive, shared) if alone else (exclusive,):
+            refused(theirs, two)
+    with shared(one, MARKER, verb="run"):
+        taken(shared, two)
+    taken(exclusive, two)
     assert names(two) == [MARKER]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from iobench.errors import CorruptSampleError, IobenchError, UsageError
+from iobench.errors import CorruptSampleError, UsageError
 from iobench.load import make_reader
 from iobench.registry import FORMATS
 from iobench.schema.manifest import Manifest
@@ -23,7 +20,6 @@ from iobench.verify import verify
 from tests.conftest import MakeDataset
 from tests.contract.conftest import Load
 from tests.contract.truth import in_order, stored
-from tests.pairs import pairs
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -67,22 +63,6 @@ def test_the_first_columns_are_the_first_bytes(
         read
         < manifest.header.stored_bytes * (columns / 200 + 0.05) + footers + (6 + 2) * 8192 * direct
     )
-
-
-@pytest.mark.parametrize(
-    ("crop", "spec", "check"),
-    pairs(
-        [10, 500, 5000],
-        [{"sample_size": SIZES, "columns": 3}, {"sample_size": {"mean": 700}, "columns": 3}],
-        ["none", "content"],
-    ),
-)
-def test_crop(
-    make_dataset: MakeDataset, load: Load, crop: int, spec: dict[str, Any], check: str
-) -> None:
-    manifest, path = make_dataset(format="parquet", block_size=20_000, **spec)
-    expected = [row[:crop] for row in stored(manifest, path)]
-    assert in_order(load(path, batch_size=9, reader={"crop": crop, "check": check})) == expected
 
 
 class TestAmplification:
@@ -253,29 +233,6 @@ class TestDamage:
             shard[position] = right
         assert damaged > 100
 
-    @pytest.mark.parametrize("what", ["text", "another shard", "cut", "empty"])
-    def test_another_file_in_its_place_is_one_line(
-        self, copy: tuple[Manifest, Path], make_dataset: MakeDataset, what: str
-    ) -> None:
-        manifest, folder = copy
-        _, other = make_dataset(
-            format="parquet", name="damage", block_size=60_000, samples_per_shard=30
-        )
-        file = folder / manifest.key(1)
-        good = file.read_bytes()
-        data = {
-            "text": (b"plain text\n" * len(good))[: len(good)],
-            "another shard": (other / manifest.key(1)).read_bytes(),
-            "cut": good[:-3],
-            "empty": b"",
-        }[what]
-        file.write_bytes(data)
-        with pytest.raises(IobenchError, match=manifest.key(1)) as caught:
-            self.read(copy)
-        self.one_line(caught)
-        report = verify(LocalStorage(folder), manifest, workers=0)
-        assert {damage.shard for damage in report.damages} == {manifest.key(1)}
-
     def test_a_flipped_page_bit(self, copy: tuple[Manifest, Path]) -> None:
         file = copy[1] / copy[0].key(1)
         data = bytearray(file.read_bytes())
@@ -318,70 +275,3 @@ def list_or_error(shard: bytearray) -> None:
         list(PARQUET.unpack(memoryview(shard), check=True))
     except ValueError as error:
         assert "\n" not in str(error)  # noqa: PT017
-
-
-def foreign(table: pa.Table, **more: Any) -> list[bytes]:
-    out = io.BytesIO()
-    pq.write_table(table, out, **more)
-    return [bytes(sample) for sample in PARQUET.unpack(memoryview(out.getvalue()), check=True)]
-
-
-class TestForeign:
-    """Files of other writers: Hugging Face's images in structs, text, numbers only."""
-
-    IMAGES = tuple(bytes([number]) * (100 + number) for number in range(50))
-
-    @pytest.mark.parametrize(
-        ("compression", "version"),
-        [
-            ("none", "1.0"),
-            ("snappy", "1.0"),
-            ("gzip", "2.0"),
-            ("zstd", "2.0"),
-            ("lz4", "1.0"),
-            ("brotli", "2.0"),
-        ],
-    )
-    def test_images_in_a_struct(self, compression: str, version: str) -> None:
-        images = [
-            {"bytes": image, "path": f"{number}.jpg"} for number, image in enumerate(self.IMAGES)
-        ]
-        table = pa.table({"label": list(range(50)), "text": ["a"] * 50, "image": images})
-        found = foreign(table, row_group_size=8, compression=compression, data_page_version=version)
-        assert found == list(self.IMAGES)
-
-    @pytest.mark.parametrize(
-        "kind",
-        [pa.binary(), pa.large_binary(), pa.dictionary(pa.int32(), pa.binary()), pa.binary_view()],
-    )
-    def test_kinds_of_binary(self, kind: Any) -> None:
-        values = [*self.IMAGES[:5], None, b"", *self.IMAGES[:5]]
-        column = (
-            pa.array(values, pa.binary()).cast(kind)
-            if not pa.types.is_dictionary(kind)
-            else pa.array(values).dictionary_encode()
-        )
-        assert foreign(pa.table({"n": range(12), "x": column}), row_group_size=5) == [
-            value or b"" for value in values
-        ]
-
-    def test_fixed_lengths(self) -> None:
-        assert foreign(pa.table({"x": pa.array([b"abcd", b"efgh", None], pa.binary(4))})) == [
-            b"abcd",
-            b"efgh",
-            b"",
-        ]
-
-    def test_text_where_nothing_is_binary(self) -> None:
-        assert foreign(pa.table({"n": [1, 2], "text": ["grün", ""]})) == ["grün".encode(), b""]
-
-    def test_row_groups_where_there_are_only_numbers(self) -> None:
-        table = pa.table({"a": np.arange(1000), "tokens": [list(range(5))] * 1000})
-        out = io.BytesIO()
-        pq.write_table(table, out, row_group_size=300)
-        found = [bytes(sample) for sample in PARQUET.unpack(memoryview(out.getvalue()), check=True)]
-        assert len(found) == 4
-        assert b"".join(found) in out.getvalue()
-
-    def test_an_empty_file(self) -> None:
-        assert foreign(pa.table({"x": pa.array([], pa.binary())})) == []

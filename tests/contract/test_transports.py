@@ -145,16 +145,23 @@ def test_counts_only(
             look()
 
 
-@pytest.mark.parametrize("way", TRANSPORTS)
-@pytest.mark.parametrize("content", ["raw", "jpeg"])
+CROPPED: dict[str, dict[str, Any]] = {
+    "raw": spec("tar", sample_size=VARIED),
+    "jpeg": spec("tar", content="jpeg"),
+    "columns": spec("parquet", sample_size=VARIED, columns=3, block_size=20_000),
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "what", "crop", "check"),
+    pairs(TRANSPORTS, list(CROPPED), [10, 2500], ["none", "content"]),
+)
 def test_a_crop_is_the_beginning_of_what_is_longer(
-    make_dataset: MakeDataset, load: Load, way: tuple[str, int], content: str
+    make_dataset: MakeDataset, load: Load, way: tuple[str, int], what: str, crop: int, check: str
 ) -> None:
-    size = VARIED if content == "raw" else {"mean": 20_000}
-    manifest, path = make_dataset(format="tar", content=content, sample_size=size)
-    found = in_order(load(path, way, reader={"crop": 2500}))
-    assert found == [sample[:2500] for sample in decoded(manifest, path)]
-    assert (len(set(map(len, found))) > 2) is (content == "raw")
+    manifest, path = make_dataset(**CROPPED[what])
+    found = in_order(load(path, way, reader={"crop": crop, "check": check}))
+    assert found == [sample[:crop] for sample in decoded(manifest, path)]
 
 
 def test_samples_of_unequal_length_are_not_stacked(make_dataset: MakeDataset, load: Load) -> None:

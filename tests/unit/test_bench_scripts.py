@@ -5,28 +5,22 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from tests.bench import dlio
 
 BENCH = Path(__file__).parents[1] / "bench"
 SCRIPTS = sorted(path.stem for path in BENCH.glob("*.py") if not path.stem.startswith("test_"))
 
 
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "__init__"])
-def test_a_script_of_the_bench_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))  # as where Python runs it
-    importlib.import_module(name)
-
-
-@pytest.fixture
-def dlio(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module("dlio")
+def test_a_script_of_the_bench_can_be_imported(name: str) -> None:
+    importlib.import_module(f"tests.bench.{name}")
 
 
 def test_without_dlio_its_row_is_left_out_in_one_line(
-    dlio: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["dlio.py", "--dlio", ""])  # as make calls it
     assert dlio.main() == 0
@@ -52,9 +46,7 @@ stats.write_text(json.dumps(epochs))
 """
 
 
-def test_the_rate_of_dlio_is_that_of_its_epochs_after_the_first(
-    dlio: ModuleType, tmp_path: Path
-) -> None:
+def test_the_rate_of_dlio_is_that_of_its_epochs_after_the_first(tmp_path: Path) -> None:
     program = tmp_path / "dlio_benchmark"
     program.write_text(PLANTED.format(python=sys.executable))
     program.chmod(0o755)
