@@ -91,11 +91,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    # The same names as in _PLACES below: a test compares the two.
     from .accelerate.base import Accelerator
     from .analyse.compare.comparison import Comparison
     from .api import Run, compare, generate, make_loader, open_run, run
-    from .checkpoint.base import CheckpointWriter
+    from .checkpoint import CheckpointWriter
     from .codecs.base import Codec
     from .contents.base import Content
     from .dataset import Dataset, load_dataset_spec, load_manifest, open_dataset
@@ -157,40 +156,7 @@ if TYPE_CHECKING:
 else:
     from .lazily import lazily
 
-    __getattr__ = lazily(
-        globals(),
-        {
-            "accelerate.base": ("Accelerator",),
-            "analyse.compare.comparison": ("Comparison",),
-            "api": ("Run", "compare", "generate", "make_loader", "open_run", "run"),
-            "checkpoint.base": ("CheckpointWriter",),
-            "errors": tuple(
-                name for name in __all__ if name.endswith("Error") or name == "InterruptedRun"
-            ),
-            "codecs.base": ("Codec",),
-            "contents.base": ("Content",),
-            "dataset": ("Dataset", "load_dataset_spec", "load_manifest", "open_dataset"),
-            "formats.base": ("Format",),
-            "generator": ("generate as generate_dataset",),
-            "generator.engine": ("GenerateReport", "Progress as GenerateProgress"),
-            "load": (
-                *("Batch", "BatchLoader", "Examples", "Labels", "LibraryLoader", "Padded"),
-                *("TrainingLoader", "read_labels"),
-            ),
-            "runner.experiment": ("Options", "run as run_plan"),
-            "runner.plan": ("Plan", "make_plan"),
-            "runner.progress": ("Progress as RunProgress",),
-            "runner.watching": ("watch",),
-            "schema.dataset": ("DatasetSpec",),
-            "schema.manifest": ("Manifest",),
-            "schema.record": ("Finding", "RunRecord", "Summary", "load_run"),
-            "schema.training": ("Verdict",),
-            "schema.workload": ("LoaderSpec", "ReaderSpec", "Workload", "load_workload"),
-            "storage": ("open_storage",),
-            "storage.base": ("Sink", "Storage"),
-            "verify": ("VerifyReport", "verify as verify_dataset"),
-        },
-    )
+    __getattr__ = lazily(globals())
 
 
 def __dir__() -> list[str]:

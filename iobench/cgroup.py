@@ -26,6 +26,16 @@ def read_text(path: Path) -> str | None:
         return None
 
 
+def selected(text: str | None) -> str | None:
+    """The selected word of a /sys file: ``always [madvise] never`` -> ``madvise``.
+
+    Text without brackets is returned as it is.
+    """
+    if not text:
+        return None
+    return text.partition("[")[2].partition("]")[0] or text
+
+
 def groups(controller: str, root: Path = Path("/")) -> Iterator[Group]:
     """The groups of this process for one controller, from its own group up to the mount's root.
 

@@ -11,12 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .codecs import CODECS
 from .codecs.base import Codec
+from .contents import CONTENTS
 from .contents.base import Content
 from .documents import MAX_HEADER_BYTES
 from .errors import DatasetError, SpecError, UsageError
+from .formats import FORMATS
 from .formats.base import Blocks, Format, Framed
-from .registry import CODECS, CONTENTS, FORMATS
 from .schema import dataset as schema
 from .schema import manifest as on_disk
 from .schema.dataset import DatasetSpec
@@ -190,7 +192,7 @@ def _keys_that_it_cannot_have(form: object) -> Collection[str]:
 
     Raises UsageError if a plug-in cannot be loaded.
     """
-    if form in CONTENTS.entries():  # a content in place of the format: one file per sample
+    if isinstance(form, str) and schema.is_content(form):  # one file of it for each sample
         return (*schema.SHARD_KEYS, *schema.BLOCK_KEYS)
     if not isinstance(form, str) or form not in FORMATS.entries():
         return schema.BLOCK_KEYS

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from iobench.checkpoint.base import Job, Restored, make_writer
+from iobench.checkpoint import make_writer
+from iobench.checkpoint.base import Job, Restored
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.leaves import leaves
 from iobench.errors import CheckpointError

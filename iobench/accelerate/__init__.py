@@ -1,0 +1,29 @@
+"""What consumes batches. The table of the kinds of accelerators that iobench has."""
+
+from __future__ import annotations
+
+from ..plugins import PlugIn, Registry
+from .base import Accelerator
+
+ACCELERATORS: Registry[Accelerator] = Registry(
+    "accelerator",
+    "iobench.accelerators",
+    {
+        "emulated": PlugIn(
+            target="iobench.accelerate.emulated:EmulatedAccelerator",
+            summary="each step takes the stated time, kept by deadlines",
+        ),
+        "null": PlugIn(
+            target="iobench.accelerate.emulated:NullAccelerator",
+            summary="takes batches as fast as they come",
+        ),
+        "recorded": PlugIn(
+            target="iobench.accelerate.recorded:RecordedAccelerator",
+            summary="each step takes the time that 'iobench record' found for a real model",
+        ),
+        "model": PlugIn(
+            target="iobench.accelerate.model:ModelAccelerator",
+            summary="trains a real model on each batch, on a CPU or a GPU",
+        ),
+    },
+)

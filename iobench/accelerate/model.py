@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ..accelerate.models import NETWORKS
 from ..errors import IobenchError, NoMemoryError, UsageError
-from ..registry import NETWORKS
 from ..schema.accelerator import StepFacts
 from ..schema.workload import AcceleratorSpec
 from .base import Place, Samples, StepTime, device_of_rank

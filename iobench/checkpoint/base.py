@@ -25,16 +25,8 @@ All times are CLOCK_MONOTONIC, which the processes of one host share. Durations 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-from ..errors import UsageError
-from ..registry import WRITERS
-
-if TYPE_CHECKING:
-    from .catalog import CheckpointTarget
+from typing import Any, Protocol
 
 State = dict[str, Any]
 """Nested: str -> torch.Tensor | int | float | str | State."""
@@ -100,95 +92,3 @@ class Restored:
     no verification was asked for."""
     inspected_s: float = 0.0  # before ``started_s``: the check that the files are safe to read
     threads: int | None = None  # that read at the end; None: not known
-
-
-class CheckpointWriter(Protocol):
-    """The writer of one rank.
-
-    It is made in the process that uses it (by ``make_writer``, by name), and used by one thread.
-    """
-
-    name: str
-    asynchronous: bool  # save returns before the state is on the storage
-
-    def __init__(self, job: Job, **options: Any) -> None:
-        """A writer's own parameters are its options; their values may come as text."""
-
-    def save(
-        self,
-        state: State,
-        target: CheckpointTarget,
-        *,
-        fsync: bool = True,
-        checksums: Mapping[str, str] | None = None,
-    ) -> Pending:
-        """Write ``state`` below ``target``.
-
-        ``checksums``: of the state, if known; otherwise they are computed before the clock starts.
-        An asynchronous writer waits for its previous save first, and counts that time. Raises
-        StorageError and CheckpointError. A failed save leaves a partial checkpoint, which
-        ``CheckpointRoot.partial`` finds and ``CheckpointRoot.remove`` removes.
-        """
-
-    def restore(
-        self,
-        state: State,
-        target: CheckpointTarget,
-        *,
-        verify: bool = True,
-        begin: Callable[[], None] | None = None,
-    ) -> Restored:
-        """Fill ``state``, whose tensors are allocated with the saved names, types and shapes.
-
-        With ``verify`` it returns after everything has been verified. ``begin`` is called once,
-        between the check of the files and the clock's start: it returns when all ranks have got so
-        far. After an error, also one of ``begin``, the state's contents are undefined. Raises
-        StorageError, CheckpointError, CorruptCheckpointError.
-        """
-
-    def close(self) -> None:
-        """Wait for running saves, and release threads, processes and connections."""
-
-
-def make_writer(
-    name: str, job: Job | None = None, options: Mapping[str, Any] | None = None
-) -> CheckpointWriter:
-    """The writer with that name.
-
-    Raises UnknownNameError; UsageError for an unknown option, or a missing package.
-    """
-    kind, given = WRITERS.load(name), dict(options or {})
-    check_options(name, given)
-    return kind(job or Job(), **given)
-
-
-def options_of(name: str) -> set[str]:
-    """The options of a writer. Raises UnknownNameError."""
-    return set(inspect.signature(WRITERS.load(name)).parameters) - {"job"}
-
-
-def check_options(name: str, options: Iterable[str]) -> None:
-    """Raises UsageError for an option that the writer does not have, UnknownNameError."""
-    known = options_of(name)
-    for option in options:
-        if option not in known:
-            raise UsageError(
-                f"the writer '{name}' has no option '{option}'",
-                remedy=f"known: {', '.join(sorted(known)) or 'none'}",
-            )
-
-
-def asynchronous_version(name: str) -> str:
-    """``name`` where that writer is asynchronous, else the name of its version that is.
-
-    Raises UnknownNameError; UsageError where the writer has none.
-    """
-    if WRITERS.load(name).asynchronous:
-        return name
-    known = WRITERS.entries()
-    if f"{name}-async" in known:
-        return f"{name}-async"
-    able = sorted(other.removesuffix("-async") for other in known if other.endswith("-async"))
-    raise UsageError(
-        f"the writer '{name}' has no asynchronous version", remedy=f"use {' or '.join(able)}"
-    )

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .. import buffers
-from ..contents import payload
+from .. import buffers, payload
 from .base import State
 from .sharding import Share, TensorSpec
 

@@ -230,7 +230,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     launch = launched(args)
     from ..analyse.verdict.validity import parse
-    from ..checkpoint.base import asynchronous_version
+    from ..checkpoint import asynchronous_version
     from ..runner.budget import Budget
     from ..runner.checkpoint import run_study
     from ..runner.checkpoint_plan import make_study_plan

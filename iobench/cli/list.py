@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .verbs import Verb
+
+if TYPE_CHECKING:
+    from ..plugins import Registry
 
 KINDS = (
     "workloads",
@@ -109,13 +112,28 @@ def _entries(kind: str) -> dict[str, str]:
         from ..checkpoint.models import MODELS
 
         return {name: model.summary for name, model in MODELS.items()}
-    from .. import registry
+    return {name: plug_in.summary for name, plug_in in _plug_ins()[kind].entries().items()}
+
+
+def _plug_ins() -> dict[str, Registry[object]]:
+    from ..accelerate import ACCELERATORS
+    from ..accelerate.models import NETWORKS
+    from ..checkpoint import WRITERS
+    from ..codecs import CODECS
+    from ..contents import CONTENTS
+    from ..formats import FORMATS
+    from ..load.libraries import LOADERS
+    from ..storage import STORAGE
 
     return {
-        name: entry.summary
-        for name, entry in registry.ALL[kind.rstrip("s") if kind != "storage" else kind]
-        .entries()
-        .items()
+        "formats": FORMATS,
+        "contents": CONTENTS,
+        "codecs": CODECS,
+        "storage": STORAGE,
+        "accelerators": ACCELERATORS,
+        "networks": NETWORKS,
+        "loaders": LOADERS,
+        "writers": WRITERS,
     }
 
 

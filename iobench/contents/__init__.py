@@ -1,0 +1,29 @@
+"""Contents: what the bytes of a sample are. The table of those that iobench has."""
+
+from __future__ import annotations
+
+from ..plugins import PlugIn, Registry
+from .base import Content
+
+CONTENTS: Registry[Content] = Registry(
+    "content",
+    "iobench.contents",
+    {
+        "raw": PlugIn(
+            target="iobench.contents.raw:Raw", summary="opaque bytes, unique and incompressible"
+        ),
+        "npz": PlugIn(
+            target="iobench.contents.npz:Npz",
+            summary="NumPy .npz (stored) holding one uint8 array 'x'",
+        ),
+        "arrays": PlugIn(
+            target="iobench.contents.npz:Arrays",
+            summary="any .npz: its arrays, inflated, one after another",
+        ),
+        "jpeg": PlugIn(
+            target="iobench.contents.jpeg:Jpeg",
+            summary="a JPEG that decodes, padded to the exact size",
+        ),
+    },
+    base="iobench.contents.base:Content",
+)

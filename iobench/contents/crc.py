@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from . import payload
+from .. import payload
 
 _ONES = 0xFFFFFFFF
 _U32 = npt.NDArray[np.uint32]

@@ -16,9 +16,9 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
+from .. import payload
 from ..buffers import Buffer
 from ..schema.packing import label_of
-from . import payload
 
 MIN_BYTES = 1024
 _QUALITIES = (88, 84, 79, 72, 62, 45, 20, 5, 1)

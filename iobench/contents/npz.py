@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from .. import payload
 from ..buffers import Buffer
-from . import crc, npz_file, payload
+from . import crc, npz_file
 from .base import Content, at_least, fits
 
 _CRC_BLOCKS = 64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from .. import payload
 from ..buffers import Buffer
-from . import payload
 from .base import Content, fits
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .. import __version__
 from ..documents import MAX_DOCUMENT_BYTES
 from ..errors import InterruptedRun, MissingObjectError, StorageError
-from ..registry import FORMATS
+from ..formats import FORMATS
 from ..schema.dataset import DatasetSpec
 from ..schema.manifest import MARKER, Manifest, hash_bytes
 from ..storage.base import Storage

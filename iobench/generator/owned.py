@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from ..dataset import ResolvedSpec
-from ..registry import LOADERS
+from ..load.libraries import LOADERS
 from ..schema.dataset import DatasetSpec
 from ..schema.manifest import (
     LAYOUTS,

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..contents.payload import mix64
+from ..codecs import CODECS
+from ..contents import CONTENTS
 from ..dataset import ResolvedSpec
 from ..errors import SpecError
+from ..formats import FORMATS
 from ..formats.base import Blocks, Format
-from ..registry import CODECS, CONTENTS, FORMATS
+from ..payload import mix64
 from ..schema.dataset import DEFAULT_SHARD_BYTES, DatasetSpec, SampleSize
 
 _UNIT_BYTES = 64 << 20

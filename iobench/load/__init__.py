@@ -50,19 +50,4 @@ if TYPE_CHECKING:
 else:
     from ..lazily import lazily
 
-    __getattr__ = lazily(
-        globals(),
-        {
-            "build": (
-                *("build_loader", "make_loader", "offered", "open_user_loader", "planned_ahead"),
-                "read_labels",
-            ),
-            "choose": ("is_sequential", "make_reader", "use_direct"),
-            "loader": ("Batch", "BatchLoader"),
-            "third_party": ("LibraryLoader", "check_library", "library_version", "open_library"),
-            "training.collate": ("Padded",),
-            "training.labels": ("Labels",),
-            "training.loader": ("Examples", "TrainingLoader"),
-            "user.loader": ("UserBatch", "UserLoader"),
-        },
-    )
+    __getattr__ = lazily(globals())

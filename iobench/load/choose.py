@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..dataset import read_by_blocks
 from ..errors import UsageError
-from ..registry import FORMATS
+from ..formats import FORMATS
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
 from ..storage.base import MaybeDirect, Storage

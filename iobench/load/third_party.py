@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import IobenchError, UsageError, WorkerError
+from ..formats import FORMATS
 from ..formats.base import Blocks
-from ..registry import FORMATS
 from ..schema.manifest import Manifest
 from ..schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
 from ..storage.base import Storage

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..filesystem import describe_path
+from ..pagecache import method
 from ..schema.host import cpu_limit_file
 from ..schema.record import Finding
 from ..units import format_bytes, format_count
 from . import fio
-from .filesystem import describe_path
 from .host import fingerprint
-from .pagecache import method
 
 _READ_AHEAD_KB = 1024
 """With less read-ahead, buffered sequential reads leave a fast device idle between requests. The

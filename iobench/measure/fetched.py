@@ -18,10 +18,10 @@ from pathlib import Path
 
 import psutil
 
+from .. import pagecache
 from ..cgroup import read_text
 from ..errors import StorageError
 from ..units import format_bytes
-from . import pagecache
 
 _TRIES, _PAUSE_S = 20, 0.01
 """Attempts to read the counters of a process and its descendants while none of them ends."""

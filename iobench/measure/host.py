@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__, cgroup, memory
-from ..cgroup import read_text
+from ..cgroup import read_text, selected
 from .instance import this_instance
 
 _PACKAGES = (
@@ -158,16 +158,6 @@ def parse_gpus(text: str) -> list[dict[str, Any]]:
                 }
             )
     return found
-
-
-def selected(text: str | None) -> str | None:
-    """The selected word of a /sys file: ``always [madvise] never`` -> ``madvise``.
-
-    Text without brackets is returned as it is.
-    """
-    if not text:
-        return None
-    return text.partition("[")[2].partition("]")[0] or text
 
 
 def _affinity() -> list[int]:

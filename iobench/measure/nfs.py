@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..cgroup import read_text
+from ..filesystem import NFS, parse_options, unescape
 from ..schema.resources import NfsOperation, NfsTraffic
-
-TYPES = frozenset({"nfs", "nfs4"})
 
 
 class Operation(NamedTuple):
@@ -52,7 +51,7 @@ def parse_mountstats(text: str) -> list[MountStats]:
     for section in re.split(r"^(?=device )", text, flags=re.MULTILINE):
         head, _, body = section.partition("\n")
         match = re.match(r"device (\S+) mounted on (\S+) with fstype (\S+)", head)
-        if match and match[3] in TYPES:
+        if match and match[3] in NFS:
             mounts.append(_mount(unescape(match[1]), unescape(match[2]), match[3], body))
     return mounts
 
@@ -83,13 +82,6 @@ def _mount(source: str, point: str, fs_type: str, body: str) -> MountStats:
     # "bytes" has read() and write() buffered, both with O_DIRECT, then the bytes of READ and WRITE.
     read, written = (counted[4], counted[5]) if len(counted) >= 6 else (0, 0)
     return MountStats(source, point, fs_type, options, age, read, written, connections, operations)
-
-
-def parse_options(text: str) -> dict[str, str]:
-    return {
-        name: value
-        for name, _, value in (option.partition("=") for option in text.split(",") if option)
-    }
 
 
 def find(point: str, mounts: Iterable[MountStats]) -> MountStats | None:
@@ -147,34 +139,6 @@ def diff(before: MountStats | None, after: MountStats | None) -> NfsTraffic | No
     )
 
 
-def describe(source: str, options: str) -> dict[str, Any]:
-    """The fingerprint of a mount from its source and options, as in ``/proc/self/mountinfo``.
-
-    None: the kernel does not say.
-    """
-    given = parse_options(options)
-    server, path = _split_source(source)
-    return {
-        "server": server,
-        "export": path,
-        "address": given.get("addr"),
-        "version": given.get("vers"),
-        "proto": given.get("proto"),
-        "rsize": _number(given.get("rsize")),
-        "wsize": _number(given.get("wsize")),
-        "nconnect": _number(given.get("nconnect")) or 1,  # the kernel shows it only above 1
-        "options": options,
-    }
-
-
-def unescape(text: str) -> str:
-    """Decode a name of /proc.
-
-    Space, tab, newline and backslash are three octal digits; other bytes may be UTF-8.
-    """
-    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match.group(1), 8)), text)
-
-
 def _minus(after: Operation, before: Operation | None) -> Operation:
     if before is None:
         return after
@@ -186,13 +150,3 @@ def _minus(after: Operation, before: Operation | None) -> Operation:
 
 def _mean(name: str, used: Operation | None) -> float | None:
     return getattr(used, name) / used.ops if used is not None and used.ops else None
-
-
-def _split_source(source: str) -> tuple[str, str]:
-    """(server, path) of ``filer:/vol`` or ``[fe80::1]:/vol``."""
-    server, _, path = source.partition(":/")
-    return server.strip("[]"), f"/{path}"
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None

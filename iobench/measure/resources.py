@@ -156,8 +156,7 @@ def parse_cpu(text: str) -> tuple[float | None, float | None]:
 
 
 def _disk(path: Path | str) -> tuple[str, int, int, float] | None:
-    from .device import block_devices
-    from .filesystem import find_mount, nearest_existing, parse_mountinfo
+    from ..filesystem import block_devices, find_mount, nearest_existing, parse_mountinfo
 
     try:
         existing = nearest_existing(Path(path).resolve())
@@ -181,10 +180,10 @@ def _disk(path: Path | str) -> tuple[str, int, int, float] | None:
 
 
 def _nfs(path: Path | str) -> nfs.MountStats | None:
-    from .filesystem import mount_of
+    from ..filesystem import NFS, mount_of
 
     mount = mount_of(path)
-    return nfs.read(mount.point) if mount and mount.fs_type in nfs.TYPES else None
+    return nfs.read(mount.point) if mount and mount.fs_type in NFS else None
 
 
 def _minus(after: float | None, before: float | None) -> float | None:

@@ -17,12 +17,12 @@ from ..analyse.checkpoint.interval import (
     young_s,
 )
 from ..analyse.checkpoint.whole import restored_bytes
-from ..checkpoint.base import State, check_options
+from ..checkpoint import WRITERS, check_options
+from ..checkpoint.base import State
 from ..checkpoint.models import Model, Parallelism, find_model, scale
 from ..checkpoint.sharding import Share, layout, shares
 from ..errors import UsageError
 from ..memory import available_bytes
-from ..registry import WRITERS
 from ..schema.checkpoint import CheckpointSpec, Scaling, Training
 from ..schema.plan import BudgetFigures, CheckpointPlanFigures
 from ..storage import open_storage

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import StorageError
+from ..filesystem import NFS, mount_of
 from ..measure import fetched, nfs
-from ..measure.filesystem import mount_of
 from ..storage.base import Files, Storage
 from ..storage.catalog import innermost
 
@@ -54,7 +54,7 @@ def find_counter(storage: Storage, keys: Sequence[str], *, direct: bool) -> Fetc
     except StorageError as error:
         return FetchCounter(by="nobody", how=f"not measured: {error}")
     mount = mount_of(paths[0])
-    is_nfs = mount is not None and mount.fs_type in nfs.TYPES
+    is_nfs = mount is not None and mount.fs_type in NFS
     if mount is not None and is_nfs and nfs.read(mount.point) is not None:
         return FetchCounter(by="mount", how=_MOUNT, mount_point=mount.point)
     why = fetched.probe(paths, direct=direct)

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..accelerate import ACCELERATORS
 from ..analyse.capacity import sizing
 from ..analyse.figures.in_flight import asked_reads_in_flight
 from ..dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
 from ..errors import DatasetError, UsageError
 from ..load import is_sequential, use_direct
+from ..load.libraries import LOADERS
 from ..memory import total_bytes
-from ..registry import ACCELERATORS, LOADERS
 from ..schema.dataset import DatasetSpec, share_of_columns
 from ..schema.manifest import MANIFEST, Manifest
 from ..schema.plan import PlanFigures
@@ -367,7 +368,7 @@ def _free_bytes(storage: Storage | None) -> int | None:
     root = local_root(storage) if storage is not None else None
     if root is None:
         return None
-    from ..measure.filesystem import describe_path
+    from ..filesystem import describe_path
 
     free = describe_path(root, write_probe=False).get("free_bytes")
     return int(free) if free is not None else None

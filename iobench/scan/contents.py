@@ -9,11 +9,13 @@ import numpy as np
 import xxhash
 
 from ..buffers import Buffer
+from ..codecs import CODECS
+from ..contents import CONTENTS
 from ..contents.base import Content
+from ..formats import FORMATS
 from ..formats.base import Blocks
 from ..generator.pool import working_on
 from ..limits import DECODING_MARGIN
-from ..registry import CODECS, CONTENTS, FORMATS
 from ..storage.base import Storage
 from ..storage.window import Window
 from .classify import CONTENTS as KNOWN

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..formats import FORMATS
 from ..formats.hdf5 import datasets
 from ..limits import MAX_EXPANSION
-from ..registry import FORMATS
 from ..storage.window import Window
 from . import heap
 from .pages import Pages

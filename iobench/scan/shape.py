@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..codecs import CODECS
+from ..contents import CONTENTS
 from ..errors import UsageError
+from ..formats import FORMATS
 from ..formats.base import Assembled
-from ..registry import CODECS, CONTENTS, FORMATS
 from ..schema.base import build
 from ..schema.dataset import DatasetSpec
 from ..text import printable

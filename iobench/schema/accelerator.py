@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum, isclose
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ..errors import UsageError
 from .base import OpenRecord, Record, fitting, read_json
 from .numbers import Count, Duration, Figure
-
-if TYPE_CHECKING:
-    from .workload import Workload
 
 
 class StepFacts(Record):
@@ -128,31 +124,3 @@ class StepRecording(Record):
 def read_recording(path: str | Path) -> StepRecording:
     """Read a file that ``iobench record`` has written. Raises UsageError, IobenchError."""
     return fitting(Path(path), StepRecording, read_json(Path(path), version="1"))
-
-
-def with_recording(workload: Workload) -> Workload:
-    """Give a workload with a recorded accelerator the mean of the recording as its step time.
-
-    Other workloads are returned as they are. Raises UsageError, IobenchError for a file that is no
-    recording, and UsageError if it is of another batch size, or of a CPU, whose steps a sleep can't
-    stand for.
-    """
-    spec = workload.accelerator
-    if spec.kind != "recorded" or spec.steps is None:
-        return workload
-    recording = read_recording(spec.steps)
-    if recording.batch_size != workload.batch_size:
-        raise UsageError(
-            f"{spec.steps} was recorded with batches of {recording.batch_size}, but the workload "
-            f"has batches of {workload.batch_size}",
-            remedy=f"use --set batch_size={recording.batch_size}, or record again",
-        )
-    if recording.device_kind == "cpu" and not spec.accept_cpu:
-        raise UsageError(
-            f"{spec.steps} was recorded on a CPU: a training there shares the cores with the "
-            "loader, and a replay does not",
-            remedy="train for real with iobench train, or use --set accelerator.accept_cpu=true",
-        )
-    named = f"{recording.model} on {recording.where.device or recording.device_kind}"
-    known = spec.model_copy(update={"step_time": recording.mean_s, "name": named})
-    return workload.model_copy(update={"accelerator": known})

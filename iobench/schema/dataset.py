@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from ..errors import SpecError
-from ..registry import CONTENTS
+from ..plugins import third_parties
 from .base import Bytes, Strict, apply_overrides, build, find_spec
 from .yamlfile import read_yaml
 
@@ -20,6 +20,9 @@ DEFAULT_SHARD_BYTES = 64 << 20
 
 ONE_FILE_EACH = "files"
 """The format with one file per sample; ``format: npz`` is short for it with npz content."""
+
+CONTENTS = ("raw", "npz", "arrays", "jpeg")
+"""Names of iobench's own contents: those in the table of ``iobench.contents``."""
 
 SHARD_KEYS = ("shard_size", "samples_per_shard")
 """Keys of a DatasetSpec that say how samples are divided into shards."""
@@ -133,7 +136,7 @@ class DatasetSpec(Strict):
         if (
             isinstance(data, dict)
             and isinstance(data.get("format"), str)
-            and data["format"] in CONTENTS.entries()
+            and is_content(data["format"])
         ):
             data = {**data, "content": data["format"], "format": ONE_FILE_EACH}
         return data
@@ -218,6 +221,11 @@ def load_dataset_spec(
     return build(
         DatasetSpec, changed, where=str(path) if path.stem != name else f"dataset '{name}'"
     )
+
+
+def is_content(name: str) -> bool:
+    """Whether a content has this name, which is then short for one file of it for each sample."""
+    return name in CONTENTS or name in third_parties("iobench.contents")
 
 
 def in_columns(spec: DatasetSpec) -> bool:

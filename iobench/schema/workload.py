@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from ..errors import UsageError
 from ..units import MIN_SHARE
-from .accelerator import with_recording
+from .accelerator import read_recording
 from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
 from .yamlfile import read_yaml
 
@@ -60,8 +61,7 @@ class AcceleratorSpec(Strict):
     library that gives memory to all processes. ``gradient_sync``: ``ddp`` averages the gradients of
     all ranks in each step, as data-parallel training does; with ``none`` each rank trains a model
     of its own. ``peak_flops``: FLOP/s that the device of one rank can reach at this precision,
-    where iobench does not know it.
-    library that gives memory to all processes. ``warm_up``: a warm-up whose steps do not settle
+    where iobench does not know it. ``warm_up``: a warm-up whose steps do not settle
     ends after this time, and at least three steps.
     """
 
@@ -280,3 +280,31 @@ def load_workload(name: str, overrides: Sequence[str] = ()) -> Workload:
     data = apply_overrides(read_yaml(path), overrides)
     where = str(path) if path.stem != name else f"workload '{name}'"
     return with_recording(build(Workload, data, where=where))
+
+
+def with_recording(workload: Workload) -> Workload:
+    """Give a workload with a recorded accelerator the mean of the recording as its step time.
+
+    Other workloads are returned as they are. Raises UsageError, IobenchError for a file that is no
+    recording, and UsageError if it is of another batch size, or of a CPU, whose steps a sleep can't
+    stand for.
+    """
+    spec = workload.accelerator
+    if spec.kind != "recorded" or spec.steps is None:
+        return workload
+    recording = read_recording(spec.steps)
+    if recording.batch_size != workload.batch_size:
+        raise UsageError(
+            f"{spec.steps} was recorded with batches of {recording.batch_size}, but the workload "
+            f"has batches of {workload.batch_size}",
+            remedy=f"use --set batch_size={recording.batch_size}, or record again",
+        )
+    if recording.device_kind == "cpu" and not spec.accept_cpu:
+        raise UsageError(
+            f"{spec.steps} was recorded on a CPU: a training there shares the cores with the "
+            "loader, and a replay does not",
+            remedy="train for real with iobench train, or use --set accelerator.accept_cpu=true",
+        )
+    named = f"{recording.model} on {recording.where.device or recording.device_kind}"
+    known = spec.model_copy(update={"step_time": recording.mean_s, "name": named})
+    return workload.model_copy(update={"accelerator": known})

@@ -8,9 +8,41 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ..errors import UnknownNameError, UsageError, nearest
-from ..registry import STORAGE
+from ..plugins import PlugIn, Registry
 from .base import Opens, Storage, Wraps
 from .secrets import refuse_secrets
+
+STORAGE: Registry[Storage] = Registry(
+    "storage",
+    "iobench.storage",
+    {
+        "file": PlugIn(
+            target="iobench.storage.local.storage:LocalStorage",
+            summary="a directory on a local disk or a mounted file system",
+        ),
+        "nfs": PlugIn(
+            target="iobench.storage.nfs.storage:NfsStorage",
+            summary="nfs://server/export/path: an NFS export without a mount (needs libnfs)",
+        ),
+        "s3": PlugIn(
+            target="iobench.storage.s3.storage:S3Storage",
+            summary="s3://bucket/prefix?endpoint=..&client=..: objects of an S3 server",
+            extra="s3",
+        ),
+        "fsspec": PlugIn(
+            target="iobench.storage.fsspec.url:FsspecStorage",
+            summary="any other fsspec URL (gs://, az://, hf:// ...): compatible, not fast",
+        ),
+        "throttled": PlugIn(
+            target="iobench.storage.simulated.throttled:ThrottledStorage",
+            summary="throttled+URL?bandwidth=..&latency=..: storage of known speed",
+        ),
+        "faulty": PlugIn(
+            target="iobench.storage.simulated.faulty:FaultyStorage",
+            summary="faulty+URL?fail_every=N: errors, short reads, stalls",
+        ),
+    },
+)
 
 _SECRET = re.compile(r"secret|token|passw|credential|access_?key|session_?key", re.IGNORECASE)
 

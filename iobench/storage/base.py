@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..buffers import Buffer
-from ..measure.pagecache import Residency
+from ..pagecache import Residency
 
 __all__ = [
     "Buffer",

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from iobench import payload
 from iobench.cli.pace import Pace
 from iobench.codecs.lz4 import Lz4
 from iobench.codecs.zstd import Zstd
-from iobench.contents import payload
 from iobench.contents.jpeg import Jpeg
 from iobench.contents.npz import Npz
 from iobench.formats.tar import Tar

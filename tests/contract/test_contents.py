@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from iobench.registry import CONTENTS
+from iobench.contents import CONTENTS
+from iobench.schema import dataset as schema_of_datasets
 
 NAMES = sorted(CONTENTS.entries())
 
@@ -274,3 +275,7 @@ class TestJpeg:
         Image.new("RGB", (50, 30), (200, 10, 10)).save(file, "JPEG", progressive=True)
         assert len(decoded(self.content, file.getvalue())) == 50 * 30 * 3
         assert self.content.identify(memoryview(file.getvalue())) is None
+
+
+def test_the_schema_knows_the_names_of_all_contents() -> None:
+    assert {*schema_of_datasets.CONTENTS} == {*NAMES}

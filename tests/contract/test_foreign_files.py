@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from iobench.formats import FORMATS
 from iobench.formats.lmdb_tree import Tree
-from iobench.registry import FORMATS
 
 
 def unpacked(form: str, shard: bytes | memoryview) -> list[bytes]:

@@ -20,14 +20,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iobench.codecs import CODECS
 from iobench.dataset import index_file
 from iobench.errors import IobenchError, SpecError, UsageError
+from iobench.formats import FORMATS
 from iobench.formats.base import Assembled, Blocks, Framed
 from iobench.formats.protobuf import example_bytes
 from iobench.generator import clean, generate
 from iobench.generator.plan import plan_shards
 from iobench.load import make_loader, make_reader
-from iobench.registry import CODECS, FORMATS
 from iobench.scan import scan
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from iobench.contents import payload
+from iobench import payload
 from iobench.generator import generate
 from iobench.generator.target import dataset_id
 from iobench.schema.base import build

@@ -20,10 +20,10 @@ import xxhash
 from iobench.errors import IobenchError, UsageError
 from iobench.load import LibraryLoader, library_version, make_loader, open_library
 from iobench.load.layouts import layout_keys, make_layout
-from iobench.load.libraries import converter_class, library_class
+from iobench.load.libraries import LOADERS, converter_class, library_class
 from iobench.load.libraries.base import Converts, Library, Packed, Source
 from iobench.load.libraries.building_blocks import ByIndex, collate
-from iobench.registry import LOADERS, Entry
+from iobench.plugins import PlugIn
 from iobench.schema.manifest import Manifest
 from iobench.schema.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
@@ -308,7 +308,7 @@ class Plain(Library):
 def test_a_plug_in_states_only_what_differs(
     make_dataset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(LOADERS._entries, "plain", Entry(target="-", summary="-"))
+    monkeypatch.setitem(LOADERS._entries, "plain", PlugIn(target="-", summary="-"))
     monkeypatch.setattr(
         LOADERS, "load", lambda name, load=LOADERS.load: Plain if name == "plain" else load(name)
     )

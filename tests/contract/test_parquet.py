@@ -11,7 +11,6 @@ import pytest
 
 from iobench.errors import CorruptSampleError, UsageError
 from iobench.load import make_reader
-from iobench.registry import FORMATS
 from iobench.schema.manifest import Manifest
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from iobench.cli.main import main
+from iobench.codecs import CODECS
 from iobench.dataset import (
     cheaper_codecs,
     load_dataset_spec,
@@ -23,15 +24,7 @@ from iobench.dataset import (
 from iobench.errors import UsageError
 from iobench.generator import generate
 from iobench.load import make_loader
-from iobench.registry import (
-    ACCELERATORS,
-    CODECS,
-    CONTENTS,
-    FORMATS,
-    LOADERS,
-    STORAGE,
-    WRITERS,
-)
+from iobench.plugins import third_parties
 from iobench.schema.dataset import expected_samples_per_shard
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
@@ -233,10 +226,9 @@ def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-plug-ins\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
     monkeypatch.syspath_prepend(str(site))
-    for registry in (ACCELERATORS, CODECS, CONTENTS, FORMATS, LOADERS, STORAGE, WRITERS):
-        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-        monkeypatch.setattr(registry, "_discovered", False)
+    third_parties.cache_clear()
     yield
+    third_parties.cache_clear()
     sys.modules.pop("toy_plug_ins", None)
 
 

@@ -19,11 +19,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from iobench import memory
+from iobench import memory, pagecache
 from iobench.analyse.compare.identity import identity, role_of
 from iobench.cli.main import build_parser
 from iobench.cli.verbs import VERBS, one_word
-from iobench.measure import pagecache
 from iobench.measure.samples import read_samples
 from iobench.schema.metrics import BY_NAME
 from iobench.schema.record import RunRecord, load_run

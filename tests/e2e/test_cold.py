@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
+from iobench import pagecache
 from iobench.cli.main import main
 from iobench.generator import generate
-from iobench.measure import pagecache
 from iobench.measure.fetched import probe
 from iobench.runner import cache
 from iobench.schema.base import build

@@ -16,11 +16,13 @@ from typing import Any
 import psutil
 import pytest
 
+from iobench.codecs import CODECS
+from iobench.contents import CONTENTS
 from iobench.dataset import load_manifest
 from iobench.errors import DatasetError, IobenchError, TargetRefusedError
+from iobench.formats import FORMATS
 from iobench.generator import clean, generate, plan
 from iobench.generator.writer import UnitWriter
-from iobench.registry import CODECS, CONTENTS, FORMATS
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import Manifest
 from iobench.storage.local.storage import LocalStorage

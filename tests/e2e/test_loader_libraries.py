@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from iobench.load.libraries import LOADERS
 from iobench.load.libraries.torch_map import TorchMap
-from iobench.registry import LOADERS, Entry
+from iobench.plugins import PlugIn
 from iobench.runner import third_party
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.tasks import delivery
@@ -94,7 +95,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two libraries with faults: ``forgetful`` and ``endless``."""
     load = LOADERS.load
     for made in (Forgetful, Endless):
-        entry = Entry(target=f"{__name__}:{made.__name__}", summary="a planted fault")
+        entry = PlugIn(target=f"{__name__}:{made.__name__}", summary="a planted fault")
         monkeypatch.setitem(LOADERS._entries, made.__name__.lower(), entry)
     own = {"forgetful": Forgetful, "endless": Endless}
     monkeypatch.setattr(LOADERS, "load", lambda name: own.get(name) or load(name))

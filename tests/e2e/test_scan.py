@@ -21,7 +21,7 @@ from tfrecord import TFRecordWriter
 from iobench import make_loader
 from iobench.dataset import find_dataset, load_manifest
 from iobench.errors import DatasetError, TargetRefusedError, UsageError
-from iobench.registry import FORMATS
+from iobench.formats import FORMATS
 from iobench.scan import save, scan
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage

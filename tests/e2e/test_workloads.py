@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.contents import payload
+from iobench import payload
 from iobench.dataset import load_dataset_spec
 from iobench.generator import generate
 from iobench.runner.calibration import copies

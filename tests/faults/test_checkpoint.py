@@ -22,7 +22,8 @@ import pytest
 import torch
 import xxhash
 
-from iobench.checkpoint.base import Job, make_writer
+from iobench.checkpoint import make_writer
+from iobench.checkpoint.base import Job
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
 from iobench.checkpoint.place import MARKER

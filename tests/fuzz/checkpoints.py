@@ -12,8 +12,7 @@ from typing import Any
 import torch
 import xxhash
 
-from iobench.checkpoint import dcp_metadata
-from iobench.checkpoint.base import make_writer
+from iobench.checkpoint import dcp_metadata, make_writer
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.container import MAGIC, PAGE, layout_from_header, read_header
 from iobench.checkpoint.leaves import leaves

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from iobench.buffers import Buffer
+from iobench.codecs import CODECS
 from iobench.contents.jpeg import Jpeg
 from iobench.contents.npz import Arrays, Npz
 from iobench.dataset import index_file, load_manifest, packing_at
@@ -22,7 +23,6 @@ from iobench.formats.parquet_shard import footer_bytes
 from iobench.formats.tar import Tar
 from iobench.formats.tfrecord import TFRecord, masked_crc
 from iobench.load.training.labels import labels_from
-from iobench.registry import CODECS
 from iobench.scan import heap, scan
 from iobench.schema.manifest import (
     MANIFEST,

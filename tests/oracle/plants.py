@@ -20,9 +20,10 @@ from typing import Any, ClassVar
 import pytest
 
 from iobench.buffers import Buffer
+from iobench.codecs import CODECS
 from iobench.codecs.base import Codec
 from iobench.logs import rank
-from iobench.registry import CODECS, STORAGE, Entry
+from iobench.plugins import PlugIn
 from iobench.runner.checkpoint_plan import make_study_plan
 from iobench.runner.experiment import Options, run
 from iobench.runner.mixed import Mixed
@@ -32,6 +33,7 @@ from iobench.schema.checkpoint import CheckpointSpec, Training
 from iobench.schema.record import TrainingRecord
 from iobench.schema.verdict import Advice, Estimate, Verdict
 from iobench.schema.workload import Workload
+from iobench.storage import STORAGE
 from iobench.storage.base import Storage
 from iobench.storage.simulated.memory import Wrapper
 from iobench.storage.simulated.throttled import Link
@@ -269,7 +271,7 @@ def planted() -> Iterator[None]:
         ):
             known = dict(registry._entries)
             for name, kind in names.items():
-                known[name] = Entry(target=f"{__name__}:{kind.__name__}", summary="planted")
+                known[name] = PlugIn(target=f"{__name__}:{kind.__name__}", summary="planted")
             patch.setattr(registry, "_entries", known)
         yield
 

@@ -20,6 +20,8 @@ import pytest
 import zstandard
 
 from iobench import buffers
+from iobench.codecs import CODECS
+from iobench.contents import CONTENTS
 from iobench.errors import DatasetError, IobenchError, NoMemoryError
 from iobench.formats.tfrecord import masked_crc
 from iobench.limits import (
@@ -29,7 +31,6 @@ from iobench.limits import (
 )
 from iobench.load import make_loader, make_reader
 from iobench.measure.timeline import read_events, write_events
-from iobench.registry import CODECS, CONTENTS
 from iobench.scan import scan
 from iobench.schema.claims import check_claims
 from iobench.schema.manifest import (

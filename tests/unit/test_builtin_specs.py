@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from iobench.contents import CONTENTS
+from iobench.formats import FORMATS
 from iobench.formats.parquet import group_bounds
 from iobench.generator.plan import plan_shards
-from iobench.registry import CONTENTS, FORMATS
 from iobench.runner.plan import describe_plan
 from iobench.schema.base import known_specs
 from iobench.schema.dataset import load_dataset_spec

@@ -12,7 +12,7 @@ import pytest
 
 from iobench.errors import UsageError
 from iobench.extras import install_command
-from iobench.registry import LOADERS
+from iobench.load.libraries import LOADERS
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:

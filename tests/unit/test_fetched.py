@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from iobench.measure import fetched, pagecache
+from iobench import pagecache
+from iobench.measure import fetched
 from iobench.measure.fetched import fetched_by_family, probe
 
 FORK = multiprocessing.get_context("fork")

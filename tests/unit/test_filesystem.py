@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from iobench import direct_io, filesystem
 from iobench.errors import StorageError
-from iobench.measure import device, direct, filesystem
 
 MOUNTINFO = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
 25 22 0:23 / /proc rw,nosuid - proc proc rw
@@ -97,12 +97,12 @@ def test_an_unreadable_place_is_one_clear_line(tmp_path: Path) -> None:
 def test_direct_is_found_by_reading_an_existing_file(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(os.urandom(1 << 17))
-    found = direct.probe(file)
-    written = direct.probe(tmp_path)
+    found = direct_io.probe(file)
+    written = direct_io.probe(tmp_path)
     assert found["supported"] == written["supported"]
     assert found["alignment_bytes"] == written["alignment_bytes"]
     assert (
-        direct.probe(tmp_path, write=False)["supported"] == found["supported"]
+        direct_io.probe(tmp_path, write=False)["supported"] == found["supported"]
     )  # finds the file by itself
     if found["supported"]:
         assert found["alignment_bytes"] in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -119,7 +119,7 @@ def test_a_file_system_that_refuses_direct_io_is_told_apart(
         return real(path, flags, mode, **more)
 
     monkeypatch.setattr(os, "open", refuse)
-    assert direct.probe(tmp_path)["supported"] is False
+    assert direct_io.probe(tmp_path)["supported"] is False
     assert os.listdir(tmp_path) == []
 
 
@@ -138,7 +138,7 @@ def test_a_partition_leads_to_its_disk(tmp_path: Path) -> None:
     (disk / "size").write_text("2048\n")
     (tmp_path / "dev/block").mkdir(parents=True)
     (tmp_path / "dev/block/259:3").symlink_to(disk / "nvme0n1p3")
-    partition, whole = device.block_devices(os.makedev(259, 3), sys=tmp_path)
+    partition, whole = filesystem.block_devices(os.makedev(259, 3), sys=tmp_path)
     assert (partition["name"], partition["partition"]) == ("nvme0n1p3", True)
     assert (whole["name"], whole["scheduler"], whole["rotational"], whole["read_ahead_kb"]) == (
         "nvme0n1",
@@ -148,4 +148,4 @@ def test_a_partition_leads_to_its_disk(tmp_path: Path) -> None:
     )
     assert whole["size_bytes"] == 1 << 20
     assert whole["model"] is None
-    assert device.block_devices(os.makedev(0, 40), sys=tmp_path) == []
+    assert filesystem.block_devices(os.makedev(0, 40), sys=tmp_path) == []

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from iobench.measure import filesystem, nfs, resources
+from iobench import filesystem
+from iobench.measure import nfs, resources
 
 V3 = r"""device filer.example:/vol/data mounted on /mnt/nas\040one with fstype nfs statvers=1.1
 	opts:	rw,vers=3,rsize=1048576,wsize=524288,namlen=255,acregmin=3,acregmax=60,acdirmin=30,acdirmax=60,hard,proto=tcp,timeo=600,retrans=2,sec=sys,mountaddr=10.0.0.9,mountvers=3,mountport=20048,mountproto=udp,local_lock=none
@@ -178,7 +179,7 @@ MOUNTINFO = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
 
 def test_the_fingerprint_of_a_mount() -> None:
     _, old, new = filesystem.parse_mountinfo(MOUNTINFO)
-    assert nfs.describe(old.source, old.super_options) == {
+    assert filesystem.describe_nfs(old.source, old.super_options) == {
         "server": "filer.example",
         "export": "/vol/data",
         "address": "10.0.0.9",
@@ -189,7 +190,7 @@ def test_the_fingerprint_of_a_mount() -> None:
         "nconnect": 1,
         "options": old.super_options,
     }
-    found = nfs.describe(new.source, new.super_options)
+    found = filesystem.describe_nfs(new.source, new.super_options)
     assert (found["server"], found["export"], found["version"], found["nconnect"]) == (
         "fd00::9",
         "/",

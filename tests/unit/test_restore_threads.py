@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.checkpoint import stream
-from iobench.checkpoint.base import make_writer
+from iobench.checkpoint import make_writer, stream
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.errors import StorageError
 from iobench.storage.base import Buffer

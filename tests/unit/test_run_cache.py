@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from iobench.filesystem import Mount
 from iobench.load import make_reader
 from iobench.measure import nfs
 from iobench.measure.fetched import probe
-from iobench.measure.filesystem import Mount
 from iobench.runner import fetches
 from iobench.runner.agent import CacheState, HostAgent
 from iobench.runner.cache import prepare_cache, run_cached_phase

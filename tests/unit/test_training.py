@@ -27,6 +27,7 @@ from iobench.accelerate.bind import loaded_allocator, parse_cpus, rank_cpus, use
 from iobench.accelerate.emulated import EmulatedAccelerator
 from iobench.accelerate.exchange import GradientExchange
 from iobench.accelerate.model import ModelAccelerator, open_model
+from iobench.accelerate.models import NETWORKS
 from iobench.accelerate.recorded import RecordedAccelerator
 from iobench.accelerate.recording import _where as recorded_where
 from iobench.accelerate.recording import block_steps, lag_correlation, mean_step, record
@@ -34,7 +35,6 @@ from iobench.accelerate.warm import change_point, settled
 from iobench.cli.main import main
 from iobench.errors import IobenchError, NoMemoryError, UnknownNameError, UsageError
 from iobench.measure.nvml import GpuWatch
-from iobench.registry import NETWORKS
 from iobench.runner.conductor import last_messages
 from iobench.runner.crew import ForkedCrew
 from iobench.runner.messages import Last

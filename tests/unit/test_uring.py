@@ -25,7 +25,7 @@ from iobench.load import uring as uring_engine
 from iobench.load.choose import make_reader
 from iobench.load.engine import Columns, Extent
 from iobench.load.uring import UringEngine
-from iobench.measure.pagecache import evict
+from iobench.pagecache import evict
 from iobench.schema.workload import ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.local import uring

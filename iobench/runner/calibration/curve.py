@@ -15,9 +15,9 @@ import numpy as np
 
 from ...analyse.figures.curve import conclude_curve, highest
 from ...errors import StorageError, UsageError
+from ...formats import FORMATS
 from ...formats.base import Blocks
 from ...load.layouts import layout_keys
-from ...registry import FORMATS
 from ...schema.curve import CurvePoint, Rate, StorageCurve
 from ...schema.dataset import share_of_columns
 from ...schema.training import Ceiling, CeilingDetails

@@ -25,9 +25,9 @@ from ...errors import (
     UsageError,
     WorkerError,
 )
+from ...filesystem import describe_path
 from ...generator import GenerateReport, Progress, clean, discard, generate
 from ...interrupts import defer_interrupts
-from ...measure.filesystem import describe_path
 from ...schema.base import known_specs
 from ...schema.dataset import DatasetSpec, resized
 from ...schema.manifest import MANIFEST, MARKER

@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
+from ...codecs import CODECS
+from ...contents import CONTENTS
 from ...dataset import find_dataset, load_dataset_spec
 from ...errors import SpecError, UsageError
+from ...formats import FORMATS
 from ...generator.target import dataset_id
-from ...registry import CODECS, CONTENTS, FORMATS
 from ...schema.base import apply_overrides, build, find_spec
 from ...schema.code import code_of
 from ...schema.dataset import DatasetSpec, resized

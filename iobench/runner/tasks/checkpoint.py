@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...checkpoint.base import CheckpointWriter, Job, Pending, State, make_writer, options_of
+from ...checkpoint import CheckpointWriter, make_writer, options_of
+from ...checkpoint.base import Job, Pending, State
 from ...checkpoint.catalog import CheckpointRoot
 from ...checkpoint.leaves import state_checksums
 from ...measure.memory import PeakMemory

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...accelerate import ACCELERATORS
 from ...accelerate.base import Closes, Imports, Place, Prepares, Samples, Tells, device_of_rank
 from ...accelerate.emulated import EmulatedAccelerator, beyond
 from ...errors import LostRankError
@@ -20,7 +21,6 @@ from ...load.staged import Staged
 from ...load.user.contain import end_children
 from ...measure.fetched import fetched_by_family
 from ...measure.timeline import Recorder, StepEvent
-from ...registry import ACCELERATORS
 from ...schema.base import fitting
 from ...schema.job import LoaderFacts
 from ...schema.workload import OWN_LOADER, USER_LOADER

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ... import pagecache
 from ...dataset import Dataset
 from ...errors import DatasetError, IobenchError
-from ...measure import nfs, pagecache, resources
+from ...measure import nfs, resources
 from ...measure.samples import Sampler
 from ...schema.host import StorageFacts
 from ...schema.job import DatasetFacts, DatasetSpecFacts

@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from ... import filesystem, pagecache
 from ...beneath import (
     READ_FLAGS,
     LeadsOutError,
@@ -28,7 +29,6 @@ from ...beneath import (
 )
 from ...errors import MissingObjectError, StorageError, UsageError
 from ...interrupts import defer_interrupts
-from ...measure import filesystem, pagecache
 from ...processes import watch
 from ...safety import check_target
 from ..base import (

@@ -17,20 +17,15 @@ import os
 import pickle
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...errors import IobenchError, MissingObjectError, StorageError
-from ..base import Replacing, Storage
+from ..base import Storage
 from .holder import Holder
 from .keeper_process import STOP
-from .objects import read_holder, remove_if_ours
 
 HEARTBEAT_S = 10.0
-_RETRY_S = 1.0
 _END_S = 5.0  # how long a running heartbeat may take when the lock is released
 _PROGRAM = Path(__file__).with_name("keeper_process.py")
 
@@ -81,42 +76,3 @@ class Keeper:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it was killed: the lock has no heartbeat then
             self._process.stdin.write(data)
-
-
-# The functions below run in the separate process.
-
-
-def make_beat(work: bytes) -> tuple[Callable[[], str | None], Callable[[], None]]:
-    """For keeper_process: (refresh the object, remove it).
-
-    The first returns why the lock was lost: '' means that this process can't see the object at all,
-    None that the lock is held.
-    """
-    storage, key, holder = pickle.loads(work)
-    seen = False
-
-    def beat() -> str | None:
-        nonlocal seen
-        try:
-            try:
-                there = read_holder(storage, key)
-            except MissingObjectError:
-                time.sleep(_RETRY_S)  # a server may be busy with the name
-                there = read_holder(storage, key)
-            if there is None or there.token != holder.token:
-                return f"{there or 'another process'} has taken it over"
-            seen = True
-            if isinstance(storage, Replacing):
-                storage.replace(key, holder.beaten().dump())
-        except MissingObjectError:
-            # Never seen: the storage is in the parent's memory, where no other process reaches it.
-            return "another process has removed it" if seen else ""
-        except StorageError:
-            pass  # while the storage does not answer, nobody else can take the lock either
-        return None
-
-    def remove() -> None:
-        with suppress(IobenchError):
-            remove_if_ours(storage, key, holder.token)
-
-    return beat, remove

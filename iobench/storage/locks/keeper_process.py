@@ -2,7 +2,7 @@
 
 It is started by its path, and imports nothing of iobench before the first heartbeat. Standard
 input: 8 bytes of length, a pickle of (sys.path, seconds between heartbeats, work for
-``keeper.make_beat``), then STOP, or the end of the input. Standard output: why the lock was lost,
+``objects.make_beat``), then STOP, or the end of the input. Standard output: why the lock was lost,
 if it was.
 """
 
@@ -40,7 +40,7 @@ def main() -> None:
         if not parent_ended and left_s > 0:
             continue
         if beat is None:
-            from iobench.storage.locks.keeper import make_beat
+            from iobench.storage.locks.objects import make_beat
 
             beat, remove = make_beat(work)
         if parent_ended:

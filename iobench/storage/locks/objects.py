@@ -1,17 +1,18 @@
-"""The names and contents of lock objects."""
+"""The names and contents of lock objects, and how the keeper refreshes one."""
 
 from __future__ import annotations
 
+import pickle
 import re
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import xxhash
 
 from ...buffers import private
-from ...errors import MissingObjectError, StorageError
+from ...errors import IobenchError, MissingObjectError, StorageError
 from ..base import Replacing, Storage
 from .holder import BODY_BYTES, Holder, parse_holder
 
@@ -25,6 +26,7 @@ _NAME = re.compile(
 _BLOCK = 4096  # bytes; a multiple of every storage's alignment
 _TAKE_OVER_S = 10.0
 _POLL_S = 0.05
+_RETRY_S = 1.0
 
 
 def is_lock_name(key: str) -> bool:
@@ -110,3 +112,41 @@ def one_of_this_host(storage: Storage) -> Iterator[None]:
                     ) from error
             time.sleep(_POLL_S)
         yield
+
+
+def make_beat(work: bytes) -> tuple[Callable[[], str | None], Callable[[], None]]:
+    """For the keeper's process: (refresh the object, remove it).
+
+    ``work``: a pickle of the storage, the key and the holder, which that process was sent.
+
+    The first returns why the lock was lost: '' means that this process can't see the object at all,
+    None that the lock is held.
+    """
+    storage, key, holder = pickle.loads(work)
+    seen = False
+
+    def beat() -> str | None:
+        nonlocal seen
+        try:
+            try:
+                there = read_holder(storage, key)
+            except MissingObjectError:
+                time.sleep(_RETRY_S)  # a server may be busy with the name
+                there = read_holder(storage, key)
+            if there is None or there.token != holder.token:
+                return f"{there or 'another process'} has taken it over"
+            seen = True
+            if isinstance(storage, Replacing):
+                storage.replace(key, holder.beaten().dump())
+        except MissingObjectError:
+            # Never seen: the storage is in the parent's memory, where no other process reaches it.
+            return "another process has removed it" if seen else ""
+        except StorageError:
+            pass  # while the storage does not answer, nobody else can take the lock either
+        return None
+
+    def remove() -> None:
+        with suppress(IobenchError):
+            remove_if_ours(storage, key, holder.token)
+
+    return beat, remove

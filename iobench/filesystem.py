@@ -1,24 +1,26 @@
-"""The mount, file system and free space of a path.
+"""The mount, file system, devices and free space of a path.
 
-Devices are in ``device.py``, the O_DIRECT probe in ``direct.py``.
-Source: proc(5), ``/proc/self/mountinfo``.
+Sources: proc(5), ``/proc/self/mountinfo``; /sys. The O_DIRECT probe is in ``direct_io.py``.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..cgroup import read_text
-from ..errors import StorageError
-from . import nfs
-from .device import block_devices
-from .direct import probe
+from .cgroup import read_text, selected
+from .direct_io import probe
+from .errors import StorageError
+
+NFS = frozenset({"nfs", "nfs4"})
+"""Types of file systems that this host's NFS client mounts."""
 
 _MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
-_NETWORK = nfs.TYPES.union(
+_NETWORK = NFS.union(
     {
         "cifs",
         "smb3",
@@ -49,6 +51,9 @@ _NETWORK_FUSE = (
 )
 
 
+_MAX_DEPTH = 8  # partition, LVM, crypt, RAID, multipath, disk
+
+
 class Mount(NamedTuple):
     device: str  # major:minor
     root: str  # the directory of the file system that is mounted here (bind mounts)
@@ -70,11 +75,11 @@ def parse_mountinfo(text: str) -> list[Mount]:
             mounts.append(
                 Mount(
                     left[2],
-                    nfs.unescape(left[3]),
-                    nfs.unescape(left[4]),
+                    unescape(left[3]),
+                    unescape(left[4]),
                     left[5],
                     right[0],
-                    nfs.unescape(right[1]),
+                    unescape(right[1]),
                     super_options,
                 )
             )
@@ -134,9 +139,9 @@ def describe_path(path: Path | str, *, write_probe: bool = True) -> dict[str, An
         # btrfs and some network file systems do not count inodes.
         "free_inodes": space.f_favail if space.f_files else None,
         "read_only": bool(space.f_flag & os.ST_RDONLY),
-        "is_nfs": fs_type in nfs.TYPES,
-        "nfs": nfs.describe(mount.source, _merge(mount.options, mount.super_options))
-        if mount and fs_type in nfs.TYPES
+        "is_nfs": fs_type in NFS,
+        "nfs": describe_nfs(mount.source, _merge(mount.options, mount.super_options))
+        if mount and fs_type in NFS
         else None,
         "is_network": is_network(fs_type),
         "is_tmpfs": fs_type in _MEMORY,
@@ -166,3 +171,106 @@ def _merge(options: str, super_options: str) -> str:
     return ",".join(
         dict.fromkeys(option for option in f"{options},{super_options}".split(",") if option)
     )
+
+
+def unescape(text: str) -> str:
+    """Decode a name of /proc.
+
+    Space, tab, newline and backslash are three octal digits; other bytes may be UTF-8.
+    """
+    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match.group(1), 8)), text)
+
+
+def parse_options(text: str) -> dict[str, str]:
+    return {
+        name: value
+        for name, _, value in (option.partition("=") for option in text.split(",") if option)
+    }
+
+
+def describe_nfs(source: str, options: str) -> dict[str, Any]:
+    """The fingerprint of an NFS mount from its source and options, as in ``/proc/self/mountinfo``.
+
+    None: the kernel does not say.
+    """
+    given = parse_options(options)
+    server, path = _split_source(source)
+    return {
+        "server": server,
+        "export": path,
+        "address": given.get("addr"),
+        "version": given.get("vers"),
+        "proto": given.get("proto"),
+        "rsize": _number(given.get("rsize")),
+        "wsize": _number(given.get("wsize")),
+        "nconnect": _number(given.get("nconnect")) or 1,  # the kernel shows it only above 1
+        "options": options,
+    }
+
+
+def _split_source(source: str) -> tuple[str, str]:
+    """(server, path) of ``filer:/vol`` or ``[fe80::1]:/vol``."""
+    server, _, path = source.partition(":/")
+    return server.strip("[]"), f"/{path}"
+
+
+def block_devices(st_dev: int, source: str = "", sys: Path = Path("/sys")) -> list[dict[str, Any]]:
+    """The devices from the one that holds the file system down to the disks.
+
+    [] for file systems on a network or in memory. ``source`` (``/dev/...``) is used if ``st_dev``
+    is anonymous, as with btrfs.
+    """
+    directory = _sys_directory(st_dev, sys)
+    if directory is None and source.startswith("/dev/"):
+        try:
+            status = os.stat(source)
+            directory = (
+                _sys_directory(status.st_rdev, sys) if stat.S_ISBLK(status.st_mode) else None
+            )
+        except OSError:
+            directory = None
+    chain: list[dict[str, Any]] = []
+    pending = [directory] if directory else []
+    while pending and len(chain) < _MAX_DEPTH:
+        current = pending.pop(0)
+        chain.append(_facts(current))
+        if (current / "partition").exists():
+            pending.append(current.parent)
+        elif (current / "slaves").is_dir():
+            pending += [slave.resolve() for slave in sorted((current / "slaves").iterdir())]
+    return chain
+
+
+def _sys_directory(number: int, sys: Path) -> Path | None:
+    directory = sys / "dev/block" / f"{os.major(number)}:{os.minor(number)}"
+    return directory.resolve() if os.major(number) and directory.exists() else None
+
+
+def _facts(directory: Path) -> dict[str, Any]:
+    """Facts about one device. A partition has no queue of its own, but its disk's."""
+    queue = directory / "queue"
+    rotational = read_text(queue / "rotational")
+    return {
+        "name": directory.name,
+        "number": read_text(directory / "dev"),
+        "partition": (directory / "partition").exists(),
+        "model": read_text(directory / "device/model") or None,
+        # Of a loop device: the image, and whether the kernel reads it past the page cache.
+        "backing_file": read_text(directory / "loop/backing_file"),
+        "backing_direct": {"1": True, "0": False}.get(read_text(directory / "loop/dio") or ""),
+        # Always in sectors of 512 bytes.
+        "size_bytes": _times(_number(read_text(directory / "size")), 512),
+        "rotational": rotational == "1" if rotational is not None else None,
+        "scheduler": selected(read_text(queue / "scheduler")),
+        "read_ahead_kb": _number(read_text(queue / "read_ahead_kb")),
+        "nr_requests": _number(read_text(queue / "nr_requests")),
+        "logical_block_bytes": _number(read_text(queue / "logical_block_size")),
+    }
+
+
+def _times(value: int | None, factor: int) -> int | None:
+    return None if value is None else value * factor
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None

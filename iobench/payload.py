@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from ..buffers import Buffer
+from .buffers import Buffer
 
 BLOCK = 4096
 _WORDS = BLOCK // 8

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import StorageError
+from .errors import StorageError
 from .filesystem import mount_of
 
 PAGE = mmap.PAGESIZE
