@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from iobench.errors import CorruptSampleError, UsageError
+from iobench.formats import FORMATS
 from iobench.load import make_reader
 from iobench.schema.manifest import Manifest
 from iobench.schema.workload import ReaderSpec
