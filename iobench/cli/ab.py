@@ -22,7 +22,7 @@ from .sides import ACCELERATORS, SEED, sides_of
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
-    from ..runner.side import SideAsked
+    from ..runner.ab import SideAsked
     from ..schema.ab import AbRecord, Side
 
 EXAMPLES = """examples:

@@ -24,9 +24,9 @@ from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
     from ..runner.checkpoint_plan import StudyPlan
-    from ..runner.checkpoint_ranks import StudyRanks
     from ..runner.hosts.control import Control
     from ..runner.hosts.meeting import Meeting
+    from ..runner.study import StudyRanks
     from ..schema.checkpoint import Training
 
 EXAMPLES = """examples:

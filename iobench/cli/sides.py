@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..runner.side import SideAsked
+    from ..runner.ab import SideAsked
     from ..schema.record import TrainingRecord
 
 SEED, ACCELERATORS = 42, 1
@@ -17,7 +17,7 @@ SEED, ACCELERATORS = 42, 1
 def sides_of(args: argparse.Namespace) -> tuple[SideAsked, SideAsked]:
     """Make the plans of both sides. Raises UsageError, and as ``make_plan``, with the side."""
     from ..errors import UsageError
-    from ..runner.side import naming
+    from ..runner.ab import naming
 
     places = (args.a, args.a if args.b is None else args.b)
     runs = []
@@ -83,9 +83,9 @@ def _side(
     ``known``: the run whose workload a dataset without --workload gets. Its seed is that of both
     sides.
     """
+    from ..runner.ab import SideAsked
     from ..runner.earlier import Asked, asked_again, check_same_data
     from ..runner.plan import make_plan
-    from ..runner.side import SideAsked
     from ..schema.job import DatasetFacts
     from ..schema.workload import load_workload
 

@@ -367,9 +367,8 @@ def _check_new(args: argparse.Namespace, walk: WalkSpec | None) -> None:
 def _begin(
     args: argparse.Namespace, budget: Budget, walk: WalkSpec | None, live: Any
 ) -> tuple[Sweep, Path]:
-    from ..runner.sweeping.plan import groups_within, new_sweep, plan_sweep
+    from ..runner.sweeping.plan import groups_within, new_sweep, plan_sweep, plan_walk
     from ..runner.sweeping.takeup import take_up
-    from ..runner.sweeping.walk import plan_walk
     from ..schema.tags import tags
     from ..units import parse_size
     from .walking import overrides_of, refuse_axes, sized

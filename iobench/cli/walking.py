@@ -73,8 +73,7 @@ def sized(sweep: Sweep, args: argparse.Namespace, tell: Callable[[str], None]) -
     ``--set max_steps=N`` says it in steps, which are then the same whatever the batch size is.
     Raises what ``make_plan`` and ``mean_step`` raise.
     """
-    from ..runner.sweeping.plan import workload_of
-    from ..runner.sweeping.walk import expected_visits, samples_within
+    from ..runner.sweeping.plan import expected_visits, samples_within, workload_of
 
     workload = workload_of(sweep, {})
     if workload.accelerator.kind != "model":

@@ -1,17 +1,24 @@
-"""The barrier at which the forked ranks of a phase wait for each other after each step.
+"""The barrier at which the forked ranks of a phase wait for each other, after or before each step.
 
 It stands for the all-reduce of data-parallel training. Each rank brings the nominal end of its
 step, and the barrier opens nominally at the latest of these, whatever the machine's own delays.
+
+Ranks that exchange gradients make all of their steps together. An exchange waits for every rank,
+but ranks may have unequal numbers of batches, reach a limit at different times, or be told to stop.
+So before each step they agree whether any of them has a batch. A rank without one then steps on
+bytes in its memory, as a sampler of torch repeats samples where the ranks' shares differ. Such
+steps are in no figure.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from .task import Flag
+from .messages import Flag
 
 _LOOK_S = 0.2
 """How often a rank that waits looks whether it is to stop: another rank may have died."""
@@ -139,3 +146,30 @@ class StepBarrier:
             yield True
         finally:
             self._lock.release()
+
+
+_LOST_S = 10.0
+"""Within this time the parent has noticed that a rank has ended."""
+
+
+class Together:
+    """What the ranks agree on. Made before they are forked; each call waits for all ranks.
+
+    All ranks must make the same calls in the same order.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._barrier = StepBarrier(ranks)
+
+    def any(self, own: bool, stopped: Flag) -> bool | None:
+        """Whether it is true of any rank; None if this rank is to stop instead."""
+        opening = self._barrier.wait(0, int(own), stopped)
+        return None if opening is None else bool(opening.at_ns)
+
+
+def stops_soon(stopped: Flag) -> bool:
+    """Wait for the parent's stop, which follows when a rank was lost."""
+    deadline = time.monotonic() + _LOST_S
+    while not stopped.value and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return stopped.value

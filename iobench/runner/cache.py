@@ -1,4 +1,4 @@
-"""Bring the page cache into the state that the workload asks for, and watch it during each epoch.
+"""The page cache and the other readers of a dataset: brought into the asked state, and watched.
 
 Residency before an epoch shows how the epoch began. During the epoch another process may read the
 same files, so the bytes that the storage delivered are compared with the bytes that were read: if
@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..errors import StorageError
 from ..load.layouts import layout_keys
 from ..measure import nfs
 from ..measure.samples import Sampler
+from ..memory import total_bytes
+from ..schema.record import Finding
 from ..schema.training import Epoch
+from ..storage.locks.lock import Lease
+from ..units import format_bytes, format_percent
 from .agent import HostAgent
 from .loading import Ranks, Tick, Watch, run_phase
 from .phase import Outcome, Phase
@@ -104,3 +109,83 @@ def prepare_cache(plan: Plan, agent: HostAgent, epoch: int) -> Epoch:
         residency_how=state.how,
         residencies=list(state.hosts),
     )
+
+
+_MAX_SHARE = 0.5
+"""Share of the memory that the dataset may take, so that the page cache keeps it."""
+
+_MIN_RESIDENT = 0.98
+
+
+def why_not_warm(plan: Plan) -> str:
+    """Why the dataset can't be read from the page cache; empty if it can."""
+    memory, size = total_bytes(), plan.manifest.header.stored_bytes
+    if not plan.storage.traits.page_cache:
+        return "this host's page cache keeps nothing of this storage"
+    if memory is None or size > _MAX_SHARE * memory:
+        had = "an unknown amount" if memory is None else format_bytes(memory)
+        return (
+            f"the dataset has {format_bytes(size)}, too much for the page cache of a host with "
+            f"{had} of memory"
+        )
+    return ""
+
+
+def fill_cache(plan: Plan, agent: HostAgent) -> str:
+    """Read the dataset once, so that the page cache has it; return why it has not, or empty."""
+    if why := why_not_warm(plan):
+        return why
+    state = agent.fill_cache(plan.keys)
+    if state.ratio is not None and state.ratio < _MIN_RESIDENT:
+        return f"the page cache keeps only {format_percent(state.ratio)} of the dataset"
+    return ""
+
+
+_SHOWN = 3
+
+
+class Others:
+    """Collects the other readers that were seen. Call ``look`` while no rank reads."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._seen: dict[str, None] = {}  # in the order of their first sighting
+        self.look()
+
+    def look(self) -> None:
+        """Record the current readers.
+
+        Raises TargetLostError if another process has taken the dataset over.
+        """
+        self._lease.check()
+        try:
+            self._seen.update(dict.fromkeys(self._lease.others()))
+        except StorageError:
+            pass  # without a listing, others are not seen; the run's own reads report real errors
+
+    def findings(self) -> list[Finding]:
+        found = []
+        if self._seen:
+            shown = list(self._seen)[:_SHOWN]
+            more = len(self._seen) - len(shown)
+            names = ", ".join(shown) + (f" and {more} more" if more else "")
+            found.append(
+                Finding(
+                    rule="storage.shared",
+                    level="warning",
+                    evidence=f"other iobench processes read this dataset at the same time: {names}",
+                    remedy="run again when they have ended: they compete for the storage, "
+                    "and each may have warmed the cache for the other",
+                )
+            )
+        if self._lease.unregistered:
+            found.append(
+                Finding(
+                    rule="storage.unlocked",
+                    level="info",
+                    evidence="no lock could be written next to the dataset, so nobody was "
+                    "kept from changing it, and other readers were not seen: "
+                    f"{self._lease.unregistered}",
+                )
+            )
+        return found

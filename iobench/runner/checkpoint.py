@@ -25,9 +25,8 @@ from ..storage.locks.lock import Lease
 from .agent import HostAgent
 from .budget import Budget
 from .checkpoint_plan import StudyPlan
-from .checkpoint_ranks import RanksHere, StudyRanks
 from .conductor import Script, Scripted, conduct
-from .directory import new_directory, storage_facts, write_document
+from .facts import new_directory, storage_facts, write_document
 from .messages import (
     Done,
     Drain,
@@ -41,7 +40,7 @@ from .messages import (
     SaveNow,
 )
 from .progress import Progress, Silent, expect
-from .savebook import SaveBook
+from .study import RanksHere, SaveBook, StudyRanks
 
 
 def run_study(

@@ -2,6 +2,12 @@
 
 ``ForkedCrew`` forks them on this host, so that the parent's memory (a manifest, a copy of shards)
 is shared and not copied.
+
+Nothing that a rank has started outlives it. A rank that is killed can end nothing itself, and what
+its loader has started (workers of a library, or of the user's own code) would go on. So a rank that
+runs code of others leads a process group, which its parent kills when the rank has ended. Where the
+parent is killed, too, a guard does it: a process that waits for that. A process that leaves the
+group on purpose (setsid(2)) is not found.
 """
 
 from __future__ import annotations
@@ -29,9 +35,62 @@ from ..logs import set_rank
 from ..processes import die_with_parent
 from ..storage.scratch import scratch
 from .counters import Stops
-from .guard import dismiss, end_groups, lead_group, watch_over
-from .messages import Answer, Command, Failed, Stop
-from .task import HURRY, Link, Task
+from .messages import HURRY, Answer, Command, Failed, Link, Stop, Task
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def lead_group() -> int:
+    """Make this process the leader of a process group of its own; return the group's number."""
+    os.setpgid(0, 0)
+    return os.getpid()
+
+
+def end_groups(ranks: Sequence[int]) -> None:
+    """Kill what is left of the process groups that these processes have led.
+
+    Not multiprocessing's resource tracker, which removes what killed processes leave in /dev/shm,
+    and then ends.
+    """
+    for entry in os.listdir("/proc"):
+        with suppress(OSError, ValueError):  # no process, or one that has just ended
+            pid = int(entry)
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            group = int(stat.rpartition(")")[2].split()[2])  # proc(5)
+            if group not in ranks or group == os.getpgrp():
+                continue
+            if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+
+
+def watch_over(ranks: Sequence[int]) -> int:
+    """Start the guard of ranks that this process will start; return its number.
+
+    ``ranks``: their numbers, in memory that is shared with them; each writes its own there. If this
+    process is killed, the guard kills the groups of the ranks, and ends. End it with
+    ``dismiss`` once the ranks have ended.
+    """
+    parent = os.getpid()
+    guard = os.fork()
+    if guard:
+        return guard
+    try:
+        lead_group()  # Ctrl-C is no reason to end
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        while os.getppid() == parent:
+            signal.sigwait({signal.SIGTERM})
+        end_groups(list(ranks))
+    finally:
+        os._exit(0)
+
+
+def dismiss(guard: int) -> None:
+    """End the guard."""
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(guard, signal.SIGKILL)
+        os.waitpid(guard, 0)
+
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +133,7 @@ class Crew(Protocol):
         """Set the flag ``stopped`` of every rank's link."""
 
     def hurry(self, ranks: Sequence[int]) -> None:
-        """Ask those of these ranks that are alive to send their last message now (task.HURRY)."""
+        """Ask those of these ranks that are alive to send their last message now (HURRY)."""
 
     def end(self, grace_s: float = GRACE_S) -> None:
         """Send Stop to all ranks that still listen, and wait for them to end.
@@ -99,7 +158,7 @@ class ForkedCrew:
             Link(first + place, self.world, self._stopped, pipe, first, count)
             for place, (_, pipe) in enumerate(self._pipes)
         ]
-        # The process groups that ranks lead, see ``guard``; none if they run no code of others.
+        # The process groups that ranks lead; none if they run no code of others.
         led = count if getattr(task, "others_code", False) else 0
         self._groups: MutableSequence[int] = fork.RawArray(ctypes.c_int, led)  # type: ignore[assignment]
         # Not daemonic, because a rank starts the workers of its loader.

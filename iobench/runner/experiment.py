@@ -27,15 +27,23 @@ from ..schema.verdict import Advice
 from ..storage.locks.reading import reading
 from .agent import HostAgent
 from .budget import Budget
+from .cache import Others
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES, Entry
 from .calibration.findmax import begin_search, check_search, find_max
 from .calibration.windows import Windows, again, measure_again, plan_windows
-from .checkpoint_ranks import StudyRanks
 from .confirm import NOTHING, Confirm, Trying, applicable
-from .directory import new_directory, write_document
 from .estimate import later_s
-from .facts import add_changes, add_loader_facts, add_plan, add_work, begin_record, shard_versions
+from .facts import (
+    add_changes,
+    add_loader_facts,
+    add_plan,
+    add_work,
+    begin_record,
+    new_directory,
+    shard_versions,
+    write_document,
+)
 from .fit import (
     CURVE,
     MIN_REPETITIONS,
@@ -57,10 +65,10 @@ from .fit import (
 )
 from .knockouts import SWITCHED_OFF, KnockOuts
 from .mixed import Mixed, Saver, saving_to
-from .others import Others
 from .plan import Plan
 from .progress import Fitting, Informed, Progress, Silent, watcher
 from .repetition import measure, repetition_phase
+from .study import StudyRanks
 from .third_party import is_library, prepare_library
 
 log = logging.getLogger(__name__)

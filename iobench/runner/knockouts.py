@@ -30,6 +30,7 @@ from ..load import make_reader
 from ..load.null import ReadyReader
 from ..schema.training import Ceiling, Repetition, TrainingRun
 from ..schema.verdict import KnockedOut, KnockOut, KnockOutRound
+from .cache import fill_cache, why_not_warm
 from .calibration.bench import Bench
 from .mixed import Saver
 from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome, Phase, PhaseInterrupted, Saving
@@ -37,7 +38,6 @@ from .repetition import measure, repetition_phase
 from .third_party import is_library
 from .turns import Length, Turns, plan_turns
 from .user_loader import is_user
-from .warm import fill_cache, why_not_warm
 
 log = logging.getLogger(__name__)
 

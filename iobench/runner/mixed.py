@@ -16,12 +16,11 @@ from ..schema.checkpoint import Study
 from ..storage.locks.lock import Lease
 from .checkpoint import StudyJob, begin_study, with_leftovers
 from .checkpoint_plan import StudyPlan
-from .checkpoint_ranks import RanksHere, StudyRanks, rank_maker
 from .conductor import Script
-from .directory import storage_facts
+from .facts import storage_facts
 from .phase import Saving
 from .progress import Progress
-from .savebook import SaveBook
+from .study import RanksHere, SaveBook, StudyRanks, rank_maker
 
 ALONE = 3
 """Saves while nothing else runs, for comparison."""

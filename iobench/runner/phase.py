@@ -14,9 +14,8 @@ from ..schema.accelerator import StepFacts
 from ..schema.job import LoaderFacts, UserFacts
 from ..schema.training import Epoch, WorkerLoad
 from ..schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
-from .messages import Recorded
-from .savebook import SaveBook
-from .task import Link
+from .messages import Link, Recorded
+from .study import SaveBook
 from .tasks.checkpoint import CheckpointRank
 
 MIN_ROUNDS = 3

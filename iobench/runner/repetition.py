@@ -12,9 +12,9 @@ from ..schema.hosts import HostTime
 from ..schema.training import Repetition
 from .agent import Used
 from .calibration.bench import Bench
+from .counters import slowest
 from .phase import Outcome, Phase, PhaseInterrupted, Saving
 from .plan import Plan
-from .tasks.workers import slowest
 
 
 def repetition_phase(

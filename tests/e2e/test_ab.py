@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from iobench.generator import generate
-from iobench.runner import side
+from iobench.runner import ab as side
 from iobench.runner.repetition import measure as original
 from iobench.schema.ab import AbRecord, load_ab
 from iobench.schema.base import build

@@ -16,8 +16,7 @@ from iobench.errors import StorageError, WorkerError
 from iobench.runner import conductor
 from iobench.runner.conductor import Handler, conduct
 from iobench.runner.crew import ForkedCrew
-from iobench.runner.messages import Command, Last, Point, Report, Stop
-from iobench.runner.task import HURRY, Link
+from iobench.runner.messages import HURRY, Command, Last, Link, Point, Report, Stop
 from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

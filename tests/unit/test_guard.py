@@ -13,8 +13,7 @@ import pytest
 from iobench.errors import WorkerError
 from iobench.runner.conductor import last_messages
 from iobench.runner.crew import ForkedCrew
-from iobench.runner.messages import Ended
-from iobench.runner.task import Link
+from iobench.runner.messages import Ended, Link
 from tests.processes import wait_until
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iobench.errors import StorageError, TargetLostError
-from iobench.runner.others import Others
+from iobench.runner.cache import Others
 
 
 class Lease:

@@ -13,7 +13,7 @@ from iobench.filesystem import Mount
 from iobench.load import make_reader
 from iobench.measure import nfs
 from iobench.measure.fetched import probe
-from iobench.runner import fetches
+from iobench.runner import agent as fetches
 from iobench.runner.agent import CacheState, HostAgent
 from iobench.runner.cache import prepare_cache, run_cached_phase
 from iobench.runner.phase import Outcome, Phase

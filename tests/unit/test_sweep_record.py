@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from iobench.errors import IobenchError, SpecError, UsageError
 from iobench.runner.progress import Silent
 from iobench.runner.sweeping import visits
-from iobench.runner.sweeping.apart import Apart
 from iobench.runner.sweeping.plan import OVER_BUDGET, Budget, groups_within
+from iobench.runner.sweeping.visit import Apart
 from iobench.schema.sweep import (
     SWEEP_FILE,
     Sweep,

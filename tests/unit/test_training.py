@@ -37,8 +37,7 @@ from iobench.errors import IobenchError, NoMemoryError, UnknownNameError, UsageE
 from iobench.measure.nvml import GpuWatch
 from iobench.runner.conductor import last_messages
 from iobench.runner.crew import ForkedCrew
-from iobench.runner.messages import Last
-from iobench.runner.task import Link
+from iobench.runner.messages import Last, Link
 from iobench.schema.accelerator import StepFacts, StepRecording, read_recording
 from iobench.schema.workload import AcceleratorSpec, load_workload
 from tests.nvml import Clock, FakeGpu, FakeNvml

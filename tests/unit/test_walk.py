@@ -18,9 +18,9 @@ from iobench.errors import InterruptedRun, IobenchError, SpecError
 from iobench.generator import generate
 from iobench.report.sections import Table
 from iobench.report.walk import best_command, sections
-from iobench.runner.sweeping import walk as walking
-from iobench.runner.sweeping.apart import Apart, Visit
-from iobench.runner.sweeping.walk import next_step, plan_walk
+from iobench.runner.sweeping import plan as walking
+from iobench.runner.sweeping.plan import next_step, plan_walk
+from iobench.runner.sweeping.visit import Apart, Visit
 from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.record import load_training
 from iobench.schema.sweep import Sweep, SweepPoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iobench.load.delivered import Stats
-from iobench.runner.tasks.workers import WorkerBook, slowest
+from iobench.runner.counters import WorkerBook, slowest
 from iobench.schema.training import MAX_WORKERS, WorkerLoad
 
 

@@ -16,11 +16,11 @@ from ...load.null import NullReader
 from ...schema.training import Ceiling
 from ...schema.workload import LoaderSpec
 from ...units import counted
+from ..cache import fill_cache
 from ..phase import Outcome
 from ..plan import Plan
 from ..third_party import is_library
 from ..user_loader import is_user, reads_elsewhere
-from ..warm import fill_cache
 from .bench import Bench, Window
 from .copies import MemoryCopy
 from .curve import rate_samples, storage_curve

@@ -2,19 +2,100 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from ...errors import StorageError
 from ...measure import fio
 from ...measure.depth import Depth
+from ...measure.fio_depth import Engine, engines, read_at_depth
+from ...measure.fio_jobs import MAX_REPLAYED, MAX_REPLAYED_FILES
 from ...schema.curve import MeasuredWith
 from ...storage.base import Files, Storage
 from ..agent import HostAgent
-from .fio import FioReader
 from .places import Place, Places
 from .threads import ThreadReader
+
+log = logging.getLogger(__name__)
+
+_ALIGN = 4096
+"""Bytes. With O_DIRECT fio can't read what follows a file's last whole block."""
+
+
+class FioReader:
+    """Reads places of files. The first reads choose fio's engine: the best one that works here."""
+
+    def __init__(self, storage: Files, *, direct: bool, once: bool, run_dir: Path) -> None:
+        self.storage = storage
+        self.direct = direct
+        self.once = once
+        self.run_dir = run_dir
+        self.engine: Engine | None = None
+        self._files: dict[str, tuple[Path, int]] = {}  # key -> path, readable bytes
+
+    def read(self, places: Sequence[Place], *, in_flight: int, seconds: float, most: int) -> Depth:
+        """Read the places in their order for ``seconds``, again from the first one up to ``most``.
+
+        Raises StorageError, also if fio can't read any of them.
+        """
+        reads = self._reads(places, in_flight)
+        if not reads:
+            raise StorageError("fio cannot read these files: each has less than 4 KiB")
+        given = len(reads)
+        reads = (reads * -(-most // given))[: max(given, min(most, MAX_REPLAYED))]
+        failure: StorageError | None = None
+        tried: Sequence[Engine] = (
+            (self.engine,) if self.engine else engines(direct=self.direct, once=self.once)
+        )
+        for engine in tried:
+            try:
+                found = read_at_depth(
+                    reads,
+                    engine=engine,
+                    in_flight=in_flight,
+                    once=self.once,
+                    direct=self.direct,
+                    seconds=seconds,
+                    run_dir=self.run_dir,
+                )
+            except StorageError as error:
+                log.info("fio's engine %s failed: %s", engine, error)
+                failure = failure or error
+                continue
+            self.engine = engine
+            used = min(found.used, given)
+            return replace(found, used=used)
+        raise failure or StorageError("fio has no engine to read with")
+
+    def _reads(self, places: Sequence[Place], in_flight: int) -> list[tuple[Path, int, int]]:
+        """What fio has to read, within its limits of reads and of files."""
+        files = MAX_REPLAYED_FILES * (in_flight if self.once else 1)
+        known: set[str] = set()
+        reads: list[tuple[Path, int, int]] = []
+        for key, offset, length, _ in islice(places, MAX_REPLAYED):
+            known.add(key)
+            if len(known) > files:
+                break
+            path, size = self._file(key)
+            length = min(length, size - offset)
+            if length > 0:
+                reads.append((path, offset, length))
+        return reads
+
+    def _file(self, key: str) -> tuple[Path, int]:
+        if key not in self._files:
+            path = self.storage.local_path(key)
+            try:
+                size = os.stat(path).st_size
+            except OSError as error:
+                raise StorageError(f"cannot look at {path}: {error.strerror}") from error
+            self._files[key] = path, size // _ALIGN * _ALIGN if self.direct else size
+        return self._files[key]
 
 
 class PlaceReader(Protocol):

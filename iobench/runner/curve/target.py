@@ -15,7 +15,7 @@ from ...storage.base import Entry, MaybeDirect, Storage
 from ...storage.catalog import exists, innermost, local_root
 from ...storage.locks.reading import reading
 from ...units import format_bytes
-from ..others import Others
+from ..cache import Others
 
 MAX_LISTED = 200_000
 """Objects that are looked at in a place without a dataset."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from ...errors import WorkerError
 from ..barrier import StepBarrier
-from ..task import Flag
+from ..messages import Flag
 from .meeting import Meeting
 from .strangers import Strangers, listen
 from .wire import watch_silence

@@ -14,8 +14,7 @@ from ...measure.nfs import MountStats
 from ...measure.resources import Snapshot
 from ...schema.host import Host
 from ...storage.base import Storage
-from ..agent import CacheState, HostAgent, Used, change_cache
-from ..fetches import FetchCounter
+from ..agent import CacheState, FetchCounter, HostAgent, Used, change_cache
 from ..plan import Plan
 from .barrier import BarrierServer
 from .clock import ECHOES, Clock, Echo

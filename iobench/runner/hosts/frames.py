@@ -24,10 +24,11 @@ from ...documents import parse_json
 from ...errors import IobenchError
 from ...generator import writer
 from ...measure import depth, nfs
+from ...runner import agent, messages
+from ...runner import agent as fetches
 from ...schema import accelerator, checkpoint, host, job, resources, training, workload
 from ...schema.base import OpenRecord, Record, Strict, fitting
 from ...verify import report
-from .. import agent, fetches, messages
 from ..curve import places
 from . import words
 

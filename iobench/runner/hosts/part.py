@@ -11,8 +11,7 @@ from ...measure import timeline
 from ...schema.record import EVENTS_FILE
 from ...schema.training import Repetition
 from ..calibration.bench import Bench
-from ..directory import new_directory, write_document
-from ..facts import begin_record
+from ..facts import begin_record, new_directory, write_document
 from .meeting import Meeting
 
 

@@ -14,8 +14,7 @@ from multiprocessing.connection import wait
 
 from ...errors import HostLostError, IobenchError
 from ..crew import ForkedCrew
-from ..messages import Last, Recorded, Stop
-from ..task import Task
+from ..messages import Last, Recorded, Stop, Task
 from .localreads import LocalReads
 from .meeting import Meeting
 from .serving import Serving

@@ -23,9 +23,9 @@ from ...storage import open_storage
 from ...storage.catalog import read_object
 from ..agent import CacheState, HostAgent
 from ..checkpoint_plan import StudyPlan
-from ..checkpoint_ranks import rank_maker
 from ..crew import Crew, ForkedCrew
-from ..task import Link
+from ..messages import Link
+from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint, CheckpointRank
 from .control import Control, worst_state
 from .crew import HostsCrew, begins_of, head_start_ns

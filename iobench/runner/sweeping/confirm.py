@@ -22,7 +22,7 @@ from ...schema.sweep import (
     setting_text,
 )
 from ...schema.tags import tags
-from ..directory import new_directory
+from ..facts import new_directory
 from ..progress import Progress
 from .plan import Budget
 from .takeup import Given, take_up

@@ -43,16 +43,17 @@ from ...storage.locks.reading import reading
 from ...units import format_bytes, format_count, format_duration, format_rate
 from ..progress import Progress, Silent, expect
 from ..trials import rounds, take_turns
-from .apart import Apart, Visit, measure, needs_a_process
 from .plan import (
     OVER_BUDGET,
     Budget,
+    about_step,
     code_named,
     groups_within,
+    next_step,
     resolve,
     with_own_places,
 )
-from .walk import about_step, next_step
+from .visit import Apart, Visit, measure, needs_a_process
 
 HOPELESS = 0.5
 """A point whose best visit is below this share of the best point's worst visit is dropped."""

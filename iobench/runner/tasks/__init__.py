@@ -1,1 +1,1 @@
-"""What a rank does, one file for each kind of task (see ``runner.task``)."""
+"""What a rank does, one file for each kind of task (see ``runner.messages``)."""

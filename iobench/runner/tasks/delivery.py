@@ -6,9 +6,8 @@ import numpy as np
 import xxhash
 
 from ...load import open_library
-from ..messages import Delivered
+from ..messages import Delivered, Link
 from ..plan import Plan
-from ..task import Link
 
 MAX_BYTES = 1 << 30
 """Limit for the samples' bytes, over all ranks, that are hashed; the rest of a dataset is not

@@ -24,13 +24,10 @@ from ...measure.timeline import Recorder, StepEvent
 from ...schema.base import fitting
 from ...schema.job import LoaderFacts
 from ...schema.workload import OWN_LOADER, USER_LOADER
-from ..barrier import StepBarrier
-from ..counters import Counters, Stops, lost_in_waits
-from ..messages import ReadyForEpoch, ReadyToSave, Recorded, Start
+from ..barrier import StepBarrier, Together, stops_soon
+from ..counters import Counters, Stops, WorkerBook, lost_in_waits
+from ..messages import HURRY, Link, ReadyForEpoch, ReadyToSave, Recorded, Start
 from ..phase import Phase
-from ..task import HURRY, Link
-from .together import Together, stops_soon
-from .workers import WorkerBook
 
 _PATIENCE_IN_ROUNDS = 10
 """A phase may take this many times its limit longer, to finish its rounds."""

@@ -10,8 +10,7 @@ from ...load.user.tree import hashes
 from ...schema.manifest import Manifest
 from ...schema.workload import Workload
 from ...storage.base import Storage
-from ..messages import Tried
-from ..task import Link
+from ..messages import Link, Tried
 
 MAX_BATCHES = 10
 """Batches that are looked at, whose samples are compared between the ranks."""

@@ -26,7 +26,7 @@ from ...schema.record import TrainingRecord
 from ...schema.tags import checked_tags, tagged
 from ...schema.watched import WatchedRank, WatchFacts
 from ...text import printable, quoted
-from ..directory import new_directory
+from ..facts import new_directory
 from .host import NO_DATA, Data, HostWatch, look_at, opened_files
 from .merged import Ended, merged, write
 from .place import Part, leave, locked, parts_in, shared_directory

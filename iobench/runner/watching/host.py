@@ -20,7 +20,7 @@ from ...storage import is_local, open_storage
 from ...storage.base import Storage
 from ...storage.catalog import innermost, local_root
 from ..agent import CacheState, HostAgent
-from ..directory import dataset_facts, storage_facts
+from ..facts import dataset_facts, storage_facts
 
 MAX_KEYS = 10_000
 """Files of the dataset whose pages are counted; of more, these are spread over it."""

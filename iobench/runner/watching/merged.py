@@ -29,7 +29,7 @@ from ...schema.tags import tags
 from ...schema.training import Ceiling, Epoch, Repetition, TrainingRun
 from ...schema.watched import WATCHED
 from ...schema.workload import USER_LOADER
-from ..directory import write_document
+from ..facts import write_document
 from .place import PHASE, Part
 
 Ended = Literal["ok", "failed", "interrupted"]

@@ -24,7 +24,7 @@ from ...measure.samples import read_samples, write_samples
 from ...measure.timeline import Columns, read_events, write_events
 from ...schema.base import fitting, read_json
 from ...schema.watched import WatchedRank
-from ..directory import new_directory
+from ..facts import new_directory
 
 RANKS = "ranks"
 """The folder of a run directory in which each rank leaves its part."""

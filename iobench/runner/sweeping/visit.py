@@ -1,10 +1,11 @@
-"""A visit in a process of its own: what can be chosen only when a process starts is then free.
+"""One visit of a point: a repetition as a run of its own, in this process or in one of its own.
 
-That is the library that gives memory (LD_PRELOAD), and whatever torch keeps for as long as its
-process lives: threads, pools of memory, compiled code. The process of a visit is forked from one
-that has imported torch and nothing more, its *starter*, since the imports take longer than a short
-visit trains. A starter gets visits as lines of JSON on its standard input, and says on its standard
-output where the run of each is, or why there is none.
+A process of its own is for what can be chosen only when a process starts: the library that gives
+memory (LD_PRELOAD), and whatever torch keeps for as long as its process lives: threads, pools of
+memory, compiled code. The process of a visit is forked from one that has imported torch and nothing
+more, its *starter*, since the imports take longer than a short visit trains. A starter gets visits
+as lines of JSON on its standard input, and says on its standard output where the run of each is, or
+why there is none.
 """
 
 from __future__ import annotations
