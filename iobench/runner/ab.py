@@ -36,10 +36,10 @@ from .agent import HostAgent
 from .cache import Others
 from .calibration.bench import Bench
 from .estimate import expected_repetition_s
-from .experiment import timed, write_run
+from .experiment import write_run
 from .facts import add_changes, add_loader_facts, begin_record, new_directory, shard_versions
 from .plan import Plan
-from .progress import Progress, watcher
+from .progress import Progress, timed, watcher
 from .repetition import measure, repetition_phase
 from .third_party import is_library, prepare_library
 from .trials import take_turns

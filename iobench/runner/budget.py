@@ -81,6 +81,9 @@ class Budget:
         """Seconds of a turn of a part; None before the first one."""
         return self.spent_s(part) / self.turns(part) if self.turns(part) else None
 
+    def last_s(self, part: str) -> float:
+        return self._taken[part][-1] if self.turns(part) else 0.0
+
     def longest_s(self, part: str) -> float:
         return max(self._taken.get(part, ()), default=0.0)
 

@@ -43,9 +43,6 @@ MAX_TURNS = 12
 
 _TODAY = "confirm.0"
 
-_SEED_STEP = 1_299_709
-"""Distance of a turn's seed from the run's, so that no repetition uses the same order."""
-
 NOTHING = "no advice of this run has settings that apply it and a predicted gain above 5 %"
 
 
@@ -206,10 +203,7 @@ class Trying:
         """Return the samples/s of a repetition. Raises IobenchError if it has no rate."""
         plan = side.bench.plan
         with self.saving() as saving:
-            phase = replace(
-                repetition_phase(plan, _SEED_STEP + turn, name=side.name, saving=saving),
-                repetition=turn,
-            )
+            phase = repetition_phase(plan, turn, name=side.name, kind="confirm", saving=saving)
             outcome = side.bench.run(phase, stored=True, look=self.look)
         with defer_interrupts():
             side.bench.keep(phase, outcome)

@@ -20,7 +20,7 @@ from ..storage.local.storage import LocalStorage
 from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
 from .plan import Plan
-from .trials import rounds, take_turns
+from .trials import rounds, seed_of, take_turns
 
 _TURNS = 6
 """Of each engine. An even number: each is as often the first as the second."""
@@ -29,8 +29,6 @@ TURN_S = 0.1
 
 ALIKE = 0.05
 """Rates that differ by less than this share are alike; then the engine with less CPU is taken."""
-
-_SEED = 4_021
 
 
 @dataclass
@@ -127,7 +125,7 @@ def _batches(plan: Plan) -> Iterator[Indices]:
             shards["samples"],
             sequential=plan.sequential,
             shuffle=workload.reader.shuffle,
-            seed=plan.seed + _SEED,
+            seed=seed_of(plan.seed, "engine"),
             epoch=epoch,
         )
         share = rank_share(order, rank=0, world=1, batch_size=workload.batch_size, tail="keep")

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from ..schema.plan import PartTime
 from ..units import counted
-from .calibration.ceilings import ENTRIES, Entry
+from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.curve import budget_s, storage_curve
 from .calibration.findmax import most_s, wanted_steps
-from .calibration.windows import plan_windows
 from .confirm import MAX_TRIED, MIN_TURNS, Confirm
+from .knockouts import MIN_S, USUAL_ROUNDS
 from .mixed import ALONE
 from .plan import Plan, steps_per_repetition
 from .third_party import is_library
-from .turns import MIN_ROUNDS, MIN_S
 
 if TYPE_CHECKING:
     from .experiment import Options
@@ -118,7 +117,7 @@ def _knock_outs(
     if options.knock_outs_s is not None:
         seconds, least = options.knock_outs_s, False
     elif seconds is not None and each is not None:
-        rounds = min(plan.repetitions, MIN_ROUNDS)
+        rounds = min(plan.repetitions, USUAL_ROUNDS)
         seconds = max(seconds, rounds * _USUAL_STAGES * (min(MIN_S, each) + START_S))
     return PartTime(
         part="knock_outs",
@@ -195,7 +194,7 @@ def later_s(
     return each * sum(number >= since for number in windows.after)
 
 
-def _window_s(entry: Entry, seconds: float, window_s: float, least_s: float) -> float:
+def _window_s(entry: CeilingEntry, seconds: float, window_s: float, least_s: float) -> float:
     if entry.measure is storage_curve:
         return budget_s(seconds)
     if entry.name == "accelerator":

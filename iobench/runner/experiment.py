@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -22,23 +22,20 @@ from ..load import make_reader
 from ..measure import timeline
 from ..measure.samples import write_samples
 from ..schema.record import EVENTS_FILE, SAMPLES_FILE, FileDigest, TrainingRecord
-from ..schema.training import Ceiling, Repetition, TrainingRun
+from ..schema.training import Ceiling
 from ..schema.verdict import Advice
 from ..storage.locks.reading import reading
 from .agent import HostAgent
 from .budget import Budget
 from .cache import Others
 from .calibration.bench import Bench
-from .calibration.ceilings import ENTRIES, Entry
+from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.findmax import begin_search, check_search, find_max
-from .calibration.windows import Windows, again, measure_again, plan_windows
 from .confirm import NOTHING, Confirm, Trying, applicable
-from .estimate import later_s
 from .facts import (
     add_changes,
     add_loader_facts,
     add_plan,
-    add_work,
     begin_record,
     new_directory,
     shard_versions,
@@ -46,28 +43,23 @@ from .facts import (
 )
 from .fit import (
     CURVE,
-    MIN_REPETITIONS,
     NO_TIME,
-    STAGES,
     Asked,
     Fitted,
     Pilot,
     check_budget,
     choose,
     curve_windows_s,
-    has_time,
     measure_pilot,
     pilot_by_curve,
-    repetitions_again,
     too_short,
     with_ceilings,
     with_curve,
 )
-from .knockouts import SWITCHED_OFF, KnockOuts
 from .mixed import Mixed, Saver, saving_to
 from .plan import Plan
-from .progress import Fitting, Informed, Progress, Silent, watcher
-from .repetition import measure, repetition_phase
+from .progress import Fitting, Informed, Progress, Silent, timed, watcher
+from .rounds import Rounds
 from .study import StudyRanks
 from .third_party import is_library, prepare_library
 
@@ -218,18 +210,24 @@ def _measure(
             options = fitted_options(options, fitted)
             if isinstance(progress, Fitting):
                 progress.fitted(bench.plan, options)
-        windows = plan_windows(options.calibration_s, bench.plan.repetitions)
         if options.calibration_s > 0:
-            _calibrate(bench, windows, doc, progress, without=fitted)
+            _calibrate(bench, doc, progress, without=fitted)
             _tell_rate(bench, progress)
         if pilot is not None:
             fitted = _fit(bench, plan, pilot, doc, options, before=fitted)
             options = fitted_options(options, fitted)
-            windows = plan_windows(options.calibration_s, bench.plan.repetitions)
         if saver:
             with timed(doc, "checkpoint", progress, "checkpoints alone"):
                 saver.alone(progress)
-        _rounds(bench, windows, doc, options, progress, others, saver)
+        Rounds(
+            bench=bench,
+            doc=doc,
+            asked=options.asked,
+            budget=options.budget,
+            progress=progress,
+            others=others,
+            saver=saver,
+        ).run()
         if options.find_max:
             with timed(doc, "find_max", progress, "finding the largest number of accelerators"):
                 doc.job.find_max = begin_search(bench)
@@ -358,7 +356,6 @@ def fitted_options(options: Options, fitted: Fitted) -> Options:
 
 def _calibrate(
     bench: Bench,
-    windows: Windows,
     doc: TrainingRecord,
     progress: Progress,
     *,
@@ -368,7 +365,7 @@ def _calibrate(
 
     ``without``: what a budget has time for; its curve has been measured.
     """
-    bench.window_s = windows.first_s
+    bench.window_s = plan_windows(bench.seconds, bench.plan.repetitions).first_s
     done = CURVE if without is not None else frozenset()
     skipped = without.skipped if without is not None else frozenset()
     for name in sorted(skipped):
@@ -378,7 +375,7 @@ def _calibrate(
 
 
 def _measure_ceilings(
-    bench: Bench, entries: Sequence[Entry], doc: TrainingRecord, progress: Progress
+    bench: Bench, entries: Sequence[CeilingEntry], doc: TrainingRecord, progress: Progress
 ) -> None:
     for entry in entries:
         if entry.applies(bench.plan):
@@ -392,132 +389,6 @@ def _tell_rate(bench: Bench, progress: Progress) -> None:
     known = [ceiling.samples_per_s for ceiling in bench.ceilings.values()]
     if isinstance(progress, Informed) and (rates := [rate for rate in known if rate]):
         progress.rate(min(rates))
-
-
-def _rounds(
-    bench: Bench,
-    windows: Windows,
-    doc: TrainingRecord,
-    options: Options,
-    progress: Progress,
-    others: Others,
-    saver: Saver | None,
-) -> None:
-    """Make all repetitions, in turns with the knock-outs, and with windows of the ceilings."""
-    plan, job = bench.plan, doc.job
-    job.no_knock_outs = SWITCHED_OFF
-    knock_outs, time_left = None, _TimeLeft(bench, options)
-    if options.knock_outs:
-        knock_outs = KnockOuts(
-            bench,
-            job,
-            saver,
-            others.look,
-            budget_s=options.knock_outs_s,
-            left_s=time_left.for_knock_outs if time_left.limits_knock_outs else None,
-        )
-    number = 0
-    while time_left.for_repetition(number):
-        title = f"repetition {number + 1} of {max(number + 1, bench.plan.repetitions)}"
-        began = time.monotonic()
-        with (
-            timed(doc, "measure", progress, title),
-            saver.during() if saver else nullcontext() as saving,
-        ):
-            phase = repetition_phase(plan, number, saving=saving)
-            outcome = measure(bench, phase, job.repetitions.append, others.look)
-            add_loader_facts(doc, outcome.loader)
-            job.trained = outcome.steps
-            add_work(doc, plan.workload.accelerator)
-            others.look()
-        time_left.took(number, time.monotonic() - began)
-        if knock_outs is not None:
-            for stage in knock_outs.begin(number, outcome, time.monotonic() - began):
-                with timed(doc, "knock_outs", progress, f"{title}, without {stage}"):
-                    knock_outs.run(stage, number)
-                    others.look()
-        if number in windows.after and time_left.for_windows(number):
-            for entry in again(bench):
-                with timed(doc, "calibrate", progress, f"ceiling: {entry.title}, again"):
-                    measure_again(bench, entry, windows.later_s)
-        if saver and number == 0 and not (knock_outs and knock_outs.leaves_saves_out):
-            with timed(doc, "measure", progress, "a repetition without checkpoints"):
-                _without_checkpoints(bench, job, others)
-        number += 1
-    if number < plan.repetitions:
-        log.info("there was time for %d of %d repetitions", number, plan.repetitions)
-
-
-class _TimeLeft:
-    """What a budget still has time for. ``repetition_s``: the longest one so far."""
-
-    def __init__(self, bench: Bench, options: Options) -> None:
-        self.bench, self.options, self.budget = bench, options, options.budget
-        self.repetition_s = 0.0
-
-    @property
-    def limits_knock_outs(self) -> bool:
-        return self.budget.fitted("knock_outs")
-
-    def took(self, number: int, seconds: float) -> None:
-        """Repetition ``number`` took so long; after the first, the others are planned anew."""
-        self.repetition_s = max(self.repetition_s, seconds)
-        plan = self.bench.plan
-        if number or not self.budget.fitted("repetitions"):
-            return
-        count = repetitions_again(
-            plan.repetitions,
-            1,
-            left_s=self.budget.left_s,
-            repetition_s=seconds,
-            round_s=STAGES * self.options.knock_outs * seconds,
-        )
-        self.bench.plan = replace(plan, repetitions=count)
-
-    def for_repetition(self, number: int) -> bool:
-        """Whether repetition ``number`` is made."""
-        planned = self.bench.plan.repetitions
-        if not self.budget.fitted("repetitions"):
-            return number < planned
-        more = self.options.confirm is None and self.budget.fitted("knock_outs")
-        if number >= planned and not more:
-            return False
-        return has_time(number, planned, left_s=self.budget.left_s, repetition_s=self.repetition_s)
-
-    def for_windows(self, number: int) -> bool:
-        """Whether there is time for the ceilings' windows after repetition ``number``."""
-        if not self.budget.fitted("repetitions"):
-            return True
-        fewest = min(self.bench.plan.repetitions, MIN_REPETITIONS) - 1 - number
-        rest_s = max(0, fewest) * self.repetition_s
-        return self.budget.fits(self._windows_s(number), keeping_s=rest_s)
-
-    def _windows_s(self, number: int) -> float:
-        """Seconds of all windows of the ceilings from repetition ``number`` on."""
-        if self.options.calibration_s <= 0:
-            return 0.0
-        plan = self.bench.plan
-        return later_s(plan, self.options.calibration_s, repetitions=plan.repetitions, since=number)
-
-    def for_knock_outs(self, number: int) -> float:
-        """Seconds for knock-outs after repetition ``number``, while others are kept for the rest.
-
-        The trial of advice gets as much as is left then.
-        """
-        later = max(0, self.bench.plan.repetitions - 1 - number)
-        rest_s = later * self.repetition_s + self._windows_s(number)
-        left_s = max(0.0, self.budget.left_s - rest_s)
-        return left_s / 2 if self.options.confirm is not None else left_s
-
-
-def _without_checkpoints(bench: Bench, job: TrainingRun, others: Others) -> None:
-    """Measure a repetition without checkpoints, with which the others are compared."""
-
-    def keep(repetition: Repetition) -> None:
-        job.quiet = repetition
-
-    phase = repetition_phase(bench.plan, 0, name="quiet")
-    measure(bench, phase, keep, others.look, keep_interrupted=False)
 
 
 def _confirm(
@@ -554,19 +425,3 @@ def _confirm(
         progress=progress,
         saving=lambda: saver.during(recorded=False) if saver else nullcontext(),
     ).run(chosen, asked.by)
-
-
-@contextmanager
-def timed(doc: TrainingRecord, name: str, progress: Progress, title: str) -> Iterator[None]:
-    """Run the body as a part of the run, and add its time to ``doc.timings``."""
-    started = time.monotonic()
-    progress.phase(title)
-    log.info("%s: %s", name, title)
-    try:
-        yield
-    finally:
-        took = time.monotonic() - started
-        doc.timings[name] = doc.timings.get(name, 0.0) + took
-        if isinstance(progress, Informed):
-            progress.finished(name, took)
-        log.info("%s: %s took %.3f s", name, title, took)

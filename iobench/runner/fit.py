@@ -21,7 +21,7 @@ from ..errors import UsageError
 from ..schema.training import Ceiling
 from .budget import Budget, Given
 from .calibration.bench import Bench
-from .calibration.windows import MAX_SLOW_S
+from .calibration.ceilings import MAX_SLOW_S
 from .estimate import START_S, calibrating_s, later_s
 from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome
 from .plan import Plan, steps_per_repetition
@@ -73,9 +73,6 @@ _WAITED_NS = 1_000_000
 
 STAGES = 3
 """Stages that a round of knock-outs usually leaves out; with ranks in step there is one more."""
-
-_SEED_STEP = 15_485_863
-"""Distance of the pilot's seed from the run's, so that no repetition reads in the same order."""
 
 NO_TIME = "the budget had no time for it: raise --budget"
 
@@ -159,7 +156,7 @@ def measure_pilot(bench: Bench, seconds: float) -> Pilot:
     """
     plan = bench.plan
     phase = replace(
-        repetition_phase(plan, _SEED_STEP, name="pilot"),
+        repetition_phase(plan, 0, name="pilot", kind="pilot"),
         epochs=1,
         max_steps=None,
         limit_s=min(_MAX_PILOT_S, max(_MIN_PILOT_S, _PILOT_SHARE * seconds)),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from ..schema.record import TrainingRecord
 from .counters import Counters
 
 if TYPE_CHECKING:
     from .experiment import Options
     from .plan import Plan
+
+
+log = logging.getLogger(__name__)
 
 
 class Progress(Protocol):
@@ -64,6 +71,22 @@ def expect(progress: Progress, seconds: float | None, *, more: bool = False) -> 
     """Tell ``progress`` how long the rest should take, if it wants to know; see Expecting."""
     if isinstance(progress, Expecting):
         progress.expect(seconds, more=more)
+
+
+@contextmanager
+def timed(doc: TrainingRecord, name: str, progress: Progress, title: str) -> Iterator[None]:
+    """Run the body as a part of the run, and add its time to ``doc.timings``."""
+    started = time.monotonic()
+    progress.phase(title)
+    log.info("%s: %s", name, title)
+    try:
+        yield
+    finally:
+        took = time.monotonic() - started
+        doc.timings[name] = doc.timings.get(name, 0.0) + took
+        if isinstance(progress, Informed):
+            progress.finished(name, took)
+        log.info("%s: %s took %.3f s", name, title, took)
 
 
 class Silent:

@@ -15,10 +15,16 @@ from .calibration.bench import Bench
 from .counters import slowest
 from .phase import Outcome, Phase, PhaseInterrupted, Saving
 from .plan import Plan
+from .trials import Kind, seed_of
 
 
 def repetition_phase(
-    plan: Plan, number: int, *, name: str = "measure", saving: Saving | None = None
+    plan: Plan,
+    number: int,
+    *,
+    name: str = "measure",
+    kind: Kind = "repetition",
+    saving: Saving | None = None,
 ) -> Phase:
     """The phase of a repetition; each has a seed of its own."""
     workload = plan.workload
@@ -30,7 +36,7 @@ def repetition_phase(
         accelerator=workload.accelerator,
         accelerators=plan.accelerators,
         batch_size=workload.batch_size,
-        seed=plan.seed + number,
+        seed=seed_of(plan.seed, kind, number),
         repetition=number,
         epochs=workload.epochs,
         max_steps=workload.max_steps,

@@ -1,19 +1,40 @@
-"""Variants that are measured in turns: the one loop for all that is compared.
+"""Variants that are measured in turns: the one loop for all that is compared, and all seeds.
 
-A variant is a setting, a side of ``ab``, a point of a sweep. Storage and machines drift, so nothing
-is measured several times in a row: each turn measures every variant once, and the order rotates
-from turn to turn (A B C, B C A, ...), so that a drift affects all alike. What a trial measures, and
-when to stop, is the caller's. An interrupt passes: what was measured before it has been kept.
+A variant is a setting, a side of ``ab``, a point of a sweep, a repetition or the same without one
+stage. Storage and machines drift, so nothing is measured several times in a row: each turn measures
+every variant once, and the order rotates from turn to turn (A B C, B C A, ...), so that a drift
+affects all alike. What a trial measures, and when to stop, is the caller's. An interrupt passes:
+what was measured before it has been kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, TypeVar
 
 from ..errors import HostLostError, InterruptedRun, IobenchError, TargetLostError
 
 V = TypeVar("V")
+
+Kind = Literal["repetition", "pilot", "window", "knock-out", "confirm", "find-max", "engine"]
+
+_SEEDS: dict[Kind, tuple[int, int, int]] = {
+    "repetition": (0, 1, 0),
+    "engine": (4_021, 0, 0),
+    "find-max": (1_000, 1, 1_000_003),
+    "window": (104_729, 104_729, 0),
+    "confirm": (1_299_709, 1, 0),
+    "pilot": (15_485_863, 0, 0),
+    "knock-out": (15_485_863, 1, 15_485_863),
+}
+"""Distance of a trial's seed from the run's: of the first one, of the next number, and of the next
+series. They are so far apart that no two trials of a run read in the same order."""
+
+
+def seed_of(run_seed: int, kind: Kind, number: int = 0, *, series: int = 0) -> int:
+    """The seed of a trial."""
+    first, each, apart = _SEEDS[kind]
+    return run_seed + first + each * number + apart * series
 
 
 def rounds(count: int) -> Callable[[int, Sequence[object]], bool]:
@@ -21,11 +42,25 @@ def rounds(count: int) -> Callable[[int, Sequence[object]], bool]:
     return lambda turn, active: turn >= count
 
 
+def spread(count: int, repetitions: int) -> tuple[int, ...]:
+    """Numbers of ``count`` repetitions, evenly spread; the first one is always among them."""
+    if count == 1:
+        return (0,)
+    return tuple(round(turn * (repetitions - 1) / (count - 1)) for turn in range(count))
+
+
+def rotated(turn: int, variants: Sequence[V]) -> Sequence[V]:
+    """The variants in the order of this turn: each is as often the first one."""
+    first = turn % len(variants) if variants else 0
+    return [*variants[first:], *variants[:first]]
+
+
 def take_turns(
     variants: Sequence[V],
     measure: Callable[[V, int], None],
     stop: Callable[[int, Sequence[V]], bool],
     *,
+    order: Callable[[int, Sequence[V]], Iterable[V]] = rotated,
     is_active: Callable[[V], bool] = lambda variant: True,
     fail: Callable[[V, IobenchError], None] | None = None,
     turned: Callable[[int], None] = lambda turn: None,
@@ -34,6 +69,8 @@ def take_turns(
 
     ``measure(variant, turn)``: one trial, which keeps what it found; turns are numbered from 0.
     ``stop(turn, active)``: whether this turn is not taken any more.
+    ``order(turn, active)``: who is measured in this turn; it may decide on each variant when the
+    ones before it have been measured.
     ``is_active``: whether a variant has neither failed nor been dropped.
     ``fail``: keeps why a variant's trial failed, after which the variant is not active, or raises
     the error again; without it, the first failure ends all.
@@ -44,8 +81,7 @@ def take_turns(
     """
     turn = 0
     while (active := [each for each in variants if is_active(each)]) and not stop(turn, active):
-        first = turn % len(active)
-        for variant in active[first:] + active[:first]:
+        for variant in order(turn, active):
             if not is_active(variant):
                 continue
             try:

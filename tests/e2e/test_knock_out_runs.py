@@ -15,7 +15,7 @@ import pytest
 
 from iobench.errors import InterruptedRun, StorageError, TargetLostError, UsageError
 from iobench.load.reader import BatchReader
-from iobench.runner import experiment, repetition
+from iobench.runner import repetition, rounds
 from iobench.runner.budget import Budget, Given
 from iobench.runner.calibration.bench import Bench
 from iobench.runner.experiment import Options
@@ -291,7 +291,7 @@ def test_what_is_left_of_a_budget_ends_the_repetitions(
         return repetition.measure(*args, **keywords)
 
     monkeypatch.setattr(Budget, "left_s", property(left_s))
-    monkeypatch.setattr(experiment, "measure", counted)
+    monkeypatch.setattr(rounds, "measure", counted)
     doc, _ = measure(repetitions=6, budget=fitted(60.0, "calibration"))
     assert len(doc.job.repetitions) == 1
     assert "--budget" in doc.job.no_knock_outs

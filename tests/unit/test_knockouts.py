@@ -17,7 +17,7 @@ from iobench.analyse.figures.knockouts import (
     with_gains,
 )
 from iobench.analyse.verdict.rebuild import rebuild
-from iobench.runner.turns import Length, plan_turns
+from iobench.runner.knockouts import KnockOutLength, plan_knock_outs
 from iobench.schema.training import Epoch
 from iobench.schema.verdict import KnockedOut, KnockOut, KnockOutRound
 
@@ -178,26 +178,26 @@ def test_rebuild_computes_the_gains_from_the_events(make_run: Build, make_events
 
 # How the time is divided
 
-LONG = Length(loading_s=10.0, fixed_s=0.5, least_s=0.8)
+LONG = KnockOutLength(loading_s=10.0, fixed_s=0.5, least_s=0.8)
 
 
 def test_a_small_budget_takes_fewer_rounds_and_then_fewer_stages() -> None:
-    few = plan_turns(ALL, repetitions=6, length=LONG, budget_s=15.0)
+    few = plan_knock_outs(ALL, repetitions=6, length=LONG, budget_s=15.0)
     assert few.rounds == (0, 2, 5)
     assert (few.stages, few.left_out) == (ALL, {})
     assert few.seconds == pytest.approx(15 / 9 - 0.5)
-    fewer = plan_turns(ALL, repetitions=6, length=LONG, budget_s=3.2)
+    fewer = plan_knock_outs(ALL, repetitions=6, length=LONG, budget_s=3.2)
     assert (fewer.rounds, fewer.stages) == ((0,), ("storage", "prep"))
     assert list(fewer.left_out) == ["accelerator"]
-    none = plan_turns(ALL, repetitions=6, length=LONG, budget_s=1.0)
+    none = plan_knock_outs(ALL, repetitions=6, length=LONG, budget_s=1.0)
     assert (none.stages, none.order(0)) == ((), ())
     assert set(none.left_out) == set(ALL)
 
 
 @pytest.mark.parametrize(("repetitions", "rounds"), [(1, (0,)), (2, (0, 1)), (6, (0, 2, 5))])
 def test_by_default_every_stage_has_three_rounds(repetitions: int, rounds: tuple[int, ...]) -> None:
-    short = Length(loading_s=1.5, fixed_s=0.5, least_s=0.1)
+    short = KnockOutLength(loading_s=1.5, fixed_s=0.5, least_s=0.1)
     stages: tuple[KnockedOut, ...] = (*ALL, "saves", "sync")
-    turns = plan_turns(stages, repetitions=repetitions, length=short, budget_s=None)
+    turns = plan_knock_outs(stages, repetitions=repetitions, length=short, budget_s=None)
     assert (turns.rounds, turns.stages, turns.left_out) == (rounds, stages, {})
     assert turns.seconds == pytest.approx(1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -13,7 +14,7 @@ from iobench.errors import (
     StorageError,
     TargetLostError,
 )
-from iobench.runner.trials import rounds, take_turns
+from iobench.runner.trials import Kind, rounds, seed_of, take_turns
 
 
 def test_the_order_rotates_and_each_is_as_often_first() -> None:
@@ -94,3 +95,24 @@ def test_turns_end_when_nobody_is_left() -> None:
         fail=fail,
     )
     assert seen == [("A", "B"), ("A",), ("A",)]
+
+
+def test_the_order_may_depend_on_what_was_measured_before() -> None:
+    taken: list[str] = []
+
+    def order(turn: int, active: Sequence[str]) -> Iterator[str]:
+        yield "A"
+        if taken[-1] == "A1":
+            yield "B"
+
+    take_turns("AB", lambda name, turn: taken.append(f"{name}{turn}"), rounds(3), order=order)
+    assert taken == ["A0", "A1", "B1", "A2"]
+
+
+def test_no_two_trials_of_a_run_have_the_same_seed() -> None:
+    kinds: tuple[Kind, ...] = ("repetition", "window", "confirm", "find-max", "engine")
+    seeds = [seed_of(42, kind, number) for kind in kinds[:4] for number in range(100)]
+    seeds += [seed_of(42, "engine")]
+    seeds += [seed_of(42, "knock-out", n, series=stage) for n in range(100) for stage in range(5)]
+    seeds += [seed_of(42, "find-max", n, series=trial) for n in range(100) for trial in (1, 2)]
+    assert len(set(seeds)) == len(seeds)

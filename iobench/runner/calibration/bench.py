@@ -31,12 +31,10 @@ from ..curve.reader import PlaceReader
 from ..loading import Ranks, Tick, Watch, run_phase
 from ..phase import MIN_ROUNDS, Outcome, Phase
 from ..plan import Plan
+from ..trials import seed_of
 from .copies import MemoryCopy, bytes_to_copy, make_copy
 
 NO_ACCELERATOR = AcceleratorSpec(kind="null", name="null", sync="none")
-
-_SEED_STEP = 104_729
-"""Distance of a window's seed from the run's, so that no repetition uses the same order."""
 
 Parts = list[tuple[str, int, int, Columns]]
 """Events, each with its phase, repetition and rank."""
@@ -182,7 +180,7 @@ class Bench:
             accelerator=NO_ACCELERATOR,
             accelerators=plan.accelerators,
             batch_size=plan.workload.batch_size,
-            seed=plan.seed + _SEED_STEP * (1 + self.number),
+            seed=seed_of(plan.seed, "window", self.number),
             repetition=self.number,
             epochs=epochs,
             limit_s=self.window_s,

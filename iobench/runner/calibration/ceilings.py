@@ -13,13 +13,14 @@ from ...analyse.figures.windows import pooled
 from ...errors import UsageError, WorkerError
 from ...load import make_reader
 from ...load.null import NullReader
-from ...schema.training import Ceiling
+from ...schema.training import Ceiling, Epoch
 from ...schema.workload import LoaderSpec
 from ...units import counted
 from ..cache import fill_cache
 from ..phase import Outcome
 from ..plan import Plan
 from ..third_party import is_library
+from ..trials import spread
 from ..user_loader import is_user, reads_elsewhere
 from .bench import Bench, Window
 from .copies import MemoryCopy
@@ -33,7 +34,7 @@ _MIN_ACCELERATOR_STEPS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CeilingEntry:
     """One ceiling: its name in the record, what is measured, how, and for which plans.
 
     ``again``: it is measured in several windows.
@@ -255,35 +256,109 @@ def _ring(plan: Plan) -> bool:
 
 
 ENTRIES = (
-    Entry(name="storage_raw", title="the storage's curve", measure=storage_curve, again=False),
-    Entry(name="fetch", title="fetch", measure=fetch),
-    Entry(name="prep", title="prep", measure=prep, applies=_own_loader),
-    Entry(
+    CeilingEntry(
+        name="storage_raw", title="the storage's curve", measure=storage_curve, again=False
+    ),
+    CeilingEntry(name="fetch", title="fetch", measure=fetch),
+    CeilingEntry(name="prep", title="prep", measure=prep, applies=_own_loader),
+    CeilingEntry(
         name="prep",
         title="the loader over files in memory",
         measure=prep_of_library,
         applies=_library,
     ),
-    Entry(
+    CeilingEntry(
         name="prep",
         title="your loader over the page cache",
         measure=prep_of_user,
         applies=_user_loader,
     ),
-    Entry(name="harness", title="harness", measure=harness, applies=_own_loader),
-    Entry(
+    CeilingEntry(name="harness", title="harness", measure=harness, applies=_own_loader),
+    CeilingEntry(
         name="harness",
         title="harness (torch's default transport)",
         measure=harness_by_tensors,
         applies=_ring,
         again=False,
     ),
-    Entry(
+    CeilingEntry(
         name="harness", title="harness", measure=harness_of_library, applies=_library, again=False
     ),
-    Entry(name="harness", title="harness", measure=harness_of_user, applies=_user_loader),
-    Entry(name="accelerator", title="accelerator", measure=accelerator),
+    CeilingEntry(name="harness", title="harness", measure=harness_of_user, applies=_user_loader),
+    CeilingEntry(name="accelerator", title="accelerator", measure=accelerator),
 )
 """All ceilings, in the order in which they are measured. A later entry of a name replaces an
 earlier one.
 """
+
+
+# When they are measured: in a first window before the repetitions, and between them. A ceiling that
+# is measured once, before everything, says nothing about what changes during a run.
+
+MAX_LATER = 4
+"""Windows between the repetitions."""
+
+MIN_LATER_S = 0.5
+"""A shorter window says little."""
+
+MAX_SLOW_S = 2.0
+"""A window that took longer than this, and than the whole time of a ceiling, is not repeated.
+
+Each needs a few rounds of all workers, however slow they are.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CeilingWindows:
+    """A first window of ``first_s`` seconds, and one of ``later_s`` after these repetitions."""
+
+    first_s: float
+    later_s: float = 0.0
+    after: tuple[int, ...] = ()
+
+
+def plan_windows(seconds: float, repetitions: int) -> CeilingWindows:
+    """Divide the time of a ceiling: one half before the repetitions, the other between them."""
+    count = min(MAX_LATER, repetitions - 1, int(seconds / 2 / MIN_LATER_S))
+    if count < 1:
+        return CeilingWindows(first_s=seconds)
+    return CeilingWindows(
+        first_s=seconds / 2, later_s=seconds / 2 / count, after=spread(count, repetitions - 1)
+    )
+
+
+def measure_again(bench: Bench, entry: CeilingEntry, seconds: float) -> None:
+    """Measure another window of a ceiling, and add it to those before."""
+    before = bench.ceilings[entry.name]
+    bench.window_s, bench.number = seconds, len(before.details.windows)
+    bench.ceilings[entry.name] = _joined(before, entry.measure(bench))
+
+
+def worth_again(bench: Bench, entry: CeilingEntry) -> bool:
+    """Whether another window of a ceiling is measured."""
+    if not entry.again or not entry.applies(bench.plan):
+        return False
+    windows = bench.ceilings.get(entry.name, Ceiling()).details.windows
+    return bool(windows) and windows[-1].seconds <= max(MAX_SLOW_S, bench.seconds)
+
+
+def _joined(before: Ceiling, more: Ceiling) -> Ceiling:
+    """The ceiling with one more window.
+
+    What says how cold it was is that of the window of which a cache served most.
+    """
+    windows = [*before.details.windows, *more.details.windows]
+    details = before.details.model_copy(update={"windows": windows})
+    worst = min((before, more), key=_fetched_share)
+    update = {"details": details, "cold": worst.cold, "how": worst.how}
+    return pooled(before.model_copy(update=update))
+
+
+def _fetched_share(ceiling: Ceiling) -> float:
+    """What the storage delivered of the bytes, unknown first; no limit where it is not asked."""
+    cold: Epoch | None = ceiling.cold
+    if cold is None:
+        return float("inf")
+    if cold.bytes_fetched is None:
+        return -1.0
+    return cold.bytes_fetched / max(1, cold.sample_bytes or 0)

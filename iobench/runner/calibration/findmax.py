@@ -18,6 +18,7 @@ from ...units import counted
 from ..phase import Phase
 from ..plan import Plan
 from ..progress import Progress
+from ..trials import seed_of
 from .bench import Bench
 
 MAX_ACCELERATORS = 256
@@ -198,7 +199,7 @@ def _try(bench: Bench, number: int, trial: int, required: float) -> FindMaxPoint
         accelerator=workload.accelerator,
         accelerators=number,
         batch_size=workload.batch_size,
-        seed=plan.seed + 1000 + number + 1_000_003 * trial,
+        seed=seed_of(plan.seed, "find-max", number, series=trial),
         repetition=trial,
         epochs=plan.passes,
         max_steps=round_steps + wanted_steps(workload),
