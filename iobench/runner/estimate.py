@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from ..schema.plan import PartTime
 from ..units import counted
@@ -13,11 +12,9 @@ from .calibration.findmax import most_s, wanted_steps
 from .confirm import MAX_TRIED, MIN_TURNS, Confirm
 from .knockouts import MIN_S, USUAL_ROUNDS
 from .mixed import ALONE
+from .options import Options
 from .plan import Plan, steps_per_repetition
 from .third_party import is_library
-
-if TYPE_CHECKING:
-    from .experiment import Options
 
 START_S = 0.5
 """Start and end of a phase: ranks and workers begin, the page cache is emptied."""

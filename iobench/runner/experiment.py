@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..analyse.verdict.rebuild import conclude
 from ..analyse.verdict.user_loader import user_findings
@@ -44,7 +44,6 @@ from .facts import (
 from .fit import (
     CURVE,
     NO_TIME,
-    Asked,
     Fitted,
     Pilot,
     check_budget,
@@ -56,44 +55,25 @@ from .fit import (
     with_ceilings,
     with_curve,
 )
-from .mixed import Mixed, Saver, saving_to
+from .mixed import Saver, saving_to
+from .options import Options
 from .plan import Plan
-from .progress import Fitting, Informed, Progress, Silent, timed, watcher
+from .progress import Informed, Progress, Silent, timed, watcher
 from .rounds import Rounds
 from .study import StudyRanks
 from .third_party import is_library, prepare_library
 
+__all__ = ["Across", "Fitting", "Options", "fitted_options", "run", "write_run"]
+
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Options of a run, besides its plan."""
+@runtime_checkable
+class Fitting(Protocol):
+    """A ``Progress`` that also hears what a run does that is fitted to a budget."""
 
-    results: Path
-    rules: str = "quick"
-    command: tuple[str, ...] = ()
-    calibration_s: float = 3.0  # for each ceiling; 0 leaves calibration out
-    find_max: bool = False
-    confirm: Confirm | None = None  # try advice in turns with today's settings
-    knock_outs: bool = True
-    # Seconds for all knock-outs together; None: see ``plan_turns``.
-    knock_outs_s: float | None = None
-    # The rest of the options, and the plan, are fitted to it.
-    budget: Budget = field(default_factory=Budget)
-    began_s: float | None = None  # when the process began, by ``time.monotonic()``
-    mixed: Mixed | None = None  # save checkpoints while loading
-    prove: bool = True  # for a library's loader: check what it delivers before it is measured
-    break_lock: bool = False  # take over locks whose holders are on other hosts and dead
-
-    @property
-    def asked(self) -> Asked:
-        return Asked(
-            calibration_s=self.calibration_s,
-            knock_outs=self.knock_outs,
-            knock_outs_s=self.knock_outs_s,
-            confirms=self.confirm is not None,
-        )
+    def fitted(self, plan: Plan, options: Options) -> None:
+        """These are the plan and the options of the run, whose pilot has ended."""
 
 
 class Across(Protocol):
@@ -136,7 +116,7 @@ def run(
     if options.find_max:
         check_search(plan.workload)
     if options.budget.limited:
-        check_budget(plan, options.asked, options.budget)
+        check_budget(plan, options, options.budget)
     with (
         reading(plan.home, plan.manifest, verb="run", break_dead=options.break_lock) as lease,
         saving_to(
@@ -222,8 +202,7 @@ def _measure(
         Rounds(
             bench=bench,
             doc=doc,
-            asked=options.asked,
-            budget=options.budget,
+            options=options,
             progress=progress,
             others=others,
             saver=saver,
@@ -325,7 +304,7 @@ def _fit(
         plan,
         pilot if before is None else with_ceilings(pilot, bench.ceilings),
         budget.left_s,
-        options.asked,
+        options,
         budget.given,
         calibrated=before is not None,
         before=before,

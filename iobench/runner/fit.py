@@ -23,6 +23,7 @@ from .budget import Budget, Given
 from .calibration.bench import Bench
 from .calibration.ceilings import MAX_SLOW_S
 from .estimate import START_S, calibrating_s, later_s
+from .options import Options
 from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome
 from .plan import Plan, steps_per_repetition
 from .repetition import repetition_phase
@@ -103,16 +104,6 @@ class Pilot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What takes time in a run besides its plan. ``knock_outs_s`` None: as is fitted."""
-
-    calibration_s: float
-    knock_outs: bool = True
-    knock_outs_s: float | None = None
-    confirms: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Fitted:
     """A plan whose run takes about as long as there is time.
 
@@ -135,10 +126,10 @@ def curve_windows_s(seconds: float) -> float:
     return min(MAX_CALIBRATION_S, max(MIN_CALIBRATION_S, each))
 
 
-def check_budget(plan: Plan, asked: Asked, budget: Budget) -> None:
+def check_budget(plan: Plan, options: Options, budget: Budget) -> None:
     """Raise UsageError where the budget is too short even if the accelerators are fed."""
     pilot = Pilot(samples_per_s=None, start_s=START_S)
-    least_s = _MIN_PILOT_S + START_S + choose(plan, pilot, 0.0, asked, budget.given).least_s
+    least_s = _MIN_PILOT_S + START_S + choose(plan, pilot, 0.0, options, budget.given).least_s
     if budget.strict and not budget.fits(least_s):
         raise too_short(budget, least_s)
 
@@ -323,7 +314,7 @@ def choose(
     plan: Plan,
     pilot: Pilot,
     seconds: float,
-    asked: Asked,
+    options: Options,
     given: frozenset[Given] = frozenset(),
     *,
     calibrated: bool = False,
@@ -367,13 +358,13 @@ def choose(
             without=without | (_SLOW if least_s > max(MAX_SLOW_S, window_s) else Skipped()),
         )
 
-    window_s = asked.calibration_s
+    window_s = options.calibration_s
     min_rounds, skipped = MIN_ROUNDS, Skipped()
     if calibrated and before is not None:
         min_rounds, skipped = before.min_rounds, before.skipped
     elif "calibration" not in given and window_s > 0:
         window_s = MIN_CALIBRATION_S
-        once_s = work.knock_outs_s(stages, MIN_ROUNDS) * asked.knock_outs
+        once_s = work.knock_outs_s(stages, MIN_ROUNDS) * options.knock_outs
         if shortest_s + ceilings_s(window_s, MIN_ROUNDS, skipped) + once_s > seconds:
             min_rounds = FEW_ROUNDS
         # Fewer repetitions rather than no ceilings at all, unless the curve tells what binds.
@@ -396,11 +387,11 @@ def choose(
             longer *= 0.9
     left = max(0.0, seconds - ceilings_s(window_s, min_rounds, skipped))
 
-    others = KNOCK_OUTS * asked.knock_outs + asked.confirms
+    others = KNOCK_OUTS * options.knock_outs + options.confirms
     fixed_s = 0.0
     if "knock_outs" in given:
         others = 0.0
-        fixed_s = (asked.knock_outs + asked.confirms) * (asked.knock_outs_s or 0.0)
+        fixed_s = (options.knock_outs + options.confirms) * (options.knock_outs_s or 0.0)
         left = max(0.0, left - fixed_s)
     share = left / (1 + others)
     repetitions = count
@@ -420,11 +411,11 @@ def choose(
     if steps < work.whole:
         workload = workload.model_copy(update={"max_steps": steps})
     rest_s = max(0.0, left - repetitions * work.repetition_s(steps))
-    knock_outs_s = rest_s * KNOCK_OUTS / (KNOCK_OUTS + asked.confirms)
-    if not asked.knock_outs:
+    knock_outs_s = rest_s * KNOCK_OUTS / (KNOCK_OUTS + options.confirms)
+    if not options.knock_outs:
         knock_outs_s = 0.0
     if "knock_outs" in given:
-        knock_outs_s = asked.knock_outs_s or 0.0
+        knock_outs_s = options.knock_outs_s or 0.0
     fewest = plan.repetitions if "repetitions" in given else 1
     return Fitted(
         plan=replace(plan, workload=workload, repetitions=repetitions),

@@ -6,15 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from ..schema.record import TrainingRecord
 from .counters import Counters
-
-if TYPE_CHECKING:
-    from .experiment import Options
-    from .plan import Plan
-
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +31,6 @@ class Informed(Protocol):
 
     def finished(self, part: str, seconds: float) -> None:
         """A turn of a part has ended; ``part`` is its key in the record's ``timings``."""
-
-
-@runtime_checkable
-class Fitting(Protocol):
-    """A ``Progress`` that also hears what a run does that is fitted to a budget."""
-
-    def fitted(self, plan: Plan, options: Options) -> None:
-        """These are the plan and the options of the run, whose pilot has ended."""
 
 
 @runtime_checkable

@@ -15,16 +15,16 @@ from ..errors import IobenchError
 from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
 from ..schema.verdict import KnockedOut
-from .budget import Budget
 from .cache import Others
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES, CeilingEntry, measure_again, plan_windows, worth_again
 from .doubles import DOUBLES
 from .estimate import later_s
 from .facts import add_loader_facts, add_work
-from .fit import MIN_REPETITIONS, STAGES, Asked, has_time, repetitions_again
+from .fit import MIN_REPETITIONS, STAGES, has_time, repetitions_again
 from .knockouts import PART, KnockOuts
 from .mixed import Saver
+from .options import Options
 from .progress import Progress, timed
 from .repetition import measure, repetition_phase
 from .trials import take_turns
@@ -56,25 +56,24 @@ class Rounds:
 
     bench: Bench
     doc: TrainingRecord
-    asked: Asked
-    budget: Budget
+    options: Options
     progress: Progress
     others: Others
     saver: Saver | None
 
     def __post_init__(self) -> None:
-        job = self.doc.job
-        self.windows = plan_windows(self.asked.calibration_s, self.bench.plan.repetitions)
+        job, self.budget = self.doc.job, self.options.budget
+        self.windows = plan_windows(self.options.calibration_s, self.bench.plan.repetitions)
         self.knock_outs: KnockOuts | None = None
         job.no_knock_outs = SWITCHED_OFF
-        if self.asked.knock_outs:
+        if self.options.knock_outs:
             self.knock_outs = KnockOuts(
                 self.bench,
                 job,
                 self.saver,
                 self.others.look,
                 budget=self.budget,
-                budget_s=self.asked.knock_outs_s,
+                budget_s=self.options.knock_outs_s,
                 for_them_s=self._for_knock_outs_s,
             )
         self.repetition = RoundVariant(part="measure", title=self._title, measure=self._repeat)
@@ -188,7 +187,7 @@ class Rounds:
             1,
             left_s=self.budget.left_s,
             repetition_s=took_s,
-            round_s=STAGES * self.asked.knock_outs * took_s,
+            round_s=STAGES * self.options.knock_outs * took_s,
         )
         self.bench.plan = replace(plan, repetitions=count)
 
@@ -197,7 +196,7 @@ class Rounds:
         planned = self.bench.plan.repetitions
         if not self.budget.fitted("repetitions"):
             return number < planned
-        more = not self.asked.confirms and self.budget.fitted("knock_outs")
+        more = not self.options.confirms and self.budget.fitted("knock_outs")
         if number >= planned and not more:
             return False
         return has_time(number, planned, left_s=self.budget.left_s, repetition_s=self._repetition_s)
@@ -212,10 +211,10 @@ class Rounds:
 
     def _windows_s(self, number: int) -> float:
         """Seconds of all windows of the ceilings from repetition ``number`` on."""
-        if self.asked.calibration_s <= 0:
+        if self.options.calibration_s <= 0:
             return 0.0
         plan = self.bench.plan
-        return later_s(plan, self.asked.calibration_s, repetitions=plan.repetitions, since=number)
+        return later_s(plan, self.options.calibration_s, repetitions=plan.repetitions, since=number)
 
     def _for_knock_outs_s(self, number: int) -> float:
         """Seconds for knock-outs after repetition ``number``, while others are kept for the rest.
@@ -225,4 +224,4 @@ class Rounds:
         later = max(0, self.bench.plan.repetitions - 1 - number)
         rest_s = later * self._repetition_s + self._windows_s(number)
         left_s = max(0.0, self.budget.left_s - rest_s)
-        return left_s / 2 if self.asked.confirms else left_s
+        return left_s / 2 if self.options.confirms else left_s

@@ -22,7 +22,6 @@ from iobench.runner.estimate import (
 )
 from iobench.runner.experiment import Options
 from iobench.runner.fit import (
-    Asked,
     Pilot,
     check_budget,
     choose,
@@ -116,12 +115,12 @@ def test_the_time_left_gets_less(make: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 # A run that fits
 
-ASKED = Asked(calibration_s=3.0)
+ASKED = Options(results=Path("results"))
 
 
 def test_what_is_given_stays(make: Any) -> None:
     plan = make(epochs=100_000, max_steps=7, repetitions=2)
-    asked = Asked(calibration_s=0.4, knock_outs_s=5.0)
+    asked = options(calibration_s=0.4, knock_outs=True, knock_outs_s=5.0)
     given = frozenset[Given](("repetitions", "steps", "calibration", "knock_outs"))
     fitted = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given)
     assert (fitted.plan, fitted.calibration_s, fitted.knock_outs_s) == (plan, 0.4, 5.0)
