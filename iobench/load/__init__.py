@@ -15,8 +15,6 @@ __all__ = [
     "LibraryLoader",
     "Padded",
     "TrainingLoader",
-    "UserBatch",
-    "UserLoader",
     "build_loader",
     "check_library",
     "is_sequential",
@@ -25,7 +23,6 @@ __all__ = [
     "make_reader",
     "offered",
     "open_library",
-    "open_user_loader",
     "planned_ahead",
     "read_labels",
     "use_direct",
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
         build_loader,
         make_loader,
         offered,
-        open_user_loader,
         planned_ahead,
         read_labels,
     )
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
     from .training.collate import Padded
     from .training.labels import Labels
     from .training.loader import Examples, TrainingLoader
-    from .user.loader import UserBatch, UserLoader
 else:
     from ..lazily import lazily
 

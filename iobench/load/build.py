@@ -13,7 +13,6 @@ from ..schema.manifest import Manifest
 from ..schema.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
-from ..storage.catalog import innermost, local_root
 from .ahead import batches_ahead
 from .choose import is_sequential, make_reader, use_direct
 from .loader import BatchLoader, Finish
@@ -25,17 +24,12 @@ from .training.collate import Collate
 from .training.finish import Transform
 from .training.labels import Given, Labels, given_labels, labels_from
 from .training.loader import Layout, TrainingLoader, Wishes, loading_for
-from .user.contain import contain
-from .user.loader import UserLoader
 
 _BATCHES_PER_WORKER = 64
 """Batches that each worker should have in a chain of epochs (see ``build_loader``)."""
 
 _SOME_BATCHES = 16
 """Batches whose requests are counted, to decide whether to read ahead."""
-
-_MAX_PASSES = 4
-"""A user's loader that delivers more than this many times the dataset in an epoch may never end."""
 
 _MAX_LINKS = 1000
 """Largest number of epochs in one chain."""
@@ -258,37 +252,6 @@ def build_loader(
         largest_batch=largest,
         ahead=planned_ahead(reader, reading, first, streams=max(1, loading.workers)),
         finish=finish,
-    )
-
-
-def open_user_loader(
-    manifest: Manifest,
-    storage: Storage,
-    loading: LoaderSpec,
-    *,
-    batch_size: int,
-    rank: int = 0,
-    world: int = 1,
-    bounded: bool = True,
-    silent: bool = True,
-) -> UserLoader:
-    """Call the user's factory in this process, which must be that of the rank.
-
-    ``bounded``: it is read for a number of steps or a time, so that it need not end by itself.
-    ``silent``: what the user's code prints was seen before, and is dropped.
-    Raises UsageError for everything that the factory does wrong.
-    """
-    contain(silent=silent)
-    root = local_root(innermost(storage))
-    return UserLoader(
-        loading,
-        data=str(root) if root is not None else storage.url,
-        root=str(root) if root is not None else "",
-        batch_size=batch_size,
-        stored_bytes=manifest.mean_stored_bytes,
-        rank=rank,
-        world=world,
-        max_samples=None if bounded else _MAX_PASSES * manifest.sample_count + 1000,
     )
 
 

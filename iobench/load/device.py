@@ -15,9 +15,7 @@ import torch
 
 from ..accelerate.base import Samples
 from ..errors import UsageError
-from .loader import Batch, BatchLoader
-from .third_party import LibraryLoader
-from .user.loader import UserBatch, UserLoader
+from .slots import SlotRing
 
 
 def _runtime() -> Any:
@@ -54,19 +52,19 @@ class DeviceFeed:
         self._registered: tuple[int, int] | None = None
         self.pinned = False
 
-    def attach(self, loader: BatchLoader | LibraryLoader | UserLoader) -> None:
-        """Pin the loader's ring with cudaHostRegister.
+    def attach(self, ring: SlotRing | None) -> None:
+        """Pin a loader's ring with cudaHostRegister.
 
         If that fails, copies go through the driver's own staging memory.
         """
-        if self._stream is None or loader.ring is None:
+        if self._stream is None or ring is None:
             return
-        status = _runtime().cudaHostRegister(loader.ring.address, loader.ring.nbytes, 0)
+        status = _runtime().cudaHostRegister(ring.address, ring.nbytes, 0)
         self.pinned = int(status) == 0
         if self.pinned:
-            self._registered = (loader.ring.address, loader.ring.nbytes)
+            self._registered = (ring.address, ring.nbytes)
 
-    def copy(self, batch: Batch | UserBatch) -> tuple[Samples, int]:
+    def copy(self, batch: Samples) -> tuple[Samples, int]:
         """Copy the batch to the device.
 
         Returns its samples there, which are valid until their memory's next turn, and the

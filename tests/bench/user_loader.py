@@ -34,8 +34,8 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import iobench
 from iobench.analyse.compare.statistics import mean_interval
-from iobench.load.user.loader import UserLoader
 from iobench.schema.workload import LoaderSpec
+from iobench.subject.loader import UserLoader
 from tests import planted_loaders
 from tests.bench.sides import cpu_s
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import iobench
-from iobench.load.user.loader import UserLoader
 from iobench.schema.record import load_training
 from iobench.schema.workload import LoaderSpec
+from iobench.subject.loader import UserLoader
 from tests import library_loaders
 
 pytestmark = pytest.mark.filterwarnings("ignore")

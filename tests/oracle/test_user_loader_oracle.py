@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from iobench.load.user.loader import UserLoader
 from iobench.schema.job import UserFacts
 from iobench.schema.workload import LoaderSpec
+from iobench.subject.loader import UserLoader
 from tests import planted_loaders
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -23,7 +23,7 @@ PLUG_INS = {"storage", "formats", "contents", "codecs", "accelerate", "checkpoin
 DATASET = {"dataset"}
 """The plug-ins of one dataset, resolved: above them, and below what reads and writes data."""
 
-ENGINES = {"generator", "verify", "load", "scan"}
+ENGINES = {"generator", "verify", "load", "subject", "scan"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
@@ -46,7 +46,7 @@ version in ``iobench``.
 """
 
 FOREIGN: dict[str, set[str]] = {
-    "torch": {"load", "checkpoint", "accelerate"},
+    "torch": {"load", "subject", "checkpoint", "accelerate"},
     "pydantic": {"schema"},
     "tests": set(),
     "tools": set(),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from iobench.load.user import opened
-from iobench.load.user.proc import Counters, Kept
+from iobench.subject import process
+from iobench.subject.process import Counters, Kept
 
 
 class Names:
@@ -28,9 +28,9 @@ class Names:
 @pytest.fixture
 def names() -> Iterator[Names]:
     made = Names()
-    opened.listen(made)
+    process.listen(made)
     yield made
-    opened.leave(made)
+    process.leave(made)
 
 
 def test_files_that_are_read_are_told_once(names: Names, tmp_path: Path) -> None:
@@ -38,12 +38,12 @@ def test_files_that_are_read_are_told_once(names: Names, tmp_path: Path) -> None
     path.write_bytes(b"1")  # is not read
     for _ in range(3):
         path.read_bytes()
-    opened.tell()
+    process.tell()
     path.read_bytes()
-    opened.tell()
+    process.tell()
     assert names.heard == [str(path)] * 3  # all of them before the first call
     os.close(os.open(os.fsencode(path), os.O_RDONLY))
-    opened.tell()
+    process.tell()
     assert names.heard == [str(path)] * 4
 
 
@@ -53,7 +53,7 @@ def test_a_child_tells_nobody(names: Names, tmp_path: Path) -> None:
     pid = os.fork()
     if not pid:
         path.read_bytes()
-        opened.tell()
+        process.tell()
         os._exit(len(names.heard))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 

@@ -12,16 +12,15 @@ import torch
 
 from iobench.analyse.verdict.user_loader import user_findings
 from iobench.errors import IobenchError, UsageError
-from iobench.load.user import worker
-from iobench.load.user.factory import one_line
-from iobench.load.user.loader import UserLoader
-from iobench.load.user.tree import as_bytes, hashes, measure
-from iobench.load.user.turns import Turns
 from iobench.runner.messages import Tried
 from iobench.runner.user_loader import adopt, facts_of, reads_elsewhere
 from iobench.schema.job import LoaderFacts, UserFacts
 from iobench.schema.training import Repetition
 from iobench.schema.workload import LoaderSpec, load_workload
+from iobench.subject.batches import as_bytes, hashes, measure
+from iobench.subject.board import FETCHES, RING, Board, Turns
+from iobench.subject.factory import one_line
+from iobench.subject.loader import UserLoader
 from tests import planted_loaders
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -141,14 +140,22 @@ def plain(value: Any) -> Any:
     return name, value
 
 
-def test_the_users_own_start_of_a_worker_still_runs(data: str, tmp_path: Path) -> None:
-    loader = made("of_files", data, workers=1)
-    loader.shutdown()
-    mark = tmp_path / "began"
-    begin = cast(Any, loader.iterable).worker_init_fn
-    begin.theirs = lambda number: mark.write_text(str(number))
+def test_the_users_own_start_of_a_worker_still_runs(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, of_files = tmp_path / "began", planted_loaders.of_files
+
+    def begins(number: int) -> None:
+        mark.write_text(str(number))
+
+    monkeypatch.setattr(
+        planted_loaders, "of_files", lambda data: of_files(data, worker_init_fn=begins)
+    )
+    loader = made("of_files", data)
     assert len(leaves_of(loader)) == 4
     assert mark.read_text() == "0"
+    loader.shutdown()
+    assert cast(Any, loader.iterable).worker_init_fn is begins
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -362,14 +369,14 @@ def test_findings_about_time_need_ranks_that_wait(make_run: Any) -> None:
 
 def test_the_wait_for_a_batch_that_comes_in_turn_is_divided() -> None:
     """Two workers: batch 0 is made at 10, batch 1 at 2, batch 2 at 12."""
-    board = worker.Board(2)
-    board.counts()[:, worker.FETCHES] = (70, 3)  # of an earlier epoch
+    board = Board(2)
+    board.counts()[:, FETCHES] = (70, 3)  # of an earlier epoch
     turns = Turns(board)
 
     def made(place: int, at_ns: int) -> None:
-        count = int(board.counts()[place, worker.FETCHES])
-        board.done_ns()[place, count % worker.RING] = at_ns
-        board.counts()[place, worker.FETCHES] = count + 1
+        count = int(board.counts()[place, FETCHES])
+        board.done_ns()[place, count % RING] = at_ns
+        board.counts()[place, FETCHES] = count + 1
 
     made(1, 2)
     made(0, 10)

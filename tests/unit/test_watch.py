@@ -23,10 +23,10 @@ from iobench.analyse.verdict.rebuild import rebuild
 from iobench.cli.main import main
 from iobench.errors import UsageError
 from iobench.load.torch_compat import inner_loader
-from iobench.load.user import meter, proc, watched
 from iobench.measure.timeline import read_events
 from iobench.runner.watching import context, place
 from iobench.schema.record import EVENTS_FILE, TrainingRecord, load_training
+from iobench.subject import meter, process, watched
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -58,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(watched, "time", made)
     monkeypatch.setattr(meter, "time", made)
-    monkeypatch.setattr(proc.Counters, "queued_ns", lambda self: 0)
+    monkeypatch.setattr(process.Counters, "queued_ns", lambda self: 0)
     return made
 
 

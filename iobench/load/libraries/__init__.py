@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ...plugins import PlugIn, Registry
 
 if TYPE_CHECKING:  # they import torch, which who asks for names does not need
+    from ...subject.loader import UserLoader
     from ..loader import BatchLoader
-    from ..user.loader import UserLoader
     from .base import Converts, Library
 
 _HERE = "iobench.load.libraries"
@@ -25,7 +25,7 @@ LOADERS: Registry[Library | BatchLoader | UserLoader] = Registry(
             summary="iobench's own readers in torch's DataLoader",
         ),
         "user": PlugIn(
-            target="iobench.load.user.loader:UserLoader",
+            target="iobench.subject.loader:UserLoader",
             summary="your own loader, made by loader.factory (run --loader module:function)",
         ),
         "torch-map": PlugIn(

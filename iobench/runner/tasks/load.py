@@ -13,17 +13,18 @@ from ...accelerate import ACCELERATORS
 from ...accelerate.base import Closes, Imports, Place, Prepares, Samples, Tells, device_of_rank
 from ...accelerate.emulated import EmulatedAccelerator, beyond
 from ...errors import LostRankError
-from ...load import LibraryLoader, UserBatch, UserLoader, build_loader, open_user_loader
+from ...load import LibraryLoader, build_loader
 from ...load.device import DeviceFeed
 from ...load.loader import Batch, BatchLoader
 from ...load.reader import BatchReader
 from ...load.staged import Staged
-from ...load.user.contain import end_children
 from ...measure.fetched import fetched_by_family
 from ...measure.timeline import Recorder, StepEvent
 from ...schema.base import fitting
 from ...schema.job import LoaderFacts
 from ...schema.workload import OWN_LOADER, USER_LOADER
+from ...subject.factory import end_children
+from ...subject.loader import UserBatch, UserLoader, open_user_loader
 from ..barrier import StepBarrier, Together, stops_soon
 from ..counters import Counters, Stops, WorkerBook, lost_in_waits
 from ..messages import HURRY, Link, ReadyForEpoch, ReadyToSave, Recorded, Start
@@ -146,7 +147,7 @@ class _Stepper:
         device = device_of_rank(spec.device or "cpu", self.link.local)
         feed = DeviceFeed(device, batches=1 + spec.staged)
         assert self.loader is not None
-        feed.attach(self.loader)
+        feed.attach(self.loader.ring)
         return feed
 
     def run(self) -> None:

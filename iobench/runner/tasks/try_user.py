@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from ...load import open_user_loader
-from ...load.user.tree import hashes
 from ...schema.manifest import Manifest
 from ...schema.workload import Workload
 from ...storage.base import Storage
+from ...subject.batches import hashes
+from ...subject.loader import open_user_loader
 from ..messages import Link, Tried
 
 MAX_BATCHES = 10
@@ -38,22 +38,20 @@ class TryUserLoader:
             world=link.world,
             bounded=False,
             silent=link.rank > 0,
+            compares=True,
         )
         sizes: Counter[int] = Counter()
         seen: list[int] = []
         began = time.monotonic()
         loader.set_epoch(0)
-        loader.repeats.begin()
         batches = iter(loader)
         for batch in batches:
             sizes[batch.stats.samples] += 1
             seen += hashes(batch.value)
-            loader.repeats.look(batch.value)
             if sizes.total() >= MAX_BATCHES or time.monotonic() - began > _MAX_S:
                 break
             if link.stopped.value:
                 break
-        factor = getattr(loader.inner, "prefetch_factor", None)
         facts = loader.facts()
         close = getattr(batches, "close", None)
         if close is not None:
@@ -63,8 +61,8 @@ class TryUserLoader:
             Tried(
                 facts=facts,
                 batch_size=sizes.most_common(1)[0][0] if sizes else workload.batch_size,
-                prefetch_factor=factor or workload.loader.prefetch_factor,
-                persistent=bool(getattr(loader.inner, "persistent_workers", False)),
+                prefetch_factor=loader.meter.prefetch_factor or workload.loader.prefetch_factor,
+                persistent=bool(getattr(loader.meter.inner, "persistent_workers", False)),
                 hashes=seen,
                 not_cached=loader.not_cached,
             )

@@ -16,15 +16,17 @@ from types import TracebackType
 from typing import Any
 
 from ...errors import IobenchError, UsageError
-from ...load.user.factory import one_line
-from ...load.user.meter import Meter
-from ...load.user.seen import named, seen
-from ...load.user.watched import Around, Book, Nothing, Watched, watched
 from ...measure import host as this_host
 from ...schema.host import Host
 from ...schema.record import TrainingRecord
 from ...schema.tags import checked_tags, tagged
 from ...schema.watched import WatchedRank, WatchFacts
+from ...subject.board import Board
+from ...subject.factory import one_line
+from ...subject.meter import Meter
+from ...subject.process import listen
+from ...subject.watched import Around, Book, Nothing, Watched, watched
+from ...subject.worker import Gauge
 from ...text import printable, quoted
 from ..facts import new_directory
 from .host import NO_DATA, Data, HostWatch, look_at, opened_files
@@ -34,6 +36,9 @@ from .place import Part, leave, locked, parts_in, shared_directory
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+_NAMES_BYTES = 64 << 10
+"""Room for the names of the files that a process opened, about 600 of them."""
 
 _counts: Counter[str] = Counter()  # how often this process has watched, by name
 
@@ -96,10 +101,11 @@ class Watch:
             around = self._around = HostWatch(self._data)
         self._meter = Meter(
             self.loader,
-            root=self._data.root,
-            batch_size=self.batch_size,
+            gauge=Gauge(Board(1, _NAMES_BYTES), 0, self._data.root),
+            stated=self.batch_size,
             wait_for_device=self.synchronize,
         )
+        listen(self._meter.gauge)
         self._cpu_ns, self._began = time.process_time_ns(), time.monotonic()
         self._book = Book(self._meter, around, stored_bytes=self._data.stored_bytes)
         return watched(self.loader, self._book)
@@ -143,7 +149,7 @@ class Watch:
     def _part(
         self, book: Book, meter: Meter, error: BaseException | None, *, wall_s: float, cpu_s: float
     ) -> Part:
-        facts, around = seen(meter), self._around
+        facts, around = meter.facts(), self._around
         resources = nfs = samples = None
         about = Host()
         resident: tuple[float | None, str] = (None, "measured by another rank of this host")
@@ -197,7 +203,7 @@ def _resident(around: HostWatch, meter: Meter, opened: int) -> tuple[float | Non
     state = around.cache_state()
     if state.how != NO_DATA:
         return state.ratio, state.how
-    return opened_files(named(meter), opened)
+    return opened_files(meter.names(), opened)
 
 
 def _ended(error: BaseException | None) -> tuple[Ended, str]:

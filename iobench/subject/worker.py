@@ -1,8 +1,4 @@
-"""What each worker process of a user's DataLoader did, counted there.
-
-The counts go home through shared memory, so that nothing is added to what the loader sends.
-``tests/bench/user_loader.py`` measures what a batch costs.
-"""
+"""What a process of a loader does, counted there: a worker, or the rank itself."""
 
 from __future__ import annotations
 
@@ -13,46 +9,31 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-
-from ..loader import worker_start
-from ..torch_compat import wrap_fetches
-from . import opened
-from .proc import Counters, private_bytes
-
-NAMES_BYTES = 2048
-"""Room for the names of files outside the dataset that a worker opened."""
+from ..load.torch_compat import wrap_fetches
+from .board import (
+    COLLATE_NS,
+    CPU_NS,
+    DEVICE_BYTES,
+    FETCHES,
+    FIRST_FETCH_NS,
+    INSIDE,
+    IO_KNOWN,
+    OUTSIDE,
+    PID,
+    PRIVATE_GROWN,
+    PROCESS_CPU_NS,
+    QUEUED_NS,
+    READ_CALLS_BYTES,
+    READY_NS,
+    RING,
+    WALL_NS,
+    Board,
+    Row,
+)
+from .process import Counters, leave, listen, private_bytes, tell
 
 MAX_FILES = 100_000
 """Different files that a process tells apart; more are not counted."""
-
-(
-    PID,
-    FETCHES,
-    WALL_NS,
-    CPU_NS,
-    PROCESS_CPU_NS,
-    READ_CALLS_BYTES,
-    DEVICE_BYTES,
-    INSIDE,
-    OUTSIDE,
-    PRIVATE_GROWN,
-    READY_NS,
-    FIRST_FETCH_NS,
-    NAMES_LENGTH,
-    IO_KNOWN,
-    QUEUED_NS,
-    COLLATE_NS,
-) = range(16)
-"""The columns of a worker's counts, int64."""
-
-RING = 64
-"""Batches of a worker whose times of completion are kept: more than it may be ahead of its rank."""
-
-_COLUMNS = 16
-_NAMES_AT = (_COLUMNS + RING) * 8
 
 _PRIVATE_EVERY_NS = 1_000_000_000
 """Time between two looks at a worker's private memory, each of which takes about a millisecond."""
@@ -60,105 +41,42 @@ _PRIVATE_EVERY_NS = 1_000_000_000
 _FIRST_LOOK = (80 << 20) // resource.getpagesize()
 """Page faults since the worker was ready after which its memory is looked at first."""
 
-Counts = npt.NDArray[np.int64]
-Row = memoryview
-"""A row of counts, whose single numbers a memoryview reads and writes faster than numpy does."""
-
-
-class Board:
-    """Counts in shared memory, one row for each worker: [workers, 16] int64, times, names of files.
-
-    ``names_bytes``: room for the names of each worker, a multiple of 8.
-    """
-
-    def __init__(self, workers: int, names_bytes: int = NAMES_BYTES) -> None:
-        self.workers, self.names_bytes = workers, names_bytes
-        self.shared = torch.zeros(workers * (_NAMES_AT + names_bytes), dtype=torch.uint8)
-        self.shared.share_memory_()  # type: ignore[no-untyped-call]
-
-    def counts(self) -> Counts:
-        """The counts of all workers; what a worker writes later changes them."""
-        return self._bytes()[:, : _COLUMNS * 8].view(np.int64)
-
-    def rows(self) -> list[tuple[Row, Row]]:
-        """Of each worker its counts and its ``done_ns``, as int64."""
-        return [
-            (memoryview(counts), memoryview(done))
-            for counts, done in zip(self.counts(), self.done_ns(), strict=True)
-        ]
-
-    def _bytes(self) -> npt.NDArray[np.uint8]:
-        rows: npt.NDArray[np.uint8] = self.shared.numpy().reshape(self.workers, -1)
-        return rows
-
-    def done_ns(self) -> Counts:
-        """[workers, RING] int64: when each worker had made its batches, number N at N % RING."""
-        return self._bytes()[:, _COLUMNS * 8 : _NAMES_AT].view(np.int64)
-
-    def names(self, worker: int) -> list[str]:
-        """Some files outside the dataset that a worker opened."""
-        row = self._bytes()[worker]
-        length = min(int(self.counts()[worker, NAMES_LENGTH]), self.names_bytes)
-        text = bytes(row[_NAMES_AT : _NAMES_AT + length]).decode("utf-8", "replace")
-        return [name for name in text.split("\0") if name]
-
-    def add_name(self, worker: int, path: str) -> None:
-        """Keep the name of a file outside the dataset, if there is room."""
-        row = self._bytes()[worker]
-        counts = self.counts()[worker]
-        raw, start = path.encode("utf-8", "surrogateescape") + b"\0", int(counts[NAMES_LENGTH])
-        if start + len(raw) <= self.names_bytes:
-            begin = _NAMES_AT + start
-            row[begin : begin + len(raw)] = np.frombuffer(raw, np.uint8)
-            counts[NAMES_LENGTH] = start + len(raw)
-
-
-def walls_and_work(rows: list[Row]) -> tuple[int, int]:
-    """Of all fetches so far, in nanoseconds: their durations, and what is no part of storage's.
-
-    That is their CPU time and their waits for a core.
-    """
-    wall = work = 0
-    for row in rows:
-        wall += row[WALL_NS]
-        work += row[CPU_NS] + row[QUEUED_NS]
-    return wall, work
-
-
-def add_cpu_times(rows: list[Row], cpu_ns: dict[int, int]) -> None:
-    """Note the CPU time of each worker process so far, by its process id."""
-    for row in rows:
-        if pid := row[PID]:
-            cpu_ns[pid] = row[PROCESS_CPU_NS]
-
 
 class Begin:
     """``worker_init_fn``: the user's own one, after counters were set up in the worker.
 
-    ``root``: the dataset's directory.
+    ``root``: the dataset's directory. ``prepare``: what comes before all that; a worker of a
+    training that is watched keeps its own signals, threads and hooks.
     """
 
     def __init__(
-        self, board: Board, root: str, theirs: Callable[[int], Any] | None, start_method: str
+        self,
+        board: Board,
+        root: str,
+        theirs: Callable[[int], Any] | None,
+        prepare: Callable[[int], Any] | None = None,
     ) -> None:
-        self.board, self.root, self.theirs = board, root, theirs
-        self.prepare = worker_start(start_method)
+        self.board, self.root, self.theirs, self.prepare = board, root, theirs, prepare
 
     def __call__(self, number: int) -> None:
-        self.prepare(number)
+        if self.prepare is not None:
+            self.prepare(number)
         gauge = Gauge(self.board, number, self.root)
         wrap_fetches(gauge.wrap)
-        opened.listen(gauge)
+        listen(gauge)
         if self.theirs is not None:
             self.theirs(number)
         gauge.ready()
 
 
 class Gauge:
-    """The counters of one process: a worker, or a rank whose loader has no workers."""
+    """The counters of one process: a worker, or the rank itself.
+
+    ``root``: the dataset's directory, or empty.
+    """
 
     def __init__(self, board: Board, number: int, root: str) -> None:
-        self.board, self.number = board, number
+        self.board, self.number, self.place = board, number, root
         self.row, self.done = board.rows()[number]
         self.root = os.path.realpath(root) + os.sep if root else ""
         self.roots = (self.root, os.path.abspath(root) + os.sep)  # most names need no look-up
@@ -177,7 +95,7 @@ class Gauge:
         self.row[IO_KNOWN] = self.base is not None
 
     def ready(self) -> None:
-        opened.tell()
+        tell()
         self.row[READY_NS] = time.monotonic_ns()
         self.private = private_bytes()
         self.faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -217,7 +135,7 @@ class Gauge:
         if self.base is not None and (now := self.kernel.io_bytes()) is not None:
             row[READ_CALLS_BYTES] = self.before[0] + now.calls - self.base.calls
             row[DEVICE_BYTES] = self.before[1] + now.device - self.base.device
-        opened.tell()
+        tell()
 
     def _look_at_process(self, now_ns: int) -> None:
         """CPU time of this process, and private memory that it has written.
@@ -260,7 +178,7 @@ class Gauge:
 
     def close(self) -> None:
         """Count no more files, and close those of the kernel's counters."""
-        opened.leave(self)
+        leave(self)
         self.closed = True
         self.kernel.close()
 

@@ -14,8 +14,8 @@ from operator import length_hint
 from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
-from ...measure.timeline import Recorder, StepEvent
-from ...schema.watched import WatchedEpoch
+from ..measure.timeline import Recorder, StepEvent
+from ..schema.watched import WatchedEpoch
 from .factory import one_line
 from .meter import Meter
 
@@ -91,6 +91,12 @@ class Book:
             with self.guarded(), self.meter.unheard():
                 self._residency = self.around.prepare(len(self.epochs))
                 self.meter.begin()
+
+    def made(self, iterator: Iterator[Any]) -> None:
+        """The iteration was made, but for the first batch."""
+        if not self.open and not self.lost:
+            with self.guarded():
+                self.meter.made(iterator)
 
     def ask(self, batches: Batches) -> None:
         """The training asks for a batch."""
@@ -220,6 +226,7 @@ class Batches(Iterator[Any]):
         began = time.monotonic_ns()
         self.book, self.iterator = book, iter(iterable)
         self.made_ns = time.monotonic_ns() - began
+        book.made(self.iterator)
 
     def __next__(self) -> Any:
         self.book.ask(self)
