@@ -427,8 +427,7 @@ def compare(
 
 
 def _group(side: Runs | Sequence[Runs], across: tuple[str, ...], include_invalid: bool) -> Group:
-    from .analyse.compare.collect import collect
-    from .analyse.compare.runs import Group, question, usable
+    from .analyse.compare.runs import Group, collect, question, usable
 
     places = [side] if isinstance(side, Run | str | Path) else list(side)
     names = [str(place.directory) if isinstance(place, Run) else str(place) for place in places]

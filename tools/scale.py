@@ -15,12 +15,10 @@ from statistics import median
 
 import numpy as np
 
+from iobench.analyse.capacity.hosts import Model
+from iobench.analyse.capacity.jobs import RecordedJob
+from iobench.analyse.capacity.scaling import Barrier, cycle_s, fit_barrier, fit_scaling, steps_of
 from iobench.analyse.capacity.sizing import demanded_bytes_per_s
-from iobench.analyse.cluster.capacity import fit_scaling
-from iobench.analyse.cluster.jobs import Job
-from iobench.analyse.cluster.model import Model
-from iobench.analyse.cluster.queue import cycle_s
-from iobench.analyse.cluster.synchrony import Barrier, fit_barrier, steps_of
 from iobench.analyse.figures.instep import StepTimes
 from iobench.units import counted, format_percent
 
@@ -314,10 +312,10 @@ PAIRS = (
 """A system with one host, and the same with several (Nutanix: with more storage nodes, too)."""
 
 
-def _job(row: Published) -> Job:
+def _job(row: Published) -> RecordedJob:
     """A published row as a recorded run: without single steps, and without ceilings."""
     cycle = row.accelerators * BATCH[row.model] / row.samples_per_s
-    return Job(
+    return RecordedJob(
         run_id=row.system,
         hosts=row.hosts,
         ranks=row.accelerators,

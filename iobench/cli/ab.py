@@ -130,8 +130,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import signal
 
-    from ..analyse.compare.sequential import MIN_TURNS
-    from ..analyse.compare.turns import METRICS
+    from ..analyse.compare.sequential import METRICS, MIN_TURNS
     from ..errors import UnknownNameError, UsageError
     from ..runner.ab import AbOptions, compare_in_turns
     from ..schema.ab import MAX_TURNS
@@ -191,7 +190,7 @@ def gated(args: argparse.Namespace, record: AbRecord) -> int:
 
     What is told of a side that is INVALID is not told.
     """
-    from ..analyse.compare.turns import primary, verdict
+    from ..analyse.compare.sequential import primary, verdict
     from ..report.ab import answer
     from .gate import status_of
 

@@ -134,7 +134,7 @@ def _compared(
     args: argparse.Namespace, found: Pairs, across: tuple[str, ...], metrics: tuple[str, ...]
 ) -> list[Comparison]:
     from ..analyse.compare.comparison import compare
-    from ..analyse.compare.earlier import drifts_of, needs_drift
+    from ..analyse.compare.drift import drifts_of, needs_drift
     from ..analyse.compare.statistics import NOISE
     from ..schema.metrics import COMPARED
     from .common import parse_share

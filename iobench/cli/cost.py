@@ -13,7 +13,7 @@ from .pricing import instances_of, parts_of, prices_by_type
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
-    from ..analyse.compare.options import Terms
+    from ..analyse.compare.cost import Terms
     from ..analyse.compare.ranking import Machine
     from ..schema.record import RunRecord
 
@@ -169,9 +169,8 @@ def _add_losses(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..analyse.compare.collect import collect
     from ..analyse.compare.ranking import rankings
-    from ..analyse.compare.runs import usable, values_of
+    from ..analyse.compare.runs import collect, usable, values_of
     from ..errors import UsageError
     from ..report.cost import sections
     from ..report.cost_record import document
@@ -224,8 +223,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _terms(args: argparse.Namespace) -> Terms:
-    from ..analyse.compare.losses import Schedule
-    from ..analyse.compare.options import Terms
+    from ..analyse.compare.cost import Terms
+    from ..analyse.compare.pace import Schedule
     from ..units import parse_duration
 
     every = parse_time("--interval", args.checkpoint_every)
@@ -246,7 +245,7 @@ def _terms(args: argparse.Namespace) -> Terms:
 
 
 def _checkpoints(directory: Path) -> RunRecord:
-    from ..analyse.compare.losses import saving_of
+    from ..analyse.compare.pace import saving_of
     from ..errors import UsageError
     from ..schema.record import load_run
 

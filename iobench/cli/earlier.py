@@ -24,8 +24,7 @@ def add_history(parser: argparse._ActionsContainer, which: str) -> None:
 
 def earlier_runs(args: argparse.Namespace) -> list[RunRecord]:
     """The valid runs in the directories of ``--history``, or in and beside ``args.results``."""
-    from ..analyse.compare.collect import DEPTH, beside, collect
-    from ..analyse.compare.runs import usable
+    from ..analyse.compare.runs import DEPTH, beside, collect, usable
 
     if args.history:
         places = [(path, DEPTH) for path in args.history]

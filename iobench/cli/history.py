@@ -35,10 +35,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..analyse.compare.collect import collect
     from ..analyse.compare.history import history
     from ..analyse.compare.identity import place, settings_of, workload_of
-    from ..analyse.compare.runs import question, usable
+    from ..analyse.compare.runs import collect, question, usable
     from ..errors import UnknownNameError, UsageError
     from ..report.history import document, sections
     from ..schema.metrics import COMPARED

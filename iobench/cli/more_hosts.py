@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..analyse.capacity.more_hosts import JobSaves
 from .common import parse_rate, parse_time, whole_number
 
 if TYPE_CHECKING:
-    from ..analyse.cluster.synchrony import Barrier
+    from ..analyse.capacity.scaling import Barrier
     from ..analyse.figures.events import Events
     from ..schema.record import TrainingRecord
 
@@ -96,10 +97,9 @@ def refuse_flags(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict, and print. Raises UsageError for flags and runs that do not go together."""
-    from ..analyse.cluster.jobs import jobs_of
-    from ..analyse.cluster.predict import Question, predict
-    from ..analyse.cluster.storms import Saves
-    from ..analyse.cluster.supply import Stated
+    from ..analyse.capacity.hosts import Stated
+    from ..analyse.capacity.jobs import jobs_of
+    from ..analyse.capacity.more_hosts import Question, predict
     from ..errors import UsageError
     from ..report.cluster import document, sections
     from ..units import parse_size
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
             cache_bytes=None if args.cache is None else float(parse_size(args.cache)),
         ),
         barrier=_barrier(args.barrier),
-        saves=Saves(
+        saves=JobSaves(
             checkpoint_bytes=parse_rate("--checkpoint-bytes", args.checkpoint_bytes),
             host_bytes_per_s=parse_rate("--host-write", args.host_write),
             storage_bytes_per_s=parse_rate("--storage-write-limit", args.storage_write_limit),
@@ -170,7 +170,7 @@ def _network(args: argparse.Namespace) -> float | None:
 
 
 def _barrier(text: str | None) -> Barrier | None:
-    from ..analyse.cluster.synchrony import Barrier
+    from ..analyse.capacity.scaling import Barrier
     from ..errors import UsageError
     from ..units import parse_duration
 

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _runs(named: Path) -> list[Path]:
     """``named``, or the runs below it if it is a directory of runs."""
-    from ..analyse.compare.collect import collect
+    from ..analyse.compare.runs import collect
     from ..schema.ab import AB_FILE
     from ..schema.record import RUN_FILE
     from ..schema.sweep import SWEEP_FILE
@@ -112,7 +112,7 @@ def _computed(named: Path, rules: str | None) -> tuple[RunRecord, Path]:
 
 def _comparison(args: argparse.Namespace, directory: Path) -> int:
     """Print a comparison in turns again, with its claims computed from its turns."""
-    from ..analyse.compare.turns import claims_of
+    from ..analyse.compare.sequential import claims_of
     from ..schema.ab import load_ab
     from .ab import finish
     from .exporting import check_kind

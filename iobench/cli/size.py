@@ -171,7 +171,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from ..analyse.capacity.together import together
+    from ..analyse.capacity.requirement import together
     from ..report.size import sections
     from ..report.size_together import together_sections
     from .printing import print_report

@@ -11,7 +11,7 @@ from .verbs import DOCUMENTS, Verb
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..analyse.capacity.change import Quantity
+    from ..analyse.capacity.ceilings import Quantity
 
 EXAMPLES = """examples:
   iobench whatif results/<run> --storage-bandwidth 2x
@@ -69,7 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from ..analyse.capacity.change import Change
+    from ..analyse.capacity.ceilings import Change
     from ..analyse.capacity.whatif import what_if
     from ..errors import UsageError
     from ..report.whatif import document, sections
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _quantity(text: str | None, flag: str, parse: Callable[[str], float]) -> Quantity | None:
     """Parse a factor such as ``2x``, or else a value. Raises UsageError."""
-    from ..analyse.capacity.change import Quantity
+    from ..analyse.capacity.ceilings import Quantity
     from ..errors import UsageError
 
     if text is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statistics import median
 
-from ..analyse.compare.sequential import MIN_TURNS
-from ..analyse.compare.turns import (
+from ..analyse.compare.sequential import (
+    MIN_TURNS,
     claims_of,
     differs,
     logs_of,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from ..analyse.cluster.band import Band
-from ..analyse.cluster.jobs import Job
-from ..analyse.cluster.model import PARTS, Point
-from ..analyse.cluster.predict import MARKED, LeftOut, Prediction
-from ..analyse.cluster.storms import Storms
+from ..analyse.capacity.hosts import PARTS, HostsPoint
+from ..analyse.capacity.jobs import RecordedJob
+from ..analyse.capacity.more_hosts import MARKED, HostsPrediction, LeftOut, Storms
+from ..analyse.capacity.scaling import Band
 from ..units import (
     counted,
     format_count,
@@ -36,7 +35,7 @@ WAITS = {
 UNDECIDED = "not told"
 
 
-def sections(found: Prediction) -> list[Section]:
+def sections(found: HostsPrediction) -> list[Section]:
     """The model's error, the answer, the figures over hosts, and where a step's time goes."""
     at = found.at
     runs = ", ".join(job.run_id for job in found.jobs)
@@ -91,7 +90,7 @@ def _columns(name: str, label: str, unit: str) -> tuple[Column, Column, Column]:
     )
 
 
-def _error(found: Prediction) -> str:
+def _error(found: HostsPrediction) -> str:
     """The error on the measured numbers of hosts, each predicted from the others."""
     if not found.left_out:
         return f"The model's error on other numbers of hosts is not known: {found.no_error}."
@@ -105,7 +104,7 @@ def _error(found: Prediction) -> str:
     )
 
 
-def _answer(found: Prediction) -> str:
+def _answer(found: HostsPrediction) -> str:
     at, required = found.at, found.jobs[-1].required
     fed = {
         True: "enough",
@@ -127,14 +126,14 @@ def _answer(found: Prediction) -> str:
     return told
 
 
-def _binding(at: Point) -> str:
+def _binding(at: HostsPoint) -> str:
     if len(at.binds) > 1:
         names = " or ".join(at.binds)
         return f"What binds is undecided: {names}"
     return f"What binds: {at.binds[0]}" + (", so they are fed" if at.fed else "")
 
 
-def _takes_over(found: Prediction) -> str:
+def _takes_over(found: HostsPrediction) -> str:
     low, high = found.takes_over
     up_to = f"up to {counted(found.searched, 'host')}"
     if low is None and high is None:
@@ -174,12 +173,12 @@ def _left_out(points: tuple[LeftOut, ...]) -> Table:
     )
 
 
-def _measured(found: Prediction, hosts: int) -> list[Job]:
+def _measured(found: HostsPrediction, hosts: int) -> list[RecordedJob]:
     """The runs with so many hosts, and as many accelerators in each as the question has."""
     return [job for job in found.jobs if job.hosts == hosts and job.per_host == found.per_host]
 
 
-def _hosts(found: Prediction) -> Table:
+def _hosts(found: HostsPrediction) -> Table:
     most = max(job.hosts for job in found.jobs)
     ranks = max(job.ranks for job in found.jobs)
     rows = []
@@ -217,7 +216,7 @@ def _hosts(found: Prediction) -> Table:
     )
 
 
-def _step(at: Point) -> Table:
+def _step(at: HostsPoint) -> Table:
     """Where the time of one step goes at the hosts that were asked for."""
     return Table(
         id="step",
@@ -293,15 +292,15 @@ class Document:
     no_leave_one_out: str
     times_measured: float
     marked: bool
-    what_if: Point
-    over_hosts: tuple[Point, ...]
+    what_if: HostsPoint
+    over_hosts: tuple[HostsPoint, ...]
     measured: tuple[Measured, ...]
     storage_takes_over_from: tuple[int | None, int | None]
     storms: Storms | None
     bases: tuple[str, ...]
 
 
-def document(found: Prediction) -> Document:
+def document(found: HostsPrediction) -> Document:
     """All figures of the prediction."""
     return Document(
         hosts=found.at.hosts,

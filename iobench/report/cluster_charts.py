@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..analyse.cluster.band import Band
-from ..analyse.cluster.predict import Prediction
+from ..analyse.capacity.more_hosts import HostsPrediction
+from ..analyse.capacity.scaling import Band
 from .sections import Axis, Lines, Mark, Section, Series
 from .sections import Point as Dot
 
 
-def cluster_charts(found: Prediction) -> list[Section]:
+def cluster_charts(found: HostsPrediction) -> list[Section]:
     """Samples/s and utilization over hosts: predicted with its band, and what was measured."""
     x = Axis(label="hosts", unit="count", scale="log2", start=1)
     measured = [job for job in found.jobs if job.per_host == found.per_host]

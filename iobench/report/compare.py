@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..analyse.compare.claims import MAX_MORE
-from ..analyse.compare.comparison import Comparison, Row, word_of
+from ..analyse.compare.comparison import ComparedMetric, Comparison, word_of
 from ..analyse.compare.gate import Gated, line_of, shown
 from ..analyse.compare.runs import Group, RunValue
 from ..analyse.compare.statistics import SIGNIFICANT
@@ -152,7 +152,7 @@ def _how(each: Comparison) -> list[tuple[str, str]]:
     return told
 
 
-def _interval(each: Comparison, row: Row) -> str:
+def _interval(each: Comparison, row: ComparedMetric) -> str:
     claim = row.claim
     if not claim.method:
         return f"none: {claim.why}"
@@ -179,7 +179,7 @@ def drift_text(drift: Drift) -> str:
     )
 
 
-def _row(each: Comparison, row: Row) -> TableRow:
+def _row(each: Comparison, row: ComparedMetric) -> TableRow:
     claim, metric = row.claim, COMPARED[row.metric]
     ratio = claim.ratio
     return TableRow(
@@ -215,7 +215,7 @@ def _values(runs: Sequence[RunValue], metric: str) -> Cell:
     return Cell(value=median(values), text=spread(median(values), *ends, show))
 
 
-def _answer(row: Row) -> str:
+def _answer(row: ComparedMetric) -> str:
     if row.negligible:
         return row.negligible
     claim = row.claim
@@ -226,7 +226,7 @@ def _answer(row: Row) -> str:
     return "not told"
 
 
-def told(row: Row | None) -> str:
+def told(row: ComparedMetric | None) -> str:
     """What is told of a metric, in one line: the answer and the ratio, or why there is none."""
     if row is None:
         return NOTHING
@@ -292,7 +292,7 @@ class ComparisonRecord:
     missing: tuple[str, ...]
     one_after_the_other: str
     difference: str | None
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedMetric, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

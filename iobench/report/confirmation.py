@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..analyse.compare.comparison import Row
+from ..analyse.compare.comparison import ComparedMetric
 from ..analyse.tuning.confirmation import Confirmation
 from ..analyse.tuning.recommend import Recommendation
 from ..schema.verdict import Answer, Estimate
@@ -47,7 +47,7 @@ class Document:
     promised: Estimate | None
     found: Estimate | None
     advice: Recommendation
-    comparison: Sequence[Row]
+    comparison: Sequence[ComparedMetric]
     directory: str
     left_out: tuple[str, ...]
 

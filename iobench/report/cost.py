@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..analyse.compare.options import Option
+from ..analyse.compare.cost import Option
 from ..analyse.compare.ranking import Against, Ranking
 from ..units import format_count, format_duration
 from .compare import left_out_sections

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..analyse.compare.options import Option
+from ..analyse.compare.cost import Option
 from ..analyse.compare.ranking import Ranking
 from ..analyse.tuning.front import front
 from ..units import format_duration

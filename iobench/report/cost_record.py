@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from ..analyse.compare.options import Figures, Part
+from ..analyse.compare.cost import Figures, Part
 from ..analyse.compare.ranking import Against, Ranking
 from ..schema.instances import Instance
 from ..schema.verdict import Estimate

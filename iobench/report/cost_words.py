@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..analyse.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS
-from ..analyse.compare.losses import Saving
-from ..analyse.compare.options import Option, Part, Price
+from ..analyse.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS, Option, Part, Price
+from ..analyse.compare.pace import Saving
 from ..analyse.compare.ranking import Against, BreakEven, Ranking
 from ..schema.instances import STATED
 from ..units import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..analyse.compare.drift import MIN_RUNS, Day
+from ..analyse.compare.drift import MIN_DRIFT_RUNS, Day
 from ..analyse.compare.history import ChangePoint, Entry, History, Told
 from ..analyse.compare.statistics import NOISE
 from ..schema.claim import Drift
@@ -125,7 +125,7 @@ def _drift(drift: Drift | None) -> str:
     if drift is None:
         return (
             "How much equal runs differ here is not known: "
-            f"it takes {MIN_RUNS} runs with the same settings."
+            f"it takes {MIN_DRIFT_RUNS} runs with the same settings."
         )
     text = (
         f"Equal runs of this workload here differ by {format_percent(drift.sd)} (standard "

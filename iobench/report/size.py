@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..analyse.capacity import sizing
-from ..analyse.capacity.caching import Cache
-from ..analyse.capacity.measured import Measured
+from ..analyse.capacity.measured import MeasuredStorage
 from ..analyse.capacity.requirement import Requirement
+from ..analyse.capacity.sizing import Cache
 from ..schema.instances import Instance
 from ..units import (
     counted,
@@ -375,7 +375,7 @@ def _cpu(need: Requirement) -> str:
     )
 
 
-def _measured(measured: Measured) -> str:
+def _measured(measured: MeasuredStorage) -> str:
     raw = (
         "" if measured.raw_bytes_per_s is None else f"; raw {format_rate(measured.raw_bytes_per_s)}"
     )
@@ -390,7 +390,7 @@ def _measured(measured: Measured) -> str:
     )
 
 
-def _would_feed(need: Requirement, measured: Measured) -> str:
+def _would_feed(need: Requirement, measured: MeasuredStorage) -> str:
     fed = (
         f"{format_count(min(measured.accelerators_fed, need.accelerators))} of "
         f"{counted(need.accelerators, 'accelerator')}, by the storage alone"

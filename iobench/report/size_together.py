@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analyse.capacity.requirement import Requirement
-from ..analyse.capacity.together import JointDemand
+from ..analyse.capacity.requirement import JointDemand, Requirement
 from ..units import counted, format_bytes, format_count, format_rate
 from .figures import figure, word
 from .sections import Bars, Cell, Column, Headline, Row, Section, Table

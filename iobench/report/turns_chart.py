@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..analyse.compare.sequential import MIN_TURNS
+from ..analyse.compare.sequential import MIN_TURNS, logs_of, sequential_of
 from ..analyse.compare.statistics import factor_of
-from ..analyse.compare.turns import logs_of, sequential_of
 from ..schema.ab import AbRecord
 from ..schema.metrics import BY_NAME
 from ..units import format_factor, format_share

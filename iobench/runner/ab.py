@@ -19,9 +19,8 @@ from typing import Protocol
 
 from .. import __version__
 from ..analyse.compare.identity import identity
-from ..analyse.compare.sequential import MIN_TURNS
+from ..analyse.compare.sequential import MIN_TURNS, claims_of, figures_of, logs_of, sequential_of
 from ..analyse.compare.statistics import NOISE
-from ..analyse.compare.turns import claims_of, figures_of, logs_of, sequential_of
 from ..errors import InterruptedRun, IobenchError, UsageError
 from ..interrupts import defer_interrupts
 from ..load import make_reader

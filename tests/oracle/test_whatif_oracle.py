@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.change import Change, Quantity
+from iobench.analyse.capacity.ceilings import Change, Quantity
 from iobench.analyse.capacity.whatif import what_if
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.analyse.compare.turns import (
+from iobench.analyse.compare.sequential import (
     claims_of,
     differs,
     figures_of,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.change import Change, Quantity
+from iobench.analyse.capacity.ceilings import Change, Quantity
 from iobench.analyse.capacity.whatif import what_if
 from iobench.analyse.verdict.promise import in_order
 from iobench.analyse.verdict.rebuild import conclude

@@ -12,16 +12,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.analyse.capacity.hosts import Model, Stated
+from iobench.analyse.capacity.jobs import HostLimits, RecordedJob, jobs_of
+from iobench.analyse.capacity.more_hosts import (
+    MAX_HOSTS,
+    HostsPrediction,
+    JobSaves,
+    Question,
+    predict,
+    save_s,
+)
+from iobench.analyse.capacity.scaling import (
+    Band,
+    Barrier,
+    cycle_s,
+    fit_barrier,
+    fit_scaling,
+    steps_of,
+)
 from iobench.analyse.checkpoint.interval import best_s, published_mtbf_s, waste
-from iobench.analyse.cluster.band import Band
-from iobench.analyse.cluster.capacity import fit_scaling
-from iobench.analyse.cluster.jobs import HostLimits, Job, jobs_of
-from iobench.analyse.cluster.model import Model
-from iobench.analyse.cluster.predict import MAX_HOSTS, Prediction, Question, predict
-from iobench.analyse.cluster.queue import cycle_s
-from iobench.analyse.cluster.storms import Saves, save_s
-from iobench.analyse.cluster.supply import Stated
-from iobench.analyse.cluster.synchrony import Barrier, fit_barrier, steps_of
 from iobench.analyse.figures.instep import StepTimes
 from iobench.analyse.verdict.judged import gather
 from iobench.errors import UsageError
@@ -149,7 +158,7 @@ def job(
     per_host: int = 4,
     cycle_s: float = 0.102,
     **changes: Any,
-) -> Job:
+) -> RecordedJob:
     """4 accelerators a host that demand 400 samples/s; steps of 102 ms and no jitter."""
     given: dict[str, Any] = {
         "run_id": f"run-{hosts}",
@@ -165,10 +174,10 @@ def job(
         "bytes_per_sample": 1e6,
         "dataset_bytes": 1e12,
     }
-    return Job(**given | changes)
+    return RecordedJob(**given | changes)
 
 
-def asked(jobs: Sequence[Job], hosts: int, **question: Any) -> Prediction:
+def asked(jobs: Sequence[RecordedJob], hosts: int, **question: Any) -> HostsPrediction:
     return predict(jobs, Question(hosts=hosts, **question))
 
 
@@ -275,7 +284,7 @@ def test_what_one_host_does_not_tell_is_not_told() -> None:
 
 
 def test_saves_and_restarts() -> None:
-    saves = Saves(checkpoint_bytes=1e12, host_bytes_per_s=1e9, storage_bytes_per_s=1e10)
+    saves = JobSaves(checkpoint_bytes=1e12, host_bytes_per_s=1e9, storage_bytes_per_s=1e10)
     limit = Stated(storage_bytes_per_s=2e10)
     found = asked([job(1, 600.0)], 32, stated=limit, saves=saves).storms
     mtbf = published_mtbf_s(128)
@@ -286,7 +295,7 @@ def test_saves_and_restarts() -> None:
     lost = waste(best_s(100, mtbf), 100, mtbf, found.restart_s.value or 0.0)
     assert found.lost.value == pytest.approx(lost)
     assert asked([job(1, 600.0)], 8).storms is None
-    untold = asked([job(1)], 8, saves=Saves(checkpoint_bytes=1e12)).storms
+    untold = asked([job(1)], 8, saves=JobSaves(checkpoint_bytes=1e12)).storms
     assert (untold.save_s, untold.lost) == (None, None)
     assert "--host-write" in untold.not_measured
     assert save_s(8e9, hosts=8, measured=2, of_one=1e9, of_all=None) == Band(None, 1, 4)
@@ -303,7 +312,7 @@ def test_saves_and_restarts() -> None:
         (1, {"per_host": 1}, "fewer"),
         (65, {}, "--anyway"),
         (2, {"per_host": 200}, "--anyway"),
-        (4, {"saves": Saves(host_bytes_per_s=1e9)}, "--checkpoint-bytes"),
+        (4, {"saves": JobSaves(host_bytes_per_s=1e9)}, "--checkpoint-bytes"),
     ],
 )
 def test_questions_that_are_refused(hosts: int, question: dict[str, Any], says: str) -> None:

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.collect import collect
 from iobench.analyse.compare.comparison import compare
-from iobench.analyse.compare.earlier import combined
-from iobench.analyse.compare.runs import Group
+from iobench.analyse.compare.drift import combined
+from iobench.analyse.compare.runs import Group, collect
 from iobench.analyse.compare.statistics import mann_whitney_p
 from iobench.cli.main import main
 from iobench.errors import UsageError

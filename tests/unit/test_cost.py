@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.compare.cost import break_even_efficiency, samples_per_usd
-from iobench.analyse.compare.losses import Saving, Schedule, lost_share, saving_of
-from iobench.analyse.compare.options import Option, Terms
+from iobench.analyse.compare.cost import Option, Terms, break_even_efficiency, samples_per_usd
+from iobench.analyse.compare.pace import Saving, Schedule, lost_share, saving_of
 from iobench.analyse.compare.ranking import Machine, Ranking, rankings
 from iobench.schema.instances import Instance
 from iobench.schema.job import Layout

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.change import Change, Quantity
+from iobench.analyse.capacity.ceilings import Change, Quantity
 from iobench.analyse.capacity.measured import known_latency
 from iobench.analyse.capacity.whatif import what_if
 from iobench.analyse.figures.in_flight import (

@@ -7,8 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from iobench.analyse.capacity.margin import batch_sizes, batch_waits, margin
-from iobench.analyse.capacity.pipeline import Pipeline, step_ends, utilization
+from iobench.analyse.capacity.margin import (
+    Pipeline,
+    batch_sizes,
+    batch_waits,
+    margin,
+    step_ends,
+    utilization,
+)
 from iobench.schema.dataset import SampleSize
 
 EVEN, NO_WAIT = np.ones(1), np.zeros(1)

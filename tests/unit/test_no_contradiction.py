@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iobench.analyse.capacity.change import Change, Quantity
+from iobench.analyse.capacity.ceilings import Change, Quantity
 from iobench.analyse.capacity.whatif import what_if
 from iobench.analyse.verdict.by_ablation import convinces, interval
 from iobench.analyse.verdict.rebuild import conclude

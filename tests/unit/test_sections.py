@@ -16,19 +16,17 @@ from pathlib import Path
 import pytest
 
 import iobench.report
-from iobench.analyse.capacity.change import Change, Quantity
-from iobench.analyse.capacity.requirement import Demand, requirement
-from iobench.analyse.capacity.together import together
+from iobench.analyse.capacity.ceilings import Change, Quantity
+from iobench.analyse.capacity.jobs import RecordedJob
+from iobench.analyse.capacity.more_hosts import JobSaves, Question, predict
+from iobench.analyse.capacity.requirement import Demand, requirement, together
+from iobench.analyse.capacity.scaling import Band
 from iobench.analyse.capacity.whatif import what_if
-from iobench.analyse.cluster.band import Band
-from iobench.analyse.cluster.jobs import Job
-from iobench.analyse.cluster.predict import Question, predict
-from iobench.analyse.cluster.storms import Saves
 from iobench.analyse.compare.comparison import Comparison
 from iobench.analyse.compare.comparison import compare as compare_runs
+from iobench.analyse.compare.cost import Terms
 from iobench.analyse.compare.history import history as history_of
-from iobench.analyse.compare.losses import Saving, Schedule
-from iobench.analyse.compare.options import Terms
+from iobench.analyse.compare.pace import Saving, Schedule
 from iobench.analyse.compare.ranking import Machine, rankings
 from iobench.analyse.compare.runs import Group
 from iobench.analyse.figures.curve import conclude_curve, spent
@@ -235,7 +233,7 @@ def _whatif() -> list[Section]:
 
 def _cluster() -> list[Section]:
     jobs = [
-        Job(
+        RecordedJob(
             run_id=f"run-{hosts}",
             hosts=hosts,
             ranks=4 * hosts,
@@ -248,7 +246,7 @@ def _cluster() -> list[Section]:
         )
         for hosts in (1, 2, 4)
     ]
-    saves = Saves(checkpoint_bytes=1e12, host_bytes_per_s=1e9)
+    saves = JobSaves(checkpoint_bytes=1e12, host_bytes_per_s=1e9)
     return cluster.sections(predict(jobs, Question(hosts=32, saves=saves)))
 
 

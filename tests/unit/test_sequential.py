@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from iobench.analyse.compare.sequential import MIN_TURNS, Sequential, log_ratio
-from iobench.analyse.compare.student import quantile
+from iobench.analyse.compare.statistics import t_quantile
 from iobench.schema.ab import MAX_TURNS
 
 SERIES = 4000
@@ -35,7 +35,7 @@ def answers(test: Sequential, logs: np.ndarray) -> tuple[float, float]:
     told = {"different": 0, "equal": 0}
     for look in test.looks:
         seen = logs[:, :look]
-        half = quantile(look - 1, test.level) * seen.std(axis=1, ddof=1) / math.sqrt(look)
+        half = t_quantile(look - 1, test.level) * seen.std(axis=1, ddof=1) / math.sqrt(look)
         low, high = seen.mean(axis=1) - half, seen.mean(axis=1) + half
         equal = (low >= -test.margin) & (high <= test.margin)
         different = ((low > 0) | (high < 0)) & ~equal

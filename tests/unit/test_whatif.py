@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.ceilings import NETWORK
-from iobench.analyse.capacity.change import Change, Quantity
-from iobench.analyse.capacity.models import READS
+from iobench.analyse.capacity.ceilings import NETWORK, Change, Quantity
+from iobench.analyse.capacity.sizing import READS
 from iobench.analyse.capacity.whatif import Prediction, what_if
 from iobench.analyse.verdict.judged import gather
 from iobench.errors import UsageError

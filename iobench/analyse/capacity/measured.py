@@ -26,7 +26,7 @@ SIMILAR = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class SizedJob:
     """The job that the measured storage is to feed."""
 
     spec: DatasetSpec
@@ -40,7 +40,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class MeasuredStorage:
     """A storage as measured by one host, in stored bytes/s, and what it would do for a job.
 
     The low end of its interval is what the job can rely on: ``counted_bytes_per_s``.
@@ -66,7 +66,7 @@ class Measured:
     notes: tuple[str, ...]  # reasons why the figures may not be valid for the job
 
 
-def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
+def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
     """Compare ``doc``'s storage with ``job``. Raises UsageError without a storage ceiling."""
     evidence, supply = gather(doc), delivered(doc)
     rate = evidence.bytes_per_s(supply.value) if supply else None
@@ -89,7 +89,7 @@ def measured_storage(doc: TrainingRecord, job: Job) -> Measured:
     of_one = job.samples_per_s_per_accelerator * job.bytes_per_sample * more
     fed = accelerators_fed(low, of_one, job.required) or 0
     needed = job.required * job.accelerators * of_one
-    return Measured(
+    return MeasuredStorage(
         run_id=doc.run_id,
         url=doc.storage.url or "",
         read_bytes_per_s=rate,
@@ -157,7 +157,7 @@ def _by(doc: TrainingRecord, evidence: Evidence, supply: Supply) -> str:
     return "the reader" if evidence.fetch is not None else evidence.raw_source
 
 
-def _notes(doc: TrainingRecord, job: Job, *, curve: bool) -> list[str]:
+def _notes(doc: TrainingRecord, job: SizedJob, *, curve: bool) -> list[str]:
     """``curve``: the storage's curve is what its rate rests on."""
     notes = []
     size, spec = gather(doc).bytes_per_sample, doc.job.dataset.spec

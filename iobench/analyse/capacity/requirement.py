@@ -9,6 +9,7 @@ the first epoch they are empty. Sources are given in ``analyse.capacity.sizing``
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,12 +22,10 @@ from ...schema.workload import Workload
 from ..figures.in_flight import job_reads_in_flight
 from ..verdict.rules_data import MIN_STEPS
 from . import sizing
-from .amplification import ALIGNMENT, Reads, expected_reads
-from .caching import Cache, cache_of, cache_that_halves
-from .margin import Margin, batch_sizes, batch_waits, lognormal_sigma, margin
-from .measured import Job, Measured, known_latency, known_latency_p99, measured_storage
-from .pipeline import Pipeline
-from .traffic import Network, Saves, network
+from .margin import Margin, Pipeline, batch_sizes, batch_waits, lognormal_sigma, margin
+from .measured import MeasuredStorage, SizedJob, known_latency, known_latency_p99, measured_storage
+from .sizing import Cache, cache_of, cache_that_halves
+from .traffic import ALIGNMENT, Network, Reads, Saves, expected_reads, network
 
 _NO_SAVES = Saves()
 
@@ -98,7 +97,7 @@ class Requirement:
     together_bytes_per_s: float | None  # reads to buy and writes at the same time
     # CPU seconds per second for reading, preparing and hand-over, without the training itself
     cores: float | None
-    measured: Measured | None
+    measured: MeasuredStorage | None
     not_measured: dict[str, str]
 
 
@@ -151,7 +150,7 @@ def requirement(
     needed = read if buy is None else buy
     measured = None
     if run is not None:
-        job = Job(
+        job = SizedJob(
             spec=spec,
             bytes_per_sample=reads.sample_bytes,
             samples_per_s_per_accelerator=appetite / demand.accelerators,
@@ -378,3 +377,47 @@ def _latency(demand: Demand, run: TrainingRecord | None) -> tuple[float | None, 
         if latency is not None:
             return latency, known_latency_p99(run), source
     return None, None, ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JointDemand:
+    """Sums over the jobs, each at its own rate; a figure that one of them lacks is None.
+
+    The margins are those of the single jobs: that all of them need theirs at the same moment is
+    the worst case.
+    """
+
+    accelerators: int
+    dataset_bytes: float
+    read_bytes_per_s: float  # the mean, at the required utilization
+    buy_bytes_per_s: float | None
+    buy_reads_per_s: float | None
+    peak_read_bytes_per_s: float
+    opens_per_s: float
+    not_measured: dict[str, str]
+
+
+def together(jobs: Sequence[Requirement]) -> JointDemand:
+    """What the jobs need of one storage if they run at the same time."""
+    reasons = [
+        f"{job.workload}: {job.not_measured['buy_bytes_per_s']}"
+        for job in jobs
+        if job.buy_bytes_per_s is None
+    ]
+    missing = {"buy_bytes_per_s": "; ".join(reasons)} if reasons else {}
+    datasets = {job.dataset: job.dataset_bytes for job in jobs}
+    return JointDemand(
+        accelerators=sum(job.accelerators for job in jobs),
+        dataset_bytes=sum(datasets.values()),
+        read_bytes_per_s=sum(job.read_bytes_per_s for job in jobs),
+        buy_bytes_per_s=_sum([job.buy_bytes_per_s for job in jobs]),
+        buy_reads_per_s=_sum([job.buy_reads_per_s for job in jobs]),
+        peak_read_bytes_per_s=sum(job.peak_read_bytes_per_s for job in jobs),
+        opens_per_s=sum(job.opens_per_s for job in jobs),
+        not_measured=missing,
+    )
+
+
+def _sum(figures: Sequence[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) if len(known) == len(figures) else None

@@ -22,8 +22,7 @@ from ..verdict.judged import gather
 from ..verdict.promise import limit_of
 from ..verdict.rebuild import conclude
 from ..verdict.verdict import verdict
-from .ceilings import moved_ceilings
-from .change import Change, Explanation, changed_settings
+from .ceilings import Change, Explanation, changed_settings, moved_ceilings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

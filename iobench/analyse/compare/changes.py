@@ -59,7 +59,7 @@ _F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LevelChange:
     """The level changes at run number ``at``, with this p in the stretch where it was found."""
 
     at: int
@@ -75,7 +75,7 @@ def can_tell(runs: int, after: int) -> bool:
     )
 
 
-def change_points(medians: Sequence[float], *, noise: float = NOISE) -> list[Change]:
+def change_points(medians: Sequence[float], *, noise: float = NOISE) -> list[LevelChange]:
     """The changes of the level of positive ``medians``, the oldest run first, in order.
 
     ``noise``: the smallest change that counts, as a share (0.05: 5 %).
@@ -97,7 +97,7 @@ def change_points(medians: Sequence[float], *, noise: float = NOISE) -> list[Cha
         if min(sizes.values()) > noise:
             break
         del found[min(sizes, key=lambda at: sizes[at])]
-    return [Change(at, found[at]) for at in sorted(found)]
+    return [LevelChange(at, found[at]) for at in sorted(found)]
 
 
 def _search(values: _F64, start: int, stop: int, noise: float) -> list[tuple[int, float]]:

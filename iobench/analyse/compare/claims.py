@@ -31,8 +31,9 @@ from .statistics import (
     mann_whitney_p,
     ratio_interval,
     reaches,
+    t_quantile,
+    t_two_sided_p,
 )
-from .student import quantile, two_sided_p
 
 MIN_RUNS = 4
 """Smallest number of runs on each side for the permutation test. With 3 and 3 no p is below 0.05.
@@ -135,9 +136,9 @@ def claim(
         if degrees < MIN_DEGREES:
             return told(why=UNKNOWN_DRIFT, ratio=Estimate(value=factor_of(middle), n=min(runs)))
         error = spread * math.sqrt(1 / runs[0] + 1 / runs[1])
-        half = quantile(degrees, level) * error
+        half = t_quantile(degrees, level) * error
         bounds = [middle - half, middle + half]
-        p = two_sided_p(middle / error if error else math.inf if middle else 0.0, degrees)
+        p = t_two_sided_p(middle / error if error else math.inf if middle else 0.0, degrees)
     low, high = (factor_of(bound) for bound in bounds)
     answer = answer_of(low, high, threshold)
     untold = answer == "not told"
@@ -229,7 +230,7 @@ def _more(
         freedom = degrees + 2 * more
         if min(one, other) >= MIN_RUNS and not reaches(one, other, level):
             continue
-        needed = quantile(freedom, level) + quantile(freedom, 2 * (1 - POWER))
+        needed = t_quantile(freedom, level) + t_quantile(freedom, 2 * (1 - POWER))
         if needed * spread * math.sqrt(1 / one + 1 / other) <= room:
             return more
     return MAX_MORE

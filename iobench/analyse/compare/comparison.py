@@ -23,7 +23,7 @@ MIN_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedMetric:
     """One metric of both sides. ``negligible``: why it does not count, though it may differ."""
 
     metric: str
@@ -46,12 +46,12 @@ class Comparison:
     candidate: Group
     obstacles: tuple[str, ...]
     changes: tuple[str, ...]  # keys of the identity that differ, and may differ
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedMetric, ...]
     missing: tuple[str, ...] = ()  # metrics that one side alone has, or that were named in vain
     one_after_the_other: str = ""  # which side's runs were all made first; empty: mixed, or unknown
 
     @property
-    def primary(self) -> Row | None:
+    def primary(self) -> ComparedMetric | None:
         """The most important of the compared metrics; None if nothing was compared."""
         ordered = [row for name in PRIMARY for row in self.rows if row.metric == name]
         return next(iter([*ordered, *self.rows]), None)
@@ -125,7 +125,7 @@ def compare(
                 drift=each.drift,
             )
     rows = tuple(
-        Row(
+        ComparedMetric(
             metric,
             tuple(before),
             tuple(after),

@@ -16,7 +16,7 @@ from typing import Literal
 from ...schema.claim import Claim
 from ...schema.metrics import COMPARED
 from ...units import format_factor
-from .comparison import Comparison, Row
+from .comparison import ComparedMetric, Comparison
 from .runs import PRIMARY, Group
 
 Outcome = Literal["passed", "failed", "not told"]
@@ -111,7 +111,7 @@ def _outcome(each: Comparison, metric: str) -> tuple[Outcome, str]:
     return told, f"{shown(row)}: {row.claim.why or 'a loss of the threshold is not excluded'}"
 
 
-def shown(row: Row) -> str:
+def shown(row: ComparedMetric) -> str:
     """The ratio with its interval: ``0.97 x [0.93, 1.02]``."""
     ratio = row.claim.ratio
     if ratio is None:

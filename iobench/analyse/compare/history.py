@@ -26,8 +26,7 @@ from .claims import MIN_DEGREES
 from .drift import Day, calendar, drift_of
 from .identity import differences, identity
 from .runs import values_of
-from .statistics import NOISE, SIGNIFICANT, ratio_interval
-from .student import two_sided_p
+from .statistics import NOISE, SIGNIFICANT, ratio_interval, t_two_sided_p
 
 MIN_GAP_DAYS = 7
 """A time without runs is shown if it is at least as long."""
@@ -197,7 +196,7 @@ def _suspect(medians: Sequence[float], bounds: Sequence[int]) -> _Suspect | None
         squares = sum((log - fmean(side)) ** 2 for side in sides for log in side)
         if degrees >= MIN_DEGREES:
             error = math.sqrt(squares / degrees * (1 / len(one) + 1 / len(other)))
-            p = two_sided_p(size / error, degrees) if error else 0.0
+            p = t_two_sided_p(size / error, degrees) if error else 0.0
             apart = p < SIGNIFICANT
         else:
             apart = max(one) < min(other) or min(one) > max(other)

@@ -13,9 +13,8 @@ from pathlib import Path
 from ...schema.record import RunRecord
 from ...units import counted
 from ..tuning.points import number
-from .collect import collect
 from .identity import identity
-from .runs import Group, allowed, lookup, question, usable
+from .runs import Group, allowed, collect, lookup, question, usable
 
 Pair = tuple[Group, Group]
 """A baseline and a candidate."""

@@ -9,11 +9,9 @@ from ...schema.claim import Answer, Drift
 from ...schema.instances import Instance
 from ...schema.record import RunRecord, TrainingRecord
 from .claims import MIN_RUNS, answer_of, claim
-from .cost import break_even_efficiency, options_of
-from .drift import drift_of, like
-from .earlier import combined
+from .cost import Option, Part, Terms, break_even_efficiency, options_of
+from .drift import combined, drift_of, like
 from .identity import by_identity, differences, identity, role_of
-from .options import Option, Part, Terms
 from .pace import METRIC, Pace, pace_of
 from .statistics import NOISE
 

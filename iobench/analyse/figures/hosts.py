@@ -20,7 +20,7 @@ import numpy as np
 from ...schema.hosts import HostTime
 from ...schema.training import Repetition
 from ...schema.verdict import RankTime
-from ..compare.student import quantile
+from ..compare.statistics import t_quantile
 from .events import RankEpoch
 from .ranktime import own_s
 from .rates import Track, arrived_by
@@ -194,7 +194,7 @@ def slow_hosts(rounds: Sequence[Sequence[float | None]]) -> list[SlowHost]:
         for host in range(count)
     ]
     pooled = math.sqrt(mean(variance(each) for each in logs))
-    beyond = quantile((len(known) - 1) * (count - 1), 2 * _FALSE_ALARMS / count)
+    beyond = t_quantile((len(known) - 1) * (count - 1), 2 * _FALSE_ALARMS / count)
     found = []
     for host, each in enumerate(logs):
         middle = mean(each)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from ...schema.record import TrainingRecord
 from ...schema.training import Rates, Repetition
 from ...units import counted, format_count, format_duration, format_percent
-from ..compare.statistics import NOISE
-from ..compare.student import quantile
+from ..compare.statistics import NOISE, t_quantile
 from ..figures.hosts import SlowHost, slow_hosts
 from ..figures.ranktime import INDEPENDENT, usual_slow_rank
 from ..figures.rates import MIN_BIN_S, MIN_BINS, Fall, lasting_fall
@@ -312,7 +311,7 @@ class FirstTouch(NamedTuple):
         W. Q. Meeker, "Statistical intervals", 1991 (one future value of a normal distribution).
         """
         count = len(self.others)
-        reach = quantile(count - 1, 0.01) * stdev(self.others) * math.sqrt(1 + 1 / count)
+        reach = t_quantile(count - 1, 0.01) * stdev(self.others) * math.sqrt(1 + 1 / count)
         return abs(self.first - self.mean) > max(reach, NOISE * self.mean)
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from ...errors import UsageError
 from ...schema.record import TrainingRecord
 from ...units import counted
-from ..capacity import models
 from ..figures.events import Events, select
 from ..figures.instep import StepTimes, step_times
 from ..figures.ranktime import INDEPENDENT
@@ -24,8 +23,8 @@ from ..verdict.evidence import Evidence
 from ..verdict.fed import supply_of
 from ..verdict.judged import gather, is_null_accelerator
 from ..verdict.promise import reached
-from .band import Band
-from .synchrony import Steps, steps_of
+from .scaling import Band, Steps, steps_of
+from .sizing import handed_over, prepared
 
 BUSY = 1
 """The batch on which a rank computes: its loader may have the next one made meanwhile."""
@@ -47,12 +46,10 @@ class HostLimits:
         before, after = (max(1, round(each * max(1, self.workers))) for each in (self.ranks, ranks))
         found = [] if self.cpu is None else [self.cpu]
         if self.prep is not None:
-            found.append(
-                models.prepared(self.prep, busy_before=before, busy=after, cores=self.cores)
-            )
+            found.append(prepared(self.prep, busy_before=before, busy=after, cores=self.cores))
         if self.harness is not None:
             found.append(
-                models.handed_over(
+                handed_over(
                     self.harness,
                     ranks_before=max(1, round(self.ranks)),
                     ranks=max(1, round(ranks)),
@@ -65,7 +62,7 @@ class HostLimits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class RecordedJob:
     """One run. Times in seconds; rates in samples/s over all of its hosts.
 
     ``cycles_s``: from one step to the next, the mean of each repetition. ``last_s``: how long the
@@ -104,7 +101,7 @@ class Job:
         return min(1.0, self.busy_s / float(np.median(self.cycles_s)))
 
 
-def jobs_of(runs: Sequence[tuple[TrainingRecord, Events]]) -> tuple[Job, ...]:
+def jobs_of(runs: Sequence[tuple[TrainingRecord, Events]]) -> tuple[RecordedJob, ...]:
     """The runs as jobs, the one with most hosts last. ``Events`` are empty if none were kept.
 
     Raises UsageError for runs that can't be predicted from, or that are not of one job.
@@ -162,7 +159,7 @@ def _check(doc: TrainingRecord) -> None:
         )
 
 
-def _job(doc: TrainingRecord, events: Events) -> Job:
+def _job(doc: TrainingRecord, events: Events) -> RecordedJob:
     hosts, round_steps = hosts_of(doc), max(1, doc.job.workers)
     series = [
         step_times(select(events, "measure", number), round_steps=round_steps)
@@ -186,7 +183,7 @@ def _job(doc: TrainingRecord, events: Events) -> Job:
             remedy="name runs whose accelerator is emulated, recorded or a model",
         )
     cached = served_by_cache(doc)
-    return Job(
+    return RecordedJob(
         run_id=doc.run_id,
         hosts=hosts,
         ranks=doc.job.accelerators,

@@ -1,1 +1,0 @@
-"""A recorded job on more hosts than were measured."""
