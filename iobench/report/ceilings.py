@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..analyse.figures.in_flight import bytes_per_sample
-from ..analyse.verdict.judged import gather
+from ..analyse.verdict.judged import judge
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
 from ..units import RATE_UNITS, counted, format_count, format_rate
@@ -41,7 +41,7 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
 
     All are in one unit of stored bytes/s (samples/s if the bytes are not known).
     """
-    size, evidence = bytes_per_sample(doc), gather(doc)
+    size, evidence = bytes_per_sample(doc), judge(doc).evidence
     rates = {
         "storage_raw": evidence.raw,
         "fetch": evidence.fetch,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from ..analyse.verdict.judged import gather
+from ..analyse.verdict.judged import judge
 from ..analyse.verdict.promise import shown, tells_nothing
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict
@@ -97,7 +97,7 @@ def _answers(doc: TrainingRecord, verdict: Verdict) -> Iterator[Fact]:
         show = partial(percent_beside, limit=limit)
         told = f"{spread(used.median, used.min, used.max, show)} of the time, "
         told += f"median [min, max] of {counted(used.n, 'repetition')}; {required} required"
-        found = gather(doc)
+        found = judge(doc).evidence
         if found.lasting is not None and found.utilization is not None:
             told += f"; {show(found.utilization)} after the rate fell, which is what lasts"
         yield Fact(label="utilization", text=told)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..analyse.capacity.whatif import Prediction
 from ..analyse.verdict.evidence import Evidence
-from ..analyse.verdict.judged import gather
+from ..analyse.verdict.judged import judge
 from ..analyse.verdict.promise import in_headline
 from ..schema.record import TrainingRecord
 from ..schema.verdict import Verdict
@@ -30,7 +30,7 @@ _CEILINGS = tuple(
 
 def sections(found: Prediction) -> list[Section]:
     """The predicted verdict, the ceilings on both sides, and how far the model can be trusted."""
-    before, after = gather(found.recorded), gather(found.document)
+    before, after = judge(found.recorded).evidence, judge(found.document).evidence
     verdict = found.document.job.verdict
     title = f"Run {found.recorded.run_id} with {'; '.join(found.changes)}"
     sentences = (

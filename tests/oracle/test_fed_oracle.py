@@ -6,6 +6,7 @@ An accelerator at 90 % takes 90 % of its full demand, so storage of 10.02 times 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 
 from iobench.analyse.figures.curve import conclude_curve, rate_of
+from iobench.analyse.verdict.evidence import Decision
 from iobench.analyse.verdict.fed import fed
+from iobench.analyse.verdict.judged import judge
 from iobench.generator import generate
 from iobench.runner.calibration import findmax
 from iobench.runner.experiment import Options, run
@@ -134,7 +137,7 @@ def test_the_interval_of_the_plateau_covers_the_truth() -> None:
             curve=RunCurve(curve=curve, in_flight=64.0),
             ceilings=doc.job.ceilings | {"storage_raw": raw},
         )
-        found = fed(doc)
+        found = fed(replace(judge(doc), decision=Decision(binds="accelerator")))
         most = int(truth / 0.9)
         assert found.low is not None
         high = found.high if found.high is not None else most

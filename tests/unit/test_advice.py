@@ -19,7 +19,7 @@ from iobench.report.sections import Facts
 from iobench.schema.record import TrainingRecord
 from iobench.schema.verdict import Advice, Confirmation, Estimate, Turn, Verdict
 from iobench.schema.watched import WatchFacts
-from tests.unit.test_causes import DEMANDED, SLOW, curve, judge, run_curve, without
+from tests.unit.test_causes import DEMANDED, SLOW, curve, run_curve, verdict_on, without
 
 Build = Callable[..., TrainingRecord]
 
@@ -171,7 +171,7 @@ def test_no_promise_exceeds_what_the_accelerators_demand(
 ) -> None:
     """A round without the stage began beside other load: 6.5 x of 395 is more than 2,000."""
     rates = {"fetch": 5000, "prep": 400} if stage == "prep" else SLOW["rates"]
-    found = judge(make_run, **SLOW | {"rates": rates}, knock_outs=without(**{stage: gain}))
+    found = verdict_on(make_run, **SLOW | {"rates": rates}, knock_outs=without(**{stage: gain}))
     promises = [each for each in found.advice if each.predicted_gain is not None]
     assert promises
     for each in promises:
@@ -225,7 +225,7 @@ def test_two_rounds_that_tell_nothing_are_no_promise_in_a_headline(make_run: Bui
     wide[0].gain = Estimate(value=3.44, low=0.04, high=285.35, n=2)
     rates = {"fetch": 5000, "prep": 400}
     cores = {"cores": 2, "affinity_cores": 2, "effective_cores": 2.0}
-    found = judge(make_run, **SLOW | {"rates": rates}, host=cores, knock_outs=wide)
+    found = verdict_on(make_run, **SLOW | {"rates": rates}, host=cores, knock_outs=wide)
     assert found.binds == "prep"
     assert found.advice[0].predicted_gain == pytest.approx(3.44)
     assert "3.44" not in found.sentence
@@ -339,7 +339,7 @@ def test_data_of_a_loader_of_the_users_own_is_what_it_is(
     persistent: bool, says: bool, make_run: Build
 ) -> None:
     """Longer epochs are no change that its user can make; workers that stay are a setting."""
-    found = judge(
+    found = verdict_on(
         make_run,
         measured=1400,
         au=0.7,

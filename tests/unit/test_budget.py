@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from iobench.analyse.figures.curve import conclude_curve
-from iobench.analyse.verdict.judged import gather
+from iobench.analyse.verdict.judged import judge
 from iobench.analyse.verdict.short import needed_steps
 from iobench.analyse.verdict.verdict import verdict
 from iobench.dataset import load_dataset_spec
@@ -323,11 +323,11 @@ def test_the_fill_of_what_a_budget_cut_is_no_cause(spend: Any) -> None:
     doc = spend("resnet50-h100", CPU, 120.0).doc
     shown = next(each for each in doc.job.knock_outs if each.stage == "fill")
     assert shown.gain.value > 1.2
-    assert (doc.job.verdict.binds, "fill" in gather(doc).gains) == ("prep", False)
+    assert (doc.job.verdict.binds, "fill" in judge(doc).evidence.gains) == ("prep", False)
     whole = doc.with_job(fitted=None)
-    assert "fill" in gather(whole).gains
+    assert "fill" in judge(whole).evidence.gains
     checked = whole.storage.model_copy(update={"url": "/mnt/iobench-check-1"})
-    assert "fill" not in gather(whole.model_copy(update={"storage": checked})).gains
+    assert "fill" not in judge(whole.model_copy(update={"storage": checked})).evidence.gains
 
 
 @pytest.mark.parametrize(("prep", "answer"), [(0.17, "prep"), (0.24, "accelerator")])
@@ -347,7 +347,7 @@ def test_batches_of_the_fill_make_no_accelerator_fed(spend: Any, prep: float, an
     busy = doc.metrics[name].model_copy(update={"median": 0.452, "min": 0.44, "max": 0.46})
     doc = doc.with_job(repetitions=repetitions, knock_outs=[], verdict=None)
     doc = doc.model_copy(update={"metrics": {**doc.metrics, name: busy}})
-    found = verdict(doc)
+    found = verdict(judge(doc))
     assert found.binds == answer
     assert found.starved is None
     assert found.not_measured["starved"]

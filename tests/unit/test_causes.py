@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from iobench.analyse.figures.curve import conclude_curve
+from iobench.analyse.verdict.judged import judge
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.analyse.verdict.verdict import verdict
 from iobench.schema.curve import CurvePoint, Rate, StorageCurve
@@ -69,7 +70,7 @@ def run_curve(mine: StorageCurve, large: StorageCurve | None = None) -> RunCurve
     return RunCurve(curve=conclude_curve(mine, large), large=large)
 
 
-def judge(make_run: Build, **changes: Any) -> Verdict:
+def verdict_on(make_run: Build, **changes: Any) -> Verdict:
     found = make_run(**changes).job.verdict
     assert isinstance(found, Verdict)
     return found
@@ -96,7 +97,7 @@ def judge(make_run: Build, **changes: Any) -> Verdict:
 def test_the_largest_gain_that_is_told_from_noise_binds(
     make_run: Build, gains: dict[str, Any], binds: str, also: list[Stage]
 ) -> None:
-    found = judge(make_run, measured=1000, au=0.5, knock_outs=without(**gains))
+    found = verdict_on(make_run, measured=1000, au=0.5, knock_outs=without(**gains))
     assert (found.binds, found.also) == (binds, also)
     assert found.starved is True
     assert found.basis == "tested"
@@ -149,7 +150,7 @@ def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_l
 ) -> None:
     rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
     rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
-    found = judge(
+    found = verdict_on(
         make_run,
         measured=1000,
         au=0.5,
@@ -172,7 +173,7 @@ def test_waits_for_a_core_are_no_preparing(make_run: Build, queued_s: float, bin
     rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
     times = {"fetch_s": 25.0, "prep_s": 30.0}
     facts = {"fetches": 10, "fetch_wall_s": 10.0, "fetch_cpu_s": 0.6, "fetch_queued_s": queued_s}
-    found = judge(
+    found = verdict_on(
         make_run,
         measured=1000,
         au=0.5,
@@ -201,12 +202,11 @@ def test_a_small_gain_of_storage_does_not_explain_a_large_loss(
 ) -> None:
     facts = MADE | {"fetch_cpu_s": 9.5}
     loader = {"kind": "user", "user": facts}
-    found = judge(make_run, measured=200, au=0.1, loader=loader, knock_outs=without(**gains))
+    found = verdict_on(make_run, measured=200, au=0.1, loader=loader, knock_outs=without(**gains))
     assert found.binds == binds
-    assert (
-        binds == "prep"
-        or judge(make_run, measured=200, au=0.1, knock_outs=without(**gains)).binds == found.binds
-    )
+    if binds != "prep":
+        own = verdict_on(make_run, measured=200, au=0.1, knock_outs=without(**gains))
+        assert own.binds == found.binds
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_batches_that_are_made_and_not_here_are_the_harness(
     """The rank receives a batch itself, so that no ceiling without the step explains the rate."""
     loader = {"kind": "user", "user": MADE | {"hand_over_s": hand_over_s, "fetch_cpu_s": 9.5}}
     gains = without(storage=storage, prep=(0.9, 1.1), accelerator=(1.2, 1.6))
-    found = judge(make_run, measured=1000, au=0.5, loader=loader, knock_outs=gains)
+    found = verdict_on(make_run, measured=1000, au=0.5, loader=loader, knock_outs=gains)
     assert found.binds == binds
 
 
@@ -257,7 +257,7 @@ def test_advice_on_a_loader_of_the_users_follows_what_its_workers_did(
 ) -> None:
     loader = {"kind": "user", "user": MADE | facts}
     gains = without(storage=(1.0, 1.01), prep=(4.0, 5.0))
-    found = judge(
+    found = verdict_on(
         make_run, measured=200, au=0.1, workers=4, prep=300, loader=loader, knock_outs=gains
     )
     assert found.binds == "prep"
@@ -267,7 +267,7 @@ def test_advice_on_a_loader_of_the_users_follows_what_its_workers_did(
 def test_two_rounds_that_agree_decide_although_their_interval_is_wide(make_run: Build) -> None:
     estimate = Estimate(value=1.5, low=0.9, high=2.5, n=2)
     left_out = [KnockOut(stage="prep", gain=estimate)]
-    assert judge(make_run, measured=1000, au=0.5, knock_outs=left_out).binds == "prep"
+    assert verdict_on(make_run, measured=1000, au=0.5, knock_outs=left_out).binds == "prep"
 
 
 @pytest.mark.parametrize(("au", "binds"), [(0.96, "accelerator"), (0.6, "undecided")])
@@ -275,26 +275,26 @@ def test_no_gain_is_only_the_accelerator_where_it_hardly_waits(
     make_run: Build, au: float, binds: str
 ) -> None:
     left_out = without(storage=(0.98, 1.03), prep=(0.97, 1.02), accelerator=(1.1, 1.3))
-    found = judge(make_run, measured=2000 * au, au=au, knock_outs=left_out)
+    found = verdict_on(make_run, measured=2000 * au, au=au, knock_outs=left_out)
     assert found.binds == binds
     assert [advice.id for advice in found.advice] == (["none"] if binds == "accelerator" else [])
 
 
 def test_a_faster_accelerator_that_brings_more_than_all_waiting_binds(make_run: Build) -> None:
     left_out = without(storage=(0.98, 1.03), accelerator=(1.9, 2.1))
-    found = judge(make_run, measured=1840, au=0.92, knock_outs=left_out)
+    found = verdict_on(make_run, measured=1840, au=0.92, knock_outs=left_out)
     assert (found.binds, found.starved) == ("accelerator", False)
 
 
 def test_by_elimination_the_harness(make_run: Build) -> None:
     left_out = without(storage=(0.98, 1.03), prep=(0.97, 1.02))
-    found = judge(make_run, rates={"harness": 800}, measured=790, au=0.4, knock_outs=left_out)
+    found = verdict_on(make_run, rates={"harness": 800}, measured=790, au=0.4, knock_outs=left_out)
     assert found.binds == "harness"
 
 
 def test_not_starved_and_yet_the_storage_binds(make_run: Build) -> None:
     """Busy 72 % of the time where 70 % are required: 1.37 x is there for faster storage."""
-    found = judge(
+    found = verdict_on(
         make_run,
         rates={"fetch": 1460, "storage_raw": 1500},
         measured=1440,
@@ -328,7 +328,7 @@ def test_stages_that_share_the_cpu(make_run: Build) -> None:
         for name, cost in per_gb.items()
     }
     for knock_outs in (doc.job.knock_outs, []):
-        found = verdict(doc.with_job(ceilings=ceilings, knock_outs=knock_outs))
+        found = verdict(judge(doc.with_job(ceilings=ceilings, knock_outs=knock_outs)))
         assert found.binds == "cpu"
         assert found.predicted_samples_per_s == pytest.approx(1130, rel=0.01)
         free, advice = found.advice[:2]
@@ -337,11 +337,11 @@ def test_stages_that_share_the_cpu(make_run: Build) -> None:
         assert advice.predicted_gain == pytest.approx(2000 / 1130, rel=0.01)  # the demand
         assert found.gains["cpu"].value == advice.predicted_gain
     slight = without(storage=(1.7, 1.8), prep=(1.2, 1.3))
-    advised = verdict(doc.with_job(ceilings=ceilings, knock_outs=slight)).advice
+    advised = verdict(judge(doc.with_job(ceilings=ceilings, knock_outs=slight))).advice
     of_prep = [each.predicted_gain for each in advised if each.id in ("codec", "decoding")]
     assert of_prep == [1.25]  # what leaving out preparation brought, although the CPU binds
     ceilings["cpu"] = Ceiling(samples_per_s=5000, by="accelerator")  # not near it
-    assert verdict(doc.with_job(ceilings=ceilings)).binds == "prep"
+    assert verdict(judge(doc.with_job(ceilings=ceilings))).binds == "prep"
 
 
 def test_preparation_that_takes_the_cpu_is_named_itself(make_run: Build) -> None:
@@ -355,7 +355,7 @@ def test_preparation_that_takes_the_cpu_is_named_itself(make_run: Build) -> None
         concluded=False,
     )
     prep = doc.job.ceilings["prep"].model_copy(update={"cpu_s_per_gb": 19.0})
-    found = verdict(doc.with_job(ceilings=doc.job.ceilings | {"prep": prep}))
+    found = verdict(judge(doc.with_job(ceilings=doc.job.ceilings | {"prep": prep})))
     assert found.binds == "prep"
 
 
@@ -375,7 +375,7 @@ def test_ranks_that_wait_for_each_other(make_run: Build) -> None:
         }
         for rank in range(4)
     ]
-    found = judge(
+    found = verdict_on(
         make_run,
         accelerators=4,
         measured=1400,
@@ -390,7 +390,7 @@ def test_ranks_that_wait_for_each_other(make_run: Build) -> None:
 @pytest.mark.parametrize("tested", [True, False])
 def test_half_of_the_time_in_saves(make_run: Build, *, tested: bool) -> None:
     """100 steps of 0.1 s that never wait, and two saves of 5 s."""
-    found = judge(
+    found = verdict_on(
         make_run,
         measured=1000,
         au=0.995,
@@ -410,7 +410,7 @@ def test_a_cache_that_served_the_reads_is_not_storage(make_run: Build, cause: st
         {"workload": {"cache": "warm"}, "residency": 1.0} if cause == "warm" else {"residency": 0.9}
     )
     for left_out in ([], without(storage=(2.0, 2.2), prep=(0.9, 1.0))):
-        found = judge(
+        found = verdict_on(
             make_run,
             rates={"storage_raw": 650, "fetch": 600},
             measured=580,
@@ -440,7 +440,7 @@ DEMANDED = 2000 / 395
 
 
 def test_latency_asks_for_reads_in_flight_and_promises_what_the_curve_has(make_run: Build) -> None:
-    found = judge(
+    found = verdict_on(
         make_run,
         **SLOW,
         curve=run_curve(curve(*LATENT)),
@@ -455,7 +455,7 @@ def test_latency_asks_for_reads_in_flight_and_promises_what_the_curve_has(make_r
 
 def test_no_advice_promises_more_than_its_stage(make_run: Build) -> None:
     """The curve has 4 x, but leaving the storage out altogether brought 2 x."""
-    found = judge(
+    found = verdict_on(
         make_run,
         **SLOW,
         curve=run_curve(curve(*LATENT)),
@@ -471,13 +471,13 @@ def test_operations_are_spent_and_bytes_are_not(make_run: Build) -> None:
         curve(200, 400, 401, 400), curve(50, 51, 50, size=4_000_000, order="sequential")
     )
     left_out = without(storage=(4.8, 5.2))
-    found = judge(make_run, **SLOW, curve=spent, knock_outs=left_out)
+    found = verdict_on(make_run, **SLOW, curve=spent, knock_outs=left_out)
     assert (found.binds, found.storage_bound) == ("storage", "operations")
     assert [advice.id for advice in found.advice] == ["pack", "faster-storage"]
     packed = {advice.id: advice for advice in found.advice}["pack"]
     assert packed.settings == []
     assert (packed.predicted_gain or 0) <= 5.2
-    in_shards = judge(
+    in_shards = verdict_on(
         make_run, **(SLOW | {"dataset": {"shards": 60}}), curve=spent, knock_outs=left_out
     )
     assert "pack" not in [advice.id for advice in in_shards.advice]
@@ -486,7 +486,7 @@ def test_operations_are_spent_and_bytes_are_not(make_run: Build) -> None:
 def test_small_requests_tell_operations_but_not_how_much_packing_brings(make_run: Build) -> None:
     """Files of 100 kB: there is nothing larger to read, but 4 KiB come no more often."""
     spent = run_curve(curve(200, 400, 401, 400), curve(200, 400, 401, 400, size=4096))
-    found = judge(make_run, **SLOW, curve=spent, knock_outs=without(storage=(4.8, 5.2)))
+    found = verdict_on(make_run, **SLOW, curve=spent, knock_outs=without(storage=(4.8, 5.2)))
     assert found.storage_bound == "operations"
     advice = found.advice[0]
     assert (advice.id, advice.low, advice.high) == ("pack", 1.0, DEMANDED)
@@ -496,7 +496,7 @@ def test_bandwidth_is_spent(make_run: Build) -> None:
     spent = run_curve(
         curve(200, 400, 401, 400), curve(5, 10, 10, 10, size=4_000_000, order="sequential")
     )
-    found = judge(make_run, **SLOW, curve=spent, knock_outs=without(storage=(4.8, 5.2)))
+    found = verdict_on(make_run, **SLOW, curve=spent, knock_outs=without(storage=(4.8, 5.2)))
     assert (found.binds, found.storage_bound) == ("storage", "bandwidth")
     (advice,) = found.advice
     assert (advice.id, advice.low, advice.high) == ("faster-storage", 4.8, DEMANDED)
@@ -512,7 +512,7 @@ def test_bandwidth_is_spent(make_run: Build) -> None:
 )
 def test_a_run_that_is_too_short_says_so(make_run: Build, changes: dict[str, Any]) -> None:
     for left_out in ([], without(storage=(4.8, 5.2))):
-        found = judge(make_run, **changes, knock_outs=left_out)
+        found = verdict_on(make_run, **changes, knock_outs=left_out)
         assert found.binds == "undecided"
         assert "iobench " in found.too_short
         (advice,) = found.advice
@@ -521,7 +521,7 @@ def test_a_run_that_is_too_short_says_so(make_run: Build, changes: dict[str, Any
 
 def test_short_epochs_are_not_a_short_run(make_run: Build) -> None:
     """4 steps in each of 5 epochs: the events say what the start of each one costs."""
-    found = judge(
+    found = verdict_on(
         make_run,
         repetition={"steps": 40},
         measured=1400,
@@ -544,7 +544,7 @@ def test_what_find_max_measured_overrides_the_ceiling(make_run: Build) -> None:
         }
         for n, au in ((2, 0.95), (3, 0.93), (4, 0.7))
     ]
-    found = judge(
+    found = verdict_on(
         make_run,
         find_max={"required_accelerator_utilization": 0.9, "accelerators": 3, "points": points},
     )

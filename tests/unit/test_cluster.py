@@ -32,7 +32,7 @@ from iobench.analyse.capacity.scaling import (
 )
 from iobench.analyse.checkpoint.interval import best_s, published_mtbf_s, waste
 from iobench.analyse.figures.instep import StepTimes
-from iobench.analyse.verdict.judged import gather
+from iobench.analyse.verdict.judged import judge
 from iobench.errors import UsageError
 from iobench.measure.timeline import StepEvent, read_events, write_events
 from iobench.schema.hosts import JobHost
@@ -463,7 +463,7 @@ def test_a_run_that_exceeds_its_ceiling_tells_the_storage_with_an_interval(tmp_p
     directory = save_runs(tmp_path, 1)
     doc = load_training(directory)
     fetch = doc.job.ceilings["fetch"]
-    size = gather(doc).bytes_per_sample or 0.0
+    size = judge(doc).evidence.bytes_per_sample or 0.0
     beyond = 2 * (fetch.bytes_per_s or 0.0) / size
     delivered = Summary(median=beyond, min=0.9 * beyond, max=1.2 * beyond, n=3)
     doc = doc.model_copy(update={"metrics": {**doc.metrics, "samples_per_s": delivered}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ from hypothesis import strategies as st
 
 from iobench.analyse.figures.curve import conclude_curve, rate_of
 from iobench.analyse.figures.instep import StepTimes, at_more_ranks, step_times
-from iobench.analyse.verdict.fed import delivered, fed
+from iobench.analyse.verdict import fed as feeding
+from iobench.analyse.verdict.evidence import Binds, Decision
+from iobench.analyse.verdict.fed import delivered
+from iobench.analyse.verdict.judged import judge
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.schema.curve import CurvePoint, StorageCurve
 from iobench.schema.record import TrainingRecord
 from iobench.schema.training import Ceiling, CeilingDetails, FindMax
-from iobench.schema.verdict import Estimate, FedAt, RunCurve
+from iobench.schema.verdict import Estimate, Fed, FedAt, RunCurve
 from tests.unit.conftest import build_events, build_run
 
 Build = Callable[..., TrainingRecord]
@@ -69,6 +73,11 @@ def with_curve(doc: TrainingRecord, curve: StorageCurve, in_flight: float = 64.0
         curve=RunCurve(curve=curve, in_flight=in_flight),
         ceilings=doc.job.ceilings | {"storage_raw": raw},
     )
+
+
+def fed(doc: TrainingRecord, binds: Binds = "prep") -> Fed:
+    """The number for a run of which this binds."""
+    return feeding.fed(replace(judge(doc), decision=Decision(binds=binds)))
 
 
 def test_the_plateau_over_the_required_demand(make_run: Build) -> None:
@@ -140,25 +149,27 @@ def test_fed_ranks_are_fed_whatever_the_model_says(make_run: Build) -> None:
 def test_starved_ranks_are_more_than_the_storage_feeds(make_run: Build) -> None:
     """The curve says 5, but two accelerators starve because of the storage."""
     doc = with_curve(make_run(measured=1400.0, au=0.7), curve_of(5000.0))
-    found = fed(doc, blamed=True)
+    found = fed(doc, "storage")
     assert (found.accelerators, found.low, found.high, found.today) == (1, 1, 1, 1)
     assert found.potential is None
-    perhaps = fed(doc, blamed=True, certain=False)  # it can't be told what is too slow
+    perhaps = fed(doc, "undecided")  # it can't be told what is too slow
     assert (perhaps.accelerators, perhaps.low) == (found.accelerators, found.low)
-    other = fed(doc, blamed=False)  # another stage is too slow
+    other = fed(doc)  # another stage is too slow
     assert (perhaps.high or 0) >= (other.accelerators or 0) > (found.high or 0)
     assert other.accelerators == 5
 
 
 def test_what_more_reads_in_flight_would_feed_is_kept(make_run: Build) -> None:
     doc = with_curve(make_run(measured=900.0, au=0.45), curve_of(5000.0), in_flight=1.0)
-    found = fed(doc, blamed=True)
+    found = fed(doc, "storage")
     assert found.accelerators == 1
     assert (found.today, found.potential) == (1, 5)
 
 
 def test_a_cache_says_nothing_about_the_storage(make_run: Build) -> None:
-    found = fed(with_curve(make_run(), curve_of(5000.0)), cached="memory served the reads")
+    judged = judge(with_curve(make_run(), curve_of(5000.0)))
+    cached = replace(judged.evidence, cached="memory served the reads")
+    found = feeding.fed(replace(judged, evidence=cached))
     assert found.accelerators is None
     assert "memory served the reads" in found.not_measured
 
@@ -182,7 +193,7 @@ def test_starved_by_storage_and_fed_exclude_each_other(
 ) -> None:
     doc = build_run(accelerators=ranks, au=utilization, measured=1000.0 * ranks * utilization)
     doc = with_curve(doc, curve_of(rate, spread=spread), in_flight)
-    found = fed(doc, blamed=True)
+    found = fed(doc, "storage")
     if utilization < 0.9:
         assert max(found.accelerators, found.high or 0, found.today or 0) < ranks
     else:
@@ -193,14 +204,14 @@ def test_starved_by_storage_and_fed_exclude_each_other(
 
 def test_sizes_use_the_plateau_unless_something_was_measured(make_run: Build) -> None:
     plain = conclude(with_curve(make_run(), curve_of(5000.0)))
-    supply = delivered(plain)
+    supply = delivered(judge(plain))
     assert supply.value == pytest.approx(5000.0)
     assert supply.low < 5000 < (supply.high or 0)
     search = FindMax(required_accelerator_utilization=0.9, accelerators=4, low=3, high=4, points=[])
-    found = delivered(conclude(with_curve(make_run(find_max=search), curve_of(11_000.0))))
+    found = delivered(judge(conclude(with_curve(make_run(find_max=search), curve_of(11_000.0)))))
     assert (found.value, found.low, found.high) == (3600.0, 2700.0, 4500.0)
     starved = make_run(measured=1400.0, au=0.7, rates={"fetch": 1450.0})
-    slow = delivered(conclude(with_curve(starved, curve_of(5000.0))))
+    slow = delivered(judge(conclude(with_curve(starved, curve_of(5000.0)))))
     assert slow.value == pytest.approx(1400.0)
 
 

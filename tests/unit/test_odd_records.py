@@ -24,7 +24,7 @@ from iobench.analyse.compare.comparison import Comparison
 from iobench.analyse.compare.gate import outcome_of
 from iobench.analyse.compare.runs import Group
 from iobench.analyse.tuning.shardsize import Bounds, fit
-from iobench.analyse.verdict.judged import gather
+from iobench.analyse.verdict.judged import judge
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.errors import IobenchError, SpecError, UsageError
 from iobench.schema.base import build
@@ -89,7 +89,7 @@ RECORDS = st.fixed_dictionaries(
 @given(record=RECORDS)
 def test_a_verdict_rests_on_what_was_measured(record: dict[str, Any]) -> None:
     doc = build_run(**record)
-    found, evidence = doc.job.verdict, gather(doc)
+    found, evidence = doc.job.verdict, judge(doc).evidence
     assert isinstance(found, Verdict)
     known = {
         "storage": evidence.storage,

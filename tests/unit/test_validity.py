@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from iobench.analyse.verdict.judged import judge
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.analyse.verdict.rules_mlperf import REFERENCES
 from iobench.analyse.verdict.validity import (
@@ -341,9 +342,9 @@ def test_pass_fail_unknown(make_run: Build, rule: Any) -> None:
     silent = build(make_run, rule.id, missing) if missing is not None else None
     for rule_set in ("quick", "mlperf"):
         expected = level_of(rule.levels, rule_set)
-        assert rule(good(rule.id in CLOSED), rule_set) is None
-        violation = rule(broken, rule_set)
-        gap = rule(silent, rule_set) if silent is not None else None
+        assert rule(judge(good(rule.id in CLOSED)), rule_set) is None
+        violation = rule(judge(broken), rule_set)
+        gap = rule(judge(silent), rule_set) if silent is not None else None
         if expected is None:
             assert violation is gap is None
             continue

@@ -12,7 +12,7 @@ import pytest
 from iobench.analyse.capacity.ceilings import NETWORK, Change, Quantity
 from iobench.analyse.capacity.sizing import READS
 from iobench.analyse.capacity.whatif import Prediction, what_if
-from iobench.analyse.verdict.judged import gather
+from iobench.analyse.verdict.judged import judge
 from iobench.errors import UsageError
 from iobench.schema.training import CeilingDetails
 
@@ -43,7 +43,7 @@ def cheap(doc: Any, **details: Any) -> Any:
 
 
 def rates(found: Prediction) -> dict[str, float | None]:
-    evidence = gather(found.document)
+    evidence = judge(found.document).evidence
     return {
         name: getattr(evidence, name)
         for name in ("raw", "fetch", "prep", "harness", "accelerator", "predicted")

@@ -20,7 +20,7 @@ from ...units import (
 )
 from ..figures.in_flight import run_reads_in_flight, run_reads_per_sample
 from ..verdict.evidence import AT_LIMIT, Evidence
-from ..verdict.judged import gather, is_null_accelerator, step_time_s
+from ..verdict.judged import is_null_accelerator, judge, step_time_s
 from .measured import known_latency
 from .sizing import (
     Fetch,
@@ -100,7 +100,7 @@ class Settings:
 
 def changed_settings(doc: TrainingRecord, change: Change, why: Explanation) -> Settings:
     """The settings under ``change``. Raises UsageError for a value that is not valid."""
-    before = gather(doc)
+    before = judge(doc).evidence
     workers = _whole(change.workers, before.workers / doc.job.accelerators, "workers", 0)
     ranks = _whole(change.accelerators, doc.job.accelerators, "accelerators", 1)
     concurrency = _whole(change.concurrency, before.concurrency, "reads in flight", 1)

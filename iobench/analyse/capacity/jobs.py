@@ -18,10 +18,9 @@ from ...units import counted
 from ..figures.events import Events, select
 from ..figures.instep import StepTimes, step_times
 from ..figures.ranktime import INDEPENDENT
-from ..verdict.cache import served_by_cache
 from ..verdict.evidence import Evidence
 from ..verdict.fed import supply_of
-from ..verdict.judged import gather, is_null_accelerator
+from ..verdict.judged import Judged, is_null_accelerator, judge
 from ..verdict.promise import reached
 from .scaling import Band, Steps, steps_of
 from .sizing import handed_over, prepared
@@ -174,7 +173,8 @@ def _job(doc: TrainingRecord, events: Events) -> RecordedJob:
             "and longer than its loaders need to fill",
         )
     flat = [part for each in series for part in each]
-    evidence = reached(gather(doc))
+    judged = judge(doc)
+    evidence = reached(judged.evidence)
     sizes = [part.own_s.size for part in flat]
     busy_s = float(np.average([part.busy_s for part in flat], weights=sizes))
     if not busy_s > 0:
@@ -182,7 +182,6 @@ def _job(doc: TrainingRecord, events: Events) -> RecordedJob:
             f"the steps of run {doc.run_id} have no busy time",
             remedy="name runs whose accelerator is emulated, recorded or a model",
         )
-    cached = served_by_cache(doc)
     return RecordedJob(
         run_id=doc.run_id,
         hosts=hosts,
@@ -192,7 +191,7 @@ def _job(doc: TrainingRecord, events: Events) -> RecordedJob:
         cycles_s=tuple(_cycle_s(each) for each in series),
         steps=steps_of(flat, hosts=hosts, round_steps=round_steps),
         last_s=_barrier_s(doc, flat),
-        storage=None if cached else _storage(doc, evidence),
+        storage=None if evidence.cached else _storage(judged, evidence),
         limits=_limits(doc, evidence, hosts),
         tokens=_tokens(doc),
         in_step=doc.job.workload.accelerator.sync != INDEPENDENT,
@@ -200,7 +199,7 @@ def _job(doc: TrainingRecord, events: Events) -> RecordedJob:
         dataset_bytes=_dataset_bytes(doc, evidence),
         shuffle=doc.job.workload.reader.shuffle,
         required=evidence.required,
-        remarks=_remarks(doc, cached),
+        remarks=_remarks(doc, evidence.cached),
     )
 
 
@@ -247,12 +246,12 @@ def _last_s(series: Sequence[StepTimes]) -> float | None:
     return max(0.0, mean(waits)) if waits else None
 
 
-def _storage(doc: TrainingRecord, evidence: Evidence) -> Band | None:
+def _storage(judged: Judged, evidence: Evidence) -> Band | None:
     """What the storage delivers to the reads of this run, but at least what it delivered.
 
     What it delivered has the lowest and the highest repetition as its interval.
     """
-    supply = supply_of(doc)
+    doc, supply = judged.record, supply_of(judged)
     if supply is None:
         return None
     rate = supply.value if supply.today is None else min(supply.today, supply.value)

@@ -16,10 +16,10 @@ from ...schema.dataset import DatasetSpec
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
 from ...units import counted
-from ..figures.in_flight import run_reads_in_flight, run_reads_per_sample
+from ..figures.in_flight import bytes_per_sample, run_reads_in_flight, run_reads_per_sample
 from ..verdict.evidence import Evidence
 from ..verdict.fed import Supply, delivered
-from ..verdict.judged import accelerators_fed, gather
+from ..verdict.judged import accelerators_fed, judge
 
 SIMILAR = 2.0
 """Samples whose sizes differ by at most this factor are assumed to be read at the same rate."""
@@ -68,7 +68,8 @@ class MeasuredStorage:
 
 def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
     """Compare ``doc``'s storage with ``job``. Raises UsageError without a storage ceiling."""
-    evidence, supply = gather(doc), delivered(doc)
+    judged = judge(doc)
+    evidence, supply = judged.evidence, delivered(judged)
     rate = evidence.bytes_per_s(supply.value) if supply else None
     if rate is None or supply is None:
         raise UsageError(
@@ -124,7 +125,7 @@ def _received(doc: TrainingRecord) -> _Received | None:
     summary = doc.metrics.get("samples_per_s")
     if found is None or found.accelerators is None or not found.basis or summary is None:
         return None
-    evidence = gather(doc)
+    evidence = judge(doc).evidence
     middle, low = evidence.bytes_per_s(summary.median), evidence.bytes_per_s(summary.min)
     return None if not summary.n or middle is None or low is None else _Received(middle, low)
 
@@ -135,7 +136,7 @@ def _with_its_job(doc: TrainingRecord, supply: Supply) -> bool:
     if found is None or supply.plateau:
         return False
     by_search = found.basis == "find-max" and bool(found.accelerators)
-    return by_search or (supply.today is not None and supply.today == gather(doc).measured)
+    return by_search or (supply.today is not None and supply.today == judge(doc).evidence.measured)
 
 
 def _amplification(doc: TrainingRecord) -> float:
@@ -160,7 +161,7 @@ def _by(doc: TrainingRecord, evidence: Evidence, supply: Supply) -> str:
 def _notes(doc: TrainingRecord, job: SizedJob, *, curve: bool) -> list[str]:
     """``curve``: the storage's curve is what its rate rests on."""
     notes = []
-    size, spec = gather(doc).bytes_per_sample, doc.job.dataset.spec
+    size, spec = bytes_per_sample(doc), doc.job.dataset.spec
     if size is not None and not 1 / SIMILAR <= size / job.bytes_per_sample <= SIMILAR:
         notes.append(
             "its samples have another size: small reads are slower than large ones, so its bytes/s "
@@ -248,7 +249,7 @@ def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
     median = doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p50_s
     if median:
         return median, "fio's median under its own load"
-    fetch, requests = gather(doc).fetch, run_reads_per_sample(doc)
+    fetch, requests = judge(doc).evidence.fetch, run_reads_per_sample(doc)
     if fetch and requests:
         return run_reads_in_flight(doc) / (
             fetch * requests

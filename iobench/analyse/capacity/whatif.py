@@ -18,7 +18,7 @@ from ...schema.verdict import Estimate, Verdict
 from ...units import format_count
 from ..verdict.by_ablation import interval
 from ..verdict.evidence import Evidence
-from ..verdict.judged import gather
+from ..verdict.judged import judge
 from ..verdict.promise import limit_of
 from ..verdict.rebuild import conclude
 from ..verdict.verdict import verdict
@@ -49,7 +49,7 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
             remedy="give one, e.g. --storage-bandwidth 2x or --workers 16",
         )
     doc = conclude(doc)
-    before = gather(doc)
+    before = judge(doc).evidence
     if doc.job.watched is not None:
         raise UsageError(
             f"run {doc.run_id} is a training that was watched: no stage was measured alone, so it "
@@ -78,7 +78,8 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
     )
     turns = before.in_turns
     now = limit_of(before, {}, in_turns=turns)
-    then = limit_of(gather(changed), {}, in_turns=turns)
+    after = judge(changed).evidence
+    then = limit_of(after, {}, in_turns=turns)
     tried = _tried(changed.job.find_max, changed.job.accelerators)
     if tried is not None:
         then = tried.source, tried.samples_per_s
@@ -90,7 +91,7 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
     if tried is None and then is not None and without is not None and then[1] > without.value:
         # The storage was left out of the recorded run, and no storage is faster than none.
         then = then[0], min(then[1], max(without.value, without.high or 0.0))
-    changed = changed.model_copy(update={"metrics": _metrics(gather(changed), then, tried)})
+    changed = changed.model_copy(update={"metrics": _metrics(after, then, tried)})
     error = now[1] / before.measured - 1 if now and before.measured else None
     same = now is not None and then is not None and now[0] == then[0]
     return Prediction(
@@ -204,7 +205,7 @@ def _metrics(
 
 def _verdict(doc: TrainingRecord, bounds: Mapping[str, Estimate]) -> Verdict:
     """The verdict on the predicted document. ``bounds``: of what further changes may bring."""
-    found = verdict(doc, bounds)
+    found = verdict(judge(doc), bounds)
     advice = [
         each.model_copy(update={"basis": f"by the modelled ceilings: {each.basis}"})
         for each in found.advice

@@ -22,7 +22,7 @@ from ..checkpoint.meaning import SaveCost
 from ..checkpoint.study import slowdown
 from ..checkpoint.whole import restoring, whole_restores, whole_saves, writing
 from ..verdict.fed import delivered
-from ..verdict.judged import gather
+from ..verdict.judged import judge
 from .claims import MIN_DEGREES
 from .statistics import t_quantile
 
@@ -206,7 +206,9 @@ def _between(values: Sequence[float], drift: Drift | None) -> tuple[float, float
 def _storage(runs: Sequence[TrainingRecord]) -> Estimate | None:
     """What the storage delivers: the median of the runs, with the widest of their intervals."""
     found = [
-        supply for doc in runs if not gather(doc).cached and (supply := delivered(doc)) is not None
+        supply
+        for judged in map(judge, runs)
+        if not judged.evidence.cached and (supply := delivered(judged)) is not None
     ]
     if not found:
         return None

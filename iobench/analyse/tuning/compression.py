@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..compare.statistics import NOISE
-from ..verdict.judged import gather
+from ..verdict.judged import judge
 from .points import Point, plain_bytes_per_sample
 
 
@@ -47,7 +47,7 @@ class Codec:
 
 def judge_codec(packed: Point, plain: Point, *, key: str = "dataset.codec") -> Codec | None:
     """Compare two points that differ in the codec; None if a ceiling that is needed is missing."""
-    with_codec, without = gather(packed.document), gather(plain.document)
+    with_codec, without = judge(packed.document).evidence, judge(plain.document).evidence
     size = plain_bytes_per_sample(plain.document)
     if (
         without.storage is None

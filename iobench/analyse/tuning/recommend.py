@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...units import counted, format_count
 from ..compare.statistics import ratio_interval
-from ..verdict.judged import gather
+from ..verdict.judged import judge
 from .compression import Codec, judge_codec
 from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, smallest_near_best
 from .points import Point, number, same, settings_text
@@ -176,14 +176,12 @@ def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize 
         for point in along(points, chosen, key)
         if point.shard_bytes and number(point.settings[key]) is not None
     ]
-    fetched = {
-        float(p.shard_bytes or 0): gather(p.document).bytes_per_s(gather(p.document).fetch)
-        for p in line
-    }
-    measured = {float(p.shard_bytes or 0): gather(p.document).bytes_per_s(p.median) for p in line}
+    known_of = [(p, judge(p.document).evidence) for p in line]
+    fetched = {float(p.shard_bytes or 0): one.bytes_per_s(one.fetch) for p, one in known_of}
+    measured = {float(p.shard_bytes or 0): one.bytes_per_s(p.median) for p, one in known_of}
     rates = fetched if all(fetched.values()) else measured
     known = {size: rate for size, rate in rates.items() if rate}
-    raws = [raw for p in line if (raw := gather(p.document).bytes_per_s(gather(p.document).raw))]
+    raws = [raw for _, one in known_of if (raw := one.bytes_per_s(one.raw))]
     if len(known) < 2:
         return None
     streams = chosen.processes
@@ -199,7 +197,7 @@ def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize 
         first_batch_s=target.first_batch_s,
         shuffle_window_bytes=target.shuffle_window_bytes,
     )
-    evidence = gather(chosen.document)
+    evidence = judge(chosen.document).evidence
     others = [
         rate for rate in (evidence.prep, evidence.harness, evidence.accelerator) if rate is not None
     ]

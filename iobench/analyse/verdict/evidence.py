@@ -98,10 +98,10 @@ class Evidence:
     epochs: int
     data: str  # name of the dataset
     reads_ahead: bool  # or would with a larger reader.concurrency
-    # The most that the run keeps, and what its reader has for one batch
-    reads_in_flight: float | None = None
-    requests_per_batch: float | None = None
-    cached: str = ""  # why the reads say nothing about the storage: a cache served them
+    # The most reads in flight that the run keeps, and what its reader has for one batch
+    in_flight: float
+    requests_per_batch: float | None
+    cached: str  # why the reads say nothing about the storage: a cache served them
     modelled: bool = False  # the figures are those of a what-if
     persistent: bool | None = None  # workers live over epochs
     max_steps: int | None = None  # of one rank, over all epochs: asked for, or fitted to a budget
@@ -180,15 +180,6 @@ class Evidence:
     def streams(self) -> int:
         """Processes that read: the workers of all ranks, or the ranks themselves."""
         return max(self.workers, self.accelerators)
-
-    @property
-    def in_flight(self) -> float:
-        """Reads in flight of the run, as far as it is known: at most as many as were asked for."""
-        if self.reads_in_flight is not None:
-            return self.reads_in_flight
-        if self.curve is not None and self.curve.in_flight:
-            return self.curve.in_flight
-        return float(self.streams * self.concurrency)
 
     @property
     def cpu_spent(self) -> bool:

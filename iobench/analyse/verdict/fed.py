@@ -22,8 +22,8 @@ from ...schema.verdict import Advice, AdviceId, Estimate, Fed, FedAt
 from ..figures.curve import expected_rate, highest, is_known
 from ..figures.in_flight import run_reads_in_flight
 from ..figures.metrics import NULL_ACCELERATOR
-from .evidence import Evidence
-from .judged import gather, is_null_accelerator
+from .evidence import Decision, Evidence
+from .judged import Judged, is_null_accelerator
 
 MAX_FED = 10**9
 
@@ -54,65 +54,57 @@ class Supply:
     by_run: bool = False  # what the run received after its rate fell
 
 
-def fed(
-    doc: TrainingRecord,
-    *,
-    blamed: bool = False,
-    certain: bool = True,
-    cached: str = "",
-    held_up: bool = False,
-) -> Fed:
+def fed(judged: Judged, *, held_up: bool = False) -> Fed:
     """The number of accelerators that the storage keeps at the required utilization.
 
     An accelerator at the utilization u takes u times its full demand, so the number is the
-    storage's rate over u times that demand. ``blamed``: the storage is what limits the run, or may
-    be. If the run's accelerators starve then, the number is less than theirs. Where it is not
-    ``certain`` that the storage is to blame, the interval still reaches to what the storage
-    delivers alone. ``cached``: why the reads of the run say nothing about the storage.
+    storage's rate over u times that demand. If the storage limits the run, or may do so, and the
+    run's accelerators starve, the number is less than theirs. Where it is not certain that the
+    storage is to blame, the interval still reaches to what the storage delivers alone.
     ``held_up``: the run gets less than the storage has, since its reads are too late, and not too
     many, so more accelerators get more.
     """
-    evidence = gather(doc)
+    doc, evidence = judged.record, judged.evidence
+    blamed = may_starve(judged.decision)
     search = doc.job.find_max
-    supply = None if cached else _before(doc)
+    supply = None if evidence.cached else _before(judged)
     if supply is not None and blamed and not evidence.fed:
-        supply = _lasting(doc) or supply
+        supply = _lasting(judged) or supply
     each = _each(evidence)
     if search is not None and (search.accelerators is not None or not search.bound):
         found = _by_search(doc, search)
     elif supply is not None and each > 0:
-        modelled = _by_supply(supply, each)
-        found = _measured(modelled, evidence, supply, each, blamed=blamed, certain=certain)
+        found = _measured(_by_supply(supply, each), judged, supply, each)
     else:
-        found = Fed(accelerators=None, not_measured=_why_not(doc, evidence, cached))
+        found = Fed(accelerators=None, not_measured=_why_not(doc, evidence))
     most = None
     if supply is not None and blamed and evidence.measured is not None and not evidence.fed:
         most = _RunRate(evidence.measured, grows=supply.too_few or held_up)
     return found.model_copy(update={"at": _at(doc, evidence, found, supply, most)})
 
 
-def _why_not(doc: TrainingRecord, evidence: Evidence, cached: str) -> str:
+def _why_not(doc: TrainingRecord, evidence: Evidence) -> str:
     if not evidence.per_accelerator:
         null = is_null_accelerator(doc)
         return NULL_ACCELERATOR if null else "the accelerators' demand is not known"
-    if cached:
-        return f"{cached}: what the storage delivers was not measured"
+    if evidence.cached:
+        return f"{evidence.cached}: what the storage delivers was not measured"
     return "neither fetch nor raw storage was measured"
 
 
-def supply_of(doc: TrainingRecord) -> Supply | None:
+def supply_of(judged: Judged) -> Supply | None:
     """What the storage delivers: after a lasting fall of its rate, what the run received then.
 
     Else the plateau of its curve, or its highest point, or the fetch ceiling.
     """
-    found = _told(doc)
-    lasts = _lasting(doc) if found is not None and found.basis == "run" else None
-    return lasts or _before(doc)
+    found = _recorded(judged)
+    lasts = _lasting(judged) if found is not None and found.basis == "run" else None
+    return lasts or _before(judged)
 
 
-def _lasting(doc: TrainingRecord) -> Supply | None:
+def _lasting(judged: Judged) -> Supply | None:
     """What a run received after its rate fell to stay; None if it did not."""
-    lasts = gather(doc).lasting
+    lasts = judged.evidence.lasting
     if lasts is None:
         return None
     several = lasts.low < lasts.high
@@ -120,21 +112,21 @@ def _lasting(doc: TrainingRecord) -> Supply | None:
         value=lasts.after,
         low=lasts.low if several else None,
         high=lasts.high if several else None,
-        reads_in_flight=float(run_reads_in_flight(doc)),
+        reads_in_flight=judged.evidence.in_flight,
         today=lasts.after,
         plateau=False,
         by_run=True,
     )
 
 
-def _before(doc: TrainingRecord) -> Supply | None:
+def _before(judged: Judged) -> Supply | None:
     """The plateau of the storage's curve, or its highest point, or the fetch ceiling.
 
     The fetch ceiling is what the job's own reader gets with its own reads in flight, in a longer
     time than a point of the curve has. So the storage delivers at least as much.
     """
-    curve, ceiling = _from_curve(doc), _from_ceiling(doc)
-    if curve is None or ceiling is None or gather(doc).fetch is None:
+    curve, ceiling = _from_curve(judged.record), _from_ceiling(judged)
+    if curve is None or ceiling is None or judged.evidence.fetch is None:
         return curve or ceiling
     if ceiling.value <= curve.value:
         return replace(curve, today=ceiling.value)
@@ -147,14 +139,14 @@ def _before(doc: TrainingRecord) -> Supply | None:
     )
 
 
-def delivered(doc: TrainingRecord) -> Supply | None:
+def delivered(judged: Judged) -> Supply | None:
     """What the storage delivers, where the run's own utilization and its search may correct that.
 
     A search tells it from the number that it found, and a run that starves because of the storage
     from what it received.
     """
-    supply, evidence = supply_of(doc), gather(doc)
-    found, each = _told(doc), _each(evidence)
+    supply, evidence = supply_of(judged), judged.evidence
+    found, each = _recorded(judged), _each(evidence)
     if found is None or found.accelerators is None or not each > 0:
         return supply
     if found.basis == "find-max":
@@ -177,8 +169,9 @@ def delivered(doc: TrainingRecord) -> Supply | None:
     )
 
 
-def _told(doc: TrainingRecord) -> Fed | None:
-    return doc.job.verdict.fed if doc.job.verdict else None
+def _recorded(judged: Judged) -> Fed | None:
+    found = judged.record.job.verdict
+    return found.fed if found is not None else None
 
 
 def _each(evidence: Evidence) -> float:
@@ -240,19 +233,20 @@ def _from_curve(doc: TrainingRecord) -> Supply | None:
     )
 
 
-def _from_ceiling(doc: TrainingRecord) -> Supply | None:
+def _from_ceiling(judged: Judged) -> Supply | None:
     """The fetch ceiling with its interval; raw storage, which is higher, without it."""
-    rate = gather(doc).storage
+    evidence = judged.evidence
+    rate = evidence.storage
     if rate is None:
         return None
-    name = "fetch" if gather(doc).fetch is not None else "storage_raw"
-    windows = doc.job.ceilings.get(name, Ceiling()).windows
+    name = "fetch" if evidence.fetch is not None else "storage_raw"
+    windows = judged.record.job.ceilings.get(name, Ceiling()).windows
     low, high = (windows.low, windows.high) if windows else (None, None)
     return Supply(
         value=rate,
         low=None if low is None else min(low, rate),
         high=None if high is None else max(high, rate),
-        reads_in_flight=float(run_reads_in_flight(doc)),
+        reads_in_flight=evidence.in_flight,
         today=rate,
         plateau=False,
     )
@@ -285,14 +279,13 @@ def _by_search(doc: TrainingRecord, search: FindMax) -> Fed:
     )
 
 
-def _measured(
-    found: Fed, evidence: Evidence, supply: Supply, each: float, *, blamed: bool, certain: bool
-) -> Fed:
+def _measured(found: Fed, judged: Judged, supply: Supply, each: float) -> Fed:
     """What the run's own utilization says, which overrides the model.
 
     If the ranks of the run were fed, the storage feeds at least as many. If they starve because of
     the storage, it feeds fewer; ``potential`` keeps what it could feed with more reads in flight.
     """
+    evidence, certain = judged.evidence, does_starve(judged.decision)
     ranks, number = evidence.accelerators, found.accelerators
     if evidence.utilization is None or number is None:
         return found
@@ -306,7 +299,7 @@ def _measured(
                 "today": None if today is None else max(today, ranks),
             }
         )
-    if not blamed:
+    if not may_starve(judged.decision):
         return found
     most = ranks - 1
     if evidence.measured is not None:
@@ -427,3 +420,19 @@ def _is_fed(utilization: Estimate, ranks: int, required: float, found: Fed) -> b
     enough = surely is None or ranks <= surely
     certain = utilization.low is not None and utilization.low >= required
     return True if enough and certain else None
+
+
+def may_starve(decision: Decision) -> bool:
+    """Whether it may be the storage that keeps the accelerators waiting.
+
+    Ranks that wait for each other wait for the slowest read of all of them.
+    """
+    return decision.binds == "undecided" or does_starve(decision)
+
+
+def does_starve(decision: Decision) -> bool:
+    """Whether the storage itself is known to keep the accelerators waiting.
+
+    A storage that costs something beside another stage that costs more is not what they wait for.
+    """
+    return bool({"storage", "sync"} & {decision.binds, *decision.also})

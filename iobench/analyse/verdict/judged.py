@@ -31,7 +31,22 @@ CHECKED = "iobench-check-"
 """In the names of the data that a check generates."""
 
 
-def gather(doc: TrainingRecord) -> Evidence:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """A record, the evidence in it, and what binds. All else follows from these three."""
+
+    record: TrainingRecord
+    evidence: Evidence
+    decision: Decision
+
+
+def judge(doc: TrainingRecord) -> Judged:
+    """The record with its evidence and the decision on its bottleneck."""
+    evidence = _gather(doc)
+    return Judged(record=doc, evidence=evidence, decision=decide(evidence))
+
+
+def _gather(doc: TrainingRecord) -> Evidence:
     """Collect the evidence in ``doc``. Missing keys become None, or the workload's own setting."""
     workload, loader, spec = doc.job.workload, doc.job.loader, doc.job.dataset.spec
     reader, settings = workload.reader, workload.loader
@@ -120,6 +135,9 @@ def gather(doc: TrainingRecord) -> Evidence:
         and not data.blocks
         and reader.read_ahead is not False,
         modelled=modelled,
+        in_flight=float(run_reads_in_flight(doc)),
+        requests_per_batch=run_requests_per_batch(doc),
+        cached=served_by_cache(doc),
         persistent=settings.persistent_workers,
         max_steps=workload.max_steps,
         unsteady=_unsteady(done),
@@ -371,22 +389,3 @@ def _starting(done: Sequence[Repetition], facts: UserFacts) -> float | None:
 
 def _share(part: float | None, whole: float) -> float | None:
     return None if part is None or whole <= 0 else min(1.0, part / whole)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """The evidence of a record, what binds, and the rest of the verdict, which follows from it."""
-
-    evidence: Evidence
-    decision: Decision
-
-
-def judged(doc: TrainingRecord) -> Judged:
-    """What binds, from the evidence in ``doc``."""
-    evidence = replace(
-        gather(doc),
-        cached=served_by_cache(doc),
-        reads_in_flight=float(run_reads_in_flight(doc)),
-        requests_per_batch=run_requests_per_batch(doc),
-    )
-    return Judged(evidence=evidence, decision=decide(evidence))

@@ -9,6 +9,7 @@ belongs together is not.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import isclose
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from ..figures.knockouts import knock_outs_again, phase_of
 from ..figures.metrics import repetition_metrics, summarise, uncounted_reads, with_device_figures
 from ..figures.search import find_max_point, with_answer
 from ..figures.windows import ceiling_again, cpu_ceiling
-from .judged import effective_cores
+from .judged import Judged, effective_cores, judge
 from .promise import told_again, with_bounds
 from .validity import LEVELS, evaluate, validity
 from .verdict import verdict
@@ -42,6 +43,7 @@ def conclude(doc: T) -> T:
     """
     study = with_meaning(with_figures(doc.checkpoints)) if doc.checkpoints else None
     metrics = summaries_of(study) if study else {}
+    judged: Judged | None = None
     if isinstance(doc, TrainingRecord):
         doc = doc.with_job(
             repetitions=[with_device_figures(one, doc.job.work) for one in doc.job.repetitions],
@@ -52,14 +54,15 @@ def conclude(doc: T) -> T:
             saves=study, curve=_curve(doc), ceilings=_with_cpu(doc)
         )
         doc = doc.with_job(confirmations=[told_again(each) for each in doc.job.confirmations])
-        found = verdict(doc)
+        judged = judge(doc)
+        found = verdict(judged)
         confirmations = with_bounds(doc.job.confirmations, found.advice)
         doc = doc.with_job(verdict=found, confirmations=confirmations)
+        judged = replace(judged, record=doc)
     else:
         doc = doc.model_copy(update={"metrics": metrics, "job": study})
-    findings = [finding for finding in doc.findings if finding.rule not in LEVELS] + evaluate(
-        doc, doc.rules
-    )
+    findings = [finding for finding in doc.findings if finding.rule not in LEVELS]
+    findings += evaluate(doc, doc.rules, judged)
     return doc.model_copy(update={"findings": findings, "validity": validity(findings, doc.rules)})
 
 

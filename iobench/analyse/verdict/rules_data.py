@@ -12,7 +12,7 @@ from ...schema.record import CHANGED_REMEDY, TrainingRecord
 from ...schema.training import Repetition
 from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_bytes, format_count, format_duration
-from .judged import gather
+from .judged import Judged
 from .short import LONGER, cut_epochs
 
 MIN_STEPS = 500
@@ -125,8 +125,9 @@ def data_changed(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
-def storage_throttled(doc: TrainingRecord) -> Outcome | None:
+def storage_throttled(judged: Judged) -> Outcome | None:
     """Check that the server asked for no slower requests, which would limit the measured rate."""
+    doc = judged.record
     times = _total(repetition.throttled for repetition in doc.job.repetitions)
     if times is None:
         return unknown("whether the server asked for a lower request rate was not recorded")
@@ -136,7 +137,7 @@ def storage_throttled(doc: TrainingRecord) -> Outcome | None:
         f"the server asked for a lower request rate {counted(times, 'time')} (503 SlowDown or 429)",
         "use fewer requests in flight, or a higher quota (S3: more prefixes); until then the rate "
         "is that of the quota, not of the storage",
-        refuses=not gather(doc).fed,
+        refuses=not judged.evidence.fed,
     )
 
 
@@ -174,7 +175,8 @@ def run_incomplete(doc: TrainingRecord) -> Outcome | None:
     return None if doc.job.repetitions else unknown("no repetition is recorded")
 
 
-def run_steps(doc: TrainingRecord) -> Outcome | None:
+def run_steps(judged: Judged) -> Outcome | None:
+    doc = judged.record
     steps = [
         repetition.steps // max(repetition.accelerators, 1)
         for repetition in complete(doc)
@@ -185,7 +187,7 @@ def run_steps(doc: TrainingRecord) -> Outcome | None:
     if min(steps) < MIN_STEPS:
         enough = f"at least {MIN_STEPS} steps for each accelerator"
         remedy = f"use a larger dataset, more epochs or a smaller batch: {enough}"
-        if cut_epochs(gather(doc)) is not None:
+        if cut_epochs(judged.evidence) is not None:
             remedy = f"{LONGER}: {enough}"
         return Outcome(
             f"{counted(min(steps), 'step')} for each accelerator in a repetition, fewer than "
@@ -195,14 +197,15 @@ def run_steps(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
-def run_duration(doc: TrainingRecord) -> Outcome | None:
+def run_duration(judged: Judged) -> Outcome | None:
     """Check that a repetition is long enough to show more than how it starts."""
+    doc = judged.record
     walls = [repetition.wall_s for repetition in complete(doc) if repetition.wall_s is not None]
     if not walls:
         return unknown("the time that a repetition took was not recorded")
     if min(walls) >= MIN_WALL_S:
         return None
-    cut = cut_epochs(gather(doc)) is not None
+    cut = cut_epochs(judged.evidence) is not None
     more = LONGER if cut else "use a larger dataset or more epochs"
     return Outcome(
         f"a repetition took {format_duration(min(walls))}, less than {format_duration(MIN_WALL_S)}",

@@ -31,7 +31,7 @@ from ...units import (
     format_share,
     percent_beside,
 )
-from .judged import gather
+from .judged import Judged
 from .rules_cache import MEMORY_MULTIPLE
 from .rules_data import MIN_REPETITIONS, MIN_STEPS, Outcome, complete, unknown
 
@@ -126,12 +126,12 @@ def replicability(doc: TrainingRecord) -> Outcome | None:
     )
 
 
-def utilization(doc: TrainingRecord) -> Outcome | None:
+def utilization(judged: Judged) -> Outcome | None:
     """Check the utilization as they count it (3.3.2), in each counted repetition.
 
     It leaves out the first step of each epoch. Without enough repetitions, all of them count.
     """
-    required = gather(doc).required
+    doc, required = judged.record, judged.evidence.required
     runs = counted_repetitions(doc) or complete(doc)
     found = [each.accelerator_utilization for each in runs]
     known = [each for each in found if each is not None]

@@ -20,7 +20,7 @@ from ...units import (
 from ..compare.statistics import NOISE
 from .by_ceilings import by_inference
 from .evidence import DRAINED
-from .judged import effective_cores, gather, is_null_accelerator, judged, step_time_s
+from .judged import Judged, effective_cores, is_null_accelerator, step_time_s
 from .promise import shown
 from .rules_data import Outcome, complete, unknown
 from .rules_ranks import stood_still
@@ -36,8 +36,8 @@ MAX_GAP = 0.2  # relative difference between two rates
 CLIENT_BOUND = 0.85  # share of the usable cores; the rest is for the kernel and the server
 
 
-def au_threshold(doc: TrainingRecord) -> Outcome | None:
-    evidence = gather(doc)
+def au_threshold(judged: Judged) -> Outcome | None:
+    doc, evidence = judged.record, judged.evidence
     if evidence.utilization is None:
         why = (
             "the accelerator is of kind null"
@@ -70,7 +70,8 @@ def au_threshold(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
-def cpu_throttled(doc: TrainingRecord) -> Outcome | None:
+def cpu_throttled(judged: Judged) -> Outcome | None:
+    doc = judged.record
     shares = [
         r.throttled_s / r.wall_s
         for r in doc.job.repetitions
@@ -82,7 +83,7 @@ def cpu_throttled(doc: TrainingRecord) -> Outcome | None:
         return Outcome(
             f"the CPU quota throttled this run for {format_percent(max(shares))} of a repetition",
             f"raise the cgroup's {_cpu_limit(doc)}: a lack of CPU time can look like slow storage",
-            refuses=not gather(doc).fed,
+            refuses=not judged.evidence.fed,
         )
     return None
 
@@ -91,7 +92,8 @@ def _cpu_limit(doc: TrainingRecord) -> str:
     return " or ".join(sorted({cpu_limit_file(host.cgroup_version) for host in doc.hosts}))
 
 
-def cpu_affinity(doc: TrainingRecord) -> Outcome | None:
+def cpu_affinity(judged: Judged) -> Outcome | None:
+    doc = judged.record
     total, usable = sum(host.cores or 0 for host in doc.hosts), effective_cores(doc)
     if not total or usable is None or not all(host.affinity_cores for host in doc.hosts):
         return unknown("the host's cores or this process's affinity are not recorded")
@@ -100,17 +102,17 @@ def cpu_affinity(doc: TrainingRecord) -> Outcome | None:
             f"this run may use {usable:g} of the host's {counted(total, 'core')}",
             f"allow more cores (taskset, or the cgroup's {_cpu_limit(doc)}): a lack of CPU time "
             "can look like slow storage",
-            refuses=not gather(doc).fed,
+            refuses=not judged.evidence.fed,
         )
     return None
 
 
-def harness_bound(doc: TrainingRecord) -> Outcome | None:
+def harness_bound(judged: Judged) -> Outcome | None:
     """Check that the loader without storage is faster than what limits the run.
 
     If the accelerators are fed, their rate is the result, however little more the loader could do.
     """
-    evidence = gather(doc)
+    evidence = judged.evidence
     if evidence.kind != OWN_LOADER:
         return None  # a library is the subject of the measurement, not the measuring tool
     if evidence.fed:
@@ -138,14 +140,14 @@ def harness_bound(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
-def client_bound(doc: TrainingRecord) -> Outcome | None:
+def client_bound(judged: Judged) -> Outcome | None:
     """Compare the reader's CPU time at the demanded rate with the cores that it may use.
 
     If it needs nearly all of them, the client limits the run, not the storage. A reader that is
     faster than the accelerators demand may take all cores in the measurement of its ceiling: on
     fast storage it must. Without a demand (accelerator of kind null) that ceiling is the rate.
     """
-    evidence = gather(doc)
+    doc, evidence = judged.record, judged.evidence
     if evidence.fed:
         return None
     fetch, cores = doc.job.ceilings.get("fetch", Ceiling()), effective_cores(doc)
@@ -205,12 +207,13 @@ def emulation_error(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
-def prefetch_share(doc: TrainingRecord) -> Outcome | None:
+def prefetch_share(judged: Judged) -> Outcome | None:
     """Check that few samples can be prefetched during the first step of an epoch.
 
     Utilization leaves the first step out, so batches that were loaded during it raise the figure.
     The MLPerf Storage reference benchmark has this defect.
     """
+    doc = judged.record
     settings = doc.job.workload.loader
     prefetched = doc.job.loader.prefetched_samples  # of one rank
     if prefetched is None:
@@ -233,19 +236,19 @@ def prefetch_share(doc: TrainingRecord) -> Outcome | None:
             "step, which utilization leaves out"
         )
         longer = "use longer epochs (a larger dataset)"
-        if cut_epochs(gather(doc)) is not None:
+        if cut_epochs(judged.evidence) is not None:
             longer = LONGER
         return Outcome(
             evidence,
             f"{longer}, or less prefetching; "
             "accelerator_utilization_strict and samples/s are not affected",
-            refuses=not gather(doc).fed,
+            refuses=not judged.evidence.fed,
         )
     return None
 
 
-def verdict_gap(doc: TrainingRecord) -> Outcome | None:
-    evidence = gather(doc)
+def verdict_gap(judged: Judged) -> Outcome | None:
+    doc, evidence = judged.record, judged.evidence
     predicted, measured = evidence.predicted, evidence.measured
     if predicted is None or measured is None:
         return unknown("the predicted or the measured rate is missing")
@@ -296,12 +299,12 @@ def raw_not_measured(doc: TrainingRecord) -> Outcome | None:
     )
 
 
-def raw_low(doc: TrainingRecord) -> Outcome | None:
+def raw_low(judged: Judged) -> Outcome | None:
     """Check that raw storage is not slower than the fetch ceiling, since a reader cannot be faster.
 
     If it is, the storage changed between the two measurements, or one of them was too short.
     """
-    evidence = gather(doc)
+    evidence = judged.evidence
     if evidence.fetch is None:
         return unknown(
             "the fetch ceiling was not measured, so the rate of raw storage cannot be checked"
@@ -346,9 +349,10 @@ def read_amplification(doc: TrainingRecord) -> Outcome | None:
     return Outcome(f"storage delivered {worst:.1f} bytes for each byte of a sample", remedy)
 
 
-def loader_tax(doc: TrainingRecord) -> Outcome | None:
+def loader_tax(judged: Judged) -> Outcome | None:
     """Check the CPU time that the loader needs to move ready bytes at the demanded rate."""
-    evidence, harness = gather(doc), doc.job.ceilings.get("harness", Ceiling())
+    doc, evidence = judged.record, judged.evidence
+    harness = doc.job.ceilings.get("harness", Ceiling())
     if evidence.kind != OWN_LOADER:
         return None  # the report compares the cost of a library with that of a plain read
     demand = evidence.bytes_per_s(
@@ -390,14 +394,13 @@ def shares_cores(doc: TrainingRecord) -> Outcome | None:
     )
 
 
-def disagreement(doc: TrainingRecord) -> Outcome | None:
+def disagreement(judged: Judged) -> Outcome | None:
     """Check that the ceilings predict the stage that binds by test.
 
     Where they differ by more than noise, the test decides. The what-if and the sizes of this run
     then rest on ceilings that do not describe it.
     """
-    found = judged(doc)
-    evidence, decision = found.evidence, found.decision
+    evidence, decision = judged.evidence, judged.decision
     if decision.basis != "tested":
         return None
     ceilings = {

@@ -27,10 +27,14 @@ from . import rules_data as data
 from . import rules_mlperf as mlperf
 from . import rules_ranks as ranks
 from . import rules_speed as speed
+from .judged import Judged, judge
+from .rules_data import Outcome
 
 Level = Literal["info", "warning", "invalid", "unknown"]
 
-R = TypeVar("R", bound=RunRecord, contravariant=True)
+R = TypeVar("R", bound=RunRecord | Judged, contravariant=True)
+
+Check = Callable[[Judged], Outcome | None]
 
 
 class Levels(NamedTuple):
@@ -53,9 +57,9 @@ class Rule(Generic[R]):
     """
 
     id: str
-    check: Callable[[R], data.Outcome | None]
+    check: Callable[[R], Outcome | None]
     levels: Levels
-    mlperf: Callable[[R], data.Outcome | None] | None = None
+    mlperf: Callable[[R], Outcome | None] | None = None
 
     def __call__(self, doc: R, rule_set: str = "mlperf") -> Finding | None:
         level = level_of(self.levels, rule_set)
@@ -83,53 +87,64 @@ NOTED = Levels("info", "warning")
 MLPERF = Levels(None, "invalid")
 MLPERF_WARNED = Levels(None, "warning")
 
-RULES: tuple[Rule[TrainingRecord], ...] = (
-    Rule("data.mismatch", data.data_mismatch, ALWAYS),
-    Rule("loader.delivery", data.delivered_samples, ALWAYS),
-    Rule("data.changed", data.data_changed, ALWAYS),
-    Rule(CHANGED, data.record_changed, UNTOLD),
+
+def of_record(check: Callable[[TrainingRecord], Outcome | None]) -> Check:
+    """A check that needs the record alone."""
+    return lambda judged: check(judged.record)
+
+
+RULES: tuple[Rule[Judged], ...] = (
+    Rule("data.mismatch", of_record(data.data_mismatch), ALWAYS),
+    Rule("loader.delivery", of_record(data.delivered_samples), ALWAYS),
+    Rule("data.changed", of_record(data.data_changed), ALWAYS),
+    Rule(CHANGED, of_record(data.record_changed), UNTOLD),
     Rule("storage.throttled", data.storage_throttled, REFUSED),
-    Rule("storage.retries", data.storage_retries, NOTED),
-    Rule("cache.cold-residency", cache.cold_residency, ALWAYS),
-    Rule("cache.cold-fetch", cache.cold_fetch, ALWAYS),
-    Rule("cache.loop", cache.loop_device, UNTOLD),
-    Rule("cache.warm-residency", cache.warm_residency, WARNED),
-    Rule("cache.residency-unknown", cache.residency_unknown, WARNED),
-    Rule("run.incomplete", data.run_incomplete, REFUSED),
-    Rule("run.steps", data.run_steps, REFUSED, mlperf.epoch_steps),
+    Rule("storage.retries", of_record(data.storage_retries), NOTED),
+    Rule("cache.cold-residency", of_record(cache.cold_residency), ALWAYS),
+    Rule("cache.cold-fetch", of_record(cache.cold_fetch), ALWAYS),
+    Rule("cache.loop", of_record(cache.loop_device), UNTOLD),
+    Rule("cache.warm-residency", of_record(cache.warm_residency), WARNED),
+    Rule("cache.residency-unknown", of_record(cache.residency_unknown), WARNED),
+    Rule("run.incomplete", of_record(data.run_incomplete), REFUSED),
+    Rule("run.steps", data.run_steps, REFUSED, of_record(mlperf.epoch_steps)),
     Rule("run.duration", data.run_duration, NOTED),
-    Rule("run.repetitions", data.run_repetitions, Levels("info", "invalid"), mlperf.repetitions),
-    Rule("run.replicability", mlperf.replicability, MLPERF),
-    Rule("seed.changes", data.seed_changes, REFUSED),
-    Rule("dataset.size", cache.dataset_size, REFUSED, mlperf.dataset_size),
-    Rule("nfs.retransmits", data.nfs_retransmits, WARNED),
+    Rule(
+        "run.repetitions",
+        of_record(data.run_repetitions),
+        Levels("info", "invalid"),
+        of_record(mlperf.repetitions),
+    ),
+    Rule("run.replicability", of_record(mlperf.replicability), MLPERF),
+    Rule("seed.changes", of_record(data.seed_changes), REFUSED),
+    Rule("dataset.size", of_record(cache.dataset_size), REFUSED, of_record(mlperf.dataset_size)),
+    Rule("nfs.retransmits", of_record(data.nfs_retransmits), WARNED),
     Rule("au.threshold", speed.au_threshold, REFUSED, mlperf.utilization),
-    Rule("au.barrier", mlperf.barrier, MLPERF_WARNED),
-    Rule("au.staged", mlperf.staged, MLPERF_WARNED),
+    Rule("au.barrier", of_record(mlperf.barrier), MLPERF_WARNED),
+    Rule("au.staged", of_record(mlperf.staged), MLPERF_WARNED),
     Rule("cpu.throttled", speed.cpu_throttled, REFUSED),
     Rule("cpu.affinity", speed.cpu_affinity, REFUSED),
-    Rule("cpu.other-load", ranks.cpu_other_load, WARNED),
+    Rule("cpu.other-load", of_record(ranks.cpu_other_load), WARNED),
     Rule("harness.bound", speed.harness_bound, REFUSED),
     Rule("client.bound", speed.client_bound, REFUSED),
-    Rule("emulation.error", speed.emulation_error, REFUSED),
-    Rule("accelerator.shares-cores", speed.shares_cores, NOTED),
+    Rule("emulation.error", of_record(speed.emulation_error), REFUSED),
+    Rule("accelerator.shares-cores", of_record(speed.shares_cores), NOTED),
     Rule("prefetch.share", speed.prefetch_share, REFUSED),
     Rule("verdict.gap", speed.verdict_gap, WARNED),
     Rule("verdict.disagreement", speed.disagreement, WARNED),
-    Rule("raw.not-measured", speed.raw_not_measured, NOTED),
+    Rule("raw.not-measured", of_record(speed.raw_not_measured), NOTED),
     Rule("raw.low", speed.raw_low, NOTED),
-    Rule("read.amplification", speed.read_amplification, WARNED),
+    Rule("read.amplification", of_record(speed.read_amplification), WARNED),
     Rule("loader.tax", speed.loader_tax, NOTED),
-    Rule("rank.stood-still", ranks.stood_still, REFUSED),
-    Rule("ranks.uneven", ranks.uneven, WARNED),
-    Rule("hosts.skew", ranks.skew, REFUSED),
-    Rule("host.slow", ranks.slow_host, WARNED),
-    Rule("rate.falls", ranks.rate_falls, WARNED),
-    Rule("cache.first-touch", ranks.first_touch, WARNED),
-    Rule("device.other-load", cache.device_other_load, WARNED),
-    Rule("device.served-by-cache", cache.device_served_by_cache, NOTED),
-    Rule("closed.workload", mlperf.closed_workload, MLPERF_WARNED),
-    Rule("closed.settings", mlperf.closed_settings, MLPERF),
+    Rule("rank.stood-still", of_record(ranks.stood_still), REFUSED),
+    Rule("ranks.uneven", of_record(ranks.uneven), WARNED),
+    Rule("hosts.skew", of_record(ranks.skew), REFUSED),
+    Rule("host.slow", of_record(ranks.slow_host), WARNED),
+    Rule("rate.falls", of_record(ranks.rate_falls), WARNED),
+    Rule("cache.first-touch", of_record(ranks.first_touch), WARNED),
+    Rule("device.other-load", of_record(cache.device_other_load), WARNED),
+    Rule("device.served-by-cache", of_record(cache.device_served_by_cache), NOTED),
+    Rule("closed.workload", of_record(mlperf.closed_workload), MLPERF_WARNED),
+    Rule("closed.settings", of_record(mlperf.closed_settings), MLPERF),
 )
 CHECKPOINT_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("checkpoint.verified", checkpoint.verified, ALWAYS),
@@ -143,17 +158,18 @@ CHECKPOINT_RULES: tuple[Rule[RunRecord], ...] = (
     Rule("checkpoint.tiny", checkpoint.tiny, WARNED),
     Rule("checkpoint.back-pressure", checkpoint.back_pressure, WARNED),
 )
-MIXED_RULES: tuple[Rule[TrainingRecord], ...] = (
-    *RULES,
-    *(
-        rule
-        for rule in CHECKPOINT_RULES
-        if rule.id in ("checkpoint.durable", "checkpoint.scaled", "checkpoint.back-pressure")
-    ),
-    Rule("checkpoint.contention", checkpoint.contention, WARNED),
+CHECKPOINTS_BESIDE: tuple[Rule[RunRecord], ...] = tuple(
+    rule
+    for rule in CHECKPOINT_RULES
+    if rule.id in ("checkpoint.durable", "checkpoint.scaled", "checkpoint.back-pressure")
+)
+"""Rules of checkpoints that also hold where a training saves them beside its loading."""
+
+MIXED_RULES: tuple[Rule[Judged], ...] = (
+    Rule("checkpoint.contention", of_record(checkpoint.contention), WARNED),
 )
 LEVELS = {rule.id: rule.levels for rule in CHECKPOINT_RULES} | {
-    rule.id: rule.levels for rule in MIXED_RULES
+    rule.id: rule.levels for rule in (*RULES, *MIXED_RULES)
 }
 """The levels of every rule, by its id."""
 
@@ -181,13 +197,21 @@ def level_of(levels: Levels, rule_set: str) -> Level | None:
     return levels.quick if rule_set == "quick" else levels.mlperf
 
 
-def evaluate(doc: RunRecord, rule_set: str = "quick") -> list[Finding]:
-    """Findings of all rules for this kind of run, the most severe first."""
+def evaluate(
+    doc: RunRecord, rule_set: str = "quick", judged: Judged | None = None
+) -> list[Finding]:
+    """Findings of all rules for this kind of run, the most severe first.
+
+    ``judged``: the judgement of ``doc``, where it is known.
+    """
     order = ("invalid", "warning", "unknown", "info")
     if isinstance(doc, TrainingRecord):
-        rules = RULES if doc.checkpoints is None else MIXED_RULES
+        judged = judged or judge(doc)
         left_out = OF_BENCHMARKS if doc.job.watched and rule_set == "quick" else frozenset()
-        found = [rule(doc, rule_set) for rule in rules if rule.id not in left_out]
+        found = [rule(judged, rule_set) for rule in RULES if rule.id not in left_out]
+        if doc.checkpoints is not None:
+            found += [rule(doc, rule_set) for rule in CHECKPOINTS_BESIDE]
+            found += [rule(judged, rule_set) for rule in MIXED_RULES]
     else:
         found = [rule(doc, rule_set) for rule in CHECKPOINT_RULES]
     return sorted(filter(None, found), key=lambda finding: order.index(finding.level))

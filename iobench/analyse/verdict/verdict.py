@@ -22,21 +22,20 @@ from ..figures.ranktime import usual_slow_rank
 from .advice import advise
 from .evidence import DRAINED, Decision, Evidence
 from .fed import fed, with_potential
-from .judged import is_null_accelerator, judged
+from .judged import Judged, is_null_accelerator
 from .limits import storage_bound, stragglers
 from .promise import required_gain, with_found
 from .rules_speed import contention
 from .sentence import explanation, sentence
 
 
-def verdict(doc: TrainingRecord, bounds: Mapping[str, Estimate] | None = None) -> Verdict:
-    """The verdict on ``doc``, from its ceilings, metrics and knock-outs.
+def verdict(judged: Judged, bounds: Mapping[str, Estimate] | None = None) -> Verdict:
+    """The verdict on a record, from its ceilings, metrics and knock-outs.
 
     ``bounds``: the most that changes of a stage bring, where no stage was left out of this run.
     A figure that cannot be computed is None, and ``not_measured`` gives the reason.
     """
-    found = judged(doc)
-    evidence, decision = found.evidence, found.decision
+    doc, evidence, decision = judged.record, judged.evidence, judged.decision
     missing: dict[str, str] = {}
     prep_stall, fetch_stall = stalls(evidence, missing)
     bound = storage_bound(evidence)
@@ -47,13 +46,7 @@ def verdict(doc: TrainingRecord, bounds: Mapping[str, Estimate] | None = None) -
             bound = "operations or bandwidth"
         elif stragglers(evidence, bound) is not None:
             bound = "stragglers"
-    can_feed = fed(
-        doc,
-        blamed=may_starve(decision),
-        certain=does_starve(decision),
-        cached=evidence.cached,
-        held_up=bound == "stragglers",
-    )
+    can_feed = fed(judged, held_up=bound == "stragglers")
     advice = advise(replace(evidence, gains={**(bounds or {}), **evidence.gains}), decision, bound)
     gains = dict(evidence.gains)
     cores = next((each for each in advice if each.id == "cores"), None)
@@ -140,22 +133,6 @@ def _no_utilization(doc: TrainingRecord) -> str:
 
 def _blamed(decision: Decision) -> bool:
     return "storage" in (decision.binds, *decision.also)
-
-
-def may_starve(decision: Decision) -> bool:
-    """Whether it may be the storage that keeps the accelerators waiting.
-
-    Ranks that wait for each other wait for the slowest read of all of them.
-    """
-    return decision.binds == "undecided" or does_starve(decision)
-
-
-def does_starve(decision: Decision) -> bool:
-    """Whether the storage itself is known to keep the accelerators waiting.
-
-    A storage that costs something beside another stage that costs more is not what they wait for.
-    """
-    return bool({"storage", "sync"} & {decision.binds, *decision.also})
 
 
 def stalls(evidence: Evidence, missing: dict[str, str]) -> tuple[float | None, float | None]:
