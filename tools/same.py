@@ -68,6 +68,7 @@ def commands(tree: Path) -> list[list[str]]:
         asked += [["history", "smallrun", "--results", name], ["compare", *members[:2]]]
         asked += [["advise", name], ["cost", *members, "--host-price-per-hour", "12"]]
     out = [[*words, "--format", name] for words in out for name in FORMATS]
+    out += [[*words, "--details"] for words in out if words[-1] == "text"]
     return out + [[*words, "--format", name] for words in asked for name in ASKED]
 
 

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from .common import add_accelerators, add_overrides, add_results, add_tags, duration
+from .common import add_accelerators, add_details, add_overrides, add_results, add_tags, duration
 from .live import Live
 from .terminal import note
 from .verbs import DOCUMENTS, Verb
@@ -58,6 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep the generated data, and print where it is",
     )
+    add_details(parser)
     add_results(parser, "for the run directory")
     add_tags(parser)
     add_overrides(parser, "loader.workers=8")
@@ -162,7 +163,7 @@ def _measure(args: argparse.Namespace, place: Place, url: str, ends_s: float, to
         doc, directory = run_plan(plan, options, live)
     finally:
         live.close()
-    return finish(doc, directory, kind=args.format, fail_on=())
+    return finish(doc, directory, kind=args.format, fail_on=(), details=args.details)
 
 
 _SEED = 42

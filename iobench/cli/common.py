@@ -97,6 +97,16 @@ def add_tags(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_details(parser: argparse._ActionsContainer) -> None:
+    """Add ``--details``, for verbs that print the answer of a run."""
+    parser.add_argument(
+        "--details",
+        action="store_true",
+        help="print the evidence, too: the storage's curve, what each stage costs, where the time "
+        "went, every finding (--format text; other formats always have it)",
+    )
+
+
 def add_calibration(parser: argparse.ArgumentParser, default: str, what: str) -> None:
     """Add ``--calibration``, the time to measure each ceiling."""
     parser.add_argument(

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .common import add_calibration, add_results, add_tags, duration, whole_number
+from .common import add_calibration, add_details, add_results, add_tags, duration, whole_number
 from .terminal import note
 from .verbs import DOCUMENTS, Verb
 
@@ -52,6 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="time for the run, beside the generation of the data",
     )
+    add_details(parser)
     add_results(parser, "for the run directory")
     add_tags(parser)
 
@@ -90,6 +91,7 @@ def _run_commands(args: argparse.Namespace, place: str, *, generate: bool) -> in
         if done:
             return done
     words = ["run", "demo", "--data", place, "--results", str(args.results)]
+    words += ["--details"] if args.details else []
     repeat, calibration_s = args.repeat, args.calibration_s
     if args.budget is not None:
         words += ["--budget", f"{args.budget:g}s"]

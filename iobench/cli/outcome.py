@@ -11,6 +11,7 @@ from pathlib import Path
 from ..analyse.verdict.validity import violations
 from ..documents import write_whole
 from ..errors import IobenchError
+from ..report.answer import answer_sections
 from ..report.media import is_export
 from ..report.page.whole import page
 from ..report.record import sections
@@ -18,7 +19,7 @@ from ..report.sections import Section
 from ..report.several import several_sections
 from ..schema.record import EVENTS_FILE, SAMPLES_FILE, RunRecord, TrainingRecord
 from .exporting import export, export_all
-from .printing import print_report
+from .printing import print_answer, print_report
 from .terminal import say, warn
 
 PAGE = "report.html"
@@ -26,21 +27,30 @@ PAGE = "report.html"
 
 
 def finish(
-    doc: RunRecord, directory: Path, *, kind: str, fail_on: Sequence[str], new: bool = True
+    doc: RunRecord,
+    directory: Path,
+    *,
+    kind: str,
+    fail_on: Sequence[str],
+    new: bool = True,
+    details: bool = False,
 ) -> int:
     """Print ``doc`` in the format ``kind``, and return the exit code.
 
     0: ok, 3: the run is invalid, 4: a condition of ``fail_on`` holds. ``new``: the run has just
-    ended, and its directory gets the report as a page.
+    ended, and its directory gets the report as a page. ``details``: text has the evidence, too.
     """
+    brief = kind == "text" and not details and isinstance(doc, TrainingRecord)
     if is_export(kind):
         export(kind, doc, directory)
+    elif brief and isinstance(doc, TrainingRecord):
+        print_answer(answer_sections(doc))
     else:
         print_report(kind, doc, _page_sections(doc, directory) if kind == "html" else sections(doc))
     if new:
         keep_page(doc, _page_sections(doc, directory), directory)
     if kind == "text":
-        say_where(directory)
+        say_where(directory, details=brief)
     return _code([doc], fail_on)
 
 
@@ -84,13 +94,17 @@ def _page_sections(doc: RunRecord, directory: Path) -> list[Section]:
     return sections(doc, read_events(directory / EVENTS_FILE), samples)
 
 
-def say_where(directory: Path) -> None:
-    """The last lines of a text: where the results are, and how to print them again."""
+def say_where(directory: Path, *, details: bool = False) -> None:
+    """The last lines of a text: where the results are, and how to print them again.
+
+    ``details``: the text is the answer alone, and this is how to print the evidence.
+    """
     say()
     say(f"results: {directory}")
     if (directory / PAGE).is_file():
         say(f"page:    {directory / PAGE}")
-    say(f"again:   iobench report {directory}")
+    label, flag = ("details:", " --details") if details else ("again:  ", "")
+    say(f"{label} iobench report {directory}{flag}")
 
 
 def keep_page(doc: object, shown: Sequence[Section], directory: Path) -> None:

@@ -15,6 +15,9 @@ from ..report.sections import Section
 from .output import COMMAND
 from .terminal import DEFAULT_COLUMNS, columns, show, show_data, show_json, use_color
 
+ANSWER_COLUMNS = 80
+"""The answer fits on one screen of this width and of 30 lines."""
+
 PIPE_COLUMNS = 140
 """Largest width of a table where standard output is no terminal: other programs fold no lines."""
 
@@ -37,3 +40,9 @@ def print_report(kind: str, document: object, sections: Sequence[Section]) -> No
         width = min(DEFAULT_COLUMNS, columns())
         room = columns() if sys.stdout.isatty() else PIPE_COLUMNS
         show(render_text(sections, width=width, color=use_color(), room=room))
+
+
+def print_answer(sections: Sequence[Section]) -> None:
+    """Print the answer of a run as text that fits in ``ANSWER_COLUMNS``."""
+    width = min(ANSWER_COLUMNS, columns())
+    show(render_text(sections, width=width, color=use_color()))

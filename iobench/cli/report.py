@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .common import add_details
 from .verbs import RECORDS, Verb
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "repeatable. Example: 'accelerator_utilization_sustained<0.9', the metric of the verdict "
         "('accelerator_utilization' is computed as MLPerf does)",
     )
+    add_details(parser)
     parser.add_argument(
         "--rules",
         choices=("quick", "mlperf"),
@@ -71,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
         return _sweep(args, named.parent if named.name == SWEEP_FILE else named)
     doc, directory = _computed(named, args.rules)
     check_kind(args.format, doc.job.kind, named)
-    return finish(doc, directory, kind=args.format, fail_on=args.fail_on, new=False)
+    return finish(
+        doc, directory, kind=args.format, fail_on=args.fail_on, new=False, details=args.details
+    )
 
 
 def _runs(named: Path) -> list[Path]:

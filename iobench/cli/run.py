@@ -10,6 +10,7 @@ from .common import (
     add_accelerators,
     add_break_lock,
     add_calibration,
+    add_details,
     add_origin,
     add_overrides,
     add_results,
@@ -94,6 +95,7 @@ def add_measuring(parser: argparse.ArgumentParser, *, repeat: int = 6) -> None:
         help="exit with status 4 if this holds, e.g. 'accelerator_utilization_sustained<0.9'; "
         "repeatable",
     )
+    add_details(parser)
     add_results(parser, "for run directories")
     add_tags(parser)
     parser.add_argument(
@@ -265,7 +267,7 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
         live.close()
     from .outcome import finish
 
-    return finish(doc, directory, kind=args.format, fail_on=args.fail_on)
+    return finish(doc, directory, kind=args.format, fail_on=args.fail_on, details=args.details)
 
 
 def _given(args: argparse.Namespace) -> frozenset[Given]:

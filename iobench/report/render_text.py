@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ..text import printable, renders
 from .sections import (
+    Bars,
     Cell,
     Facts,
     Findings,
@@ -197,7 +198,7 @@ def _table(table: Table, width: int, room: int, paint: Paint) -> list[str]:
             line = _joined(texts, aligned)
             if table.bars is not None and space >= MIN_BAR:
                 value = row.cells[table.at(table.bars.column)].value
-                line += INDENT + _bar(value, table.bars.full, space)
+                line += INDENT + _bar(value, table.bars, space)
             found = [f"{line.rstrip()}{_mark(row)}"]
         lines += [paint(line, "bound") if row.mark else line for line in found]
     return lines + _notes(table, width)
@@ -227,12 +228,16 @@ def _notes(table: Table, width: int) -> list[str]:
     return _more(table.more) + lines
 
 
-def _bar(value: Value, full: float, space: int) -> str:
-    """A bar of at least one block; one that is cut ends with an arrow."""
-    if not isinstance(value, int | float) or value <= 0 or full <= 0:
-        return ""
-    blocks = max(1, round(min(value / full, 1) * space))
-    return "█" * (blocks - 1) + "▶" if value > full * 1.001 else "█" * blocks
+def _bar(value: Value, bars: Bars, space: int) -> str:
+    """A bar of at least one block, with the line across it; one that is cut ends with an arrow."""
+    full, bar = bars.full, ""
+    if isinstance(value, int | float) and value > 0 and full > 0:
+        blocks = max(1, round(min(value / full, 1) * space))
+        bar = "█" * (blocks - 1) + "▶" if value > full * 1.001 else "█" * blocks
+    if bars.line is None or not 0 < bars.line <= full:
+        return bar
+    at = min(space - 1, round(bars.line / full * space))
+    return f"{bar[:at]:<{at}}|{bar[at + 1 :]}"
 
 
 def _stacked(table: Table, shown: Sequence[int], width: int, paint: Paint) -> list[str]:

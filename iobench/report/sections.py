@@ -117,11 +117,13 @@ class Row:
 class Bars:
     """The column whose values are drawn as bars from 0.
 
-    ``full`` is the value of a bar of full length. Longer bars are cut and marked.
+    ``full`` is the value of a bar of full length. Longer bars are cut and marked. ``line``: a
+    value at which the text draws a line across all bars.
     """
 
     column: str
     full: float
+    line: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 
 from iobench.cli.main import build_parser
 from iobench.cli.verbs import VERBS, one_word
-from tests.processes import printed
+from tests.processes import completed, printed
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,6 +27,13 @@ COMMANDS = [
 def test_the_readme_shows_every_verb() -> None:
     shown = {one_word(shlex.split(command)[1:])[0] for command in COMMANDS}
     assert shown == set(VERBS)
+
+
+def test_the_readmes_answer_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    words = ("report", "results/reference/storage-binds")
+    assert shlex.join(["iobench", *words]) in COMMANDS
+    assert completed(*words).stdout in BLOCKS
 
 
 def test_every_command_parses() -> None:

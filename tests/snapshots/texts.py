@@ -136,6 +136,7 @@ MISTAKES = (
 
 REPORTS = (
     *(f"report results/{run.name}" for run in sorted((GOLDEN / "runs").iterdir())),
+    *(f"report results/{run.name} --details" for run in sorted((GOLDEN / "runs").iterdir())),
     "compare results/calibrated results/throttled",
     "compare sweep --by loader.workers",
     "cost results/calibrated --instance g5.xlarge --epochs 90 --deadline 24h",

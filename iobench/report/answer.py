@@ -1,0 +1,280 @@
+"""The answer of a run on one screen: the bottleneck, the stages, how busy, and what would help.
+
+It is what ``iobench run`` prints. All else is evidence, which ``--details`` and the page show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from ..analyse.figures.in_flight import bytes_per_sample
+from ..analyse.verdict.evidence import Evidence
+from ..analyse.verdict.judged import gather
+from ..analyse.verdict.promise import promised, tells_nothing
+from ..schema.record import TrainingRecord
+from ..schema.verdict import Advice, Fed, Verdict
+from ..schema.workload import OWN_LOADER
+from ..units import counted, format_count, format_rate, percent_beside
+from .cache import cold_reads
+from .ceilings import BOUND_BY
+from .fed import number_text
+from .figures import NO_REASON, spread, word
+from .glance import UTILIZATION, status_sections, trust_text
+from .sections import (
+    Bars,
+    Cell,
+    Column,
+    Fact,
+    Facts,
+    Findings,
+    Headline,
+    Item,
+    Items,
+    Prose,
+    Row,
+    Section,
+    Table,
+    Tone,
+)
+
+STAGES = {
+    "storage": "storage",
+    "prep": "preparation",
+    "harness": "the loader itself",
+    "accelerator": "the accelerator",
+    "cpu": "this host's CPU",
+    "sync": "the slowest rank",
+    "saves": "saving checkpoints",
+    "fill": "the start of each epoch",
+}
+"""What can be the bottleneck, in a title and in a sentence."""
+
+WHY = {
+    "latency": "The limit is the latency of its reads: more of them in flight would bring more.",
+    "operations": "The limit is its number of reads per second: larger reads would bring more.",
+    "bandwidth": "The limit is its bandwidth, whatever the size of the reads.",
+    "stragglers": "A few of its reads take much longer than the others, and batches wait for them.",
+}
+"""Why the storage is the bottleneck, by what limits it at the run's own reads in flight."""
+
+CEILINGS = {
+    "storage_raw": "storage, at its best",
+    "fetch": "storage, as it is read",
+    "prep": "preparation",
+    "harness": "loader",
+    "cpu": "all cores",
+}
+
+MAX_ADVICE = 2
+MAX_FINDINGS = 3
+WIDEST = 2.0
+"""The longest bar, as a multiple of the demand."""
+
+
+def answer_sections(doc: TrainingRecord) -> list[Section]:
+    """The answer in about 25 lines, with the bars of all ceilings that were measured."""
+    found: list[Section] = [*status_sections(doc), _headline(doc)]
+    evidence = gather(doc)
+    found += _pipeline(doc, evidence)
+    found += _busy(doc)
+    found += _advice(doc)
+    found += _trust(doc)
+    return found
+
+
+def _headline(doc: TrainingRecord) -> Headline:
+    verdict = doc.job.verdict
+    where = f" on {doc.storage.url}" if doc.storage.url else ""
+    job = f"{doc.job.workload.name}{where}, {counted(doc.job.accelerators, 'accelerator')}"
+    if verdict is None:
+        return Headline(id="answer", title=f"{job}: no verdict", tone="bad")
+    tone: Tone = "good" if verdict.starved is False else "plain"
+    return Headline(
+        id="answer",
+        title=f"{job}: {_state(verdict)}{' (INVALID)' if doc.validity == 'invalid' else ''}",
+        sentences=tuple(_sentences(doc, verdict)),
+        tone="bad" if doc.validity == "invalid" else tone,
+    )
+
+
+def _state(verdict: Verdict) -> str:
+    """``starved by storage``, ``fed``: the answer in a few words."""
+    stages = " and ".join(
+        STAGES[stage] for stage in (verdict.binds, *verdict.also) if stage in STAGES
+    )
+    if verdict.starved:
+        return f"starved by {stages}" if stages else "starved, the bottleneck is undecided"
+    if verdict.starved is False:
+        return "fed"
+    return f"the bottleneck is {stages}" if stages else "undecided"
+
+
+def _sentences(doc: TrainingRecord, verdict: Verdict) -> Iterator[str]:
+    """What the bottleneck is, why, and what a short time could not tell."""
+    yield _what(doc, verdict) or verdict.sentence
+    if "storage" in (verdict.binds, *verdict.also) and verdict.storage_bound in WHY:
+        yield WHY[verdict.storage_bound]
+    if verdict.too_short:
+        yield verdict.too_short
+
+
+def _what(doc: TrainingRecord, verdict: Verdict) -> str:
+    """The bottleneck in one sentence; empty where only the verdict's own words are right.
+
+    That is a verdict that is undecided, or has conditions: a loader or a training of the user's
+    own, caches, a rate that fell.
+    """
+    used = doc.metrics.get(UTILIZATION)
+    plain = doc.job.loader.kind == OWN_LOADER and doc.job.watched is None
+    lasting = verdict.fed is None or verdict.fed.basis != "run"
+    known = verdict.binds in STAGES and verdict.starved is not None and used is not None
+    if not (plain and lasting and known and doc.job.saves is None):
+        return ""
+    assert used is not None
+    limit = doc.job.workload.required_accelerator_utilization
+    ranks = counted(doc.job.accelerators, "accelerator")
+    busy = f"{percent_beside(used.median, limit)} busy"
+    required = f"{limit * 100:.4g} % is required"
+    names = [STAGES[stage] for stage in (verdict.binds, *verdict.also)]
+    subject = " and ".join(names)
+    subject = subject[:1].upper() + subject[1:]
+    tested = "" if verdict.basis == "tested" else " This is inferred from the ceilings, not tested."
+    if verdict.binds == "accelerator":
+        is_are = "is" if doc.job.accelerators == 1 else "are"
+        state = "fed" if verdict.starved is False else "the bottleneck"
+        return f"{ranks} {is_are} {state}: {busy}, {required}.{tested}"
+    they = "it keeps" if len(names) == 1 else "they keep"
+    is_are = "is" if len(names) == 1 else "are together"
+    return f"{subject} {is_are} the bottleneck: {they} {ranks} {busy}, {required}.{tested}"
+
+
+def _pipeline(doc: TrainingRecord, evidence: Evidence) -> list[Section]:
+    """A bar for what each stage delivers alone and what all deliver together; the demand across."""
+    size, demand = bytes_per_sample(doc), evidence.accelerator
+    rates = {
+        "storage_raw": evidence.raw,
+        "fetch": evidence.fetch,
+        "prep": evidence.prep,
+        "harness": evidence.harness,
+        "cpu": evidence.cpu,
+    }
+    known = {name: rate for name, rate in rates.items() if rate}
+    if not known or not evidence.measured:
+        return []
+    binds = doc.job.verdict.binds if doc.job.verdict else ""
+    bound = next((name for name in BOUND_BY.get(binds, ()) if name in known), "")
+
+    def told(rate: float) -> str:
+        return format_rate(rate * size) if size else f"{format_count(rate)}/s"
+
+    rows = [
+        Row(
+            cells=(word(CEILINGS[name]), Cell(value=rate, text=told(rate))),
+            mark="bottleneck" if name == bound else "",
+        )
+        for name, rate in known.items()
+    ]
+    rows.append(
+        Row(
+            cells=(
+                word("all together"),
+                Cell(value=evidence.measured, text=told(evidence.measured)),
+            )
+        )
+    )
+    longest = WIDEST * demand if demand else max(known.values())
+    line = f"; the line is the demand, {told(demand)}" if demand else ""
+    return [
+        Table(
+            id="pipeline",
+            title=f"What each stage delivers alone{line}",
+            columns=(
+                Column(name="stage"),
+                Column(name="samples_per_s", unit="samples/s", align="right"),
+            ),
+            rows=tuple(rows),
+            bars=Bars(column="samples_per_s", full=longest, line=demand),
+        )
+    ]
+
+
+def _busy(doc: TrainingRecord) -> list[Section]:
+    """How busy the accelerators are, and how many of them are fed."""
+    facts, verdict = [], doc.job.verdict
+    used = doc.metrics.get(UTILIZATION)
+    limit = doc.job.workload.required_accelerator_utilization
+    if used is not None:
+        show = partial(percent_beside, limit=limit)
+        told = f"{spread(used.median, used.min, used.max, show)}; {limit * 100:.4g} % required"
+        facts.append(Fact(label="utilization", text=told))
+    rate = doc.metrics.get("samples_per_s")
+    if rate is not None:
+        told = spread(rate.median, rate.min, rate.max, format_count)
+        facts.append(Fact(label="samples/s", text=told))
+    if verdict is not None and verdict.fed is not None:
+        facts.append(Fact(label="accelerators fed", text=_fed(doc, verdict.fed)))
+    return [Facts(id="busy", title="Measured", facts=tuple(facts))] if facts else []
+
+
+def _fed(doc: TrainingRecord, fed: Fed) -> str:
+    """``0 of 1 now; the storage alone could feed 3 [2, 4], and 8 as advised``."""
+    if fed.accelerators is None:
+        return f"not known: {fed.not_measured or NO_REASON}"
+    same = fed.low == fed.high == fed.accelerators
+    number = format_count(fed.accelerators) if same else number_text(fed)
+    if fed.basis == "find-max":
+        return f"{number}, measured"
+    alone = f"the storage alone could feed {number}"
+    if fed.potential is not None:
+        alone += f", and {format_count(fed.potential)} as advised"
+    starved, ranks = doc.job.verdict.starved if doc.job.verdict else None, doc.job.accelerators
+    if starved is None:
+        return alone
+    few = "0" if ranks == 1 else "fewer"
+    return f"{few if starved else ranks} of {ranks} now; {alone}"
+
+
+def _advice(doc: TrainingRecord) -> list[Section]:
+    """The first changes, with the factor on samples/s that was found or is predicted."""
+    verdict = doc.job.verdict
+    if verdict is None or not verdict.advice or verdict.advice[0].id == "none":
+        return []
+    items = tuple(
+        Item(
+            text=advice.change,
+            lead=_gain(advice),
+            basis=" ".join(f"--set {setting}" for setting in advice.settings),
+        )
+        for advice in verdict.advice[:MAX_ADVICE]
+    )
+    title = "What would help: the factor on samples/s"
+    return [Items(id="help", title=title, items=items)]
+
+
+def _gain(advice: Advice) -> str:
+    """``5.67 x tried``, ``at most 1.92 x``, ``inconclusive``; empty without a figure."""
+    gain = advice.found if advice.found is not None else promised(advice)
+    if gain is None:
+        return ""
+    if tells_nothing(gain):
+        return "inconclusive"
+    if advice.found is not None:
+        return f"{gain.value:.2f} x, tried"
+    return f"{'at most ' if advice.at_most else ''}{gain.value:.2f} x"
+
+
+def _trust(doc: TrainingRecord) -> list[Section]:
+    """Whether to believe it: the rules that failed, how many others spoke, how cold reads were."""
+    failed = tuple(each for each in doc.findings if each.level == "invalid")
+    unjudged = [each.rule for each in doc.findings if each.level == "unknown"]
+    trust, cold = trust_text(doc), cold_reads(doc)
+    told = f"{trust[:1].upper()}{trust[1:]}."
+    if doc.validity == "unknown" and unjudged:
+        more = f" and {len(unjudged) - MAX_FINDINGS} more" if len(unjudged) > MAX_FINDINGS else ""
+        told += f" Not judged: {', '.join(unjudged[:MAX_FINDINGS])}{more}."
+    told += f" Cold reads: {cold}." if cold else ""
+    found: list[Section] = []
+    if failed:
+        found.append(Findings(title="Why it is INVALID", findings=failed[:MAX_FINDINGS]))
+    return [*found, Prose(id="trust", paragraphs=(told,))]

@@ -1,0 +1,81 @@
+"""The answer of a run: on one screen, and the same as the record says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.analyse.verdict.rebuild import conclude
+from iobench.report.answer import answer_sections
+from iobench.report.render_text import render_text
+from iobench.schema.record import TrainingRecord, load_run
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = [
+    *sorted(ROOT.glob("tests/golden/*/runs/*/run.json")),
+    *sorted(ROOT.glob("results/reference/*/run.json")),
+]
+
+LINES, COLUMNS = 30, 80
+WHERE = 4
+"""Lines that say where the results are."""
+
+Build = Callable[..., TrainingRecord]
+
+
+def text_of(doc: TrainingRecord) -> str:
+    return render_text(answer_sections(doc), width=COLUMNS)
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
+def test_the_answer_fits_on_one_screen(path: Path) -> None:
+    doc = load_run(path)
+    if not isinstance(doc, TrainingRecord):
+        return
+    lines = text_of(conclude(doc)).splitlines()
+    assert len(lines) <= LINES - WHERE
+    assert max(map(len, lines)) <= COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("rates", "au", "title", "marked"),
+    [
+        ({"fetch": 600.0}, 0.3, "starved by storage", "storage, as it is read"),
+        ({"prep": 600.0}, 0.3, "starved by preparation", "preparation"),
+        ({}, 0.97, "fed", ""),
+    ],
+)
+def test_the_bottleneck_is_named_and_marked(
+    make_run: Build, rates: dict[str, float], au: float, title: str, marked: str
+) -> None:
+    doc = make_run(rates=rates, au=au, measured=2000 * au)
+    lines = text_of(doc).splitlines()
+    assert lines[0].endswith(f": {title}") or f"{lines[0]} {lines[1].strip()}".endswith(title)
+    found = [line.split("  ")[1] for line in lines if line.endswith("< bottleneck")]
+    assert found == [marked] * bool(marked)
+
+
+def test_bars_end_before_the_line_of_the_demand_where_a_stage_is_too_slow(
+    make_run: Build,
+) -> None:
+    doc = make_run(rates={"fetch": 600.0}, au=0.3, measured=600.0)
+    for line in text_of(doc).splitlines():
+        if "|" in line:
+            bar = line.rpartition("B/s  ")[2]
+            slow = line.strip().startswith(("storage, as it is read", "all together"))
+            assert bar.index("|") > 0
+            assert ("█|" not in bar) == slow, line
+
+
+def test_why_a_run_is_invalid(make_run: Build) -> None:
+    doc = make_run(au=0.3)
+    finding: dict[str, Any] = {"rule": "x.y", "level": "invalid", "evidence": "e", "remedy": "r"}
+    doc = doc.model_validate(
+        doc.model_dump() | {"validity": "invalid", "findings": [finding]}, strict=False
+    )
+    text = text_of(doc)
+    assert "(INVALID)" in text
+    assert "INVALID x.y: e" in " ".join(text.split())
