@@ -86,7 +86,9 @@ def answer_sections(doc: TrainingRecord) -> list[Section]:
 def _headline(doc: TrainingRecord) -> Headline:
     verdict = doc.job.verdict
     where = f" on {doc.storage.url}" if doc.storage.url else ""
-    job = f"{doc.job.workload.name}{where}, {counted(doc.job.accelerators, 'accelerator')}"
+    ranks = counted(doc.job.accelerators, "accelerator")
+    ranks += f" on {len(doc.job.hosts)} hosts" if len(doc.job.hosts) > 1 else ""
+    job = f"{doc.job.workload.name}{where}, {ranks}"
     if verdict is None:
         return Headline(id="answer", title=f"{job}: no verdict", tone="bad")
     tone: Tone = "good" if verdict.starved is False else "plain"

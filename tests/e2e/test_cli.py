@@ -229,7 +229,7 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_verdict_comes_first_and_the_directory_last(ran: tuple[Found, Path]) -> None:
     lines = ran[0].stdout.splitlines()
-    assert lines[0].startswith("Verdict: ")
+    assert lines[0].startswith("demo on ")
     assert str(ran[1]) in lines[-1]
     assert max(map(len, lines)) <= 160
     assert not set("\x1b\r") & set(ran[0].stdout)
@@ -258,7 +258,7 @@ def test_conditions_and_rules_name_what_failed(data: Path, ran: tuple[Found, Pat
         "--fail-on accelerator_utilization<90% --fail-on samples_per_s<0".split()
     )
     assert found.returncode == 4
-    assert found.stdout.startswith("Verdict")
+    assert found.stdout.startswith("demo on ")
     (line,) = found.stderr.splitlines()
     assert "accelerator_utilization" in line
     assert "samples_per_s" not in line

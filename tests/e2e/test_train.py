@@ -108,7 +108,7 @@ def test_training_is_a_run_with_a_model(
     assert repetition.device_utilization_nvml is None
     assert repetition.not_measured["device_utilization_nvml"]
     capsys.readouterr()
-    assert main(["report", str(run_of(tmp_path))]) == 0
+    assert main(["report", str(run_of(tmp_path)), "--details"]) == 0
     _, own = " ".join(capsys.readouterr().out.split()).split("GPU counters and model FLOPs")
     assert BY_NAME["mfu"].label in own
     assert "1 TFLOP/s" in own
@@ -207,7 +207,7 @@ def test_what_gpus_count_is_shown_apart_from_utilization(
     shown = {}
     for medium in ("text", "html"):
         capsys.readouterr()
-        asked = ["report", str(run_of(tmp_path)), "--format", medium]
+        asked = ["report", str(run_of(tmp_path)), "--details", "--format", medium]
         assert main(asked) == 0
         shown[medium] = capsys.readouterr().out
     for text in shown.values():
