@@ -10,7 +10,7 @@ from functools import partial
 
 from ..analyse.figures.in_flight import bytes_per_sample
 from ..analyse.verdict.evidence import Evidence
-from ..analyse.verdict.judged import gather
+from ..analyse.verdict.judged import judge
 from ..analyse.verdict.promise import promised, tells_nothing
 from ..schema.record import TrainingRecord
 from ..schema.verdict import Advice, Fed, Verdict
@@ -75,7 +75,7 @@ WIDEST = 2.0
 def answer_sections(doc: TrainingRecord) -> list[Section]:
     """The answer in about 25 lines, with the bars of all ceilings that were measured."""
     found: list[Section] = [*status_sections(doc), _headline(doc)]
-    evidence = gather(doc)
+    evidence = judge(doc).evidence
     found += _pipeline(doc, evidence)
     found += _busy(doc)
     found += _advice(doc)
