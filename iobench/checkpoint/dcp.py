@@ -6,92 +6,120 @@ A plain tensor belongs to one rank, and is saved under the rank's name. Tensors 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from ..errors import CheckpointError, IobenchError, StorageError
+from ..errors import CheckpointError, IobenchError, StorageError, UsageError
 from ..limits import header_limit
 from ..storage.catalog import exists
-from .base import Job, Pending, Restored, Saved, State
+from .base import Job, Pending, Restored, State
 from .catalog import CheckpointTarget
 from .dcp_files import METADATA, SafePlanner, SafeReader, inspect, writer_for
-from .group import Group
-from .leaves import Leaves, check_fits, is_shared, leaves, set_values, state_checksums
+from .leaves import SHARED, Leaves, check_fits, is_shared, leaves, set_values
 from .leaves import verify as verify_state
 from .manifest import Manifest, Part, corrupt
-from .saving import Clock, Finished, cannot_write, make_durable, own_part, read_errors
-
-_SHARED = " shared"
+from .saving import Clock, Finished, Writer, cannot_write, make_durable, own_part, read_errors
 
 
-class Dcp:
+class Group:
+    """A gloo group of all ranks.
+
+    It is a new group if the training has initialized torch.distributed; otherwise it is the
+    process's default group while this object is open.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._owned = False
+        self._group: Any = None
+        self._address = False
+
+    def open(self) -> Any:
+        """The group, the same at each call. All ranks must call it. Raises UsageError."""
+        if self._group is not None:
+            return self._group
+        job = self._job
+        if not dist.is_initialized():
+            if job.world > 1 and not job.rendezvous:
+                raise UsageError(
+                    f"the {job.world} ranks of a dcp checkpoint have no rendezvous",
+                    remedy="give the job a rendezvous: tcp://host:port",
+                )
+            if job.world == 1:
+                store = dist.HashStore()  # type: ignore[attr-defined]
+                dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+            else:
+                dist.init_process_group(
+                    "gloo", init_method=job.rendezvous, rank=job.rank, world_size=job.world
+                )
+            self._owned = True
+        self._group = dist.group.WORLD if self._owned else dist.new_group(backend="gloo")
+        one_host = job.world == 1 or job.rendezvous.startswith(
+            ("file://", "tcp://127.0.0.1", "tcp://localhost")
+        )
+        if one_host and "MASTER_ADDR" not in os.environ:
+            # dcp-async-process's processes of all ranks meet here. The host's own name may have no
+            # address.
+            os.environ["MASTER_ADDR"] = "127.0.0.1"
+            self._address = True
+        return self._group
+
+    def close(self) -> None:
+        if self._owned and dist.is_initialized():
+            dist.destroy_process_group()
+        elif self._group is not None and dist.is_initialized():
+            dist.destroy_process_group(self._group)
+        if self._address:
+            os.environ.pop("MASTER_ADDR", None)
+        self._group, self._owned, self._address = None, False, False
+
+
+class Dcp(Writer):
     """``threads`` files for each rank, each written by its own thread."""
 
     name = "dcp"
-    asynchronous = False
 
     def __init__(self, job: Job, *, threads: int | str = 1) -> None:
-        self.job = job
+        super().__init__(job)
         self.threads = int(threads)
         self.group = Group(job)
 
-    def save(
-        self,
-        state: State,
-        target: CheckpointTarget,
-        *,
-        fsync: bool = True,
-        checksums: Mapping[str, str] | None = None,
+    def begin(
+        self, state: State, target: CheckpointTarget, checksums: dict[str, str], *, fsync: bool
     ) -> Pending:
-        known, shared = self.prepare(state, target, checksums)
-        group = self.group.open()
+        group = self.ready(target)
         clock = Clock()
         with write_errors(target):
             save(
                 self.named(state),
-                storage_writer=writer_for(
-                    target, fsync=fsync, threads=self.threads, nbytes=tensor_bytes(state)
-                ),
+                storage_writer=self.storage_writer(state, target, fsync=fsync),
                 process_group=group,
             )
             accepted = clock.wall()
             if fsync:
                 self.sync(target)
-        wall, cpu = clock.wall(), clock.cpu()
-        return Finished(
-            self.saved(
-                target,
-                clock.started_s,
-                wall,
-                accepted,
-                wall if fsync else None,
-                known,
-                shared=shared,
-                cpu_s=cpu,
-            )
-        )
+        return Finished(self.ended(target, clock, checksums, accepted_s=accepted, fsync=fsync))
 
-    def prepare(
-        self, state: State, target: CheckpointTarget, checksums: Mapping[str, str] | None
-    ) -> tuple[dict[str, str], bool]:
-        """The state's checksums, and whether ranks share a part of it; before the clock starts.
-
-        Raises CheckpointError.
-        """
-        known = dict(checksums) if checksums is not None else state_checksums(state)
-        target.prepare()
+    def ready(self, target: CheckpointTarget) -> Any:
+        """The group of the ranks. Raises CheckpointError where a save has left its files."""
         if any(exists(target.storage, target.key(name)) for name in self.files()):
             raise CheckpointError(
                 f"{target.url} holds a partial checkpoint",
                 remedy="remove it first, or use another step number",
             )
-        return known, any(checksum.endswith(_SHARED) for checksum in known.values())
+        return self.group.open()
+
+    def storage_writer(self, state: State, target: CheckpointTarget, *, fsync: bool) -> Any:
+        return writer_for(target, fsync=fsync, threads=self.threads, nbytes=tensor_bytes(state))
 
     def files(self) -> list[str]:
         """The names of this rank's files; rank 0 also writes the metadata."""
@@ -111,40 +139,6 @@ class Dcp:
             paths = [target.path(name) for name in self.files()]
             make_durable([path for path in paths if path is not None and path.exists()])
 
-    def saved(
-        self,
-        target: CheckpointTarget,
-        started_s: float,
-        blocked_s: float,
-        accepted_s: float,
-        durable_s: float | None,
-        checksums: dict[str, str],
-        *,
-        shared: bool,
-        cpu_s: float | None = None,
-        staged_s: float | None = None,
-        backpressure_s: float = 0.0,
-    ) -> Saved:
-        keys = {name: target.key(name) for name in self.files()}
-        files = {
-            name: target.storage.size(key)
-            for name, key in keys.items()
-            if exists(target.storage, key)
-        }
-        return Saved(
-            started_s=started_s,
-            blocked_s=blocked_s,
-            backpressure_s=backpressure_s,
-            staged_s=staged_s,
-            accepted_s=accepted_s,
-            durable_s=durable_s,
-            bytes=sum(files.values()),
-            files=files,
-            cpu_s=cpu_s,
-            checksums=checksums,
-            shared=shared,
-        )
-
     def restore(
         self,
         state: State,
@@ -161,7 +155,7 @@ class Dcp:
         )
         check_fits(state, part.checksums, target.url)
         wanted = {self._saved_name(name, leaf, part): leaf for name, leaf in leaves(state).items()}
-        together = {name for name, checksum in part.checksums.items() if checksum.endswith(_SHARED)}
+        together = {name for name, checksum in part.checksums.items() if checksum.endswith(SHARED)}
         files = manifest.files()
         target.check_sizes(files if together else {**part.files, METADATA: files.get(METADATA, 0)})
         group = self.group.open()
@@ -210,7 +204,7 @@ class Dcp:
         return f"rank-{self.job.rank:04d}/{name}"
 
     def _saved_name(self, name: str, leaf: object, part: Part) -> str:
-        if part.checksums[name].endswith(_SHARED):
+        if part.checksums[name].endswith(SHARED):
             return name
         # A job of another size takes the values that rank 0 saved.
         return f"rank-{part.rank:04d}/{name}"
@@ -227,7 +221,7 @@ class Dcp:
         for rank in range(manifest.world):
             part = target.part(manifest, rank)
             for name, checksum in part.checksums.items():
-                if "[" in checksum and not checksum.endswith(_SHARED):
+                if "[" in checksum and not checksum.endswith(SHARED):
                     raise CheckpointError(
                         f"{target.url} was saved by {manifest.world} ranks, not {self.job.world}, "
                         f"and '{name}' belongs to rank {rank} alone",

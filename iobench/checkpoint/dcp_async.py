@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,7 +22,6 @@ from .base import Job, Pending, Saved, State
 from .catalog import CheckpointTarget
 from .dcp import Dcp, raise_write_error, tensor_bytes
 from .dcp_compat import end_process, use_less_verbose_process
-from .dcp_files import writer_for
 from .saving import Clock
 
 
@@ -43,17 +41,10 @@ class DcpThread(Dcp):
         self._stager: DefaultStager | None = None
         self._before: _Background | None = None
 
-    def save(
-        self,
-        state: State,
-        target: CheckpointTarget,
-        *,
-        fsync: bool = True,
-        checksums: Mapping[str, str] | None = None,
+    def begin(
+        self, state: State, target: CheckpointTarget, checksums: dict[str, str], *, fsync: bool
     ) -> Pending:
-        known, shared = self.prepare(state, target, checksums)
-        self.check(state, target)
-        group = self.group.open()
+        group = self.ready(target)
         if self._stager is None:
             self._stager = DefaultStager(StagingOptions(False, self._shared_memory, False, False))
         clock = Clock()
@@ -62,9 +53,7 @@ class DcpThread(Dcp):
         backpressure = clock.wall()
         response = async_save(
             self.named(state),
-            storage_writer=writer_for(
-                target, fsync=fsync, threads=self.threads, nbytes=tensor_bytes(state)
-            ),
+            storage_writer=self.storage_writer(state, target, fsync=fsync),
             process_group=group,
             async_checkpointer_type=self._kind,
             async_stager=self._stager,
@@ -78,28 +67,18 @@ class DcpThread(Dcp):
             accepted = clock.wall()
             if fsync:
                 self.sync(target)
-            durable = clock.wall() if fsync else None
-            staged = blocked - backpressure
-            return self.saved(
+            return self.ended(
                 target,
-                clock.started_s,
-                blocked,
-                accepted,
-                durable,
-                known,
-                shared=shared,
-                staged_s=staged,
+                clock,
+                checksums,
+                accepted_s=accepted,
+                fsync=fsync,
+                blocked_s=blocked,
                 backpressure_s=backpressure,
             )
 
         self._before = _Background(upload, finish, target)
         return self._before
-
-    def check(self, state: State, target: CheckpointTarget) -> None:
-        """Check, before the clock starts, that it can be saved.
-
-        Raises CheckpointError, UsageError.
-        """
 
     def close(self) -> None:
         if self._before is not None:

@@ -17,10 +17,10 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.planner import ReadItem
 
 from ..storage.base import Storage
+from ..storage.files import buffered, file_over
 from . import archive, dcp_metadata
 from .catalog import CheckpointTarget
 from .dcp_compat import StorageInfo, TracedReader
-from .files import buffered, file_over
 from .manifest import corrupt
 from .saving import read_errors, uncached_window
 

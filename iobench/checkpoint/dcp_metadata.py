@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import torch
 from torch.distributed.checkpoint import metadata
 
-from . import inert
+from . import archive
+from .archive import StandIn
 from .dcp_compat import StorageInfo
-from .inert import StandIn
 
 T = TypeVar("T")
 _LIMIT = 1 << 63
@@ -21,7 +21,7 @@ def read(data: bytes) -> metadata.Metadata:
 
     Nothing of the file is executed. Raises ValueError if it isn't metadata, or is damaged.
     """
-    found = _fields(inert.load(data), metadata.Metadata)
+    found = _fields(archive.unpickled(data), metadata.Metadata)
     return metadata.Metadata(
         state_dict_metadata={
             _is(name, str): _leaf(leaf)

@@ -1,8 +1,8 @@
-"""A state's leaves by name, and their checksums."""
+"""A rank's state: its leaves by name, their checksums, and a state of random content."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,10 +11,16 @@ import numpy.typing as npt
 import torch
 import xxhash
 
+from .. import buffers, payload
 from ..errors import CheckpointError, UsageError
+from .base import State
 from .manifest import corrupt
+from .sharding import Share, TensorSpec
 
 SEPARATOR = "/"
+SHARED = " shared"
+"""How the checksum of a tensor ends that ranks share."""
+
 Leaves = dict[str, Any]
 Bytes = npt.NDArray[np.uint8]
 
@@ -87,7 +93,7 @@ def state_checksums(state: Mapping[str, Any]) -> dict[str, str]:
 
 def _checksum(leaf: object) -> str:
     if is_shared(leaf):
-        return f"{kind(leaf)} shared"
+        return f"{kind(leaf)}{SHARED}"
     data: Any = raw(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf).encode()
     return f"{kind(leaf)} {xxhash.xxh3_64_hexdigest(data)}"
 
@@ -126,3 +132,44 @@ def verify(
             where if isinstance(where, str) else where(wrong[0]),
             f"'{wrong[0]}'{more} differs from what was saved (XXH3)",
         )
+
+
+_ALIGN = 4096
+
+
+def build_state(share: Share, *, seed: int, rank: int) -> State:
+    """A state of random content: {"model": {name: tensor}, "optimizer": {name: tensor}, "step": 0}.
+
+    The content depends only on ``seed`` and ``rank``. It takes the share's bytes of memory, and up
+    to 4 KiB more for each tensor.
+    """
+    specs = (*share.model, *share.optimizer)
+    memory = buffers.private(sum(_room(spec) for spec in specs) or 1, prefault=False).array
+    tensors: list[torch.Tensor] = []
+    start = 0
+    for number, spec in enumerate(specs):
+        piece = memory[start : start + spec.nbytes]
+        if spec.nbytes:
+            payload.fill(piece.data, seed=seed, index=(rank << 20) + number)
+        tensors.append(_tensor(piece, spec))
+        start += _room(spec)
+    return {
+        "model": _named(share.model, tensors),
+        "optimizer": _named(share.optimizer, tensors[len(share.model) :]),
+        "step": 0,
+    }
+
+
+def _room(spec: TensorSpec) -> int:
+    return -(-spec.nbytes // _ALIGN) * _ALIGN
+
+
+def _tensor(piece: object, spec: TensorSpec) -> torch.Tensor:
+    dtype = getattr(torch, spec.dtype)
+    if not spec.nbytes:
+        return torch.empty(spec.shape, dtype=dtype)
+    return torch.from_numpy(piece).view(dtype).view(spec.shape)
+
+
+def _named(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    return dict(zip((spec.name for spec in specs), tensors, strict=False))

@@ -19,10 +19,9 @@ from ..errors import CheckpointError
 from ..limits import header_limit
 from ..storage.files import StorageFile
 from .base import State
-from .behind import Behind
 from .catalog import CheckpointTarget
 from .leaves import leaves, raw, set_values
-from .saving import Clock, FileWriter, uncached_window, write_file
+from .saving import Behind, Clock, FileWriter, uncached_window, write_file
 
 _VALUES = "iobench"
 """The metadata's entry with the state's int, float and str as JSON: the format has tensors only."""

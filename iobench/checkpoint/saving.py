@@ -1,4 +1,4 @@
-"""What writers have in common: clocks, finished saves, fsync, error messages, the restore."""
+"""What writers have in common: clocks, saves, also beside the training, fsync, errors, restores."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import pickle
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from ..errors import CheckpointError, IobenchError, StorageError
 from ..storage.base import Cached
-from ..storage.catalog import innermost
+from ..storage.catalog import exists, innermost
 from ..storage.window import Window
 from .base import Job, Pending, Restored, Saved, State
 from .catalog import CheckpointTarget
-from .leaves import check_fits, is_shared, leaves, state_checksums
+from .leaves import SHARED, check_fits, is_shared, leaves, state_checksums
 from .leaves import verify as verify_state
 from .manifest import Part, corrupt
 
@@ -55,22 +58,14 @@ class Finished:
         return self._saved
 
 
-class FileWriter(ABC):
-    """A writer of one file for each rank that has finished when ``save`` returns.
-
-    A subclass says how the file is written and read.
-    """
+class Writer(ABC):
+    """What all writers do when a save begins and when it has ended."""
 
     name: str
-    suffix: str
     asynchronous = False
-    readers: int | None = None  # threads that the last restore ended with; None: not known
 
     def __init__(self, job: Job) -> None:
         self.job = job
-
-    def file(self) -> str:
-        return f"rank-{self.job.rank:04d}{self.suffix}"
 
     def save(
         self,
@@ -83,24 +78,81 @@ class FileWriter(ABC):
         known = dict(checksums) if checksums is not None else state_checksums(state)
         self.check(state, target)
         target.prepare()
+        return self.begin(state, target, known, fsync=fsync)
+
+    def check(self, state: State, target: CheckpointTarget) -> None:
+        """Check, before the clock starts, that the state can be saved.
+
+        Raises CheckpointError, UsageError.
+        """
+        return
+
+    @abstractmethod
+    def begin(
+        self, state: State, target: CheckpointTarget, checksums: dict[str, str], *, fsync: bool
+    ) -> Pending:
+        """Save, or begin to."""
+
+    @abstractmethod
+    def files(self) -> list[str]:
+        """The names of the files that this rank may write."""
+
+    def ended(
+        self,
+        target: CheckpointTarget,
+        clock: Clock,
+        checksums: dict[str, str],
+        *,
+        accepted_s: float,
+        fsync: bool,
+        blocked_s: float | None = None,
+        backpressure_s: float = 0.0,
+    ) -> Saved:
+        """The save that has ended at this moment. ``blocked_s``: of one beside the training."""
+        wall, cpu = clock.wall(), clock.cpu()
+        keys = {name: target.key(name) for name in self.files()}
+        storage = target.storage
+        files = {name: storage.size(key) for name, key in keys.items() if exists(storage, key)}
+        log.info("%s saved %d bytes to %s", self.name, sum(files.values()), target.url)
+        return Saved(
+            started_s=clock.started_s,
+            blocked_s=wall if blocked_s is None else blocked_s,
+            backpressure_s=backpressure_s,
+            staged_s=None if blocked_s is None else blocked_s - backpressure_s,
+            accepted_s=accepted_s,
+            durable_s=wall if fsync else None,
+            bytes=sum(files.values()),
+            files=files,
+            cpu_s=cpu if blocked_s is None else None,  # else the training shares the process
+            checksums=checksums,
+            shared=any(checksum.endswith(SHARED) for checksum in checksums.values()),
+        )
+
+    def close(self) -> None:
+        return
+
+
+class FileWriter(Writer):
+    """A writer of one file for each rank that has finished when ``save`` returns.
+
+    A subclass says how the file is written and read.
+    """
+
+    suffix: str
+    readers: int | None = None  # threads that the last restore ended with; None: not known
+
+    def file(self) -> str:
+        return f"rank-{self.job.rank:04d}{self.suffix}"
+
+    def files(self) -> list[str]:
+        return [self.file()]
+
+    def begin(
+        self, state: State, target: CheckpointTarget, checksums: dict[str, str], *, fsync: bool
+    ) -> Pending:
         clock = Clock()
         accepted = self.write(state, target, fsync=fsync, clock=clock)
-        wall, cpu = clock.wall(), clock.cpu()
-        size = self.size(target)
-        return Finished(
-            Saved(
-                started_s=clock.started_s,
-                blocked_s=wall,
-                backpressure_s=0.0,
-                staged_s=None,
-                accepted_s=accepted,
-                durable_s=wall if fsync else None,
-                bytes=size,
-                files={self.file(): size},
-                cpu_s=cpu,
-                checksums=known,
-            )
-        )
+        return Finished(self.ended(target, clock, checksums, accepted_s=accepted, fsync=fsync))
 
     def restore(
         self,
@@ -141,12 +193,6 @@ class FileWriter(ABC):
             threads=self.readers,
         )
 
-    def size(self, target: CheckpointTarget) -> int:
-        """Bytes of this rank's file, which has just been written."""
-        size = target.storage.size(target.key(self.file()))
-        log.info("%s saved %d bytes to %s", self.name, size, target.url)
-        return size
-
     def check(self, state: State, target: CheckpointTarget) -> None:
         """Check, before the clock starts, that the state can be saved or restored into.
 
@@ -180,9 +226,6 @@ class FileWriter(ABC):
 
         Any exception means a corrupt file, except iobench's own errors.
         """
-
-    def close(self) -> None:
-        return
 
 
 def own_part(writer: str, job: Job, target: CheckpointTarget) -> Part:
@@ -308,3 +351,82 @@ def read_errors(where: str) -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+class Behind(FileWriter):
+    """The asynchronous version of a writer. The memory of the copy is kept for the next save.
+
+    A save waits for the one before, and counts that. The thread competes with training for the
+    interpreter, as it does in a training that saves in this way.
+    """
+
+    asynchronous = True
+    _copy: State | None = None
+    _before: Future[Saved] | None = None
+    _thread: ThreadPoolExecutor | None = None
+
+    def begin(
+        self, state: State, target: CheckpointTarget, checksums: dict[str, str], *, fsync: bool
+    ) -> Pending:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="iobench-save")
+        clock = Clock()
+        if self._before is not None:
+            self._before.exception()  # until it has ended, however it did; its own ``wait`` tells
+        backpressure = clock.wall()
+        copy = self._copy = copied(state, self._copy or {})
+        blocked = clock.wall()
+
+        def write() -> Saved:
+            return self.ended(
+                target,
+                clock,
+                checksums,
+                accepted_s=self.write(copy, target, fsync=fsync, clock=clock),
+                fsync=fsync,
+                blocked_s=blocked,
+                backpressure_s=backpressure,
+            )
+
+        self._before = self._thread.submit(write)
+        return _Running(self._before)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        self._before = self._copy = None
+        super().close()
+
+
+class _Running:
+    """A save that a thread writes."""
+
+    def __init__(self, saved: Future[Saved]) -> None:
+        self._saved = saved
+
+    def done(self) -> bool:
+        return self._saved.done()
+
+    def wait(self) -> Saved:
+        return self._saved.result()
+
+
+def copied(state: State, memory: State) -> State:
+    """``state`` in memory of its own on this host, in that of ``memory`` where a tensor fits."""
+    copy: State = {}
+    for name, leaf in state.items():
+        there = memory.get(name)
+        if isinstance(leaf, dict):
+            copy[name] = copied(leaf, there if isinstance(there, dict) else {})
+        elif isinstance(leaf, torch.Tensor):
+            if not isinstance(there, torch.Tensor) or _kind(there) != _kind(leaf):
+                there = torch.empty_like(leaf, device="cpu")
+            copy[name] = there.copy_(leaf)
+        else:
+            copy[name] = leaf
+    return copy
+
+
+def _kind(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype, tensor.stride()

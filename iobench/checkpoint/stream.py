@@ -23,11 +23,10 @@ from ..errors import CheckpointError, UsageError
 from ..storage.base import Buffer, Parallel, Storage
 from ..units import parse_size
 from .base import Job, State
-from .behind import Behind
 from .catalog import CheckpointTarget
 from .container import PAGE, Layout, Segment, lay_out, layout_from_header, read_header
 from .leaves import Bytes, leaves, set_values
-from .saving import Clock, FileWriter
+from .saving import Behind, Clock, FileWriter
 
 FILE_BLOCK = 1 << 20
 """Bytes per block of a local file. Larger blocks were not faster on any disk that was measured,

@@ -11,13 +11,12 @@ from typing import IO, ClassVar, cast
 
 import torch
 
+from ..storage.files import buffered, file_over
 from .archive import check
 from .base import State
-from .behind import Behind
 from .catalog import CheckpointTarget
-from .files import buffered, file_over
 from .leaves import SEPARATOR, kind, leaves
-from .saving import Clock, FileWriter, uncached_window, write_file
+from .saving import Behind, Clock, FileWriter, uncached_window, write_file
 
 
 class TorchSave(FileWriter):

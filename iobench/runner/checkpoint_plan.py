@@ -67,7 +67,7 @@ class StudyPlan:
 
 
 def _build(share: Share, seed: int, rank: int) -> State:
-    from ..checkpoint.state import build_state
+    from ..checkpoint.leaves import build_state
 
     return build_state(share, seed=seed, rank=rank)
 

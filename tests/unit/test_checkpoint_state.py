@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iobench.checkpoint.leaves import build_state
 from iobench.checkpoint.models import MODELS, Parallelism, find_model, scale
 from iobench.checkpoint.sharding import Share, layout, shares
-from iobench.checkpoint.state import build_state
 from iobench.errors import UnknownNameError, UsageError
 
 GIB = 2**30
