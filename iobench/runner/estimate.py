@@ -8,7 +8,7 @@ from ..schema.plan import PartTime
 from ..units import counted
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.curve import budget_s, storage_curve
-from .calibration.findmax import most_s, wanted_steps
+from .calibration.findmax import USUAL_TRIES, most_s, wanted_steps
 from .confirm import MAX_TRIED, MIN_TURNS, Confirm
 from .knockouts import MIN_S, USUAL_ROUNDS
 from .mixed import ALONE
@@ -21,9 +21,6 @@ START_S = 0.5
 
 _ACCELERATOR_S = 2.0
 """Longest window of the accelerator, which needs no storage to settle."""
-
-_SEARCH_TRIES = 9
-"""What ``--find-max`` usually tries: a few numbers, and two of them three times."""
 
 _USUAL_STAGES = 3
 """Stages that a run usually leaves out in phases of their own."""
@@ -87,7 +84,7 @@ def estimate(
             PartTime(
                 part="find_max",
                 what="search for the largest number of accelerators",
-                seconds=_SEARCH_TRIES * (_try_s(plan) + START_S),
+                seconds=USUAL_TRIES * (_try_s(plan) + START_S),
                 at_least=True,
             )
         )

@@ -210,7 +210,7 @@ def _measure(
         if options.find_max:
             with timed(doc, "find_max", progress, "finding the largest number of accelerators"):
                 doc.job.find_max = begin_search(bench)
-                find_max(bench, doc.job.find_max, progress)
+                find_max(bench, doc.job.find_max, progress, options.budget)
             others.look()
         if options.confirm is not None:
             with timed(doc, "confirm", progress, "trying the advice"):

@@ -387,10 +387,10 @@ def choose(
             longer *= 0.9
     left = max(0.0, seconds - ceilings_s(window_s, min_rounds, skipped))
 
-    others = KNOCK_OUTS * options.knock_outs + options.confirms
+    others = KNOCK_OUTS * options.knock_outs + options.later
     fixed_s = 0.0
     if "knock_outs" in given:
-        others = 0.0
+        others = options.find_max
         fixed_s = (options.knock_outs + options.confirms) * (options.knock_outs_s or 0.0)
         left = max(0.0, left - fixed_s)
     share = left / (1 + others)
@@ -411,7 +411,7 @@ def choose(
     if steps < work.whole:
         workload = workload.model_copy(update={"max_steps": steps})
     rest_s = max(0.0, left - repetitions * work.repetition_s(steps))
-    knock_outs_s = rest_s * KNOCK_OUTS / (KNOCK_OUTS + options.confirms)
+    knock_outs_s = rest_s * KNOCK_OUTS / (KNOCK_OUTS + options.later)
     if not options.knock_outs:
         knock_outs_s = 0.0
     if "knock_outs" in given:

@@ -33,3 +33,8 @@ class Options:
     @property
     def confirms(self) -> bool:
         return self.confirm is not None
+
+    @property
+    def later(self) -> int:
+        """What comes after the repetitions, and shares the time that is left with knock-outs."""
+        return self.confirms + self.find_max

@@ -196,7 +196,7 @@ class Rounds:
         planned = self.bench.plan.repetitions
         if not self.budget.fitted("repetitions"):
             return number < planned
-        more = not self.options.confirms and self.budget.fitted("knock_outs")
+        more = not self.options.later and self.budget.fitted("knock_outs")
         if number >= planned and not more:
             return False
         return has_time(number, planned, left_s=self.budget.left_s, repetition_s=self._repetition_s)
@@ -219,9 +219,9 @@ class Rounds:
     def _for_knock_outs_s(self, number: int) -> float:
         """Seconds for knock-outs after repetition ``number``, while others are kept for the rest.
 
-        The trial of advice gets as much as is left then.
+        The trial of advice, and the search for the largest number, get as much as is left then.
         """
         later = max(0, self.bench.plan.repetitions - 1 - number)
         rest_s = later * self._repetition_s + self._windows_s(number)
         left_s = max(0.0, self.budget.left_s - rest_s)
-        return left_s / 2 if self.options.confirms else left_s
+        return left_s / (1 + self.options.later)

@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable
 
 from ...analyse.figures.search import find_max_point, passes, trials_of, with_answer
-from ...errors import NoMemoryError, NoRoomError, UsageError
+from ...errors import IobenchError, NoMemoryError, NoRoomError, UsageError
 from ...load import make_reader
 from ...schema.training import FindMax, FindMaxPoint
 from ...schema.workload import Workload
-from ...units import counted
+from ...units import counted, format_duration
+from ..budget import Budget
 from ..phase import Phase
 from ..plan import Plan
 from ..progress import Progress
@@ -35,10 +36,20 @@ whatever the time; only what goes beyond them is limited by MAX_POINT_S."""
 
 MAX_POINT_S = 60.0
 
+USUAL_TRIES = 9
+"""What a search usually tries: a few numbers, and two of them three times."""
+
 _PATIENCE = 1.3
 """A try that takes so many times as long as one that just passes has failed."""
 
 _UNFINISHED = "the search did not end"
+
+_PART = "find_max"
+
+
+class _OutOfTimeError(IobenchError):
+    """The budget has no time for another try."""
+
 
 Try = Callable[[int, int], FindMaxPoint]
 """(number of accelerators, trial from 0). Raises NoRoomError or NoMemoryError."""
@@ -84,21 +95,38 @@ def most_s(workload: Workload) -> float:
     return max(MAX_POINT_S, _PATIENCE * least_s / workload.required_accelerator_utilization)
 
 
-def find_max(bench: Bench, found: FindMax, progress: Progress) -> None:
+def find_max(bench: Bench, found: FindMax, progress: Progress, budget: Budget) -> None:
     """Find the largest number of accelerators at the required utilization.
 
     The search starts at the number that the calibrated rates predict: an accelerator at utilization
-    u takes u times its full demand. ``found`` is updated after each try.
+    u takes u times its full demand. ``found`` is updated after each try. With a budget, tries have
+    fewer steps, but never fewer than those that tell what the storage feeds; the search ends when
+    the next try has no time.
     """
+    workload = bench.plan.workload
+    step_s = workload.accelerator.step_time or 0.0
+    steps = wanted_steps(workload)
+    if budget.limited and step_s:
+        fitting = int(budget.left_s / USUAL_TRIES / step_s)
+        steps = min(steps, max(fitting, least_steps(workload)))
+    limit_s = min(most_s(workload), budget.left_s)
 
     def attempt(number: int, trial: int) -> FindMaxPoint:
+        each_s = max(steps * step_s, budget.longest_s(_PART))
+        if not budget.fits(each_s):
+            raise _OutOfTimeError(f"the budget had no time for a try of {format_duration(each_s)}")
         again = f", try {trial + 1}" if trial else ""
         progress.phase(f"trying {counted(number, 'accelerator')}{again}")
-        return _try(bench, number, trial, found.required_accelerator_utilization)
+        required = found.required_accelerator_utilization
+        with budget.turn(_PART):
+            return _try(bench, number, trial, required, steps=steps, limit_s=limit_s)
 
     most, why = _most(bench.plan)
     first = _first_number(bench, found.required_accelerator_utilization)
-    search(found, attempt, first=first, most=most, why=why)
+    try:
+        search(found, attempt, first=first, most=most, why=why)
+    except _OutOfTimeError as over:
+        found.bound = over.what
 
 
 def search(found: FindMax, attempt: Try, *, first: int, most: int, why: str) -> None:
@@ -188,7 +216,9 @@ def _first_number(bench: Bench, required: float) -> int:
     return max(1, math.floor(min(min(known) / (rate * required), MAX_ACCELERATORS)))
 
 
-def _try(bench: Bench, number: int, trial: int, required: float) -> FindMaxPoint:
+def _try(
+    bench: Bench, number: int, trial: int, required: float, *, steps: int, limit_s: float
+) -> FindMaxPoint:
     plan, workload = bench.plan, bench.plan.workload
     round_steps = max(1, workload.loader.workers)
     phase = Phase(
@@ -202,8 +232,8 @@ def _try(bench: Bench, number: int, trial: int, required: float) -> FindMaxPoint
         seed=seed_of(plan.seed, "find-max", number, series=trial),
         repetition=trial,
         epochs=plan.passes,
-        max_steps=round_steps + wanted_steps(workload),
-        limit_s=most_s(workload),
+        max_steps=round_steps + steps,
+        limit_s=limit_s,
         whole_rounds=True,
     )
     outcome = bench.run(phase, stored=True)
