@@ -175,7 +175,7 @@ def _flat(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str
 def _generated(dataset: DatasetFacts) -> Iterator[str]:
     """The words that generate a dataset again; none if iobench did not make it."""
     spec = dataset.spec
-    if dataset.origin is not None or not spec.recorded:
+    if dataset.origin is not None or spec is None:
         return
     base = spec.name if _NAME.fullmatch(spec.name) else _ANY
     try:
@@ -186,7 +186,7 @@ def _generated(dataset: DatasetFacts) -> Iterator[str]:
     yield from ("iobench", "generate", base, "--to", NEW)
     if dataset.samples:
         yield from ("--samples", str(dataset.samples))
-    for key, value in _flat(spec.model_dump(mode="json", exclude_unset=True)):
+    for key, value in _flat(spec.model_dump(mode="json")):
         if key in ("samples", "description", "source") or before.get(key, value) == value:
             continue
         yield from ("--set", f"{key}={setting_text(value)}")

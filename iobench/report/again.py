@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from ..schema.base import OpenRecord
+from ..schema.base import OpenRecord, Strict
 from ..schema.host import Host
 from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
 from ..text import quoted
@@ -58,10 +58,10 @@ def yaml_lines(data: object) -> tuple[str, ...]:
 def _training(doc: TrainingRecord) -> list[Section]:
     """The specifications, and the commands that use them instead of names."""
     job, found = doc.job, list[Section]()
-    if not job.workload.recorded or job.watched is not None:
+    if job.watched is not None:
         return found
     lines, data = [], job.dataset
-    scanned = data.origin is not None or not data.spec.recorded
+    scanned = data.origin is not None or data.spec is None
     if not scanned:
         samples = f" --samples {data.samples}" if data.samples else ""
         lines.append(f"iobench generate ./dataset.yaml --to NEW{samples}")
@@ -79,7 +79,7 @@ def _training(doc: TrainingRecord) -> list[Section]:
     title = "The same from the specifications, on any host: NEW is a directory or a URL"
     found.append(Source(id="again-from-files", title=title, lines=tuple(lines), folded=True))
     found.append(_file("workload", "workload.yaml", _plain(job.workload)))
-    if data.spec.recorded:
+    if data.spec is not None:
         name = "The dataset, as it was scanned" if scanned else "dataset.yaml"
         found.append(_file("dataset", name, _plain(data.spec)))
     if job.loader.recorded:
@@ -114,7 +114,7 @@ def _file(name: str, title: str, data: object) -> Source:
     return Source(id=f"{name}-yaml", title=title, lines=yaml_lines(data), folded=True)
 
 
-def _plain(record: OpenRecord) -> dict[str, object]:
+def _plain(record: OpenRecord | Strict) -> dict[str, object]:
     """The keys of a record that have values, in groups and lists too."""
     known = record.model_dump(mode="json", exclude_none=True)
     return {key: value for key, value in known.items() if value not in ({}, [], "")}

@@ -32,7 +32,7 @@ def labels_of(doc: RunRecord) -> dict[str, Value]:
     """
     workload = dataset = None
     if isinstance(doc, TrainingRecord):
-        workload, dataset = doc.job.workload.name, doc.job.dataset.spec.name
+        workload, dataset = doc.job.workload.name, doc.job.dataset.name
     elif isinstance(doc, CheckpointRecord):
         workload = doc.job.model
     host = doc.host

@@ -269,7 +269,7 @@ def _about(doc: TrainingRecord) -> Facts:
         ("labels", tags_text(doc)),
         ("workload", f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"),
         ("model", _trained(doc)),
-        ("dataset", ", ".join([data.spec.name, *size])),
+        ("dataset", ", ".join([data.name, *size])),
         ("storage", doc.storage.url or ""),
         ("hosts", hosts_text(doc)),
         ("host", ", ".join([*([f"{host.cores} cores"] if host.cores else []), *memory])),

@@ -18,7 +18,7 @@ from ..processes import in_own_process
 from ..schema.base import fitting
 from ..schema.device import ModelWork
 from ..schema.host import StorageFacts
-from ..schema.job import DatasetFacts, DatasetSpecFacts, LoaderFacts, WorkloadFacts
+from ..schema.job import DatasetFacts, LoaderFacts, WorkloadFacts
 from ..schema.manifest import Manifest
 from ..schema.record import RUN_FILE, Finding, RunRecord, TrainingRecord
 from ..schema.tags import tags
@@ -57,7 +57,7 @@ def dataset_facts(manifest: Manifest, *, location: str, origin: str | None = Non
     """What a record says of a dataset, whose manifest is at ``location``."""
     dataset = ResolvedSpec.of(manifest)
     return DatasetFacts(
-        spec=DatasetSpecFacts.model_validate(manifest.spec.model_dump(mode="json")),
+        spec=manifest.spec,
         location=location,
         origin=origin,
         id=manifest.header.id,

@@ -1,44 +1,23 @@
 """The job in ``run.json``: the requested workload and dataset, and the loader that ran.
 
-Any version of iobench may have written these records. They are therefore less strict than the
-specifications that a user writes (``schema.workload``, ``schema.dataset``), and keep all of their
-keys. The keys with which the analysis computes are declared here; the others stay as they were
-written.
+What a user asked for is recorded as it was asked: the specifications of ``schema.workload`` and
+``schema.dataset``. The keys of what was found are declared here; others stay as they were written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from ..units import MIN_SHARE
 from .base import OpenRecord
-from .numbers import Amount, Count, Duration, Few, Figure, Number
-
-
-class AcceleratorFacts(OpenRecord):
-    kind: str = "emulated"
-    name: str | None = None
-    step_time: Duration | None = None  # seconds
-    device: str | None = None
-    sync: str | None = None  # None: a record of an older version, which had no barrier
-    gradient_sync: str = "none"
-    staged: Few = 0
-
-
-class ReaderFacts(OpenRecord):
-    access: str = "auto"
-    shuffle: bool = True
-    concurrency: Annotated[int, Field(ge=1, le=10**6)] = 1
-    read_ahead: bool | str = "auto"
-    block_size: Number = 4 << 20
-    decode: bool = True
-    columns: Number | None = None
-    tail: str = "keep"
-    mmap: bool = False
+from .dataset import DatasetSpec
+from .numbers import Count, Few, Figure, Number
+from .workload import AcceleratorSpec, ReaderSpec
 
 
 class LoaderSettings(OpenRecord):
@@ -50,39 +29,28 @@ class LoaderSettings(OpenRecord):
 
 
 class WorkloadFacts(OpenRecord):
-    """The complete workload; empty if the run is only a checkpoint study."""
+    """The complete workload; of a training that was watched, what is known of it."""
 
-    name: str = "?"
-    accelerator: AcceleratorFacts = AcceleratorFacts()
+    name: str
+    accelerator: AcceleratorSpec
     batch_size: Annotated[int, Field(ge=1, le=10**9)] | None = None
     epochs: Annotated[int, Field(ge=1, le=10**9)] = 1
     max_steps: Number | None = None
     cache: str = "cold"
     required_accelerator_utilization: Annotated[float, Field(ge=MIN_SHARE, le=1)] = 0.9
-    reader: ReaderFacts = ReaderFacts()
+    reader: ReaderSpec = ReaderSpec(concurrency=1)
     loader: LoaderSettings = LoaderSettings()
 
 
-class SampleSizeFacts(OpenRecord):
-    mean: Amount | None = None  # bytes, before the codec
-
-
-class DatasetSpecFacts(OpenRecord):
-    name: str = "?"
-    format: str = ""
-    content: str = "raw"
-    codec: str = "none"
-    compress_ratio: Annotated[float, Field(ge=1, le=1000)] = 1.0
-    sample_size: SampleSizeFacts = SampleSizeFacts()
-    seed: int | None = None
-
-
 class DatasetFacts(OpenRecord):
-    """The dataset's specification and facts of its manifest; empty for a checkpoint study."""
+    """The dataset's specification and facts of its manifest.
 
-    spec: DatasetSpecFacts = DatasetSpecFacts()
+    ``spec`` is None for data that has no manifest.
+    """
+
+    spec: DatasetSpec | None = None
     # Location of the manifest with its wrappers, absolute for a local path, and that of the data
-    # of a scanned dataset, if the user named it. None in older versions.
+    # of a scanned dataset, if the user named it.
     location: str | None = None
     origin: str | None = None
     id: str | None = None
@@ -95,6 +63,18 @@ class DatasetFacts(OpenRecord):
     cheaper_codecs: list[str] | None = None  # that decompress faster; the slowest first
     changed: list[str] | None = None  # keys whose objects changed while the run read them
     changed_unknown: str | None = None  # why ``changed`` is not known
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The keys of the specification; none of data without a manifest."""
+        return self.spec.model_dump(mode="json") if self.spec is not None else {}
+
+    @property
+    def name(self) -> str:
+        """The name of the dataset; of data without a manifest, that of its directory."""
+        if self.spec is not None:
+            return self.spec.name
+        return PurePosixPath(self.location or "").name or "?"
 
 
 class Delivery(OpenRecord):

@@ -315,7 +315,7 @@ class TrainingRun(Record):
 
     kind: Literal["training"] = "training"
     accelerators: Ranks = 1
-    workload: WorkloadFacts = WorkloadFacts()
+    workload: WorkloadFacts
     dataset: DatasetFacts = DatasetFacts()
     loader: LoaderFacts = LoaderFacts()
     trained: StepFacts | None = None  # by rank 0, if the accelerator is a real model

@@ -100,8 +100,8 @@ KINDS: dict[str, tuple[Any, ...]] = {
 }
 """Values of each kind that JSON has, one of which is within the bounds of any key."""
 
-OF_TWO_KINDS = {"CeilingDetails.startup_s", "ReaderFacts.read_ahead"}
-"""One figure, or one for each epoch; and a word, or yes and no."""
+OF_TWO_KINDS = {"CeilingDetails.startup_s"}
+"""One figure, or one for each epoch."""
 
 
 def kinds_of(model: type[BaseModel], key: str) -> set[str]:

@@ -131,7 +131,7 @@ def build_run(
     if "delivery" in (loader or {}):  # a library's record says more
         library = {"kind": "iobench", "library": "torch 2", "shuffle": {"not_measured": "no proof"}}
         loader = library | (loader or {})
-    spec = {"name": "test-data", "content": "raw", "codec": "none", "compress_ratio": 1.0}
+    spec = {"name": "test-data", "samples": 60_000, "sample_size": {"mean": 100_000}}
     job, head = {}, {}
     for key, value in document.items():
         (job if key in TrainingRun.model_fields else head)[key] = value
@@ -169,12 +169,12 @@ def build_run(
                 }
                 | (workload or {}),
                 "dataset": {
-                    "spec": spec,
                     "samples": 60_000,
                     "stored_bytes": 6_000_000_000,
                     "changed": [],
                 }
-                | (dataset or {}),
+                | (dataset or {})
+                | {"spec": spec | (dataset or {}).get("spec", {})},
                 "loader": {"direct": False} | (loader or {}),
                 "ceilings": ceilings,
                 "repetitions": done,

@@ -319,7 +319,7 @@ def test_stages_that_share_the_cpu(make_run: Build) -> None:
         host={"cores": 2, "affinity_cores": 2, "effective_cores": 2.0},
         repetition={"wall_s": 60.0, "cpu_s": 118.0},
         knock_outs=without(storage=(1.7, 1.8), prep=(2.2, 2.3)),
-        dataset={"spec": {"name": "d", "content": "raw", "codec": "gzip", "compress_ratio": 1.0}},
+        dataset={"spec": {"name": "d", "codec": "gzip"}, "cheaper_codecs": ["lz4", "none"]},
         concluded=False,
     )
     per_gb = {name: 2 / rate / 1e5 * 1e9 for name, rate in (("fetch", 2600), ("prep", 2000))}

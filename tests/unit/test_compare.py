@@ -46,13 +46,20 @@ def document(rates: list[float], **changes: Any) -> dict[str, Any]:
             "workload": {
                 "name": "w",
                 "dataset": "d",
+                "accelerator": {"step_time": 0.1},
                 "batch_size": 8,
                 "loader": {"workers": 2},
                 "reader": {"concurrency": 4, "crop": None},
             },
             "dataset": {
                 "id": "x",
-                "spec": {"name": "d", "format": "tar", "shard_size": 1 << 26, "seed": 1},
+                "spec": {
+                    "name": "d",
+                    "samples": 64,
+                    "sample_size": {"mean": 1000},
+                    "format": "tar",
+                    "shard_size": 1 << 26,
+                },
             },
             "repetitions": [
                 {"seed": i, "accelerators": 1, "samples_per_s": rate, "wall_s": 1.0}

@@ -32,9 +32,23 @@ def test_a_record_of_another_schema_is_refused_by_its_version(
         assert "0.0.7" in told
 
 
+@pytest.mark.parametrize("path", ["job.workload.reader", "job.dataset.spec"])
+def test_a_setting_that_this_version_does_not_have_is_refused_by_its_name(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(GOLDEN / "calibrated", tmp_path / "run")
+    document: Any = json.loads((tmp_path / "run" / "run.json").read_text())
+    part(document, path)["later"] = 1
+    (tmp_path / "run" / "run.json").write_text(json.dumps(document))
+    assert main(["report", str(tmp_path / "run")]) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert f"'{path}.later'" in told
+
+
 PARTS = (
-    *("hosts.0", "storage", "job.workload", "job.workload.reader", "job.dataset"),
-    *("job.dataset.spec", "job.loader", "job.ceilings.fetch.details"),
+    *("hosts.0", "storage", "job.workload", "job.dataset", "job.loader"),
+    "job.ceilings.fetch.details",
     *("job.saves.spec", "job.saves.scaling", "job.saves.meaning.asked"),
 )
 
@@ -54,7 +68,7 @@ def test_keys_of_a_newer_version_are_kept(
     shutil.copytree(GOLDEN / run, tmp_path / "run")
     document: Any = json.loads((tmp_path / "run" / "run.json").read_text())
     parts = [path for path in PARTS if "saves" not in path or document["job"]["saves"]]
-    assert len(parts) == (11 if run == "beside-saves" else 8)
+    assert len(parts) == (9 if run == "beside-saves" else 6)
     for path in parts:
         part(document, path)["copy"] = {"added": ["later", 1, None, True]}
     (tmp_path / "run" / "run.json").write_text(json.dumps(document))

@@ -154,6 +154,8 @@ def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 STARVED = {"au": 0.8, "measured": 1600.0}
 BUSY_HOST = {"repetition": {"resources": {"cpu_busy": 0.6}}}  # of 8 cores, 0.3 of them its own
+EPOCHS = {"name": "h100", "step_time": 0.1, "sync": "epoch"}
+
 CLOSED = {"closed.workload", "closed.settings"}
 """Rules whose good run is ``closed()``."""
 
@@ -204,7 +206,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         {"storage": NFS_MOUNT, "repetition": {"nfs": None}},
     ),
     "au.threshold": ({"au": 0.89}, {"au": None}),
-    "au.barrier": ({"accelerators": 2}, None),
+    "au.barrier": ({"accelerators": 2, "workload": {"accelerator": EPOCHS}}, None),
     "au.staged": (STAGED, None),
     "rank.stood-still": ({"repetition": {"ranks": STOOD_STILL}}, None),
     "ranks.uneven": ({"repetition": {"ranks": UNEVEN}}, None),

@@ -98,11 +98,12 @@ def test_what_binds_and_what_would_help(
 
 def test_prep_with_no_idle_core_asks_for_cores_or_cheaper_samples(make_run: Build) -> None:
     spec = {"name": "d", "content": "jpeg", "codec": "gzip", "compress_ratio": 4.0}
-    found = judge(make_run, **PREP, loader={"workers": 4}, dataset={"spec": spec})
+    data = {"spec": spec, "cheaper_codecs": ["zstd:1", "lz4", "none"]}
+    found = judge(make_run, **PREP, loader={"workers": 4}, dataset=data)
     assert found.advice[0].id == "cores"
     assert found.advice[0].predicted_gain == pytest.approx(2000 / 980)
     assert "codec" not in advised(found)  # uncompressed, storage would give 1,000 as well
-    cheap = judge(make_run, **PREP, dataset={"spec": spec | {"compress_ratio": 2.5}})
+    cheap = judge(make_run, **PREP, dataset=data | {"spec": spec | {"compress_ratio": 2.5}})
     assert advised(cheap)["codec"].predicted_gain == pytest.approx(1600 / 980)
 
 
@@ -285,8 +286,12 @@ def test_what_slows_the_run_down_is_not_advice(make_run: Build) -> None:
         )
 
 
-@pytest.mark.parametrize("codec", ["gzip:9", "zstd:1", "lz4"])
-def test_the_codec_in_use_is_not_advised(make_run: Build, codec: str) -> None:
+@pytest.mark.parametrize(
+    ("codec", "cheaper"),
+    [("gzip:9", ["zstd:1", "lz4", "none"]), ("zstd:1", ["lz4", "none"]), ("lz4", ["none"])],
+)
+def test_the_codec_in_use_is_not_advised(make_run: Build, codec: str, cheaper: list[str]) -> None:
     spec = {"name": "d", "content": "raw", "codec": codec, "compress_ratio": 1.5}
-    change = advised(judge(make_run, **PREP, dataset={"spec": spec}))["codec"].change
+    data = {"spec": spec, "cheaper_codecs": cheaper}
+    change = advised(judge(make_run, **PREP, dataset=data))["codec"].change
     assert codec.partition(":")[0] not in change.rpartition(f"than {codec}: ")[2]

@@ -134,7 +134,7 @@ def _question(doc: TrainingRecord) -> dict[str, object]:
         "workload": workload.name,
         "batch size": workload.batch_size,
         "step time": workload.accelerator.step_time,
-        "dataset": doc.job.dataset.spec.name,
+        "dataset": doc.job.dataset.name,
         "storage": doc.storage.url,
     }
 

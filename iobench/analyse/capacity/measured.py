@@ -161,7 +161,7 @@ def _by(doc: TrainingRecord, evidence: Evidence, supply: Supply) -> str:
 def _notes(doc: TrainingRecord, job: SizedJob, *, curve: bool) -> list[str]:
     """``curve``: the storage's curve is what its rate rests on."""
     notes = []
-    size, spec = bytes_per_sample(doc), doc.job.dataset.spec
+    size, spec = bytes_per_sample(doc), doc.job.dataset.asked
     if size is not None and not 1 / SIMILAR <= size / job.bytes_per_sample <= SIMILAR:
         notes.append(
             "its samples have another size: small reads are slower than large ones, so its bytes/s "
@@ -170,7 +170,7 @@ def _notes(doc: TrainingRecord, job: SizedJob, *, curve: bool) -> list[str]:
     differs = [
         key
         for key in ("format", "content", "codec")
-        if key in spec.model_fields_set and getattr(spec, key) != getattr(job.spec, key)
+        if key in spec and spec[key] != getattr(job.spec, key)
     ]
     if differs:
         notes.append(f"its dataset differs in {', '.join(differs)}")

@@ -200,12 +200,12 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
     if not isinstance(doc, TrainingRecord):
         spec_of_study = doc.checkpoints.spec.model_dump() if doc.checkpoints else {}
         return {key: str(value) for key, value in spec_of_study.items()}
-    spec, workload = doc.job.dataset.spec, doc.job.workload
+    data, workload = doc.job.dataset, doc.job.workload
     if doc.job.fitted is not None:
         workload = workload.model_copy(update={"max_steps": doc.job.fitted.asked_max_steps})
-    return flatten(workload.model_dump(), spec.model_dump()) | {
+    return flatten(workload.model_dump(mode="json"), data.asked) | {
         "accelerators": str(doc.job.accelerators),
-        "dataset.seed": str(spec.seed),
+        "dataset.seed": str(data.asked.get("seed")),
     }
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...schema.job import AcceleratorFacts
 from ...schema.training import Epoch, TrainingRun
 from ...schema.verdict import Estimate, KnockedOut, KnockOut, KnockOutRound
 from ...schema.workload import USER_LOADER, AcceleratorSpec
@@ -35,7 +34,7 @@ class How(NamedTuple):
     together: bool
 
 
-def in_step(accelerator: AcceleratorSpec | AcceleratorFacts, ranks: int) -> bool:
+def in_step(accelerator: AcceleratorSpec, ranks: int) -> bool:
     """Whether ranks with this accelerator wait for each other at each step."""
     return ranks > 1 and accelerator.sync == "step"
 

@@ -70,7 +70,7 @@ def judge_codec(packed: Point, plain: Point, *, key: str = "dataset.codec") -> C
         [without.storage, without.prep, without.harness, without.accelerator]
     )
     return Codec(
-        codec=packed.settings.get(key, packed.document.job.dataset.spec.codec),
+        codec=packed.settings.get(key, packed.document.job.dataset.asked.get("codec", "none")),
         ratio=ratio,
         storage_bytes_per_s=without.storage * size,
         decode_bytes_per_s=decode * size,

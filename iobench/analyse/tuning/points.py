@@ -101,11 +101,11 @@ def plain_bytes_per_sample(doc: TrainingRecord) -> float | None:
         doc.job.dataset.samples,
         doc.job.dataset.stored_bytes,
     )
-    if spec.sample_size.mean:
+    if spec is not None and spec.sample_size.mean:
         return float(spec.sample_size.mean)
     if not samples or not stored:
         return None
-    ratio = spec.compress_ratio if spec.codec != "none" else 1.0
+    ratio = spec.compress_ratio if spec is not None and spec.codec != "none" else 1.0
     return float(stored) / float(samples) * ratio
 
 
@@ -163,7 +163,7 @@ def derive(documents: Sequence[TrainingRecord]) -> list[Point]:
             remedy="choose one with --workload",
         )
     flat = [
-        flatten(doc.job.workload.model_dump(), doc.job.dataset.spec.model_dump())
+        flatten(doc.job.workload.model_dump(mode="json"), doc.job.dataset.asked)
         | {"accelerators": str(doc.job.accelerators)}
         for doc in documents
     ]

@@ -126,8 +126,8 @@ def amplification(point: Point) -> str:
     ]
     if not shares or max(shares) <= AMPLIFIED:
         return ""
-    form = point.document.job.dataset.spec.format
-    if form == "parquet":
+    spec = point.document.job.dataset.spec
+    if spec is not None and spec.format == "parquet":
         remedy = (
             "rows are read in whole row groups: read the groups in sequence "
             "(reader.access=sequential), or write smaller groups"

@@ -108,10 +108,10 @@ def _gather(doc: TrainingRecord) -> Evidence:
         ),
         direct=loader.direct,
         mapped=reader.mmap,
-        codec=spec.codec,
-        cheaper_codecs=_cheaper_codecs(doc, spec.codec),
-        decode=reader.decode and spec.content != "raw",
-        compress_ratio=spec.compress_ratio,
+        codec=spec.codec if spec else "none",
+        cheaper_codecs=tuple(data.cheaper_codecs or ()),
+        decode=reader.decode and spec is not None and spec.content != "raw",
+        compress_ratio=spec.compress_ratio if spec else 1.0,
         intervals=_intervals(doc),
         shares=replace(shares, fill=None) if cut else shares,
         cut_fill=fill,
@@ -130,7 +130,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         workload=workload.name,
         url=doc.storage.url or "",
         epochs=workload.epochs,
-        data=spec.name,
+        data=data.name,
         reads_ahead=(loader.kind or settings.kind or OWN_LOADER) == OWN_LOADER
         and not data.blocks
         and reader.read_ahead is not False,
@@ -278,21 +278,6 @@ def _cpu_busy(done: Sequence[Repetition], cores: float | None) -> float | None:
     ]
     known = [median(shares) for shares in (own, host) if shares]
     return min(1.0, max(known)) if known else None
-
-
-def _cheaper_codecs(doc: TrainingRecord, codec: str) -> tuple[str, ...]:
-    """Codecs with a lower decoding cost, as recorded by the iobench of the run and its plug-ins."""
-    known = doc.job.dataset.cheaper_codecs
-    if known is not None:
-        return tuple(known)
-    # Older records do not have the list. _BY_DECODING_COST has the codecs of those versions.
-    name = codec.partition(":")[0]
-    names = [each.partition(":")[0] for each in _BY_DECODING_COST]
-    return _BY_DECODING_COST[: names.index(name)][::-1] if name in names else ("none",)
-
-
-_BY_DECODING_COST = ("none", "lz4", "zstd:1", "gzip")
-"""Codecs for records that do not name the cheaper ones, the cheapest first."""
 
 
 def effective_cores(doc: TrainingRecord) -> float | None:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from statistics import mean
 from typing import NamedTuple
 
+from ...schema.dataset import DatasetSpec
 from ...schema.record import TrainingRecord
 from ...schema.training import Repetition
 from ...schema.workload import OWN_LOADER
@@ -167,7 +168,7 @@ def barrier(doc: TrainingRecord) -> Outcome | None:
     return Outcome(
         f"the {doc.job.accelerators} accelerators did not wait for each other after each step; "
         "those of MLPerf Storage do, so its utilization would be lower",
-        "run with accelerator.sync=step; runs of older versions did not have it",
+        "run with accelerator.sync=step",
     )
 
 
@@ -244,9 +245,9 @@ def closed_settings(doc: TrainingRecord) -> Outcome | None:
     if reference is None:
         return None  # ``workload`` says so
     spec = doc.job.dataset.spec
-    if doc.job.workload.batch_size is None or spec.sample_size.mean is None:
+    if doc.job.workload.batch_size is None or spec is None:
         return unknown("the batch size or the sizes of the samples are not recorded")
-    changed = list(_changed(doc, reference))
+    changed = list(_changed(doc, spec, reference))
     if not changed:
         return None
     remedy = "leave these settings as the workload and its dataset have them"
@@ -255,10 +256,9 @@ def closed_settings(doc: TrainingRecord) -> Outcome | None:
     return Outcome(f"settings that CLOSED does not allow: {'; '.join(changed)}", remedy)
 
 
-def _changed(doc: TrainingRecord, reference: Reference) -> Iterator[str]:
+def _changed(doc: TrainingRecord, spec: DatasetSpec, reference: Reference) -> Iterator[str]:
     """Each setting that differs, with its value and the reference's."""
-    job, spec = doc.job.workload, doc.job.dataset.spec
-    sizes = spec.sample_size.model_extra or {}
+    job = doc.job.workload
     found: dict[str, tuple[object, object]] = {
         "accelerator.kind": (job.accelerator.kind, "emulated"),
         "accelerator.step_time": (job.accelerator.step_time, reference.step_time),
@@ -273,7 +273,7 @@ def _changed(doc: TrainingRecord, reference: Reference) -> Iterator[str]:
         "dataset.content": (spec.content, reference.content),
         "dataset.codec": (spec.codec, "none"),
         "dataset.sample_size.mean": (spec.sample_size.mean, reference.mean),
-        "dataset.sample_size.stdev": (sizes.get("stdev") or 0, reference.stdev),
+        "dataset.sample_size.stdev": (spec.sample_size.stdev or 0, reference.stdev),
     }
     samples, shards = doc.job.dataset.samples, doc.job.dataset.shards
     if samples and shards:

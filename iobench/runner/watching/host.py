@@ -14,7 +14,7 @@ from ...errors import DatasetError, IobenchError
 from ...measure import nfs, resources
 from ...measure.samples import Sampler
 from ...schema.host import StorageFacts
-from ...schema.job import DatasetFacts, DatasetSpecFacts
+from ...schema.job import DatasetFacts
 from ...schema.resources import NfsTraffic, Resources
 from ...storage import is_local, open_storage
 from ...storage.base import Storage
@@ -92,7 +92,6 @@ def _directory(root: Path) -> Data:
         keys=found[:MAX_KEYS],
         of="" if whole else f"of the first {min(len(found), MAX_KEYS):,} files",
         facts=DatasetFacts(
-            spec=DatasetSpecFacts(name=root.name),
             location=str(root),
             files=len(found) if whole else None,
         ),

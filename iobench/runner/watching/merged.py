@@ -18,7 +18,6 @@ from ...measure.samples import write_samples
 from ...measure.timeline import Columns, write_events
 from ...schema.host import Host
 from ...schema.job import (
-    AcceleratorFacts,
     LoaderFacts,
     LoaderSettings,
     UserFacts,
@@ -28,7 +27,7 @@ from ...schema.record import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
 from ...schema.tags import tags
 from ...schema.training import Ceiling, Epoch, Repetition, TrainingRun
 from ...schema.watched import WATCHED
-from ...schema.workload import USER_LOADER
+from ...schema.workload import USER_LOADER, AcceleratorSpec
 from ..facts import write_document
 from .place import PHASE, Part
 
@@ -89,7 +88,7 @@ def merged(directory: Path, parts: Sequence[Part]) -> TrainingRecord:
             accelerators=len(parts),
             workload=WorkloadFacts(
                 name=first.name,
-                accelerator=AcceleratorFacts(kind=WATCHED, name="your training", sync="none"),
+                accelerator=AcceleratorSpec(kind=WATCHED, name="your training", sync="none"),
                 batch_size=max(sizes, key=sizes.count) if sizes else None,
                 epochs=max(1, len(epochs)),
                 cache="any",
