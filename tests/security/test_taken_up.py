@@ -19,7 +19,7 @@ from iobench.schema.job import WorkloadFacts
 from iobench.schema.record import TrainingRecord
 from iobench.schema.sweep import Sweep, SweepPoint, save_sweep
 from iobench.schema.training import TrainingRun
-from iobench.schema.workload import LoaderSpec, ReaderSpec
+from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.servers.listener import Listener, listener
 
@@ -133,7 +133,11 @@ def test_a_record_names_no_workload_file(tmp_path: Path) -> None:
     """A run's record is looked up among the workloads by name, not opened as a path."""
     os.mkfifo(tmp_path / "pipe.yaml")
     document = TrainingRecord.model_construct(
-        job=TrainingRun(workload=WorkloadFacts(name=str(tmp_path / "pipe.yaml")))
+        job=TrainingRun(
+            workload=WorkloadFacts(
+                name=str(tmp_path / "pipe.yaml"), accelerator=AcceleratorSpec(kind="null")
+            )
+        )
     )
     assert _builtin(document, ["loader.workers"]) == {}
 
