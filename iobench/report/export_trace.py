@@ -146,7 +146,7 @@ class _Block:
         return self._events[name][self._rows[of]]
 
     def _time(self, name: str, of: Array | slice = ALL) -> Array:
-        """Nanoseconds of a part of the steps; 0 where an older version lacks the column."""
+        """Nanoseconds of a part of the steps; 0 where the file lacks the column."""
         if name not in self._events:
             return np.zeros(len(self._rows[of]), dtype=np.int64)
         return _bounded(self._column(name, of))

@@ -104,7 +104,7 @@ class OpenRecord(BaseModel):
     """Base of a part of a record that differs between versions, hosts and storages.
 
     Known keys are checked for their types and bounds, and a missing key has its default. Unknown
-    keys, from newer or older versions, are kept as they are. When the record is written again, it
+    keys are kept as they are. When the record is written again, it
     has exactly the keys that it was read with.
     """
 

@@ -119,7 +119,7 @@ class Spread(Record):
     """Statistics of one figure over saves or restores."""
 
     median: float
-    mean: float | None = None  # None: in older records
+    mean: float | None = None
     p95: float | None  # None: fewer than 20 values do not tell it
     min: float
     max: float
@@ -261,7 +261,7 @@ class Study(Record):
     scaling: Scaling = Scaling()
     parallelism: dict[str, int] = {}
     spec: StudySpec = StudySpec()
-    # Of saves during a run that loads data; None: a study alone, or an older record.
+    # Of saves during a run that loads data; None: a study alone.
     every: Count | None = None  # steps between two saves
     storage: StorageFacts | None = None  # where they went
     hosts: list[JobHost] = []  # whose ranks these are, where there are several

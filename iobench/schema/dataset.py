@@ -175,7 +175,7 @@ class DatasetSpec(Strict):
         Specs with equal identities generate equal datasets.
         """
         everything = self.model_dump(mode="json", exclude={"description", "source"})
-        # Keys of later versions are left out if unset: older datasets must keep their identity.
+        # What only some formats have is left out where it is not set.
         return {
             key: value
             for key, value in everything.items()

@@ -1,7 +1,7 @@
 """The JSON schemas of the documents that iobench writes, derived from their classes.
 
 The dialect is JSON Schema, draft 2020-12. ``results/*.schema.json`` are these documents, and a test
-compares both. Unknown keys are valid: a newer version may add some.
+compares both. Unknown keys are valid but for those of the settings that a user writes.
 """
 
 from __future__ import annotations

@@ -38,8 +38,7 @@ class SweepPoint(Record):
     runs: list[str] = Field(default_factory=list)  # run directories, relative to the sweep's
     samples_per_s: list[float] = Field(default_factory=list)  # one for each run
     seconds: list[float] = Field(default_factory=list)  # duration of each run
-    # Other combinations that mean the same, and share its figures. This and the keys up to
-    # ``cpu_s_per_gb`` are empty in older versions.
+    # Other combinations that mean the same, and share its figures.
     also: list[dict[str, Setting]] = Field(default_factory=list)
     stored_bytes: Figure | None = None  # of its dataset
     # Of each run; None: not measured. Bytes that the readers read, over the samples delivered.
@@ -47,7 +46,7 @@ class SweepPoint(Record):
     # CPU seconds of ranks and workers, over 1e9 bytes of uncompressed samples.
     cpu_s_per_gb: list[Figure | None] = Field(default_factory=list)
     # Cores of the host that other processes used at least, on average over each run; None: not
-    # recorded. Empty in older versions.
+    # recorded.
     other_cores: list[Figure | None] = Field(default_factory=list)
     dropped: str = ""  # why it was not measured again
     failed: str = ""  # the error that ended it

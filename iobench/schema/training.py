@@ -66,14 +66,14 @@ EVENT_COLUMNS = {
     "or in an emulated step beyond late_ns (nobody makes up for it)",
 }
 LATER_COLUMNS = ("retries", "throttled", "checkpoint_ns", "sync_ns", "lost_ns")
-"""Columns of EVENT_COLUMNS that files of older versions may lack."""
+"""Columns of EVENT_COLUMNS that a file may lack: all of their values are then 0."""
 
 
 class Epoch(Record):
     """One epoch of a repetition: what the events do not contain, and the sum of their bytes."""
 
     epoch: int
-    steps: int | None = None  # of all ranks together; None in older records without events
+    steps: int | None = None  # of all ranks together; None without events
     residency_before: float | None = None  # share of the dataset's bytes in the page cache, 0 to 1
     residency_how: str = ""  # cachestat, mincore, or why it was not measured
     bytes_read: int | None = None  # by iobench's readers; None: unknown, since a library read
@@ -83,7 +83,7 @@ class Epoch(Record):
     fetched_how: str = ""  # which counter, and what it misses; or why it was not measured
     # From the common start to the first read of any worker: process creation, not storage.
     startup_s: float | None = None
-    startups_s: list[float | None] = []  # the same of each rank; empty in older versions
+    startups_s: list[float | None] = []  # the same of each rank
     # How long after the common start each rank began, by the clock of its host.
     late_starts_s: list[float | None] = []
     residencies: list[float | None] = []  # ``residency_before`` of each host, if there are several
@@ -123,7 +123,7 @@ class CeilingDetails(OpenRecord):
     concurrency: Few | None = None  # reads in flight in each worker
     alternatives: dict[str, float | str] | None = None  # fio's engines: bytes/s, or an error
     engine: str | None = None  # of fio, the fastest
-    windows: list[CeilingWindow] = []  # empty in records of older versions, which had one
+    windows: list[CeilingWindow] = []
     command: str | None = None  # the command line of fio
 
 
@@ -139,7 +139,7 @@ class Ceiling(Record):
     not_measured: str = ""  # why the figures are None
     details: CeilingDetails = CeilingDetails()
     # Of the samples/s of all windows, which are spread over the run: the 95 % interval of their
-    # mean; the value is samples_per_s. None in records of older versions, which had one window.
+    # mean; the value is samples_per_s. None with one window.
     windows: Estimate | None = None
     cold: Epoch | None = None  # if measured over cold storage: its bytes, over all its epochs
 
@@ -207,14 +207,14 @@ class Repetition(Record):
 
     seed: int
     accelerators: Ranks
-    # When its ranks waited for each other. None in older versions: at an epoch's end.
+    # When its ranks waited for each other. None: at an epoch's end.
     sync: Sync | None = None
     epochs: list[Epoch] = []
     complete: bool = True  # False: interrupted, or stopped before all steps
     cpu_s: float | None = None  # of ranks and workers
     throttled_s: float | None = None  # time this cgroup was throttled; as in resources
     nfs: NfsTraffic | None = None  # counters of the mount, if the data is on NFS
-    resources: Resources | None = None  # counters of host and device; None in older versions
+    resources: Resources | None = None  # counters of host and device
     residency_before: float | None = None  # the largest of its epochs
     samples: int = 0
     steps: int = 0  # of all ranks together
@@ -245,14 +245,14 @@ class Repetition(Record):
     late_p99_s: float | None = None  # how late the emulated steps ended; the next step makes up
     late_left_s: float | None = None  # lateness after the last step of each epoch, sum over epochs
     sync_s: float | None = None  # waiting for other ranks, mean over ranks
-    ranks: list[RankTime] = []  # empty in older versions
+    ranks: list[RankTime] = []
     worker_time: WorkerTime | None = None
-    # The slowest MAX_WORKERS of all ranks first, by the time for a batch; empty in older versions,
-    # and if a loader library read.
+    # The slowest MAX_WORKERS of all ranks first, by the time for a batch; empty if a loader library
+    # read.
     workers: Annotated[list[WorkerLoad], Field(max_length=MAX_WORKERS)] = []
     workers_left_out: Count = 0
     # By the GPUs' own counters, means over the GPUs of the job, and model FLOPs utilization: none
-    # of these is accelerator utilization. ``devices`` has each GPU; empty in older versions.
+    # of these is accelerator utilization. ``devices`` has each GPU.
     device_utilization_nvml: float | None = None
     sm_utilization: float | None = None
     device_power_w: float | None = None
@@ -260,9 +260,9 @@ class Repetition(Record):
     mfu: float | None = None
     devices: Annotated[list[DeviceUse], Field(max_length=MAX_DEVICES)] = []
     # Utilization of more ranks whose steps are like these, with a barrier at each step: without
-    # any limit of the storage. Empty in older versions, and with too few steps.
+    # any limit of the storage. Empty with too few steps.
     at_more_ranks: list[FedAt] = []
-    rates: Rates | None = None  # how the rate changed over time; None in older versions
+    rates: Rates | None = None  # how the rate changed over time
     hosts: list[HostTime] = []  # if there were several
     # In which ranks of all hosts had work, sum over epochs; and the time after that until the last
     # rank was done. None with one host.
@@ -274,7 +274,7 @@ class Repetition(Record):
 class FindMaxPoint(Record):
     accelerators: int
     accelerator_utilization: float | None
-    accelerator_utilization_sustained: float | None = None  # decided in older versions
+    accelerator_utilization_sustained: float | None = None
     # Without the time in which the pipeline fills: decides whether the point passes.
     accelerator_utilization_steady: float | None = None
     samples_per_s: float | None  # steady, if ``steps`` is known
@@ -294,7 +294,7 @@ class FindMax(Record):
 
     required_accelerator_utilization: float
     accelerators: int | None  # None: not even one (or, if ``bound`` is set, none of those tried)
-    low: int | None = None  # the interval of ``accelerators``; None in older versions
+    low: int | None = None  # the interval of ``accelerators``
     high: int | None = None
     points: list[FindMaxPoint]
     wanted_steps: Few | None = None  # of each rank in the steady window of a try
@@ -319,10 +319,10 @@ class TrainingRun(Record):
     dataset: DatasetFacts = DatasetFacts()
     loader: LoaderFacts = LoaderFacts()
     trained: StepFacts | None = None  # by rank 0, if the accelerator is a real model
-    work: ModelWork | None = None  # of that model; None in older versions
+    work: ModelWork | None = None  # of that model
     ceilings: dict[str, Ceiling] = {}  # storage_raw, fetch, prep, harness, accelerator
     repetitions: list[Repetition] = []
-    curve: RunCurve | None = None  # of the storage; None in older versions, or if not measured
+    curve: RunCurve | None = None  # of the storage; None if not measured
     knock_outs: list[KnockOut] = []
     no_knock_outs: str = ""  # why there are none: the verdict is then inferred
     verdict: Verdict | None = None

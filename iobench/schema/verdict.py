@@ -125,7 +125,7 @@ class Fed(Record):
 
 
 AdviceId = Literal[
-    "",  # in records of older versions
+    "",
     "none",
     "concurrency",
     "workers",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import UsageError
 from ..units import MIN_SHARE
@@ -170,11 +170,6 @@ class ReaderSpec(Strict):
         return self
 
 
-def _current_name(kind: str) -> str:
-    """Return the current name of a kind of loader: ``iobench`` was called ``torch`` before."""
-    return OWN_LOADER if kind == "torch" else kind
-
-
 class LoaderSpec(Strict):
     """The loader of each rank, and how batches get from workers to the training process.
 
@@ -191,7 +186,7 @@ class LoaderSpec(Strict):
     the samples of one batch in place of its dataset, ``batches`` repeats ten of its batches.
     """
 
-    kind: Annotated[str, AfterValidator(_current_name)] = OWN_LOADER
+    kind: str = OWN_LOADER
     workers: int = Field(default=2, ge=0, le=1024)
     prefetch_factor: int = Field(default=2, ge=1, le=1024)
     transport: Annotated[

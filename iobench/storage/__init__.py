@@ -103,7 +103,7 @@ def open_storage(
 
 
 def _checked(scheme: str, storage: Storage) -> Storage:
-    """What a plug-in has opened. Raises UsageError for a plug-in of an older iobench."""
+    """What a plug-in has opened. Raises UsageError for one that lacks what this version needs."""
     has = {*dir(type(storage)), *vars(storage)}  # looked up, not evaluated: that may take long
     lacking = [name for name in ("traits", "facts") if name not in has]
     if lacking:

@@ -81,8 +81,8 @@ def test_points_take_turns_and_data_goes(home: Path) -> None:
     ("axes", "one_at_a_time", "points", "left_out"),
     [
         # Two ways to write one setting.
-        ("loader.kind=torch,iobench reader.crop=147KiB,4kB", False, 2, 2),
-        ("loader.kind=torch,iobench reader.crop=147KiB,4kB", True, 2, 2),
+        ("reader.block_size=4MiB,4194304 reader.crop=147KiB,4kB", False, 2, 2),
+        ("reader.block_size=4MiB,4194304 reader.crop=147KiB,4kB", True, 2, 2),
         # Files have no shards to cut; and today's settings, which are none of these.
         ("dataset.format=tar,files dataset.shard_size=200kB,400kB", False, 4, 2),
         ("loader.workers=1,2 reader.concurrency=2,4", True, 3, 0),

@@ -18,7 +18,7 @@ from iobench.schema.base import (
     known_specs,
 )
 from iobench.schema.dataset import DatasetSpec, load_dataset_spec, resized
-from iobench.schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec, Workload, load_workload
+from iobench.schema.workload import ReaderSpec, Workload, load_workload
 from iobench.schema.yamlfile import read_yaml
 
 DATASET: dict[str, Any] = {"name": "d", "samples": 10, "sample_size": {"mean": "1 MB"}}
@@ -229,12 +229,6 @@ def test_an_override_reaches_into_groups_and_is_yaml() -> None:
 )
 def test_a_malformed_override_is_refused(override: str) -> None:
     assert "override" in refusal(lambda: apply_overrides({"batch_size": 4}, [override]))
-
-
-def test_the_earlier_name_of_a_loader_means_the_current_one() -> None:
-    assert LoaderSpec().kind == LoaderSpec(kind="torch").kind == OWN_LOADER == "iobench"
-    assert load_workload("demo", ["loader.kind=torch"]) == load_workload("demo")
-    assert load_workload("demo", ["loader.kind=torch-map"]).loader.kind == "torch-map"
 
 
 def test_an_override_of_an_unknown_key_is_refused() -> None:
