@@ -171,7 +171,8 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
 def read_events(path: Path) -> Columns:
     """The columns of ``EVENT_COLUMNS`` as arrays of equal length; ``phase`` is of objects.
 
-    Columns of LATER_COLUMNS are left out if the file lacks them. Raises IobenchError for a damaged file.
+    Columns of LATER_COLUMNS are left out if the file lacks them. Raises IobenchError for a damaged
+    file.
     """
     import pyarrow as pa
 
