@@ -15,7 +15,7 @@ from ..schema.dataset import load_dataset_spec
 from ..schema.job import DatasetFacts, WorkloadFacts
 from ..schema.record import TrainingRecord
 from ..schema.sweep import setting_text
-from ..schema.workload import USER_LOADER, Workload, load_workload
+from ..schema.workload import Workload, load_workload
 from ..text import quoted
 from ..units import parse_duration
 
@@ -130,7 +130,7 @@ def _put_together(doc: TrainingRecord) -> Iterator[str]:
         yield from ("--origin", job.dataset.origin)
     if job.accelerators != 1:
         yield from ("--accelerators", str(job.accelerators))
-    user = job.loader.user if job.loader.kind == USER_LOADER else None
+    user = job.loader.user if job.subject.users else None
     if user is not None:
         yield from ("--loader", user.factory or "MODULE:FUNCTION")
         for name, text in user.arguments.items():

@@ -10,7 +10,7 @@ import numpy as np
 from ..dataset import Dataset, find_dataset, place_of, read_by_blocks, read_manifest
 from ..errors import UsageError
 from ..schema.manifest import Manifest
-from ..schema.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
+from ..schema.workload import LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
 from .ahead import batches_ahead
@@ -66,9 +66,9 @@ def make_loader(
     """
     reading = reader if isinstance(reader, ReaderSpec) else ReaderSpec.model_validate(reader or {})
     loading = loader if isinstance(loader, LoaderSpec) else LoaderSpec.model_validate(loader or {})
-    if loading.kind == USER_LOADER:
+    if loading.subject.users:
         raise UsageError(
-            f"kind '{USER_LOADER}' is a loader that your own code makes",
+            f"kind '{loading.kind}' is a loader that your own code makes",
             remedy="call your function; 'iobench run --loader' measures it",
         )
     wishes = Wishes(layout, transform, collate)
@@ -79,7 +79,7 @@ def make_loader(
     if storage is None:
         direct = (
             use_direct(reading, open_storage(place), manifest)
-            if loading.kind == OWN_LOADER
+            if not loading.subject.reads_itself
             else False
         )
         storage = open_storage(place, direct=direct)
@@ -195,7 +195,7 @@ def build_loader(
     on the number of workers.
     """
     manifest = reader.manifest
-    if loading.kind != OWN_LOADER and isinstance(reader, BatchReader):
+    if loading.subject.reads_itself and isinstance(reader, BatchReader):
         return open_library(
             manifest,
             reader.storage,

@@ -29,7 +29,7 @@ from ..schema.manifest import (
     unfinished_layout,
 )
 from ..schema.manifest import LAYOUT_RECORD as RECORD
-from ..schema.workload import OWN_LOADER
+from ..schema.subject import OWN
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from ..storage.local.storage import LocalStorage
@@ -68,7 +68,7 @@ def layout_folder(storage: Storage, kind: str) -> Path:
         raise UsageError(
             f"loader '{kind}' needs a layout (files in its own format) in a local directory, and "
             f"{storage.url} is not one",
-            remedy=f"use --set loader.kind={OWN_LOADER}",
+            remedy=f"use --set loader.kind={OWN.kind}",
         )
     for name in (kind, f"{kind}.part"):
         try:

@@ -17,7 +17,8 @@ from ..errors import IobenchError, UsageError, WorkerError
 from ..formats import FORMATS
 from ..formats.base import Blocks
 from ..schema.manifest import Manifest
-from ..schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
+from ..schema.subject import OWN
+from ..schema.workload import LoaderSpec, ReaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from ..units import counted
@@ -39,7 +40,7 @@ def check_library(
     if library is None:
         return
     name, form = f"loader '{loading.kind}'", manifest.spec.format
-    own = f"use --set loader.kind={OWN_LOADER}"
+    own = f"use --set loader.kind={OWN.kind}"
     if library.formats and form not in library.formats:
         wanted = " or ".join(library.formats)
         raise UsageError(

@@ -58,7 +58,7 @@ def yaml_lines(data: object) -> tuple[str, ...]:
 def _training(doc: TrainingRecord) -> list[Section]:
     """The specifications, and the commands that use them instead of names."""
     job, found = doc.job, list[Section]()
-    if job.watched is not None:
+    if job.subject.watched:
         return found
     lines, data = [], job.dataset
     scanned = data.origin is not None or data.spec is None

@@ -14,7 +14,6 @@ from ..analyse.verdict.judged import judge
 from ..analyse.verdict.promise import promised, tells_nothing
 from ..schema.record import TrainingRecord
 from ..schema.verdict import Advice, Fed, Verdict
-from ..schema.workload import OWN_LOADER
 from ..units import counted, format_count, format_rate, percent_beside
 from .cache import cold_reads
 from .ceilings import BOUND_BY
@@ -128,7 +127,7 @@ def _what(doc: TrainingRecord, verdict: Verdict) -> str:
     own, caches, a rate that fell.
     """
     used = doc.metrics.get(UTILIZATION)
-    plain = doc.job.loader.kind == OWN_LOADER and doc.job.watched is None
+    plain = not doc.job.subject.reads_itself
     lasting = verdict.fed is None or verdict.fed.basis != "run"
     known = verdict.binds in STAGES and verdict.starved is not None and used is not None
     if not (plain and lasting and known and doc.job.saves is None):

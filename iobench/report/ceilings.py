@@ -66,7 +66,7 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         if rate is None and name not in reasons:
             continue
         label = word(LABELS.get(name, name), name)
-        if not rate and doc.job.watched is not None:
+        if not rate and doc.job.subject.watched:
             continue  # the note says it once for all of them
         if not rate:
             lacking = Cell(value=None, why=f"not measured: {reasons.get(name, NO_REASON)}")
@@ -188,7 +188,7 @@ def _transport(doc: TrainingRecord, size: float | None) -> tuple[str, ...]:
 def _of_watched(doc: TrainingRecord) -> tuple[str, ...]:
     """Which ceilings a training that was watched does not have, and why."""
     lacking = {name: one.not_measured for name, one in doc.job.ceilings.items() if one.not_measured}
-    if doc.job.watched is None or not lacking:
+    if not doc.job.subject.watched or not lacking:
         return ()
     names = ", ".join(LABELS.get(name, name) for name in lacking)
     return (f"not measured: {names}: {next(iter(lacking.values()))}",)

@@ -8,7 +8,6 @@ from ..analyse.verdict.promise import told
 from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict
-from ..schema.workload import USER_LOADER
 from ..units import (
     counted,
     format_bytes,
@@ -145,7 +144,7 @@ def shown_metrics(doc: TrainingRecord) -> list[Metric]:
 
 
 def _verdict(doc: TrainingRecord) -> Headline:
-    watched = doc.job.watched is not None
+    watched = doc.job.subject.watched
     if doc.job.verdict is None:
         why = f"The run's status is {doc.status}."
         on_page = f"{_job(doc)}: no verdict"
@@ -216,7 +215,7 @@ def _metrics(doc: TrainingRecord) -> list[Section]:
             why = f"not measured: {doc.job.verdict.not_measured.get(key, NO_REASON)}"
             cell = figure(share, lambda share: f"{format_percent(share)} of the time", why=why)
             label = BY_NAME[key].label
-            if doc.job.loader.kind == USER_LOADER:  # what it waits for need not be reads
+            if doc.job.subject.users:  # what it waits for need not be reads
                 label = _STALLS_OF_USER[key]
             rows.append(_single(label, key, cell))
     return [

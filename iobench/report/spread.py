@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..analyse.figures.events import Events, select
 from ..analyse.figures.timeline import KINDS, LEVELS, Spread, spreads
 from ..schema.record import TrainingRecord
-from ..schema.workload import OWN_LOADER
 from ..units import counted, format_count, format_duration
 from .figures import figure
 from .sections import Axis, Cell, Column, Lines, Point, Row, Section, Series, Table
@@ -42,11 +41,11 @@ def reasons(doc: TrainingRecord, events: Events) -> list[str]:
         return [f"How the times of the steps are spread: {steps} do not tell it."]
     if "read" in found or "prep" in found:
         return []
-    kind = doc.job.loader.kind or OWN_LOADER
+    subject = doc.job.subject
     why = (
         "they were not recorded"
-        if kind == OWN_LOADER
-        else f"loader '{kind}' does not tell these times"
+        if not subject.reads_itself
+        else f"loader '{subject.kind}' does not tell these times"
     )
     return [f"Read and decode of a batch: {why}."]
 

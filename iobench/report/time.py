@@ -6,7 +6,6 @@ from ..analyse.figures.ranktime import own_s, slow_rank
 from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
 from ..schema.verdict import RankTime, WorkerTime
-from ..schema.workload import USER_LOADER
 from ..units import format_percent
 from .figures import figure, raw
 from .sections import Cell, Column, Row, Section, Shares, Table
@@ -41,7 +40,7 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
     if chosen is None:
         return []
     number, repetition = chosen
-    slow, user = slow_rank(repetition), doc.job.loader.kind == USER_LOADER
+    slow, user = slow_rank(repetition), doc.job.subject.users
     times = [each for each in repetition.ranks if each.wall_s > 0]
     shown = _choose(times)
     columns = {

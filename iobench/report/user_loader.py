@@ -16,7 +16,7 @@ def user_sections(doc: TrainingRecord) -> list[Section]:
     user = doc.job.loader.user
     if user is None:
         return []
-    when = "in the last repetition" if doc.job.watched is None else "in all"
+    when = "in the last repetition" if not doc.job.subject.watched else "in all"
     facts = (
         ("loader", _what(user)),
         ("batches", _batches(user, when)),
@@ -25,7 +25,7 @@ def user_sections(doc: TrainingRecord) -> list[Section]:
         ("bytes", _bytes(user)),
         ("files opened", _files(user, doc)),
         ("start of workers", _start(user)),
-        ("samples of several ranks", _overlap(user) if doc.job.watched is None else ""),
+        ("samples of several ranks", _overlap(user) if not doc.job.subject.watched else ""),
         ("samples of several workers", _of_workers(user)),
     )
     found = tuple(Fact(label=label, text=text) for label, text in facts if text)
@@ -106,7 +106,7 @@ def _bytes(user: UserFacts) -> str:
 def _files(user: UserFacts, doc: TrainingRecord) -> str:
     if user.files_inside is None or user.files_outside is None:
         return ""
-    if doc.job.watched is not None and doc.job.dataset.location is None:
+    if doc.job.subject.watched and doc.job.dataset.location is None:
         return (
             f"{format_count(user.files_inside + user.files_outside)}, in each process anew (by "
             "Python's open; those inside of compiled libraries are not seen)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..schema.record import TrainingRecord
 from ..schema.training import WorkerLoad
-from ..schema.workload import OWN_LOADER
 from ..units import format_bytes, format_count, format_duration
 from .figures import figure
 from .sections import Axis, Cell, Column, Range, Ranges, Row, Section, Table
@@ -70,11 +69,11 @@ def reasons(doc: TrainingRecord) -> list[str]:
     chosen = middle_repetition(doc)
     if chosen is None or chosen[1].workers:
         return []
-    kind = doc.job.loader.kind or OWN_LOADER
+    subject = doc.job.subject
     why = (
         "the version of iobench that made this run did not record it"
-        if kind == OWN_LOADER
-        else f"what the workers of loader '{kind}' do is not known"
+        if not subject.reads_itself
+        else f"what the workers of loader '{subject.kind}' do is not known"
     )
     return [f"Balance of the workers: {why}."]
 

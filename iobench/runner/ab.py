@@ -40,7 +40,7 @@ from .facts import add_changes, add_loader_facts, begin_record, new_directory, s
 from .plan import Plan
 from .progress import Progress, timed, watcher
 from .repetition import measure, repetition_phase
-from .third_party import is_library, prepare_library
+from .third_party import prepare_library
 from .trials import take_turns
 
 NO_KNOCK_OUTS = "two sides in turns leave no stage out"
@@ -125,7 +125,7 @@ class MeasuredSide:
         bench, doc = self.bench, self.doc
         with self._failing():
             self.versions = shard_versions(bench.plan)
-            if is_library(bench.plan):
+            if bench.plan.subject.reads_itself:
                 kind = bench.plan.workload.loader.kind
                 title = f"side {self.name}: the samples that loader '{kind}' delivers"
                 with timed(doc, "prepare", self.progress, title):

@@ -17,8 +17,6 @@ from .cache import fill_cache, why_not_warm
 from .calibration.bench import Bench
 from .phase import Phase
 from .plan import Plan
-from .third_party import is_library
-from .user_loader import is_user
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,7 @@ class Double:
 
 
 def _storage(bench: Bench, saves: bool) -> str:
-    return why_not_warm(bench.plan) if is_user(bench.plan.workload) else ""
+    return why_not_warm(bench.plan) if bench.plan.subject.users else ""
 
 
 def _without_storage(bench: Bench, phase: Phase, base: Repetition) -> Phase:
@@ -46,13 +44,13 @@ def _without_storage(bench: Bench, phase: Phase, base: Repetition) -> Phase:
     The slower the storage is, the less is copied. A loader of the user's own gets the dataset in
     the page cache, since it opens the files itself.
     """
-    if is_user(bench.plan.workload):
+    if bench.plan.subject.users:
         if why := fill_cache(bench.plan, bench.agent):
             raise UsageError(why)
         return replace(phase, evicts=False)
     copy = bench.copy(base.read_bytes_per_s)
     reading = phase.reading
-    if is_library(bench.plan):
+    if bench.plan.subject.reads_itself:
         reading = reading.model_copy(update={"direct": False})
     reader = make_reader(copy.manifest, copy.storage, reading)
     phase = replace(phase, reader=reader, reading=reading, evicts=False)
@@ -64,10 +62,10 @@ def _without_storage(bench: Bench, phase: Phase, base: Repetition) -> Phase:
 def _nothing_to_prepare(bench: Bench, saves: bool) -> str:
     plan = bench.plan
     kind = plan.workload.loader.kind
-    if is_user(plan.workload):
+    if plan.subject.users:
         why = plan.tried[0].not_cached if plan.tried else ""
         return f"your loader can't run without its dataset: {why}" if why else ""
-    if is_library(plan):
+    if plan.subject.reads_itself:
         return f"the loader '{kind}' reads and prepares in one, so prep can't be left out"
     if not make_reader(plan.manifest, plan.storage, plan.workload.reader).prepares:
         return "there is nothing to prepare: the bytes are handed over as they are stored"
@@ -81,7 +79,7 @@ def _without_prep(bench: Bench, phase: Phase, base: Repetition) -> Phase:
     what is left after that of the storage.
     """
     plan, reading = bench.plan, phase.reading
-    if is_user(plan.workload):
+    if plan.subject.users:
         return replace(
             phase, loading=phase.loading.model_copy(update={"replay": "samples"}), evicts=False
         )
@@ -169,7 +167,7 @@ _OF_USER: dict[KnockedOut, str] = {
 
 def how_left_out(double: Double, plan: Plan) -> str:
     """By what the stage is replaced in a run of this plan, in one sentence."""
-    if is_user(plan.workload):
+    if plan.subject.users:
         return _OF_USER.get(double.stage, double.how)
     if double.stage == "sync" and plan.workload.accelerator.gradient_sync == "ddp":
         return f"{double.how}, and no gradients are exchanged"

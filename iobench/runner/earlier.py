@@ -102,7 +102,7 @@ def asked_again(
             "record",
             remedy="run the workload again, with --checkpoint",
         )
-    if doc.job.watched is not None:
+    if doc.job.subject.watched:
         raise UsageError(
             f"run {doc.run_id} is a training that was watched, which can't be repeated from its "
             "record",

@@ -15,7 +15,6 @@ from ..errors import WorkerError
 from ..load import make_reader
 from ..load.order import BatchPlan, Indices, epoch_order, rank_share
 from ..processes import in_own_process
-from ..schema.workload import OWN_LOADER
 from ..storage.local.storage import LocalStorage
 from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
@@ -46,7 +45,7 @@ def with_engine(plan: Plan) -> Plan:
     """
     reading = plan.workload.reader
     engine, why, other = "threads", "", "io_uring"
-    if plan.workload.loader.kind != OWN_LOADER:
+    if plan.subject.reads_itself:
         why = "the loader is not iobench's own"
     elif isinstance(plan.storage, S3Storage) and not reading.mmap:
         why, other = plan.storage.not_wired(), "event_loop"

@@ -14,7 +14,6 @@ from .knockouts import MIN_S, USUAL_ROUNDS
 from .mixed import ALONE
 from .options import Options
 from .plan import Plan, steps_per_repetition
-from .third_party import is_library
 
 START_S = 0.5
 """Start and end of a phase: ranks and workers begin, the page cache is emptied."""
@@ -42,7 +41,7 @@ def estimate(
     ``repetition_s``: how long a repetition takes, once there was one.
     """
     found: list[PartTime] = []
-    if is_library(plan):
+    if plan.subject.reads_itself:
         what = f"check of what loader '{plan.workload.loader.kind}' delivers"
         found.append(
             PartTime(

@@ -61,7 +61,7 @@ from .plan import Plan
 from .progress import Informed, Progress, Silent, timed, watcher
 from .rounds import Rounds
 from .study import StudyRanks
-from .third_party import is_library, prepare_library
+from .third_party import prepare_library
 
 __all__ = ["Across", "Fitting", "Options", "fitted_options", "run", "write_run"]
 
@@ -173,7 +173,7 @@ def _measure(
         if across is not None:
             across.begin(doc, plan)
         before = shard_versions(plan)
-        if is_library(plan):
+        if plan.subject.reads_itself:
             with timed(
                 doc,
                 "prepare",

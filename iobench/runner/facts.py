@@ -31,7 +31,6 @@ from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
 from .agent import HostAgent
 from .plan import Plan
-from .third_party import is_library
 
 
 def new_directory(results: Path, name: str) -> Path:
@@ -105,7 +104,7 @@ def begin_record(
     ):
         why = (
             "the storage has no O_DIRECT"
-            if not is_library(plan)
+            if not plan.subject.reads_itself
             else f"the loader '{loading.kind}' opens files without O_DIRECT"
         )
         findings.append(
@@ -202,7 +201,7 @@ def _offer(plan: Plan) -> tuple[float, int]:
     batches = BatchPlan(share, batch_size=size)
     streams = max(1, plan.workload.loader.workers)
     ahead = planned_ahead(reader, plan.workload.reader, batches, streams=streams)
-    return offered(reader, batches)[1], 0 if is_library(plan) else ahead
+    return offered(reader, batches)[1], 0 if plan.subject.reads_itself else ahead
 
 
 def shard_versions(plan: Plan) -> dict[str, str] | str:

@@ -33,7 +33,6 @@ from .mixed import Saver
 from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome, Phase, PhaseInterrupted, Saving
 from .repetition import measure, repetition_phase
 from .trials import rotated, seed_of, spread
-from .user_loader import is_user
 
 log = logging.getLogger(__name__)
 
@@ -365,7 +364,7 @@ class KnockOuts:
     def _add(self, stage: KnockedOut, one: KnockOutRound) -> None:
         found = self._of(stage)
         self._replace(found.model_copy(update={"rounds": [*found.rounds, one]}))
-        in_one = is_user(self.bench.plan.workload)
+        in_one = self.bench.plan.subject.users
         self.job.knock_outs = with_gains(self.job.knock_outs, in_one=in_one)
 
     def _replace(self, knock_out: KnockOut) -> None:

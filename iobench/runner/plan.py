@@ -21,7 +21,8 @@ from ..memory import total_bytes
 from ..schema.dataset import DatasetSpec, share_of_columns
 from ..schema.manifest import MANIFEST, Manifest
 from ..schema.plan import PlanFigures
-from ..schema.workload import OWN_LOADER, USER_LOADER, Workload
+from ..schema.subject import Subject
+from ..schema.workload import Workload
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import exists, innermost, local_root
@@ -58,6 +59,11 @@ class Plan:
     origin: str | None = None  # location of the data of a scanned dataset, if the user named it
     engine_choice: str = ""  # what was found by the trial of reader.engine=auto
     tried: Sequence[Tried] = ()  # what each rank found out about a loader of the user's own
+
+    @property
+    def subject(self) -> Subject:
+        """The loader under test."""
+        return self.workload.loader.subject
 
     @property
     def keys(self) -> list[str]:
@@ -129,7 +135,7 @@ def make_plan(
         if workload.cache == "cold" or reading.direct is True
         else False
     )
-    if workload.loader.kind != OWN_LOADER:
+    if workload.loader.subject.reads_itself:
         from ..load import check_library  # imports torch
 
         check_library(manifest, probe, reading, workload.loader, world=accelerators)
@@ -147,7 +153,7 @@ def make_plan(
             remedy="use reader.tail=keep, a smaller batch_size, or a larger dataset",
         )
     tried: Sequence[Tried] = ()
-    if workload.loader.kind == USER_LOADER:
+    if workload.loader.subject.users:
         from .user_loader import adopt, try_loader
 
         tried = try_loader(
@@ -181,7 +187,7 @@ def check_asked(workload: Workload, *, accelerators: int, repetitions: int) -> N
         if number < 1:
             raise UsageError(f"the number of {what} must be at least 1, but is {number}")
     ACCELERATORS.load(workload.accelerator.kind)
-    if workload.loader.kind != OWN_LOADER:  # which is always there, and imports torch
+    if workload.loader.subject.reads_itself:  # which is always there, and imports torch
         LOADERS.load(workload.loader.kind)
 
 

@@ -101,7 +101,7 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used, gpus: GpuW
             for place, share in enumerate(bench.shares(phase.accelerators))
         ],
         devices=devices,
-        not_measured=uncounted_reads(phase.loading.kind)
+        not_measured=uncounted_reads(phase.loading.subject)
         | ({"devices": why_none} if why_none else {}),
     )
     bench.keep(phase, outcome)

@@ -27,7 +27,6 @@ from ..load.order import Indices
 from ..schema.base import fitting
 from ..schema.job import Delivery, Layout, LoaderFacts, Shuffle
 from ..schema.manifest import Manifest
-from ..schema.workload import OWN_LOADER, USER_LOADER
 from ..storage.base import Storage
 from ..storage.keys import check_key
 from ..storage.local.storage import LocalStorage
@@ -56,7 +55,7 @@ def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> LoaderFacts:
     kind = plan.workload.loader.kind
     version = library_version(kind)
     found: dict[str, object] = {"kind": kind, "library": version, "transport": None}
-    if kind == USER_LOADER:
+    if plan.subject.users:
         found["user"] = facts_of(plan.tried)
         return fitting("the loader", LoaderFacts, found)
     if converter_class(kind) is not None:
@@ -146,10 +145,6 @@ def enough_shards(plan: Plan, shards: Indices) -> Indices:
         return shards
     rest = np.setdiff1d(np.arange(plan.manifest.shard_count), shards)
     return np.sort(np.concatenate([shards, rest[: workers - len(shards)]]))
-
-
-def is_library(plan: Plan) -> bool:
-    return plan.workload.loader.kind != OWN_LOADER
 
 
 def _source(plan: Plan, manifest: Manifest, storage: Storage) -> Source:

@@ -9,21 +9,24 @@ from collections.abc import Sequence
 from ..errors import UsageError
 from ..schema.job import UserFacts
 from ..schema.manifest import Manifest
-from ..schema.workload import USER_LOADER, Workload
+from ..schema.workload import Workload
 from ..storage.base import Storage
 from ..storage.catalog import innermost
+from ..subject.batches import hashes
+from ..subject.loader import open_user_loader
 from ..units import format_duration
 from .conductor import last_messages
 from .crew import ForkedCrew
-from .messages import Tried
-from .tasks.try_user import TryUserLoader
+from .messages import Link, Tried
+
+MAX_BATCHES = 10
+"""Batches that are looked at, whose samples are compared between the ranks."""
+
+_MAX_S = 20.0
+"""Seconds after which a slow loader is asked for no more batches."""
 
 MAX_TRY_S = 900.0
 """Time for the user's factory and the first batches; it may index a large dataset."""
-
-
-def is_user(workload: Workload) -> bool:
-    return workload.loader.kind == USER_LOADER
 
 
 def try_loader(
@@ -53,6 +56,56 @@ def try_loader(
     task = TryUserLoader(workload, manifest, storage)
     crew = ForkedCrew(len(ranks), task, first=ranks.start, world=world)
     return last_messages(crew, Tried, not_for_ever)
+
+
+class TryUserLoader:
+    """Call the factory, and look at the first batches of its loader."""
+
+    others_code = True  # see ``Load``
+
+    def __init__(self, workload: Workload, manifest: Manifest, storage: Storage) -> None:
+        self.workload, self.manifest, self.storage = workload, manifest, storage
+
+    def run(self, link: Link) -> None:
+        workload = self.workload
+        loader = open_user_loader(
+            self.manifest,
+            self.storage,
+            workload.loader.model_copy(update={"replay": "none"}),
+            batch_size=workload.batch_size,
+            rank=link.rank,
+            world=link.world,
+            bounded=False,
+            silent=link.rank > 0,
+            compares=True,
+        )
+        sizes: Counter[int] = Counter()
+        seen: list[int] = []
+        began = time.monotonic()
+        loader.set_epoch(0)
+        batches = iter(loader)
+        for batch in batches:
+            sizes[batch.stats.samples] += 1
+            seen += hashes(batch.value)
+            if sizes.total() >= MAX_BATCHES or time.monotonic() - began > _MAX_S:
+                break
+            if link.stopped.value:
+                break
+        facts = loader.facts()
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+        loader.shutdown()
+        link.send(
+            Tried(
+                facts=facts,
+                batch_size=sizes.most_common(1)[0][0] if sizes else workload.batch_size,
+                prefetch_factor=loader.meter.prefetch_factor or workload.loader.prefetch_factor,
+                persistent=bool(getattr(loader.meter.inner, "persistent_workers", False)),
+                hashes=seen,
+                not_cached=loader.not_cached,
+            )
+        )
 
 
 def adopt(workload: Workload, tried: Sequence[Tried]) -> Workload:

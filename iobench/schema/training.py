@@ -19,6 +19,7 @@ from .hosts import HostTime, JobHost
 from .job import DatasetFacts, LoaderFacts, WorkloadFacts
 from .numbers import Count, Duration, Few, Figure, Number, Ranks
 from .resources import NfsTraffic, Resources
+from .subject import Subject, subject_of
 from .verdict import (
     Confirmation,
     Estimate,
@@ -336,6 +337,12 @@ class TrainingRun(Record):
     quiet: Repetition | None = None  # then: a repetition without saves
     watched: WatchFacts | None = None  # if the user's own script trained
     fitted: FittedFacts | None = None  # if a budget had no time for the workload's own steps
+
+    @property
+    def subject(self) -> Subject:
+        """The loader that was measured."""
+        kind = self.loader.kind or self.workload.loader.kind
+        return subject_of(kind, watched=self.watched is not None)
 
     @property
     def workers(self) -> int:

@@ -11,13 +11,8 @@ from ..errors import UsageError
 from ..units import MIN_SHARE
 from .accelerator import read_recording
 from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
+from .subject import OWN_LOADER, USER_LOADER, Subject, subject_of
 from .yamlfile import read_yaml
-
-OWN_LOADER = "iobench"
-"""The kind of iobench's own loader; every other kind is a library that is measured."""
-
-USER_LOADER = "user"
-"""The kind of a loader that the user's own code makes."""
 
 MAX_CONCURRENCY = 256
 """Largest ``reader.concurrency``. A read in flight is a thread of the worker, or a request."""
@@ -211,6 +206,11 @@ class LoaderSpec(Strict):
         if self.kind != USER_LOADER and (self.args or self.replay != "none"):
             raise ValueError(f"'args' and 'replay' are of kind '{USER_LOADER}' only")
         return self
+
+    @property
+    def subject(self) -> Subject:
+        """The loader that these settings name."""
+        return subject_of(self.kind)
 
     def own(self) -> LoaderSpec:
         """These settings for iobench's own loader, without those of another one."""

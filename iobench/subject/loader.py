@@ -23,7 +23,8 @@ from ..load.loader import worker_death, worker_start
 from ..load.torch_compat import end_iterator, end_workers, is_map_style
 from ..schema.job import UserFacts
 from ..schema.manifest import Manifest
-from ..schema.workload import USER_LOADER, LoaderSpec
+from ..schema.subject import USER_LOADER
+from ..schema.workload import LoaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import innermost, local_root
 from .batches import as_bytes, first_array

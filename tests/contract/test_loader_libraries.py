@@ -25,7 +25,8 @@ from iobench.load.libraries.base import Converts, Library, Packed, Source
 from iobench.load.libraries.building_blocks import ByIndex, collate
 from iobench.plugins import PlugIn
 from iobench.schema.manifest import Manifest
-from iobench.schema.workload import OWN_LOADER, USER_LOADER, LoaderSpec, ReaderSpec
+from iobench.schema.subject import OWN_LOADER, USER_LOADER
+from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
 from iobench.storage.local.storage import LocalStorage

@@ -31,8 +31,8 @@ from iobench.schema.base import build
 from iobench.schema.checkpoint import CheckpointSpec, Training
 from iobench.schema.job import Delivery, LoaderFacts
 from iobench.schema.record import TrainingRecord, load_run, load_training
+from iobench.schema.subject import OWN_LOADER
 from iobench.schema.verdict import Verdict
-from iobench.schema.workload import OWN_LOADER
 
 from .conftest import build_run
 from .test_checkpoint_rules import study

@@ -50,7 +50,7 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
         )
     doc = conclude(doc)
     before = judge(doc).evidence
-    if doc.job.watched is not None:
+    if doc.job.subject.watched:
         raise UsageError(
             f"run {doc.run_id} is a training that was watched: no stage was measured alone, so it "
             "is not known what a change would bring",

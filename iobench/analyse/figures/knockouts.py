@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ...schema.training import Epoch, TrainingRun
 from ...schema.verdict import Estimate, KnockedOut, KnockOut, KnockOutRound
-from ...schema.workload import USER_LOADER, AcceleratorSpec
+from ...schema.workload import AcceleratorSpec
 from ..compare.statistics import ratio_estimate
 from .events import Events, RankEpoch, rank_epochs, select
 
@@ -224,7 +224,7 @@ def knock_outs_again(job: TrainingRun, events: Events) -> list[KnockOut]:
         )
         for knock_out in job.knock_outs
     ]
-    return with_gains(again, in_one=job.workload.loader.kind == USER_LOADER)
+    return with_gains(again, in_one=job.subject.users)
 
 
 def _again(

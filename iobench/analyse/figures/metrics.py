@@ -18,9 +18,9 @@ import numpy as np
 from ...schema.device import DeviceUse, ModelWork, mfu_of
 from ...schema.metrics import METRICS, metrics_of
 from ...schema.record import Summary
+from ...schema.subject import USER_READS, Subject
 from ...schema.training import Repetition
 from ...schema.verdict import RankTime
-from ...schema.workload import OWN_LOADER, USER_LOADER
 from .events import Array as Array
 from .events import Events as Events
 from .events import RankEpoch, epoch_ends_ns
@@ -41,22 +41,12 @@ TOO_FEW_STEPS = "a rank made fewer than 2 steps, and the first step of an epoch 
 NO_SAMPLE_BYTES = "the stored bytes of the samples were not recorded"
 NO_EVENTS = "no step was recorded"
 WAITS_FOR_NOBODY = "with accelerator.sync=none, no rank waits for another one"
-USER_READS = (
-    "what your loader read of each file is not known; its processes' bytes are in job.loader.user"
-)
 UNKNOWN_WORKERS = "what the workers of a loader library do is not known"
 
 
-def uncounted_reads(kind: str) -> dict[str, str]:
-    """Reasons, by metric, for what a repetition with this kind of loader cannot measure.
-
-    A loader library reads the files itself, so its reads are not counted.
-    """
-    if kind == OWN_LOADER:
-        return {}
-    if kind == USER_LOADER:
-        return {"bytes_read": USER_READS}
-    return {"bytes_read": f"the reads of loader '{kind}' from storage are not counted"}
+def uncounted_reads(subject: Subject) -> dict[str, str]:
+    """Reasons, by metric, for what a repetition with this loader cannot measure."""
+    return {"bytes_read": subject.uncounted} if subject.uncounted else {}
 
 
 def repetition_metrics(events: Events, context: Repetition, *, round_steps: int = 1) -> Repetition:

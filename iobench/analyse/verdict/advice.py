@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...schema.curve import Bound
+from ...schema.subject import Subject
 from ...schema.verdict import Advice, AdviceId, Estimate
-from ...schema.workload import USER_LOADER
 from .advice_host import (
     cpu_advice,
     fill_advice,
@@ -86,16 +86,15 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         if not worth and gain is not None and convinces(gain, evidence.unsteady):
             worth = [_of_unknown_gain(each, gain) for each in several[:1]]
         found += in_order(worth, required_gain(evidence)) + longer
-    if evidence.kind == USER_LOADER:
-        found = [_of_user(each) for each in found if _reaches_user(each)]
+    if evidence.subject.users:
+        found = [_of_user(each) for each in found if _moves(evidence.subject, each)]
     once = {_same(each): each for each in reversed(found)}  # the first of several
     return [each for each in found if once[_same(each)] is each]
 
 
-def _reaches_user(advice: Advice) -> bool:
-    """Whether a change concerns a loader of the user's own, which no reader setting reaches."""
-    settings = [each.partition("=")[0] for each in advice.settings]
-    return all(key == "loader.workers" or not key.startswith(_OURS) for key in settings)
+def _moves(subject: Subject, advice: Advice) -> bool:
+    """Whether the settings of an advice change what the loader under test does."""
+    return all(subject.moved_by(each.partition("=")[0]) for each in advice.settings)
 
 
 def _of_user(advice: Advice) -> Advice:

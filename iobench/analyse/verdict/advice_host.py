@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 
 from ...schema.curve import Bound
+from ...schema.subject import OWN
 from ...schema.verdict import Advice
-from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_count, format_duration, format_percent
 from . import by_ceilings as inferred
 from .evidence import Evidence
@@ -32,9 +32,9 @@ TWICE = 2.0
 
 def prep_advice(evidence: Evidence, _: Bound | None) -> Sequence[Advice | None]:
     """Advice on preparation: the CPU time of samples, and where it is spent."""
-    if evidence.kind == USER_LOADER and (uneven := _one_slow_worker(evidence)) is not None:
+    if evidence.subject.users and (uneven := _one_slow_worker(evidence)) is not None:
         return [uneven]
-    if evidence.kind == USER_LOADER and _waits(evidence):
+    if evidence.subject.users and _waits(evidence):
         return [_more_waiting(evidence)]
     return [_more_workers(evidence), _another_loader(evidence), _cheaper_samples(evidence)]
 
@@ -84,7 +84,7 @@ def more_cores(evidence: Evidence) -> Advice | None:
 def direct_advice(evidence: Evidence) -> Advice | None:
     """Direct IO where reading takes the CPU; libraries don't have it."""
     busy = evidence.fetch_cores and evidence.cores and evidence.fetch_cores >= 0.5 * evidence.cores
-    if evidence.direct is not False or evidence.kind != OWN_LOADER or not busy or evidence.cached:
+    if evidence.direct is not False or evidence.subject.reads_itself or not busy or evidence.cached:
         return None
     bound = (
         f"raw storage delivers {evidence.told(evidence.raw)}"
@@ -190,15 +190,15 @@ def _cores(needed: float, today: float) -> int:
 
 
 def _another_loader(evidence: Evidence) -> Advice | None:
-    if evidence.kind == OWN_LOADER or evidence.own_prep is None or evidence.prep is None:
+    if not evidence.subject.reads_itself or evidence.own_prep is None or evidence.prep is None:
         return None
     return Advice(
         id="loader",
-        settings=[f"loader.kind={OWN_LOADER}"],
-        change=f"use a loader that takes less CPU time than {evidence.kind}: iobench's own "
-        f"(loader.kind={OWN_LOADER}) shows the rate that is possible",
+        settings=[f"loader.kind={OWN.kind}"],
+        change=f"use a loader that takes less CPU time than {evidence.subject.kind}: iobench's own "
+        f"(loader.kind={OWN.kind}) shows the rate that is possible",
         predicted_gain=model_gain(evidence, prep=evidence.own_prep),
-        basis=f"with the same files in memory, {evidence.kind} reaches "
+        basis=f"with the same files in memory, {evidence.subject.kind} reaches "
         f"{evidence.told(evidence.prep)}, "
         f"and iobench's own loader {evidence.told(evidence.own_prep)}",
     )
@@ -273,7 +273,7 @@ def fill_advice(evidence: Evidence, _: Bound | None) -> Sequence[Advice | None]:
     """Advice on the time until the first batch of each epoch."""
     if (whole := cut_epochs(evidence)) is not None:
         return [_whole_epochs(evidence, whole)]
-    if evidence.kind == USER_LOADER:
+    if evidence.subject.users:
         return [_first_batches(evidence)]
     return [
         Advice(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...schema.curve import Bound
 from ...schema.verdict import Advice, AdviceId, Estimate
-from ...schema.workload import MAX_CONCURRENCY, OWN_LOADER
+from ...schema.workload import MAX_CONCURRENCY
 from ...units import counted, format_count, format_rate
 from .advice_host import direct_advice, more_cores
 from .evidence import AT_LIMIT, Evidence
@@ -120,7 +120,7 @@ def _how(evidence: Evidence, target: float) -> tuple[AdviceId, str, list[str]]:
     per_worker = math.ceil(target / evidence.streams)
     requests = evidence.requests_per_batch
     offered = evidence.reads_ahead or requests is None or requests >= 0.99 * per_worker
-    own = evidence.kind == OWN_LOADER
+    own = not evidence.subject.reads_itself
     if own and offered and per_worker <= MAX_CONCURRENCY:
         change = f"reader.concurrency={per_worker} instead of {evidence.concurrency}"
         return "concurrency", change, [f"reader.concurrency={per_worker}"]

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 
 from ...schema.verdict import Estimate, Stage
-from ...schema.workload import USER_LOADER
 from ..compare.statistics import NOISE
 from . import by_ceilings as inferred
 from .evidence import Decision, Evidence
@@ -115,7 +114,7 @@ def _handing_over(evidence: Evidence) -> str:
     Neither can be left out. So they bind where all that was left out brings less than what is lost.
     """
     own = evidence.own
-    if evidence.kind != USER_LOADER:
+    if not evidence.subject.users:
         return ""
     if own is not None and own.wait_s and (own.hand_over_s or 0.0) > MOSTLY * own.wait_s:
         return _MADE
@@ -128,7 +127,7 @@ def _is_prep_unseen(evidence: Evidence, storage: Estimate) -> bool:
 
     Only the storage was left out then, which may bring something without being what binds.
     """
-    alone = evidence.kind == USER_LOADER and "prep" not in evidence.gains
+    alone = evidence.subject.users and "prep" not in evidence.gains
     return alone and _leaves_most(evidence, storage)
 
 
@@ -140,7 +139,7 @@ def _leaves_most(evidence: Evidence, gain: Estimate) -> bool:
 
 def _reads_in_prep(evidence: Evidence) -> bool:
     """Whether a loader of the user's own ran without its dataset, but never with a cached one."""
-    return evidence.kind == USER_LOADER and "storage" not in evidence.gains and not evidence.cached
+    return evidence.subject.users and "storage" not in evidence.gains and not evidence.cached
 
 
 def stage_gains(gains: Mapping[str, Estimate]) -> dict[Stage, Estimate]:
@@ -225,5 +224,5 @@ def _refuted(evidence: Evidence) -> tuple[Stage, ...]:
 
     Time in which such a loader waits is counted as reading, but it may be any other wait.
     """
-    tested = evidence.kind == USER_LOADER and "storage" in evidence.gains
+    tested = evidence.subject.users and "storage" in evidence.gains
     return ("storage",) if tested else ()

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ...schema.verdict import Stage
-from ...schema.workload import OWN_LOADER
 from ..compare.statistics import NOISE
 from .evidence import IN_TURNS, Decision, Evidence
 from .watched import CLEAR, by_waits, why_filling
@@ -48,7 +47,7 @@ def by_inference(evidence: Evidence, *, refuted: Collection[Stage] = ()) -> Deci
         stage
         for stage, rate in stages.items()
         if rate is None
-        and not (stage == "harness" and evidence.kind != OWN_LOADER)
+        and not (stage == "harness" and evidence.subject.reads_itself)
         and not (stage == "storage" and evidence.cached)
     ]
     if not known:

@@ -150,7 +150,7 @@ def served_by_cache(doc: TrainingRecord) -> str:
     """
     if uncached(doc):
         return ""
-    if doc.job.watched is not None:
+    if doc.job.subject.watched:
         return _waits_were_cached(doc)
     if doc.job.workload.cache == "warm" and not cold_parts(doc):
         return "the page cache was filled before the run"

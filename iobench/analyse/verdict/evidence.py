@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ...schema.job import UserFacts
+from ...schema.subject import Subject
 from ...schema.training import MeasuredBy
 from ...schema.verdict import Estimate, RunCurve, Stage
 from ...units import format_count, format_rate
@@ -71,7 +72,7 @@ class Evidence:
     cold: bool
     workers: int  # of all ranks together; 0: the ranks load the data themselves
     concurrency: int
-    kind: str  # of loader
+    subject: Subject
     transport: str
     direct: bool | None
     mapped: bool  # the files are read out of a memory map

@@ -16,7 +16,6 @@ from ...schema.job import UserFacts
 from ...schema.record import Summary, TrainingRecord
 from ...schema.training import Ceiling, Repetition
 from ...schema.verdict import Estimate
-from ...schema.workload import OWN_LOADER, USER_LOADER
 from ..again import job_again
 from ..compare.statistics import NOISE
 from ..figures.in_flight import bytes_per_sample, run_reads_in_flight, run_requests_per_batch
@@ -65,7 +64,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
     costs, cores = _cpu_costs(doc, size), effective_cores(doc)
     done = [repetition for repetition in doc.job.repetitions if repetition.complete]
     modelled = measured is not None and measured.n == 0
-    told = measured is not None and not modelled and doc.job.watched is None
+    told = measured is not None and not modelled and not doc.job.subject.watched
     lasts = lasting(done) if told else None
     data, curve = doc.job.dataset, doc.job.curve
     shares, cut = shares_of(doc.job.repetitions), cut_by_budget(doc)
@@ -102,7 +101,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         cold=workload.cache == "cold",
         workers=doc.job.workers * doc.job.accelerators,
         concurrency=reader.concurrency,
-        kind=loader.kind or settings.kind or OWN_LOADER,
+        subject=doc.job.subject,
         transport=str(
             loader.transport if "transport" in loader.model_fields_set else settings.transport or ""
         ),
@@ -131,7 +130,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         url=doc.storage.url or "",
         epochs=workload.epochs,
         data=data.name,
-        reads_ahead=(loader.kind or settings.kind or OWN_LOADER) == OWN_LOADER
+        reads_ahead=not doc.job.subject.reads_itself
         and not data.blocks
         and reader.read_ahead is not False,
         modelled=modelled,
@@ -142,7 +141,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         max_steps=workload.max_steps,
         unsteady=_unsteady(done),
         working=_working(done),
-        own=loader.user if loader.kind == USER_LOADER else None,
+        own=loader.user if doc.job.subject.users else None,
         lasting=lasts,
         mean_utilization=utilization.median if utilization else None,
         watched=loader_waits(doc),
@@ -329,7 +328,7 @@ def _rate(doc: TrainingRecord, name: str, size: float | None) -> float | None:
 def loader_waits(doc: TrainingRecord) -> LoaderWaits | None:
     """What was seen of the loader of a training that was watched; None for another run."""
     facts = doc.job.loader.user
-    if doc.job.watched is None or facts is None:
+    if not doc.job.subject.watched or facts is None:
         return None
     done = [each for each in doc.job.repetitions if each.complete]
     waited, starts = facts.wait_s or 0.0, facts.worker_starts

@@ -16,7 +16,6 @@ from typing import TypeVar
 from ...schema.record import RUN_FILE, RunRecord, TrainingRecord
 from ...schema.training import Ceiling, FindMax, Repetition
 from ...schema.verdict import RunCurve
-from ...schema.workload import OWN_LOADER
 from ...units import format_count
 from ..checkpoint.meaning import with_meaning
 from ..checkpoint.study import summaries_of, with_figures
@@ -101,7 +100,7 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
 
     What has no events stays as recorded.
     """
-    uncounted = uncounted_reads(doc.job.loader.kind or OWN_LOADER)
+    uncounted = uncounted_reads(doc.job.subject)
     workers = doc.job.workload.loader.workers
     repetitions = [
         _again(repetition, select(events, "measure", index), uncounted, workers)

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from ...schema.record import TrainingRecord
 from ...schema.training import Epoch, Repetition
-from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_bytes, format_percent
 from ..figures.in_flight import bytes_per_sample
 from .cache import (
@@ -113,7 +112,7 @@ def cold_fetch(doc: TrainingRecord) -> Outcome | None:
         worst = max(served, key=lambda each: each.cached)
         others = len(served) - 1
         more = f" (and some in {counted(others, 'other measurement')})" if others else ""
-        if doc.job.loader.kind == USER_LOADER:
+        if doc.job.subject.users:
             return unknown(
                 f"storage delivered {format_bytes(worst.fetched or 0)} in {worst.where}, less than "
                 f"the {format_bytes(worst.wanted)} of these samples: a cache served the rest, or "
@@ -163,7 +162,7 @@ def residency_unknown(doc: TrainingRecord) -> Outcome | None:
         "(cachestat), or files that can be mapped (mincore)"
     )
     if not any(measured):
-        if doc.job.watched is not None:
+        if doc.job.subject.watched:
             remedy = "name the dataset, whose pages can then be counted: iobench.watch(data=...)"
         return unknown("page-cache residency was not measured", remedy)
     if not all(measured):
@@ -210,8 +209,7 @@ def _remedy(doc: TrainingRecord) -> str:
     mapped = doc.job.workload.reader.mmap
     # Reads through a memory map are never direct, and libraries have no direct IO.
     direct = "reader.mmap=false and reader.direct=true" if mapped else "reader.direct=true"
-    own = (doc.job.loader.kind or OWN_LOADER) == OWN_LOADER
-    read = f", or read with {direct}" if own else ""
+    read = f", or read with {direct}" if not doc.job.subject.reads_itself else ""
     return (
         "make sure that no other process reads or maps the dataset (each of two runs over one "
         f"dataset fills the cache for the other){read}, or set cache: any"

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from ...schema.record import CHANGED_REMEDY, TrainingRecord
 from ...schema.training import Repetition
-from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_bytes, format_count, format_duration
 from .judged import Judged
 from .short import LONGER, cut_epochs
@@ -71,7 +70,7 @@ def data_mismatch(doc: TrainingRecord) -> Outcome | None:
             return Outcome(
                 f"repetition {index} delivered {delivered} of samples but read {read}", remedy
             )
-    if doc.job.loader.kind == USER_LOADER:
+    if doc.job.subject.users:
         return None  # which samples an epoch has is for the user's code to decide
     samples = doc.job.dataset.samples
     if not samples:
@@ -96,9 +95,7 @@ def _padding(doc: TrainingRecord) -> int:
 
     torch's DistributedSampler does this, so that all ranks get equally many.
     """
-    return (
-        max(0, doc.job.accelerators - 1) if (doc.job.loader.kind or OWN_LOADER) != OWN_LOADER else 0
-    )
+    return max(0, doc.job.accelerators - 1) if doc.job.subject.reads_itself else 0
 
 
 def record_changed(doc: TrainingRecord) -> Outcome | None:

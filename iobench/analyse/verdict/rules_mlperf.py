@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from ...schema.dataset import DatasetSpec
 from ...schema.record import TrainingRecord
+from ...schema.subject import OWN
 from ...schema.training import Repetition
-from ...schema.workload import OWN_LOADER
 from ...units import (
     counted,
     format_bytes,
@@ -268,7 +268,7 @@ def _changed(doc: TrainingRecord, spec: DatasetSpec, reference: Reference) -> It
         "reader.shuffle": (job.reader.shuffle, True),
         "reader.columns": (job.reader.columns, None),
         "reader.mmap": (job.reader.mmap, False),
-        "loader.kind": (doc.job.loader.kind or job.loader.kind or OWN_LOADER, OWN_LOADER),
+        "loader.kind": (doc.job.subject.kind, OWN.kind),
         "dataset.format": (spec.format, reference.format),
         "dataset.content": (spec.content, reference.content),
         "dataset.codec": (spec.codec, "none"),

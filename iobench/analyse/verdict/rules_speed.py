@@ -8,7 +8,6 @@ from __future__ import annotations
 from ...schema.host import cpu_limit_file
 from ...schema.record import TrainingRecord
 from ...schema.training import Ceiling
-from ...schema.workload import OWN_LOADER
 from ...units import (
     counted,
     format_count,
@@ -56,7 +55,7 @@ def au_threshold(judged: Judged) -> Outcome | None:
         )
         if evidence.lasting is not None and lowest == evidence.utilization:
             sustained = " after the rate fell"
-        if doc.job.watched is not None:
+        if doc.job.subject.watched:
             return Outcome(
                 f"your training did not wait for batches for {shown} of the time: "
                 f"below {format_percent(evidence.required)} it starves",
@@ -113,7 +112,7 @@ def harness_bound(judged: Judged) -> Outcome | None:
     If the accelerators are fed, their rate is the result, however little more the loader could do.
     """
     evidence = judged.evidence
-    if evidence.kind != OWN_LOADER:
+    if evidence.subject.reads_itself:
         return None  # a library is the subject of the measurement, not the measuring tool
     if evidence.fed:
         return None
@@ -353,7 +352,7 @@ def loader_tax(judged: Judged) -> Outcome | None:
     """Check the CPU time that the loader needs to move ready bytes at the demanded rate."""
     doc, evidence = judged.record, judged.evidence
     harness = doc.job.ceilings.get("harness", Ceiling())
-    if evidence.kind != OWN_LOADER:
+    if evidence.subject.reads_itself:
         return None  # the report compares the cost of a library with that of a plain read
     demand = evidence.bytes_per_s(
         evidence.accelerator if evidence.accelerator is not None else evidence.measured

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...schema.verdict import Fed, Verdict
-from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...units import counted, format_count, format_duration, percent_beside
 from ..compare.statistics import NOISE
 from .evidence import DRAINED, NOISE_OF_FILL, Decision, Evidence
@@ -130,10 +129,10 @@ def _subject(evidence: Evidence, decision: Decision, found: Verdict) -> str:
 def _name(evidence: Evidence, stage: str) -> str:
     if stage == "storage" and evidence.watched:
         return "what your loader waits for (storage, a network or a lock)"
-    if stage == "prep" and evidence.kind != OWN_LOADER:
-        if evidence.kind == USER_LOADER:
+    if stage == "prep" and evidence.subject.reads_itself:
+        if evidence.subject.users:
             return "your loader (making and delivering batches)"
-        return f"the loader '{evidence.kind}' (decoding, collating and delivering batches)"
+        return f"the loader '{evidence.subject.kind}' (decoding, collating and delivering batches)"
     return SUBJECTS[stage]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from ...schema.workload import USER_LOADER
 from ...units import counted, format_count
 from ..again import NEW
 from .evidence import Evidence, TooShort
@@ -63,7 +62,7 @@ def too_short(evidence: Evidence) -> TooShort | None:
 def _longer(evidence: Evidence, steps: int) -> dict[str, object]:
     """The settings with which a rank makes so many steps in a repetition."""
     whole = (evidence.samples or 0) // max(1, (evidence.batch_size or 1) * evidence.accelerators)
-    if whole and evidence.kind != USER_LOADER:
+    if whole and not evidence.subject.users:
         epochs = math.ceil(steps / whole)
     else:  # how long an epoch is depends on the loader
         epochs = evidence.epochs * math.ceil(steps / (evidence.rank_steps or 1))

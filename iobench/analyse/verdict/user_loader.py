@@ -14,7 +14,6 @@ from statistics import median
 
 from ...schema.job import UserFacts
 from ...schema.record import Finding, TrainingRecord
-from ...schema.workload import USER_LOADER
 from ...units import counted, format_bytes, format_count, format_duration, format_percent
 from .promise import shown
 
@@ -43,7 +42,7 @@ BATCHES_IN_WORKER = 4
 def user_findings(doc: TrainingRecord) -> list[Finding]:
     """All findings about the user's loader; none if the loader is another one."""
     facts = doc.job.loader.user
-    if doc.job.loader.kind != USER_LOADER or facts is None:
+    if not doc.job.subject.users or facts is None:
         return []
     return [*_time(doc, facts), *_spawn(doc, facts), *_memory(facts), *_data(doc, facts)]
 

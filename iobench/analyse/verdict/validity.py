@@ -207,7 +207,7 @@ def evaluate(
     order = ("invalid", "warning", "unknown", "info")
     if isinstance(doc, TrainingRecord):
         judged = judged or judge(doc)
-        left_out = OF_BENCHMARKS if doc.job.watched and rule_set == "quick" else frozenset()
+        left_out = OF_BENCHMARKS if doc.job.subject.watched and rule_set == "quick" else frozenset()
         found = [rule(judged, rule_set) for rule in RULES if rule.id not in left_out]
         if doc.checkpoints is not None:
             found += [rule(doc, rule_set) for rule in CHECKPOINTS_BESIDE]

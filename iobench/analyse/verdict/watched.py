@@ -23,7 +23,7 @@ NOT_IN_RATE = "waits for other ranks are inside of your training's step, and are
 
 def watch_findings(doc: TrainingRecord) -> list[Finding]:
     """Findings about what was watched; none for another run."""
-    return [*_found(doc)] if doc.job.watched is not None else []
+    return [*_found(doc)] if doc.job.subject.watched else []
 
 
 def _found(doc: TrainingRecord) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from ...errors import UsageError
-from ...schema.workload import OWN_LOADER, LoaderSpec, ReaderSpec
+from ...schema.workload import LoaderSpec, ReaderSpec
 from ..delivered import Stats
 from ..loader import Batch, BatchLoader
 from ..order import BatchPlan, Indices
@@ -95,7 +95,7 @@ def loading_for(wishes: Wishes, loading: LoaderSpec) -> LoaderSpec:
     What a transform returns has no known size, so that it is not sent in the ring's slots. Raises
     UsageError for a loader that has no labels, shapes and transforms.
     """
-    if loading.kind != OWN_LOADER:
+    if loading.subject.reads_itself:
         raise UsageError(
             f"labels, layout, transform and collate are of iobench's own loader, not of "
             f"'{loading.kind}'",

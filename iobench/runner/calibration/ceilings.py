@@ -19,9 +19,8 @@ from ...units import counted
 from ..cache import fill_cache
 from ..phase import Outcome
 from ..plan import Plan
-from ..third_party import is_library
 from ..trials import spread
-from ..user_loader import is_user, reads_elsewhere
+from ..user_loader import reads_elsewhere
 from .bench import Bench, Window
 from .copies import MemoryCopy
 from .curve import rate_samples, storage_curve
@@ -239,15 +238,15 @@ def _ranks(plan: Plan) -> str:
 
 
 def _user_loader(plan: Plan) -> bool:
-    return is_user(plan.workload)
+    return plan.subject.users
 
 
 def _library(plan: Plan) -> bool:
-    return is_library(plan) and not _user_loader(plan)
+    return plan.subject.library
 
 
 def _own_loader(plan: Plan) -> bool:
-    return not is_library(plan)
+    return not plan.subject.reads_itself
 
 
 def _ring(plan: Plan) -> bool:

@@ -15,7 +15,7 @@ from ...schema.manifest import Manifest
 from ...storage.base import Storage
 from ...storage.simulated.memory import MemoryStorage
 from ..plan import Plan
-from ..third_party import COPIES, enough_shards, in_memory, is_library
+from ..third_party import COPIES, enough_shards, in_memory
 
 MIN_COPY_BYTES, MAX_COPY_BYTES = 64 << 20, 512 << 20
 """Bounds of the bytes that are copied: more than a CPU's caches hold, and little of the memory."""
@@ -70,7 +70,7 @@ def make_copy(plan: Plan, max_bytes: int, held: ExitStack) -> MemoryCopy:
     memory.
     """
     shards = choose_shards(plan, max_bytes)
-    if is_library(plan):
+    if plan.subject.reads_itself:
         shards = enough_shards(plan, shards)
         manifest, files = held.enter_context(in_memory(plan, shards))
         return MemoryCopy(

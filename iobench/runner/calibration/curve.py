@@ -28,7 +28,6 @@ from ..curve.curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
 from ..curve.places import Places, blocks, samples
 from ..curve.story import MAX_IN_FLIGHT, best_bytes_per_s, overhead_s, second_requests
 from ..plan import Plan
-from ..third_party import is_library
 from .bench import Bench
 
 _POINTS = 10
@@ -146,7 +145,7 @@ def requests(plan: Plan, objects: Sequence[Entry]) -> tuple[Places, str]:
         raise UsageError("the dataset has nothing to read")
     grouped = isinstance(FORMATS.open(manifest.spec.format), Blocks)
     share = share_of_columns(manifest.spec, reading.columns)
-    library = is_library(plan)
+    library = plan.subject.reads_itself
     single = manifest.sample_count <= manifest.shard_count
     converted = library and bool(layout_keys(plan.storage, plan.workload.loader.kind))
     apart = single or (not library and (not plan.sequential or share < 1))
@@ -196,7 +195,7 @@ def rate_samples(raw: Ceiling, read_bytes_per_sample: float) -> None:
 
 def _objects(plan: Plan) -> list[Entry]:
     """The objects that the plan's loader reads, without empty ones."""
-    keys = layout_keys(plan.storage, plan.workload.loader.kind) if is_library(plan) else []
+    keys = layout_keys(plan.storage, plan.workload.loader.kind) if plan.subject.reads_itself else []
     if keys:
         found = [Entry(key, plan.storage.size(key)) for key in keys]
     else:

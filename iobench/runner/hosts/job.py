@@ -17,7 +17,6 @@ from ..experiment import Options, run
 from ..mixed import Mixed
 from ..plan import Plan
 from ..progress import Progress
-from ..user_loader import is_user
 from .agent import Agent
 from .barrier import barrier_s
 from .control import Control, HostsAgent, led
@@ -130,7 +129,7 @@ def run_as_controller(
     def act() -> tuple[TrainingRecord, Path]:
         check_supported(plan)
         plan_of_all = plan
-        if is_user(plan.workload):
+        if plan.subject.users:
             tried = control.ask(Ask("tried"), list, lambda: list(plan.tried))
             plan_of_all = replace(plan, tried=[rank for host in tried for rank in host])
         return run(plan_of_all, options, progress, across=HostsJob(control))

@@ -22,7 +22,6 @@ from ...measure.fetched import fetched_by_family
 from ...measure.timeline import Recorder, StepEvent
 from ...schema.base import fitting
 from ...schema.job import LoaderFacts
-from ...schema.workload import OWN_LOADER, USER_LOADER
 from ...subject.factory import end_children
 from ...subject.loader import UserBatch, UserLoader, open_user_loader
 from ..barrier import StepBarrier, Together, stops_soon
@@ -65,7 +64,7 @@ class Load:
     @property
     def others_code(self) -> bool:
         """Whether the ranks run a loader that others wrote, which may start processes."""
-        return self.phase.reader is not None and self.phase.loading.kind != OWN_LOADER
+        return self.phase.reader is not None and self.phase.loading.subject.reads_itself
 
     def run(self, link: Link) -> None:
         try:
@@ -118,7 +117,7 @@ class _Stepper:
     def _build(self) -> BatchLoader | LibraryLoader | UserLoader:
         phase = self.phase
         assert phase.reader is not None
-        if phase.loading.kind == USER_LOADER and isinstance(phase.reader, BatchReader):
+        if phase.loading.subject.users and isinstance(phase.reader, BatchReader):
             return open_user_loader(
                 phase.reader.manifest,
                 phase.reader.storage,

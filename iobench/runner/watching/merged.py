@@ -24,10 +24,11 @@ from ...schema.job import (
     WorkloadFacts,
 )
 from ...schema.record import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
+from ...schema.subject import USER_LOADER, subject_of
 from ...schema.tags import tags
 from ...schema.training import Ceiling, Epoch, Repetition, TrainingRun
 from ...schema.watched import WATCHED
-from ...schema.workload import USER_LOADER, AcceleratorSpec
+from ...schema.workload import AcceleratorSpec
 from ..facts import write_document
 from .place import PHASE, Part
 
@@ -44,7 +45,7 @@ def merged(directory: Path, parts: Sequence[Part]) -> TrainingRecord:
     epochs, steps = epochs_of(parts), steps_of(parts)
     user = UserFacts.together([part.rank.user for part in parts])
     sizes = [part.rank.batch_size for part in parts if part.rank.batch_size]
-    missing = {"sync_s": NOT_IN_RATE} | uncounted_reads(USER_LOADER)
+    missing = {"sync_s": NOT_IN_RATE} | uncounted_reads(subject_of(USER_LOADER, watched=True))
     known = [each.residency_before for each in epochs if each.residency_before is not None]
     cpu = [part.rank.cpu_s for part in parts]
     context = Repetition(

@@ -1,0 +1,102 @@
+"""The loader under test: one table says what its kind means, and nobody else compares kinds."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from iobench.load.libraries import LOADERS, library_class
+from iobench.schema.job import LoaderFacts, LoaderSettings, WorkloadFacts
+from iobench.schema.subject import OWN, OWN_LOADER, USER_LOADER, Subject, subject_of
+from iobench.schema.training import TrainingRun
+from iobench.schema.watched import WatchFacts
+
+PACKAGE = Path(__file__).resolve().parents[2] / "iobench"
+
+ROOM = ("schema/subject.py", "schema/workload.py", "subject/", "runner/watching/")
+"""Where a kind may be named: the table, the settings that name one, and what makes a record."""
+
+
+def comparisons(source: str) -> list[int]:
+    """The lines that name a kind of loader, or compare the kind of what is a loader."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name | ast.alias):
+            name = node.id if isinstance(node, ast.Name) else node.name
+            if name in ("OWN_LOADER", "USER_LOADER"):
+                found.append(node.lineno)
+        elif isinstance(node, ast.Compare):
+            sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
+            if any(side.endswith(("loader.kind", "loading.kind")) for side in sides):
+                found.append(node.lineno)
+            if any(side.endswith("job.watched") for side in sides):
+                found.append(node.lineno)
+    return found
+
+
+def test_only_the_room_compares_kinds() -> None:
+    found = [
+        f"{name}:{line}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if not (name := str(path.relative_to(PACKAGE))).startswith(ROOM)
+        for line in comparisons(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from ..schema.subject import USER_LOADER",
+        "own = doc.job.loader.kind == 'iobench'",
+        "if loading.kind != name: pass",
+        "if doc.job.watched is not None: pass",
+    ],
+)
+def test_a_comparison_is_seen(source: str) -> None:
+    assert comparisons(source)
+
+
+def test_the_kinds_of_the_table_are_those_of_the_plug_ins() -> None:
+    for kind in LOADERS.entries():
+        subject = subject_of(kind)
+        assert subject.kind == kind
+        assert subject.reads_itself == (kind != OWN_LOADER)
+        assert subject.users == (kind == USER_LOADER)
+        assert bool(subject.uncounted) == subject.reads_itself
+    assert library_class(OWN_LOADER) is None
+    assert not OWN.library
+    assert library_class(USER_LOADER) is None
+    assert not subject_of(USER_LOADER).library
+    assert subject_of("torch-map").library
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings", "watched", "expected"),
+    [
+        (None, None, False, OWN),
+        (None, "user", False, subject_of("user")),
+        ("webdataset", "iobench", False, subject_of("webdataset")),
+        (None, None, True, Subject(kind="user", users=True, watched=True)),
+    ],
+)
+def test_the_subject_of_a_record(
+    facts: str | None, settings: str | None, watched: bool, expected: Subject
+) -> None:
+    job = TrainingRun(
+        loader=LoaderFacts(kind=facts),
+        workload=WorkloadFacts(loader=LoaderSettings(kind=settings)),
+        watched=WatchFacts() if watched else None,
+    )
+    assert job.subject == expected
+
+
+def test_settings_that_reach_a_loader() -> None:
+    user = subject_of("user")
+    assert user.moved_by("loader.workers")
+    assert user.moved_by("accelerators")
+    assert not user.moved_by("reader.concurrency")
+    assert not user.moved_by("loader.transport")
+    assert OWN.moved_by("reader.concurrency")
