@@ -15,6 +15,9 @@ from ..units import format_duration
 END_S = 1.3
 """What is kept for the end of the process: the verdict is found, and the files are written."""
 
+LATE_S, LATE = 5.0, 0.1
+"""A budget is kept if it is exceeded by no more than these seconds, or by this share of it."""
+
 Given = Literal["repetitions", "steps", "calibration", "knock_outs"]
 
 
@@ -54,6 +57,11 @@ class Budget:
         if self.seconds is None:
             return math.inf
         return max(0.0, self.seconds - self.end_s - self.used_s)
+
+    @property
+    def slack_s(self) -> float:
+        """By how much what decides the answer may end late, by an estimate that is no promise."""
+        return 0.8 * max(LATE_S, LATE * (self.seconds or 0.0))
 
     # What the parts have taken
 

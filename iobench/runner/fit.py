@@ -407,6 +407,8 @@ def choose(
         # The fewest that can tell come before all other parts.
         least = min(repetitions * work.repetition_s(work.needed), left)
         steps = min(work.whole, work.steps_in(max(share, least) / max(1, repetitions) + 1e-6))
+        if repetitions == 1 and once <= left + options.budget.slack_s:
+            steps = max(steps, work.needed)
     workload = plan.workload
     if steps < work.whole:
         workload = workload.model_copy(update={"max_steps": steps})

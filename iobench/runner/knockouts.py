@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
+from ..analyse.figures.events import Events
 from ..analyse.figures.knockouts import (
     FILL,
     how_of,
     how_without,
+    in_flight_of,
     phase_of,
-    steady_rate,
+    rate_of,
     with_gains,
     without_fill,
 )
@@ -86,20 +88,25 @@ class KnockOutPlan:
 
     Each takes ``seconds`` of loading. ``left_out``: why other stages are not measured. No round
     begins that would end after ``limit_s`` seconds of knock-outs: those with slow batches take
-    longer than planned.
+    longer than planned. ``one_by_one``: the time is too short for all that may limit the run, so
+    each of them is left out only if there is time, the likeliest first.
     """
 
     rounds: tuple[int, ...] = ()
     stages: tuple[KnockedOut, ...] = ()
     seconds: float = 0.0
+    each_s: float = 0.0  # with its start, where they are left out one by one
     limit_s: float = 0.0
     left_out: dict[KnockedOut, str] = field(default_factory=dict)
+    one_by_one: bool = False
 
     def order(self, number: int, *, further: bool = False) -> Sequence[KnockedOut]:
         """The stages after repetition ``number``; the first one moves on from round to round.
 
         ``further``: also after repetitions that were not planned, which follow the last round.
         """
+        if self.one_by_one:
+            return self.stages
         if number in self.rounds:
             return rotated(self.rounds.index(number), self.stages)
         beyond = further and self.rounds and number > self.rounds[-1]
@@ -173,7 +180,7 @@ class KnockOuts:
         self.fitted = budget.fitted("knock_outs")
         self.plan: KnockOutPlan | None = None
         self.doubles = {double.stage: double for double in DOUBLES}
-        self._base: float | None = None
+        self._base: Events | None = None
         self._failed: set[KnockedOut] = set()
         job.no_knock_outs = TOO_EARLY
 
@@ -184,14 +191,19 @@ class KnockOuts:
         """
         if self.plan is None:
             self.plan = self._planned(number, took_s)
-        how, events = how_of(self.job), outcome.events()
-        self._add("fill", without_fill(number, events, outcome.epochs, how))
-        self._base = steady_rate(events, round_steps=how.round_steps, together=how.together)
+        self._base = outcome.events()
+        self._add("fill", without_fill(number, self._base, outcome.epochs, how_of(self.job)))
         stages = self.plan.order(number, further=self.fitted)
-        if stages and not self._has_time(number):
+        if stages and not self.plan.one_by_one and not self._has_time(number):
             log.info("no round after repetition %d: the time for knock-outs is over", number)
             return ()
         return [stage for stage in stages if stage not in self._failed]
+
+    def has_time(self, stage: KnockedOut, number: int) -> bool:
+        """Whether a stage that is named is left out: one by one, it has to end in time."""
+        assert self.plan is not None
+        slack_s = 0.0 if self.budget.turns(PART) else self.budget.slack_s
+        return not self.plan.one_by_one or self.plan.each_s <= self.for_them_s(number) + slack_s
 
     def _has_time(self, number: int) -> bool:
         """Whether a round as long as those before ends in time; the first one always begins."""
@@ -211,7 +223,7 @@ class KnockOuts:
             for stage, double in self.doubles.items()
         }
         stages = [stage for stage, reason in why.items() if not reason]
-        plan = self._divided(stages, first, took_s, self._time_s(number))
+        plan = self._divided(stages, first, took_s, number)
         why |= plan.left_out
         self.job.knock_outs = [
             *(
@@ -225,7 +237,7 @@ class KnockOuts:
             KnockOut(stage="fill", how=FILL),
         ]
         self.job.no_knock_outs = ""
-        if not plan.stages:
+        if not plan.stages or plan.one_by_one:
             self.job.no_knock_outs = next(iter(plan.left_out.values()), "") or (
                 "no stage of this run can be left out"
             )
@@ -234,13 +246,14 @@ class KnockOuts:
         log.info("knock-outs: %s", plan)
         return plan
 
-    def _time_s(self, number: int) -> float | None:
-        return self.for_them_s(number) if self.fitted else self.budget_s
-
     def _divided(
-        self, stages: list[KnockedOut], first: Repetition, took_s: float, time_s: float | None
+        self, stages: list[KnockedOut], first: Repetition, took_s: float, number: int
     ) -> KnockOutPlan:
-        """Divide the time. In a short one, each may have the fewest rounds of workers."""
+        """Divide the time. In a short one, each may have the fewest rounds of workers.
+
+        Where it is too short for one round of all that may limit the run, these come before all
+        further repetitions, the likeliest first.
+        """
         bench = self.bench
 
         def divided(rounds: int) -> KnockOutPlan:
@@ -249,7 +262,7 @@ class KnockOuts:
                 stages,
                 repetitions=bench.plan.repetitions,
                 length=self._length(first, took_s),
-                budget_s=time_s,
+                budget_s=self.for_them_s(number) if self.fitted else self.budget_s,
             )
 
         if not self.fitted:
@@ -261,11 +274,19 @@ class KnockOuts:
             plan = divided(bench.min_rounds)
         if plan.left_out:
             plan = divided(FEW_ROUNDS)
-        if any(stage in rivals for stage in plan.left_out):
-            # With a single round of some stages, a slow repetition makes one of them the cause.
-            reason = next(iter(plan.left_out.values()))
-            plan = KnockOutPlan(left_out=dict.fromkeys(stages, reason))
-        return plan
+        if any(stage in rivals for stage in plan.left_out) and self.budget.fitted("repetitions"):
+            bench.plan = replace(bench.plan, repetitions=1)
+            plan = divided(FEW_ROUNDS)
+        if not any(stage in rivals for stage in plan.left_out):
+            return plan
+        length = self._length(first, took_s)
+        return KnockOutPlan(
+            stages=tuple(rivals),
+            seconds=length.shortest_s,
+            each_s=length.shortest_s + length.fixed_s,
+            left_out=dict.fromkeys(stages, next(iter(plan.left_out.values()))),
+            one_by_one=True,
+        )
 
     def _is_longer(self, first: Repetition) -> bool:
         """Whether the rounds of a knock-out are more than those of the repetition."""
@@ -277,7 +298,7 @@ class KnockOuts:
         loading_s = first.wall_s or 0.0
         step_s = loading_s * first.accelerators / max(1, first.steps)
         few = self.bench.min_rounds < MIN_ROUNDS
-        rounds = self.bench.min_rounds if few else _ROUNDS_OF_WORKERS
+        rounds = self.bench.min_rounds if few else max(_ROUNDS_OF_WORKERS, self._rounds_of(first))
         steps = rounds * max(1, how_of(self.job).round_steps)
         if self.saver is not None:
             steps = max(steps, self.saver.every)
@@ -286,6 +307,17 @@ class KnockOuts:
             fixed_s=max(0.0, took_s - loading_s),
             least_s=step_s * steps,
         )
+
+    def _rounds_of(self, repetition: Repetition) -> int:
+        """Rounds of the workers after which a whole one is left beside the batches in flight.
+
+        The fewest that are usual, where the repetition itself has not so many.
+        """
+        how = how_of(self.job)
+        needed = 1 + -(-how.in_flight // max(1, how.round_steps))
+        made = repetition.steps // max(1, repetition.accelerators * how.round_steps)
+        few = self.bench.min_rounds
+        return few if few < MIN_ROUNDS or made < needed else max(few, needed)
 
     @property
     def leaves_saves_out(self) -> bool:
@@ -297,8 +329,13 @@ class KnockOuts:
 
         Raises PhaseInterrupted after the round was added as not complete, and what fails.
         """
+        assert self._base is not None
+        how = how_of(self.job)
         one = KnockOutRound(
-            repetition=number, samples_per_s=None, base_samples_per_s=self._base, seconds=0.0
+            repetition=number,
+            samples_per_s=None,
+            base_samples_per_s=rate_of(self._base, how),
+            seconds=0.0,
         )
         try:
             with self.budget.turn(PART), self._saving(stage) as saving:
@@ -308,10 +345,17 @@ class KnockOuts:
                 took_s = self.budget.last_s(PART)
                 self._add(stage, one.model_copy(update={"seconds": took_s, "complete": False}))
             raise
-        how = how_without(stage, self.job)
-        rate = steady_rate(outcome.events(), round_steps=how.round_steps, together=how.together)
-        took_s = self.budget.last_s(PART)
-        self._add(stage, one.model_copy(update={"seconds": took_s, "samples_per_s": rate}))
+        events = outcome.events()
+        in_flight = in_flight_of(how, self._base, events)
+        without = how_without(stage, self.job)
+        found = {
+            "seconds": self.budget.last_s(PART),
+            "samples_per_s": rate_of(events, without, in_flight=in_flight),
+            "base_samples_per_s": rate_of(self._base, how, in_flight=in_flight),
+            "in_flight": in_flight,
+        }
+        self._add(stage, one.model_copy(update=found))
+        self.job.no_knock_outs = ""
 
     def fail(self, stage: KnockedOut, error: Exception) -> None:
         """Leave a stage out from now on: its failure is the reason why it is not measured."""
@@ -346,7 +390,7 @@ class KnockOuts:
             max_steps=None,
             limit_s=self.plan.seconds,
             whole_rounds=True,
-            min_rounds=self.bench.min_rounds,
+            min_rounds=self._rounds_of(self.job.repetitions[number]),
         )
 
     def _keep_quiet(self, repetition: Repetition) -> None:

@@ -101,7 +101,9 @@ class Rounds:
     def _order(self, number: int, active: Sequence[RoundVariant]) -> Iterable[RoundVariant]:
         """The repetition is the first of each round: what follows depends on how long it took."""
         yield self.repetition
-        yield from (self.without[stage] for stage in self.left_out)
+        for stage in self.left_out:
+            if self.knock_outs is not None and self.knock_outs.has_time(stage, number):
+                yield self.without[stage]
         if number in self.windows.after and self._has_windows(number):
             for entry in [each for each in ENTRIES if worth_again(self.bench, each)]:
                 yield self._again(entry)

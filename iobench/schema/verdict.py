@@ -76,6 +76,9 @@ class KnockOutRound(Record):
     base_samples_per_s: Figure | None  # the repetition of the same round, in the same way
     seconds: Figure
     complete: bool = True
+    # Batches of a rank that may have been made while its first one was waited for: they are left
+    # out of both rates. 0: one of the phases was too short for that, and its first round is.
+    in_flight: Count = 0
 
 
 class KnockOut(Record):

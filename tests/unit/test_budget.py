@@ -318,6 +318,25 @@ def test_each_workload_has_an_answer_within_two_minutes(spend: Any, name: str, p
         assert any(each.rounds for each in ended.doc.job.knock_outs if each.stage == "storage")
 
 
+@pytest.mark.parametrize(
+    ("name", "machine", "answer"),
+    [
+        ("unet3d-h100", DISK, "prep"),  # 8 steps take 14 s, and the curve alone says "storage"
+        ("unet3d-a100", DISK, "prep"),
+        ("resnet50-h100", S3, "storage"),
+        ("resnet50-h100", CPU, "prep"),
+    ],
+)
+def test_what_decides_comes_before_further_repetitions(
+    spend: Any, name: str, machine: Machine, answer: str
+) -> None:
+    """A minute has no time for a round of all stages: the likeliest one is left out alone."""
+    ended = spend(name, machine, 60.0)
+    verdict = ended.doc.job.verdict
+    assert (verdict.binds, verdict.basis) == (answer, "tested")
+    assert ended.took_s <= 65.0
+
+
 def test_the_fill_of_what_a_budget_cut_is_no_cause(spend: Any) -> None:
     """It is shown, but the verdict and the advice do not rest on it."""
     doc = spend("resnet50-h100", CPU, 120.0).doc

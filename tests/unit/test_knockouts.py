@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from iobench.analyse.figures.knockouts import (
+    How,
     gain,
+    in_flight_of,
+    rate_of,
     steady_rate,
     whole_rate,
     with_gain,
@@ -145,6 +148,37 @@ def test_in_step_the_slowest_rank_counts(make_events: Build) -> None:
     events = make_events(steps(11, 0.1) + steps(11, 0.2, rank=1))
     assert steady_rate(events, round_steps=1) == pytest.approx(1000 + 500)
     assert steady_rate(events, round_steps=1, together=True) == pytest.approx(2000 / 2.0)
+
+
+def with_head(count: int, **more: Any) -> list[dict[str, Any]]:
+    """Steps of 100 samples of a rank with 4 workers, for which 8 batches are in flight.
+
+    The first batch is late by 4 s, and the other seven are ready then. All later ones take 1 s
+    each: 100 samples/s.
+    """
+    ready = [0.0, *(4.0 + 0.1 * n for n in range(8))]
+    ends = [*ready, *(ready[-1] + n + 1.0 for n in range(count - 8))]
+    return [
+        {"step": n, "start": ends[n], "wait": ends[n + 1] - ends[n], "samples": 100, **more}
+        for n in range(count)
+    ]
+
+
+def test_batches_in_flight_at_the_start_make_no_short_phase_faster(make_events: Build) -> None:
+    """Leaving out a stage that costs nothing brings nothing, however short that phase is."""
+    how = How(round_steps=4, together=False, in_flight=8)
+    base, short = make_events(with_head(40)), make_events(with_head(12))
+    in_flight = in_flight_of(how, base, short)
+    assert in_flight == 8
+    assert rate_of(base, how, in_flight=in_flight) == pytest.approx(100.0)
+    assert rate_of(short, how, in_flight=in_flight) == pytest.approx(100.0)
+    # A phase that is too short for that is compared without its first round alone.
+    assert in_flight_of(how, base, make_events(with_head(11))) == 0
+    assert in_flight_of(how, base, make_events([])) == 0
+    faster, rate = rate_of(short, how), rate_of(base, how)
+    assert faster is not None
+    assert rate is not None
+    assert faster / rate > 1.15
 
 
 def test_rebuild_computes_the_gains_from_the_events(make_run: Build, make_events: Build) -> None:

@@ -28,10 +28,12 @@ class How(NamedTuple):
     """How the ranks of a run step: batches that arrive together, and whether ranks step in step.
 
     ``round_steps``: of one rank, a batch of each of its workers or as many as these read ahead.
+    ``in_flight``: batches of a rank that may be made before its first one arrives; 0: not known.
     """
 
     round_steps: int
     together: bool
+    in_flight: int = 0
 
 
 def in_step(accelerator: AcceleratorSpec, ranks: int) -> bool:
@@ -43,7 +45,11 @@ def how_of(job: TrainingRun) -> How:
     """How the ranks of a run step."""
     workload = job.workload
     steps = job.loader.round_batches or workload.loader.workers
-    return How(steps, in_step(workload.accelerator, job.accelerators))
+    return How(
+        steps,
+        in_step(workload.accelerator, job.accelerators),
+        int(job.loader.in_flight_batches or 0),
+    )
 
 
 def how_without(stage: KnockedOut, job: TrainingRun) -> How:
@@ -57,23 +63,53 @@ def phase_of(stage: KnockedOut) -> str:
     return f"without-{stage}"
 
 
-def steady_rate(events: Events, *, round_steps: int, together: bool = False) -> float | None:
+def in_flight_of(how: How, *phases: Events) -> int:
+    """The batches in flight at the start that can be left out of the rates of all ``phases``.
+
+    The first batch is often late, and those of other workers are ready when it arrives. In a short
+    phase they are a larger part of all batches than in a long one, so that it seems to be faster.
+    They can be left out where each rank has made a whole round after them.
+    """
+    needed = how.in_flight + max(1, how.round_steps)
+    for events in phases:
+        longest: dict[int, int] = {}
+        for part in rank_epochs(events) if len(events["step"]) else ():
+            steps = int(part.rows["steps"].sum())
+            longest[part.rank] = max(longest.get(part.rank, 0), steps)
+        if min(longest.values(), default=0) < needed:
+            return 0
+    return how.in_flight
+
+
+def steady_rate(
+    events: Events, *, round_steps: int, together: bool = False, in_flight: int = 0
+) -> float | None:
     """Samples/s over all ranks, with the fill of each epoch left out.
 
     ``events`` are the rows of one phase and repetition. Workers start together, so the first round
     of ``round_steps`` of a rank is left out; an epoch with fewer than two such rounds counts from
     its second step on, and one with a single step does not count. Checkpoints count with their
     share of all steps, since the steady part may have one save more or fewer. ``together``: ranks
-    step in step, so the slowest one's time counts. None if nothing is left.
+    step in step, so the slowest one's time counts. ``in_flight``: so many batches are left out
+    instead of a round, and epochs without a round after them. None if nothing is left.
     """
     first = max(1, round_steps)
 
     def steady(part: RankEpoch) -> Mask:
-        later: Mask = part.rows["step"] >= first
-        enough = int(part.rows["steps"][later].sum()) >= first
-        return later if enough else part.rows["step"] > 0
+        steps = part.rows["step"]
+        later: Mask = steps >= max(first, in_flight)
+        if int(part.rows["steps"][later].sum()) >= first:
+            return later
+        return steps < 0 if in_flight else steps > 0
 
     return _rate(events, steady, {}, together=together)
+
+
+def rate_of(events: Events, how: How, *, in_flight: int = 0) -> float | None:
+    """``steady_rate`` of ranks that step in this way."""
+    return steady_rate(
+        events, round_steps=how.round_steps, together=how.together, in_flight=in_flight
+    )
 
 
 def whole_rate(events: Events, epochs: Sequence[Epoch], *, together: bool = False) -> float | None:
@@ -205,7 +241,7 @@ def without_fill(number: int, events: Events, epochs: Sequence[Epoch], how: How)
     """
     return KnockOutRound(
         repetition=number,
-        samples_per_s=steady_rate(events, round_steps=how.round_steps, together=how.together),
+        samples_per_s=rate_of(events, how),
         base_samples_per_s=whole_rate(events, epochs, together=how.together),
         seconds=0.0,
     )
@@ -239,12 +275,8 @@ def _again(
     update: dict[str, float | None] = {}
     without = how_without(stage, job)
     if len(base["step"]):
-        update["base_samples_per_s"] = steady_rate(
-            base, round_steps=how.round_steps, together=how.together
-        )
+        update["base_samples_per_s"] = rate_of(base, how, in_flight=one.in_flight)
     rows = select(events, phase_of(stage), one.repetition)
     if len(rows["step"]) and one.complete:
-        update["samples_per_s"] = steady_rate(
-            rows, round_steps=without.round_steps, together=without.together
-        )
+        update["samples_per_s"] = rate_of(rows, without, in_flight=one.in_flight)
     return one.model_copy(update=update)
