@@ -291,6 +291,7 @@ def test_what_is_left_of_a_budget_ends_the_repetitions(
         return repetition.measure(*args, **keywords)
 
     monkeypatch.setattr(Budget, "left_s", property(left_s))
+    monkeypatch.setattr(Budget, "slack_s", 0.0)
     monkeypatch.setattr(rounds, "measure", counted)
     doc, _ = measure(repetitions=6, budget=fitted(60.0, "calibration"))
     assert len(doc.job.repetitions) == 1
