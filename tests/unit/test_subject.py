@@ -12,6 +12,7 @@ from iobench.schema.job import LoaderFacts, LoaderSettings, WorkloadFacts
 from iobench.schema.subject import OWN, OWN_LOADER, USER_LOADER, Subject, subject_of
 from iobench.schema.training import TrainingRun
 from iobench.schema.watched import WatchFacts
+from iobench.schema.workload import AcceleratorSpec
 
 PACKAGE = Path(__file__).resolve().parents[2] / "iobench"
 
@@ -87,7 +88,11 @@ def test_the_subject_of_a_record(
 ) -> None:
     job = TrainingRun(
         loader=LoaderFacts(kind=facts),
-        workload=WorkloadFacts(loader=LoaderSettings(kind=settings)),
+        workload=WorkloadFacts(
+            name="demo",
+            accelerator=AcceleratorSpec(kind="null", name="null"),
+            loader=LoaderSettings(kind=settings),
+        ),
         watched=WatchFacts() if watched else None,
     )
     assert job.subject == expected
