@@ -30,7 +30,6 @@ __all__ = [
     "Examples",
     "Finding",
     "Format",
-    "GenerateProgress",
     "GenerateReport",
     "HostLostError",
     "InternalError",
@@ -45,12 +44,12 @@ __all__ = [
     "MissingObjectError",
     "NoMemoryError",
     "NoRoomError",
+    "Observer",
     "Options",
     "Padded",
     "Plan",
     "ReaderSpec",
     "Run",
-    "RunProgress",
     "RunRecord",
     "ShortObjectError",
     "Sink",
@@ -128,7 +127,6 @@ if TYPE_CHECKING:
     from .formats.base import Format
     from .generator import generate as generate_dataset
     from .generator.engine import GenerateReport
-    from .generator.engine import Progress as GenerateProgress
     from .load import (
         Batch,
         BatchLoader,
@@ -142,7 +140,7 @@ if TYPE_CHECKING:
     from .runner.experiment import Options
     from .runner.experiment import run as run_plan
     from .runner.plan import Plan, make_plan
-    from .runner.progress import Progress as RunProgress
+    from .runner.progress import Observer
     from .runner.watching import watch
     from .schema.dataset import DatasetSpec
     from .schema.manifest import Manifest

@@ -20,13 +20,12 @@ if TYPE_CHECKING:
     from .analyse.compare.runs import Group
     from .dataset import Dataset
     from .generator import GenerateReport
-    from .generator.engine import Progress as GenerateProgress
     from .load import BatchLoader, LibraryLoader, TrainingLoader
     from .load.training.collate import Collate
     from .load.training.finish import Transform
     from .load.training.labels import Given
     from .load.training.loader import Layout
-    from .runner.progress import Progress as RunProgress
+    from .runner.progress import Observer
     from .schema.dataset import DatasetSpec
     from .schema.manifest import Manifest
     from .schema.record import Finding, RunRecord, Summary
@@ -46,7 +45,7 @@ def generate(
     size: int | str | None = None,
     settings: Settings | None = None,
     workers: int | None = None,
-    progress: Callable[[GenerateProgress], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
     break_lock: bool = False,
 ) -> GenerateReport:
     """Generate a dataset in the directory or at the URL ``to``.
@@ -56,8 +55,8 @@ def generate(
     ``dataset`` is a built-in name, a YAML file, or a spec. ``samples`` or ``size`` (bytes, or text
     such as ``"20GiB"``) sets the size of the dataset; ``settings`` changes keys of a named spec.
     The bytes depend only on the spec, not on ``workers`` (None: one per core, 0: this process).
-    ``progress`` is called from time to time. ``break_lock`` takes over the lock of a dead process
-    on another host.
+    ``progress`` is called with (bytes done, bytes in all) from time to time. ``break_lock`` takes
+    over the lock of a dead process on another host.
 
     Raises SpecError, UnknownNameError, UsageError, TargetRefusedError (other data is there, or
     another process writes there), DatasetError, StorageError, WorkerError, InterruptedRun.
@@ -303,7 +302,7 @@ def run(
     rules: str = "quick",
     results: str | Path = "results",
     origin: str | None = None,
-    progress: RunProgress | None = None,
+    observer: Observer | None = None,
     break_lock: bool = False,
     tags: Mapping[str, str] | None = None,
 ) -> Run:
@@ -315,7 +314,8 @@ def run(
     for the largest number of accelerators that the storage can feed. ``rules`` is ``quick`` or
     ``mlperf``. The record and the events are written to a new directory below ``results``.
     ``origin`` is the place of a scanned dataset's data, and ``break_lock`` takes over the lock of a
-    dead process on another host. ``tags`` are labels of the run, as ``{"box": "nfs-b"}``.
+    dead process on another host. ``observer`` hears how far the run is. ``tags`` are labels of the
+    run, as ``{"box": "nfs-b"}``.
 
     Raises UsageError and its subclasses before anything is written. DatasetError, StorageError,
     WorkerError and InterruptedRun are raised after everything measured so far has been written.
@@ -364,7 +364,7 @@ def run(
         break_lock=break_lock,
     )
     with tagged(labels):
-        document, directory = measure(plan, options, progress)
+        document, directory = measure(plan, options, observer)
     return Run(directory=directory, document=document)
 
 

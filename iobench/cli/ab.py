@@ -228,7 +228,6 @@ class Turns(Live):
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(quiet=quiet, lines=True)
-        self._quiet = quiet
         self._turn_s = 0.0
 
     def announce(self, a: SideAsked, b: SideAsked, max_turns: int) -> None:
@@ -239,43 +238,38 @@ class Turns(Live):
 
         for name, side in (("A", a), ("B", b)):
             given = f", {', '.join(side.settings)}" if side.settings else ""
-            self._note(f"{name}: {side.plan.workload.name} on {side.plan.data}{given}")
+            self.note(f"{name}: {side.plan.workload.name} on {side.plan.data}{given}")
         if are_same(a.plan, b.plan):
-            self._note("A and B are the same: a difference would be a false alarm")
+            self.note("A and B are the same: a difference would be a false alarm")
         least = shortest_s(a.plan, b.plan)
         if least is None:
-            self._note("how long it takes is known after the warm-up of both sides")
+            self.note("how long it takes is known after the warm-up of both sides")
             return
         first = whole_seconds((1 + MIN_TURNS) * least)
         line = f"a warm-up, then {MIN_TURNS} turns of 2 repetitions: at least {first}"
         if max_turns > MIN_TURNS:
             most = whole_seconds((1 + max_turns) * least)
             line += f"; if they do not tell, up to {max_turns} turns: at least {most}"
-        self._note(line)
+        self.note(line)
 
     def planned(self, record: AbRecord, turn_s: float) -> None:
         from ..report.ab import planned_line
 
         self._turn_s = turn_s
         self._expect(record)
-        self._note(planned_line(record, turn_s))
+        self.note(planned_line(record, turn_s))
 
     def turned(self, record: AbRecord) -> None:
         from ..report.ab import turn_line
 
         self._expect(record)
-        self._note(turn_line(record))
+        self.note(turn_line(record))
 
     def _expect(self, record: AbRecord) -> None:
         """The turns that an answer takes at least; after these, each may be the last."""
         from ..analyse.compare.sequential import MIN_TURNS
 
         self.expect(max(1, MIN_TURNS - len(record.turns)) * self._turn_s, more=True)
-
-    def _note(self, line: str) -> None:
-        from .terminal import note
-
-        note(line, quiet=self._quiet)
 
 
 VERB = Verb(

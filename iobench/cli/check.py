@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from .common import add_accelerators, add_details, add_overrides, add_results, add_tags, duration
 from .live import Live
-from .terminal import note
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
@@ -64,17 +63,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser, "loader.workers=8")
 
 
-class _Told(Live):
-    """What happens before the run, as ``runner.checking.data.Tell`` wants it."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        super().__init__(quiet=quiet, lines=True)
-        self._quiet = quiet
-
-    def note(self, line: str) -> None:
-        note(line, quiet=self._quiet)
-
-
 def run(args: argparse.Namespace) -> int:
     from shlex import quote
 
@@ -100,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     check_asked(place.workload, accelerators=args.accelerators, repetitions=1)
     # Batch schedulers stop jobs with SIGTERM. As after Ctrl-C, the data is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    told = _Told(quiet=args.quiet)
+    told = Live(quiet=args.quiet, lines=True)
     generating_s = GENERATE_SHARE * args.budget_s
     told.note(_announcement(args, place, generating_s))
     for folder, nbytes in left_behind(place):
@@ -112,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             accelerators=args.accelerators,
             seconds=generating_s,
             keep=args.keep_data,
-            tell=told,
+            observer=told,
             size_bytes=size_bytes,
         ) as data:
             ends_s = began + args.budget_s - data.removal_s
@@ -141,7 +129,7 @@ def _announcement(args: argparse.Namespace, place: Place, generating_s: float) -
     )
 
 
-def _measure(args: argparse.Namespace, place: Place, url: str, ends_s: float, told: _Told) -> int:
+def _measure(args: argparse.Namespace, place: Place, url: str, ends_s: float, told: Live) -> int:
     """Run the workload on the dataset at ``url`` until about ``ends_s``, and print the report."""
     from ..runner.budget import Budget
     from ..runner.experiment import Options

@@ -232,7 +232,7 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.verdict.validity import parse
     from ..checkpoint import asynchronous_version
     from ..runner.budget import Budget
-    from ..runner.checkpoint import run_study
+    from ..runner.checkpoint import StudyOptions, run_study
     from ..runner.checkpoint_plan import make_study_plan
     from ..schema.base import apply_overrides, build
     from ..schema.checkpoint import CheckpointSpec
@@ -263,14 +263,16 @@ def run(args: argparse.Namespace) -> int:
         try:
             doc, directory = run_study(
                 plan,
-                results=args.results,
-                rules=args.rules,
-                command=tuple(args.command_line),
-                keep_data=args.keep_data,
-                break_lock=args.break_lock,
-                progress=live,
+                StudyOptions(
+                    results=args.results,
+                    rules=args.rules,
+                    command=tuple(args.command_line),
+                    keep_data=args.keep_data,
+                    break_lock=args.break_lock,
+                    budget=Budget(seconds=args.budget, began_s=args.began_s),
+                ),
+                observer=live,
                 ranks=ranks,
-                budget=Budget(seconds=args.budget, began_s=args.began_s),
             )
         finally:
             live.close()

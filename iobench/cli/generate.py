@@ -109,7 +109,7 @@ def _generated(
             spec,
             storage,
             workers=args.workers,
-            progress=lambda p: tell(p.done_bytes, p.total_bytes),
+            progress=tell,
             break_lock=args.break_lock,
             **more,
         )

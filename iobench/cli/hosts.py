@@ -14,12 +14,12 @@ from .common import duration, whole_number
 from .terminal import note, say, show_data
 
 if TYPE_CHECKING:
+    from ..runner.checkpoint import Mixed
     from ..runner.hosts.control import Control
     from ..runner.hosts.launch import Launch
     from ..runner.hosts.meeting import Meeting
     from ..runner.hosts.serving import Serving
     from ..runner.hosts.sharing import HostShare
-    from ..runner.mixed import Mixed
     from ..runner.plan import Plan
 
 T = TypeVar("T")

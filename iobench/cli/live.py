@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..runner.progress import Observer
 from ..text import printable
 from ..units import format_bytes, format_percent, format_rate
 from .screen import Screen, has_blocks, is_drawable
@@ -37,7 +38,7 @@ Tell = Callable[[int, int], None]
 """Called with (bytes done, bytes in total)."""
 
 
-class Live:
+class Live(Observer):
     """The progress of a verb on stderr.
 
     On a terminal it is a screen of a few lines (see ``screen``), which a thread draws from what
@@ -46,6 +47,7 @@ class Live:
     """
 
     def __init__(self, *, quiet: bool, lines: bool = False) -> None:
+        self._quiet = quiet
         self._on = not quiet and is_drawable()
         self._lines = lines and not quiet and not self._on
         self._blocks = has_blocks(sys.stderr)
@@ -73,7 +75,6 @@ class Live:
         self._watched = counters, Pace(time.monotonic())
 
     def expect(self, seconds: float | None, *, more: bool = False) -> None:
-        """All that is left should take so long from now on; see ``runner.progress.Expecting``."""
         self._expected = None if seconds is None else (seconds, more, time.monotonic())
 
     def steps(self, done: int) -> None:
@@ -94,6 +95,10 @@ class Live:
         """Show how far the phase is."""
         self._detail = printable(text)
         self._tell()
+
+    def note(self, line: str) -> None:
+        """Write a line that stays, above the screen."""
+        note(line, quiet=self._quiet)
 
     def left(self) -> str:
         """How much time is left of everything, in words; empty if that is not known."""

@@ -129,14 +129,15 @@ def tell_headspace(plan: Plan, args: argparse.Namespace) -> int:
     from ..errors import UsageError
     from ..runner.headspace import headspace
     from ..units import format_count
-    from .terminal import note, say, show_json
+    from .live import Live
+    from .terminal import say, show_json
 
     if args.format not in ("text", "json"):
         raise UsageError(
             f"--headspace has no format {args.format}", remedy="use --format text or json"
         )
     seconds = max(MIN_TURN_S, args.calibration_s)
-    found = headspace(plan, seconds=seconds, tell=lambda title: note(title, quiet=args.quiet))
+    found = headspace(plan, seconds=seconds, observer=Live(quiet=args.quiet))
     bound = found.bound
     if args.format == "json":
         show_json(

@@ -25,7 +25,7 @@ from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
     from ..runner.budget import Given
-    from ..runner.mixed import Mixed
+    from ..runner.checkpoint import Mixed
     from ..runner.plan import Plan
     from ..schema.workload import Workload
 
@@ -323,8 +323,8 @@ def _mixed(args: argparse.Namespace, ranks: int) -> Mixed | None:
         )
     if args.checkpoint_every < 1:
         raise UsageError(f"--checkpoint-every must be at least 1, but is {args.checkpoint_every}")
+    from ..runner.checkpoint import Mixed
     from ..runner.checkpoint_plan import make_study_plan
-    from ..runner.mixed import Mixed
     from ..schema.base import build
     from ..schema.checkpoint import CheckpointSpec, Training
 

@@ -214,7 +214,7 @@ def _refuse_changes(args: argparse.Namespace) -> None:
 def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, live: Any) -> int:
     from ..runner.sweeping.visits import run_sweep
 
-    sweep = run_sweep(sweep, directory, budget, progress=live, tell=_line_printer(args, live))
+    sweep = run_sweep(sweep, directory, budget, observer=live)
     live.close()
     return finish(sweep, directory, kind=args.format, new=True)
 
@@ -255,22 +255,11 @@ def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
         budget=budget,
         command=tuple(args.command_line),
         repetitions=args.repeat,
-        progress=live,
-        tell=_line_printer(args, live),
+        observer=live,
     )
     live.close()
     print_report(args.format, document(found), sections(found))
     return 0 if found.confirmed else 4
-
-
-def _line_printer(args: argparse.Namespace, live: Any) -> Any:
-    """Return a function that prints a line on stderr, above the progress."""
-    from .terminal import note
-
-    def tell(line: str) -> None:
-        note(line, quiet=args.quiet or args.json)
-
-    return tell
 
 
 def _price(args: argparse.Namespace) -> float | None:
@@ -401,7 +390,7 @@ def _begin(
     # The plan is made before the directory, so that a sweep that is refused leaves no files.
     asked = build(Sweep, {"created": "", "command": [], **given}, where="the sweep")
     if walk is not None:
-        planned = sized(plan_walk(asked, walk), args, _line_printer(args, live))
+        planned = sized(plan_walk(asked, walk), args, live.note)
     else:
         planned = plan_sweep(asked, one_at_a_time=args.one_at_a_time)
         groups_within(planned.model_copy(deep=True), budget)

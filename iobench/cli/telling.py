@@ -9,7 +9,7 @@ from ..runner.experiment import Options
 from ..runner.plan import Plan
 from ..schema.plan import PartTime
 from .live import Live, about
-from .terminal import note, warn
+from .terminal import warn
 
 MIN_TOLD_S = 10.0
 """A run that should end sooner says nothing."""
@@ -23,7 +23,6 @@ class RunTold(Live):
 
     def __init__(self, plan: Plan, options: Options, *, quiet: bool) -> None:
         super().__init__(quiet=quiet, lines=True)
-        self._quiet = quiet
         self._time = TimeLeft(plan, options)
         self._warned = False
         self._estimated: float | None = None  # when the time left was estimated
@@ -43,13 +42,13 @@ class RunTold(Live):
         plan, parts = self._time.plan, self._time.parts()
         if total(parts)[0] < MIN_TOLD_S and not always:
             return
-        note(f"run of {plan.workload.name} on {plan.data}:", quiet=self._quiet)
+        self.note(f"run of {plan.workload.name} on {plan.data}:")
         width = max(len(part.what) for part in parts)
         for part in parts:
-            note(f"  {part.what:<{width}}  {_time_of(part)}", quiet=self._quiet)
+            self.note(f"  {part.what:<{width}}  {_time_of(part)}")
         if len(parts) > 1:
             seconds, more = total(parts)
-            note(f"  {'in all':<{width}}  {about(seconds, more=more)}", quiet=self._quiet)
+            self.note(f"  {'in all':<{width}}  {about(seconds, more=more)}")
         self._warn(parts)
 
     def rate(self, samples_per_s: float) -> None:
@@ -59,8 +58,7 @@ class RunTold(Live):
         seconds, more = self._time.seconds()
         if seconds < MIN_TOLD_S:
             return
-        line = f"the stages are measured: {about(seconds, more=more)} left"
-        note(line, quiet=self._quiet)
+        self.note(f"the stages are measured: {about(seconds, more=more)} left")
         self._warn(self._time.parts())
 
     def finished(self, part: str, seconds: float) -> None:

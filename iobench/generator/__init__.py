@@ -6,13 +6,12 @@ them; ``cleaner`` removes a dataset.
 """
 
 from .cleaner import CleanReport, clean, discard
-from .engine import GenerateReport, Progress, generate
+from .engine import GenerateReport, generate
 from .plan import ShardPlan, plan_shards, sample_sizes
 
 __all__ = [
     "CleanReport",
     "GenerateReport",
-    "Progress",
     "ShardPlan",
     "clean",
     "discard",

@@ -31,16 +31,6 @@ _VISIBLE_S = 65.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """Progress of a generation; bytes are those of the samples before the codec."""
-
-    done_bytes: int
-    total_bytes: int
-    done_samples: int
-    total_samples: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateReport:
     """What ``generate`` did.
 
@@ -60,7 +50,7 @@ def generate(
     storage: Storage,
     *,
     workers: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
     break_lock: bool = False,
     run: RunTasks = run_tasks,
 ) -> GenerateReport:
@@ -68,6 +58,7 @@ def generate(
 
     The bytes depend on the spec alone. ``workers`` None means one per core; 0 means this process.
     ``break_lock``: take over a lock whose holder is on another host and shows no sign of life.
+    ``progress`` gets (bytes done, bytes in all), of samples before the codec.
     ``run``: who writes the units; every one is durable when its result is known.
 
     Raises SpecError, TargetRefusedError (the place is not empty and not this dataset's, or another
@@ -135,32 +126,22 @@ def _write_units(
     storage: Storage,
     todo: list[int],
     workers: int,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[int, int], None] | None,
     finished: dict[int, UnitResult],
     lease: Lease,
     run: RunTasks,
 ) -> Iterator[UnitResult]:
     unit_bytes = plan.unit_bytes()
     done_bytes = int(sum(int(unit_bytes[unit]) for unit in finished))
-    done_samples = sum(len(result.offset) for result in finished.values())
 
     def tell() -> None:
         if progress is not None:
-            total, samples = plan.sample_bytes, plan.sample_count
-            progress(
-                Progress(
-                    done_bytes=done_bytes,
-                    total_bytes=total,
-                    done_samples=done_samples,
-                    total_samples=samples,
-                )
-            )
+            progress(done_bytes, plan.sample_bytes)
 
     tell()
     make = _maker(spec, plan, storage, lease)
     for result in run(todo, make, workers=workers, check=Held(lease)):
         done_bytes += int(unit_bytes[result.unit])
-        done_samples += len(result.offset)
         tell()
         yield result
 

@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from .. import __version__
 from ..analyse.compare.identity import identity
@@ -38,7 +37,7 @@ from .estimate import expected_repetition_s
 from .experiment import write_run
 from .facts import add_changes, add_loader_facts, begin_record, new_directory, shard_versions
 from .plan import Plan
-from .progress import Progress, timed, watcher
+from .progress import Observer, timed
 from .repetition import measure, repetition_phase
 from .third_party import prepare_library
 from .trials import take_turns
@@ -77,7 +76,7 @@ class MeasuredSide:
         asked: SideAsked,
         others: Others,
         directory: Path,
-        progress: Progress,
+        observer: Observer,
         held: ExitStack,
         *,
         command: Sequence[str],
@@ -85,7 +84,7 @@ class MeasuredSide:
     ) -> None:
         plan = asked.plan
         self.name: Name = name
-        self.others, self.progress = others, progress
+        self.others, self.observer = others, observer
         own = directory / name.lower()
         try:
             own.mkdir()
@@ -96,8 +95,7 @@ class MeasuredSide:
             agent=HostAgent(plan.storage),
             directory=own,
             seconds=0.0,
-            tick=progress.steps,
-            watch=watcher(progress),
+            observer=observer,
             held=held,
         )
         self.doc = begin_record(
@@ -128,11 +126,11 @@ class MeasuredSide:
             if bench.plan.subject.reads_itself:
                 kind = bench.plan.workload.loader.kind
                 title = f"side {self.name}: the samples that loader '{kind}' delivers"
-                with timed(doc, "prepare", self.progress, title):
+                with timed(doc, "prepare", self.observer, title):
                     add_loader_facts(doc, prepare_library(bench.plan, bench.held, proof=True))
             phase = repetition_phase(bench.plan, _WARM_UP_SEED, name="warm-up")
             began = time.monotonic()
-            with timed(doc, "warm_up", self.progress, f"side {self.name}: warm-up"):
+            with timed(doc, "warm_up", self.observer, f"side {self.name}: warm-up"):
                 kept: list[Repetition] = []
                 outcome = measure(
                     bench,
@@ -149,7 +147,7 @@ class MeasuredSide:
         self.began, began = now(), time.monotonic()
         with self._failing():
             title = f"turn {turn + 1}, side {self.name}"
-            with timed(self.doc, "measure", self.progress, title):
+            with timed(self.doc, "measure", self.observer, title):
                 repetitions = self.doc.job.repetitions
                 phase = repetition_phase(self.bench.plan, turn)
                 outcome = measure(self.bench, phase, repetitions.append, self.others.look)
@@ -221,16 +219,6 @@ class AbOptions:
     break_lock: bool = False
 
 
-class Watcher(Progress, Protocol):
-    """Who is told of the turns."""
-
-    def planned(self, record: AbRecord, turn_s: float) -> None:
-        """The sides are warm, and a turn takes about ``turn_s``."""
-
-    def turned(self, record: AbRecord) -> None:
-        """A turn is complete; it is the last one of ``record``."""
-
-
 def shortest_s(a: Plan, b: Plan) -> float | None:
     """How long the warm-up takes at least, and as long again each turn; None: not known."""
     known = [expected_repetition_s(a), expected_repetition_s(b)]
@@ -244,7 +232,7 @@ def are_same(a: Plan, b: Plan) -> bool:
 
 
 def compare_in_turns(
-    a: SideAsked, b: SideAsked, options: AbOptions, watcher: Watcher
+    a: SideAsked, b: SideAsked, options: AbOptions, observer: Observer
 ) -> tuple[AbRecord, Path]:
     """Measure both sides in turns; return the record and its directory.
 
@@ -272,14 +260,14 @@ def compare_in_turns(
                 asked,
                 others,
                 directory,
-                watcher,
+                observer,
                 held,
                 command=options.command,
                 rules=options.rules,
             )
             for name, asked, others in zip(NAMES, (a, b), leases, strict=True)
         )
-        return _Comparison((one, other), directory, options, watcher).run(), directory
+        return _Comparison((one, other), directory, options, observer).run(), directory
 
 
 def _too_small(budget_s: float, needed_s: float) -> UsageError:
@@ -298,10 +286,10 @@ class _Comparison:
         sides: tuple[MeasuredSide, MeasuredSide],
         directory: Path,
         options: AbOptions,
-        watcher: Watcher,
+        observer: Observer,
     ) -> None:
         self.sides, self.directory = sides, directory
-        self.options, self.watcher = options, watcher
+        self.options, self.observer = options, observer
         self.began = time.monotonic()
         self.record = AbRecord(
             iobench_version=__version__,
@@ -356,7 +344,7 @@ class _Comparison:
             if turns < 1:
                 raise _too_small(budget_s, used_s + turn_s)
         self.record.planned_turns = turns
-        self.watcher.planned(self.record, turn_s)
+        self.observer.planned(self.record, turn_s)
         return turns
 
     def _turns(self, planned: int) -> None:
@@ -398,7 +386,7 @@ class _Comparison:
             record.turns.append(turn)
             record.claims = claims_of(record)
             self._save()
-        self.watcher.turned(record)
+        self.observer.turned(record)
 
     def _save(self) -> None:
         save_ab(self.directory, self.record)

@@ -19,10 +19,11 @@ from ..schema.record import Finding
 from ..schema.training import Epoch
 from ..storage.locks.lock import Lease
 from ..units import format_bytes, format_percent
-from .agent import HostAgent
-from .loading import Ranks, Tick, Watch, run_phase
+from .agent import FetchCounter, HostAgent
+from .loading import Ranks, run_phase
 from .phase import Outcome, Phase
 from .plan import Plan
+from .progress import Observer
 
 MAX_DIRECT_KEYS = 256
 """Files that are evicted and looked at where all reads are direct: an open may take 1 ms."""
@@ -34,8 +35,7 @@ def run_cached_phase(
     phase: Phase,
     *,
     look: Callable[[], None] = lambda: None,
-    tick: Tick | None = None,
-    watch: Watch | None = None,
+    observer: Observer | None = None,
     sampler: Sampler | None = None,
     ranks: Ranks | None = None,
 ) -> Outcome:
@@ -43,23 +43,19 @@ def run_cached_phase(
 
     ``look`` is called before each epoch, while all ranks wait.
     """
+    counter: FetchCounter | None = None
+    before: nfs.MountStats | None = None
+    if plan.workload.cache == "cold":
+        counter = agent.fetch_counter(plan.keys, direct=plan.direct)
+        phase = replace(phase, counts_fetched=counter.by == "processes")
 
     def prepare(epoch: int) -> Epoch:
-        look()
-        return prepare_cache(plan, agent, epoch)
-
-    if plan.workload.cache != "cold":
-        return run_phase(
-            phase, prepare=prepare, tick=tick, watch=watch, sampler=sampler, ranks=ranks
-        )
-    counter = agent.fetch_counter(plan.keys, direct=plan.direct)
-    before: nfs.MountStats | None = None
-
-    def prepare_cold(epoch: int) -> Epoch:
         nonlocal before
-        context = prepare(epoch)
-        context.fetched_how = counter.how
-        before = agent.mount_counters()
+        look()
+        context = prepare_cache(plan, agent, epoch)
+        if counter is not None:
+            context.fetched_how = counter.how
+            before = agent.mount_counters()
         return context
 
     def finish(context: Epoch) -> None:
@@ -67,18 +63,16 @@ def run_cached_phase(
         if used is not None:
             context.bytes_fetched = used.read_bytes
 
-    phase = replace(phase, counts_fetched=counter.by == "processes")
     outcome = run_phase(
         phase,
-        prepare=prepare_cold,
-        finish=finish,
-        tick=tick,
-        watch=watch,
+        prepare=prepare,
+        finish=finish if counter is not None else None,
+        observer=observer,
         sampler=sampler,
         ranks=ranks,
     )
-    for context in outcome.epochs:
-        if context.bytes_fetched is None and counter.by != "nobody":
+    for context in outcome.epochs if counter is not None and counter.by != "nobody" else ():
+        if context.bytes_fetched is None:
             context.fetched_how = "not measured: the counter could not be read"
     return outcome
 

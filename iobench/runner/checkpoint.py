@@ -1,63 +1,71 @@
-"""A checkpoint study: claim the target, build the states, save, restore cold, conclude, write.
+"""A checkpoint study, and checkpoints during a run.
 
-Whatever happens on the way (a full disk, a rank that dies, Ctrl-C), what was measured until then is
-written, and the checkpoints that are complete stay complete.
+A study claims the target, builds the states, saves, restores cold, concludes, and writes. Whatever
+happens on the way (a full disk, a rank that dies, Ctrl-C), what was measured until then is written,
+and the checkpoints that are complete stay complete.
+
+During a run, saves and reads compete for the storage as in a training. The state stays the same
+from save to save, so that its checksums need not be computed again between two steps.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 from .. import __version__
 from ..analyse.verdict.rebuild import conclude
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import InterruptedRun, IobenchError, kept_in
 from ..interrupts import defer_interrupts
-from ..schema.checkpoint import Asked, CheckpointRun, Restore, Study, StudySpec
+from ..schema.checkpoint import CheckpointRun, Study
 from ..schema.record import CheckpointRecord
 from ..schema.tags import tags
 from ..storage.locks.lock import Lease
-from .agent import HostAgent
 from .budget import Budget
 from .checkpoint_plan import StudyPlan
-from .conductor import Script, Scripted, conduct
+from .conductor import Script
 from .facts import new_directory, storage_facts, write_document
-from .messages import (
-    Done,
-    Drain,
-    Last,
-    Prepare,
-    PrepareRestore,
-    Report,
-    Restored,
-    RestoreNow,
-    Saved,
-    SaveNow,
+from .phase import Saving
+from .progress import Observer
+from .study import (
+    RanksHere,
+    SaveRecords,
+    StudyJob,
+    StudyRanks,
+    begin_study,
+    rank_maker,
+    with_leftovers,
 )
-from .progress import Progress, Silent, expect
-from .study import RanksHere, SaveBook, StudyRanks
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """Options of a study.
+
+    ``budget``: no save or restore begins for which there is no time, but one of each is made.
+    """
+
+    results: Path
+    rules: str = "quick"
+    command: tuple[str, ...] = ()
+    keep_data: bool = False
+    break_lock: bool = False
+    budget: Budget = field(default_factory=Budget)
 
 
 def run_study(
     plan: StudyPlan,
+    options: StudyOptions,
     *,
-    results: Path,
-    rules: str = "quick",
-    command: Sequence[str] = (),
-    keep_data: bool = False,
-    break_lock: bool = False,
-    progress: Progress | None = None,
+    observer: Observer | None = None,
     ranks: StudyRanks | None = None,
-    budget: Budget | None = None,
 ) -> tuple[CheckpointRecord, Path]:
     """Run the plan; return the concluded document and its directory.
-
-    ``budget``: no save or restore begins for which there is no time, but one of each is made.
 
     ``ranks``: by default they are processes of this host.
 
@@ -68,247 +76,196 @@ def run_study(
     checkpoints then stay, as those of a training would.
     """
     root = CheckpointRoot.open(plan.url)
-    with root.held("checkpoint", break_lock=break_lock) as lease:
-        return _study(
-            plan,
-            root,
-            lease,
-            results=results,
-            rules=rules,
-            command=command,
-            keep_data=keep_data,
-            progress=progress or Silent(),
-            ranks=ranks or RanksHere(),
-            budget=budget or Budget(),
-        )
+    with root.held("checkpoint", break_lock=options.break_lock) as lease:
+        study = _Study(plan, options, root, lease, observer or Observer(), ranks or RanksHere())
+        return study.run(), study.directory
 
 
-def _study(
-    plan: StudyPlan,
-    root: CheckpointRoot,
-    lease: Lease,
-    *,
-    results: Path,
-    rules: str,
-    command: Sequence[str],
-    keep_data: bool,
-    progress: Progress,
-    ranks: StudyRanks,
-    budget: Budget,
-) -> tuple[CheckpointRecord, Path]:
-    """Carry out the study in a target that is held."""
-    directory = new_directory(results, f"checkpoint-{plan.spec.model}")
-    study = begin_study(plan, CheckpointRun)
-    study.budget_s = budget.seconds
-    agent = ranks.agent(root)
-    doc = CheckpointRecord(
-        iobench_version=__version__,
-        run_id=directory.name,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=list(command),
-        tags=tags(),
-        status="ok",
-        validity="unknown",
-        rules=rules,
-        hosts=agent.describe_all(),
-        storage=storage_facts(root.storage),
-        job=study,
-    )
-    failure: IobenchError | None = None
-    started = time.monotonic()
-    before = root.last_number()
-    job = StudyJob(plan, root, agent, doc.job, ranks)
-
-    def begin(what: str, number: int, count: int, began: float) -> None:
-        """Begin a save or a restore. Those to come should take as long as those so far."""
-        if number > 1:
-            each = (time.monotonic() - began) / (number - 1)
-            restores = what == "save" and plan.spec.restore_count > 0
-            expect(progress, each * (count - number + 1), more=restores)
-        else:
-            expect(progress, None)
-        progress.phase(f"{what} {number} of {count}")
-
-    def is_over(number: int, began: float, *, waiting: int) -> bool:
-        """Whether a budget has no time for this save or restore, and ``waiting`` ones after it."""
-        each = (time.monotonic() - began) / max(1, number - 1)
-        return number > 1 and not budget.fits(each * (1 + waiting))
-
-    def script() -> Script:
-        saving = time.monotonic()
-        half = min(plan.spec.restore_count, plan.spec.count)
-        for number in range(1, plan.spec.count + 1):
-            # As many restores as saves are asked for, and each should take about as long.
-            if is_over(number, saving, waiting=min(half, number)):
-                break
-            begin("save", number, plan.spec.count, saving)
-            lease.check()
-            yield from job.save(before + number)
-        yield from job.drain()
-        saved = time.monotonic()
-        doc.timings["save"] = saved - started
-        for number in range(1, plan.spec.restore_count + 1):
-            if is_over(number, saved, waiting=0):
-                break
-            begin("restore", number, plan.spec.restore_count, saved)
-            lease.check()
-            yield from job.restore()
-        doc.timings["restore"] = time.monotonic() - saved
-
-    try:
-        ranks.begin(doc)
-        ranks.check_place(plan, root)
-        progress.phase("building the state")
-        job.run(script())
-    except KeyboardInterrupt:
-        doc.status = "interrupted"
-        failure = InterruptedRun(f"interrupted; what was measured until then is in {directory}")
-    except IobenchError as error:
-        doc.status, doc.error = "failed", str(error)
-        failure = error
-    ranks.end(doc)
-    with defer_interrupts(discard=failure is not None):
-        doc = conclude(doc)
-        write_document(directory, doc)
-    if failure is not None:
-        raise kept_in(with_leftovers(failure, root), directory)
-    if keep_data:
-        root.keep(1, above=before)
-    else:
-        root.leave(above=before)
-    return doc, directory
-
-
-S = TypeVar("S", bound=Study)
-
-
-def begin_study(plan: StudyPlan, kind: type[S]) -> S:
-    """The record before anything was measured."""
-    return kind(
-        model=plan.spec.model,
-        writer=plan.spec.writer,
-        ranks=plan.spec.ranks,
-        bytes=plan.bytes,
-        full_bytes=plan.full.state_bytes,
-        files=0,
-        tensors=sum(share.tensors for share in plan.shares),
-        bytes_per_rank=[share.nbytes for share in plan.shares],
-        largest_rank_bytes=max(share.nbytes for share in plan.shares),
-        scaling=plan.scaling,
-        parallelism=asdict(plan.parallelism),
-        spec=StudySpec.model_validate(plan.spec.model_dump(mode="json")),
-        meaning=Asked(asked=plan.training),
-    )
-
-
-def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
-    """Return ``failure`` with a remedy that says what is in the target, and how to remove it.
-
-    That is the latest complete checkpoint, and the incomplete ones.
-    """
-    try:
-        latest, partial = root.latest(), root.partial()
-    except IobenchError:
-        return failure  # the storage fails here, too: the first failure says more
-    if latest is None and not partial:
-        return failure
-    left = [
-        f"the latest complete checkpoint is {latest.folder}"
-        if latest
-        else "no checkpoint is complete"
-    ]
-    left += [f"partial: {', '.join(target.folder for target in partial)}"] if partial else []
-    failure.remedy = "; ".join(
-        filter(None, [failure.remedy, *left, f"remove them: iobench clean {root.url}"])
-    )
-    return failure
-
-
-class StudyJob:
-    """The commands for the ranks of a study, and the records of their reports.
-
-    ``save``, ``drain`` and ``restore`` are parts of a script for ``run``. Saves that become durable
-    while something else is going on are recorded, too.
-    """
+class _Study:
+    """One call of ``run_study``, in a target that is held."""
 
     def __init__(
         self,
         plan: StudyPlan,
+        options: StudyOptions,
         root: CheckpointRoot,
-        agent: HostAgent,
-        study: Study,
-        ranks: StudyRanks | None = None,
+        lease: Lease,
+        observer: Observer,
+        ranks: StudyRanks,
     ) -> None:
-        self.plan, self.root, self.agent, self.study = plan, root, agent, study
-        self.ranks = ranks or RanksHere()
-        self.book = SaveBook(root, plan.spec, study.saves)
-        self._steps: dict[int, list[Done]] = {}  # by save: what the ranks did after it
-
-    def run(self, script: Script) -> None:
-        """Start the ranks, carry out the script, and end them. Raises as ``conduct`` does."""
-        with self.ranks.crew(self.plan, self.root) as crew:
-            self.book.head_start_ns = self.ranks.head_start_ns
-            conduct(crew, _Study(script, self.book))
-
-    def save(self, step: int) -> Script:
-        """Let all ranks save, and then run the training steps until the next save."""
-        yield lambda: Prepare(step)
-        self.book.make_room()
-        points = yield lambda: SaveNow(step, self.book.begin(step))
-        self._steps[step] = [point for point in points if isinstance(point, Done)]
-
-    def drain(self) -> Script:
-        """Wait until asynchronous writers have finished.
-
-        Then record for each save the mean step during it, and the mean step after its end.
-        """
-        yield Drain
-        for save in self.study.saves:
-            ranks = self._steps.get(save.step, [])
-            save.step_overlapped_s = _mean(s for rank in ranks for s in rank.overlapped_s)
-            save.step_alone_s = _mean(s for rank in ranks for s in rank.alone_s)
-
-    def restore(self) -> Script:
-        """Restore the latest checkpoint, cold, into wiped tensors; all ranks start together."""
-        step = self.book.committed[-1]
-        yield lambda: PrepareRestore(step)
-        # Nobody reads now: the ranks have checked their files, and wait for the common start.
-        cache = self.agent.empty_cache(self.root.step(step).data_keys())
-        points = yield lambda: RestoreNow(time.monotonic_ns() + self.ranks.head_start_ns)
-        parts = [point for point in points if isinstance(point, Restored)]
-        times = [part.wall_s for part in parts]
-        cpu = [part.cpu_s for part in parts if part.cpu_s is not None]
-        verified = [part.verified for part in parts]
-        self.study.restores.append(
-            Restore(
-                step=step,
-                wall_s=max(times),
-                first_done_s=min(times),
-                bytes=sum(part.bytes for part in parts),
-                cpu_s=sum(cpu) if len(cpu) == len(parts) else None,
-                residency_before=cache.ratio,
-                residency_how=cache.how,
-                residencies=list(cache.hosts),
-                verified=False if False in verified else None if None in verified else True,
-                rank_s=times,
-                rank_late_s=[part.late_s for part in parts],
-                threads=max((part.threads for part in parts if part.threads), default=None),
-            )
+        self.plan, self.options, self.root, self.lease = plan, options, root, lease
+        self.observer, self.ranks, self.budget = observer, ranks, options.budget
+        self.directory = new_directory(options.results, f"checkpoint-{plan.spec.model}")
+        study = begin_study(plan, CheckpointRun)
+        study.budget_s = self.budget.seconds
+        self.job = StudyJob(plan, root, study, ranks)
+        self.before = root.last_number()
+        self.doc = CheckpointRecord(
+            iobench_version=__version__,
+            run_id=self.directory.name,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=list(options.command),
+            tags=tags(),
+            status="ok",
+            validity="unknown",
+            rules=options.rules,
+            hosts=self.job.agent.describe_all(),
+            storage=storage_facts(root.storage),
+            job=study,
         )
 
+    def run(self) -> CheckpointRecord:
+        doc, root = self.doc, self.root
+        failure: IobenchError | None = None
+        try:
+            self.ranks.begin(doc)
+            self.ranks.check_place(self.plan, root)
+            self.observer.phase("building the state")
+            self.job.run(self._script())
+        except KeyboardInterrupt:
+            doc.status = "interrupted"
+            failure = InterruptedRun(
+                f"interrupted; what was measured until then is in {self.directory}"
+            )
+        except IobenchError as error:
+            doc.status, doc.error = "failed", str(error)
+            failure = error
+        self.ranks.end(doc)
+        with defer_interrupts(discard=failure is not None):
+            doc = conclude(doc)
+            write_document(self.directory, doc)
+        if failure is not None:
+            raise kept_in(with_leftovers(failure, root), self.directory)
+        if self.options.keep_data:
+            root.keep(1, above=self.before)
+        else:
+            root.leave(above=self.before)
+        return doc
 
-class _Study(Scripted):
-    """Carries out a study's script, and records the saves that ranks report meanwhile."""
+    def _script(self) -> Script:
+        """All saves, and then all restores."""
+        job, spec, timings = self.job, self.plan.spec, self.doc.timings
+        began = time.monotonic()
+        half = min(spec.restore_count, spec.count)
+        # As many restores as saves are asked for, and each should take about as long.
+        yield from self._each(
+            "save", spec.count, lambda number: job.save(self.before + number), half
+        )
+        yield from job.drain()
+        saved = time.monotonic()
+        timings["save"] = saved - began
+        yield from self._each("restore", spec.restore_count, lambda number: job.restore())
+        timings["restore"] = time.monotonic() - saved
 
-    def __init__(self, script: Script, book: SaveBook) -> None:
-        super().__init__(script)
-        self._book = book
+    def _each(
+        self, what: str, count: int, part: Callable[[int], Script], waiting: int = 0
+    ) -> Script:
+        """Make saves or restores: one, and as many more as there is time for.
 
-    def heard(self, rank: int, message: Report | Last) -> None:
-        if isinstance(message, Saved):
-            self._book.take_down(rank, message.step, message.part)
+        Each should take as long as those so far. After them, as many others as were made, but at
+        most ``waiting``, need as much time again.
+        """
+        budget = self.budget
+        for number in range(1, count + 1):
+            each = budget.mean_s(what)
+            if each is not None and not budget.fits(each * (1 + min(waiting, number))):
+                return
+            left = None if each is None else each * (count - number + 1)
+            self.observer.expect(left, more=each is not None and waiting > 0)
+            self.observer.phase(f"{what} {number} of {count}")
+            with budget.turn(what):
+                self.lease.check()
+                yield from part(number)
 
 
-def _mean(seconds: Iterable[float]) -> float | None:
-    values = list(seconds)
-    return sum(values) / len(values) if values else None
+ALONE = 3
+"""Saves while nothing else runs, for comparison."""
+
+_STRIDE = 1_000_000
+"""Distance between the numbers of the first saves of two phases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """What to save, and how often.
+
+    ``plan.spec.ranks`` is the run's number of accelerators: each holds its share of the state.
+    """
+
+    plan: StudyPlan
+    every: int  # steps between two saves
+
+
+@contextmanager
+def saving_to(
+    mixed: Mixed | None, *, break_lock: bool, ranks: StudyRanks | None = None
+) -> Iterator[Saver | None]:
+    """Claim the target of a run's checkpoints, and lock it exclusively; None without a target.
+
+    ``ranks``: those that save, if they are not all on this host. Raises TargetRefusedError, also
+    TargetHeldError if another process saves there.
+    """
+    if mixed is None:
+        yield None
+        return
+    root = CheckpointRoot.open(mixed.plan.url)
+    with root.held("run", break_lock=break_lock) as lease:
+        yield Saver(mixed, root, lease, ranks or RanksHere())
+
+
+class Saver:
+    """The checkpoints of one run, in a target that the run holds (see ``saving_to``)."""
+
+    def __init__(self, mixed: Mixed, root: CheckpointRoot, lease: Lease, ranks: StudyRanks) -> None:
+        self.plan, self.every = mixed.plan, mixed.every
+        self.root, self._lease, self.ranks = root, lease, ranks
+        self._before = root.last_number()
+        self._phases = 0
+        self.study: Study = begin_study(mixed.plan, Study)
+        self.study.every = mixed.every
+        self.study.storage = storage_facts(root.storage)
+
+    def alone(self, observer: Observer) -> None:
+        """Save a few times while nothing else runs.
+
+        Raises UsageError if the ranks' hosts do not all see the target.
+        """
+        self.ranks.check_place(self.plan, self.root)
+        quiet = self.study.model_copy(update={"saves": []})
+        job = StudyJob(self.plan, self.root, quiet, self.ranks)
+
+        def script() -> Script:
+            for number in range(1, ALONE + 1):
+                yield from job.save(self._before + number)
+            yield from job.drain()
+
+        observer.phase("building the state")
+        try:
+            job.run(script())
+        finally:
+            self.study.alone = quiet.saves
+
+    @contextmanager
+    def during(self, *, recorded: bool = True) -> Iterator[Saving]:
+        """Provide the saves of one phase; those that are ``recorded`` are added to the study.
+
+        Raises TargetLostError if another process has taken the target over.
+        """
+        self._lease.check()
+        rendezvous = self.ranks.rendezvous()
+        with rank_maker(self.plan, self.root, rendezvous) as make:
+            records = SaveRecords(self.root, self.plan.spec, self.study.saves if recorded else [])
+            records.head_start_ns = self.ranks.head_start_ns
+            self._phases += 1
+            first = self._before + self._phases * _STRIDE
+            yield Saving(
+                every=self.every, first=first, records=records, saver=make, rendezvous=rendezvous
+            )
+            self.root.keep(self.plan.spec.keep, above=self._before)
+
+    def end(self, failure: IobenchError | None) -> IobenchError | None:
+        """Remove the run's checkpoints from the target; after a failure, report what is left."""
+        if failure is not None:
+            return with_leftovers(failure, self.root)
+        self.root.leave(above=self._before)
+        return None

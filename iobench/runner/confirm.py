@@ -27,7 +27,6 @@ from ..units import format_duration
 from .calibration.bench import Bench
 from .phase import Saving
 from .plan import Plan, make_plan
-from .progress import Progress
 from .repetition import repetition_phase
 from .trials import take_turns
 
@@ -121,7 +120,6 @@ class Trying:
     budget_s: float
     strict: bool  # the budget also holds for the first turns
     look: Callable[[], None]
-    progress: Progress
     saving: SavingAt = nullcontext
 
     def run(self, chosen: Sequence[Advice], by: str = "") -> None:
@@ -189,7 +187,7 @@ class Trying:
     def _measure(self, sides: Sequence[_Side], side: _Side, turn: int) -> None:
         """Measure a side, and add the turn to those for which both rates are known."""
         settings = side.tried.settings if side.tried else ["today's settings"]
-        self.progress.phase(f"turn {turn + 1} of the advice: {', '.join(settings)}")
+        self.bench.observer.phase(f"turn {turn + 1} of the advice: {', '.join(settings)}")
         began = time.monotonic()
         rate = self._rate(side, turn)
         side.last_s = time.monotonic() - began

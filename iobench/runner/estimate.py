@@ -9,9 +9,9 @@ from ..units import counted
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.curve import budget_s, storage_curve
 from .calibration.findmax import USUAL_TRIES, most_s, wanted_steps
+from .checkpoint import ALONE
 from .confirm import MAX_TRIED, MIN_TURNS, Confirm
 from .knockouts import MIN_S, USUAL_ROUNDS
-from .mixed import ALONE
 from .options import Options
 from .plan import Plan, steps_per_repetition
 

@@ -31,6 +31,7 @@ from .cache import Others
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.findmax import begin_search, check_search, find_max
+from .checkpoint import Saver, saving_to
 from .confirm import NOTHING, Confirm, Trying, applicable
 from .facts import (
     add_changes,
@@ -55,10 +56,9 @@ from .fit import (
     with_ceilings,
     with_curve,
 )
-from .mixed import Saver, saving_to
 from .options import Options
 from .plan import Plan
-from .progress import Informed, Progress, Silent, timed, watcher
+from .progress import Observer, timed
 from .rounds import Rounds
 from .study import StudyRanks
 from .third_party import prepare_library
@@ -70,7 +70,7 @@ log = logging.getLogger(__name__)
 
 @runtime_checkable
 class Fitting(Protocol):
-    """A ``Progress`` that also hears what a run does that is fitted to a budget."""
+    """An ``Observer`` that also hears what a run does that is fitted to a budget."""
 
     def fitted(self, plan: Plan, options: Options) -> None:
         """These are the plan and the options of the run, whose pilot has ended."""
@@ -99,7 +99,7 @@ class Across(Protocol):
 def run(
     plan: Plan,
     options: Options,
-    progress: Progress | None = None,
+    observer: Observer | None = None,
     across: Across | None = None,
 ) -> tuple[TrainingRecord, Path]:
     """Run the plan; return the concluded document and the run directory.
@@ -110,7 +110,7 @@ def run(
     Raises TargetHeldError if another process holds one of them, before anything is written;
     InterruptedRun or the failure after the document and the directory were written.
     """
-    progress = progress or Silent()
+    observer = observer or Observer()
     # This refuses what the data can't provide, before anything is written.
     make_reader(plan.manifest, plan.storage, plan.workload.reader)
     if options.find_max:
@@ -126,13 +126,13 @@ def run(
         ) as saver,
         ExitStack() as held,
     ):
-        return _measure(plan, options, progress, Others(lease), saver, held, across)
+        return _measure(plan, options, observer, Others(lease), saver, held, across)
 
 
 def _measure(
     plan: Plan,
     options: Options,
-    progress: Progress,
+    observer: Observer,
     others: Others,
     saver: Saver | None,
     held: ExitStack,
@@ -145,8 +145,7 @@ def _measure(
         agent=HostAgent(plan.storage),
         directory=directory,
         seconds=options.calibration_s,
-        tick=progress.steps,
-        watch=watcher(progress),
+        observer=observer,
         held=held,
     )
     if across is not None:
@@ -177,7 +176,7 @@ def _measure(
             with timed(
                 doc,
                 "prepare",
-                progress,
+                observer,
                 f"the samples that loader '{plan.workload.loader.kind}' delivers",
             ):
                 add_loader_facts(doc, prepare_library(plan, held, proof=options.prove))
@@ -185,36 +184,35 @@ def _measure(
                     across.prepare()
         pilot = fitted = None
         if options.budget.limited:
-            pilot = _pilot(bench, options, doc, progress)
+            pilot = _pilot(bench, options, doc)
             fitted = _fit(bench, plan, pilot, doc, options)
             options = fitted_options(options, fitted)
-            if isinstance(progress, Fitting):
-                progress.fitted(bench.plan, options)
+            if isinstance(observer, Fitting):
+                observer.fitted(bench.plan, options)
         if options.calibration_s > 0:
-            _calibrate(bench, doc, progress, without=fitted)
-            _tell_rate(bench, progress)
+            _calibrate(bench, doc, without=fitted)
+            _tell_rate(bench)
         if pilot is not None:
             fitted = _fit(bench, plan, pilot, doc, options, before=fitted)
             options = fitted_options(options, fitted)
         if saver:
-            with timed(doc, "checkpoint", progress, "checkpoints alone"):
-                saver.alone(progress)
+            with timed(doc, "checkpoint", observer, "checkpoints alone"):
+                saver.alone(observer)
         Rounds(
             bench=bench,
             doc=doc,
             options=options,
-            progress=progress,
             others=others,
             saver=saver,
         ).run()
         if options.find_max:
-            with timed(doc, "find_max", progress, "finding the largest number of accelerators"):
+            with timed(doc, "find_max", observer, "finding the largest number of accelerators"):
                 doc.job.find_max = begin_search(bench)
-                find_max(bench, doc.job.find_max, progress, options.budget)
+                find_max(bench, doc.job.find_max, options.budget)
             others.look()
         if options.confirm is not None:
-            with timed(doc, "confirm", progress, "trying the advice"):
-                _confirm(bench, options.confirm, options.budget, doc, others, progress, saver)
+            with timed(doc, "confirm", observer, "trying the advice"):
+                _confirm(bench, options.confirm, options.budget, doc, others, saver)
         add_changes(doc, plan, before)
     except KeyboardInterrupt:
         doc.status = "interrupted"
@@ -263,7 +261,7 @@ def _keep_samples(bench: Bench) -> dict[str, FileDigest]:
         return {}
 
 
-def _pilot(bench: Bench, options: Options, doc: TrainingRecord, progress: Progress) -> Pilot:
+def _pilot(bench: Bench, options: Options, doc: TrainingRecord) -> Pilot:
     """The storage's curve, and then what a pilot tells of the time that the rest takes.
 
     Where the curve tells that the first batches alone take too long, it is the pilot.
@@ -274,11 +272,11 @@ def _pilot(bench: Bench, options: Options, doc: TrainingRecord, progress: Progre
         if "calibration" not in budget.given:
             curve_s = curve_windows_s(budget.left_s)
         bench.seconds = bench.window_s = curve_s
-        _measure_ceilings(bench, [entry for entry in ENTRIES if entry.name in CURVE], doc, progress)
+        _measure_ceilings(bench, [entry for entry in ENTRIES if entry.name in CURVE], doc)
         bench.seconds = options.calibration_s
     found = pilot_by_curve(bench.plan, bench.ceilings, budget.left_s)
     if found is None:
-        with timed(doc, "pilot", progress, "a pilot: how many steps fit into the time"):
+        with timed(doc, "pilot", bench.observer, "a pilot: how many steps fit into the time"):
             found = measure_pilot(bench, budget.seconds or 0.0)
     found = with_curve(found, bench.plan, bench.ceilings)
     log.info("pilot: %s", found)
@@ -336,7 +334,6 @@ def fitted_options(options: Options, fitted: Fitted) -> Options:
 def _calibrate(
     bench: Bench,
     doc: TrainingRecord,
-    progress: Progress,
     *,
     without: Fitted | None,
 ) -> None:
@@ -350,24 +347,22 @@ def _calibrate(
     for name in sorted(skipped):
         bench.ceilings[name] = Ceiling(not_measured=NO_TIME)
     chosen = [entry for entry in ENTRIES if entry.name not in done | skipped]
-    _measure_ceilings(bench, chosen, doc, progress)
+    _measure_ceilings(bench, chosen, doc)
 
 
-def _measure_ceilings(
-    bench: Bench, entries: Sequence[CeilingEntry], doc: TrainingRecord, progress: Progress
-) -> None:
+def _measure_ceilings(bench: Bench, entries: Sequence[CeilingEntry], doc: TrainingRecord) -> None:
     for entry in entries:
         if entry.applies(bench.plan):
-            with timed(doc, "calibrate", progress, f"ceiling: {entry.title}"):
+            with timed(doc, "calibrate", bench.observer, f"ceiling: {entry.title}"):
                 bench.ceilings[entry.name] = entry.measure(bench)
                 add_loader_facts(doc, bench.loader)
 
 
-def _tell_rate(bench: Bench, progress: Progress) -> None:
+def _tell_rate(bench: Bench) -> None:
     """Tell the lowest ceiling, by which the time of the repetitions can be estimated."""
     known = [ceiling.samples_per_s for ceiling in bench.ceilings.values()]
-    if isinstance(progress, Informed) and (rates := [rate for rate in known if rate]):
-        progress.rate(min(rates))
+    if rates := [rate for rate in known if rate]:
+        bench.observer.rate(min(rates))
 
 
 def _confirm(
@@ -376,7 +371,6 @@ def _confirm(
     budget: Budget,
     doc: TrainingRecord,
     others: Others,
-    progress: Progress,
     saver: Saver | None,
 ) -> None:
     """Try the advice that was asked for, or this run's own, and add the turns to ``doc``."""
@@ -401,6 +395,5 @@ def _confirm(
         budget_s=usual_s if budget_s is None else budget_s,
         strict=budget_s is not None,
         look=others.look,
-        progress=progress,
         saving=lambda: saver.during(recorded=False) if saver else nullcontext(),
     ).run(chosen, asked.by)

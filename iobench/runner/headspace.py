@@ -6,7 +6,6 @@ counts: an average over the fill, too, is too low, so that the bound would be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..analyse.compare.statistics import ratio_estimate
@@ -18,6 +17,7 @@ from .agent import HostAgent
 from .cache import run_cached_phase
 from .loading import run_phase
 from .plan import Plan
+from .progress import Observer
 from .repetition import repetition_phase
 from .trials import rounds, take_turns
 
@@ -36,9 +36,7 @@ class Headspace:
     turns: list[tuple[float, float]]
 
 
-def headspace(
-    plan: Plan, *, seconds: float, tell: Callable[[str], None] = lambda title: None
-) -> Headspace:
+def headspace(plan: Plan, *, seconds: float, observer: Observer | None = None) -> Headspace:
     """Measure ``plan.repetitions`` turns of ``seconds`` each way.
 
     Raises UsageError for an accelerator without a limit of its own, and as ``run_phase`` does.
@@ -48,6 +46,7 @@ def headspace(
             "a null accelerator takes no time, so nothing but the loader is there to be bounded",
             remedy="name a workload with a step time",
         )
+    observer = observer or Observer()
     kept = plan.workload.loader.model_copy(update={"replay": "batches"})
     agent = HostAgent(plan.storage)
     rounds_of = max(1, plan.workload.loader.workers)
@@ -55,7 +54,7 @@ def headspace(
     rates: dict[str, list[float | None]] = {"kept": [], "as it is": []}
 
     def measure(side: str, turn: int) -> None:
-        tell(f"turn {turn + 1} of {plan.repetitions}, {side}")
+        observer.note(f"turn {turn + 1} of {plan.repetitions}, {side}")
         phase = replace(
             repetition_phase(plan, turn),
             epochs=max(plan.workload.epochs, _EPOCHS),

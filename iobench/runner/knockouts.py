@@ -30,8 +30,8 @@ from ..schema.verdict import KnockedOut, KnockOut, KnockOutRound
 from ..units import format_duration
 from .budget import Budget
 from .calibration.bench import Bench
+from .checkpoint import Saver
 from .doubles import DOUBLES, Double, by_likelihood, how_left_out, likely
-from .mixed import Saver
 from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome, Phase, PhaseInterrupted, Saving
 from .repetition import measure, repetition_phase
 from .trials import rotated, seed_of, spread

@@ -18,7 +18,6 @@ from ..measure.samples import Sampler
 from ..schema.training import Epoch
 from ..storage.scratch import scratch
 from .conductor import Handler, conduct
-from .counters import Counters
 from .crew import Crew, ForkedCrew
 from .messages import (
     Command,
@@ -33,6 +32,7 @@ from .messages import (
     Start,
 )
 from .phase import Outcome, Phase, PhaseInterrupted
+from .progress import Observer
 from .tasks.load import Load
 
 HEAD_START_NS = 1_000_000
@@ -71,24 +71,19 @@ It brings the page cache into the state that the workload asks for, and returns 
 Finish = Callable[[Epoch], None]
 """Called after each epoch, when all ranks have delivered their last batch of it."""
 
-Tick = Callable[[int], None]
-"""Called a few times a second with the steps done so far by all ranks."""
-
-Watch = Callable[[Counters], None]
-"""Called once before the ranks begin, with the counters of what they do."""
-
 
 def run_phase(
     phase: Phase,
     *,
     prepare: Prepare | None = None,
     finish: Finish | None = None,
-    tick: Tick | None = None,
-    watch: Watch | None = None,
+    observer: Observer | None = None,
     sampler: Sampler | None = None,
     ranks: Ranks | None = None,
 ) -> Outcome:
     """Run a phase to its end, while ``sampler`` samples what the host does.
+
+    ``observer`` hears a few times a second how many steps the ranks have made.
 
     ``ranks``: by default they are processes of this host. Raises a rank's own IobenchError,
     WorkerError for a rank that died, and PhaseInterrupted, which has what was recorded until then.
@@ -96,10 +91,10 @@ def run_phase(
     with scratch("ranks") if phase.exchanges_gradients else nullcontext() as meeting:
         ranks = ranks or ForkedRanks(meeting)
         task, crew = ranks.make(phase)
-        loading = _Loading(phase, task, prepare, finish, tick, sampler)
+        observer = observer or Observer()
+        loading = _Loading(phase, task, prepare, finish, observer, sampler)
         loading.head_start_ns = ranks.head_start_ns
-        if watch is not None:
-            watch(task.counters)
+        observer.watch(task.counters)
         return _outcome(phase, crew, loading)
 
 
@@ -136,20 +131,20 @@ class _Loading(Handler):
         task: Load,
         prepare: Prepare | None,
         finish: Finish | None,
-        tick: Tick | None,
+        observer: Observer,
         sampler: Sampler | None,
     ) -> None:
-        self.phase, self.task, self.sampler = phase, task, sampler
-        self.on_prepare, self.on_finish, self.on_tick = prepare, finish, tick
-        self.book = phase.saving.book if phase.saving else None
+        self.phase, self.task, self.observer, self.sampler = phase, task, observer, sampler
+        self.on_prepare, self.on_finish = prepare, finish
+        self.records = phase.saving.records if phase.saving else None
         self.outcome = Outcome()
         self.next: Epoch | None = None  # prepared, and about to begin
         self.head_start_ns = HEAD_START_NS
 
     def heard(self, rank: int, message: Report | Last) -> None:
         match message:
-            case Saved(step, part) if self.book is not None:
-                self.book.take_down(rank, step, part)
+            case Saved(step, part) if self.records is not None:
+                self.records.add(rank, step, part)
             case Recorded():
                 self.outcome.add(rank, message)
                 if len(self.outcome.columns) == self.phase.accelerators:
@@ -163,8 +158,8 @@ class _Loading(Handler):
             self.next = self.on_prepare(epoch) if self.on_prepare else Epoch(epoch=epoch)
             if self.sampler is not None:
                 self.sampler.prepare()
-        elif self.book is not None and self._save(waiting) is not None:
-            self.book.make_room()
+        elif self.records is not None and self._save(waiting) is not None:
+            self.records.make_room()
 
     def answer(self, waiting: Mapping[int, Point]) -> Mapping[int, Command]:
         if self.next is not None:
@@ -175,16 +170,15 @@ class _Loading(Handler):
                 self.sampler.begin(epoch, start_ns)
             return dict.fromkeys(waiting, Start(start_ns))
         number = self._save(waiting)
-        if self.book is not None and number is not None:
-            return dict.fromkeys(waiting, Start(self.book.begin(number)))
+        if self.records is not None and number is not None:
+            return dict.fromkeys(waiting, Start(self.records.begin(number)))
         return {rank: Skip() for rank, point in waiting.items() if isinstance(point, ReadyToSave)}
 
     def tick(self) -> None:
         if self.sampler is not None:
             self.sampler.tick()
-        if self.on_tick is not None:
-            counters = self.task.counters
-            self.on_tick(counters.steps() // max(1, counters.ranks))
+        counters = self.task.counters
+        self.observer.steps(counters.steps() // max(1, counters.ranks))
 
     def _save(self, waiting: Mapping[int, Point]) -> int | None:
         """The number of the checkpoint that every rank of the phase is ready for, if there is."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .budget import Budget
+from .checkpoint import Mixed
 from .confirm import Confirm
-from .mixed import Mixed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from ..schema.job import LoaderFacts, UserFacts
 from ..schema.training import Epoch, WorkerLoad
 from ..schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from .messages import Link, Recorded
-from .study import SaveBook
+from .study import SaveRecords
 from .tasks.checkpoint import CheckpointRank
 
 MIN_ROUNDS = 3
@@ -80,13 +80,13 @@ class Saving:
     """Checkpoints while loading: after every ``every`` steps, all ranks wait and save together.
 
     ``first``: the number before that of the first save, so that the saves of each repetition have
-    different numbers. ``book``: None on a host that does not record the saves. ``rendezvous``: see
-    ``StudyRanks``.
+    different numbers. ``records``: None on a host that does not record the saves. ``rendezvous``:
+    see ``StudyRanks``.
     """
 
     every: int
     first: int
-    book: SaveBook | None
+    records: SaveRecords | None
     saver: Callable[[Link], CheckpointRank]  # made in the rank's process
     rendezvous: str = ""
 

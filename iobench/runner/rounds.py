@@ -18,14 +18,14 @@ from ..schema.verdict import KnockedOut
 from .cache import Others
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES, CeilingEntry, measure_again, plan_windows, worth_again
+from .checkpoint import Saver
 from .doubles import DOUBLES
 from .estimate import later_s
 from .facts import add_loader_facts, add_work
 from .fit import MIN_REPETITIONS, STAGES, has_time, repetitions_again
 from .knockouts import PART, KnockOuts
-from .mixed import Saver
 from .options import Options
-from .progress import Progress, timed
+from .progress import timed
 from .repetition import measure, repetition_phase
 from .trials import take_turns
 
@@ -57,7 +57,6 @@ class Rounds:
     bench: Bench
     doc: TrainingRecord
     options: Options
-    progress: Progress
     others: Others
     saver: Saver | None
 
@@ -112,7 +111,7 @@ class Rounds:
             yield self.quiet
 
     def _measure(self, variant: RoundVariant, number: int) -> None:
-        with timed(self.doc, variant.part, self.progress, variant.title(number)):
+        with timed(self.doc, variant.part, self.bench.observer, variant.title(number)):
             variant.measure(number)
 
     def _fail(self, variant: RoundVariant, error: IobenchError) -> None:

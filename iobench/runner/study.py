@@ -1,4 +1,4 @@
-"""The ranks that save checkpoints, in a study or beside a run, and the records of their saves.
+"""The ranks that save checkpoints, in a study or beside a run, and the records of what they did.
 
 When the last rank has reported its part of a checkpoint, the checkpoint is committed.
 """
@@ -8,24 +8,47 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from dataclasses import asdict
+from typing import Protocol, TypeVar
 
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
-from ..schema.checkpoint import CheckpointSpec, RankSave, Save
+from ..errors import IobenchError
+from ..schema.checkpoint import (
+    Asked,
+    CheckpointSpec,
+    RankSave,
+    Restore,
+    Save,
+    Study,
+    StudySpec,
+)
 from ..schema.record import CheckpointRecord
 from ..storage.scratch import scratch
 from .agent import HostAgent
 from .checkpoint_plan import StudyPlan
+from .conductor import Script, Scripted, conduct
 from .crew import Crew, ForkedCrew
-from .messages import Link
+from .messages import (
+    Done,
+    Drain,
+    Last,
+    Link,
+    Prepare,
+    PrepareRestore,
+    Report,
+    Restored,
+    RestoreNow,
+    Saved,
+    SaveNow,
+)
 from .tasks.checkpoint import Checkpoint, CheckpointRank
 
 HEAD_START_NS = 2_000_000
 """Time from a command to the common start, so that every rank has received it by then."""
 
 
-class SaveBook:
+class SaveRecords:
     """The checkpoints of one job.
 
     ``saves`` has an entry for each checkpoint that was completed, and ``committed`` the steps of
@@ -49,7 +72,7 @@ class SaveBook:
         self._starts[step] = time.monotonic_ns() + self.head_start_ns
         return self._starts[step]
 
-    def take_down(self, rank: int, step: int, part: RankSave) -> None:
+    def add(self, rank: int, step: int, part: RankSave) -> None:
         """Record that a rank's part is durable and published; commit after the last part."""
         parts = self._parts.setdefault(step, {})
         parts[rank] = part
@@ -174,3 +197,137 @@ def rank_maker(
             return CheckpointRank(job, plan.spec, root, plan.builder(link.rank), link)
 
         yield make
+
+
+S = TypeVar("S", bound=Study)
+
+
+def begin_study(plan: StudyPlan, kind: type[S]) -> S:
+    """The record before anything was measured."""
+    return kind(
+        model=plan.spec.model,
+        writer=plan.spec.writer,
+        ranks=plan.spec.ranks,
+        bytes=plan.bytes,
+        full_bytes=plan.full.state_bytes,
+        files=0,
+        tensors=sum(share.tensors for share in plan.shares),
+        bytes_per_rank=[share.nbytes for share in plan.shares],
+        largest_rank_bytes=max(share.nbytes for share in plan.shares),
+        scaling=plan.scaling,
+        parallelism=asdict(plan.parallelism),
+        spec=StudySpec.model_validate(plan.spec.model_dump(mode="json")),
+        meaning=Asked(asked=plan.training),
+    )
+
+
+def with_leftovers(failure: IobenchError, root: CheckpointRoot) -> IobenchError:
+    """Return ``failure`` with a remedy that says what is in the target, and how to remove it.
+
+    That is the latest complete checkpoint, and the incomplete ones.
+    """
+    try:
+        latest, partial = root.latest(), root.partial()
+    except IobenchError:
+        return failure  # the storage fails here, too: the first failure says more
+    if latest is None and not partial:
+        return failure
+    left = [
+        f"the latest complete checkpoint is {latest.folder}"
+        if latest
+        else "no checkpoint is complete"
+    ]
+    left += [f"partial: {', '.join(target.folder for target in partial)}"] if partial else []
+    failure.remedy = "; ".join(
+        filter(None, [failure.remedy, *left, f"remove them: iobench clean {root.url}"])
+    )
+    return failure
+
+
+class StudyJob:
+    """The commands for the ranks of a study, and the records of their reports.
+
+    ``save``, ``drain`` and ``restore`` are parts of a script for ``run``. Saves that become durable
+    while something else is going on are recorded, too.
+    """
+
+    def __init__(
+        self,
+        plan: StudyPlan,
+        root: CheckpointRoot,
+        study: Study,
+        ranks: StudyRanks,
+    ) -> None:
+        self.plan, self.root, self.study, self.ranks = plan, root, study, ranks
+        self.agent = ranks.agent(root)
+        self.records = SaveRecords(root, plan.spec, study.saves)
+        self._steps: dict[int, list[Done]] = {}  # by save: what the ranks did after it
+
+    def run(self, script: Script) -> None:
+        """Start the ranks, carry out the script, and end them. Raises as ``conduct`` does."""
+        with self.ranks.crew(self.plan, self.root) as crew:
+            self.records.head_start_ns = self.ranks.head_start_ns
+            conduct(crew, _Study(script, self.records))
+
+    def save(self, step: int) -> Script:
+        """Let all ranks save, and then run the training steps until the next save."""
+        yield lambda: Prepare(step)
+        self.records.make_room()
+        points = yield lambda: SaveNow(step, self.records.begin(step))
+        self._steps[step] = [point for point in points if isinstance(point, Done)]
+
+    def drain(self) -> Script:
+        """Wait until asynchronous writers have finished.
+
+        Then record for each save the mean step during it, and the mean step after its end.
+        """
+        yield Drain
+        for save in self.study.saves:
+            ranks = self._steps.get(save.step, [])
+            save.step_overlapped_s = _mean(s for rank in ranks for s in rank.overlapped_s)
+            save.step_alone_s = _mean(s for rank in ranks for s in rank.alone_s)
+
+    def restore(self) -> Script:
+        """Restore the latest checkpoint, cold, into wiped tensors; all ranks start together."""
+        step = self.records.committed[-1]
+        yield lambda: PrepareRestore(step)
+        # Nobody reads now: the ranks have checked their files, and wait for the common start.
+        cache = self.agent.empty_cache(self.root.step(step).data_keys())
+        points = yield lambda: RestoreNow(time.monotonic_ns() + self.ranks.head_start_ns)
+        parts = [point for point in points if isinstance(point, Restored)]
+        times = [part.wall_s for part in parts]
+        cpu = [part.cpu_s for part in parts if part.cpu_s is not None]
+        verified = [part.verified for part in parts]
+        self.study.restores.append(
+            Restore(
+                step=step,
+                wall_s=max(times),
+                first_done_s=min(times),
+                bytes=sum(part.bytes for part in parts),
+                cpu_s=sum(cpu) if len(cpu) == len(parts) else None,
+                residency_before=cache.ratio,
+                residency_how=cache.how,
+                residencies=list(cache.hosts),
+                verified=False if False in verified else None if None in verified else True,
+                rank_s=times,
+                rank_late_s=[part.late_s for part in parts],
+                threads=max((part.threads for part in parts if part.threads), default=None),
+            )
+        )
+
+
+class _Study(Scripted):
+    """Carries out a study's script, and records the saves that ranks report meanwhile."""
+
+    def __init__(self, script: Script, records: SaveRecords) -> None:
+        super().__init__(script)
+        self._records = records
+
+    def heard(self, rank: int, message: Report | Last) -> None:
+        if isinstance(message, Saved):
+            self._records.add(rank, message.step, message.part)
+
+
+def _mean(seconds: Iterable[float]) -> float | None:
+    values = list(seconds)
+    return sum(values) / len(values) if values else None

@@ -18,10 +18,10 @@ from iobench.load.reader import BatchReader
 from iobench.runner import repetition, rounds
 from iobench.runner.budget import Budget, Given
 from iobench.runner.calibration.bench import Bench
+from iobench.runner.checkpoint import Mixed
 from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
 from iobench.runner.knockouts import KnockOuts
-from iobench.runner.mixed import Mixed
 from iobench.runner.phase import PhaseInterrupted
 from iobench.runner.plan import make_plan
 from iobench.schema.record import TrainingRecord, load_training

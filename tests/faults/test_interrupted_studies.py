@@ -10,10 +10,9 @@ import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.errors import InterruptedRun
-from iobench.runner.checkpoint import run_study
+from iobench.runner.checkpoint import Mixed, StudyOptions, run_study, saving_to
 from iobench.runner.checkpoint_plan import StudyPlan, make_study_plan
-from iobench.runner.mixed import Mixed, saving_to
-from iobench.runner.progress import Silent
+from iobench.runner.progress import Observer
 from iobench.runner.tasks.checkpoint import CheckpointRank
 from iobench.schema.base import build
 from iobench.schema.checkpoint import CheckpointSpec, Training
@@ -46,7 +45,7 @@ def test_a_save_that_ends_after_ctrl_c_is_recorded_and_stays(
     plan: StudyPlan, tmp_path: Path
 ) -> None:
     with pytest.raises(InterruptedRun):
-        run_study(plan, results=tmp_path / "results")
+        run_study(plan, StudyOptions(results=tmp_path / "results"))
     (directory,) = (tmp_path / "results").iterdir()
     record = load_run(directory)
     assert isinstance(record, CheckpointRecord)
@@ -61,5 +60,5 @@ def test_saves_alone_that_were_interrupted_are_kept(plan: StudyPlan) -> None:
     with saving_to(Mixed(plan=plan, every=10), break_lock=False) as saver:
         assert saver is not None
         with pytest.raises(KeyboardInterrupt):
-            saver.alone(Silent())
+            saver.alone(Observer())
         assert [save.step for save in saver.study.alone] == [1, INTERRUPTED]

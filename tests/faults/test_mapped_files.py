@@ -22,6 +22,7 @@ from iobench.runner.phase import Phase
 from iobench.schema.manifest import Manifest
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
+from tests.observers import OnSteps
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -72,7 +73,7 @@ def failure(running: Phase, harm: Callable[[], None]) -> IobenchError:
             harm()
 
     with pytest.raises(IobenchError) as caught:
-        run_phase(running, tick=tick)
+        run_phase(running, observer=OnSteps(tick))
     assert done
     assert len(str(caught.value).splitlines()) == 1
     return caught.value

@@ -22,6 +22,7 @@ from iobench.schema.dataset import DatasetSpec
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
+from tests.observers import OnSteps
 from tests.processes import PATIENCE_S
 from tests.servers.nfs import NfsServer, rclone_nfs
 
@@ -74,7 +75,7 @@ def test_a_server_that_ends_under_a_run_is_one_line_in_time(server: NfsServer) -
             ended.append(time.monotonic())
 
     with pytest.raises(StorageError, match="no answer from the NFS server") as caught:
-        run_phase(phase(server, timeout="5s", epochs=2000), tick=end)
+        run_phase(phase(server, timeout="5s", epochs=2000), observer=OnSteps(end))
     assert ended
     assert "\n" not in str(caught.value)
     assert "/set/data/" in str(caught.value)
@@ -90,7 +91,7 @@ def test_a_server_that_pauses_under_a_run_is_waited_for(server: NfsServer) -> No
             timers.append(threading.Timer(1.0, server.pause, [False]))
             timers[0].start()
 
-    outcome = run_phase(phase(server, timeout="30s", epochs=12), tick=pause)
+    outcome = run_phase(phase(server, timeout="30s", epochs=12), observer=OnSteps(pause))
     assert timers, "the pause came"
     timers[0].join()
     columns: Any = outcome.columns[0]

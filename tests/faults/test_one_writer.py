@@ -39,7 +39,7 @@ QUICK = ("--repeat", 1, "--calibration", 0, "--set", "epochs=1", "--set", "loade
 
 WRITING = "iobench.generator.writer:UnitWriter._write_shard"
 READING = "iobench.runner.cache:prepare_cache"
-SAVING = "iobench.runner.checkpoint:StudyJob.save"
+SAVING = "iobench.runner.study:StudyJob.save"
 VISITING = "iobench.runner.sweeping.visits:_visit"
 
 

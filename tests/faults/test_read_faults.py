@@ -34,6 +34,7 @@ from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
 from tests.conftest import ENGINES
+from tests.observers import OnSteps
 from tests.pairs import pairs
 from tests.processes import PATIENCE_S
 
@@ -293,7 +294,7 @@ def test_a_killed_worker_of_a_rank_is_one_clear_error(
     with pytest.raises(WorkerError, match="worker died") as caught:
         run_phase(
             phase(manifest, storage, accelerator=accelerator, epochs=50, batch_size=2),
-            tick=kill_a_worker,
+            observer=OnSteps(kill_a_worker),
         )
     one_line(caught.value)
     assert killed
@@ -325,7 +326,7 @@ def test_a_killed_rank_takes_its_workers_along(make_dataset: Any, when: str) -> 
         run_phase(
             phase(manifest, storage, epochs=100),
             prepare=prepare,
-            tick=lambda steps: kill_rank() if steps >= 2 else None,
+            observer=OnSteps(lambda steps: kill_rank() if steps >= 2 else None),
         )
     one_line(caught.value)
     assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]

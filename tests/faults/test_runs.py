@@ -29,7 +29,7 @@ from iobench.runner.experiment import run as run_plan
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase, PhaseInterrupted, Saving
 from iobench.runner.plan import make_plan
-from iobench.runner.progress import Silent
+from iobench.runner.progress import Observer
 from iobench.schema.record import load_training
 from iobench.schema.training import Epoch
 from iobench.schema.workload import (
@@ -41,6 +41,7 @@ from iobench.schema.workload import (
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
+from tests.observers import OnSteps
 from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -122,7 +123,7 @@ def test_workers_of_a_dead_rank_die_too(make_dataset: Any) -> None:
 
     storage = ThrottledStorage(LocalStorage(path), latency_s=0.2)
     with pytest.raises(WorkerError):
-        run_phase(phase(manifest, storage, epochs=100), tick=kill_later)
+        run_phase(phase(manifest, storage, epochs=100), observer=OnSteps(kill_later))
 
 
 def test_a_killed_worker_of_a_rank_is_one_line(make_dataset: Any) -> None:
@@ -137,7 +138,7 @@ def test_a_killed_worker_of_a_rank_is_one_line(make_dataset: Any) -> None:
     with pytest.raises(WorkerError, match="a loader worker died") as caught:
         run_phase(
             phase(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.1), epochs=100),
-            tick=kill_workers,
+            observer=OnSteps(kill_workers),
         )
     assert "\n" not in str(caught.value)
 
@@ -189,7 +190,7 @@ def _interrupted(running: Phase, timer: threading.Timer) -> None:
         return Epoch(epoch=epoch)
 
     with pytest.raises(PhaseInterrupted) as caught:
-        run_phase(running, prepare=prepare, tick=seen.append)
+        run_phase(running, prepare=prepare, observer=OnSteps(seen.append))
     timer.join()
     outcome = caught.value.outcome
     assert set(outcome.columns) == {0, 1}
@@ -202,7 +203,7 @@ def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(
     _, path = make_dataset(format="tar", samples=400, samples_per_shard=20)  # several accelerators
     tried: list[str] = []
 
-    class Impatient(Silent):
+    class Impatient(Observer):
         def phase(self, title: str) -> None:
             if title.startswith("trying"):
                 tried.append(title)
@@ -275,7 +276,7 @@ def test_ctrl_c_does_not_wait_for_storage_that_hangs(make_dataset: Any, transpor
                 epochs=100_000,
                 loading=LoaderSpec(workers=1, transport=transport),
             ),
-            tick=press,
+            observer=OnSteps(press),
         )
     outcome = caught.value.outcome
     assert set(outcome.columns) == {0, 1}
@@ -293,7 +294,7 @@ def _read_by_workers(pid: int) -> int:
 
 
 class EndlessSave:
-    """Saves into storage that hangs; stands for a rank's saver and for the job's book."""
+    """Saves into storage that hangs; stands for a rank's saver and for the job's records."""
 
     begun = False
 
@@ -316,15 +317,17 @@ class EndlessSave:
 
 def test_ctrl_c_in_a_save_that_does_not_end_keeps_the_steps_before(make_dataset: Any) -> None:
     manifest, path = make_dataset(format="tar", samples_per_shard=20)
-    book = EndlessSave()
-    saving: Any = Saving(every=3, first=0, book=book, saver=lambda link: EndlessSave())  # type: ignore[arg-type, return-value]
+    records = EndlessSave()
+    saving: Any = Saving(every=3, first=0, records=records, saver=lambda link: EndlessSave())  # type: ignore[arg-type, return-value]
 
     def press(steps: int) -> None:
-        if book.begun:
+        if records.begun:
             raise KeyboardInterrupt
 
     with pytest.raises(PhaseInterrupted) as caught:
-        run_phase(phase(manifest, LocalStorage(path), epochs=100, saving=saving), tick=press)
+        run_phase(
+            phase(manifest, LocalStorage(path), epochs=100, saving=saving), observer=OnSteps(press)
+        )
     outcome = caught.value.outcome
     assert [len(columns["step"]) for columns in outcome.columns.values()] == [
         2,

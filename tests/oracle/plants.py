@@ -24,9 +24,9 @@ from iobench.codecs import CODECS
 from iobench.codecs.base import Codec
 from iobench.logs import rank
 from iobench.plugins import PlugIn
+from iobench.runner.checkpoint import Mixed
 from iobench.runner.checkpoint_plan import make_study_plan
 from iobench.runner.experiment import Options, run
-from iobench.runner.mixed import Mixed
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
 from iobench.schema.checkpoint import CheckpointSpec, Training

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.runner.checkpoint import run_study
+from iobench.runner.checkpoint import StudyOptions, run_study
 from iobench.runner.checkpoint_plan import make_study_plan
 from iobench.schema.base import build
 from iobench.schema.checkpoint import CheckpointSpec, Meaning, Study, Training
@@ -37,7 +37,8 @@ def study(memory: Path, **settings: object) -> Study:
     )
     url = f"throttled+{memory / 'ckpt'}?write_bandwidth={int(BANDWIDTH)}"
     doc, _ = run_study(
-        make_study_plan(spec, url, Training(mtbf_s=MTBF_S)), results=memory / "results"
+        make_study_plan(spec, url, Training(mtbf_s=MTBF_S)),
+        StudyOptions(results=memory / "results"),
     )
     return doc.job
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from iobench.runner.agent import HostAgent
+from iobench.runner.budget import Budget
 from iobench.runner.calibration import findmax
 from iobench.runner.calibration.bench import Bench
 from iobench.runner.calibration.findmax import begin_search, find_max
 from iobench.runner.plan import Plan, make_plan
-from iobench.runner.progress import Silent
 from iobench.schema.workload import load_workload
 from iobench.storage.base import StorageTraits
 from iobench.storage.local.storage import LocalStorage
@@ -58,6 +58,6 @@ def test_the_search_reads_on_only_where_no_cache_can_serve_it(
         plan = replace(plan, storage=Uncached(plan.data))
     bench = bench_of(plan, tmp_path)
     found = begin_search(bench)
-    find_max(bench, found, Silent())
+    find_max(bench, found, Budget())
     assert [point.accelerators for point in found.points] == [1]
     assert sum(int(columns["samples"].sum()) for *_, columns in bench.parts) == samples

@@ -12,18 +12,11 @@ import pytest
 from iobench.errors import UsageError
 from iobench.runner.checking import data as checking
 from iobench.runner.checking.data import SPACE_SHARE, Place, find_place
+from iobench.runner.progress import Observer
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.workload import Workload
 
 BATCH, SAMPLE_BYTES, MANY = 50, 1000, 10**9
-
-
-class _Silent:
-    def note(self, line: str) -> None: ...
-
-    def phase(self, title: str) -> None: ...
-
-    def detail(self, text: str) -> None: ...
 
 
 @pytest.fixture
@@ -50,7 +43,7 @@ def filling(tmp_path: Path) -> Any:
         mean = {"mean": SAMPLE_BYTES}
         spec = DatasetSpec.model_validate({"name": "d", "samples": samples, "sample_size": mean})
         url = f"{tmp_path}/data"
-        return checking._Filling(place, spec, url, accelerators, seconds, False, _Silent(), size)
+        return checking._Filling(place, spec, url, accelerators, seconds, False, Observer(), size)
 
     return make
 

@@ -18,6 +18,7 @@ from iobench.analyse.verdict.rebuild import rebuild
 from iobench.cli.main import main
 from iobench.errors import NoRoomError
 from iobench.measure.timeline import Recorder, StepEvent
+from iobench.runner.budget import Budget
 from iobench.runner.calibration.findmax import (
     MAX_POINT_S,
     TRIALS,
@@ -28,7 +29,7 @@ from iobench.runner.calibration.findmax import (
 )
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import make_plan
-from iobench.runner.progress import Silent
+from iobench.runner.progress import Observer
 from iobench.schema.training import Epoch, FindMax, FindMaxPoint
 from iobench.schema.workload import Workload
 from tests.conftest import MakeDataset
@@ -292,9 +293,11 @@ def test_no_number_is_tried_whose_window_would_be_what_was_in_flight(
             epochs=[Epoch(epoch=0, startup_s=0.0)],
         )
 
-    bench: Any = SimpleNamespace(plan=plan, ceilings={}, run=run, keep=lambda *given: None)
+    bench: Any = SimpleNamespace(
+        plan=plan, ceilings={}, run=run, keep=lambda *given: None, observer=Observer()
+    )
     found = begin_search(bench)
-    find_max(bench, found, Silent())
+    find_max(bench, found, Budget())
     assert {phase.accelerators for phase in tried} == {1, 2}
     assert (found.accelerators, bool(found.bound)) == (2, True)
     assert all((point.steps or 0) >= 20 for point in found.points if point.accelerators < 2)

@@ -25,10 +25,10 @@ FUNCTIONS = {
     "watch",
 }
 RESULTS = {
-    *("Batch", "BatchLoader", "Comparison", "Dataset", "Finding", "GenerateProgress"),
+    *("Batch", "BatchLoader", "Comparison", "Dataset", "Finding"),
     *("GenerateReport", "LibraryLoader", "Manifest", "Options", "Plan", "Run", "RunRecord"),
-    *("Examples", "Labels", "Padded", "TrainingLoader"),
-    *("RunProgress", "Summary", "Verdict", "VerifyReport"),
+    *("Observer", "Examples", "Labels", "Padded", "TrainingLoader"),
+    *("Summary", "Verdict", "VerifyReport"),
 }
 SPECS = {"DatasetSpec", "LoaderSpec", "ReaderSpec", "Workload"}
 PROTOCOLS = {"Accelerator", "CheckpointWriter", "Codec", "Content", "Format", "Sink", "Storage"}
@@ -80,7 +80,7 @@ def test_every_public_name_says_what_it_is() -> None:
         if not inspect.getdoc(getattr(iobench, name))
     }
     # Records whose keys are described beside them, and a Protocol of two methods.
-    assert undocumented <= {"Finding", "RunRecord", "RunProgress", "Summary", "Verdict"}
+    assert undocumented <= {"Finding", "RunRecord", "Summary", "Verdict"}
 
 
 def test_the_page_names_every_public_name() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.errors import IobenchError, SpecError, UsageError
-from iobench.runner.progress import Silent
+from iobench.runner.progress import Observer
 from iobench.runner.sweeping import visits
 from iobench.runner.sweeping.plan import OVER_BUDGET, Budget, groups_within
 from iobench.runner.sweeping.visit import Apart
@@ -138,5 +138,5 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
     monkeypatch.setattr(visits, "measure", lambda *_: (doc, tmp_path / "r"))
     point = _point(1, "z")
     with pytest.raises(IobenchError, match="not measured"):
-        visits._visit(_sweep(point), point, 0, tmp_path, Apart(), Silent(), lambda _: None)
+        visits._visit(_sweep(point), point, 0, tmp_path, Apart(), Observer())
     assert (point.samples_per_s, point.runs, point.seconds) == ([], [], [])

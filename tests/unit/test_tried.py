@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from iobench.runner import confirm, experiment
 from iobench.runner.confirm import Confirm, applicable
 from iobench.runner.experiment import Options
 from iobench.runner.plan import Plan, make_plan
-from iobench.runner.progress import Silent
+from iobench.runner.progress import Observer
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.record import TrainingRecord, load_training
@@ -413,6 +413,7 @@ class Planted:
     clock: Clock
     rates: Callable[[], float]
     agent: Any = None
+    observer: Any = field(default_factory=Observer)
 
     def run(self, *_: Any, **__: Any) -> Planted:
         self.clock.now_s += 1.0
@@ -469,7 +470,6 @@ def test_a_change_that_brings_nothing_is_rarely_kept(
             budget_s=2.0 * turns,
             strict=True,
             look=lambda: None,
-            progress=Silent(),
         ).run([advice])
         [found] = into
         kept += found.answer == "kept"

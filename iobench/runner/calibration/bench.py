@@ -28,9 +28,10 @@ from ..agent import HostAgent
 from ..cache import run_cached_phase
 from ..curve.places import Places
 from ..curve.reader import PlaceReader
-from ..loading import Ranks, Tick, Watch, run_phase
+from ..loading import Ranks, run_phase
 from ..phase import MIN_ROUNDS, Outcome, Phase
 from ..plan import Plan
+from ..progress import Observer
 from ..trials import seed_of
 from .copies import MemoryCopy, bytes_to_copy, make_copy
 
@@ -71,8 +72,7 @@ class Bench:
     agent: HostAgent
     directory: Path  # of the run
     seconds: float
-    tick: Tick | None = None
-    watch: Watch | None = None
+    observer: Observer = field(default_factory=Observer)
     ranks: Ranks | None = None  # None: processes of this host
     # The ranks of each host, for a number of all ranks; empty where there is one host.
     shares: Callable[[int], Sequence[range]] = lambda ranks: ()
@@ -135,12 +135,11 @@ class Bench:
                 self.agent,
                 phase,
                 look=look,
-                tick=self.tick,
-                watch=self.watch,
+                observer=self.observer,
                 sampler=sampler,
                 ranks=self.ranks,
             )
-        return run_phase(phase, tick=self.tick, watch=self.watch, sampler=sampler, ranks=self.ranks)
+        return run_phase(phase, observer=self.observer, sampler=sampler, ranks=self.ranks)
 
     def keep(self, phase: Phase, outcome: Outcome) -> None:
         """Keep the events of a phase for the run's record."""

@@ -18,7 +18,6 @@ from ...units import counted, format_duration
 from ..budget import Budget
 from ..phase import Phase
 from ..plan import Plan
-from ..progress import Progress
 from ..trials import seed_of
 from .bench import Bench
 
@@ -95,7 +94,7 @@ def most_s(workload: Workload) -> float:
     return max(MAX_POINT_S, _PATIENCE * least_s / workload.required_accelerator_utilization)
 
 
-def find_max(bench: Bench, found: FindMax, progress: Progress, budget: Budget) -> None:
+def find_max(bench: Bench, found: FindMax, budget: Budget) -> None:
     """Find the largest number of accelerators at the required utilization.
 
     The search starts at the number that the calibrated rates predict: an accelerator at utilization
@@ -116,7 +115,7 @@ def find_max(bench: Bench, found: FindMax, progress: Progress, budget: Budget) -
         if not budget.fits(each_s):
             raise _OutOfTimeError(f"the budget had no time for a try of {format_duration(each_s)}")
         again = f", try {trial + 1}" if trial else ""
-        progress.phase(f"trying {counted(number, 'accelerator')}{again}")
+        bench.observer.phase(f"trying {counted(number, 'accelerator')}{again}")
         required = found.required_accelerator_utilization
         with budget.turn(_PART):
             return _try(bench, number, trial, required, steps=steps, limit_s=limit_s)

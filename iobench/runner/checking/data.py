@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
 
 from ... import memory
 from ...analyse.verdict.judged import CHECKED
@@ -26,7 +25,7 @@ from ...errors import (
     WorkerError,
 )
 from ...filesystem import describe_path
-from ...generator import GenerateReport, Progress, clean, discard, generate
+from ...generator import GenerateReport, clean, discard, generate
 from ...interrupts import defer_interrupts
 from ...schema.base import known_specs
 from ...schema.dataset import DatasetSpec, resized
@@ -36,6 +35,7 @@ from ...storage import below, open_storage
 from ...storage.catalog import exists, innermost, local_root
 from ...storage.locks.lock import exclusive
 from ...units import counted, format_bytes, format_duration, format_rate
+from ..progress import Observer
 
 DEFAULT_WORKLOAD = "resnet50-h100"
 
@@ -78,16 +78,6 @@ _NAME = CHECKED
 """Beginning of the names of generated folders."""
 
 _IN_MEMORY = ("tmpfs", "ramfs")
-
-
-class Tell(Protocol):
-    """Hears what is done: ``note`` a line that stays, ``detail`` how far the work is."""
-
-    def note(self, line: str) -> None: ...
-
-    def phase(self, title: str) -> None: ...
-
-    def detail(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +164,7 @@ def provided(
     accelerators: int,
     seconds: float,
     keep: bool,
-    tell: Tell,
+    observer: Observer,
     size_bytes: int | None = None,
 ) -> Iterator[Provided]:
     """The dataset to read: that of ``place``, or one that is generated below it.
@@ -197,22 +187,22 @@ def provided(
     url = below(place.url, f"{_NAME}{stamp}-{secrets.token_hex(2)}")
     spec = load_dataset_spec(place.workload.dataset)
     try:
-        filling = _Filling(place, spec, url, accelerators, seconds, keep, tell, size_bytes)
+        filling = _Filling(place, spec, url, accelerators, seconds, keep, observer, size_bytes)
         removal_s = filling.run()
         yield Provided(url=url, removal_s=removal_s)
     finally:
         if not keep:
             with defer_interrupts():
-                remove(url, tell)
+                remove(url, observer)
 
 
-def remove(url: str, tell: Tell) -> None:
+def remove(url: str, observer: Observer) -> None:
     """Remove what was generated at ``url``, if anything was. Raises StorageError.
 
     Processes of this check that an interrupt has met while they began may hold the lock until they
     have ended, so that is waited for.
     """
-    tell.note(f"removing {url}")
+    observer.note(f"removing {url}")
     gives_up = time.monotonic() + HELD_S
     while True:
         try:
@@ -221,7 +211,7 @@ def remove(url: str, tell: Tell) -> None:
             if time.monotonic() < gives_up:
                 time.sleep(_LOOK_S)
                 continue
-            tell.note(f"not removed, because another process uses it: {url}")
+            observer.note(f"not removed, because another process uses it: {url}")
         except (TargetRefusedError, DatasetError):
             pass  # nothing was written yet
         return
@@ -238,10 +228,10 @@ class _Filling:
         accelerators: int,
         seconds: float,
         keep: bool,
-        tell: Tell,
+        observer: Observer,
         size_bytes: int | None = None,
     ) -> None:
-        self.spec, self.url, self.tell = spec, url, tell
+        self.spec, self.url, self.observer = spec, url, observer
         self.seconds, self.keep = seconds, keep
         self.deadline = time.monotonic() + seconds
         self.sample_bytes = spec.sample_size.mean_bytes
@@ -317,15 +307,14 @@ class _Filling:
 
     def _try(self, samples: int) -> GenerateReport:
         what = f"{format_bytes(samples * self.sample_bytes)} of '{self.spec.name}'"
-        self.tell.phase(f"generating {what} ({counted(samples, 'sample')})")
+        self.observer.phase(f"generating {what} ({counted(samples, 'sample')})")
         gives_up = time.monotonic() + _PATIENCE * self.seconds
 
-        def told(progress: Progress) -> None:
-            done, total = format_bytes(progress.done_bytes), format_bytes(progress.total_bytes)
-            self.tell.detail(f"{done} of {total}")
-            if time.monotonic() > gives_up and progress.done_bytes < progress.total_bytes:
+        def told(done: int, total: int) -> None:
+            self.observer.detail(f"{format_bytes(done)} of {format_bytes(total)}")
+            if time.monotonic() > gives_up and done < total:
                 raise StorageError(
-                    f"generating {total} takes too long: {done} after "
+                    f"generating {format_bytes(total)} takes too long: {format_bytes(done)} after "
                     f"{format_duration(_PATIENCE * self.seconds)}",
                     remedy="give a larger --budget",
                 )
@@ -344,7 +333,9 @@ class _Filling:
                 error.remedy = "" if self.keep else "what was generated is removed"
             raise
         rate = format_rate(report.written_bytes / report.wall_s)
-        self.tell.note(f"generated {what} in {format_duration(report.wall_s)}, {rate}: {self.url}")
+        self.observer.note(
+            f"generated {what} in {format_duration(report.wall_s)}, {rate}: {self.url}"
+        )
         return report
 
     def _room(self, url: str, share: float) -> int:

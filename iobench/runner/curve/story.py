@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from ...measure.fio_depth import OVERHEAD_S
 from ...schema.curve import ProbeHost, StorageCurve, StorageProbe
 from ...storage.base import Entry, Files, Storage
 from ...units import counted, format_bytes, format_duration, parse_size
+from ..progress import Observer
 from .curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
 from .places import Places, blocks, samples
 from .reader import Together
@@ -47,7 +48,7 @@ def each_host(
     limits: Limits,
     *,
     run_dir: Path,
-    tell: Callable[[str], None],
+    observer: Observer,
 ) -> list[ProbeHost]:
     """What each host read at the knee of the joint curve, or at its highest point, and alone.
 
@@ -74,7 +75,7 @@ def each_host(
         if time.monotonic() + limits.per_point_s > limits.deadline_s:
             host.not_measured = f"the time was used up; a longer {limits.time_option} allows it"
         else:
-            tell(f"{host.name} alone, {in_flight} in flight")
+            observer.phase(f"{host.name} alone, {in_flight} in flight")
             alone = CurveMeasurement(
                 storage,
                 joint.places,
@@ -218,15 +219,16 @@ def plan_probe(
 def run_probe(
     plan: ProbePlan,
     *,
-    tell: Callable[[str], None] = lambda title: None,
+    observer: Observer | None = None,
     together: Together | None = None,
 ) -> StorageProbe:
-    """Measure all curves. ``tell`` is called with what is measured next.
+    """Measure all curves. ``observer`` hears what is measured next.
 
     ``together``: the hosts of the plan, if there are several; each has an equal part of the reads
     in flight, and at the end each reads alone. Raises StorageError if even one read at a time fails
     for all requests.
     """
+    observer = observer or Observer()
     target, began = plan.target, time.monotonic()
     deadline = began + plan.curves_s
     left = plan.curves
@@ -255,7 +257,7 @@ def run_probe(
                 places,
                 limits,
                 run_dir=Path(folder) / str(left),
-                tell=lambda in_flight: tell(f"{what}, {in_flight} in flight"),
+                tell=lambda in_flight: observer.phase(f"{what}, {in_flight} in flight"),
                 reader=reader,
             )
             curve = measurement.run()
@@ -287,7 +289,12 @@ def run_probe(
                 )
                 folder_of_each = Path(folder) / "alone"
                 hosts = each_host(
-                    first, together, target.storage, limits, run_dir=folder_of_each, tell=tell
+                    first,
+                    together,
+                    target.storage,
+                    limits,
+                    run_dir=folder_of_each,
+                    observer=observer,
                 )
         finally:
             target.storage.close()

@@ -50,7 +50,7 @@ class Agent(RankedAgent):
         saving = None
         if (saves := order.saves) is not None:
             make = self._saves.maker(saves.rendezvous)
-            saving = Saving(every=saves.every, first=saves.first, book=None, saver=make)
+            saving = Saving(every=saves.every, first=saves.first, records=None, saver=make)
         phase = phase_of(order, self.bench, saving)
         barrier = None
         if begin.barrier_port:

@@ -12,11 +12,11 @@ from ...errors import HostLostError, InterruptedRun, UsageError
 from ...schema.record import TrainingRecord
 from ..agent import HostAgent
 from ..calibration.bench import Bench
+from ..checkpoint import Mixed
 from ..curve.places import Places
 from ..experiment import Options, run
-from ..mixed import Mixed
 from ..plan import Plan
-from ..progress import Progress
+from ..progress import Observer
 from .agent import Agent
 from .barrier import barrier_s
 from .control import Control, HostsAgent, led
@@ -122,7 +122,7 @@ class HostsJob:
 
 
 def run_as_controller(
-    control: Control, plan: Plan, options: Options, progress: Progress
+    control: Control, plan: Plan, options: Options, observer: Observer
 ) -> tuple[TrainingRecord, Path]:
     """Run the plan on all hosts, and then let the others go. Raises as ``experiment.run``."""
 
@@ -132,7 +132,7 @@ def run_as_controller(
         if plan.subject.users:
             tried = control.ask(Ask("tried"), list, lambda: list(plan.tried))
             plan_of_all = replace(plan, tried=[rank for host in tried for rank in host])
-        return run(plan_of_all, options, progress, across=HostsJob(control))
+        return run(plan_of_all, options, observer, across=HostsJob(control))
 
     return led(control, act)
 

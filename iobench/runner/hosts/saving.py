@@ -46,7 +46,7 @@ def same_of_study(plan: StudyPlan) -> dict[str, str]:
 
 
 class HostsSaves:
-    """The ranks of a study on all hosts; see ``checkpoint_ranks.StudyRanks``."""
+    """The ranks of a study on all hosts; see ``study.StudyRanks``."""
 
     def __init__(self, control: Control) -> None:
         self.control = control

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from ...analyse.compare.claims import MIN_RUNS
@@ -23,7 +22,7 @@ from ...schema.sweep import (
 )
 from ...schema.tags import tags
 from ..facts import new_directory
-from ..progress import Progress
+from ..progress import Observer
 from .plan import Budget
 from .takeup import Given, take_up
 from .visits import run_sweep
@@ -45,8 +44,7 @@ def confirm(
     budget: Budget,
     command: tuple[str, ...],
     repetitions: int = MIN_VISITS,
-    progress: Progress | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    observer: Observer | None = None,
 ) -> Confirmation:
     """Visit both points in turns, and compare their runs.
 
@@ -73,7 +71,7 @@ def confirm(
     )
     directory = new_directory(results, f"confirm-{Path(sweep.workload).stem}")
     save_sweep(directory, fresh)
-    fresh = run_sweep(fresh, directory, budget, progress=progress, tell=tell)
+    fresh = run_sweep(fresh, directory, budget, observer=observer)
     groups = [_visits(point, directory) for point in fresh.points]
     # All points of one sweep read the same samples; only the way they are stored differs.
     found = compare(

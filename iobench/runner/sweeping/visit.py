@@ -33,7 +33,7 @@ from ...text import printable
 from ..experiment import Options
 from ..experiment import run as run_plan
 from ..plan import make_plan
-from ..progress import Progress
+from ..progress import Observer
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from {0} import main; main(int(sys.argv[1]))"
 
@@ -69,7 +69,7 @@ class Measured(NamedTuple):
     directory: Path
 
 
-def measure(visit: Visit, progress: Progress | None = None) -> Measured:
+def measure(visit: Visit, observer: Observer | None = None) -> Measured:
     """Make the visit in this process. Raises IobenchError."""
     plan = make_plan(
         visit.workload,
@@ -87,7 +87,7 @@ def measure(visit: Visit, progress: Progress | None = None) -> Measured:
         prove=visit.prove,
     )
     with tagged(visit.tags):
-        return Measured(*run_plan(plan, options, progress))
+        return Measured(*run_plan(plan, options, observer))
 
 
 def needs_a_process(workload: Workload) -> bool:

@@ -7,7 +7,7 @@ alike. Only the first visit of a point measures the ceilings.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ from ...storage.local.storage import LocalStorage
 from ...storage.locks.lock import Lease, exclusive
 from ...storage.locks.reading import reading
 from ...units import format_bytes, format_count, format_duration, format_rate
-from ..progress import Progress, Silent, expect
+from ..progress import Observer
 from ..trials import rounds, take_turns
 from .plan import (
     OVER_BUDGET,
@@ -118,8 +118,7 @@ def run_sweep(
     directory: Path,
     budget: Budget,
     *,
-    progress: Progress | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    observer: Observer | None = None,
 ) -> Sweep:
     """Visit every point until each has its repetitions, or a budget ends.
 
@@ -133,7 +132,7 @@ def run_sweep(
     with lock as lease, Apart() as apart:
         if (directory / SWEEP_FILE).exists():
             sweep = _continued(sweep, load_sweep(directory))
-        return _Visits(sweep, directory, budget, lease, apart, progress or Silent(), tell).run()
+        return _Visits(sweep, directory, budget, lease, apart, observer or Observer()).run()
 
 
 def _continued(sweep: Sweep, found: Sweep) -> Sweep:
@@ -166,12 +165,11 @@ class _Visits:
         budget: Budget,
         lease: Lease,
         apart: Apart,
-        progress: Progress,
-        tell: Callable[[str], None],
+        observer: Observer,
     ) -> None:
         self.sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.planned)})
         self.directory, self.budget, self.lease = directory, budget, lease
-        self.apart, self.progress, self.tell = apart, progress, tell
+        self.apart, self.observer = apart, observer
         self.clock = _Clock(budget.seconds, time.monotonic())
         self.held: dict[str, ExitStack] = {}  # locks of datasets, by the dataset's location
 
@@ -223,7 +221,7 @@ class _Visits:
                 return
             save_sweep(self.directory, self.sweep)
             for line in about_step(group):
-                self.tell(line)
+                self.observer.note(line)
             yield group
             before = group
 
@@ -232,9 +230,9 @@ class _Visits:
 
         def turned(turn: int) -> None:
             if self.budget.drop and sweep.walk:
-                _drop_hopeless(sweep, group, group[0].settings, self.tell)
+                _drop_hopeless(sweep, group, group[0].settings, self.observer)
             elif self.budget.drop:
-                _drop_hopeless(sweep, sweep.points, sweep.default, self.tell)
+                _drop_hopeless(sweep, sweep.points, sweep.default, self.observer)
 
         take_turns(
             group,
@@ -256,7 +254,7 @@ class _Visits:
         ):
             return
         self.lease.check()
-        expect(self.progress, self.clock.left_s(self.sweep), more=True)
+        self.observer.expect(self.clock.left_s(self.sweep), more=True)
         if missing:
             began = time.monotonic()
             try:
@@ -264,7 +262,7 @@ class _Visits:
             finally:
                 pace_s = (time.monotonic() - began) / max(1, point.dataset_bytes)
                 self.clock.pace_s = max(self.clock.pace_s, pace_s)
-        _visit(self.sweep, point, number, self.directory, self.apart, self.progress, self.tell)
+        _visit(self.sweep, point, number, self.directory, self.apart, self.observer)
         save_sweep(self.directory, self.sweep)
 
     def _fail(self, point: SweepPoint, error: IobenchError) -> None:
@@ -273,7 +271,7 @@ class _Visits:
             raise error
         mark = f"{IN_USE}: " if isinstance(error, TargetHeldError) else ""
         point.failed = f"{mark}{error}"
-        self.tell(f"{called(self.sweep, point)}: {error}")
+        self.observer.note(f"{called(self.sweep, point)}: {error}")
         save_sweep(self.directory, self.sweep)
 
     def _provide(self, point: SweepPoint) -> None:
@@ -282,7 +280,7 @@ class _Visits:
         if self.sweep.data:
             self._hold(point.data, workload.storage_options())
             return
-        self.progress.phase(f"generating {point.data}")
+        self.observer.phase(f"generating {point.data}")
         storage = open_storage(point.data)
         take_over = self.budget.break_lock
         report = generate(spec, storage, break_lock=take_over)
@@ -291,7 +289,9 @@ class _Visits:
         self.held[point.data] = held
         if report.written_bytes:
             rate = format_rate(report.written_bytes / report.wall_s)
-            self.tell(f"generated {format_bytes(report.written_bytes)} at {rate}: {point.data}")
+            self.observer.note(
+                f"generated {format_bytes(report.written_bytes)} at {rate}: {point.data}"
+            )
 
     def _hold(self, data: str, options: Mapping[str, str]) -> None:
         """Lock a dataset that exists, together with other readers. Raises IobenchError."""
@@ -310,7 +310,9 @@ class _Visits:
             try:
                 discard(data, break_lock=self.budget.break_lock)
             except (TargetRefusedError, DatasetError) as error:
-                self.tell(f"not removed: {error}")  # another sweep reads it, or removed it first
+                self.observer.note(
+                    f"not removed: {error}"
+                )  # another sweep reads it, or removed it first
 
 
 def _visit(
@@ -319,8 +321,7 @@ def _visit(
     number: int,
     directory: Path,
     apart: Apart,
-    progress: Progress,
-    tell: Callable[[str], None],
+    observer: Observer,
 ) -> None:
     """Measure a point once, and add what was found. Raises IobenchError."""
     workload, _ = resolve(sweep, point.settings)
@@ -338,10 +339,10 @@ def _visit(
         tags=sweep.tags,
     )
     if needs_a_process(workload):
-        progress.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
+        observer.phase(f"{called(sweep, point)}, {number + 1}/{sweep.repetitions}")
         doc, run_directory = apart.measure(asked)
     else:
-        doc, run_directory = measure(asked, progress)
+        doc, run_directory = measure(asked, observer)
     false = next(
         (
             finding.evidence
@@ -362,7 +363,7 @@ def _visit(
     point.seconds.append(time.monotonic() - began)
     _keep_costs(point, doc)
     took = format_duration(point.seconds[-1])
-    tell(
+    observer.note(
         f"{number + 1}/{sweep.repetitions}  {called(sweep, point)}: "
         f"{format_count(rate)} samples/s ({took})"
     )
@@ -382,7 +383,7 @@ def _drop_hopeless(
     sweep: Sweep,
     points: Sequence[SweepPoint],
     keep: Settings | None,
-    tell: Callable[[str], None],
+    observer: Observer,
 ) -> None:
     """Drop points that are so slow that noise can't be the reason.
 
@@ -404,4 +405,4 @@ def _drop_hopeless(
                 f"below {HOPELESS:.0%} of {called(sweep, best)} after {len(point.runs)} repetitions"
             )
             if len(point.runs) < sweep.repetitions:
-                tell(f"{called(sweep, point)}: dropped, {point.dropped}")
+                observer.note(f"{called(sweep, point)}: dropped, {point.dropped}")
