@@ -13,7 +13,7 @@ from typing import NamedTuple
 _NO_LIMIT = 1 << 60  # version 1 writes a number near 2^63 for "unlimited"
 
 
-class Group(NamedTuple):
+class ControlGroup(NamedTuple):
     version: int
     path: Path
 
@@ -36,7 +36,7 @@ def selected(text: str | None) -> str | None:
     return text.partition("[")[2].partition("]")[0] or text
 
 
-def groups(controller: str, root: Path = Path("/")) -> Iterator[Group]:
+def groups(controller: str, root: Path = Path("/")) -> Iterator[ControlGroup]:
     """The groups of this process for one controller, from its own group up to the mount's root.
 
     A limit of any of them applies.
@@ -58,12 +58,12 @@ def groups(controller: str, root: Path = Path("/")) -> Iterator[Group]:
             yield from _upwards(version, top, inside)
 
 
-def _upwards(version: int, top: Path, inside: str) -> Iterator[Group]:
+def _upwards(version: int, top: Path, inside: str) -> Iterator[ControlGroup]:
     parts = [part for part in inside.split("/") if part not in ("", "..")]
     for depth in range(len(parts), -1, -1):
         directory = top.joinpath(*parts[:depth])
         if directory.is_dir():  # in a container the path may name a group that only the host sees
-            yield Group(version, directory)
+            yield ControlGroup(version, directory)
 
 
 def cpu_quota_cores(root: Path = Path("/")) -> float | None:

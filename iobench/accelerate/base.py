@@ -26,7 +26,7 @@ class StepTime(NamedTuple):
     late_ns: int
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Which of the job's ranks an accelerator belongs to, and the seed of the repetition.
 
     ``meeting``: a directory that the ranks share, if they exchange gradients. ``local`` and
@@ -140,7 +140,7 @@ class Accelerator(Protocol):
 class Prepares(Protocol):
     """An accelerator that has something to do in its rank's process before the loader begins."""
 
-    def prepare(self, place: Place) -> None: ...
+    def prepare(self, place: RankPlace) -> None: ...
 
 
 @runtime_checkable

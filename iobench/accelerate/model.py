@@ -17,7 +17,7 @@ from ..accelerate.models import NETWORKS
 from ..errors import IobenchError, NoMemoryError, UsageError
 from ..schema.accelerator import StepFacts
 from ..schema.workload import AcceleratorSpec
-from .base import Place, Samples, StepTime, device_of_rank
+from .base import RankPlace, Samples, StepTime, device_of_rank
 from .bind import loaded_allocator, rank_cpus
 from .exchange import GradientExchange
 from .models.base import Model
@@ -57,7 +57,7 @@ class ModelAccelerator:
         """
         torch.optim.SGD([torch.nn.Parameter(torch.empty(0))])
 
-    def prepare(self, place: Place) -> None:
+    def prepare(self, place: RankPlace) -> None:
         """Build the model and train it on made-up bytes until its steps take a constant time.
 
         Called once in the rank's own process, before its loader begins, so that neither the
@@ -115,7 +115,7 @@ class ModelAccelerator:
         if self._exchange is not None:
             self._exchange.forget()
 
-    def _in_exchange(self, model: Model, place: Place) -> torch.nn.Module:
+    def _in_exchange(self, model: Model, place: RankPlace) -> torch.nn.Module:
         assert place.meeting is not None, "ranks that exchange gradients have a meeting place"
         self._exchange = GradientExchange(
             place.meeting, rank=place.rank, world=place.world, device=self._device

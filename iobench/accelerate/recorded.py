@@ -9,7 +9,7 @@ import numpy as np
 
 from ..schema.accelerator import read_recording
 from ..schema.workload import AcceleratorSpec
-from .base import Place, Samples, StepTime
+from .base import RankPlace, Samples, StepTime
 from .emulated import EmulatedAccelerator
 
 
@@ -29,7 +29,7 @@ class RecordedAccelerator(EmulatedAccelerator):
         self._block = recording.block_steps
         self._drawn = self._draw(0)
 
-    def prepare(self, place: Place) -> None:
+    def prepare(self, place: RankPlace) -> None:
         self._drawn = self._draw(place.seed, place.rank)
 
     def step(self, batch: Samples | None, ready_ns: int, share: float = 1.0) -> StepTime:

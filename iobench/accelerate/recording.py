@@ -23,7 +23,7 @@ from ..schema.accelerator import (
 )
 from ..schema.device import mfu_of
 from ..schema.workload import AcceleratorSpec
-from .base import Place
+from .base import RankPlace
 from .model import ModelAccelerator
 from .work import work_of
 
@@ -72,7 +72,7 @@ def record(
     number of steps so far. Raises UsageError, IobenchError as ``ModelAccelerator`` does.
     """
     accelerator = ModelAccelerator(spec)
-    accelerator.prepare(Place(0, 1, batch_size, _SEED))
+    accelerator.prepare(RankPlace(0, 1, batch_size, _SEED))
     gpus = GpuWatch(spec.device, 1)
     times: list[float] = []
     gpus.begin()
@@ -133,7 +133,7 @@ def mean_step(spec: AcceleratorSpec, batch_size: int, *, seconds: float) -> floa
 
 def _measured_step(spec: AcceleratorSpec, batch_size: int, seconds: float) -> float:
     accelerator = ModelAccelerator(spec)
-    accelerator.prepare(Place(0, 1, batch_size, _SEED))
+    accelerator.prepare(RankPlace(0, 1, batch_size, _SEED))
     times: list[int] = []
     began = time.monotonic()
     while len(times) < 3 or time.monotonic() - began < seconds:

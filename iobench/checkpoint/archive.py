@@ -104,7 +104,7 @@ def check(read: Read, size: int, names: list[str]) -> None:
     """
     limit = header_limit(names)
     try:
-        with zipfile.ZipFile(_Part(read, size, limit)) as archive:
+        with zipfile.ZipFile(_ArchivePart(read, size, limit)) as archive:
             members = archive.infolist()
             wrong = next((m for m in members if m.compress_type or m.file_size > size), None)
             if wrong is not None:
@@ -135,7 +135,7 @@ def _content(read: Read, member: zipfile.ZipInfo, size: int) -> bytes:
     return read(begin, begin + member.file_size)
 
 
-class _Part(io.RawIOBase):
+class _ArchivePart(io.RawIOBase):
     """Bytes of an archive as a file, whose end, with the directory, is read once.
 
     No more than ``limit`` bytes are read at once: a damaged directory states any length.

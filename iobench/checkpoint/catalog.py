@@ -29,9 +29,9 @@ from . import place
 from .base import Saved
 from .manifest import (
     MANIFEST,
+    CheckpointManifest,
     ListedPart,
-    Manifest,
-    Part,
+    RankPart,
     corrupt,
     is_ours,
     parse_manifest,
@@ -204,14 +204,14 @@ class CheckpointTarget:
     def publish(self, saved: Saved, *, rank: int) -> None:
         """Write this rank's part of the manifest; not timed."""
         checksums = {name: self.file_checksum(name) for name in saved.files} if saved.shared else {}
-        part = Part(
+        part = RankPart(
             rank=rank, files=saved.files, checksums=saved.checksums, file_checksums=checksums
         )
         self._write(part_name(rank), part.dump())
 
     def commit(
         self, *, writer: str, world: int, facts: Mapping[str, Any] | None = None
-    ) -> Manifest:
+    ) -> CheckpointManifest:
         """Write the manifest, after all ranks have published.
 
         Raises CheckpointError that names a rank whose part or file is missing; StorageError.
@@ -242,7 +242,7 @@ class CheckpointTarget:
                 )
             )
         total = sum({name: size for part in listed for name, size in part.files.items()}.values())
-        manifest = Manifest(
+        manifest = CheckpointManifest(
             step=self.number,
             writer=writer,
             world=world,
@@ -258,7 +258,7 @@ class CheckpointTarget:
         with self.storage.create(self.key(name), size_hint=len(text)) as sink:
             sink.write(text)
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> CheckpointManifest:
         """The manifest. Raises CheckpointError if there is none; CorruptCheckpointError."""
         try:
             text = read_object(self.storage, self.key(MANIFEST), max_bytes=MAX_DOCUMENT_BYTES)
@@ -269,7 +269,7 @@ class CheckpointTarget:
             ) from None
         return parse_manifest(text, f"{self.url}/{MANIFEST}")
 
-    def part(self, manifest: Manifest, rank: int) -> Part:
+    def part(self, manifest: CheckpointManifest, rank: int) -> RankPart:
         """One rank's committed part. Raises CorruptCheckpointError."""
         where = f"{self.url}/{part_name(rank)}"
         try:

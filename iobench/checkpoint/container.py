@@ -25,7 +25,7 @@ import xxhash
 
 from ..limits import header_limit
 from ..storage.base import Storage
-from ..storage.window import Window
+from ..storage.window import ReadWindow
 from .leaves import Bytes, Leaves, leaves, raw
 
 MAGIC = b"IOBCKPT1"
@@ -41,12 +41,12 @@ class Segment(NamedTuple):
     memory: Bytes
 
 
-class Layout(NamedTuple):
+class ContainerLayout(NamedTuple):
     size: int  # of the file, bytes
     segments: list[Segment]  # by offset; gaps are zeros
 
 
-def lay_out(state: dict[str, Any]) -> Layout:
+def lay_out(state: dict[str, Any]) -> ContainerLayout:
     """Where each byte of a state's file comes from.
 
     Nothing is copied, except tensors that are not contiguous.
@@ -70,7 +70,7 @@ def lay_out(state: dict[str, Any]) -> Layout:
         ),
         key=lambda s: s.offset,
     )
-    return Layout(len(header) + place, segments)
+    return ContainerLayout(len(header) + place, segments)
 
 
 def _header(found: Leaves, relative: dict[str, int], data_size: int) -> Bytes:
@@ -106,7 +106,7 @@ def _header(found: Leaves, relative: dict[str, int], data_size: int) -> Bytes:
 
 def read_header(storage: Storage, key: str, names: list[str]) -> dict[str, Any]:
     """The header of a file with tensors of these ``names``. Raises ValueError, StorageError."""
-    window = Window(storage, PAGE, nbytes=1 << 18)
+    window = ReadWindow(storage, PAGE, nbytes=1 << 18)
     size = window.open(key)
     if size < _PREFIX.size:
         raise ValueError("the file ends within its header")
@@ -132,7 +132,7 @@ def read_header(storage: Storage, key: str, names: list[str]) -> dict[str, Any]:
 
 def layout_from_header(
     state: dict[str, Any], header: dict[str, Any]
-) -> tuple[Layout, list[tuple[torch.Tensor, Bytes]]]:
+) -> tuple[ContainerLayout, list[tuple[torch.Tensor, Bytes]]]:
     """Where each byte of the file goes, and the tensors that need a copy afterwards.
 
     ``header`` comes from ``read_header``. The second result has each tensor that is not contiguous,
@@ -157,4 +157,4 @@ def layout_from_header(
             copies.append((leaf, memory))
         if memory.nbytes:
             segments.append(Segment(offset, memory))
-    return Layout(size, sorted(segments, key=lambda s: s.offset)), copies
+    return ContainerLayout(size, sorted(segments, key=lambda s: s.offset)), copies

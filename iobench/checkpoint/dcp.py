@@ -26,11 +26,11 @@ from .catalog import CheckpointTarget
 from .dcp_files import METADATA, SafePlanner, SafeReader, inspect, writer_for
 from .leaves import SHARED, Leaves, check_fits, is_shared, leaves, set_values
 from .leaves import verify as verify_state
-from .manifest import Manifest, Part, corrupt
-from .saving import Clock, Finished, Writer, cannot_write, make_durable, own_part, read_errors
+from .manifest import CheckpointManifest, RankPart, corrupt
+from .saving import Finished, SaveClock, Writer, cannot_write, make_durable, own_part, read_errors
 
 
-class Group:
+class RankGroup:
     """A gloo group of all ranks.
 
     It is a new group if the training has initialized torch.distributed; otherwise it is the
@@ -91,13 +91,13 @@ class Dcp(Writer):
     def __init__(self, job: Job, *, threads: int | str = 1) -> None:
         super().__init__(job)
         self.threads = int(threads)
-        self.group = Group(job)
+        self.group = RankGroup(job)
 
     def begin(
         self, state: State, target: CheckpointTarget, checksums: dict[str, str], *, fsync: bool
     ) -> Pending:
         group = self.ready(target)
-        clock = Clock()
+        clock = SaveClock()
         with write_errors(target):
             save(
                 self.named(state),
@@ -159,14 +159,14 @@ class Dcp(Writer):
         files = manifest.files()
         target.check_sizes(files if together else {**part.files, METADATA: files.get(METADATA, 0)})
         group = self.group.open()
-        before = Clock()
+        before = SaveClock()
         with read_errors(f"{target.url}/{METADATA}"):
             limit = manifest.world * header_limit(list(part.checksums))
             inspected = inspect(target, files, set(wanted), limit=limit)
         looked = before.wall()
         if begin is not None:
             begin()
-        clock = Clock()
+        clock = SaveClock()
         with read_errors(f"{target.url}/{METADATA}"):
             reader = SafeReader(target, inspected)
         try:
@@ -203,15 +203,15 @@ class Dcp(Writer):
     def _private(self, name: str) -> str:
         return f"rank-{self.job.rank:04d}/{name}"
 
-    def _saved_name(self, name: str, leaf: object, part: Part) -> str:
+    def _saved_name(self, name: str, leaf: object, part: RankPart) -> str:
         if part.checksums[name].endswith(SHARED):
             return name
         # A job of another size takes the values that rank 0 saved.
         return f"rank-{part.rank:04d}/{name}"
 
     def _part_of_other_ranks(
-        self, state: State, target: CheckpointTarget, manifest: Manifest
-    ) -> Part:
+        self, state: State, target: CheckpointTarget, manifest: CheckpointManifest
+    ) -> RankPart:
         """Rank 0's part of a checkpoint that another number of ranks saved.
 
         Raises CheckpointError if a tensor belongs to one rank alone.
@@ -230,7 +230,7 @@ class Dcp(Writer):
                     )
         return target.part(manifest, 0)
 
-    def _verify_files(self, target: CheckpointTarget, manifest: Manifest) -> None:
+    def _verify_files(self, target: CheckpointTarget, manifest: CheckpointManifest) -> None:
         """Each rank verifies its part of the files; together the ranks verify all of them."""
         expected = {
             name: checksum

@@ -22,7 +22,7 @@ from .base import Job, Pending, Saved, State
 from .catalog import CheckpointTarget
 from .dcp import Dcp, raise_write_error, tensor_bytes
 from .dcp_compat import end_process, use_less_verbose_process
-from .saving import Clock
+from .saving import SaveClock
 
 
 class DcpThread(Dcp):
@@ -47,7 +47,7 @@ class DcpThread(Dcp):
         group = self.ready(target)
         if self._stager is None:
             self._stager = DefaultStager(StagingOptions(False, self._shared_memory, False, False))
-        clock = Clock()
+        clock = SaveClock()
         if self._before is not None:
             self._before.settle()
         backpressure = clock.wall()

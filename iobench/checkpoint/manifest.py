@@ -15,7 +15,7 @@ from ..documents import parse_json
 from ..errors import CorruptCheckpointError
 
 MANIFEST = "checkpoint.json"
-Text = bytes  # ``Manifest`` has a field named ``bytes``, which hides the type
+Text = bytes  # ``CheckpointManifest`` has a field named ``bytes``, which hides the type
 VERSION = 1
 _PART = ".part"  # the suffix of a storage's incomplete files
 
@@ -33,7 +33,7 @@ NamedTempFile of the crate tempfile: ``.tmp`` and six letters or digits. torch.s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class RankPart:
     """One rank's part of the manifest, in ``rank-NNNN.json``."""
 
     rank: int
@@ -57,7 +57,7 @@ class ListedPart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
+class CheckpointManifest:
     """The whole job's checkpoint, in ``checkpoint.json``."""
 
     step: int
@@ -89,11 +89,11 @@ def part_name(rank: int) -> str:
     return f"rank-{rank:04d}.json"
 
 
-def parse_part(text: bytes, where: str) -> Part:
+def parse_part(text: bytes, where: str) -> RankPart:
     """One rank's part. Raises CorruptCheckpointError that names ``where``."""
     try:
         data = _document(text)
-        return Part(
+        return RankPart(
             rank=_whole(data["rank"]),
             files=_files(data["files"]),
             checksums=_texts(data["checksums"]),
@@ -103,7 +103,7 @@ def parse_part(text: bytes, where: str) -> Part:
         raise corrupt(where, f"it can't be read ({_reason(error)})") from None
 
 
-def parse_manifest(text: bytes, where: str) -> Manifest:
+def parse_manifest(text: bytes, where: str) -> CheckpointManifest:
     """The manifest. Raises CorruptCheckpointError that names ``where``."""
     try:
         data = _document(text)
@@ -119,7 +119,7 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
         world = _whole(data["world"])
         if len(parts) != world or any(part.rank != rank for rank, part in enumerate(parts)):
             raise ValueError("its list of ranks is not complete")
-        return Manifest(
+        return CheckpointManifest(
             step=_whole(data["step"]),
             writer=str(data["writer"]),
             world=world,

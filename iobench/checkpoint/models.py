@@ -69,7 +69,7 @@ Dimensions = Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class StateModel:
     """A model: ``build`` yields the parameters of ``dimensions``.
 
     ``width``: the dimensions that scaling shrinks together.
@@ -102,7 +102,7 @@ class Model:
         """Bytes of the parameters and the optimizer's state, without replicas."""
         return self.parameter_bytes + 4 * len(self.optimizer) * self.parameter_count
 
-    def resized(self, layers: int | None, width: float) -> Model:
+    def resized(self, layers: int | None, width: float) -> StateModel:
         """The same structure with ``layers`` layers, and its widths multiplied by ``width``."""
         step = self.step
         sizes = dict(self.dimensions)
@@ -117,7 +117,7 @@ SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes per element."""
 
 
-def scale(model: Model, share: float) -> tuple[Model, dict[str, Any]]:
+def scale(model: StateModel, share: float) -> tuple[StateModel, dict[str, Any]]:
     """The model with about ``share`` of the bytes, and the changes: fewer layers, then less width.
 
     Layers are removed until the bytes are at most 5 % below the wanted size. If no number of layers
@@ -249,10 +249,10 @@ def _resnet(*, width: int, classes: int) -> Iterator[Parameter]:
     yield from _linear("fc", classes, inner, None)
 
 
-def _llama_model(name: str, summary: str, layout: Parallelism, *dimensions: int) -> Model:
+def _llama_model(name: str, summary: str, layout: Parallelism, *dimensions: int) -> StateModel:
     keys = ("layers", "hidden", "ffn", "heads", "kv_heads")
     sizes = {**dict(zip(keys, dimensions, strict=True)), "vocabulary": 128_256}
-    return Model(
+    return StateModel(
         name=name,
         summary=summary,
         dimensions=sizes,
@@ -298,7 +298,7 @@ MODELS = {
             Parallelism(tensor=8, pipeline=64, data=2, zero=1),
             *(128, 25872, 98304, 192, 32),
         ),
-        Model(
+        StateModel(
             name="bert-large",
             summary="BERT-large, float32 with Adam",
             dimensions={
@@ -313,7 +313,7 @@ MODELS = {
             dtype="float32",
             optimizer=("exp_avg", "exp_avg_sq"),
         ),
-        Model(
+        StateModel(
             name="vit-b16",
             summary="ViT-B/16, float32 with Adam",
             dimensions={
@@ -329,7 +329,7 @@ MODELS = {
             dtype="float32",
             optimizer=("exp_avg", "exp_avg_sq"),
         ),
-        Model(
+        StateModel(
             name="resnet50",
             summary="ResNet-50, float32 with momentum",
             dimensions={"width": 64, "classes": 1000},
@@ -343,7 +343,7 @@ MODELS = {
 }
 
 
-def find_model(name: str) -> Model:
+def find_model(name: str) -> StateModel:
     """The model with that name. Raises UnknownNameError with similar names."""
     if name not in MODELS:
         raise UnknownNameError("model", name, MODELS, remedy="see: iobench list models")

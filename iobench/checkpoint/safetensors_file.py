@@ -21,7 +21,7 @@ from ..storage.files import StorageFile
 from .base import State
 from .catalog import CheckpointTarget
 from .leaves import leaves, raw, set_values
-from .saving import Behind, Clock, FileWriter, uncached_window, write_file
+from .saving import Behind, FileWriter, SaveClock, uncached_window, write_file
 
 _VALUES = "iobench"
 """The metadata's entry with the state's int, float and str as JSON: the format has tensors only."""
@@ -57,7 +57,9 @@ class Safetensors(FileWriter):
                     remedy="use another writer",
                 )
 
-    def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
+    def write(
+        self, state: State, target: CheckpointTarget, *, fsync: bool, clock: SaveClock
+    ) -> float:
         tensors, values = _split(state)
         metadata = {_VALUES: json.dumps(values)}
         if target.path() is not None:

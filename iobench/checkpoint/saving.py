@@ -17,12 +17,12 @@ import torch
 from ..errors import CheckpointError, IobenchError, StorageError
 from ..storage.base import Cached
 from ..storage.catalog import exists, innermost
-from ..storage.window import Window
+from ..storage.window import ReadWindow
 from .base import Job, Pending, Restored, Saved, State
 from .catalog import CheckpointTarget
 from .leaves import SHARED, check_fits, is_shared, leaves, state_checksums
 from .leaves import verify as verify_state
-from .manifest import Part, corrupt
+from .manifest import RankPart, corrupt
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _BLOCK = 16 << 10
 """Bytes per read while a file is inspected."""
 
 
-class Clock:
+class SaveClock:
     """Wall time and CPU time since it was made."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Writer(ABC):
     def ended(
         self,
         target: CheckpointTarget,
-        clock: Clock,
+        clock: SaveClock,
         checksums: dict[str, str],
         *,
         accepted_s: float,
@@ -150,7 +150,7 @@ class FileWriter(Writer):
     def begin(
         self, state: State, target: CheckpointTarget, checksums: dict[str, str], *, fsync: bool
     ) -> Pending:
-        clock = Clock()
+        clock = SaveClock()
         accepted = self.write(state, target, fsync=fsync, clock=clock)
         return Finished(self.ended(target, clock, checksums, accepted_s=accepted, fsync=fsync))
 
@@ -169,13 +169,13 @@ class FileWriter(Writer):
         target.check_sizes(
             {self.file(): part.files[self.file()]} if self.file() in part.files else part.files
         )
-        before = Clock()
+        before = SaveClock()
         with read_errors(where):
             self.inspect(state, target)
         inspected = before.wall()
         if begin is not None:
             begin()
-        clock = Clock()
+        clock = SaveClock()
         with read_errors(where):
             self.read(state, target)
         wall, cpu = clock.wall(), clock.cpu()
@@ -214,7 +214,9 @@ class FileWriter(Writer):
         return
 
     @abstractmethod
-    def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
+    def write(
+        self, state: State, target: CheckpointTarget, *, fsync: bool, clock: SaveClock
+    ) -> float:
         """Write until durable (until accepted, without ``fsync``).
 
         Returns the time on ``clock`` when the storage had accepted all bytes.
@@ -228,7 +230,7 @@ class FileWriter(Writer):
         """
 
 
-def own_part(writer: str, job: Job, target: CheckpointTarget) -> Part:
+def own_part(writer: str, job: Job, target: CheckpointTarget) -> RankPart:
     """This rank's part.
 
     Raises CheckpointError if another writer, or another number of ranks, saved the checkpoint.
@@ -252,7 +254,12 @@ def own_part(writer: str, job: Job, target: CheckpointTarget) -> Part:
 
 
 def write_file(
-    target: CheckpointTarget, name: str, write: Callable[[Path], None], *, fsync: bool, clock: Clock
+    target: CheckpointTarget,
+    name: str,
+    write: Callable[[Path], None],
+    *,
+    fsync: bool,
+    clock: SaveClock,
 ) -> float:
     """Let a library write a local file, then fsync it; the time when it was accepted.
 
@@ -312,10 +319,10 @@ def cannot_write(path: Path, error: Exception) -> StorageError:
 
 
 @contextmanager
-def uncached_window(target: CheckpointTarget, name: str) -> Iterator[Window]:
+def uncached_window(target: CheckpointTarget, name: str) -> Iterator[ReadWindow]:
     """A window on a file that leaves nothing in the page cache: the restore must find it cold."""
     storage, key = target.direct(name), target.key(name)
-    window = Window(storage, _BLOCK, nbytes=_BLOCK)
+    window = ReadWindow(storage, _BLOCK, nbytes=_BLOCK)
     window.open(key)
     try:
         yield window
@@ -370,7 +377,7 @@ class Behind(FileWriter):
     ) -> Pending:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="iobench-save")
-        clock = Clock()
+        clock = SaveClock()
         if self._before is not None:
             self._before.exception()  # until it has ended, however it did; its own ``wait`` tells
         backpressure = clock.wall()

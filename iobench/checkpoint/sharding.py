@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import UsageError
-from .models import SIZES, Model, Parallelism, Parameter
+from .models import SIZES, Parallelism, Parameter, StateModel
 
 
 class TensorSpec(NamedTuple):
@@ -49,7 +49,9 @@ class Share:
         return len(self.model) + len(self.optimizer)
 
 
-def layout(model: Model, ranks: int | None, asked: dict[str, int] | None = None) -> Parallelism:
+def layout(
+    model: StateModel, ranks: int | None, asked: dict[str, int] | None = None
+) -> Parallelism:
     """How ``ranks`` divide the model.
 
     As ``asked`` if given; otherwise as published if ``ranks`` is None or the published number, else
@@ -79,7 +81,7 @@ def layout(model: Model, ranks: int | None, asked: dict[str, int] | None = None)
     return Parallelism(data=ranks, zero=3 if ranks > 1 else 0)
 
 
-def shares(model: Model, parallelism: Parallelism) -> list[Share]:
+def shares(model: StateModel, parallelism: Parallelism) -> list[Share]:
     """Each rank's share, by rank.
 
     rank = (data rank x pipeline stages + stage) x tensor ranks + tensor rank. Raises UsageError for
@@ -105,7 +107,7 @@ def shares(model: Model, parallelism: Parallelism) -> list[Share]:
 
 
 def _parameters(
-    model: Model, pieces: Sequence[Parameter], parallelism: Parallelism, data: int
+    model: StateModel, pieces: Sequence[Parameter], parallelism: Parallelism, data: int
 ) -> Iterator[TensorSpec]:
     if parallelism.zero == 3 and parallelism.data > 1:
         for piece in pieces:
@@ -118,7 +120,7 @@ def _parameters(
 
 
 def _optimizer(
-    model: Model, pieces: Sequence[Parameter], parallelism: Parallelism, data: int, rank: int
+    model: StateModel, pieces: Sequence[Parameter], parallelism: Parallelism, data: int, rank: int
 ) -> Iterator[TensorSpec]:
     if parallelism.zero == 0 or parallelism.ranks == 1:
         if data == 0:

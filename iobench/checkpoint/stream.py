@@ -24,9 +24,9 @@ from ..storage.base import Buffer, Parallel, Storage
 from ..units import parse_size
 from .base import Job, State
 from .catalog import CheckpointTarget
-from .container import PAGE, Layout, Segment, lay_out, layout_from_header, read_header
+from .container import PAGE, ContainerLayout, Segment, lay_out, layout_from_header, read_header
 from .leaves import Bytes, leaves, set_values
-from .saving import Behind, Clock, FileWriter
+from .saving import Behind, FileWriter, SaveClock
 
 FILE_BLOCK = 1 << 20
 """Bytes per block of a local file. Larger blocks were not faster on any disk that was measured,
@@ -104,7 +104,9 @@ class Stream(FileWriter):
     def _block(self, target: CheckpointTarget) -> int:
         return self.block_size or (FILE_BLOCK if target.path() is not None else OBJECT_BLOCK)
 
-    def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
+    def write(
+        self, state: State, target: CheckpointTarget, *, fsync: bool, clock: SaveClock
+    ) -> float:
         layout, block = lay_out(state), self._block(target)
         storage, key = target.storage, target.key(self.file())
         if isinstance(storage, Parallel):
@@ -270,7 +272,7 @@ class _PooledBuffer:
         self._pool.append(self._buffer)
 
 
-def _pieces(layout: Layout, start: int, end: int) -> Iterator[tuple[int, Bytes]]:
+def _pieces(layout: ContainerLayout, start: int, end: int) -> Iterator[tuple[int, Bytes]]:
     """The parts of segments in bytes [start, end) of the file: (distance from start, memory)."""
     first = max(0, bisect_right(layout.segments, start, key=lambda s: s.offset) - 1)
     for segment in layout.segments[first:]:
@@ -281,7 +283,9 @@ def _pieces(layout: Layout, start: int, end: int) -> Iterator[tuple[int, Bytes]]
             yield low - start, segment.memory[low - segment.offset : high - segment.offset]
 
 
-def gather(layout: Layout, offset: int, size: int, alignment: int, bounce: Bytes) -> Buffer:
+def gather(
+    layout: ContainerLayout, offset: int, size: int, alignment: int, bounce: Bytes
+) -> Buffer:
     """The memory of one block of the file.
 
     It is the tensor's own memory if possible, else a copy in ``bounce``. The last block is padded
@@ -302,7 +306,7 @@ def gather(layout: Layout, offset: int, size: int, alignment: int, bounce: Bytes
 
 
 def scatter(
-    storage: Storage, key: str, layout: Layout, offset: int, size: int, bounce: Bytes
+    storage: Storage, key: str, layout: ContainerLayout, offset: int, size: int, bounce: Bytes
 ) -> None:
     """Read one block of the file into the tensor's own memory, or by way of ``bounce``.
 
@@ -325,7 +329,7 @@ def scatter(
         np.copyto(memory, bounce[distance : distance + len(memory)])
 
 
-def needed(layout: Layout, size: int) -> list[int]:
+def needed(layout: ContainerLayout, size: int) -> list[int]:
     """Offsets of the blocks that contain a tensor's bytes."""
     blocks: set[int] = set()
     for segment in layout.segments:
@@ -335,4 +339,4 @@ def needed(layout: Layout, size: int) -> list[int]:
     return [block * size for block in sorted(blocks)]
 
 
-__all__ = ["Layout", "Segment", "Stream"]
+__all__ = ["ContainerLayout", "Segment", "Stream"]

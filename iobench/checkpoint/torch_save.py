@@ -16,7 +16,7 @@ from .archive import check
 from .base import State
 from .catalog import CheckpointTarget
 from .leaves import SEPARATOR, kind, leaves
-from .saving import Behind, Clock, FileWriter, uncached_window, write_file
+from .saving import Behind, FileWriter, SaveClock, uncached_window, write_file
 
 
 class TorchSave(FileWriter):
@@ -26,7 +26,9 @@ class TorchSave(FileWriter):
     suffix = ".pt"
     crc32: ClassVar[bool] = True
 
-    def write(self, state: State, target: CheckpointTarget, *, fsync: bool, clock: Clock) -> float:
+    def write(
+        self, state: State, target: CheckpointTarget, *, fsync: bool, clock: SaveClock
+    ) -> float:
         before = torch.serialization.get_crc32_options()
         torch.serialization.set_crc32_options(self.crc32)
         try:

@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     threshold, budget_s = _threshold(args), parse_time("--budget", args.budget)
     a, b = sides_of(args)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    told = Turns(quiet=args.quiet)
+    told = ShownTurns(quiet=args.quiet)
     options = AbOptions(
         results=args.results,
         metric=args.metric,
@@ -223,7 +223,7 @@ def _threshold(args: argparse.Namespace) -> float:
     return given[0] if given else NOISE
 
 
-class Turns(Live):
+class ShownTurns(Live):
     """What is told while the turns are taken: the time they take, and a line for each."""
 
     def __init__(self, *, quiet: bool) -> None:

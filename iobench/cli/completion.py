@@ -29,7 +29,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class OfferedFlag:
     """One flag of a verb: its spellings, its values and its help."""
 
     names: tuple[str, ...]
@@ -43,7 +43,7 @@ class Completions:
     """The completions of a verb: its line of help, its flags and its words."""
 
     help: str
-    flags: tuple[Flag, ...]
+    flags: tuple[OfferedFlag, ...]
     words: tuple[str, ...]
 
 
@@ -68,7 +68,9 @@ def _completions(name: str, parser: argparse.ArgumentParser, told: str) -> Compl
             words += choices
         elif action.help is not argparse.SUPPRESS:
             text = (action.help or "").replace("%%", "%").partition(";")[0]
-            flags.append(Flag(tuple(action.option_strings), action.nargs != 0, choices, text))
+            flags.append(
+                OfferedFlag(tuple(action.option_strings), action.nargs != 0, choices, text)
+            )
     return Completions(told, tuple(flags), tuple(words))
 
 

@@ -17,7 +17,7 @@ from .terminal import note, whole_seconds
 
 if TYPE_CHECKING:
     from ..runner.counters import Counters
-    from .pace import Now, Pace
+    from .pace import Now, PhasePace
 
 QUIET_S, FIRST_LINES_S, LINE_S, LATER_LINE_S = 10.0, 60.0, 5.0, 30.0
 """Without a terminal: nothing for QUIET_S, a line each LINE_S until FIRST_LINES_S have passed, and
@@ -56,7 +56,7 @@ class Live(Observer):
         self._started = self._told = time.monotonic()
         self._expected: tuple[float, bool, float] | None = None
         # The screen's thread reads these, each of them once, since a new phase changes them.
-        self._watched: tuple[Counters, Pace] | None = None
+        self._watched: tuple[Counters, PhasePace] | None = None
         self._bytes: _Bytes | None = None
 
     def phase(self, title: str) -> None:
@@ -70,9 +70,9 @@ class Live(Observer):
 
     def watch(self, counters: Counters) -> None:
         """The ranks of this phase count here what they do."""
-        from .pace import Pace
+        from .pace import PhasePace
 
-        self._watched = counters, Pace(time.monotonic())
+        self._watched = counters, PhasePace(time.monotonic())
 
     def expect(self, seconds: float | None, *, more: bool = False) -> None:
         self._expected = None if seconds is None else (seconds, more, time.monotonic())

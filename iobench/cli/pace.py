@@ -30,7 +30,7 @@ _LEVELS = {True: " ▁▂▃▄▅▆▇█", False: " .:-=+*%#"}
 
 
 @dataclass(frozen=True)
-class Slow:
+class SlowRank:
     """The slowest rank: how many times the step of the median rank its steps take.
 
     ``times`` None: it has ended no step while others have.
@@ -50,24 +50,24 @@ class Now:
     steps: int = 0
     bytes_per_s: float | None = None
     utilization: float | None = None
-    slow: Slow | None = None
+    slow: SlowRank | None = None
     retries: int = 0
     idle_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _CounterReading:
     at: float
     counts: npt.NDArray[np.int64]  # see runner.counters
     steps: int
 
 
-class Pace:
+class PhasePace:
     """Readings of the counters of one phase, and the histories of its rates."""
 
     def __init__(self, began: float) -> None:
         self._began = self._moved = began
-        self._readings: deque[_Reading] = deque()
+        self._readings: deque[_CounterReading] = deque()
         self._kept = began
         self.rates: deque[float] = deque(maxlen=MAX_HISTORY)
         self.utilizations: deque[float] = deque(maxlen=MAX_HISTORY)
@@ -75,7 +75,7 @@ class Pace:
     def add(self, now: float, counts: npt.NDArray[np.int64]) -> Now:
         """Take a reading at the time ``now`` (monotonic), and return the figures."""
         readings = self._readings
-        latest = _Reading(now, counts, int(counts[:, STEPS].sum()))
+        latest = _CounterReading(now, counts, int(counts[:, STEPS].sum()))
         if not readings or (counts != readings[-1].counts).any():
             self._moved = now
         readings.append(latest)
@@ -90,7 +90,7 @@ class Pace:
                 self.utilizations.append(found.utilization)
         return found
 
-    def _start(self, latest: _Reading) -> _Reading:
+    def _start(self, latest: _CounterReading) -> _CounterReading:
         """The reading with which the window begins."""
         enough = WINDOW_STEPS * len(latest.counts)
         for reading in reversed(self._readings):
@@ -98,7 +98,7 @@ class Pace:
                 return reading
         return self._readings[0]
 
-    def _figures(self, start: _Reading, latest: _Reading) -> Now:
+    def _figures(self, start: _CounterReading, latest: _CounterReading) -> Now:
         took, change = latest.at - start.at, latest.counts - start.counts
         wall, read = int(change[:, WALL_NS].sum()), int(change[:, BYTES].sum())
         busy, ever = (int(latest.counts[:, column].sum()) for column in (BUSY_NS, BYTES))
@@ -113,7 +113,7 @@ class Pace:
         )
 
 
-def slowest(change: npt.NDArray[np.int64]) -> Slow | None:
+def slowest(change: npt.NDArray[np.int64]) -> SlowRank | None:
     """The slowest rank by what its counters have gained; None if no rank is notably slower.
 
     The time that a rank waits for others at the barrier is not its own.
@@ -122,12 +122,12 @@ def slowest(change: npt.NDArray[np.int64]) -> Slow | None:
     if len(steps) < 2 or steps.max() < 2:
         return None
     if steps.min() == 0:
-        return Slow(int(steps.argmin()), None)
+        return SlowRank(int(steps.argmin()), None)
     own = (change[:, WALL_NS] - change[:, SYNC_NS]) / steps
     median = float(np.median(own))
     rank = int(own.argmax())
     times = float(own[rank]) / median if median > 0 else 0.0
-    return Slow(rank, times) if times >= NOTABLE else None
+    return SlowRank(rank, times) if times >= NOTABLE else None
 
 
 def history(values: Sequence[float], top: float, width: int, *, blocks: bool) -> str:

@@ -9,7 +9,7 @@ from ..buffers import Buffer
 from .base import Framed
 
 
-class Files(Framed):
+class OneFileEach(Framed):
     """Each shard is one sample; the file's suffix is that of its content and codec."""
 
     name: ClassVar[str] = "files"

@@ -44,7 +44,7 @@ _EMPTY = (1 << 64) - 1
 """The root of a database without entries."""
 
 
-class Found(NamedTuple):
+class LmdbEntry(NamedTuple):
     """One entry: its key, and where its value lies in the file, in bytes."""
 
     key: bytes
@@ -67,7 +67,7 @@ class Tree:
         self._page_bytes = 0
         self._main = self._newest()
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[LmdbEntry]:
         """Entries in the order of their keys; those of a named database where its name is."""
         self._seen = set()
         self.duplicates = 0
@@ -101,7 +101,7 @@ class Tree:
         # LMDB itself takes the second one only if its transaction is newer.
         return found[1][1] if found[1][0] > found[0][0] else found[0][1]
 
-    def _database(self, described: bytes) -> Iterator[Found]:
+    def _database(self, described: bytes) -> Iterator[LmdbEntry]:
         _, flags, depth, _, _, _, entries, root = _DB.unpack(described)
         if root == _EMPTY:
             return
@@ -118,7 +118,7 @@ class Tree:
                     raise ValueError(f"a database at byte {offset} is described by {size} bytes")
                 yield from self._database(bytes(self._read(offset, offset + size)))
             else:
-                yield Found(key, offset, size)
+                yield LmdbEntry(key, offset, size)
         if count != entries:
             raise ValueError(f"it states {entries} entries, and has {count}")
 

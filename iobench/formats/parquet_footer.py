@@ -21,7 +21,7 @@ from typing import NamedTuple
 from .parquet_own import CHUNK, own_group, signed
 from .parquet_schema import Leaf, Schema, read_schema
 from .protobuf import varint
-from .thrift import BINARY, I32, I64, LIST, STRUCT, Compact, Writer, listed, zigzag
+from .thrift import BINARY, I32, I64, LIST, STRUCT, Compact, ThriftWriter, listed, zigzag
 
 UNCOMPRESSED = 0
 CODECS = ("uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(slots=True)
-class Group:
+class RowGroup:
     """A row group.
 
     ``chunks`` are those of the samples' columns, or all of them if there are no such columns. In a
@@ -70,7 +70,7 @@ class Footer:
         """
         self._data = data
         self._size = size
-        self.groups: list[Group] = []
+        self.groups: list[RowGroup] = []
         # (group, position in the footer, chunks) of the latest call of ``_plain``.
         self._walked: tuple[int, int, list[Chunk]] = (-1, 0, [])
         known = set()
@@ -94,7 +94,7 @@ class Footer:
                 reader.skip(kind)
         if missing := {1, 2, 3, 4} - known:
             raise ValueError(f"it lacks field {min(missing)}")
-        out = Writer().number(1, I32, 2).list(2, self.schema.code)
+        out = ThriftWriter().number(1, I32, 2).list(2, self.schema.code)
         out.number(3, I64, sum(group.rows for group in self.groups))
         out.list(4, listed(STRUCT, kept))
         # Readers work around known bugs of some writers, which they recognise by this name.
@@ -153,7 +153,7 @@ class Footer:
             match = plain.match(self._data, reader.position) if plain else None
             try:
                 if match is not None:
-                    group = Group(signed(match[2]), match.start(1), [])
+                    group = RowGroup(signed(match[2]), match.start(1), [])
                     reader.position = match.end()
                 else:
                     group = _read_group(reader, self.schema)
@@ -166,7 +166,7 @@ class Footer:
         return kept
 
 
-def _read_group(reader: Compact, schema: Schema) -> Group:
+def _read_group(reader: Compact, schema: Schema) -> RowGroup:
     """Read a row group of any writer."""
     chunks: list[Chunk] = []
     wanted = dict(zip(schema.places, schema.leaves, strict=True))
@@ -189,7 +189,7 @@ def _read_group(reader: Compact, schema: Schema) -> Group:
             reader.skip(kind)
     if rows is None or count != schema.columns:
         raise ValueError(f"it has {count} columns, but the schema has {schema.columns}")
-    return Group(rows, -1, chunks)
+    return RowGroup(rows, -1, chunks)
 
 
 def _read_chunk(reader: Compact, leaf: Leaf | None) -> Chunk:
@@ -239,17 +239,17 @@ def _heads(schema: Schema) -> list[bytes]:
     heads = []
     for leaf, names in zip(schema.leaves, schema.names, strict=True):
         path = listed(BINARY, [varint(len(name)) + name for name in names])
-        about = Writer().number(1, I32, leaf.physical).list(2, listed(I32, [zigzag(0)]))
+        about = ThriftWriter().number(1, I32, leaf.physical).list(2, listed(I32, [zigzag(0)]))
         heads.append(about.list(3, path).so_far())
     return heads
 
 
-def _written(group: Group, schema: Schema) -> bytes:
+def _written(group: RowGroup, schema: Schema) -> bytes:
     columns = []
     for head, chunk in zip(_heads(schema), group.chunks, strict=False):
         size = chunk.end - chunk.start
-        about = Writer(head, 3).number(4, I32, chunk.codec).number(5, I64, chunk.values)
+        about = ThriftWriter(head, 3).number(4, I32, chunk.codec).number(5, I64, chunk.values)
         about.number(6, I64, size).number(7, I64, size).number(9, I64, chunk.start)
-        columns.append(Writer().number(2, I64, 0).struct(3, about.finish()).finish())
-    out = Writer().list(1, listed(STRUCT, columns))
+        columns.append(ThriftWriter().number(2, I64, 0).struct(3, about.finish()).finish())
+    out = ThriftWriter().list(1, listed(STRUCT, columns))
     return out.number(2, I64, 0).number(3, I64, group.rows).finish()

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .thrift import BINARY, I32, STRUCT, Compact, Writer, listed
+from .thrift import BINARY, I32, STRUCT, Compact, ThriftWriter, listed
 
 BYTE_ARRAY, FIXED = 6, 7
 """Physical types that can hold samples."""
@@ -129,12 +129,12 @@ def _chosen(leaves: list[Leaf]) -> Schema:
 
 def _written(leaves: list[Leaf], names: list[tuple[bytes, ...]]) -> bytes:
     """Encode the schema elements as in a footer: the root, then each column after its groups."""
-    elements = [Writer().binary(4, b"schema").number(5, I32, len(leaves)).finish()]
+    elements = [ThriftWriter().binary(4, b"schema").number(5, I32, len(leaves)).finish()]
     for leaf, path in zip(leaves, names, strict=True):
         for name, repetition in zip(path, leaf.around, strict=False):
-            group = Writer().number(3, I32, repetition).binary(4, name)
+            group = ThriftWriter().number(3, I32, repetition).binary(4, name)
             elements.append(group.number(5, I32, 1).finish())
-        column = Writer().number(1, I32, leaf.physical)
+        column = ThriftWriter().number(1, I32, leaf.physical)
         if leaf.physical == FIXED:
             column.number(2, I32, leaf.length)
         elements.append(column.number(3, I32, leaf.repetition).binary(4, path[-1]).finish())

@@ -70,7 +70,7 @@ class ParquetShard:
             self._metadata = pq.read_metadata(pa.BufferReader(closed))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ValueError(f"the Parquet footer is damaged: {_line(error)}") from None
-        self._source = _Source(size)
+        self._source = _PartsFile(size)
         self._files: dict[bool, Any] = {}
         self._leaves = self._footer.schema.leaves
         self._paths = self._footer.schema.paths
@@ -259,7 +259,7 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:160]
 
 
-class _Source:
+class _PartsFile:
     """A read-only file object for pyarrow over the parts that are in memory, without a copy."""
 
     closed = False

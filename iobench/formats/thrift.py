@@ -193,7 +193,7 @@ def _within(data: bytes | memoryview, place: int) -> int:
     return place
 
 
-class Writer:
+class ThriftWriter:
     """Builds a struct in the compact protocol; fields must come in the order of their numbers.
 
     ``begun``: bytes of an unfinished struct (``so_far`` of another Writer) to continue; ``last`` is
@@ -206,18 +206,18 @@ class Writer:
         self._out = bytearray(begun)
         self._last = last
 
-    def number(self, field: int, kind: int, value: int) -> Writer:
+    def number(self, field: int, kind: int, value: int) -> ThriftWriter:
         """Append a field of type I16, I32 or I64."""
         return self._field(field, kind, zigzag(value))
 
-    def binary(self, field: int, value: bytes) -> Writer:
+    def binary(self, field: int, value: bytes) -> ThriftWriter:
         return self._field(field, BINARY, varint(len(value)) + value)
 
-    def struct(self, field: int, value: bytes) -> Writer:
+    def struct(self, field: int, value: bytes) -> ThriftWriter:
         """Append a struct field; ``value``: the result of another Writer's ``finish``."""
         return self._field(field, STRUCT, value)
 
-    def list(self, field: int, value: bytes) -> Writer:
+    def list(self, field: int, value: bytes) -> ThriftWriter:
         """Append a list field; ``value``: the result of ``listed``."""
         return self._field(field, LIST, value)
 
@@ -228,7 +228,7 @@ class Writer:
         self._out.append(0)
         return bytes(self._out)
 
-    def _field(self, field: int, kind: int, value: bytes) -> Writer:
+    def _field(self, field: int, kind: int, value: bytes) -> ThriftWriter:
         step = field - self._last
         if not 0 < step < 16:
             raise ValueError(f"field {field} does not follow field {self._last}")

@@ -27,7 +27,7 @@ from ..storage.catalog import innermost, local_root
 from ..storage.locks.held import delete
 from . import journal
 from .plan import ShardPlan
-from .target import Claim
+from .target import TargetClaim
 from .writer import UnitResult
 
 
@@ -36,7 +36,7 @@ def publish(
     plan: ShardPlan,
     results: dict[int, UnitResult],
     storage: Storage,
-    claim: Claim,
+    claim: TargetClaim,
     *,
     check: Callable[[Manifest], None],
     held: Callable[[], None] = lambda: None,
@@ -62,7 +62,7 @@ def publish(
 
 
 def _publish_index(
-    manifest: Manifest, storage: Storage, claim: Claim, held: Callable[[], None]
+    manifest: Manifest, storage: Storage, claim: TargetClaim, held: Callable[[], None]
 ) -> None:
     """Write the index file that other readers of the format need next to the shards, if any."""
     found = index_file(manifest)
@@ -75,7 +75,7 @@ def _publish_index(
 
 
 def assemble(
-    spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], claim: Claim
+    spec: DatasetSpec, plan: ShardPlan, results: dict[int, UnitResult], claim: TargetClaim
 ) -> Manifest:
     """Build the manifest in memory; every unit must be in ``results``."""
     ordered = [results[unit] for unit in range(plan.unit_count)]

@@ -90,7 +90,7 @@ def run_tasks(
         return
     context = get_context("fork")
     pending = list(reversed(tasks))
-    everyone: dict[Connection, _Worker] = {}
+    everyone: dict[Connection, _PoolWorker] = {}
     finished = False
     try:
         # No signal may end this between the start of a worker and its entry in ``everyone``.
@@ -103,7 +103,7 @@ def run_tasks(
                 )
                 process.start()
                 theirs.close()
-                everyone[ours] = _Worker(process, note, remedy)
+                everyone[ours] = _PoolWorker(process, note, remedy)
                 _send(ours, everyone[ours], pending.pop())
         busy = dict(everyone)
         while busy:
@@ -121,13 +121,13 @@ def run_tasks(
         _end(everyone, at_once=not finished)
 
 
-class _Worker(NamedTuple):
+class _PoolWorker(NamedTuple):
     process: ForkProcess
     note: mmap.mmap
     remedy: str
 
 
-def _send(connection: Connection, worker: _Worker, task: int | None) -> None:
+def _send(connection: Connection, worker: _PoolWorker, task: int | None) -> None:
     try:
         connection.send(task)
     except OSError:
@@ -135,7 +135,7 @@ def _send(connection: Connection, worker: _Worker, task: int | None) -> None:
             raise _death(worker) from None
 
 
-def _receive(connection: Connection, worker: _Worker) -> Any:
+def _receive(connection: Connection, worker: _PoolWorker) -> Any:
     try:
         ok, value = connection.recv()
     except (EOFError, OSError):
@@ -145,7 +145,7 @@ def _receive(connection: Connection, worker: _Worker) -> Any:
     raise value
 
 
-def _death(worker: _Worker) -> WorkerError:
+def _death(worker: _PoolWorker) -> WorkerError:
     process, note, remedy = worker
     process.join(5)
     code = process.exitcode
@@ -210,7 +210,7 @@ def _stop(_signal: int, _frame: Any) -> None:
     raise _Stopped
 
 
-def _end(workers: dict[Connection, _Worker], *, at_once: bool) -> None:
+def _end(workers: dict[Connection, _PoolWorker], *, at_once: bool) -> None:
     deadline = time.monotonic() + _GRACE_S
     while (
         living := [worker.process for worker in workers.values() if worker.process.is_alive()]

@@ -51,7 +51,7 @@ beginning, so that the first columns of all samples held the same few bytes.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class TargetClaim:
     """The state of a place that belongs to this dataset.
 
     If the dataset is complete, ``manifest`` is set; else ``finished`` holds the finished units, and
@@ -81,7 +81,7 @@ def claimed(
     *,
     generator: str,
     break_lock: bool = False,
-) -> Iterator[tuple[Claim, Lease]]:
+) -> Iterator[tuple[TargetClaim, Lease]]:
     """Claim the storage's root for this dataset, or continue there, and hold its lock.
 
     A complete dataset is locked in shared mode, like a reader; an incomplete one exclusively.
@@ -91,7 +91,7 @@ def claimed(
     if isinstance(storage, Guarded):
         storage.check_target()
 
-    def attempt(stack: ExitStack) -> tuple[Claim, Lease] | None:
+    def attempt(stack: ExitStack) -> tuple[TargetClaim, Lease] | None:
         whole = _mark(spec, storage, plan, generator)
         hold = shared if whole else exclusive
         lease = stack.enter_context(hold(storage, MARKER, verb="generate", break_dead=break_lock))
@@ -160,7 +160,7 @@ def _claim(
     *,
     whole: bool,
     held: Held,
-) -> Claim | None:
+) -> TargetClaim | None:
     """Read the state of the place under the lock; None if the other kind of lock is needed.
 
     The other kind is needed if the dataset has become complete, or incomplete, in the meantime.
@@ -171,7 +171,7 @@ def _claim(
     data, complete = _read_marker(spec, storage)
     if complete != whole:
         return None
-    claim = Claim(
+    claim = TargetClaim(
         id=data["id"],
         created=str(data.get("created", "")),
         generator=str(data.get("generator", generator)),

@@ -115,7 +115,7 @@ class UnitWriter:
         first, last = int(self.plan.first[shard]), int(self.plan.first[shard + 1])
         mine = slice(first - origin, last - origin)
         with self.storage.create(key, size_hint=self._hint(shard), durable=durable) as sink:
-            counted = _Counted(sink)
+            counted = _CountingSink(sink)
             contents = self._contents(first, last, rows.xxh3[mine])
             if isinstance(self.format, Assembled):
                 sizes = self.plan.sizes[first:last]
@@ -146,7 +146,7 @@ class UnitWriter:
         form: Framed,
         first: int,
         contents: Iterator[Buffer],
-        sink: _Counted,
+        sink: _CountingSink,
         offset: Array,
         length: Array,
     ) -> None:
@@ -170,7 +170,7 @@ class UnitWriter:
         )
 
 
-class _Counted:
+class _CountingSink:
     """A sink that counts the bytes written to it, and computes their checksum."""
 
     def __init__(self, sink: Sink) -> None:

@@ -25,7 +25,7 @@ from ..formats.base import BlockRows, Blocks, BlockShard
 from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
 from ..storage.base import Storage
-from .delivered import Delivered, Stats, too_small
+from .delivered import Extents, Stats, too_small
 from .engine import Extent
 from .reader import _GROUP, BatchReader
 from .requests import Indices
@@ -135,7 +135,7 @@ class BlockReader(BatchReader):
             )
         return columns
 
-    def read(self, indices: Indices, output: memoryview | None) -> Delivered:
+    def read(self, indices: Indices, output: memoryview | None) -> Extents:
         """Read samples ``indices`` as BatchReader does, with the same exceptions.
 
         For a damaged footer or block, CorruptSampleError names one of the samples in it.
@@ -182,7 +182,7 @@ class BlockReader(BatchReader):
             throttled=after.throttled - before.throttled,
             worker=threading.get_native_id(),
         )
-        return Delivered(offsets, lengths, stats)
+        return Extents(offsets, lengths, stats)
 
     def offers(self, indices: Indices) -> tuple[int, float]:
         """Return the requests of a batch, and how many of them ``read`` issues at once.

@@ -55,7 +55,7 @@ def own_stats(
 
 
 @dataclass(slots=True)
-class Delivered:
+class Extents:
     """Byte offset and length of each sample of a batch in the output memory."""
 
     offsets: Indices

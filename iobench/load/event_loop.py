@@ -27,7 +27,7 @@ from ..processes import watch
 from ..storage.s3.errors import TRANSIENT, Failure, Kind
 from ..storage.s3.storage import S3Storage
 from ..storage.s3.threads import Threads
-from ..storage.s3.wire import Wire, error_is_whole, failure_of, understood
+from ..storage.s3.wire import S3Wire, error_is_whole, failure_of, understood
 from .engine import Columns, Extent, ReadEngine, Then, ends_early
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ _LEAST_RATE = 4 << 10
 _NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class _Reading:
+class _LoopReading:
     """The requests of one batch, which were issued together."""
 
     def __init__(self, columns: Columns, memory: Buffer | None, then: Then | None) -> None:
@@ -76,7 +76,7 @@ class _Request:
         "whole",
     )
 
-    def __init__(self, reading: _Reading, extent: Extent) -> None:
+    def __init__(self, reading: _LoopReading, extent: Extent) -> None:
         self.reading = reading
         self.key, self.offset, self.length, self.landing, self.needed, self.whole = extent
         self.began = time.monotonic()
@@ -122,20 +122,20 @@ class EventLoopEngine(ReadEngine):
 
     def begin(
         self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
-    ) -> _Reading:
+    ) -> _LoopReading:
         """Issue the requests for these extents, behind those of readings that were begun before.
 
         The memory must not be used before ``wait`` or ``settle`` has returned.
         """
         columns = extents if isinstance(extents, Columns) else Columns.of(extents)
-        reading = _Reading(columns.blocks(self.block_size), memory, then)
+        reading = _LoopReading(columns.blocks(self.block_size), memory, then)
         if not reading.left:
             reading.ended.put(None)
         elif not self._own_loop().begin(reading):
             reading.give_up(StorageError("the event loop has ended"))
         return reading
 
-    def wait(self, reading: _Reading) -> int:
+    def wait(self, reading: _LoopReading) -> int:
         """Wait for a reading, and return the number of bytes that were read.
 
         Raises its first error when none of its requests is in flight any more.
@@ -185,11 +185,11 @@ class _Loop:
         self._check_at, self._checked = 0.0, time.monotonic()
         self._block_size, self._blocks = block_size, blocks
         self._concurrency = self._free = concurrency
-        self._wire: Wire | None = None
+        self._wire: S3Wire | None = None
         self.left_to_storage = 0  # requests
         self._refused = False  # this TLS library does not trust the server
-        self._pending: deque[_Reading] = deque()
-        self._live: set[_Reading] = set()
+        self._pending: deque[_LoopReading] = deque()
+        self._live: set[_LoopReading] = set()
         self._connections: dict[int, _Connection] = {}
         self._idle: list[_Connection] = []
         self._head = bytearray(_HEAD)
@@ -213,7 +213,7 @@ class _Loop:
     def usable(self) -> bool:
         return self.mine and not self._ended
 
-    def begin(self, reading: _Reading) -> bool:
+    def begin(self, reading: _LoopReading) -> bool:
         """Whether the loop was there to take it."""
         return self._call(lambda: self._begin(reading))
 
@@ -291,7 +291,7 @@ class _Loop:
             self._check_stalls(now)
         self._fill()
 
-    def _begin(self, reading: _Reading) -> None:
+    def _begin(self, reading: _LoopReading) -> None:
         self._live.add(reading)
         self._pending.append(reading)
 
@@ -573,7 +573,7 @@ class _Loop:
             self._blocks.append(request.view)
         request.view = None
 
-    def _check_end(self, reading: _Reading) -> None:
+    def _check_end(self, reading: _LoopReading) -> None:
         if not reading.left and reading in self._live:
             self._live.remove(reading)
             reading.memory = None

@@ -42,7 +42,7 @@ _TRIES = 3
 
 
 @dataclass(frozen=True)
-class Layout:
+class LibraryLayout:
     """The record of one layout.
 
     ``dataset`` is the manifest's id. ``seconds`` is the time of the conversion, including reading
@@ -81,14 +81,14 @@ def layout_folder(storage: Storage, kind: str) -> Path:
     return root / LAYOUTS / kind
 
 
-def read_layout(storage: Storage, kind: str) -> Layout | None:
+def read_layout(storage: Storage, kind: str) -> LibraryLayout | None:
     """Return the layout if it is there and complete, else None."""
     if converter_class(kind) is None:
         return None
     folder = layout_folder(storage, kind)
     try:
         data = parse_json(read_regular(folder / RECORD, MAX_HEADER_BYTES))
-        found = Layout(
+        found = LibraryLayout(
             kind=str(data["kind"]),
             package=str(data["package"]),
             dataset=str(data["dataset"]),
@@ -137,7 +137,7 @@ def made_layout(manifest: Manifest, storage: Storage, kind: str) -> Path:
     )
 
 
-def _check(library: type[Converts], folder: Path, found: Layout) -> None:
+def _check(library: type[Converts], folder: Path, found: LibraryLayout) -> None:
     """Raise DatasetError if the layout is not what this library writes for iobench."""
     try:
         library.check(folder, found.files)
@@ -164,7 +164,7 @@ def layout_keys(storage: Storage, kind: str) -> list[str]:
 
 
 @contextmanager
-def held_layout(source: Source, package: str) -> Iterator[tuple[Layout, bool]]:
+def held_layout(source: Source, package: str) -> Iterator[tuple[LibraryLayout, bool]]:
     """Make the layout as ``make_layout`` does, and hold a shared lock on it inside the context.
 
     The lock keeps other processes from replacing the layout while it is read. Raises
@@ -191,7 +191,7 @@ def held_layout(source: Source, package: str) -> Iterator[tuple[Layout, bool]]:
     )
 
 
-def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
+def make_layout(source: Source, package: str) -> tuple[LibraryLayout, bool]:
     """Convert the dataset for its loader's kind, durably.
 
     Returns the layout, and whether an earlier one of the same dataset and package was kept. The
@@ -208,7 +208,7 @@ def make_layout(source: Source, package: str) -> tuple[Layout, bool]:
         return (have, True) if have is not None else (_write(source, package), False)
 
 
-def _usable(source: Source, package: str) -> Layout | None:
+def _usable(source: Source, package: str) -> LibraryLayout | None:
     """Return the existing layout if it is of this dataset and this package, else None."""
     have = read_layout(source.storage, source.loading.kind)
     wanted = (source.manifest.header.id, package)
@@ -228,7 +228,7 @@ def _lock_place(source: Source) -> LocalStorage:
     return LocalStorage(folder)
 
 
-def _write(source: Source, package: str) -> Layout:
+def _write(source: Source, package: str) -> LibraryLayout:
     kind = source.loading.kind
     folder = layout_folder(source.storage, kind)
     part = folder.with_name(folder.name + ".part")
@@ -249,7 +249,7 @@ def _write(source: Source, package: str) -> Layout:
             _flush(path)
         size = sum((part / name).stat().st_size for name in files)
         seconds = time.monotonic() - started
-        made = Layout(kind, package, source.manifest.header.id, seconds, size, tuple(files))
+        made = LibraryLayout(kind, package, source.manifest.header.id, seconds, size, tuple(files))
         (part / RECORD).write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
         _flush(part / RECORD)
         _flush(part)

@@ -33,11 +33,11 @@ from ..schema.workload import LoaderSpec
 from ..units import format_bytes
 from .ahead import Memory, Pool
 from .bus import cause_of_death
-from .delivered import Delivered, Stats
+from .delivered import Extents, Stats
 from .ending import closed_at_exit
 from .null import AnyReader, NullReader
 from .order import BatchPlan, Indices
-from .reader import BatchReader, Begun
+from .reader import BatchReader, BegunBatch
 from .slots import NO_SLOT, SlotRing
 from .torch_compat import end_iterator, end_workers, has_workers, kill_iterator
 
@@ -88,7 +88,7 @@ class Finish(Protocol):
         """Called for each reader before its first batch."""
 
     def __call__(
-        self, reader: AnyReader, indices: Indices, delivered: Delivered, memory: memoryview
+        self, reader: AnyReader, indices: Indices, delivered: Extents, memory: memoryview
     ) -> object:
         """Return what becomes ``Batch.made``. ``memory`` holds the samples of the batch.
 
@@ -311,7 +311,7 @@ class _Worker(Dataset[Any]):
             if own is not None:
                 self._outputs.give(own)
 
-    def _made(self, indices: Indices, delivered: Delivered, memory: memoryview) -> object:
+    def _made(self, indices: Indices, delivered: Extents, memory: memoryview) -> object:
         if self.finish is None:
             return None
         return self.finish(self.reader, indices, delivered, memory)
@@ -328,7 +328,7 @@ class _Worker(Dataset[Any]):
                 output = own.data
         return _Ahead(self.reader.begin(indices, output), own)
 
-    def _read(self, indices: Indices, output: memoryview | None, begun: _Ahead | None) -> Delivered:
+    def _read(self, indices: Indices, output: memoryview | None, begun: _Ahead | None) -> Extents:
         if begun is None:
             return self.reader.read(indices, output)
         assert not isinstance(self.reader, NullReader)
@@ -343,7 +343,7 @@ class _Worker(Dataset[Any]):
         return int(self.reader.room(indices).sum())
 
     def _collated(
-        self, indices: Indices, delivered: Delivered, memory: Memory, made: object
+        self, indices: Indices, delivered: Extents, memory: Memory, made: object
     ) -> _Reply:
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         parts = [
@@ -356,21 +356,21 @@ class _Worker(Dataset[Any]):
         tensor = default_collate(parts).reshape(-1) if equal else torch.cat(parts)
         packed = np.cumsum(delivered.lengths) - delivered.lengths
         return _reply(
-            NO_SLOT, indices, Delivered(packed, delivered.lengths, delivered.stats), tensor, made
+            NO_SLOT, indices, Extents(packed, delivered.lengths, delivered.stats), tensor, made
         )
 
 
 class _Ahead(NamedTuple):
     """A batch that is read ahead; ``output``: the worker's own memory for it, if it needs any."""
 
-    batch: Begun
+    batch: BegunBatch
     output: Memory | None
 
 
 def _reply(
     slot: int,
     indices: Indices,
-    delivered: Delivered,
+    delivered: Extents,
     tensor: torch.Tensor | None,
     made: object = None,
 ) -> _Reply:

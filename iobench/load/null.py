@@ -17,8 +17,8 @@ from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
 from ..storage.base import Mapped, Storage
 from .choose import make_reader
-from .delivered import Delivered, Stats, too_small
-from .reader import BatchReader, Begun
+from .delivered import Extents, Stats, too_small
+from .reader import BatchReader, BegunBatch
 from .requests import Indices
 
 
@@ -55,7 +55,7 @@ class NullReader:
     def room(self, indices: Indices | None = None) -> npt.NDArray[np.int64]:
         return self._delivered if indices is None else self._delivered[indices]
 
-    def read(self, indices: Indices, output: memoryview | None) -> Delivered:
+    def read(self, indices: Indices, output: memoryview | None) -> Extents:
         lengths = self._delivered[indices]
         ends = np.cumsum(lengths)
         if output is not None and len(ends) and ends[-1] > len(output):
@@ -67,7 +67,7 @@ class NullReader:
         stats = Stats(
             len(indices), 0, stored, time.monotonic_ns(), 0, 0, cpu - self._cpu_before, os.getpid()
         )
-        return Delivered(ends - lengths, lengths, stats)
+        return Extents(ends - lengths, lengths, stats)
 
 
 class ReadyReader:
@@ -102,15 +102,15 @@ class ReadyReader:
     def room(self, indices: Indices | None = None) -> npt.NDArray[np.int64]:
         return self._delivered if indices is None else self._delivered[indices]
 
-    def read(self, indices: Indices, output: memoryview | None) -> Delivered:
+    def read(self, indices: Indices, output: memoryview | None) -> Extents:
         """Read samples ``indices``; raises as ``BatchReader.read`` does."""
         return self._ready(indices, output, self._fetching.read(indices, None).stats)
 
-    def begin(self, indices: Indices, output: memoryview | None) -> Begun:
+    def begin(self, indices: Indices, output: memoryview | None) -> BegunBatch:
         """Issue the requests of a batch, as ``BatchReader.begin`` does."""
         return self._fetching.begin(indices, None)
 
-    def finish(self, begun: Begun, indices: Indices, output: memoryview | None) -> Delivered:
+    def finish(self, begun: BegunBatch, indices: Indices, output: memoryview | None) -> Extents:
         """Wait for a batch that was begun."""
         return self._ready(indices, output, self._fetching.finish(begun, indices, None).stats)
 
@@ -122,12 +122,12 @@ class ReadyReader:
         """Return the requests of a batch, as ``BatchReader.offers`` does."""
         return self._fetching.offers(indices)
 
-    def _ready(self, indices: Indices, output: memoryview | None, stats: Stats) -> Delivered:
+    def _ready(self, indices: Indices, output: memoryview | None, stats: Stats) -> Extents:
         lengths = self._delivered[indices]
         ends = np.cumsum(lengths)
         if output is not None and len(ends) and ends[-1] > len(output):
             raise too_small(int(ends[-1]), len(output))
-        return Delivered(ends - lengths, lengths, stats)
+        return Extents(ends - lengths, lengths, stats)
 
 
 AnyReader = BatchReader | NullReader | ReadyReader

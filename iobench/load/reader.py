@@ -28,7 +28,7 @@ from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
 from .ahead import Ahead, Memory, Pool, ReadAhead
 from .checks import Checks
-from .delivered import Delivered, Stats, too_small
+from .delivered import Extents, Stats, too_small
 from .engine import Columns, ReadEngine
 from .event_loop import EventLoopEngine
 from .requests import Indices, Requests, plan_requests
@@ -91,7 +91,7 @@ class _Group(NamedTuple):
     checks: Checks | None
 
 
-class Begun:
+class BegunBatch:
     """A batch whose requests were issued ahead, for ``BatchReader.finish``.
 
     ``failure``: why they could not be issued. ``landing``: the reader's own memory for them.
@@ -294,7 +294,7 @@ class BatchReader:
 
     # One batch
 
-    def read(self, indices: Indices, output: memoryview | None) -> Delivered:
+    def read(self, indices: Indices, output: memoryview | None) -> Extents:
         """Read samples ``indices`` into ``output``; if it is None, only count bytes.
 
         Raises StorageError, CorruptSampleError that names shard and sample, and UsageError if
@@ -303,14 +303,14 @@ class BatchReader:
         self._counted = self._retried()
         return self._read(indices, output, None)
 
-    def begin(self, indices: Indices, output: memoryview | None) -> Begun:
+    def begin(self, indices: Indices, output: memoryview | None) -> BegunBatch:
         """Issue all requests of a batch, to be read after those of batches that were begun before.
 
         ``output`` is written to if the samples stay where they are read to (``in_place``), and
         must not be used before ``finish`` or ``settle`` has returned. Raises nothing that the
         batch is to blame for: ``finish`` does.
         """
-        begun = Begun()
+        begun = BegunBatch()
         try:
             begun.group = self._open(indices, output, 0, begun)
             if self._cpu_before is None:
@@ -322,7 +322,7 @@ class BatchReader:
             begun.failure = error
         return begun
 
-    def finish(self, begun: Begun, indices: Indices, output: memoryview | None) -> Delivered:
+    def finish(self, begun: BegunBatch, indices: Indices, output: memoryview | None) -> Extents:
         """Wait for a batch that was begun, and deliver it as ``read`` does."""
         try:
             if begun.failure is not None:
@@ -337,7 +337,9 @@ class BatchReader:
         """Give up all batches that were begun; no thread writes for them after the return."""
         self._ahead.settle()
 
-    def _read(self, indices: Indices, output: memoryview | None, begun: Begun | None) -> Delivered:
+    def _read(
+        self, indices: Indices, output: memoryview | None, begun: BegunBatch | None
+    ) -> Extents:
         started = 0
         lengths = np.empty(len(indices), dtype=np.int64)
         offsets = np.empty(len(indices), dtype=np.int64)
@@ -391,7 +393,7 @@ class BatchReader:
             throttled=after.throttled - before.throttled,
             worker=threading.get_native_id(),
         )
-        return Delivered(offsets, lengths, stats)
+        return Extents(offsets, lengths, stats)
 
     def _retried(self) -> Retries:
         return self._retrying.retried() if self._retrying is not None else _NEVER
@@ -409,7 +411,7 @@ class BatchReader:
             start = stop
 
     def _open(
-        self, indices: Indices, output: memoryview | None, used: int, begun: Begun | None
+        self, indices: Indices, output: memoryview | None, used: int, begun: BegunBatch | None
     ) -> _Group:
         """Plan the requests of these samples, and choose the memory that they are read into.
 

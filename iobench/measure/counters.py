@@ -15,7 +15,7 @@ from .resources import Snapshot, parse_pressure
 LOOPBACK = "lo"
 
 
-class Counters:
+class HostCounters:
     """Reads all counters of SAMPLE_COLUMNS; ``path`` is any path on the device that is counted.
 
     Close it: it may hold the GPUs' driver.

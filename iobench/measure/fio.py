@@ -28,7 +28,7 @@ _TUNABLE = "glibc.malloc.hugetlb=1"
 _ERRNO_END = 4096  # Linux has smaller error numbers only (include/linux/err.h, MAX_ERRNO)
 
 
-class Figures(NamedTuple):
+class FioFigures(NamedTuple):
     bytes: int
     seconds: float
     iops: float
@@ -87,7 +87,7 @@ def version() -> str | None:
 
 def run_fio(
     job: FioJob, directory: Path, name: str, *, kind: Literal["read", "write"], timeout_s: float
-) -> Figures:
+) -> FioFigures:
     """Run ``job``, with its files kept under ``directory/name.*``.
 
     Raises StorageError with fio's own message in one line.
@@ -128,7 +128,7 @@ def run_fio(
     return parse(out, err, code, kind=kind)._replace(command=shown, job_file=str(job_file))
 
 
-def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> Figures:
+def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> FioFigures:
     """Figures over all jobs in fio's JSON, which warnings may precede.
 
     Raises StorageError if a job failed or moved no data.
@@ -164,7 +164,7 @@ def parse(out: str, err: str, code: int, *, kind: Literal["read", "write"]) -> F
         raise StorageError(
             "fio transferred no data in a measurable time", remedy="use more data, or a longer time"
         )
-    return Figures(
+    return FioFigures(
         bytes=moved,
         seconds=seconds,
         iops=count / seconds,

@@ -19,7 +19,7 @@ class _Utilization(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
-class _Memory(ctypes.Structure):
+class _GpuMemory(ctypes.Structure):
     """nvmlMemory_t, in bytes."""
 
     _fields_ = (
@@ -55,7 +55,7 @@ class Gpus:
         busy, used = [], []
         for device in self._devices:
             assert self._library is not None
-            rates, memory = _Utilization(), _Memory()
+            rates, memory = _Utilization(), _GpuMemory()
             if self._library.nvmlDeviceGetUtilizationRates(device, ctypes.byref(rates)) == _OK:
                 busy.append(rates.gpu / 100)
             if self._library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == _OK:

@@ -16,7 +16,7 @@ import numpy as np
 from ..schema.columns import number_column, numbers, text_column
 from ..schema.record import FileDigest
 from ..schema.resources import GAUGES, SAMPLE_COLUMNS
-from .counters import Counters
+from .counters import HostCounters
 from .nvml import GpuWatch
 from .tables import damage, read_table, write_table
 from .timeline import Columns
@@ -54,7 +54,7 @@ class Sampler:
         capacity: int = MAX_SAMPLES,
         read: Read | None = None,
     ) -> None:
-        self._opened = _Opened(path)
+        self._opened = _OpenedSamples(path)
         self.gpus = gpus
         self._read = read or self._opened.read
         self._interval_ns, self._capacity = round(interval_s * 1e9), capacity
@@ -118,16 +118,16 @@ class Sampler:
             self._interval_ns *= 2
 
 
-class _Opened:
+class _OpenedSamples:
     """The counters, opened with the first sample: after all ranks have been forked."""
 
     def __init__(self, path: Path | str | None) -> None:
         self._path = path
-        self._counters: Counters | None = None
+        self._counters: HostCounters | None = None
 
     def read(self) -> Mapping[str, float | None]:
         if self._counters is None:
-            self._counters = Counters(self._path)
+            self._counters = HostCounters(self._path)
         return self._counters.read()
 
     def close(self) -> None:

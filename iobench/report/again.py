@@ -13,7 +13,7 @@ from ..schema.base import OpenRecord, Strict
 from ..schema.host import Host
 from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
 from ..text import quoted
-from .sections import Fact, Facts, Section, Source
+from .sections import Fact, Facts, Section, SourceLines
 
 MAX_HOSTS = 16
 """Hosts whose fingerprints are shown; the record has all of them."""
@@ -44,7 +44,7 @@ def again_sections(doc: RunRecord) -> list[Section]:
 def command_sections(command: Sequence[str]) -> list[Section]:
     """The command of a record, as a shell takes it."""
     line = " ".join(map(quoted, command)) or "# the command was not recorded"
-    return [Source(id="again", title=TITLE, lines=(line,))]
+    return [SourceLines(id="again", title=TITLE, lines=(line,))]
 
 
 def yaml_lines(data: object) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def _training(doc: TrainingRecord) -> list[Section]:
     flags = " ".join(f"{flag} {value}" for flag, value in asked.items() if value is not None)
     lines.append(f"iobench run ./workload.yaml {flags}")
     title = "The same from the specifications, on any host: NEW is a directory or a URL"
-    found.append(Source(id="again-from-files", title=title, lines=tuple(lines), folded=True))
+    found.append(SourceLines(id="again-from-files", title=title, lines=tuple(lines), folded=True))
     found.append(_file("workload", "workload.yaml", _plain(job.workload)))
     if data.spec is not None:
         name = "The dataset, as it was scanned" if scanned else "dataset.yaml"
@@ -110,8 +110,8 @@ def _seeds(doc: RunRecord) -> str:
     return ", ".join(map(str, seeds[:20])) + (", ..." if len(seeds) > 20 else "")
 
 
-def _file(name: str, title: str, data: object) -> Source:
-    return Source(id=f"{name}-yaml", title=title, lines=yaml_lines(data), folded=True)
+def _file(name: str, title: str, data: object) -> SourceLines:
+    return SourceLines(id=f"{name}-yaml", title=title, lines=yaml_lines(data), folded=True)
 
 
 def _plain(record: OpenRecord | Strict) -> dict[str, object]:

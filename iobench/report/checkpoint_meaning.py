@@ -11,12 +11,12 @@ from .figures import figure, spread
 from .sections import (
     Axis,
     Bars,
+    ChartPoint,
     Column,
     Fact,
     Facts,
     Lines,
     Mark,
-    Point,
     Row,
     Section,
     Series,
@@ -175,7 +175,9 @@ def _drawn(found: Meaning) -> Lines:
         title="Time lost, over the interval between saves",
         x=Axis(label="interval between saves", unit="s", scale="log2"),
         y=Axis(label="share of the time that is lost", unit="share"),
-        series=(Series(label="lost", points=tuple(Point(x=at, y=y) for at, y in found.curve)),),
+        series=(
+            Series(label="lost", points=tuple(ChartPoint(x=at, y=y) for at, y in found.curve)),
+        ),
         marks=(Mark(at=advised, label=f"advised: {format_duration(advised)}"),),
         table="interval",
     )

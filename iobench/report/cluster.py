@@ -283,7 +283,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class ClusterDocument:
     """The JSON document of ``iobench whatif --hosts``."""
 
     hosts: int
@@ -300,9 +300,9 @@ class Document:
     bases: tuple[str, ...]
 
 
-def document(found: HostsPrediction) -> Document:
+def document(found: HostsPrediction) -> ClusterDocument:
     """All figures of the prediction."""
-    return Document(
+    return ClusterDocument(
         hosts=found.at.hosts,
         accelerators=found.at.accelerators,
         leave_one_out=found.left_out,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..analyse.capacity.more_hosts import HostsPrediction
 from ..analyse.capacity.scaling import Band
 from .sections import Axis, Lines, Mark, Section, Series
-from .sections import Point as Dot
+from .sections import ChartPoint as Dot
 
 
 def cluster_charts(found: HostsPrediction) -> list[Section]:

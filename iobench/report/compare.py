@@ -296,7 +296,7 @@ class ComparisonRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class ComparisonDocument:
     """The JSON document of ``iobench compare``. ``gate``: without ``--fail-on`` there is none."""
 
     comparisons: tuple[ComparisonRecord, ...]
@@ -306,7 +306,7 @@ class Document:
 
 def document(
     compared: Sequence[Comparison], left_out: Sequence[str], gated: Sequence[Gated] = ()
-) -> Document:
+) -> ComparisonDocument:
     """The comparisons with the runs of both sides by their ids."""
     records = tuple(
         ComparisonRecord(
@@ -325,4 +325,4 @@ def document(
         )
         for each in compared
     )
-    return Document(comparisons=records, left_out=tuple(left_out), gate=tuple(gated))
+    return ComparisonDocument(comparisons=records, left_out=tuple(left_out), gate=tuple(gated))

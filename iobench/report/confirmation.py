@@ -39,7 +39,7 @@ def sections(found: Confirmation) -> list[Section]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class ConfirmationDocument:
     """The JSON document of ``iobench sweep --confirm``."""
 
     confirmed: bool
@@ -52,9 +52,9 @@ class Document:
     left_out: tuple[str, ...]
 
 
-def document(found: Confirmation) -> Document:
+def document(found: Confirmation) -> ConfirmationDocument:
     """The advice, and the comparison by which it is confirmed or not."""
-    return Document(
+    return ConfirmationDocument(
         confirmed=found.confirmed,
         answer=found.answer,
         promised=found.promised,

@@ -58,16 +58,16 @@ class RankingRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class CostDocument:
     """The JSON document of ``iobench cost``."""
 
     rankings: tuple[RankingRecord, ...]
     left_out: tuple[str, ...]
 
 
-def document(found: Sequence[Ranking], left_out: Sequence[str]) -> Document:
+def document(found: Sequence[Ranking], left_out: Sequence[str]) -> CostDocument:
     """The rankings, and the runs that were left out."""
-    return Document(
+    return CostDocument(
         rankings=tuple(
             RankingRecord(
                 workload=one.workload,

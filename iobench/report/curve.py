@@ -15,13 +15,13 @@ from .sections import (
     Axis,
     Bars,
     Cell,
+    ChartPoint,
     Column,
     Headline,
     Item,
     Items,
     Lines,
     Mark,
-    Point,
     Row,
     Section,
     Series,
@@ -144,7 +144,7 @@ def _drawn(curve: StorageCurve, name: str, in_flight: float | None = None) -> li
     rate = Series(
         label="reads/s",
         points=tuple(
-            Point(
+            ChartPoint(
                 x=point.in_flight,
                 y=point.reads_per_s.value,
                 low=point.reads_per_s.low,
@@ -159,7 +159,7 @@ def _drawn(curve: StorageCurve, name: str, in_flight: float | None = None) -> li
         "p99.9": [(point.in_flight, point.latency_p999_s) for point in curve.points],
     }
     latency = tuple(
-        Series(label=label, points=tuple(Point(x=at, y=each) for at, each in found if each))
+        Series(label=label, points=tuple(ChartPoint(x=at, y=each) for at, each in found if each))
         for label, found in times.items()
         if any(each for _, each in found)
     )

@@ -39,7 +39,7 @@ Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """A value with its labels; ``suffix`` is what follows the name of the family."""
 
     labels: Labels
@@ -54,7 +54,7 @@ class Family:
     name: str
     kind: str
     told: str
-    samples: Sequence[Sample]
+    samples: Sequence[MetricSample]
     unit: str = ""
 
 
@@ -80,7 +80,7 @@ def _families(doc: RunRecord) -> Iterator[Family]:
     yield from _about(doc, run)
     for metric in METRICS:
         samples = [
-            Sample({**run, "stat": stat} if stat else run, value)
+            MetricSample({**run, "stat": stat} if stat else run, value)
             for stat, value in _values(doc, metric)
         ]
         unit = _UNITS[metric.unit][1]
@@ -153,21 +153,25 @@ def _about(doc: RunRecord, run: Labels) -> Iterator[Family]:
         facts["ranks"] = str(doc.checkpoints.ranks)
     facts |= {f"{TAG}{key}": value for key, value in doc.tags.items()}
     told = {name: value for name, value in facts.items() if value}
-    yield Family("iobench_run", "info", "What was run.", [Sample(told, 1, "_info")])
+    yield Family("iobench_run", "info", "What was run.", [MetricSample(told, 1, "_info")])
     if (at := _seconds(doc.created)) is not None:
         name = "iobench_run_started_seconds"
         yield Family(
-            name, "gauge", "When the run began, since 1970-01-01 UTC.", [Sample(run, at)], "seconds"
+            name,
+            "gauge",
+            "When the run began, since 1970-01-01 UTC.",
+            [MetricSample(run, at)],
+            "seconds",
         )
     name = "iobench_run_validity"
     states = [
-        Sample({**run, name: state}, float(doc.validity == state))
+        MetricSample({**run, name: state}, float(doc.validity == state))
         for state in ("valid", "invalid", "unknown")
     ]
     yield Family(name, "stateset", "Whether the run is valid by its rules.", states)
     levels = ("invalid", "unknown", "warning", "info")
     counts = {level: sum(each.level == level for each in doc.findings) for level in levels}
-    found = [Sample({**run, "level": level}, count) for level, count in counts.items()]
+    found = [MetricSample({**run, "level": level}, count) for level, count in counts.items()]
     yield Family("iobench_findings", "gauge", "Findings of the rules, by level.", found)
 
 
@@ -177,16 +181,16 @@ def _of_verdict(doc: TrainingRecord, run: Labels) -> Iterator[Family]:
     name = "iobench_verdict_binds"
     if verdict is not None:
         stage = {**run, "stage": verdict.binds}
-        yield Family(name, "gauge", "1 for the stage that binds.", [Sample(stage, 1)])
+        yield Family(name, "gauge", "1 for the stage that binds.", [MetricSample(stage, 1)])
     gains = [
-        Sample({**run, "stage": each.stage, "bound": bound}, value)
+        MetricSample({**run, "stage": each.stage, "bound": bound}, value)
         for each in doc.job.knock_outs
         for bound, value in _bounds(each.gain)
     ]
     told = "Samples/s if a stage took no time, over samples/s as it is; with its 95 % interval."
     yield Family("iobench_gain_ratio", "gauge", told, gains, "ratio")
     ceilings = [
-        Sample({**run, "stage": stage}, ceiling.samples_per_s)
+        MetricSample({**run, "stage": stage}, ceiling.samples_per_s)
         for stage, ceiling in doc.job.ceilings.items()
         if ceiling.samples_per_s is not None
     ]
@@ -213,7 +217,7 @@ def _seconds(created: str) -> float | None:
         return None
 
 
-def _lines(family: Family, samples: Sequence[Sample]) -> Iterator[str]:
+def _lines(family: Family, samples: Sequence[MetricSample]) -> Iterator[str]:
     """The lines of one family; none without samples."""
     finite = [each for each in samples if isfinite(each.value)]
     if not finite:

@@ -15,10 +15,10 @@ from .sections import (
     Axis,
     Bars,
     Cell,
+    ChartPoint,
     Column,
     Lines,
     Mark,
-    Point,
     Row,
     Section,
     Series,
@@ -144,7 +144,7 @@ def _drawn(found: FindMax, table: Table) -> list[Section]:
     for number, tries in trials_of(found.points).items():
         known = [au for each in tries if (au := utilization_of(each)) is not None]
         if known:
-            points.append(Point(x=number, y=median(known), low=min(known), high=max(known)))
+            points.append(ChartPoint(x=number, y=median(known), low=min(known), high=max(known)))
     if not points:
         return []
     required, answer = found.required_accelerator_utilization, found.accelerators

@@ -18,13 +18,13 @@ from .sections import (
     Axis,
     Bars,
     Cell,
+    ChartPoint,
     Column,
     Headline,
     Item,
     Items,
     Lines,
     Mark,
-    Point,
     Row,
     Section,
     Series,
@@ -93,7 +93,7 @@ def _chart(one: History, name: str, points: Mapping[int, ChangePoint]) -> Lines:
         if entry.validity != "invalid"
     ]
     runs = tuple(
-        Point(x=number, y=entry.median, low=min(entry.values), high=max(entry.values))
+        ChartPoint(x=number, y=entry.median, low=min(entry.values), high=max(entry.values))
         for number, entry in counted_runs
     )
     return Lines(
@@ -250,14 +250,14 @@ class HistoryRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class HistoryDocument:
     """The JSON document of ``iobench history``."""
 
     histories: tuple[HistoryRecord, ...]
     left_out: tuple[str, ...]
 
 
-def document(found: Sequence[History], left_out: Sequence[str]) -> Document:
+def document(found: Sequence[History], left_out: Sequence[str]) -> HistoryDocument:
     """The histories, and the runs that were left out."""
     records = tuple(
         HistoryRecord(
@@ -277,4 +277,4 @@ def document(found: Sequence[History], left_out: Sequence[str]) -> Document:
         )
         for one in found
     )
-    return Document(histories=records, left_out=tuple(left_out))
+    return HistoryDocument(histories=records, left_out=tuple(left_out))

@@ -9,7 +9,7 @@ from ..analyse.figures.timeline import Use
 from ..schema.metrics import Unit
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .figures import figure
-from .sections import Axis, Cell, Column, Pane, Row, Table, Track
+from .sections import Axis, Cell, ChartTrack, Column, Pane, Row, Table
 
 MIN_LOOPBACK = 1 << 20
 """Bytes/s over loopback below which no storage is read in this way: it is not shown."""
@@ -90,7 +90,7 @@ def panes(uses: Mapping[str, Use]) -> tuple[Pane, ...]:
     found = []
     for pane in PANES:
         tracks = tuple(
-            Track(label=label, at=use.at_s, low=use.values, high=use.values)
+            ChartTrack(label=label, at=use.at_s, low=use.values, high=use.values)
             for name, label in pane.labels.items()
             if (use := uses.get(name)) is not None
         )

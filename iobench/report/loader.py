@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from ..schema.job import Delivery, Layout, Shuffle
+from ..schema.job import Delivery, LayoutFacts, Shuffle
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
 from ..units import format_bytes, format_count, format_duration
@@ -78,7 +78,7 @@ def _cost(doc: TrainingRecord) -> str:
     )
 
 
-def _layout(layout: Layout | None) -> str:
+def _layout(layout: LayoutFacts | None) -> str:
     if layout is None:
         return ""
     kept = ", made by an earlier run" if layout.made_earlier else ""

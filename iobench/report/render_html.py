@@ -33,13 +33,13 @@ from .sections import (
     Ranges,
     Scatter,
     Section,
-    Shares,
-    Source,
+    ShareBars,
+    SourceLines,
     Table,
     Timeline,
 )
 
-DRAWN = Lines | Ranges | Shares | Timeline | Heat | Scatter
+DRAWN = Lines | Ranges | ShareBars | Timeline | Heat | Scatter
 
 MOVES = {"in": "Zoom in", "out": "Zoom out", "left": "Earlier", "right": "Later", "all": "All"}
 """The buttons of a timeline, by what ``page.js`` calls them."""
@@ -227,7 +227,7 @@ def _blocks(
                 f'<div class="figure-box" role="group" aria-label="{section.title}" '
                 f'tabindex="0">{_drawn(section)}</div>\n'
             )
-        if isinstance(section, Shares):
+        if isinstance(section, ShareBars):
             yield from (f'<p class="note">{note}</p>\n' for note in section.notes)
         behind = [
             each for each in all_of_them if isinstance(each, Table) and each.id == section.table
@@ -241,7 +241,7 @@ def _blocks(
             notes = "".join(f'<p class="note">{note}</p>\n' for note in table.notes)
             opened = f'<details id="{table.id}-figures"><summary>The figures as a table</summary>'
             yield f"{notes}{opened}{_table(table)}{_download(table.id, offered)}</details>\n"
-    elif isinstance(section, Source):
+    elif isinstance(section, SourceLines):
         yield "" if section.folded else _title(section.id, section.title)
         yield _source(section)
     elif isinstance(section, Table) and section.where != "data" and section.id not in charts:
@@ -261,7 +261,7 @@ def _download(name: str, offered: frozenset[str]) -> str:
     )
 
 
-def _drawn(section: Lines | Ranges | Shares | Heat | Scatter) -> str:
+def _drawn(section: Lines | Ranges | ShareBars | Heat | Scatter) -> str:
     if isinstance(section, Heat):
         return heat(section)
     return scatter(section) if isinstance(section, Scatter) else chart(section)
@@ -323,7 +323,7 @@ def _findings(section: Findings) -> str:
     return f"<ul>{''.join(lines)}</ul>\n" if lines else ""
 
 
-def _source(section: Source) -> str:
+def _source(section: SourceLines) -> str:
     lines = "\n".join(section.lines)
     shown = (
         f'<div class="wide" role="region" aria-label="{section.title}" tabindex="0">'

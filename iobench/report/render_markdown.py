@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..text import markdown, renders
-from .sections import Facts, Findings, Headline, Items, Prose, Section, Source, Table
+from .sections import Facts, Findings, Headline, Items, Prose, Section, SourceLines, Table
 
 _RULE = {"left": "---", "right": "---:"}
 
@@ -41,7 +41,7 @@ def markdown_blocks(section: Section) -> Iterable[list[str]]:
             lines.append(f"- {finding.level} `{finding.rule}`: {finding.evidence}")
             lines += [f"  - {finding.remedy}"] if finding.remedy else []
         yield lines
-    elif isinstance(section, Source):
+    elif isinstance(section, SourceLines):
         yield [f"<details><summary>{section.title}</summary>"] if section.folded else []
         yield [] if section.folded else _title(section.title)
         yield ["<pre>", *map(_verbatim, section.lines), "</pre>"]

@@ -158,7 +158,7 @@ class Findings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class SourceLines:
     """Lines that are shown as they are, such as a command or a file: on pages alone.
 
     ``folded``: a page shows them on request.
@@ -194,7 +194,7 @@ class Mark:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class ChartPoint:
     x: float
     y: float
     low: float | None = None
@@ -206,7 +206,7 @@ class Series:
     """Points that a line joins, or, with ``joined`` False, dots alone."""
 
     label: str
-    points: tuple[Point, ...]
+    points: tuple[ChartPoint, ...]
     joined: bool = True
 
 
@@ -261,7 +261,7 @@ class Ranges:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shares:
+class ShareBars:
     """A bar of full length for each row, divided by the shares of its parts."""
 
     id: str
@@ -273,7 +273,7 @@ class Shares:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Track:
+class ChartTrack:
     """One figure over time. ``low`` and ``high`` differ where a point stands for several steps."""
 
     label: str
@@ -288,7 +288,7 @@ class Pane:
 
     title: str
     y: Axis
-    tracks: tuple[Track, ...]
+    tracks: tuple[ChartTrack, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -301,7 +301,7 @@ class Timeline:
     id: str
     title: str
     y: Axis
-    tracks: tuple[Track, ...]
+    tracks: tuple[ChartTrack, ...]
     marks: tuple[Mark, ...] = ()
     notes: tuple[str, ...] = ()
     table: str = ""
@@ -366,7 +366,7 @@ class Scatter:
     table: str = ""
 
 
-Chart = Lines | Ranges | Shares | Timeline | Heat | Scatter
+Chart = Lines | Ranges | ShareBars | Timeline | Heat | Scatter
 
-Section = Headline | Prose | Facts | Items | Table | Findings | Source | Chart
+Section = Headline | Prose | Facts | Items | Table | Findings | SourceLines | Chart
 """A part of a report. Its ``id`` is stable, and no two sections of a report have the same."""

@@ -7,7 +7,7 @@ from ..analyse.figures.timeline import KINDS, LEVELS, Spread, spreads
 from ..schema.record import TrainingRecord
 from ..units import counted, format_count, format_duration
 from .figures import figure
-from .sections import Axis, Cell, Column, Lines, Point, Row, Section, Series, Table
+from .sections import Axis, Cell, ChartPoint, Column, Lines, Row, Section, Series, Table
 from .time import middle_repetition
 
 LABELS = {
@@ -71,7 +71,7 @@ def _curve(found: dict[str, Spread], title: str) -> Lines:
             Series(
                 label=kind if kind != "prep" else "decode",
                 points=tuple(
-                    Point(x=1 / (1 - level), y=seconds)
+                    ChartPoint(x=1 / (1 - level), y=seconds)
                     for level, seconds in found[kind].quantiles.items()
                 ),
             )

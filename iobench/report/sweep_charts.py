@@ -18,9 +18,9 @@ from ..units import format_count
 from .figures import evenly, spread_of
 from .sections import (
     Axis,
+    ChartPoint,
     Heat,
     Lines,
-    Point,
     Range,
     Ranges,
     Section,
@@ -179,10 +179,10 @@ def _axis(grid: Grid, key: str) -> Axis:
     )
 
 
-def _dot(text: str, point: SweepPoint) -> Point:
+def _dot(text: str, point: SweepPoint) -> ChartPoint:
     rates = rates_of(point)
     low, high = (min(rates), max(rates)) if len(rates) > 1 else (None, None)
-    return Point(x=number(text) or 0.0, y=median(rates), low=low, high=high)
+    return ChartPoint(x=number(text) or 0.0, y=median(rates), low=low, high=high)
 
 
 def _one(grid: Grid, key: str, name: str) -> Section | None:

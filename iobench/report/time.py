@@ -8,7 +8,7 @@ from ..schema.training import Repetition
 from ..schema.verdict import RankTime, WorkerTime
 from ..units import format_percent
 from .figures import figure, raw
-from .sections import Cell, Column, Row, Section, Shares, Table
+from .sections import Cell, Column, Row, Section, ShareBars, Table
 
 MAX_ROWS = 8
 
@@ -62,7 +62,7 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
     of = f", repetition {number + 1}" if len(doc.job.repetitions) > 1 else ""
     title = f"Where the time went: shares of the wall time of each rank{of}"
     return [
-        Shares(
+        ShareBars(
             id="time-parts",
             title=title,
             parts=tuple(columns.values()),

@@ -13,7 +13,7 @@ from ..schema.training import Repetition
 from ..units import format_count, format_duration, format_percent
 from .figures import figure
 from .hostuse import panes, shown, use_table
-from .sections import Axis, Cell, Column, Mark, Row, Section, Table, Timeline, Track
+from .sections import Axis, Cell, ChartTrack, Column, Mark, Row, Section, Table, Timeline
 from .time import middle_repetition
 
 MAX_RANKS = 8
@@ -43,7 +43,7 @@ def timeline_sections(
     drawn.sort(key=lambda each: each.rank)
     several = len(found.ranks) > 1
     tracks = [
-        Track(label=f"{what}{f', rank {each.rank}' if several else ''}", **bins)
+        ChartTrack(label=f"{what}{f', rank {each.rank}' if several else ''}", **bins)
         for each in drawn
         for what, bins in (("wait", _track(each, "wait")), ("busy", _track(each, "busy")))
     ]

@@ -8,7 +8,7 @@ from ..schema.ab import AbRecord
 from ..schema.metrics import BY_NAME
 from ..units import format_factor, format_share
 from .figures import raw
-from .sections import Axis, Cell, Column, Lines, Mark, Point, Row, Section, Series, Table
+from .sections import Axis, Cell, ChartPoint, Column, Lines, Mark, Row, Section, Series, Table
 from .tried import interval
 
 MARGIN = 0.02
@@ -24,7 +24,7 @@ def narrowing_sections(record: AbRecord) -> list[Section]:
     ratios = [factor_of(log) for log in logs]
     so_far = [test.estimate(logs[:number]) for number in range(1, len(logs) + 1)]
     band = tuple(
-        Point(x=number, y=each.value, low=each.low, high=each.high)
+        ChartPoint(x=number, y=each.value, low=each.low, high=each.high)
         for number, each in enumerate(so_far, start=1)
         if number >= MIN_TURNS and each is not None
     )
@@ -41,7 +41,7 @@ def narrowing_sections(record: AbRecord) -> list[Section]:
         )
         for number, (ratio, each) in enumerate(zip(ratios, so_far, strict=True), start=1)
     )
-    dots = tuple(Point(x=number, y=ratio) for number, ratio in enumerate(ratios, start=1))
+    dots = tuple(ChartPoint(x=number, y=ratio) for number, ratio in enumerate(ratios, start=1))
     lines = (
         Series(label="so far", points=band),
         Series(label="each turn", points=dots, joined=False),

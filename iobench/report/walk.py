@@ -24,7 +24,7 @@ from .sections import (
     Ranges,
     Row,
     Section,
-    Source,
+    SourceLines,
     Table,
 )
 from .tried import interval
@@ -61,7 +61,7 @@ def sections(sweep: Sweep) -> list[Section]:
             notes=(NOTE,),
         )
     )
-    found.append(Source(id="best", title="The best of all", lines=(best_command(sweep),)))
+    found.append(SourceLines(id="best", title="The best of all", lines=(best_command(sweep),)))
     notes = tuple(Item(text=text) for text in sweep.left_out)
     found += [Items(id="notes", title="Notes", items=notes)] if notes else []
     return [*found, *(command_sections(sweep.command) if sweep.command else [])]

@@ -100,7 +100,7 @@ def _error(found: Prediction, before: Evidence) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class WhatIfDocument:
     """The JSON document of ``iobench whatif``."""
 
     run_id: str
@@ -112,9 +112,9 @@ class Document:
     what_if: TrainingRecord
 
 
-def document(found: Prediction) -> Document:
+def document(found: Prediction) -> WhatIfDocument:
     """The predicted run, with what was recorded and the error of the model."""
-    return Document(
+    return WhatIfDocument(
         run_id=found.recorded.run_id,
         changes=found.changes,
         bases=found.bases,

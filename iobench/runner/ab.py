@@ -23,7 +23,7 @@ from ..analyse.compare.statistics import NOISE
 from ..errors import InterruptedRun, IobenchError, UsageError
 from ..interrupts import defer_interrupts
 from ..load import make_reader
-from ..schema.ab import MAX_TURNS, AbRecord, Name, Side, SideTurn, Turn, save_ab
+from ..schema.ab import MAX_TURNS, AbRecord, AbTurn, Name, Side, SideTurn, save_ab
 from ..schema.metrics import BY_NAME
 from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
@@ -374,7 +374,7 @@ class _Comparison:
         record = self.record
         one, other = (side.measured(record.metric) for side in self.sides)
         first = self.sides[number % 2]
-        turn = Turn(
+        turn = AbTurn(
             turn=number,
             first=first.name,
             began=first.began,
@@ -392,5 +392,5 @@ class _Comparison:
         save_ab(self.directory, self.record)
 
 
-def _seconds(turn: Turn) -> float:
+def _seconds(turn: AbTurn) -> float:
     return turn.a.seconds + turn.b.seconds

@@ -19,7 +19,7 @@ from ..analyse.checkpoint.interval import (
 from ..analyse.checkpoint.whole import restored_bytes
 from ..checkpoint import WRITERS, check_options
 from ..checkpoint.base import State
-from ..checkpoint.models import Model, Parallelism, find_model, scale
+from ..checkpoint.models import Parallelism, StateModel, find_model, scale
 from ..checkpoint.sharding import Share, layout, shares
 from ..errors import UsageError
 from ..memory import available_bytes
@@ -43,8 +43,8 @@ class StudyPlan:
 
     spec: CheckpointSpec
     url: str
-    model: Model  # scaled
-    full: Model
+    model: StateModel  # scaled
+    full: StateModel
     scaling: Scaling
     parallelism: Parallelism
     shares: list[Share]

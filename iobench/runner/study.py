@@ -15,7 +15,7 @@ from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
 from ..errors import IobenchError
 from ..schema.checkpoint import (
-    Asked,
+    AskedTraining,
     CheckpointSpec,
     RankSave,
     Restore,
@@ -217,7 +217,7 @@ def begin_study(plan: StudyPlan, kind: type[S]) -> S:
         scaling=plan.scaling,
         parallelism=asdict(plan.parallelism),
         spec=StudySpec.model_validate(plan.spec.model_dump(mode="json")),
-        meaning=Asked(asked=plan.training),
+        meaning=AskedTraining(asked=plan.training),
     )
 
 

@@ -25,7 +25,7 @@ from ..load.libraries import converter_class, library_class
 from ..load.libraries.base import Source
 from ..load.order import Indices
 from ..schema.base import fitting
-from ..schema.job import Delivery, Layout, LoaderFacts, Shuffle
+from ..schema.job import Delivery, LayoutFacts, LoaderFacts, Shuffle
 from ..schema.manifest import Manifest
 from ..storage.base import Storage
 from ..storage.keys import check_key
@@ -61,7 +61,7 @@ def prepare_library(plan: Plan, held: ExitStack, *, proof: bool) -> LoaderFacts:
     if converter_class(kind) is not None:
         source = _source(plan, plan.manifest, plan.storage)
         layout, kept = held.enter_context(held_layout(source, version))
-        found["layout"] = Layout(
+        found["layout"] = LayoutFacts(
             seconds=layout.seconds,
             bytes=layout.bytes,
             files=len(layout.files),

@@ -30,7 +30,7 @@ CONTENTS = {".jpg": ("jpeg",), ".jpeg": ("jpeg",), ".npz": ("npz", "arrays")}
 _PART_OF_MANY = re.compile(r"(.*)[-_.]\d+-of-\d+$")  # for example 'train.tfrecord-00000-of-01024'
 
 
-class Kind(NamedTuple):
+class FoundFiles(NamedTuple):
     """The files that are the data, and those that are left out (labels, indices, read-me files)."""
 
     format: str
@@ -51,7 +51,7 @@ def _kind(entry: Entry) -> str:
     return FORMATS.get(suffix) or CONTENTS.get(suffix, ("raw",))[0]
 
 
-def classify(entries: Sequence[Entry]) -> Kind:
+def classify(entries: Sequence[Entry]) -> FoundFiles:
     """Choose the kind of file that holds most of the bytes. Empty and hidden files are left out.
 
     If that kind is no format of shards, each of its files is one sample.
@@ -66,13 +66,13 @@ def classify(entries: Sequence[Entry]) -> Kind:
         name = _kind(entry)
         weight[name] = weight.get(name, 0) + entry.size
     if not weight:
-        return Kind("files", "", [], list(entries))
+        return FoundFiles("files", "", [], list(entries))
     chosen = max(weight, key=lambda name: weight[name])
     data = [entry for entry in visible if _kind(entry) == chosen]
     taken = {entry.key for entry in data}
     suffixes = [shard_suffix(entry.key) for entry in data]
     suffix = max(set(suffixes), key=suffixes.count)
-    return Kind(
+    return FoundFiles(
         chosen if chosen in FORMATS.values() else "files",
         suffix,
         data,

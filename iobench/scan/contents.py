@@ -17,7 +17,7 @@ from ..formats.base import Blocks
 from ..generator.pool import working_on
 from ..limits import DECODING_MARGIN
 from ..storage.base import Storage
-from ..storage.window import Window
+from ..storage.window import ReadWindow
 from .classify import CONTENTS as KNOWN
 from .parquet import opened
 from .samples import ShardSamples, damaged
@@ -47,7 +47,7 @@ class Contents:
         self.bytes_read = 0
         self._codec = CODECS.open(codec)
         self.blocks = isinstance(FORMATS.open(form), Blocks)
-        self._window = Window(storage, 0, nbytes=1 << 16) if self.blocks else None
+        self._window = ReadWindow(storage, 0, nbytes=1 << 16) if self.blocks else None
         self._shard: tuple[int, Any] = (-1, None)
         self._block: tuple[int, Any] = (-1, None)
         changes = (
@@ -79,7 +79,7 @@ class Contents:
         except ValueError as error:
             raise damaged(key, str(error)) from None
 
-    def _row(self, window: Window, key: str, index: int) -> Buffer:
+    def _row(self, window: ReadWindow, key: str, index: int) -> Buffer:
         block = int(np.searchsorted(self.starts, index, side="right")) - 1
         first = int(self.starts[block])
         if self._block[0] != block:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ..formats import FORMATS
 from ..formats.hdf5 import datasets
 from ..limits import MAX_EXPANSION
-from ..storage.window import Window
+from ..storage.window import ReadWindow
 from . import heap
 from .pages import Pages
 from .samples import Int64, ShardSamples, damaged, suffix_of
@@ -53,7 +53,7 @@ LABELS = {"label", "labels", "target", "targets", "class", "classes", "y"}
 AS_STORED = "chunks are samples as they are stored, because {why}"
 
 
-class _Part(NamedTuple):
+class _InDataset(NamedTuple):
     """The samples of one dataset."""
 
     offset: Int64
@@ -63,7 +63,7 @@ class _Part(NamedTuple):
     suffix: str
 
 
-def hdf5(window: Window, key: str, size: int) -> ShardSamples:
+def hdf5(window: ReadWindow, key: str, size: int) -> ShardSamples:
     """Find the samples of a file.
 
     Raises DatasetError naming a file that is damaged or no HDF5, UsageError if h5py is missing,
@@ -73,8 +73,8 @@ def hdf5(window: Window, key: str, size: int) -> ShardSamples:
     import h5py
 
     notes: Counter[str] = Counter()
-    parts: list[_Part] = []
-    labels: list[_Part] = []
+    parts: list[_InDataset] = []
+    labels: list[_InDataset] = []
     source = Pages(window, size)
     try:
         with h5py.File(source, "r") as file:
@@ -117,7 +117,7 @@ def hdf5(window: Window, key: str, size: int) -> ShardSamples:
     )
 
 
-def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: Pages) -> _Part | None:
+def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: Pages) -> _InDataset | None:
     """Find the samples of a dataset; None if it has none, which ``notes`` may explain."""
     if dataset.shape is None or 0 in dataset.shape:
         return None
@@ -150,7 +150,7 @@ def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: Pages) -> _Pa
     return _plain(begin + np.arange(count, dtype=np.int64) * each, each, dataset)
 
 
-def _variable(h5py: Any, dataset: Any, notes: Counter[str], source: Pages) -> _Part | None:
+def _variable(h5py: Any, dataset: Any, notes: Counter[str], source: Pages) -> _InDataset | None:
     each = heap.element_bytes(h5py, dataset)
     compact = dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
     found = (
@@ -163,7 +163,7 @@ def _variable(h5py: Any, dataset: Any, notes: Counter[str], source: Pages) -> _P
         return None
     offset, size = heap.locate(found, each, dataset.file.userblock_size, source.between)
     notes.update({EMPTY: dataset.size - len(offset)} if len(offset) < dataset.size else {})
-    return _Part(offset, size, size, np.zeros(len(offset), np.bool_), "")
+    return _InDataset(offset, size, size, np.zeros(len(offset), np.bool_), "")
 
 
 def _chunks(dataset: Any, size: int) -> tuple[list[Any], list[int]]:
@@ -195,7 +195,7 @@ def _places(chunks: list[Any]) -> tuple[Int64, Int64]:
     return begin, length
 
 
-def _chunked(dataset: Any, notes: Counter[str], size: int) -> _Part | None:
+def _chunked(dataset: Any, notes: Counter[str], size: int) -> _InDataset | None:
     chunks, filters = _chunks(dataset, size)
     if not chunks:
         notes[UNWRITTEN] += _count(dataset)
@@ -226,7 +226,7 @@ def _chunked(dataset: Any, notes: Counter[str], size: int) -> _Part | None:
             )
         if len(chunks) < _count(dataset):
             notes[UNWRITTEN] += _count(dataset) - len(chunks)
-        return _Part(
+        return _InDataset(
             begin,
             length,
             np.full(len(chunks), each),
@@ -265,9 +265,9 @@ def _varies(dataset: Any) -> bool:
         return False  # a type that numpy does not have: only its bytes matter
 
 
-def _plain(offset: Int64, each: int, dataset: Any) -> _Part:
+def _plain(offset: Int64, each: int, dataset: Any) -> _InDataset:
     size = np.full(len(offset), each, np.int64)
-    return _Part(
+    return _InDataset(
         offset,
         size,
         size,
@@ -276,9 +276,9 @@ def _plain(offset: Int64, each: int, dataset: Any) -> _Part:
     )
 
 
-def _as_stored(begin: Int64, length: Int64, notes: Counter[str], why: str) -> _Part:
+def _as_stored(begin: Int64, length: Int64, notes: Counter[str], why: str) -> _InDataset:
     notes[AS_STORED.format(why=why)] += len(begin)
-    return _Part(begin, length, length, np.zeros(len(begin), np.bool_), "")
+    return _InDataset(begin, length, length, np.zeros(len(begin), np.bool_), "")
 
 
 def _check(offset: Int64, stored: Int64, name: str, size: int) -> None:

@@ -15,21 +15,21 @@ from contextlib import suppress
 from ..formats.tfrecord import masked_crc
 from ..limits import MAX_PAX_HEADER
 from ..storage.files import Seekable
-from ..storage.window import Window
+from ..storage.window import ReadWindow
 from .hdf5 import hdf5
 from .lmdb import lmdb
 from .parquet import parquet
-from .samples import Sample, ShardSamples, damaged, listed, suffix_of
+from .samples import FoundSample, ShardSamples, damaged, listed, suffix_of
 
 _DIGITS = re.compile(rb"\d{1000}")
 
 
-def whole(window: Window, key: str, size: int) -> Iterator[Sample]:
+def whole(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
     """The whole object is one sample."""
-    yield Sample(0, size, suffix_of(key))
+    yield FoundSample(0, size, suffix_of(key))
 
 
-def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
+def tar(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
     """Read a tar as WebDataset does: adjacent members with the same name up to the first dot.
 
     The sample is the largest of these members if that is an image; else it is everything from the
@@ -38,7 +38,7 @@ def tar(window: Window, key: str, size: int) -> Iterator[Sample]:
     return map(sample_of_members, tar_groups(window, key, size))
 
 
-def tar_groups(window: Window, key: str, size: int) -> Iterator[list[tarfile.TarInfo]]:
+def tar_groups(window: ReadWindow, key: str, size: int) -> Iterator[list[tarfile.TarInfo]]:
     """Yield the members of each sample of a tar.
 
     Raises DatasetError if the tar is damaged, and StorageError.
@@ -73,7 +73,7 @@ def tar_groups(window: Window, key: str, size: int) -> Iterator[list[tarfile.Tar
         yield group
 
 
-def tfrecord(window: Window, key: str, size: int) -> Iterator[Sample]:
+def tfrecord(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
     """One sample for each record.
 
     The checksum of each length is verified here, that of the data when it is read.
@@ -94,17 +94,17 @@ def tfrecord(window: Window, key: str, size: int) -> Iterator[Sample]:
                 f"the record at byte {position} ends at {position + 16 + length}, the file at "
                 f"{size}",
             )
-        yield Sample(position + 12, length)
+        yield FoundSample(position + 12, length)
         position += 16 + length
 
 
 def _walked(
-    walk: Callable[[Window, str, int], Iterator[Sample]],
-) -> Callable[[Window, str, int], ShardSamples]:
+    walk: Callable[[ReadWindow, str, int], Iterator[FoundSample]],
+) -> Callable[[ReadWindow, str, int], ShardSamples]:
     return lambda window, key, size: listed(walk(window, key, size), size)
 
 
-INDEXERS: dict[str, Callable[[Window, str, int], ShardSamples]] = {
+INDEXERS: dict[str, Callable[[ReadWindow, str, int], ShardSamples]] = {
     "files": _walked(whole),
     "tar": _walked(tar),
     "tfrecord": _walked(tfrecord),
@@ -129,20 +129,20 @@ def _stem(name: str) -> str:
     return folder + slash + base.partition(".")[0]
 
 
-def sample_of_members(group: list[tarfile.TarInfo]) -> Sample:
+def sample_of_members(group: list[tarfile.TarInfo]) -> FoundSample:
     """Return the sample that these members of a tar are (see ``tar``)."""
     largest = max(group, key=lambda member: member.size)
     suffix = suffix_of(largest.name)
     if suffix in (".jpg", ".jpeg") or len(group) == 1:
-        return Sample(largest.offset_data, largest.size, suffix)
+        return FoundSample(largest.offset_data, largest.size, suffix)
     first, last = group[0], group[-1]
-    return Sample(first.offset_data, last.offset_data + last.size - first.offset_data)
+    return FoundSample(first.offset_data, last.offset_data + last.size - first.offset_data)
 
 
 class _File(Seekable):
     """A file object for tarfile over a window: seeking over contents costs no read."""
 
-    def __init__(self, window: Window, size: int) -> None:
+    def __init__(self, window: ReadWindow, size: int) -> None:
         super().__init__(size)
         self.window = window
 

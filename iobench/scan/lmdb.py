@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 
 from ..formats.lmdb_tree import Tree
-from ..storage.window import Window
+from ..storage.window import ReadWindow
 from .hdf5 import EMPTY, LABELS
 from .pages import Pages
 from .samples import ShardSamples, damaged, suffix_of
@@ -33,7 +33,7 @@ _DESCRIBE = {
 """Keys that hold facts about a file, unless it has no other entries."""
 
 
-def lmdb(window: Window, key: str, size: int) -> ShardSamples:
+def lmdb(window: ReadWindow, key: str, size: int) -> ShardSamples:
     """Find the samples of a file.
 
     Raises DatasetError naming a file that is damaged or no LMDB, StorageError.

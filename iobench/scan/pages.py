@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import StorageError
 from ..storage.files import Seekable
-from ..storage.window import Window
+from ..storage.window import ReadWindow
 
 _PAGE = 16 << 10
 _PAGES = 1024
@@ -19,7 +19,7 @@ class Pages(Seekable):
     ``failure``: the last error of the storage.
     """
 
-    def __init__(self, window: Window, size: int) -> None:
+    def __init__(self, window: ReadWindow, size: int) -> None:
         super().__init__(size)
         # Kept to be raised again, because a library may replace it by an error of its own.
         self.failure: StorageError | None = None

@@ -19,7 +19,7 @@ from ..formats.parquet import Parquet
 from ..formats.parquet_rows import Rows
 from ..formats.parquet_shard import ParquetShard
 from ..limits import check_plausible
-from ..storage.window import Window
+from ..storage.window import ReadWindow
 from .samples import Int64, ShardSamples, damaged
 
 _TAIL = 64 << 10
@@ -42,7 +42,7 @@ AS_STORED = "row groups are samples as they are stored, because no column holds 
 EMPTY = "samples are null or empty"
 
 
-def opened(window: Window, size: int, column: bytes | None = None) -> tuple[ParquetShard, int]:
+def opened(window: ReadWindow, size: int, column: bytes | None = None) -> tuple[ParquetShard, int]:
     """Open a file of ``size`` bytes; return it and the length of its footer.
 
     ``column``: open it for this column, not for the samples. Raises ValueError.
@@ -58,7 +58,7 @@ def opened(window: Window, size: int, column: bytes | None = None) -> tuple[Parq
     return ParquetShard(tail, size, column), need
 
 
-def parquet(window: Window, key: str, size: int) -> ShardSamples:
+def parquet(window: ReadWindow, key: str, size: int) -> ShardSamples:
     """Find the samples of a file.
 
     Raises DatasetError naming a file that is damaged, truncated or encrypted; StorageError.

@@ -16,7 +16,7 @@ from ..errors import DatasetError
 Int64 = npt.NDArray[np.int64]
 
 
-class Sample(NamedTuple):
+class FoundSample(NamedTuple):
     """One sample's bytes within its shard, and the suffix of its largest part's name ('.jpg')."""
 
     offset: int
@@ -55,7 +55,7 @@ class ShardSamples:
         return len(self.offset)
 
 
-def listed(samples: Iterable[Sample], nbytes: int) -> ShardSamples:
+def listed(samples: Iterable[FoundSample], nbytes: int) -> ShardSamples:
     """Collect samples that are stored uncompressed, in a shard of ``nbytes``."""
     offsets, sizes = array("q"), array("q")  # compact, since a sample may have only 16 bytes
     suffixes: set[str] = set()

@@ -33,14 +33,14 @@ from ..schema.manifest import (
 )
 from ..storage.base import Entry, Storage
 from ..storage.catalog import innermost
-from ..storage.window import Window
+from ..storage.window import ReadWindow
 from ..text import printable
 from ..units import counted
 from .classify import classify
 from .contents import Contents, content_of
 from .contents import checksums as checksums_of
 from .index import INDEXERS, prepare
-from .samples import LEAVE_IT_OUT, Int64, Sample, ShardSamples, listed, suffix_of
+from .samples import LEAVE_IT_OUT, FoundSample, Int64, ShardSamples, listed, suffix_of
 from .shape import shape
 
 _WORKERS = 8  # shards at a time: over a network each read is a request
@@ -171,11 +171,11 @@ def _walk(
 ) -> tuple[list[ShardSamples], Int64, int]:
     """Find the samples of all shards: (samples, how many each shard has, bytes read)."""
     if form == "files":  # all files together are one ``ShardSamples``, since there may be a million
-        samples = [Sample(0, entry.size, suffix_of(entry.key)) for entry in data]
+        samples = [FoundSample(0, entry.size, suffix_of(entry.key)) for entry in data]
         return [listed(samples, sum(entry.size for entry in data))], np.ones(len(data), np.int64), 0
 
     def make() -> Callable[[int], tuple[int, ShardSamples, int]]:
-        window = Window(storage, 1 << 20, nbytes=1 << 20)
+        window = ReadWindow(storage, 1 << 20, nbytes=1 << 20)
 
         def walk(shard: int) -> tuple[int, ShardSamples, int]:
             key, before = data[shard].key, window.bytes_read

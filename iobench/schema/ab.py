@@ -53,7 +53,7 @@ class SideTurn(Record):
     figures: dict[str, Figure] = {}  # by the names of schema.metrics
 
 
-class Turn(Record):
+class AbTurn(Record):
     """One repetition of each side, with the same seed."""
 
     turn: Count  # from 0; also the number of the repetition in both runs
@@ -82,7 +82,7 @@ class AbRecord(Record):
     budget_s: Figure | None = None
     a: Side
     b: Side
-    turns: list[Turn] = Field(default=[], max_length=MAX_TURNS)
+    turns: list[AbTurn] = Field(default=[], max_length=MAX_TURNS)
     claims: list[Claim] = []  # that of ``metric`` first
 
     @field_validator("metric")

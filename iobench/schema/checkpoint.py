@@ -100,7 +100,7 @@ class Training(OpenRecord):
     storage_read_bytes_per_s: Positive | None = None
 
 
-class Asked(OpenRecord):
+class AskedTraining(OpenRecord):
     """The training that was asked about. Its subclass ``Meaning`` adds the figures."""
 
     asked: Training = Training()
@@ -131,7 +131,7 @@ class Spread(Record):
         return self.max if self.p95 is None else self.p95
 
 
-class Meaning(Asked):
+class Meaning(AskedTraining):
     """What a study's figures mean for the training that was asked about.
 
     Computed by ``analyse.checkpoint.meaning``. Times are of the whole model, saved by all hosts of
@@ -274,7 +274,7 @@ class Study(Record):
     # By MLPerf's rule: bytes of the slowest rank over its durable time, mean of the saves.
     write_bytes_per_s: float | None = None
     restore_bytes_per_s: float | None = None
-    meaning: SerializeAsAny[Asked] = Asked()
+    meaning: SerializeAsAny[AskedTraining] = AskedTraining()
     not_measured: dict[str, str] = {}
 
 

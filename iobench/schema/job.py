@@ -109,7 +109,7 @@ class Shuffle(OpenRecord):
     epoch_distance: float | None = None
 
 
-class Layout(OpenRecord):
+class LayoutFacts(OpenRecord):
     """Files in its own format that a loader library wrote before the run."""
 
     bytes: Count
@@ -250,7 +250,7 @@ class LoaderFacts(OpenRecord):
     slot_misses: Count | None = None
     delivery: Delivery | None = None
     shuffle: Shuffle | None = None
-    layout: Layout | None = None
+    layout: LayoutFacts | None = None
     user: UserFacts | None = None  # what was seen of a loader of the user's own
 
     @model_validator(mode="after")

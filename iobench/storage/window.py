@@ -10,7 +10,7 @@ WINDOW_BYTES = 8 << 20
 _FRAMING = 1 << 16  # bytes of a format's headers around the largest sample
 
 
-class Window:
+class ReadWindow:
     """Not thread-safe. ``largest``: the longest range that will be asked for at once, in bytes.
 
     The buffer grows only when a longer range is read and the object is that long: ``largest`` may

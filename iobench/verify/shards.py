@@ -15,7 +15,7 @@ from ..formats.base import BlockRows, Blocks, Framed
 from ..generator.pool import working_on
 from ..schema.manifest import Manifest
 from ..storage.base import Storage
-from ..storage.window import WINDOW_BYTES, Window
+from ..storage.window import WINDOW_BYTES, ReadWindow
 from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, PartialReport, Unreadable
 
 
@@ -34,7 +34,7 @@ class ShardChecker:
         self.foreign = bool(manifest.header.origin)
         self.hashed = manifest.header.checksums
         self._content: Buffer = memoryview(b"")
-        self._window = Window(storage, int(manifest.samples["stored"].max()))
+        self._window = ReadWindow(storage, int(manifest.samples["stored"].max()))
 
     def check(self, shards: range) -> PartialReport:
         """Compare these shards as far as they can be read; errors are in the result."""

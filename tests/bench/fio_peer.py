@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from iobench.measure.fio import Figures, run_fio
+from iobench.measure.fio import FioFigures, run_fio
 from iobench.measure.fio_jobs import Files, FioJob, common_lines, job_text, read_head, relative
 from iobench.measure.host import effective_cores
 from tests.bench.sides import Figure
@@ -89,7 +89,7 @@ def random_reads(
     return Figure(read["bw_bytes"], cpu_s / (read["io_bytes"] / 1e9))
 
 
-def _figure(figures: Figures) -> Figure:
+def _figure(figures: FioFigures) -> Figure:
     return Figure(figures.bytes_per_s, figures.cpu_s / figures.bytes * 1e9)
 
 

@@ -14,7 +14,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from iobench import payload
-from iobench.cli.pace import Pace
+from iobench.cli.pace import PhasePace
 from iobench.codecs.lz4 import Lz4
 from iobench.codecs.zstd import Zstd
 from iobench.contents.jpeg import Jpeg
@@ -170,7 +170,7 @@ def test_count_a_step_for_the_progress(benchmark: BenchmarkFixture) -> None:
 @pytest.mark.parametrize("ranks", [1, 8, 512])
 def test_read_the_counters_for_the_progress(benchmark: BenchmarkFixture, ranks: int) -> None:
     """The thread that draws the progress does this four times a second."""
-    counters, pace, now = Counters(ranks), Pace(0.0), itertools.count(0.0, 0.25)
+    counters, pace, now = Counters(ranks), PhasePace(0.0), itertools.count(0.0, 0.25)
 
     def read() -> int:
         counters.add(0, read=1, busy_ns=2, wall_ns=3, sync_ns=4, retries=0)

@@ -12,7 +12,7 @@ import pytest
 
 import iobench
 from iobench.report.again import again_sections
-from iobench.report.sections import Source
+from iobench.report.sections import SourceLines
 from iobench.report.tried import by_hand
 from iobench.schema.record import TrainingRecord, load_training
 from iobench.schema.verdict import Advice
@@ -220,7 +220,7 @@ def test_a_job_from_the_specifications_on_its_page(
     elif kind == "loader":
         flags = f"--loader {LOADER} --loader-args sleep=0.001 --set accelerator.step_time=2ms"
     first = work(f"iobench run demo {place} {flags} {' '.join(BARE)}")
-    parts = {each.id: each.lines for each in again_sections(first) if isinstance(each, Source)}
+    parts = {each.id: each.lines for each in again_sections(first) if isinstance(each, SourceLines)}
     for name in ("workload", "dataset"):
         text = "\n".join(parts[f"{name}-yaml"])
         folder.joinpath(f"{name}.yaml").write_text(text)

@@ -36,7 +36,7 @@ from iobench.schema.workload import Workload
 from iobench.storage import STORAGE
 from iobench.storage.base import Storage
 from iobench.storage.simulated.memory import Wrapper
-from iobench.storage.simulated.throttled import Link
+from iobench.storage.simulated.throttled import SharedLink
 from iobench.units import parse_duration, parse_size
 from tests.oracle.places import wrapped
 from tests.servers.faultproxy import Fault, FaultProxy
@@ -216,7 +216,7 @@ class CreditedStorage(Wrapper):
         super().__init__(inner)
         self.bandwidth = bandwidth
         self.credits = credits
-        self._link = Link()
+        self._link = SharedLink()
         self._read = multiprocessing.get_context("fork").Value("d", 0.0)
 
     @classmethod

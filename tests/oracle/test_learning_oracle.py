@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from iobench.accelerate.base import Place, Samples
+from iobench.accelerate.base import RankPlace, Samples
 from iobench.accelerate.model import ModelAccelerator
 from iobench.accelerate.models import gpt2, unet3d
 from iobench.schema.workload import AcceleratorSpec
@@ -34,7 +34,7 @@ def test_a_large_model_learns(
     monkeypatch.setattr(unet3d.UNet3D, "sample_bytes", 64**3)
     spec = {"kind": "model", "model": model, "warm_up": "1ms", "learning_rate": rate}
     accelerator = ModelAccelerator(AcceleratorSpec.model_validate(spec))
-    accelerator.prepare(Place(0, 1, samples, 1))
+    accelerator.prepare(RankPlace(0, 1, samples, 1))
     size = accelerator.sample_bytes
     drawn = np.random.default_rng(0).integers(0, 256, samples * size, dtype=np.uint8)
     offsets = np.arange(samples, dtype=np.int64) * size

@@ -40,7 +40,7 @@ from iobench.schema.training import EVENT_COLUMNS
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
-from iobench.storage.window import Window
+from iobench.storage.window import ReadWindow
 from iobench.verify import verify
 from tests.children import in_child
 
@@ -293,10 +293,10 @@ def test_a_sample_that_takes_too_much_is_named(make_dataset: Any) -> None:
 
 def test_windows_grow_with_objects_and_not_with_claims() -> None:
     storage = memory(a=bytes(1 << 20))
-    ended = in_child(lambda: Window(storage, 2 << 30).open("a"))
+    ended = in_child(lambda: ReadWindow(storage, 2 << 30).open("a"))
     assert ended.value == 1 << 20
     assert ended.extra_bytes < 32 << 20
-    window = Window(storage, 1 << 30, nbytes=4096)
+    window = ReadWindow(storage, 1 << 30, nbytes=4096)
     window.open("a")
     assert len(window.read(10, 900_000)) == 899_990
     for read in (window.read, window.apart, window.bytes):

@@ -23,7 +23,7 @@ from iobench.formats import parquet_footer
 from iobench.formats.parquet import Parquet
 from iobench.formats.parquet_footer import Footer
 from iobench.formats.protobuf import varint
-from iobench.formats.thrift import BINARY, I32, I64, STRUCT, Compact, Writer, listed
+from iobench.formats.thrift import BINARY, I32, I64, STRUCT, Compact, ThriftWriter, listed
 from iobench.limits import ALWAYS_FITS
 from iobench.load import make_reader
 from iobench.scan import scan
@@ -170,13 +170,13 @@ def of_lengths(encoding: int, *, codec: int = 0, version: int = 1, nullable: boo
     sizes = [len(plain), len(stored)] if version == 1 else [len(levels) + len(plain)] * 2
     if version == 2:
         sizes[1] = len(levels) + len(stored)
-        about = Writer().number(1, I32, 4).number(2, I32, 0).number(3, I32, 4)
+        about = ThriftWriter().number(1, I32, 4).number(2, I32, 0).number(3, I32, 4)
         about.number(4, I32, encoding).number(5, I32, len(levels)).number(6, I32, 0)
         stored = levels + stored
     else:
-        about = Writer().number(1, I32, 4).number(2, I32, encoding)
+        about = ThriftWriter().number(1, I32, 4).number(2, I32, encoding)
         about.number(3, I32, 3).number(4, I32, 3)
-    page = Writer().number(1, I32, 0 if version == 1 else 3)
+    page = ThriftWriter().number(1, I32, 0 if version == 1 else 3)
     page.number(2, I32, sizes[0]).number(3, I32, sizes[1])
     page.struct(5 if version == 1 else 8, about.finish())
     return of_page(page.finish() + stored, 4, codec, nullable)
@@ -184,14 +184,14 @@ def of_lengths(encoding: int, *, codec: int = 0, version: int = 1, nullable: boo
 
 def of_page(page: bytes, rows: int, codec: int, nullable: bool) -> bytes:
     """A file of one column, whose one chunk is these bytes."""
-    root = Writer().binary(4, b"schema").number(5, I32, 1).finish()
-    leaf = Writer().number(1, I32, 6).number(3, I32, int(nullable)).binary(4, b"x").finish()
-    about = Writer().number(1, I32, 6).list(2, listed(I32, [b"\x00"]))
+    root = ThriftWriter().binary(4, b"schema").number(5, I32, 1).finish()
+    leaf = ThriftWriter().number(1, I32, 6).number(3, I32, int(nullable)).binary(4, b"x").finish()
+    about = ThriftWriter().number(1, I32, 6).list(2, listed(I32, [b"\x00"]))
     about.list(3, listed(BINARY, [b"\x01x"])).number(4, I32, codec).number(5, I64, rows)
     about.number(6, I64, len(page)).number(7, I64, len(page)).number(9, I64, 4)
-    chunk = Writer().number(2, I64, 0).struct(3, about.finish()).finish()
-    group = Writer().list(1, listed(STRUCT, [chunk])).number(2, I64, 0).number(3, I64, rows)
-    footer = Writer().number(1, I32, 2).list(2, listed(STRUCT, [root, leaf]))
+    chunk = ThriftWriter().number(2, I64, 0).struct(3, about.finish()).finish()
+    group = ThriftWriter().list(1, listed(STRUCT, [chunk])).number(2, I64, 0).number(3, I64, rows)
+    footer = ThriftWriter().number(1, I32, 2).list(2, listed(STRUCT, [root, leaf]))
     footer.number(3, I64, rows).list(4, listed(STRUCT, [group.finish()]))
     return with_footer(b"PAR1" + page + bytes(8), footer.finish())
 

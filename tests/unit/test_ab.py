@@ -24,7 +24,7 @@ from iobench.errors import IobenchError
 from iobench.report.ab import answer, planned_line, sections, turn_line
 from iobench.report.render_csv import render_csv
 from iobench.report.sections import Headline, Table
-from iobench.schema.ab import AbRecord, Side, SideTurn, Turn, load_ab, save_ab
+from iobench.schema.ab import AbRecord, AbTurn, Side, SideTurn, load_ab, save_ab
 from iobench.schema.training import Repetition
 
 IDENTITY = {"workload": "demo", "batch_size": "8", "storage.url": "/a"}
@@ -39,7 +39,7 @@ def side_turn(value: float | Mapping[str, float]) -> SideTurn:
 def record(a: Values, b: Values, **changes: object) -> AbRecord:
     """A comparison whose turns have these samples/s, or figures by their names."""
     turns = [
-        Turn(
+        AbTurn(
             turn=number,
             first="A" if number % 2 == 0 else "B",
             began="2026-11-22T10:00:00+00:00",

@@ -13,7 +13,7 @@ import yaml
 from iobench.report.again import again_sections, quoted, yaml_lines
 from iobench.report.glance import finding_sections, trust_text
 from iobench.report.record import sections
-from iobench.report.sections import Headline, Source
+from iobench.report.sections import Headline, SourceLines
 from iobench.schema.base import build
 from iobench.schema.record import Finding, TrainingRecord, load_run
 from iobench.schema.workload import Workload, load_workload
@@ -24,7 +24,7 @@ RUNS = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
 
 def sources(doc: TrainingRecord) -> dict[str, tuple[str, ...]]:
-    return {each.id: each.lines for each in again_sections(doc) if isinstance(each, Source)}
+    return {each.id: each.lines for each in again_sections(doc) if isinstance(each, SourceLines)}
 
 
 def recorded(name: str) -> TrainingRecord:

@@ -28,7 +28,7 @@ from iobench.analyse.checkpoint.study import (
     spread,
     with_figures,
 )
-from iobench.schema.checkpoint import Asked, CheckpointRun, Restore, Save, Study
+from iobench.schema.checkpoint import AskedTraining, CheckpointRun, Restore, Save, Study
 from iobench.schema.record import CheckpointRecord, TrainingRecord
 
 
@@ -179,7 +179,7 @@ def test_a_save_without_a_recorded_end_has_no_meaning() -> None:
     odd = study(save(1, 2.0, accepted_s=None, durable_s=None))
     assert "blocked_s" in odd.figures
     assert meaning(odd, Training()) is None
-    assert type(with_meaning(odd).meaning) is Asked
+    assert type(with_meaning(odd).meaning) is AskedTraining
 
 
 def beside(doc: TrainingRecord, *, loaded: list[Save], alone: list[Save]) -> TrainingRecord:

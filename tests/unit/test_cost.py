@@ -16,7 +16,7 @@ from iobench.analyse.compare.cost import Option, Terms, break_even_efficiency, s
 from iobench.analyse.compare.pace import Saving, Schedule, lost_share, saving_of
 from iobench.analyse.compare.ranking import Machine, Ranking, rankings
 from iobench.schema.instances import Instance
-from iobench.schema.job import Layout
+from iobench.schema.job import LayoutFacts
 from iobench.schema.record import TrainingRecord, load_run
 from iobench.schema.verdict import RankTime
 from tests.processes import in_process
@@ -199,7 +199,7 @@ def test_a_layout_of_its_own_is_paid_once() -> None:
     2 hosts 250 s.
     """
     doc = run_of([100.0] * 6)
-    doc.job.loader.layout = Layout(seconds=20.0, bytes=1, files=1, made_earlier=False)
+    doc.job.loader.layout = LayoutFacts(seconds=20.0, bytes=1, files=1, made_earlier=False)
     found, _ = options(doc, Terms(epochs=10, samples=5000), hosts=2)
     assert found.preparation_s == 100
     assert found.job_s == pytest.approx(100 + 250)

@@ -19,7 +19,7 @@ from iobench.report.sections import (
     Mark,
     Range,
     Ranges,
-    Source,
+    SourceLines,
     Table,
 )
 from tests.hostile import HOSTILE
@@ -127,7 +127,7 @@ def test_a_page_shows_all_of_a_report(name: str) -> None:
             assert all(
                 plain(each) in page.told for each in texts(section, "everywhere", "pages")
             ), section.id
-        if isinstance(section, Source):
+        if isinstance(section, SourceLines):
             assert all(plain(line) in page.told for line in section.lines), section.id
 
 

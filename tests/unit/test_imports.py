@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import gc
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,6 +155,27 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 
 def test_circles_are_seen() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
+
+
+SHARED_NAMES = {
+    *("Begin", "Budget", "Codec", "Confirmation", "Counters", "Delivery", "Ended", "Entry"),
+    *("Measured", "Model", "Outcome", "Part", "Place", "Point", "Ranks", "Restored", "Saved"),
+    *("Saving", "Scaling", "Spread", "StepTimes", "Storage", "Supply", "Sweep", "Target"),
+    *("Together", "Tried", "Window", "_Samples", "_Study"),
+}
+"""Names that stand for more than one class today. Nobody may be added."""
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    found = Counter(
+        node.name
+        for _, path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    shared = {name for name, count in found.items() if count > 1}
+    assert shared <= SHARED_NAMES, "give the new class a name of its own"
+    assert shared >= SHARED_NAMES, "a name that is one class again leaves the table"
 
 
 def arrows() -> dict[str, set[str]]:

@@ -8,7 +8,7 @@ import pytest
 
 from iobench.cli import live as living
 from iobench.cli.live import Live
-from iobench.cli.pace import MAX_HISTORY, Now, Pace, Slow
+from iobench.cli.pace import MAX_HISTORY, Now, PhasePace, SlowRank
 from iobench.runner.counters import STEPS, Counters
 
 S = 1_000_000_000
@@ -21,7 +21,7 @@ class _Run:
     def __init__(self, step_s: list[float], *, busy_s: float, read: int = MB) -> None:
         self.counters = Counters(len(step_s))
         self.step_s, self.busy_s, self.read = step_s, busy_s, read
-        self.pace = Pace(0.0)
+        self.pace = PhasePace(0.0)
         self.now = 0.0
 
     def until(self, end: float, *, step_s: list[float] | None = None) -> Now:
@@ -62,9 +62,9 @@ def test_what_is_not_known_is_not_told() -> None:
 
 
 def test_the_slowest_rank() -> None:
-    assert _Run([0.1, 0.2, 0.1], busy_s=0.1).until(10.0).slow == Slow(1, pytest.approx(2.0))
+    assert _Run([0.1, 0.2, 0.1], busy_s=0.1).until(10.0).slow == SlowRank(1, pytest.approx(2.0))
     assert _Run([0.1, 0.102, 0.1], busy_s=0.1).until(10.0).slow is None
-    assert _Run([0.1, 0.0, 0.1], busy_s=0.1).until(10.0).slow == Slow(1, None)
+    assert _Run([0.1, 0.0, 0.1], busy_s=0.1).until(10.0).slow == SlowRank(1, None)
     assert _Run([0.1], busy_s=0.1).until(10.0).slow is None
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from iobench.report.run import sections
-from iobench.report.sections import Items, Pane, Ranges, Section, Shares, Table, Timeline
+from iobench.report.sections import Items, Pane, Ranges, Section, ShareBars, Table, Timeline
 from iobench.schema.resources import SAMPLE_COLUMNS
 from tests.unit.conftest import build_events, build_run
 
@@ -60,7 +60,7 @@ def test_the_slowest_rank_is_the_first_bar(ranks: int) -> None:
     times = [rank_time(rank, 60.0 if rank == ranks - 2 else 30.0) for rank in range(ranks)]
     shares = by_id(sections(build_run(accelerators=ranks, repetition={"ranks": times})))
     drawn = shares["time-parts"]
-    assert isinstance(drawn, Shares)
+    assert isinstance(drawn, ShareBars)
     assert len(drawn.rows) == 8
     label, parts = drawn.rows[0]
     assert label == f"rank {ranks - 2}"

@@ -69,7 +69,7 @@ from iobench.report.sections import (
     Prose,
     Row,
     Section,
-    Source,
+    SourceLines,
     Table,
 )
 from iobench.report.several import several_sections
@@ -375,7 +375,7 @@ def texts(section: Section, *where: str) -> Iterator[str]:
         yield section.title
         for item in section.items:
             yield from (item.text, item.lead, item.basis)
-    elif isinstance(section, Source):
+    elif isinstance(section, SourceLines):
         yield section.title if "pages" in where else ""
     elif isinstance(section, Findings):
         yield section.title
@@ -442,7 +442,7 @@ def test_markdown_shows_all_of_a_report_in_rectangular_tables(name: str) -> None
             assert plain(markdown(text)) in told, section.id
         for text in texts(section):
             assert plain(github(text)) in told_in_ci, section.id
-        if isinstance(section, Source):
+        if isinstance(section, SourceLines):
             for line in section.lines:
                 assert plain(markdown(line)) in plain(unescaped), section.id
         if isinstance(section, Table):

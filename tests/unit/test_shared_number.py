@@ -11,13 +11,13 @@ import time
 
 import pytest
 
-from iobench.storage.simulated.shared import Shared
+from iobench.storage.simulated.shared import SharedNumber
 
 FORK = multiprocessing.get_context("fork")
 
 
 def test_threads_of_several_processes_lose_no_change() -> None:
-    number = Shared(ctypes.c_int64)
+    number = SharedNumber(ctypes.c_int64)
 
     def add() -> None:
         for _ in range(200):
@@ -42,7 +42,7 @@ def test_threads_of_several_processes_lose_no_change() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_process_that_ends_in_the_middle_of_a_change_blocks_nobody() -> None:
-    number = Shared(ctypes.c_double)
+    number = SharedNumber(ctypes.c_double)
     inside = FORK.Event()
 
     def hold() -> None:
@@ -64,7 +64,7 @@ def test_a_process_that_ends_in_the_middle_of_a_change_blocks_nobody() -> None:
 @pytest.mark.timeout(60)
 def test_a_fork_while_a_thread_is_inside_blocks_nobody() -> None:
     """The forked process waits for the process that is inside, and for nothing else."""
-    number = Shared(ctypes.c_double)
+    number = SharedNumber(ctypes.c_double)
     inside, go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -91,5 +91,5 @@ def test_a_fork_while_a_thread_is_inside_blocks_nobody() -> None:
 def test_many_of_them_leave_no_descriptor() -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):
-        Shared(ctypes.c_double)
+        SharedNumber(ctypes.c_double)
     assert len(os.listdir("/proc/self/fd")) <= before + 1

@@ -15,7 +15,7 @@ from iobench.formats.thrift import (
     MAX_DEPTH,
     STRUCT,
     Compact,
-    Writer,
+    ThriftWriter,
     listed,
     zigzag,
 )
@@ -29,9 +29,9 @@ I64S = st.integers(-(2**63), 2**63 - 1)
     last=st.integers(-(2**31), 2**31 - 1),
 )
 def test_what_is_written_is_read(numbers: list[int], text: bytes, last: int) -> None:
-    inner = Writer().number(1, I32, last).finish()
+    inner = ThriftWriter().number(1, I32, last).finish()
     data = (
-        Writer()
+        ThriftWriter()
         .list(2, listed(I64, [zigzag(number) for number in numbers]))
         .binary(3, text)
         .struct(7, inner)
@@ -112,4 +112,4 @@ def test_a_field_may_not_come_twice() -> None:
 
 def test_writers_go_up() -> None:
     with pytest.raises(ValueError, match="does not follow"):
-        Writer().number(2, I32, 1).number(2, I32, 1)
+        ThriftWriter().number(2, I32, 1).number(2, I32, 1)

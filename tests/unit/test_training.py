@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from iobench.accelerate import emulated
-from iobench.accelerate.base import Place, Samples
+from iobench.accelerate.base import RankPlace, Samples
 from iobench.accelerate.bind import loaded_allocator, parse_cpus, rank_cpus, use_allocator
 from iobench.accelerate.emulated import EmulatedAccelerator
 from iobench.accelerate.exchange import GradientExchange
@@ -73,7 +73,7 @@ def spec(model: str = "tests.networks:Tiny", **settings: object) -> AcceleratorS
 
 def prepared(batch_size: int = 8, **settings: object) -> ModelAccelerator:
     accelerator = ModelAccelerator(spec(**settings))
-    accelerator.prepare(Place(0, 1, batch_size, 1))
+    accelerator.prepare(RankPlace(0, 1, batch_size, 1))
     return accelerator
 
 
@@ -214,7 +214,7 @@ class Trains:
         kind = "ddp" if link.world > 1 else "none"
         accelerator = ModelAccelerator(spec(self.model, gradient_sync=kind, learning_rate=0.01))
         own = self.samples // link.world
-        accelerator.prepare(Place(link.rank, link.world, own, 1, self.meeting))
+        accelerator.prepare(RankPlace(link.rank, link.world, own, 1, self.meeting))
         torch.manual_seed(5)
         network = accelerator._model
         fresh = open_model(self.model)
@@ -303,7 +303,7 @@ def replayed(path: Path, steps: int, rank: int = 0, seed: int = 0) -> list[float
     accelerator = RecordedAccelerator(
         AcceleratorSpec.model_validate({"kind": "recorded", "steps": str(path)})
     )
-    accelerator.prepare(Place(rank, 4, 400, seed))
+    accelerator.prepare(RankPlace(rank, 4, 400, seed))
     return [next(accelerator._drawn) / 1e9 for _ in range(steps)]
 
 
@@ -369,7 +369,7 @@ def test_a_constant_recording_is_an_emulated_accelerator(
         made = AcceleratorSpec.model_validate(settings)
         accelerator = (RecordedAccelerator if made.steps else EmulatedAccelerator)(made)
         if isinstance(accelerator, RecordedAccelerator):
-            accelerator.prepare(Place(0, 1, 400, 5))
+            accelerator.prepare(RankPlace(0, 1, 400, 5))
         accelerator.start()
         found = []
         for step in range(200):

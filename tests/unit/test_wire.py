@@ -19,13 +19,13 @@ from iobench.storage.s3 import wire
 from iobench.storage.s3.clients.boto_api import range_length
 from iobench.storage.s3.errors import Failure, Kind
 from iobench.storage.s3.storage import S3Storage
-from iobench.storage.s3.wire import Settings, Wire, understood
+from iobench.storage.s3.wire import S3Settings, S3Wire, understood
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=30)
 WORDS = st.text("abcXYZ0123456789+/=-", min_size=1, max_size=30)
 
 
-def settings(**changed: Any) -> Settings:
+def settings(**changed: Any) -> S3Settings:
     usual: dict[str, Any] = {
         "endpoint": "http://server.example:9000",
         "region": "us-east-1",
@@ -35,7 +35,7 @@ def settings(**changed: Any) -> Settings:
         "timeout": 1.0,
         "credentials": None,
     }
-    return Settings(**{**usual, **changed})
+    return S3Settings(**{**usual, **changed})
 
 
 def parts(request: bytes) -> tuple[str, dict[str, str]]:
@@ -67,7 +67,7 @@ def test_signatures_are_those_of_botocore(
     second: int,
 ) -> None:
     credentials = Credentials("an/id", secret, token)
-    ours = Wire(settings(endpoint=endpoint, region=region, credentials=credentials))
+    ours = S3Wire(settings(endpoint=endpoint, region=region, credentials=credentials))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wire, "time", SimpleNamespace(**{**vars(wire.time), "time": lambda: second}))
         first, lines = parts(ours.get(key, offset, length))
@@ -99,7 +99,7 @@ def test_credentials_that_were_renewed_sign_from_the_next_second_on(
     )
     current = [Credentials("first", "secret")]
     renewing = SimpleNamespace(get_frozen_credentials=lambda: current[0].get_frozen_credentials())
-    signing = Wire(settings(credentials=renewing))
+    signing = S3Wire(settings(credentials=renewing))
     old = parts(signing.get("x", 0, 1))[1]["authorization"]
     current[0] = Credentials("second", "another", "token")
     now[0] += 1
@@ -120,7 +120,7 @@ def test_credentials_that_were_renewed_sign_from_the_next_second_on(
     ],
 )
 def test_where_a_request_goes(changed: dict[str, Any], line: str, host: str) -> None:
-    first, lines = parts(Wire(settings(**changed)).get("a/b ü~", 0, 5))
+    first, lines = parts(S3Wire(settings(**changed)).get("a/b ü~", 0, 5))
     assert first == f"GET {line or '/a/b%20%C3%BC~'} HTTP/1.1"
     assert lines == {"host": host, "range": "bytes=0-4"}  # anonymous
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...schema.checkpoint import Asked, Meaning, Spread, Study, Today, Training
+from ...schema.checkpoint import AskedTraining, Meaning, Spread, Study, Today, Training
 from ...units import (
     counted,
     format_bytes,
@@ -43,7 +43,7 @@ CURVE_SPAN = 8
 def with_meaning(study: Study) -> Study:
     """Return ``study`` with what its figures mean for the training that was asked about."""
     asked = study.meaning.asked
-    return study.model_copy(update={"meaning": meaning(study, asked) or Asked(asked=asked)})
+    return study.model_copy(update={"meaning": meaning(study, asked) or AskedTraining(asked=asked)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

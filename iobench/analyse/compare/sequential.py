@@ -46,7 +46,7 @@ from functools import cached_property
 from statistics import fmean, stdev
 from typing import Literal
 
-from ...schema.ab import MAX_TURNS, AbRecord, Turn
+from ...schema.ab import MAX_TURNS, AbRecord, AbTurn
 from ...schema.claim import Answer, Claim
 from ...schema.metrics import BY_NAME, COMPARED, Metric
 from ...schema.training import Repetition
@@ -245,7 +245,7 @@ def sequential_of(record: AbRecord) -> Sequential:
     return Sequential(max(MIN_TURNS, planned), record.threshold)
 
 
-def logs_of(turns: Sequence[Turn], metric: str) -> list[float]:
+def logs_of(turns: Sequence[AbTurn], metric: str) -> list[float]:
     """The logarithm of B over A in each turn in which both are known and above 0."""
     logs = (log_ratio(each.b.figures.get(metric), each.a.figures.get(metric)) for each in turns)
     return [log for log in logs if log is not None]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from ...errors import UsageError
-from ..delivered import Delivered
+from ..delivered import Extents
 from ..null import AnyReader
 from ..order import Indices
 from ..reader import BatchReader
@@ -40,7 +40,7 @@ class NoteShapes:
             reader.shapes = {}
 
     def __call__(
-        self, reader: AnyReader, indices: Indices, delivered: Delivered, memory: memoryview
+        self, reader: AnyReader, indices: Indices, delivered: Extents, memory: memoryview
     ) -> Shapes | None:
         if not isinstance(reader, BatchReader) or reader.shapes is None:
             return None
@@ -60,7 +60,7 @@ class Transformed(NoteShapes):
         self.layout = layout
 
     def __call__(
-        self, reader: AnyReader, indices: Indices, delivered: Delivered, memory: memoryview
+        self, reader: AnyReader, indices: Indices, delivered: Extents, memory: memoryview
     ) -> Any:
         shapes = super().__call__(reader, indices, delivered, memory)
         whole = torch.frombuffer(memory, dtype=torch.uint8)

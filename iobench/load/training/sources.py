@@ -14,7 +14,7 @@ from ...scan.parquet import opened
 from ...schema.manifest import Manifest
 from ...schema.packing import DATA
 from ...storage.base import Storage
-from ...storage.window import Window
+from ...storage.window import ReadWindow
 
 Label = int | str | bytes
 
@@ -63,7 +63,7 @@ def member_labels(manifest: Manifest, storage: Storage, name: str) -> list[Label
 
     def of_shard(shard: int) -> list[Label]:
         key, first, count = _place(manifest, shard)
-        window = Window(storage, MAX_LABEL_BYTES, nbytes=1 << 20 if small else 1 << 14)
+        window = ReadWindow(storage, MAX_LABEL_BYTES, nbytes=1 << 20 if small else 1 << 14)
         rows = {
             int(offset): row
             for row, offset in enumerate(manifest.samples["offset"][first : first + count].tolist())
@@ -88,7 +88,7 @@ def column_labels(manifest: Manifest, storage: Storage, name: str) -> list[Label
 
     def of_shard(shard: int) -> list[Label]:
         key, _, count = _place(manifest, shard)
-        window = Window(storage, 0, nbytes=1 << 16)
+        window = ReadWindow(storage, 0, nbytes=1 << 16)
         found: list[Label] = []
         try:
             file, _ = opened(window, window.open(key), name.encode())
@@ -131,7 +131,7 @@ def _place(manifest: Manifest, shard: int) -> tuple[str, int, int]:
 
 
 def _of_group(
-    window: Window, key: str, index: int, group: list[tarfile.TarInfo], member: str, path: str
+    window: ReadWindow, key: str, index: int, group: list[tarfile.TarInfo], member: str, path: str
 ) -> Label:
     """Return the label of one sample from its members."""
     kinds = {info.name.rpartition("/")[2].partition(".")[2].lower(): info for info in group}

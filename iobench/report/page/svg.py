@@ -11,7 +11,7 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-from ..sections import Axis, Heat, Lines, Mark, Ranges, Scatter, Series, Shares
+from ..sections import Axis, Heat, Lines, Mark, Ranges, Scatter, Series, ShareBars
 from .scale import Scale, scale, spread_out, text_of
 
 WIDTH = 720
@@ -51,7 +51,7 @@ HATCHES = (
 """A pattern of lines, 8 x 8, for each colour: colours of equal lightness differ in gray, too."""
 
 
-def chart(section: Lines | Ranges | Shares) -> str:
+def chart(section: Lines | Ranges | ShareBars) -> str:
     """The chart as one ``svg`` element, with title and description for screen readers."""
     if isinstance(section, Lines):
         body, height, told = _lines(section)
@@ -63,7 +63,7 @@ def chart(section: Lines | Ranges | Shares) -> str:
 
 
 def framed(
-    section: Lines | Ranges | Shares | Heat | Scatter,
+    section: Lines | Ranges | ShareBars | Heat | Scatter,
     body: Iterable[str],
     height: float,
     told: str,
@@ -261,7 +261,7 @@ def _ranges(section: Ranges) -> tuple[list[str], float, str]:
     return body, bottom + BOTTOM, told
 
 
-def _shares(section: Shares) -> tuple[list[str], float, str]:
+def _shares(section: ShareBars) -> tuple[list[str], float, str]:
     drawn = [at for at in range(len(section.parts)) if any(row[1][at] > 0 for row in section.rows)]
     color = {at: number % PART_COLORS for number, at in enumerate(drawn)}
     right = WIDTH - 20
@@ -316,7 +316,7 @@ def _shares(section: Shares) -> tuple[list[str], float, str]:
     return body, bottom + 10, told
 
 
-def _hatched(section: Shares, color: int, where: str) -> str:
+def _hatched(section: ShareBars, color: int, where: str) -> str:
     """The lines over a shape of this colour, whose place is ``where``."""
     if not HATCHES[color]:
         return ""

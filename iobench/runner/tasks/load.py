@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...accelerate import ACCELERATORS
-from ...accelerate.base import Closes, Imports, Place, Prepares, Samples, Tells, device_of_rank
+from ...accelerate.base import Closes, Imports, Prepares, RankPlace, Samples, Tells, device_of_rank
 from ...accelerate.emulated import EmulatedAccelerator, beyond
 from ...errors import LostRankError
 from ...load import LibraryLoader, build_loader
@@ -89,7 +89,7 @@ class _Stepper:
         self.book = WorkerBook()
         self.accelerator = ACCELERATORS.load(phase.accelerator.kind)(phase.accelerator)
         if isinstance(self.accelerator, Prepares):
-            place = Place(
+            place = RankPlace(
                 rank=link.rank,
                 world=phase.accelerators,
                 batch_size=phase.batch_size,

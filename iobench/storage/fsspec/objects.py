@@ -29,7 +29,7 @@ _VERSION_KEYS = (
 """Names, in lower case, under which file systems report what changes with an object."""
 
 
-class FileSink:
+class FsspecSink:
     """Writes to a file of fsspec. ``failed`` turns an exception of the client into an error."""
 
     def __init__(self, file: Any, failed: Callable[[Exception], IobenchError]) -> None:

@@ -39,7 +39,7 @@ from ..base import Buffer, Entry, Sink, StorageTraits
 from ..keys import check_key, check_prefix
 from .fsspec_compat import path_of
 from .objects import (
-    FileSink,
+    FsspecSink,
     begin,
     discard,
     publish,
@@ -309,7 +309,7 @@ class FsspecStorage:
         """
         fs, path, file = self._ask(lambda fs: begin(fs, self._at(fs, key)), "create", key)
         try:
-            yield FileSink(file, lambda error: self._failed("write", key, error))
+            yield FsspecSink(file, lambda error: self._failed("write", key, error))
             self._ask(lambda _: publish(fs, file, path), "write", key)
         except BaseException:
             discard(fs, file, path)

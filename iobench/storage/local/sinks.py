@@ -34,7 +34,7 @@ _pool: list[npt.NDArray[np.uint8]] = []
 _writer: tuple[int, ThreadPoolExecutor] | None = None
 
 
-class FileSink(Protocol):
+class LocalSink(Protocol):
     def write(self, data: bytes | Buffer) -> None: ...
 
     def commit(self) -> None: ...
@@ -42,7 +42,7 @@ class FileSink(Protocol):
     def abort(self) -> None: ...
 
 
-def open_sink(path: Path, *, size_hint: int, durable: bool) -> FileSink:
+def open_sink(path: Path, *, size_hint: int, durable: bool) -> LocalSink:
     """A new file at ``path``, which must not exist.
 
     ``durable``: the file gets its name only when it is complete and on disk (fsync of file and

@@ -42,7 +42,7 @@ from ..base import (
 from ..handles import Handles, with_room
 from ..keys import check_key, check_prefix
 from .parallel import ParallelFile
-from .sinks import FileSink, make_folders, open_sink, replace_file
+from .sinks import LocalSink, make_folders, open_sink, replace_file
 
 ALIGNMENT = 4096
 """The strictest alignment that O_DIRECT requires: block devices under Linux have logical blocks of
@@ -53,7 +53,7 @@ _MAX_KNOWN = 1 << 16
 
 _NO_NAMES = frozenset({"", ".", ".."})
 
-_Sink = TypeVar("_Sink", FileSink, ParallelFile)
+_Sink = TypeVar("_Sink", LocalSink, ParallelFile)
 
 
 class LocalStorage:

@@ -63,7 +63,7 @@ class Status(NamedTuple):
     ctime_ns: int
 
 
-class Item(NamedTuple):
+class NfsEntry(NamedTuple):
     """One entry of a directory. Times as in Status, ``size`` in bytes."""
 
     name: str
@@ -276,7 +276,7 @@ class Context:
         """Rename; an existing ``new`` is replaced."""
         self._check(self._lib.nfs_rename(self._nfs, os.fsencode(path), os.fsencode(new)))
 
-    def items(self, folder: str) -> list[Item]:
+    def items(self, folder: str) -> list[NfsEntry]:
         """The entries of a directory, in the server's order, without ``.`` and ``..``."""
         handle = c.c_void_p()
         self._check(self._lib.nfs_opendir(self._nfs, os.fsencode(folder), c.byref(handle)))
@@ -285,10 +285,10 @@ class Context:
         finally:
             self._lib.nfs_closedir(self._nfs, handle)
 
-    def _read_folder(self, handle: c.c_void_p) -> Iterator[Item]:
+    def _read_folder(self, handle: c.c_void_p) -> Iterator[NfsEntry]:
         while found := self._lib.nfs_readdir(self._nfs, handle):
             entry = found.contents
             mtime = entry.mtime.seconds * 10**9 + entry.mtime_ns
             ctime = entry.ctime.seconds * 10**9 + entry.ctime_ns
             folder = entry.type == _DIRECTORY or stat.S_ISDIR(entry.mode)
-            yield Item(os.fsdecode(entry.name), folder, entry.size, mtime, ctime)
+            yield NfsEntry(os.fsdecode(entry.name), folder, entry.size, mtime, ctime)

@@ -33,7 +33,7 @@ from ..base import (
 )
 from ..keys import check_key, check_prefix
 from .connections import Connections
-from .context import Context, Item, Lost
+from .context import Context, Lost, NfsEntry
 from .libnfs import library_version, shared_object
 from .write import replacing, writing
 
@@ -169,7 +169,7 @@ class NfsStorage:
             for key, item in self._walk(check_prefix(prefix))
         }
 
-    def _walk(self, folder: str) -> Iterator[tuple[str, Item]]:
+    def _walk(self, folder: str) -> Iterator[tuple[str, NfsEntry]]:
         items = self.connections.ask(
             lambda nfs: _items(nfs, self.connections.path_of(folder)), "list", folder
         )
@@ -270,7 +270,7 @@ class NfsStorage:
         self.connections.close()
 
 
-def _items(nfs: Context, folder: str) -> list[Item]:
+def _items(nfs: Context, folder: str) -> list[NfsEntry]:
     try:
         return nfs.items(folder)
     except (FileNotFoundError, NotADirectoryError):

@@ -15,7 +15,7 @@ from http.client import HTTPException, HTTPResponse
 from threading import Lock
 
 from .errors import Failure, Kind
-from .wire import Wire, failure_of
+from .wire import S3Wire, failure_of
 
 _MAX_ERROR = 64 << 10  # bytes that are read of an error's text
 
@@ -27,7 +27,7 @@ class NoConnectionError(Exception):
 class Deletions:
     """Made in the process that uses it; thread-safe."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: S3Wire) -> None:
         self._wire = wire
         self._lock = Lock()
         self._idle: deque[socket.socket] = deque()

@@ -39,7 +39,7 @@ from .session import (
     Session,
 )
 from .sink import ParallelUpload, UploadSink
-from .wire import Wire, proxies_of_environment
+from .wire import S3Wire, proxies_of_environment
 
 T = TypeVar("T")
 U = TypeVar("U", UploadSink, ParallelUpload)
@@ -245,11 +245,11 @@ class S3Storage:
             return ""  # the first request reports that
         return "the environment asks for an HTTP proxy" if proxied else ""
 
-    def wire(self) -> Wire:
+    def wire(self) -> S3Wire:
         """What an event loop sends requests by. Raises Failure, UsageError."""
         client = self._session().client
         assert isinstance(client, Wired)
-        return Wire(client.wire_settings())
+        return S3Wire(client.wire_settings())
 
     def full_key(self, key: str) -> str:
         """The key in the bucket. Raises StorageError for one that leads out of the prefix."""

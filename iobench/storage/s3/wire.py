@@ -26,10 +26,11 @@ _MAX_DIGITS = 19
 """Of a number of bytes. Python refuses to read one of 4,300 digits and more."""
 
 
-class Settings(NamedTuple):
-    """What a ``Wire`` needs of a client. ``credentials``: botocore's, None for anonymous requests.
+class S3Settings(NamedTuple):
+    """What a ``S3Wire`` needs of a client.
 
-    ``verify``: True, False, or a file of certificates to trust as well. ``timeout``: seconds.
+    ``credentials``: botocore's, None for anonymous requests. ``verify``: True,
+    False, or a file of certificates to trust as well. ``timeout``: seconds.
     """
 
     endpoint: str
@@ -46,10 +47,10 @@ def proxies_of_environment() -> dict[str, str]:
     return getproxies_environment()
 
 
-class Wire:
+class S3Wire:
     """Made in the process that uses it, for one thread; ``connect`` is for any."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: S3Settings) -> None:
         self._settings = settings
         endpoint = settings.endpoint or f"https://s3.{settings.region}.amazonaws.com"
         if not settings.path_style:

@@ -17,7 +17,7 @@ from ...errors import StorageError, UsageError
 from ...units import parse_duration
 from ..base import Buffer, Sink, Storage
 from .memory import Wrapper
-from .shared import Shared
+from .shared import SharedNumber
 
 STALL_S = 5.0
 _COUNTS = ("fail_every", "fail_at", "short_every", "stall_every", "fail_write_at")
@@ -27,7 +27,7 @@ class Count:
     """A counter that is shared by all processes forked from the one that made it."""
 
     def __init__(self) -> None:
-        self._value = Shared(ctypes.c_int64)
+        self._value = SharedNumber(ctypes.c_int64)
 
     def next(self) -> int:
         with self._value.alone():

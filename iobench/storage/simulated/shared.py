@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Shared:
+class SharedNumber:
     """``value`` is 0 at first; change it inside ``alone()``.
 
     A loader's worker may end at any instant, with threads of its own in the middle of a change. A

@@ -30,7 +30,7 @@ from ...errors import UsageError
 from ...units import parse_duration, parse_size
 from ..base import Buffer, Sink, Storage
 from .memory import Wrapper
-from .shared import Shared
+from .shared import SharedNumber
 
 _Z99 = 2.3263478740408408  # the 99th percentile of the standard normal distribution
 
@@ -40,7 +40,7 @@ which the reads of all ranks would be slow at the same steps.
 """
 
 
-class Link:
+class SharedLink:
     """Serves one request at a time, in order of arrival.
 
     It is shared by all processes forked from the one that made it.
@@ -48,7 +48,7 @@ class Link:
 
     def __init__(self) -> None:
         # On the monotonic clock, which all processes share.
-        self._free_at = Shared(ctypes.c_double)
+        self._free_at = SharedNumber(ctypes.c_double)
 
     def served_at(self, arrived_s: float, service_s: float) -> float:
         """When a request that takes ``service_s`` is done; the link is busy until then."""
@@ -88,8 +88,8 @@ class ThrottledStorage(Wrapper):
         self.iops = iops
         self.write_bandwidth = write_bandwidth
         self._sigma = math.log(latency_p99_s / latency_s) / _Z99 if latency_p99_s else 0.0
-        self._reads = Link()
-        self._writes = Link()
+        self._reads = SharedLink()
+        self._writes = SharedLink()
 
     @classmethod
     def wrap(cls, inner: Storage, options: Mapping[str, str]) -> ThrottledStorage:
@@ -153,7 +153,7 @@ class ThrottledStorage(Wrapper):
 class ThrottledSink:
     """Accepts data at the bandwidth of the link."""
 
-    def __init__(self, inner: Sink, link: Link, bandwidth: float) -> None:
+    def __init__(self, inner: Sink, link: SharedLink, bandwidth: float) -> None:
         self._inner = inner
         self._link = link
         self._bandwidth = bandwidth

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ...base import Buffer
-from ..wire import Settings
+from ..wire import S3Settings
 
 
 class ObjectInfo(NamedTuple):
@@ -78,4 +78,4 @@ class Client(Protocol):
 class Wired(Protocol):
     """A client whose GETs and DELETEs may be sent in its place."""
 
-    def wire_settings(self) -> Settings: ...
+    def wire_settings(self) -> S3Settings: ...

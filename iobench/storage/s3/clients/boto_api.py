@@ -30,7 +30,7 @@ from urllib3.exceptions import InsecureRequestWarning, ProtocolError
 from ...base import Buffer
 from ..errors import Failure, Kind, failure_of_answer
 from ..options import S3Options
-from ..wire import Settings
+from ..wire import S3Settings
 from .base import ObjectInfo, Upload
 from .botocore_compat import Deadlines
 from .chain import Chain
@@ -169,7 +169,7 @@ class BotoApi:
     def facts(self) -> dict[str, Any]:
         return self.chain.facts()
 
-    def wire_settings(self) -> Settings:
+    def wire_settings(self) -> S3Settings:
         return self.chain.wire_settings()
 
 

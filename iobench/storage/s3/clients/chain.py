@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError
 from ....errors import UsageError
 from ..errors import Failure, Kind
 from ..options import S3Options, check_endpoint
-from ..wire import Settings
+from ..wire import S3Settings
 from .botocore_compat import stay
 
 LOADER = botocore.loaders.create_loader()
@@ -97,9 +97,9 @@ class Chain:
             unusable = ""
         raise Failure(Kind.NO_CREDENTIALS, code=unusable)
 
-    def wire_settings(self) -> Settings:
+    def wire_settings(self) -> S3Settings:
         """What is needed to send requests as the client does. Raises Failure."""
-        return Settings(
+        return S3Settings(
             endpoint=self.endpoint,
             region=self.region,
             bucket=self._bucket,

@@ -17,7 +17,7 @@ from ...base import Buffer
 from ..errors import Failure, Kind, failure_of_text
 from ..options import S3Options
 from ..threads import MainThreadHelper
-from ..wire import Settings, proxies_of_environment
+from ..wire import S3Settings, proxies_of_environment
 from .base import ObjectInfo, Upload
 from .boto_api import BotocoreClient, copy_into, whole_number
 from .botocore_compat import expiry
@@ -181,7 +181,7 @@ class ObstoreClient:
             )
         return facts
 
-    def wire_settings(self) -> Settings:
+    def wire_settings(self) -> S3Settings:
         return self._chain.wire_settings()
 
     def close(self) -> None:
