@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
+from ..analyse.figures.events import Events
+from ..analyse.figures.metrics import repetition_metrics, uncounted_reads
 from ..dataset import ResolvedSpec, cheaper_codecs
 from ..documents import json_text, write_whole
 from ..errors import IobenchError
@@ -17,19 +19,20 @@ from ..load.order import BatchPlan, epoch_order, rank_share
 from ..processes import in_own_process
 from ..schema.base import fitting
 from ..schema.device import ModelWork
-from ..schema.host import StorageFacts
+from ..schema.host import Host, StorageFacts
 from ..schema.job import DatasetFacts, LoaderFacts, WorkloadFacts
 from ..schema.manifest import Manifest
 from ..schema.record import RUN_FILE, Finding, RunRecord, TrainingRecord
+from ..schema.subject import Subject
 from ..schema.tags import tags
-from ..schema.training import FittedFacts, TrainingRun
+from ..schema.training import FittedFacts, Repetition, TrainingRun
 from ..schema.workload import AcceleratorSpec
 from ..storage import is_local, rewrapped
 from ..storage.base import Storage, Versioned
 from ..storage.catalog import innermost
 from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
-from .agent import HostAgent
+from .agent import HostAgent, Used
 from .plan import Plan
 
 
@@ -134,14 +137,9 @@ def begin_record(
             )
         )
     requests, ahead = _offer(plan)
-    return TrainingRecord(
-        iobench_version=__version__,
-        run_id=run_id,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=list(command),
-        tags=tags(),
-        status="ok",
-        validity="unknown",
+    return new_record(
+        run_id,
+        command,
         rules=rules,
         findings=findings,
         hosts=agent.describe_all(),
@@ -165,6 +163,52 @@ def begin_record(
             ),
         ),
     )
+
+
+def new_record(
+    run_id: str,
+    command: Sequence[str],
+    *,
+    hosts: list[Host],
+    storage: StorageFacts,
+    job: TrainingRun,
+    created: str | None = None,
+    rules: str = "quick",
+    findings: Sequence[Finding] = (),
+) -> TrainingRecord:
+    """A record in which nothing has gone wrong yet, and nothing is judged."""
+    return TrainingRecord(
+        iobench_version=__version__,
+        run_id=run_id,
+        created=created or datetime.now(UTC).isoformat(timespec="seconds"),
+        command=list(command),
+        tags=tags(),
+        status="ok",
+        validity="unknown",
+        rules=rules,
+        findings=list(findings),
+        hosts=hosts,
+        storage=storage,
+        job=job,
+    )
+
+
+def with_figures(
+    context: Repetition, events: Events, *, used: Used | None, subject: Subject, workers: int
+) -> Repetition:
+    """A repetition with all that follows from its events, its epochs and the host's counters."""
+    residencies = [epoch.residency_before for epoch in context.epochs]
+    known = [value for value in residencies if value is not None]
+    found = context.model_copy(
+        update={
+            "throttled_s": used.throttled_s if used is not None else None,
+            "nfs": used.nfs if used is not None else None,
+            "resources": used.resources if used is not None else None,
+            "residency_before": max(known) if known and len(known) == len(residencies) else None,
+            "not_measured": uncounted_reads(subject) | context.not_measured,
+        }
+    )
+    return repetition_metrics(events, found, round_steps=max(1, workers))
 
 
 def add_plan(doc: TrainingRecord, plan: Plan, *, asked: Plan) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..analyse.figures.metrics import repetition_metrics, uncounted_reads
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..measure.nvml import GpuWatch
@@ -13,6 +12,7 @@ from ..schema.training import Repetition
 from .agent import Used
 from .calibration.bench import Bench
 from .counters import slowest
+from .facts import with_figures
 from .phase import Outcome, Phase, PhaseInterrupted, Saving
 from .plan import Plan
 from .trials import Kind, seed_of
@@ -80,8 +80,6 @@ def measure(
 def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used, gpus: GpuWatch) -> Repetition:
     """Keep the events, and build the repetition from them and from the host's counters."""
     devices, why_none = gpus.result()
-    residencies = [epoch.residency_before for epoch in outcome.epochs]
-    known = [value for value in residencies if value is not None]
     workers, left_out = slowest(outcome.workers)
     context = Repetition(
         seed=phase.seed,
@@ -90,10 +88,6 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used, gpus: GpuW
         epochs=outcome.epochs,
         complete=outcome.complete,
         cpu_s=outcome.cpu_s,
-        throttled_s=used.throttled_s,
-        nfs=used.nfs,
-        resources=used.resources,
-        residency_before=max(known) if known and len(known) == len(residencies) else None,
         workers=workers,
         workers_left_out=left_out,
         hosts=[
@@ -101,11 +95,16 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used, gpus: GpuW
             for place, share in enumerate(bench.shares(phase.accelerators))
         ],
         devices=devices,
-        not_measured=uncounted_reads(phase.loading.subject)
-        | ({"devices": why_none} if why_none else {}),
+        not_measured={"devices": why_none} if why_none else {},
     )
     bench.keep(phase, outcome)
-    return repetition_metrics(outcome.events(), context, round_steps=max(1, phase.loading.workers))
+    return with_figures(
+        context,
+        outcome.events(),
+        used=used,
+        subject=phase.loading.subject,
+        workers=phase.loading.workers,
+    )
 
 
 def _host_time(place: int, share: range, used: Used) -> HostTime:

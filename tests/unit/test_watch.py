@@ -24,7 +24,7 @@ from iobench.cli.main import main
 from iobench.errors import UsageError
 from iobench.load.torch_compat import inner_loader
 from iobench.measure.timeline import read_events
-from iobench.runner.watching import context, place
+from iobench.runner.watching import context, record
 from iobench.schema.record import EVENTS_FILE, TrainingRecord, load_training
 from iobench.subject import meter, process, watched
 
@@ -366,12 +366,12 @@ def test_ranks_of_one_launch_share_a_directory(
 
 
 def test_a_launch_is_told_from_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = place.shared_directory(tmp_path, "a", 0, 0)
-    assert place.shared_directory(tmp_path, "a", 1, 0) == first
-    assert place.shared_directory(tmp_path, "a", 0, 1) != first
-    assert place.shared_directory(tmp_path, "b", 0, 0) != first
+    first = record.shared_directory(tmp_path, "a", 0, 0)
+    assert record.shared_directory(tmp_path, "a", 1, 0) == first
+    assert record.shared_directory(tmp_path, "a", 0, 1) != first
+    assert record.shared_directory(tmp_path, "b", 0, 0) != first
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert place.shared_directory(tmp_path, "a", 0, 0) != first
+    assert record.shared_directory(tmp_path, "a", 0, 0) != first
 
 
 @pytest.mark.parametrize("loader", [5, None])

@@ -30,8 +30,7 @@ from ...subject.worker import Gauge
 from ...text import printable, quoted
 from ..facts import new_directory
 from .host import NO_DATA, Data, HostWatch, look_at, opened_files
-from .merged import Ended, merged, write
-from .place import Part, leave, locked, parts_in, shared_directory
+from .record import Ended, Part, leave, locked, merged, parts_in, shared_directory, write
 
 log = logging.getLogger(__name__)
 

@@ -1,21 +1,34 @@
-"""The record of a training that was watched, from what each of its ranks on this host measured."""
+"""What the ranks of a training that was watched leave behind, and the record that is made of it.
+
+Ranks that one launcher (torchrun, srun, mpirun) has started have the same parent process. Its
+number, the time of its start and how often this script has watched before give all of them the
+same name, so they need not talk to each other. Whoever leaves makes the record of all ranks that
+have left so far, so that a rank that dies takes none of the others' figures with it.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ... import __version__
-from ...analyse.figures.metrics import repetition_metrics, uncounted_reads
 from ...analyse.verdict.rebuild import conclude
 from ...analyse.verdict.user_loader import user_findings
 from ...analyse.verdict.watched import NOT_IN_RATE, UNTESTED, watch_findings
-from ...measure.samples import write_samples
-from ...measure.timeline import Columns, write_events
+from ...cgroup import read_text
+from ...documents import json_text, write_whole
+from ...errors import IobenchError
+from ...measure.samples import read_samples, write_samples
+from ...measure.timeline import Columns, read_events, write_events
+from ...schema.base import fitting, read_json
 from ...schema.host import Host
 from ...schema.job import (
     LoaderFacts,
@@ -25,12 +38,106 @@ from ...schema.job import (
 )
 from ...schema.record import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
 from ...schema.subject import USER_LOADER, subject_of
-from ...schema.tags import tags
 from ...schema.training import Ceiling, Epoch, Repetition, TrainingRun
-from ...schema.watched import WATCHED
+from ...schema.watched import WATCHED, WatchedRank
 from ...schema.workload import AcceleratorSpec
-from ..facts import write_document
-from .place import PHASE, Part
+from ..agent import Used
+from ..facts import new_directory, new_record, with_figures, write_document
+
+RANKS = "ranks"
+"""The folder of a run directory in which each rank leaves its part."""
+
+PHASE = "measure"
+
+_LAUNCH = (
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
+    *("SLURM_JOB_ID", "SLURM_STEP_ID"),
+)
+"""Variables that tell one launch from another of the same parent."""
+
+
+class Part(NamedTuple):
+    """What one rank measured: its facts, its steps, and samples of the host if it took them."""
+
+    rank: WatchedRank
+    steps: Columns
+    samples: Columns | None
+
+
+def shared_directory(results: Path, name: str, rank: int, count: int) -> Path:
+    """The directory of this launch; ``count``: how often this process has watched before.
+
+    Raises IobenchError if it can't be made.
+    """
+    parent = os.getppid()
+    began = _started(parent)
+    words = [parent, began, name, count, *(os.environ.get(each, "") for each in _LAUNCH)]
+    token = hashlib.sha256("\0".join(map(str, words)).encode()).hexdigest()[:8]
+    stamp = datetime.fromtimestamp(began, UTC).strftime("%Y%m%d-%H%M%S")
+    directory = results / f"{name}-{stamp}-{token}"
+    if (directory / RANKS / f"rank-{rank}.json").exists():
+        return new_directory(results, name)  # the parent is no launcher: a second job of it
+    try:
+        (directory / RANKS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise IobenchError(
+            f"cannot make the run directory {directory}: {error.strerror}",
+            remedy="choose another with watch(results=...)",
+        ) from error
+    return directory
+
+
+def _started(pid: int) -> float:
+    """When a process began, in seconds since 1970. Source: proc(5), btime and starttime."""
+    boot = next(
+        (
+            line.split()[1]
+            for line in (read_text(Path("/proc/stat")) or "").splitlines()
+            if line.startswith("btime ")
+        ),
+        "0",
+    )
+    fields = (read_text(Path(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()
+    ticks = int(fields[19]) if len(fields) > 19 else 0
+    return int(boot) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the ranks' folder, so that two ranks that leave together write one after the other."""
+    handle = os.open(directory / RANKS, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def leave(directory: Path, part: Part) -> None:
+    """Write what this rank measured; its document last, since that says that the part is whole."""
+    number = part.rank.rank
+    place = directory / RANKS
+    write_events(place / f"rank-{number}.parquet", [(PHASE, 0, number, part.steps)])
+    if part.samples is not None:
+        write_samples(place / f"host-{number}.parquet", [(PHASE, 0, part.samples)])
+    write_whole(place / f"rank-{number}.json", json_text(part.rank) + "\n")
+
+
+def parts_in(directory: Path) -> list[Part]:
+    """The parts of all ranks that have left, in their order. Raises IobenchError."""
+    found = []
+    for path in sorted((directory / RANKS).glob("rank-*.json")):
+        rank = fitting(path, WatchedRank, read_json(path, version="1"))
+        samples = path.with_name(f"host-{rank.rank}.parquet")
+        found.append(
+            Part(
+                rank,
+                read_events(path.with_suffix(".parquet")),
+                read_samples(samples) if samples.exists() else None,
+            )
+        )
+    return sorted(found, key=lambda part: part.rank.rank)
+
 
 Ended = Literal["ok", "failed", "interrupted"]
 
@@ -45,8 +152,6 @@ def merged(directory: Path, parts: Sequence[Part]) -> TrainingRecord:
     epochs, steps = epochs_of(parts), steps_of(parts)
     user = UserFacts.together([part.rank.user for part in parts])
     sizes = [part.rank.batch_size for part in parts if part.rank.batch_size]
-    missing = {"sync_s": NOT_IN_RATE} | uncounted_reads(subject_of(USER_LOADER, watched=True))
-    known = [each.residency_before for each in epochs if each.residency_before is not None]
     cpu = [part.rank.cpu_s for part in parts]
     context = Repetition(
         seed=0,
@@ -54,13 +159,15 @@ def merged(directory: Path, parts: Sequence[Part]) -> TrainingRecord:
         sync="none",
         epochs=epochs,
         cpu_s=sum(filter(None, cpu)) if all(each is not None for each in cpu) else None,
-        resources=leader.resources,
-        nfs=leader.nfs,
-        throttled_s=leader.resources.throttled_s if leader.resources else None,
-        residency_before=max(known) if known and len(known) == len(epochs) else None,
-        not_measured=missing,
+        not_measured={"sync_s": NOT_IN_RATE},
     )
-    repetition = repetition_metrics(_together(steps), context, round_steps=max(1, user.workers))
+    repetition = with_figures(
+        context,
+        _together(steps),
+        used=Used(leader.resources, leader.nfs) if leader.resources is not None else None,
+        subject=subject_of(USER_LOADER, watched=True),
+        workers=user.workers,
+    )
     if not any(len(columns["step"]) for columns in steps):
         repetition = repetition.model_copy(update={"complete": False})
     stopped = [part.rank for part in parts if part.rank.status != "ok"]
@@ -73,18 +180,12 @@ def merged(directory: Path, parts: Sequence[Part]) -> TrainingRecord:
             "resident_how": leader.facts.resident_how,
         }
     )
-    doc = TrainingRecord(
-        iobench_version=__version__,
-        run_id=directory.name,
+    doc = new_record(
+        directory.name,
+        ["iobench.watch"],
         created=min(part.rank.created for part in parts),
-        command=["iobench.watch"],
-        tags=tags(),
-        status=_status([rank.status for rank in stopped]),
-        error=stopped[0].error if stopped else "",
-        validity="unknown",
         hosts=[leader.host if leader.host.recorded else Host()],
         storage=leader.storage,
-        timings={"watched": max(part.rank.wall_s for part in parts)},
         job=TrainingRun(
             accelerators=len(parts),
             workload=WorkloadFacts(
@@ -108,6 +209,9 @@ def merged(directory: Path, parts: Sequence[Part]) -> TrainingRecord:
             watched=facts,
         ),
     )
+    doc.status = _status([rank.status for rank in stopped])
+    doc.error = stopped[0].error if stopped else ""
+    doc.timings = {"watched": max(part.rank.wall_s for part in parts)}
     doc.findings += user_findings(doc) + watch_findings(doc)
     return conclude(doc)
 
