@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
+
 from ..cgroup import read_text
 from .gpu import Gpus
 from .resources import Snapshot, parse_pressure
@@ -29,7 +31,7 @@ class HostCounters:
     def read(self) -> dict[str, float | None]:
         """The value of each column at this moment; None if this host does not count it."""
         now = Snapshot.take(self.path)
-        network = parse_network(read_text(Path("/proc/net/dev")) or "")
+        network = psutil.net_io_counters(pernic=True, nowrap=False)
         own = [network[name] for name in self._interfaces if name in network]
         memory = parse_memory(read_text(Path("/proc/meminfo")) or "")
         busy, used = self._gpus.read()
@@ -44,9 +46,9 @@ class HostCounters:
             "device_read_bytes": now.device_read_bytes,
             "device_write_bytes": now.device_write_bytes,
             "device_busy_s": now.device_busy_s,
-            "network_received_bytes": sum(each[0] for each in own) if own else None,
-            "network_sent_bytes": sum(each[1] for each in own) if own else None,
-            "loopback_bytes": network[LOOPBACK][0] if LOOPBACK in network else None,
+            "network_received_bytes": sum(each.bytes_recv for each in own) if own else None,
+            "network_sent_bytes": sum(each.bytes_sent for each in own) if own else None,
+            "loopback_bytes": network[LOOPBACK].bytes_recv if LOOPBACK in network else None,
             "cpu_busy_s": now.cpu_busy_s,
             "cpu_total_s": now.cpu_total_s,
             "io_pressure_s": now.io_pressure_s,
@@ -75,17 +77,6 @@ def interfaces(root: Path = Path("/sys/class/net")) -> list[str]:
     except OSError:
         return []
     return [name for name in found if (root / name / "device").exists()] or found
-
-
-def parse_network(text: str) -> dict[str, tuple[int, int]]:
-    """(bytes received, bytes sent) of each interface, from ``/proc/net/dev``."""
-    found = {}
-    for line in text.splitlines():
-        name, colon, rest = line.partition(":")
-        fields = rest.split()
-        if colon and len(fields) >= 9 and fields[0].isdigit() and fields[8].isdigit():
-            found[name.strip()] = (int(fields[0]), int(fields[8]))
-    return found
 
 
 def parse_memory(text: str) -> tuple[int | None, int | None]:

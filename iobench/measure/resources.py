@@ -13,13 +13,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from .. import cgroup
 from ..cgroup import read_text
 from ..schema.resources import Resources
 from . import nfs
 
 _SECTOR = 512  # bytes; the unit of /proc/diskstats, whatever the device's block size
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +48,7 @@ class Snapshot:
         throttling = cgroup.throttling()
         disk = _disk(path) if path is not None else None
         some, full = parse_pressure(read_text(Path("/proc/pressure/io")) or "")
-        busy, total = parse_cpu(read_text(Path("/proc/stat")) or "")
+        busy, total = _cpu_s()
         return cls(
             monotonic_s=time.monotonic(),
             throttled_periods=throttling.periods if throttling else None,
@@ -140,19 +141,18 @@ def parse_pressure(text: str) -> tuple[float | None, float | None]:
     return found.get("some"), found.get("full")
 
 
-def parse_cpu(text: str) -> tuple[float | None, float | None]:
-    """(busy, total) CPU seconds from /proc/stat.
+def _cpu_s() -> tuple[float | None, float | None]:
+    """(busy, total) CPU seconds of this host.
 
     Waiting for IO, and time stolen by the hypervisor, are not busy, but part of the total.
     """
-    fields = text.partition("\n")[0].split()
-    if len(fields) < 9 or fields[0] != "cpu":
+    try:
+        spent = psutil.cpu_times()
+    except OSError:
         return None, None
-    user, nice, system, idle, iowait, irq, softirq, steal = (
-        int(field) / _TICKS_PER_S for field in fields[1:9]
-    )
-    busy = user + nice + system + irq + softirq  # user and nice include guest time
-    return busy, busy + idle + iowait + steal
+    # The times of the user and of nice processes include those of guests.
+    busy = spent.user + spent.nice + spent.system + spent.irq + spent.softirq
+    return busy, busy + spent.idle + spent.iowait + spent.steal
 
 
 def _disk(path: Path | str) -> tuple[str, int, int, float] | None:

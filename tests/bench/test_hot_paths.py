@@ -23,7 +23,7 @@ from iobench.formats.tar import Tar
 from iobench.formats.tfrecord import TFRecord
 from iobench.load.order import BatchPlan, epoch_order
 from iobench.load.slots import SlotRing
-from iobench.measure.timeline import Recorder, StepEvent, write_events
+from iobench.measure.timeline import Recorder, StepEvent
 from iobench.runner.counters import Counters
 from iobench.schema.manifest import SAMPLE_COLUMNS, read_table, write_table
 
@@ -98,29 +98,6 @@ def test_record_a_step(benchmark: BenchmarkFixture) -> None:
         )
 
     benchmark(record, 10**9)
-
-
-def test_a_step_on_disk_takes_few_bytes(tmp_path: Path) -> None:
-    recorder = Recorder()
-    noise = np.random.default_rng(0).integers(0, 10**6, size=(10_000, 4))
-    for step, (a, b, c, d) in enumerate(noise.tolist()):
-        recorder.record(
-            StepEvent(
-                epoch=0,
-                step=step,
-                start_ns=step * 10**8 + a,
-                wait_ns=b,
-                busy_ns=10**8,
-                late_ns=c,
-                samples=400,
-                bytes_read=46 * 10**6,
-                sample_bytes=46 * 10**6 - 512,
-                read_ns=10**7 + d,
-                prep_ns=10**6 + a,
-            )
-        )
-    write_events(tmp_path / "events.parquet", [("measure", 0, 0, recorder.columns())])
-    assert (tmp_path / "events.parquet").stat().st_size < 200 * 10_000
 
 
 def test_order_of_a_million_samples(benchmark: BenchmarkFixture) -> None:

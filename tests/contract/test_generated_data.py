@@ -21,7 +21,6 @@ from iobench.generator.target import dataset_id
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec, load_dataset_spec, resized
 from iobench.storage.local.storage import LocalStorage
-from iobench.verify import verify
 
 BLOCK = 4096
 NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / "datasets").glob("*.yaml"))
@@ -154,21 +153,3 @@ def test_only_datasets_with_columns_are_others_than_before() -> None:
     assert id_of(format="parquet") == "247fcb9dbdfc050d0ecda59d0e7f8368"
     assert id_of(format="parquet", columns=1) == "02b71d545a07e97a861bbda4ad7c09f0"
     assert id_of(format="parquet", columns=2) != "92fa03fe422b3a87b9eb0f6c2fdc62ef"
-
-
-def test_columns_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    """Their manifests hold checksums, and nothing asks how the bytes were made."""
-    before = payload.fill_for_columns
-    try:
-        payload.fill_for_columns = payload.fill
-        path = made(
-            tmp_path / "d", samples=200, sample_size={"mean": 90}, format="parquet", columns=9
-        )
-    finally:
-        payload.fill_for_columns = before
-    from iobench.dataset import load_manifest
-
-    assert b"iobench\x01" in b"".join(
-        b"".join(row.values()) for row in pq.read_table(next(path.rglob("*.parquet"))).to_pylist()
-    )
-    assert verify(LocalStorage(path), load_manifest(path), workers=0).ok

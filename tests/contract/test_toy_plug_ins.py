@@ -26,7 +26,6 @@ from iobench.generator import generate
 from iobench.load import make_loader
 from iobench.plugins import third_parties
 from iobench.schema.dataset import expected_samples_per_shard
-from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 
@@ -146,36 +145,6 @@ class Saving(TorchSave):
     name = "saving"
 
 
-class Old:
-    """What a plug-in was for iobench 0.1: static methods, and no base class."""
-
-    name = "old"
-    suffix = ".old"
-
-    @classmethod
-    def check_level(cls, level): ...
-
-    @classmethod
-    def compress(cls, content, level):
-        return content
-
-    @classmethod
-    def decompress(cls, stored, out): ...
-
-
-class OldStorage:
-    """A storage of iobench 0.1: it describes itself, and has no traits."""
-
-    OPTIONS = ()
-
-    @classmethod
-    def open(cls, url, *, direct, options):
-        return cls()
-
-    def describe(self):
-        return {}
-
-
 class Unfinished(Codec):
     """It has no decompress."""
 
@@ -188,14 +157,10 @@ class Unfinished(Codec):
 ENTRY_POINTS = """
 [iobench.codecs]
 inverted = toy_plug_ins:Inverted
-old = toy_plug_ins:Old
 unfinished = toy_plug_ins:Unfinished
 gone = toy_plug_ins:Gone
 refusing = toy_refusing:Refusing
 zstd = toy_plug_ins:Inverted
-
-[iobench.storage]
-oldplace = toy_plug_ins:OldStorage
 
 [iobench.contents]
 counted = toy_plug_ins:Counted
@@ -325,7 +290,7 @@ class TestToys:
         root = made(tmp_path, format="lengths", content="raw", codec="zstd", samples_per_shard=5)
         assert cheaper_codecs(open_dataset(root)) == ["lz4", "inverted", "none"]
 
-    @pytest.mark.parametrize("name", ["old", "unfinished", "gone"])
+    @pytest.mark.parametrize("name", ["unfinished", "gone"])
     def test_what_is_no_plug_in_is_refused_in_one_line(self, name: str) -> None:
         with pytest.raises(UsageError, match=f"codec '{name}'") as caught:
             CODECS.open(name)
@@ -337,7 +302,3 @@ class TestToys:
         assert "toy_refusing" in str(caught.value)
         assert "libtoy.so is missing" in str(caught.value)
         assert "None" not in str(caught.value)
-
-    def test_a_storage_of_an_older_iobench_is_refused(self) -> None:
-        with pytest.raises(UsageError, match=r"storage 'oldplace'.*traits"):
-            open_storage("oldplace://somewhere")

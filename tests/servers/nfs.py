@@ -84,23 +84,10 @@ def rclone_nfs(folder: Path) -> Iterator[NfsServer]:
         missing(str(error))
     data, cache, port = folder / "data", folder / "cache", free_port()
     data.mkdir(parents=True)
-    settings = [
-        "--config",
-        "/dev/null",
-        "--cache-dir",
-        str(cache),
-        "--vfs-cache-mode",
-        "full",
-        "--vfs-write-back",
-        "0",
-    ]
-    speed = [
-        "--no-checksum",
-        "--buffer-size",
-        "0",
-        "--nfs-cache-type",
-        "memory",
-    ]  # else it hashes each file that is read
+    settings = ["--config", "/dev/null", "--cache-dir", str(cache)]
+    settings += ["--vfs-cache-mode", "full", "--vfs-write-back", "0"]
+    # Without them it hashes each file that is read.
+    speed = ["--no-checksum", "--buffer-size", "0", "--nfs-cache-type", "memory"]
     command = [program, "serve", "nfs", "--addr", f"127.0.0.1:{port}", *settings, *speed, str(data)]
     log = folder / "log"
     server = NfsServer(data, port, serve(command, port, log), command, log)
@@ -149,16 +136,8 @@ def ganesha_v4(folder: Path, address: str = "127.0.0.1") -> Iterator[NfsServer]:
         made.mkdir(parents=True)
     settings = folder / "ganesha.conf"
     settings.write_text(GANESHA.format(port=port, folder=folder, address=address))
-    command = [
-        program,
-        "-F",
-        "-f",
-        str(settings),
-        "-L",
-        str(folder / "log"),
-        "-p",
-        str(folder / "pid"),
-    ]
+    files = {"-f": settings, "-L": folder / "log", "-p": folder / "pid"}
+    command = [program, "-F", *(str(word) for pair in files.items() for word in pair)]
     log = folder / "log"
     server = NfsServer(data, port, serve(command, port, log, address), command, log)
     try:

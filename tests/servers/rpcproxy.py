@@ -10,66 +10,44 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+
+from tests.servers.listener import Accepting
 
 NFS, CREATE, REMOVE = 100003, 8, 12
 """The program and two procedures of NFS version 3 (RFC 1813)."""
 
 
-class RpcProxy:
+class RpcProxy(Accepting):
     """``seen(procedure)`` is called for each call of NFS before it is passed on."""
 
     def __init__(self, upstream: int, seen: Callable[[int], None]) -> None:
         self._upstream, self._seen = upstream, seen
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port = int(self._listener.getsockname()[1])
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def __enter__(self) -> RpcProxy:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for one in (self._listener, *self._open):
-            try:
-                one.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            one.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._upstream))
-            except OSError:
-                return
-            self._open += [client, server]
-            for one in (client, server):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._up, args=(client, server), daemon=True).start()
-            threading.Thread(target=self._down, args=(server, client), daemon=True).start()
+    def serve(self, client: socket.socket) -> None:
+        server = socket.create_connection(("127.0.0.1", self._upstream))
+        self.open.append(server)
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        threading.Thread(target=self._down, args=(server, client), daemon=True).start()
+        self._up(client, server)
 
     def _down(self, source: socket.socket, sink: socket.socket) -> None:
-        try:
+        with suppress(OSError):
             while data := source.recv(1 << 18):
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
 
     def _up(self, source: socket.socket, sink: socket.socket) -> None:
         begins = True  # the next fragment begins a record
-        try:
-            with source.makefile("rb") as calls:
-                while len(mark := calls.read(4)) == 4:
-                    length = int.from_bytes(mark, "big") & 0x7FFFFFFF
-                    fragment = calls.read(length)
-                    if begins and fragment[4:8] == bytes(4):
-                        program, procedure = fragment[12:16], fragment[20:24]
-                        if int.from_bytes(program, "big") == NFS:
-                            self._seen(int.from_bytes(procedure, "big"))
-                    begins = bool(mark[0] & 0x80)
-                    sink.sendall(mark + fragment)
-            sink.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
+        with source.makefile("rb") as calls:
+            while len(mark := calls.read(4)) == 4:
+                length = int.from_bytes(mark, "big") & 0x7FFFFFFF
+                fragment = calls.read(length)
+                if begins and fragment[4:8] == bytes(4):
+                    program, procedure = fragment[12:16], fragment[20:24]
+                    if int.from_bytes(program, "big") == NFS:
+                        self._seen(int.from_bytes(procedure, "big"))
+                begins = bool(mark[0] & 0x80)
+                sink.sendall(mark + fragment)
+        sink.shutdown(socket.SHUT_RDWR)

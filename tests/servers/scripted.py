@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from tests.servers.listener import Accepting
+
 
 class Asked(NamedTuple):
     """A request; the names of its headers are in small letters."""
@@ -30,41 +32,21 @@ def answer(status: int, body: bytes = b"", *lines: str, length: str | None = Non
     return "\r\n".join(head).encode() + body
 
 
-class ScriptedServer:
+class ScriptedServer(Accepting):
     """``script`` answers; ``asked`` has all requests."""
 
     def __init__(self, script: Callable[[Asked], Answer], address: str = "127.0.0.1") -> None:
         self._script = script
         self.asked: list[Asked] = []
         self.ended = threading.Event()
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server((address, 0), backlog=128)
-        self.port = int(self._listener.getsockname()[1])
-        self.url = f"http://{address}:{self.port}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(address)
 
-    def __enter__(self) -> ScriptedServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.ended.set()
-        for one in (self._listener, *self._open):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        super().close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._open.append(client)
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with suppress(OSError, ValueError), client, client.makefile("rb") as lines:
+    def serve(self, client: socket.socket) -> None:
+        with suppress(ValueError), client, client.makefile("rb") as lines:
             while first := lines.readline():
                 headers = {}
                 while (line := lines.readline().strip()) != b"":

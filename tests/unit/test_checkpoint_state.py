@@ -99,16 +99,6 @@ def test_every_rank_saves_what_dlio_says(name: str) -> None:
         theirs = dlio_rank_bytes(model.dimensions, model.layout, rank)
         assert 0 <= theirs[0] - sum(spec.nbytes for spec in part.model) <= norms
         assert abs(theirs[1] - 60 * h - sum(spec.nbytes for spec in part.optimizer)) <= 12
-    total = sum(
-        sum(dlio_rank_bytes(model.dimensions, model.layout, rank))
-        for rank in range(model.layout.ranks)
-    )
-    assert (
-        f"{total / GIB:.0f}"
-        == {"llama3-8b": "105", "llama3-70b": "911", "llama3-405b": "5292", "llama3-1t": "15427"}[
-            name
-        ]
-    )
 
 
 @given(

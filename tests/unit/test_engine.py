@@ -126,15 +126,6 @@ def test_after_a_failure_no_thread_writes(error: Exception, victim: int, concurr
     assert len(storage.requests) == asked < victim + concurrency  # nor was any new read begun
 
 
-def test_an_object_that_is_too_short_is_named() -> None:
-    for memory in (memoryview(bytearray(300_000)), None):
-        with pytest.raises(
-            StorageError, match=r"^x ends at byte 200000, but 2[0-9]{5} bytes"
-        ) as caught:
-            engine(Recording()).read([whole(300_000)], memory)
-        assert "\n" not in str(caught.value)
-
-
 # Which requests a batch becomes
 
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from iobench.schema.workload import ReaderSpec
 from iobench.storage.base import Retries
 from iobench.storage.s3.storage import S3Storage
 from tests.processes import wait_until
+from tests.servers.listener import Accepting
 
 CONTENT = np.random.default_rng(5).bytes(200_000)
 
@@ -52,7 +54,7 @@ def _usual(first: int, last: int) -> list[bytes]:
     return [good(first, last)]
 
 
-class Server:
+class Server(Accepting):
     """One object under every key. ``answers``: for the next requests of a loop, one each; what is
     sent may be in pieces, and ends with the connection after an empty one.
     """
@@ -61,26 +63,13 @@ class Server:
         self.answers: list[Answer] = []
         self.usual: Answer = _usual
         self.requests = 0  # of loops
-        self.connections: list[socket.socket] = []
         self.released = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections.append(connection)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, client: socket.socket) -> None:
         text = b""
-        try:
-            while got := connection.recv(1 << 16):
+        with client:
+            while got := client.recv(1 << 16):
                 text += got
                 if b"\r\n\r\n" not in text:
                     continue
@@ -94,19 +83,14 @@ class Server:
                 text = b""
                 for piece in answer(first, last):
                     if not piece:
-                        connection.shutdown(socket.SHUT_RDWR)
-                    connection.sendall(piece)
-        except OSError:
-            pass
-        connection.close()
+                        client.shutdown(socket.SHUT_RDWR)
+                    client.sendall(piece)
 
     def hang_up(self) -> None:
-        for connection in self.connections:
-            try:
+        for connection in self.open:
+            with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-        self.connections.clear()
+        self.open.clear()
 
     def silent(self, first: int, last: int) -> list[bytes]:
         self.released.wait()
@@ -114,24 +98,19 @@ class Server:
 
     def close(self) -> None:
         self.released.set()
-        if self._listener.fileno() >= 0:
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.hang_up()
+        super().close()
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
+    with Server() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def one_server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
+    with Server() as server:
+        yield server
 
 
 def storage_on(server: Server, **options: str) -> S3Storage:
@@ -288,7 +267,7 @@ def test_a_connection_that_is_to_be_closed_is_not_used_again(
     assert reading.read(extents(*FEW), memoryview(memory)) == len(TEXT)
     assert memory == TEXT
     assert left(reading) == 0
-    assert len(server.connections) == len(FEW)
+    assert len(server.open) == len(FEW)
 
 
 def test_connections_are_kept_and_what_the_server_closed_is_no_failure(
@@ -298,7 +277,7 @@ def test_connections_are_kept_and_what_the_server_closed_is_no_failure(
     memory = memoryview(bytearray(len(TEXT)))
     for _ in range(2):
         assert reading.read(extents(*FEW), memory) == len(TEXT)
-    assert len(server.connections) == 2
+    assert len(server.open) == 2
     server.hang_up()
     loop = reading._loop
     wait_until(lambda: not loop._connections, "closed connections are noticed")
@@ -356,9 +335,9 @@ def test_a_forked_process_has_a_loop_of_its_own(
         reading.close()
         os._exit(0 if ok else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert len(server.connections) == 4
+    assert len(server.open) == 4
     assert reading.read(extents(*FEW), memory) == len(TEXT)
-    assert len(server.connections) == 4  # the child has closed its own alone
+    assert len(server.open) == 4  # the child has closed its own alone
     assert left(reading) == 0
 
 

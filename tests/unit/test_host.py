@@ -210,17 +210,13 @@ def test_diskstats_of_one_device() -> None:
     assert resources.parse_diskstats(text, 8, 0) is None
 
 
-def test_pressure_and_cpu() -> None:
+def test_pressure() -> None:
     text = (
         "some avg10=0.1 avg60=0.2 avg300=0.1 total=3000000\nfull avg10=0.0 avg60=0.0 avg300=0.0 "
         "total=500000\n"
     )
     assert resources.parse_pressure(text) == (3.0, 0.5)
     assert resources.parse_pressure("") == (None, None)
-    ticks = os.sysconf("SC_CLK_TCK")
-    line = f"cpu  {4 * ticks} 0 {2 * ticks} {30 * ticks} {3 * ticks} 0 {ticks} 0 0 0\ncpu0 1 1 1\n"
-    assert resources.parse_cpu(line) == (7.0, 40.0)
-    assert resources.parse_cpu("") == (None, None)
 
 
 def test_a_difference_counts_what_happened_between(tmp_path: Path) -> None:

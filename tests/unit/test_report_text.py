@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 from iobench.cli.main import main
 from iobench.cli.verbs import VERBS
-from iobench.documents import json_text
 from iobench.schema.record import TrainingRecord
 from tests.reports import run_csv, run_text
 
@@ -53,11 +51,6 @@ def test_a_proof_of_a_part_says_that_it_is_one(make_run: Build) -> None:
 
 def test_color_only_when_asked(make_run: Build) -> None:
     assert "\x1b[" in run_text(make_run(au=0.5), color=True)
-
-
-def test_json_is_the_document(make_run: Build) -> None:
-    doc = make_run()
-    assert TrainingRecord.model_validate(json.loads(json_text(doc))) == doc
 
 
 def test_csv_has_a_line_for_each_repetition_and_blanks_for_what_was_not_measured(

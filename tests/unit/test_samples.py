@@ -16,17 +16,11 @@ import pytest
 
 from iobench.analyse.figures.timeline import host_use
 from iobench.errors import IobenchError
-from iobench.measure.counters import interfaces, parse_memory, parse_network
+from iobench.measure.counters import interfaces, parse_memory
 from iobench.measure.gpu import Gpus
 from iobench.measure.samples import Sampler, read_samples, write_samples
 from iobench.measure.timeline import Columns
 from iobench.schema.resources import SAMPLE_COLUMNS
-
-NETWORK = """Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop
-    lo: 208740043886 21216909    0    0    0     0          0         0 208740043886 21216909 0
-  eth0:10955086301  272229    0    0    0     0          0         0 15470075  172435    0    0
-"""
 
 
 def counting() -> Iterator[dict[str, float | None]]:
@@ -149,13 +143,10 @@ def test_interfaces_that_pass_on_the_bytes_of_others_count_once(tmp_path: Path) 
     assert interfaces(tmp_path / "missing") == []
 
 
-def test_what_the_kernel_says_of_network_and_memory() -> None:
-    found = parse_network(NETWORK)
-    assert found == {"lo": (208740043886, 208740043886), "eth0": (10955086301, 15470075)}
+def test_what_the_kernel_says_of_memory() -> None:
     memory = "MemTotal: 100 kB\nMemFree: 5 kB\nMemAvailable: 60 kB\nCached: 30 kB\n"
     assert parse_memory(memory) == (40 << 10, 30 << 10)
     assert parse_memory("MemTotal: 100 kB\n") == (None, None)
-    assert parse_network("") == {}
 
 
 DRIVER = """

@@ -75,33 +75,14 @@ def event(epoch: int, step: int, *values: int) -> StepEvent:
 
 def test_columns_have_the_types_of_the_schema() -> None:
     recorder = Recorder(4)
-    recorder.record(event(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17))
+    recorder.record(event(1, 2, *range(3, 18)))
     columns = recorder.columns()
     assert {name: str(array.dtype) for name, array in columns.items()} == {
         name: text.split(",")[0]
         for name, text in EVENT_COLUMNS.items()
         if name not in ("phase", "repetition", "rank")
     }
-    assert [int(array[0]) for array in columns.values()] == [
-        1,
-        2,
-        1,
-        3,
-        4,
-        5,
-        6,
-        7,
-        8,
-        9,
-        10,
-        11,
-        12,
-        13,
-        14,
-        15,
-        16,
-        17,
-    ]
+    assert [int(array[0]) for array in columns.values()] == [1, 2, 1, *range(3, 18)]
 
 
 def realistic(steps: int, seed: int) -> Columns:
