@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from iobench.errors import IobenchError
-from iobench.measure.memory import PeakMemory
+from iobench.measure.resources import PeakMemory
 
 
 class Ended(NamedTuple):

@@ -18,7 +18,7 @@ ACCELERATORS: Registry[Accelerator] = Registry(
             summary="takes batches as fast as they come",
         ),
         "recorded": PlugIn(
-            target="iobench.accelerate.recorded:RecordedAccelerator",
+            target="iobench.accelerate.emulated:RecordedAccelerator",
             summary="each step takes the time that 'iobench record' found for a real model",
         ),
         "model": PlugIn(

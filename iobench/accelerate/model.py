@@ -6,11 +6,12 @@ import importlib
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..accelerate.models import NETWORKS
@@ -21,8 +22,6 @@ from .base import RankPlace, Samples, StepTime, device_of_rank
 from .bind import loaded_allocator, rank_cpus
 from .exchange import GradientExchange
 from .models.base import Model
-from .threads import set_threads, told_by
-from .warm import MAX_WARM_UP_STEPS, settled
 
 _DTYPES = {
     "float32": torch.float32,
@@ -347,3 +346,67 @@ def _optimizer(spec: AcceleratorSpec, model: torch.nn.Module) -> torch.optim.Opt
 
 def _event() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "OMP_PLACES",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+)
+"""Variables that change how many threads compute, and where they run.
+
+Launchers set some of them without a word: torchrun sets OMP_NUM_THREADS=1 where there are several
+ranks and the variable is not set (https://pytorch.org/docs/stable/elastic/run.html)."""
+
+
+def set_threads(threads: int) -> int:
+    """Let OpenMP and MKL compute with so many threads, and return how many torch then has.
+
+    It replaces what OMP_NUM_THREADS and MKL_NUM_THREADS have said when the process started.
+    """
+    torch.set_num_threads(threads)
+    return torch.get_num_threads()
+
+
+def told_by(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Those of ``VARIABLES`` that are set, with their values."""
+    given = os.environ if environment is None else environment
+    return {name: given[name] for name in VARIABLES if name in given}
+
+
+MAX_WARM_UP_STEPS = 200
+
+_AFTER = 5
+"""Steps of about the same time that must follow the change."""
+
+_SPREAD = 0.1
+"""Relative deviation of these steps from their median that still counts as constant."""
+
+
+def change_point(times: Sequence[float]) -> int:
+    """Return where the level of ``times`` changes: the first index of the later level.
+
+    It is the split with the least sum of squares of the logarithms around the means of the two
+    parts (a single change in the mean; Hinkley, Biometrika 57, 1970). 0 for fewer than two times.
+    """
+    if len(times) < 2:
+        return 0
+    logs = np.log(np.maximum(np.asarray(times, dtype=np.float64), 1e-9))
+    splits = range(1, len(logs))
+    costs = [logs[:at].var() * at + logs[at:].var() * (len(logs) - at) for at in splits]
+    best = int(np.argmin(costs))
+    # A split must explain clearly more than none does; noise always allows a little.
+    return splits[best] if costs[best] < 0.5 * logs.var() * len(logs) else 0
+
+
+def settled(times: Sequence[float]) -> bool:
+    """Whether enough steps of about the same time follow the last change of their level."""
+    after = np.asarray(times[change_point(times) :], dtype=np.float64)[-_AFTER:]
+    if len(after) < _AFTER:
+        return False
+    level = float(np.median(after))
+    return bool((np.abs(after / level - 1) <= _SPREAD).all())

@@ -53,7 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..errors import UsageError
     from ..storage import open_storage
-    from ..storage.locks.reading import reading
+    from ..storage.locks.lock import reading
     from ..verify import verify
 
     if args.workers is not None and args.workers < 1:

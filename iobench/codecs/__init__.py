@@ -40,7 +40,7 @@ CODECS = CodecRegistry(
     "codec",
     "iobench.codecs",
     {
-        "none": PlugIn(target="iobench.codecs.identity:Identity", summary="stored as is"),
+        "none": PlugIn(target="iobench.codecs.base:Identity", summary="stored as is"),
         "gzip": PlugIn(target="iobench.codecs.gzip:Gzip", summary="gzip (RFC 1952), levels 1 to 9"),
         "zstd": PlugIn(
             target="iobench.codecs.zstd:Zstd", summary="Zstandard (RFC 8878), levels 1 to 22"

@@ -1,4 +1,4 @@
-"""Codecs: how the bytes of one sample are compressed.
+"""Codecs: how the bytes of one sample are compressed; and the codec ``none``.
 
 Decompression is limited by the output buffer: a stored stream that holds more is an error, and no
 memory is allocated for the excess. The output of a codec depends only on the content, the level and
@@ -95,3 +95,21 @@ class Codec(ABC):
         return ValueError(
             f"codec '{self.name}': the stored stream holds more than the {len(out)} bytes expected"
         )
+
+
+class Identity(Codec):
+    """Stores samples unchanged."""
+
+    name: ClassVar[str] = "none"
+    plain: ClassVar[bool] = True
+    decode_cost: ClassVar[float | None] = 0.0
+    parquet_names: ClassVar[tuple[str, ...]] = ("none", "uncompressed")
+
+    def compress(self, content: Buffer) -> bytes | Buffer:
+        return content
+
+    def decompress(self, stored: Buffer, out: Buffer) -> int:
+        if len(stored) > len(out):
+            raise self.too_long(out)
+        out[: len(stored)] = stored
+        return len(stored)

@@ -10,7 +10,7 @@ CONTENTS: Registry[Content] = Registry(
     "iobench.contents",
     {
         "raw": PlugIn(
-            target="iobench.contents.raw:Raw", summary="opaque bytes, unique and incompressible"
+            target="iobench.contents.base:Raw", summary="opaque bytes, unique and incompressible"
         ),
         "npz": PlugIn(
             target="iobench.contents.npz:Npz",

@@ -9,7 +9,7 @@ FORMATS: Registry[Format] = Registry(
     "format",
     "iobench.formats",
     {
-        "files": PlugIn(target="iobench.formats.files:OneFileEach", summary="one file per sample"),
+        "files": PlugIn(target="iobench.formats.tokens:OneFileEach", summary="one file per sample"),
         "tar": PlugIn(
             target="iobench.formats.tar:Tar",
             summary="POSIX tar shards, as the webdataset library reads them",

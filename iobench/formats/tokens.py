@@ -7,12 +7,28 @@ the file does not record where one begins: readers map the file into memory and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from ..buffers import Buffer
 from ..codecs.base import Codec
 from ..schema.dataset import DatasetSpec
 from .base import Framed
+
+
+class OneFileEach(Framed):
+    """Each shard is one sample; the file's suffix is that of its content and codec."""
+
+    name: ClassVar[str] = "files"
+    one_sample_per_shard: ClassVar[bool] = True
+    framing_bytes: ClassVar[int] = 0
+    class_folders: ClassVar[bool] = True
+
+    def labelled(self, labels: int) -> Self:
+        return self
+
+    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
+        yield shard
+
 
 TOKEN_BYTES = 2
 """Bytes of a token of the smaller type (uint16). The size of every window is a multiple of it."""

@@ -18,8 +18,8 @@ from ..storage.catalog import innermost, read_object
 from ..storage.locks.held import Confirmed, Held, Witness
 from ..storage.locks.lock import Lease
 from . import journal, target
-from .listing import require_shards
 from .manifest import drop_journal, publish
+from .owned import require_shards
 from .plan import ShardPlan, plan_shards
 from .pool import RunTasks, default_workers, run_tasks
 from .writer import UnitResult, UnitWriter

@@ -36,8 +36,7 @@ from ..storage.locks.lock import Lease, exclusive, shared
 from ..storage.markers import foreign_name, held_as_seen, put_marker
 from ..units import format_bytes, format_count
 from . import journal
-from .listing import first_difference
-from .marker import parse_marker
+from .owned import first_difference, parse_marker
 from .plan import ShardPlan
 from .writer import UnitResult
 

@@ -2,7 +2,7 @@
 
 CPU throttling, device and NFS traffic, IO pressure, busy cores. The counters are of the whole
 machine or the whole cgroup: beside the CPU time of this process and of its children they show
-whether something else ran at the same time.
+whether something else ran at the same time. The peak memory is that of this process.
 """
 
 from __future__ import annotations
@@ -189,3 +189,36 @@ def _nfs(path: Path | str) -> nfs.MountStats | None:
 def _minus(after: float | None, before: float | None) -> float | None:
     """None where either is missing, and where a counter began anew in between."""
     return None if after is None or before is None or after < before else after - before
+
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+class PeakMemory:
+    """Peak resident memory of this process since this object was made.
+
+    Shared pages are included, child processes are not.
+    """
+
+    def __init__(self) -> None:
+        try:
+            _CLEAR_REFS.write_text("5")  # resets the peak to what is resident now
+            self._before = _resident("VmRSS")
+        except OSError:
+            self._before = None
+
+    def extra_bytes(self) -> int | None:
+        """The peak since then, minus what was resident then; None if the kernel does not say."""
+        peak = _resident("VmHWM")
+        return (
+            max(0, peak - self._before) if peak is not None and self._before is not None else None
+        )
+
+
+def _resident(key: str) -> int | None:
+    for line in _STATUS.read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == key:
+            return int(rest.split()[0]) * 1024
+    return None

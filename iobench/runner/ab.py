@@ -27,7 +27,7 @@ from ..schema.ab import MAX_TURNS, AbRecord, AbTurn, Name, Side, SideTurn, save_
 from ..schema.metrics import BY_NAME
 from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
-from ..storage.locks.reading import reading
+from ..storage.locks.lock import reading
 from ..text import printable
 from ..units import counted, format_duration
 from .agent import HostAgent

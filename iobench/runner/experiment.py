@@ -24,7 +24,7 @@ from ..measure.samples import write_samples
 from ..schema.record import EVENTS_FILE, SAMPLES_FILE, FileDigest, TrainingRecord
 from ..schema.training import Ceiling
 from ..schema.verdict import Advice
-from ..storage.locks.reading import reading
+from ..storage.locks.lock import reading
 from .agent import HostAgent
 from .budget import Budget
 from .cache import Others

@@ -12,7 +12,7 @@ from ..analyse.compare.statistics import ratio_estimate
 from ..analyse.figures.knockouts import steady_rate
 from ..errors import UsageError
 from ..schema.verdict import Estimate
-from ..storage.locks.reading import reading
+from ..storage.locks.lock import reading
 from .agent import HostAgent
 from .cache import run_cached_phase
 from .loading import run_phase

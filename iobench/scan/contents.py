@@ -1,9 +1,10 @@
-"""Read samples that a scan found, to learn their content and to compute checksums."""
+"""What a folder's files are; and their samples, read to learn the content and the checksums."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -16,11 +17,81 @@ from ..formats import FORMATS
 from ..formats.base import Blocks
 from ..generator.pool import working_on
 from ..limits import DECODING_MARGIN
-from ..storage.base import Storage
+from ..storage.base import Entry, Storage
 from ..storage.window import ReadWindow
-from .classify import CONTENTS as KNOWN
 from .parquet import opened
-from .samples import ShardSamples, damaged
+from .samples import ShardSamples, damaged, suffix_of
+
+FORMAT_OF = {
+    ".tar": "tar",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+    ".parquet": "parquet",
+    ".parq": "parquet",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".lmdb": "lmdb",
+}
+"""Formats of shards by suffix; all other files are one sample each."""
+
+LMDB_FILE = "data.mdb"
+"""The name that LMDB gives its file in a directory, next to ``lock.mdb``."""
+
+CONTENTS_OF = {".jpg": ("jpeg",), ".jpeg": ("jpeg",), ".npz": ("npz", "arrays")}
+"""Contents that are decoded, the cheapest first; all others are delivered as raw bytes."""
+
+_PART_OF_MANY = re.compile(r"(.*)[-_.]\d+-of-\d+$")  # for example 'train.tfrecord-00000-of-01024'
+
+
+class FoundFiles(NamedTuple):
+    """The files that are the data, and those that are left out (labels, indices, read-me files)."""
+
+    format: str
+    suffix: str
+    data: list[Entry]
+    left_out: list[Entry]
+
+
+def shard_suffix(key: str) -> str:
+    part = _PART_OF_MANY.match(key)
+    return suffix_of(part[1] if part else key)
+
+
+def _kind(entry: Entry) -> str:
+    if entry.key.rpartition("/")[2] == LMDB_FILE:
+        return "lmdb"
+    suffix = shard_suffix(entry.key)
+    return FORMAT_OF.get(suffix) or CONTENTS_OF.get(suffix, ("raw",))[0]
+
+
+def classify(entries: Sequence[Entry]) -> FoundFiles:
+    """Choose the kind of file that holds most of the bytes. Empty and hidden files are left out.
+
+    If that kind is no format of shards, each of its files is one sample.
+    """
+    visible = [
+        entry
+        for entry in entries
+        if entry.size and not any(part.startswith(".") for part in entry.key.split("/"))
+    ]
+    weight: dict[str, int] = {}
+    for entry in visible:
+        name = _kind(entry)
+        weight[name] = weight.get(name, 0) + entry.size
+    if not weight:
+        return FoundFiles("files", "", [], list(entries))
+    chosen = max(weight, key=lambda name: weight[name])
+    data = [entry for entry in visible if _kind(entry) == chosen]
+    taken = {entry.key for entry in data}
+    suffixes = [shard_suffix(entry.key) for entry in data]
+    suffix = max(set(suffixes), key=suffixes.count)
+    return FoundFiles(
+        chosen if chosen in FORMAT_OF.values() else "files",
+        suffix,
+        data,
+        [entry for entry in entries if entry.key not in taken],
+    )
+
 
 _PROBES = 64
 """Samples that are read to find what they are, and how much decoding expands them."""
@@ -117,7 +188,7 @@ def content_of(
     Decided by the suffixes of their names, and by reading some of them.
     """
     suffixes = frozenset().union(*(found.suffixes for found in shards))
-    names = {KNOWN.get(suffix, ()) for suffix in suffixes}
+    names = {CONTENTS_OF.get(suffix, ()) for suffix in suffixes}
     if len(names) != 1 or not (candidates := names.pop()):
         return "raw", None
     total = len(contents.table["size"])

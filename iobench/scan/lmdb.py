@@ -11,10 +11,9 @@ from collections import Counter
 
 import numpy as np
 
-from ..formats.lmdb_tree import Tree
-from ..storage.window import ReadWindow
+from ..formats.lmdb import Tree
+from ..storage.window import Pages, ReadWindow
 from .hdf5 import EMPTY, LABELS
-from .pages import Pages
 from .samples import ShardSamples, damaged, suffix_of
 
 DESCRIBED = "entries are left out: their keys say that they describe the others"

@@ -36,8 +36,7 @@ from ..storage.catalog import innermost
 from ..storage.window import ReadWindow
 from ..text import printable
 from ..units import counted
-from .classify import classify
-from .contents import Contents, content_of
+from .contents import Contents, classify, content_of
 from .contents import checksums as checksums_of
 from .index import INDEXERS, prepare
 from .samples import LEAVE_IT_OUT, FoundSample, Int64, ShardSamples, listed, suffix_of

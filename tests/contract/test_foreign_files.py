@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from iobench.formats import FORMATS
-from iobench.formats.lmdb_tree import Tree
+from iobench.formats.lmdb import Tree
 
 
 def unpacked(form: str, shard: bytes | memoryview) -> list[bytes]:

@@ -23,7 +23,7 @@ from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.record import TrainingRecord
 from iobench.storage.local.storage import LocalStorage
-from iobench.storage.locks.reading import reading
+from iobench.storage.locks.lock import reading
 from tests.conftest import Call, MakeDataset
 from tests.processes import PATIENCE_S, Command, Ended, running, wait_until
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment

@@ -66,9 +66,8 @@ def test_a_save_and_a_restore_are_logged(tmp_path: Path) -> None:
 
 
 def test_a_retry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    from iobench.storage.s3.errors import Failure, Kind
+    from iobench.storage.s3.errors import Failure, Kind, Retrier
     from iobench.storage.s3.options import S3Options
-    from iobench.storage.s3.retry import Retrier
 
     def attempt(number: int) -> int:
         if number == 0:
@@ -78,7 +77,7 @@ def test_a_retry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "iobench"):
         assert Retrier(S3Options()).run(attempt) == 1
     (record,) = caplog.records
-    assert (record.name, record.levelno) == ("iobench.storage.s3.retry", logging.INFO)
+    assert (record.name, record.levelno) == ("iobench.storage.s3.errors", logging.INFO)
 
 
 def test_a_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:

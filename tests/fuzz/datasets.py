@@ -23,7 +23,7 @@ from iobench.formats.parquet_shard import footer_bytes
 from iobench.formats.tar import Tar
 from iobench.formats.tfrecord import TFRecord, masked_crc
 from iobench.load.training.labels import labels_from
-from iobench.scan import heap, scan
+from iobench.scan import hdf5, scan
 from iobench.schema.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
@@ -175,7 +175,7 @@ def hdf5_heap(data: bytes) -> None:
     The first byte is the number of references, which come before the file.
     """
     count = data[0] % 8 if data else 0
-    begins = 1 + count * heap._REFERENCE.itemsize
+    begins = 1 + count * hdf5._REFERENCE.itemsize
 
     def read(begin: int, end: int) -> bytes:
         if not 0 <= begin <= end <= len(data):
@@ -184,9 +184,9 @@ def hdf5_heap(data: bytes) -> None:
 
     if begins > len(data):
         return
-    found = np.frombuffer(data[1:begins], heap._REFERENCE)
+    found = np.frombuffer(data[1:begins], hdf5._REFERENCE)
     for each in (1, 8):
-        heap.locate(found, each, begins, read)
+        hdf5.locate(found, each, begins, read)
 
 
 # Samples

@@ -15,7 +15,7 @@ from iobench.analyse.verdict.rebuild import conclude, rebuild
 from iobench.analyse.verdict.validity import violations
 from iobench.documents import json_text
 from iobench.errors import IobenchError
-from iobench.generator.marker import parse_marker
+from iobench.generator.owned import parse_marker
 from iobench.generator.plan import plan_shards
 from iobench.load.layouts import read_layout
 from iobench.measure.fio import parse as parse_fio

@@ -11,7 +11,7 @@ import torch
 
 from iobench.accelerate.base import RankPlace, Samples
 from iobench.accelerate.model import ModelAccelerator
-from iobench.accelerate.models import gpt2, unet3d
+from iobench.accelerate.models import unet3d, vit
 from iobench.schema.workload import AcceleratorSpec
 
 
@@ -28,8 +28,8 @@ def test_a_large_model_learns(
     model: str, samples: int, rate: float, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GPT-2 in windows of 64 tokens, and the U-Net on 64 voxels a side: a CPU is enough then."""
-    monkeypatch.setattr(gpt2, "_WINDOW", 64)
-    monkeypatch.setattr(gpt2.GPT2, "sample_bytes", 2 * 64)
+    monkeypatch.setattr(vit, "_WINDOW", 64)
+    monkeypatch.setattr(vit.GPT2, "sample_bytes", 2 * 64)
     monkeypatch.setattr(unet3d, "_SIDE", 64)
     monkeypatch.setattr(unet3d.UNet3D, "sample_bytes", 64**3)
     spec = {"kind": "model", "model": model, "warm_up": "1ms", "learning_rate": rate}

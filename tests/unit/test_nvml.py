@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.accelerate.peaks import peak_of
-from iobench.accelerate.work import flops_per_sample, work_of
+from iobench.accelerate.work import flops_per_sample, peak_of, work_of
 from iobench.analyse.figures.metrics import with_device_figures
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.errors import IobenchError, UsageError

@@ -16,8 +16,7 @@ import pytest
 
 from iobench.analyse.figures.timeline import host_use
 from iobench.errors import IobenchError
-from iobench.measure.counters import interfaces, parse_memory
-from iobench.measure.gpu import Gpus
+from iobench.measure.counters import Gpus, interfaces, parse_memory
 from iobench.measure.samples import Sampler, read_samples, write_samples
 from iobench.measure.timeline import Columns
 from iobench.schema.resources import SAMPLE_COLUMNS

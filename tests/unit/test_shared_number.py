@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from iobench.storage.simulated.shared import SharedNumber
+from iobench.storage.simulated.memory import SharedNumber
 
 FORK = multiprocessing.get_context("fork")
 

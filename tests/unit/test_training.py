@@ -24,14 +24,12 @@ from torch import nn
 from iobench.accelerate import emulated
 from iobench.accelerate.base import RankPlace, Samples
 from iobench.accelerate.bind import loaded_allocator, parse_cpus, rank_cpus, use_allocator
-from iobench.accelerate.emulated import EmulatedAccelerator
+from iobench.accelerate.emulated import EmulatedAccelerator, RecordedAccelerator
 from iobench.accelerate.exchange import GradientExchange
-from iobench.accelerate.model import ModelAccelerator, open_model
+from iobench.accelerate.model import ModelAccelerator, change_point, open_model, settled
 from iobench.accelerate.models import NETWORKS
-from iobench.accelerate.recorded import RecordedAccelerator
 from iobench.accelerate.recording import _where as recorded_where
 from iobench.accelerate.recording import block_steps, lag_correlation, mean_step, record
-from iobench.accelerate.warm import change_point, settled
 from iobench.cli.main import main
 from iobench.errors import IobenchError, NoMemoryError, UnknownNameError, UsageError
 from iobench.measure.nvml import GpuWatch

@@ -336,7 +336,7 @@ def test_why_a_host_cannot_train_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_threads_that_a_launcher_has_set_are_replaced() -> None:
     """torchrun sets OMP_NUM_THREADS=1 where several ranks run and it is not set."""
     code = (
-        "import torch; from iobench.accelerate.threads import set_threads, told_by; "
+        "import torch; from iobench.accelerate.model import set_threads, told_by; "
         "print(torch.get_num_threads(), set_threads(3), torch.get_num_threads(), told_by())"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

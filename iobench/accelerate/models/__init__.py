@@ -37,7 +37,7 @@ NETWORKS: Registry[Model] = Registry(
             summary="3D U-Net as in MLPerf, 31.2 million parameters, 128 x 128 x 128 voxels",
         ),
         "gpt2": PlugIn(
-            target="iobench.accelerate.models.gpt2:GPT2",
+            target="iobench.accelerate.models.vit:GPT2",
             summary="GPT-2, 124 million parameters, windows of 1,024 tokens of 16 bits",
         ),
     },

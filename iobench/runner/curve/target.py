@@ -13,7 +13,7 @@ from ...schema.manifest import MANIFEST, MARKER, Manifest, hash_bytes
 from ...storage import is_local, open_storage
 from ...storage.base import Entry, MaybeDirect, Storage
 from ...storage.catalog import exists, innermost, local_root
-from ...storage.locks.reading import reading
+from ...storage.locks.lock import reading
 from ...units import format_bytes
 from ..cache import Others
 

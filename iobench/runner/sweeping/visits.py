@@ -38,8 +38,7 @@ from ...schema.sweep import (
 from ...storage import open_storage
 from ...storage.catalog import innermost
 from ...storage.local.storage import LocalStorage
-from ...storage.locks.lock import Lease, exclusive
-from ...storage.locks.reading import reading
+from ...storage.locks.lock import Lease, exclusive, reading
 from ...units import format_bytes, format_count, format_duration, format_rate
 from ..progress import Observer
 from ..trials import rounds, take_turns

@@ -24,7 +24,7 @@ from ...checkpoint import CheckpointWriter, make_writer, options_of
 from ...checkpoint.base import Job, Pending, State
 from ...checkpoint.catalog import CheckpointRoot
 from ...checkpoint.leaves import state_checksums
-from ...measure.memory import PeakMemory
+from ...measure.resources import PeakMemory
 from ...schema.checkpoint import CheckpointSpec, RankSave
 from ..checkpoint_plan import OPTIONS
 from ..messages import (

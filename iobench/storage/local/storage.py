@@ -41,8 +41,7 @@ from ..base import (
 )
 from ..handles import Handles, with_room
 from ..keys import check_key, check_prefix
-from .parallel import ParallelFile
-from .sinks import LocalSink, make_folders, open_sink, replace_file
+from .sinks import LocalSink, ParallelFile, make_folders, open_sink, replace_file
 
 ALIGNMENT = 4096
 """The strictest alignment that O_DIRECT requires: block devices under Linux have logical blocks of

@@ -13,13 +13,15 @@ one process uses a mount and another ``nfs://``, only the first sees that it is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from ...errors import MissingObjectError
+from ...documents import MAX_HEADER_BYTES
+from ...errors import DatasetError, MissingObjectError
+from ...schema.manifest import MANIFEST, Manifest, parse_header
 from ..base import Storage
-from ..catalog import innermost, local_root
+from ..catalog import dataset_marker, innermost, local_root, read_object
 from . import flocks, object_lock
 from .object_lease import ObjectLease
 from .objects import LOCK, READERS
@@ -132,3 +134,30 @@ def _hold_file(
         lease.release()
         raise
     return lease
+
+
+@contextmanager
+def reading(
+    home: Storage, manifest: Manifest, *, verb: str, break_dead: bool = False
+) -> Iterator[Lease]:
+    """Hold the dataset whose ``manifest`` was read from ``home``'s root, to read its shards.
+
+    Raises TargetHeldError if a process writes or removes it, DatasetError if one has done so since
+    the manifest was read; StorageError.
+    """
+    with ExitStack() as stack:
+        try:
+            marker = dataset_marker(home)
+            lease = stack.enter_context(shared(home, marker, verb=verb, break_dead=break_dead))
+            text = read_object(innermost(home), MANIFEST, max_bytes=MAX_HEADER_BYTES)
+        except MissingObjectError as error:
+            raise DatasetError(
+                f"the dataset at {home.url} was removed while this command started",
+                remedy="generate it again",
+            ) from error
+        if parse_header(text, where=f"{home.url}/{MANIFEST}") != manifest.header:
+            raise DatasetError(
+                f"the dataset at {home.url} was replaced while this command started",
+                remedy="start the command again",
+            )
+        yield lease

@@ -9,9 +9,8 @@ from threading import Event
 from .clients import make_client
 from .clients.base import Client
 from .deletion import Deletions
-from .errors import Failure, Kind
+from .errors import Failure, Kind, Retrier
 from .options import S3Options
-from .retry import Retrier
 from .sink import PARTS
 from .threads import Threads
 

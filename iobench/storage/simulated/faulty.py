@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 from ...errors import StorageError, UsageError
 from ...units import parse_duration
 from ..base import Buffer, Sink, Storage
-from .memory import Wrapper
-from .shared import SharedNumber
+from .memory import SharedNumber, Wrapper
 
 STALL_S = 5.0
 _COUNTS = ("fail_every", "fail_at", "short_every", "stall_every", "fail_write_at")

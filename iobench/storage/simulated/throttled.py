@@ -29,8 +29,7 @@ from typing import Any, ClassVar
 from ...errors import UsageError
 from ...units import parse_duration, parse_size
 from ..base import Buffer, Sink, Storage
-from .memory import Wrapper
-from .shared import SharedNumber
+from .memory import SharedNumber, Wrapper
 
 _Z99 = 2.3263478740408408  # the 99th percentile of the standard normal distribution
 

@@ -10,7 +10,7 @@ from threading import Event, Lock, Thread
 from typing import Any
 from weakref import WeakSet, ref
 
-from .patience import longest_s
+from .base import longest_s
 
 
 def stay(session: Any) -> None:

@@ -18,12 +18,11 @@ from ..errors import Failure, Kind, failure_of_text
 from ..options import S3Options
 from ..threads import MainThreadHelper
 from ..wire import S3Settings, proxies_of_environment
-from .base import ObjectInfo, Upload
+from .base import LEAST_RATE, ObjectInfo, Upload
 from .boto_api import BotocoreClient, copy_into, whole_number
 from .botocore_compat import expiry
 from .chain import Chain
 from .obstore_compat import obstore_of_this_process
-from .patience import LEAST_RATE
 
 T = TypeVar("T")
 

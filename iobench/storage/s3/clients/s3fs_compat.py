@@ -12,7 +12,7 @@ import aiohttp
 from aiobotocore.httpsession import AIOHTTPSession
 from fsspec.asyn import sync
 
-from .patience import longest_s
+from .base import longest_s
 
 
 def turn_off_retries(files: Any) -> None:
