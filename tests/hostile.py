@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from iobench.cli import main as command_line
+from tests.processes import in_process as run
+
+__all__ = ["BYTES", "HOSTILE", "NAME", "RAW", "check", "leaves", "replaced", "run", "strings"]
 
 HOSTILE = (
     "=cmd|' /C calc'!A0\x1b]0;PWNED\x07\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202eevil\u2066\u200b"
@@ -61,17 +61,6 @@ def replaced(document: Any, path: Sequence[Any], value: Any) -> Any:
     changed = dict(document) if isinstance(document, dict) else list(document)
     changed[path[0]] = replaced(changed[path[0]], path[1:], value)
     return changed
-
-
-def run(*arguments: object) -> tuple[int, str, str]:
-    """(exit code, standard output, standard error) of a command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = command_line.main([str(argument) for argument in arguments])
-        except SystemExit as ended:
-            code = int(str(ended.code))
-    return code, out.getvalue(), err.getvalue()
 
 
 def check(told: tuple[int, str, str], codes: Sequence[int], what: object) -> str:

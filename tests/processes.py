@@ -14,13 +14,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    chdir,
+    contextmanager,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, TextIO
 
+import psutil
 import pytest
 
 PATIENCE_S = 120.0
@@ -32,6 +41,35 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
+
+
+def family(pid: int | None = None) -> list[psutil.Process]:
+    """All that a process (this one) has started, and what that has started in turn."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def loader_workers(pid: int | None = None) -> list[psutil.Process]:
+    """Those of the family that torch's DataLoader has started."""
+    found = []
+    for process in family(pid):
+        with suppress(psutil.Error):
+            found += [process] if process.name() == "pt_data_worker" else []
+    return found
+
+
+def read_by_workers(pid: int | None = None) -> int:
+    """Bytes that these have read by calls."""
+    count = 0
+    for worker in loader_workers(pid):
+        with suppress(psutil.Error):
+            count += worker.io_counters().read_chars
+    return count
+
+
+def check_ended(processes: Iterable[psutil.Process]) -> None:
+    assert not psutil.wait_procs(processes, timeout=PATIENCE_S)[1]
 
 
 def in_process(*words: object) -> tuple[int, str, str]:
@@ -89,6 +127,24 @@ def refused(command: str, *more: object, code: int = 2, cwd: Path | None = None)
     assert (found.returncode, found.stdout, found.stderr.count("\n")) == (code, "", 1), found
     assert found.stderr.startswith("iobench: "), found
     return found.stderr
+
+
+@contextmanager
+def mounted(*options: str, on: Path) -> Iterator[Path]:
+    """A file system at ``on`` in this block. Skips the test where mounting is not allowed."""
+    on.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *options, str(on)], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("mounting needs root: full disks and mount points are NOT TESTED")
+    try:
+        yield on
+    finally:
+        subprocess.run(["umount", "-l", str(on)], check=True)
+
+
+def tmpfs(size: str, on: Path) -> AbstractContextManager[Path]:
+    """A file system in memory; ``size``: an option of tmpfs, such as size=8m."""
+    return mounted("-t", "tmpfs", "-o", size, "tmpfs", on=on)
 
 
 @dataclass
@@ -172,8 +228,7 @@ class Command:
         self.wait()
 
     def children(self) -> list[int]:
-        found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
-        return [int(number) for number in found.split()]
+        return [child.pid for child in psutil.Process(self.pid).children()]
 
 
 @contextmanager

@@ -233,10 +233,10 @@ class Repetition(Record):
     wait_s: float | None = None  # mean over ranks
     time_to_first_batch_s: float | None = None
     # As MLPerf Storage defines it: without the first step of each epoch.
-    accelerator_utilization: float | None = None
+    accelerator_utilization: Figure | None = None
     # Busy time over the wall time without process creation; the verdict uses this one.
-    accelerator_utilization_sustained: float | None = None
-    accelerator_utilization_strict: float | None = None  # busy time over wall time
+    accelerator_utilization_sustained: Figure | None = None
+    accelerator_utilization_strict: Figure | None = None  # busy time over wall time
     samples_per_s: float | None = None
     read_bytes_per_s: float | None = None  # from sample_bytes if bytes_read is None
     # bytes_read / sample_bytes; above 1 due to whole row groups, footers, direct I/O's alignment.

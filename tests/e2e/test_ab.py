@@ -92,7 +92,6 @@ def test_a_slower_side_is_told(
     assert call("ab", directory, "--workload", "demo")[0] == 2
 
 
-@pytest.mark.slow
 def test_a_side_against_itself_as_in_an_earlier_run(
     call: Call, data: Path, tmp_path: Path, words: tuple[object, ...]
 ) -> None:

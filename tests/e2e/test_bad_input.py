@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import document, in_process, printed, refused
+from tests.processes import document, in_process, printed, refused, tmpfs
 
 Tree = dict[str, tuple[int, int, str]]
 
@@ -357,17 +357,8 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(mount)],
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root: full and read-only targets were NOT tried")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
+    with tmpfs("size=8m", tmp_path / "disk") as mount:
+        yield mount
 
 
 def test_a_mount_root_a_full_and_a_read_only_target(small_disk: Path, workplace: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from iobench.schema.record import TrainingRecord
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.lock import reading
 from tests.conftest import Call, MakeDataset
-from tests.processes import PATIENCE_S, Command, Ended, running, wait_until
+from tests.processes import PATIENCE_S, Command, Ended, running, tmpfs, wait_until
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
@@ -78,7 +77,6 @@ def document(
     return found
 
 
-@pytest.mark.slow
 def test_data_is_made_measured_and_removed(call: Call, here: Path) -> None:
     (here / "storage" / "mine.txt").write_text("mine")
     found = document(call, f"throttled+{here / 'storage'}?latency=1ms")
@@ -96,7 +94,6 @@ def test_data_on_s3_is_removed_too(
     assert listed.get("KeyCount", 0) == 0
 
 
-@pytest.mark.slow
 def test_a_dataset_that_is_there_is_read_and_stays(
     call: Call, make_dataset: MakeDataset, here: Path
 ) -> None:
@@ -112,7 +109,6 @@ def test_a_dataset_that_is_there_is_read_and_stays(
     assert after == before
 
 
-@pytest.mark.slow
 def test_kept_data_is_named_and_whole(call: Call, here: Path) -> None:
     words = ("--workload", "./tinyrun.yaml", *BUDGET, "--keep-data")
     code, out, _ = call("check", here / "storage", *words)
@@ -158,7 +154,6 @@ def test_ctrl_c_while_data_is_made_removes_it(here: Path) -> None:
     assert not (here / "results").exists()
 
 
-@pytest.mark.slow
 def test_ctrl_c_while_it_measures_keeps_what_was_measured(here: Path) -> None:
     log = here / "log"
     words = ("--budget", "30s", "--set", "accelerator.step_time=500ms")
@@ -219,7 +214,6 @@ def test_data_that_own_workers_still_hold_is_removed_when_they_have_ended(
         os.close(end)
 
 
-@pytest.mark.slow
 def test_what_a_killed_check_has_left_is_named_by_the_next(call: Call, here: Path) -> None:
     # The next checks ask for samples that have no room, so that nothing is measured.
     (here / "huge.yaml").write_text("{name: huge, samples: 9, sample_size: {mean: 900TiB}}")
@@ -250,14 +244,8 @@ def refused(call: Call, code: int, *words: object) -> str:
 
 @pytest.fixture
 def small_disk(here: Path) -> Iterator[Path]:
-    """4 MiB. Needs the right to mount."""
-    mount = here / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={4 << 20}", "tmpfs", str(mount)]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
+    with tmpfs("size=4m", here / "disk") as mount:
+        yield mount
 
 
 def test_a_disk_without_room(call: Call, small_disk: Path) -> None:
@@ -283,7 +271,6 @@ def test_a_storage_too_slow_for_the_budget(call: Call, here: Path) -> None:
     assert list((here / "storage").iterdir()) == []
 
 
-@pytest.mark.slow
 def test_a_failure_names_the_record_that_is_kept(call: Call, here: Path) -> None:
     """The data is removed; the run so far is not."""
     bad = f"faulty+{here / 'storage'}?fail_every=6"

@@ -198,7 +198,7 @@ def _sweep(home: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples of all helps, from generating to cleaning, in a directory of their own."""
     assert {*ORDER, *ELSEWHERE} == set(VERBS)

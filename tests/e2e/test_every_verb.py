@@ -61,7 +61,7 @@ def fitting_documents(folder: Path) -> dict[str, int]:
     return found
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.nightly)])
 def place(
     request: pytest.FixtureRequest,
     tmp_path: Path,

@@ -124,7 +124,6 @@ def test_each_stage_is_really_left_out(measure: Measure, monkeypatch: pytest.Mon
     assert again == json.loads(doc.model_dump_json())["job"]["knock_outs"]
 
 
-@pytest.mark.slow
 def test_what_is_not_there_cannot_be_left_out(measure: Measure) -> None:
     """Raw bytes have nothing to prepare."""
     nothing = ("reader.decode=false", "accelerator.kind=null", "accelerator.step_time=null")
@@ -135,7 +134,6 @@ def test_what_is_not_there_cannot_be_left_out(measure: Measure) -> None:
     assert of(doc)["storage"].gain is not None
 
 
-@pytest.mark.slow
 def test_a_budget_that_is_too_small_leaves_all_out(measure: Measure) -> None:
     doc, directory = measure(knock_outs_s=1e-3)
     assert doc.job.no_knock_outs
@@ -152,10 +150,7 @@ def test_knock_outs_can_be_switched_off(measure: Measure) -> None:
     assert set(pq.read_table(directory / "events.parquet")["phase"].to_pylist()) == {"measure"}
 
 
-@pytest.mark.parametrize(
-    "error",
-    [StorageError("planted"), pytest.param(UsageError("planted"), marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("error", [StorageError("planted"), UsageError("planted")])
 def test_a_knock_out_that_fails_does_not_end_the_run(
     measure: Measure, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -210,7 +205,6 @@ def test_an_interrupted_round_does_not_count(
     assert gain.n == 1
 
 
-@pytest.mark.slow
 def test_a_copy_of_a_part_of_the_dataset_is_read_repeatedly(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +218,6 @@ def test_a_copy_of_a_part_of_the_dataset_is_read_repeatedly(
     assert of(doc)["storage"].gain is not None
 
 
-@pytest.mark.slow
 def test_checkpoints_are_left_out_and_those_of_other_knock_outs_are_not_recorded(
     measure: Measure, tmp_path: Path
 ) -> None:
@@ -247,7 +240,6 @@ def test_checkpoints_are_left_out_and_those_of_other_knock_outs_are_not_recorded
     assert code_doc.job.quiet.steps == 20
 
 
-@pytest.mark.slow
 def test_a_library_cannot_be_run_without_its_prep(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +251,6 @@ def test_a_library_cannot_be_run_without_its_prep(
     assert rows_of(directory, "without-storage")["samples"].sum() > 0
 
 
-@pytest.mark.slow
 def test_without_a_barrier_no_rank_waits(measure: Measure) -> None:
     doc, directory = measure(accelerators=2)
     assert of(doc)["sync"].gain is not None
@@ -276,7 +267,6 @@ def fitted(seconds: float, *given: Given) -> Budget:
     return Budget(seconds=seconds, given=frozenset(given))
 
 
-@pytest.mark.slow
 def test_what_is_left_of_a_budget_ends_the_repetitions(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ def shown(script: str, *words: str, columns: int = 80, rows: int = 24, **env: st
 
 @pytest.mark.parametrize(
     "columns",
-    [pytest.param(20, marks=pytest.mark.slow), pytest.param(34, marks=pytest.mark.slow), 80],
+    [pytest.param(20, marks=pytest.mark.nightly), pytest.param(34, marks=pytest.mark.nightly), 80],
 )
 def test_the_lines_are_drawn_in_place_and_removed(columns: int) -> None:
     """Also where they reach the end of the terminal, and what was there before scrolls away."""
@@ -82,7 +82,7 @@ print("after")
     assert terminal.screen.cursor.x == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_lines_tell_how_the_run_goes() -> None:
     terminal = shown("phase('measuring'); step(60)")
     seen = terminal.until(lambda text: "slowest" in text and "█" in text and "left" in text)
@@ -98,8 +98,8 @@ def test_the_lines_tell_how_the_run_goes() -> None:
     ("words", "environment"),
     [
         pytest.param((), {"TERM": "dumb"}, id="dumb"),
-        pytest.param((), {"TERM": ""}, id="no TERM", marks=pytest.mark.slow),
-        pytest.param(("--quiet",), {}, id="quiet", marks=pytest.mark.slow),
+        pytest.param((), {"TERM": ""}, id="no TERM", marks=pytest.mark.nightly),
+        pytest.param(("--quiet",), {}, id="quiet", marks=pytest.mark.nightly),
     ],
 )
 def test_where_nothing_is_drawn(words: tuple[str, ...], environment: dict[str, str]) -> None:
@@ -108,7 +108,7 @@ def test_where_nothing_is_drawn(words: tuple[str, ...], environment: dict[str, s
     assert terminal.data == b"before\r\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ascii_where_the_encoding_has_no_blocks() -> None:
     terminal = shown("phase('measuring'); step(60)", PYTHONIOENCODING="latin-1", NO_COLOR="1")
     seen = terminal.until(lambda text: "#" in text)
@@ -119,7 +119,7 @@ def test_ascii_where_the_encoding_has_no_blocks() -> None:
     terminal.end()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_terminal_that_is_made_narrow() -> None:
     terminal = shown("phase('measuring ' + 'x' * 200); step(60)")
     terminal.until(lambda text: "busy" in text)
@@ -133,7 +133,7 @@ def test_a_terminal_that_is_made_narrow() -> None:
     terminal.end()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_text_of_others_stays_text() -> None:
     script = "phase('of \\x1b]0;title\\x07 \\x1b[2J \\u202e'); live.detail('\\x1b[H'); step(60)"
     terminal = shown(script)
@@ -144,7 +144,7 @@ def test_text_of_others_stays_text() -> None:
     terminal.end()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_lines_of_forked_processes_stay() -> None:
     script = """
 import os
@@ -166,7 +166,7 @@ print("after")
     assert terminal.lines() == ["before", *told, "after"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_stopped_terminal_stops_nothing(tmp_path: Path) -> None:
     """After Ctrl-S, a program writes as before; what it has written comes after Ctrl-Q."""
     script = """

@@ -205,7 +205,6 @@ def test_files_outside_the_dataset_are_found(run: Run, tmp_path: Path) -> None:
     assert found["user.reads_outside_dataset"] == "warning"
 
 
-@pytest.mark.slow
 def test_bytes_are_those_of_the_system_calls(run: Run, data: Path, tmp_path: Path) -> None:
     if shutil.which("strace") is None:
         missing("strace (apt-get install strace)")
@@ -224,7 +223,7 @@ def test_bytes_are_those_of_the_system_calls(run: Run, data: Path, tmp_path: Pat
     assert found == pytest.approx(sum(map(int, counted)), rel=0.03)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ceilings_knock_outs_and_headspace(run: Run) -> None:
     code, out, _ = run("of_files", "--repeat", "1", "--calibration", "0.5s", "--json")
     assert code == 0

@@ -47,7 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("form", ["files", pytest.param("tar", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", ["files", "tar"])
 def test_a_dataset_is_read_as_its_samples_lie(
     call: Call, make_dataset: MakeDataset, form: str
 ) -> None:
@@ -65,7 +65,6 @@ def test_a_dataset_is_read_as_its_samples_lie(
     assert contents(folder) == before
 
 
-@pytest.mark.slow
 def test_files_of_a_directory_are_read_in_requests_of_each_size(call: Call, tmp_path: Path) -> None:
     data = files(tmp_path / "data", 4, 4 << 20)
     files(tmp_path / "data", 0, 0)
@@ -87,7 +86,6 @@ def test_files_of_a_directory_are_read_in_requests_of_each_size(call: Call, tmp_
     assert contents(data) == before
 
 
-@pytest.mark.slow
 def test_every_format_shows_every_point(call: Call, tmp_path: Path) -> None:
     url = f"throttled+{files(tmp_path / 'data', 4, 1 << 20)}?latency=1ms"
     shown = {}
@@ -105,7 +103,6 @@ def test_every_format_shows_every_point(call: Call, tmp_path: Path) -> None:
     assert "128 KiB" in shown["markdown"]
 
 
-@pytest.mark.slow
 def test_a_failure_of_one_curve_leaves_the_others(call: Call, tmp_path: Path) -> None:
     url = f"faulty+{files(tmp_path / 'data', 2, 1 << 20)}?fail_at=1"
     code, out, err = call("probe", url, *QUICK)
@@ -117,7 +114,6 @@ def test_a_failure_of_one_curve_leaves_the_others(call: Call, tmp_path: Path) ->
     assert "simulated" in first["not_measured"]
 
 
-@pytest.mark.slow
 def test_objects_on_s3(
     call: Call,
     rclone_s3: S3Server,

@@ -49,7 +49,7 @@ def test_every_command_parses() -> None:
     assert refused == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_readmes_story_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands in their order, at /mnt/fast -> a temporary directory, small enough to be
     quick.

@@ -64,7 +64,7 @@ def check(doc: TrainingRecord, events: Events) -> None:
     assert rebuild(doc, events).job.repetitions == doc.job.repetitions
 
 
-@pytest.mark.parametrize("saves", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("saves", [False, True])
 def test_ranks_go_on_together_after_each_step(tmp_path: Path, data: Path, saves: bool) -> None:
     """Ranks whose shares differ also save together in the second and the third epoch.
 
@@ -98,7 +98,6 @@ def test_ranks_go_on_together_after_each_step(tmp_path: Path, data: Path, saves:
         assert len(doc.job.saves.saves) == 6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["epoch", "none"])
 def test_ranks_that_do_not_wait_after_a_step(tmp_path: Path, data: Path, sync: str) -> None:
     doc, events = measured(tmp_path, data, "--set", f"accelerator.sync={sync}")

@@ -74,7 +74,6 @@ def run_of(results: Path) -> Path:
     return next(path.parent for path in results.rglob("run.json"))
 
 
-@pytest.mark.slow
 def test_training_is_a_run_with_a_model(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,7 +124,6 @@ def together(data: Path, results: Path, model: str, *settings: str) -> int:
     return main([*asked, "--calibration", "200ms" if model == "Tiny" else "0s"])
 
 
-@pytest.mark.slow
 def test_ranks_train_one_model_together(odd: Path, tmp_path: Path) -> None:
     assert together(odd, tmp_path, "Tiny", "epochs=3") in (0, 3)
     doc = load_training(run_of(tmp_path))
@@ -143,10 +141,7 @@ def test_ranks_train_one_model_together(odd: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model", "said"),
-    [
-        pytest.param("FailsOnRankOne", "planted", marks=pytest.mark.slow),
-        ("DiesOnRankOne", "rank 1 died"),
-    ],
+    [("FailsOnRankOne", "planted"), ("DiesOnRankOne", "rank 1 died")],
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_a_rank_that_fails_ends_those_that_wait_for_its_gradients(
@@ -158,7 +153,6 @@ def test_a_rank_that_fails_ends_those_that_wait_for_its_gradients(
     assert "Traceback" not in "".join(lines)
 
 
-@pytest.mark.slow
 def test_a_recording_is_replayed_without_the_model(data: Path, tmp_path: Path) -> None:
     steps = tmp_path / "steps.json"
     asked = ["record", "tests.networks:Tiny", "--batch-size", "4", "--to", str(steps)]
@@ -179,7 +173,6 @@ def test_a_recording_is_replayed_without_the_model(data: Path, tmp_path: Path) -
     assert doc.job.workload.accelerator.staged == 1
 
 
-@pytest.mark.slow
 def test_what_gpus_count_is_shown_apart_from_utilization(
     data: Path,
     tmp_path: Path,

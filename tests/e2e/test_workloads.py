@@ -129,8 +129,8 @@ def test_a_workload_runs_at_its_own_sizes(
     monkeypatch.setattr(copies, "MAX_COPY_BYTES", 1)
     monkeypatch.setattr(copies, "MIN_COPY_BYTES", 1)
     change = ["max_steps=3", "epochs=1"]
-    if workload.accelerator.kind == "emulated":
-        change.append("accelerator.step_time=5ms")
+    emulated = workload.accelerator.kind == "emulated"
+    change.append("accelerator.step_time=5ms" if emulated else "accelerator.warm_up=1ms")
     if dataset in SMALL_BATCHES:
         change.append(f"batch_size={SMALL_BATCHES[dataset]}")
     code, out, err = call(

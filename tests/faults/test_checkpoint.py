@@ -13,7 +13,6 @@ import pickle
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from iobench.errors import (
     TargetRefusedError,
 )
 from tests.checkpoints import WRITERS, blank, make_state, restore, same, save
+from tests.processes import tmpfs, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
@@ -114,18 +114,8 @@ def test_each_write_can_fail(tmp_path: Path, writer: str) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """16 MiB. Needs the right to mount."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mount)],
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root: the full-disk tests did NOT run")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
+    with tmpfs("size=16m", tmp_path / "disk") as mount:
+        yield mount
 
 
 @pytest.mark.parametrize("writer", WRITERS)
@@ -173,11 +163,7 @@ def test_kill_9_in_the_middle(tmp_path: Path, writer: str) -> None:
         cwd=os.getcwd(),
     )
     part = tmp_path / "c" / "step-00000002"
-    deadline = time.monotonic() + 60
-    while not list(part.glob("*.part")):
-        assert victim.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: any(part.glob("*.part")) or victim.poll() is not None, "no save began")
     victim.kill()
     output, _ = victim.communicate()
     assert output == b""

@@ -6,10 +6,7 @@ import errno
 import fcntl
 import json
 import os
-import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +25,7 @@ from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state, save
 from tests.conftest import Call
+from tests.processes import mounted
 
 
 def dataset(root: Path, **changes: Any) -> Path:
@@ -38,18 +36,6 @@ def dataset(root: Path, **changes: Any) -> Path:
 
 def files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir())
-
-
-@contextmanager
-def mounted(*options: str, on: Path) -> Iterator[None]:
-    """Needs the right to mount."""
-    done = subprocess.run(["mount", *options, str(on)], capture_output=True, check=False)
-    if done.returncode != 0:
-        pytest.skip("mounting needs root: what clean does at a mount point is NOT TESTED")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(on)], check=True)
 
 
 @pytest.mark.parametrize("how", ["bind", "tmpfs"])

@@ -25,25 +25,13 @@ from iobench.schema.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.verify import verify
 from tests.children import in_child
-from tests.processes import PATIENCE_S
-
-EIGHT_MIB = 8 << 20
+from tests.processes import PATIENCE_S, tmpfs
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """8 MiB, 500 inodes. Needs the right to mount."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={EIGHT_MIB},nr_inodes=500", "tmpfs", str(mount)],
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root: the full-disk tests did NOT run")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
+    with tmpfs("size=8m,nr_inodes=500", tmp_path / "disk") as mount:
+        yield mount
 
 
 def spec(**changes: Any) -> DatasetSpec:

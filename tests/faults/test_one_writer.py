@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from iobench.errors import MissingObjectError
 from iobench.storage import open_storage
 from iobench.storage.locks.objects import is_lock_name
 from tests.conftest import Call
-from tests.processes import PATIENCE_S, paused, race
+from tests.processes import paused, race, wait_until
 from tests.servers.nfs import NfsServer, nfs_server
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 
@@ -43,7 +42,9 @@ SAVING = "iobench.runner.study:StudyJob.save"
 VISITING = "iobench.runner.sweeping.visits:_visit"
 
 
-@pytest.fixture(params=["local", "s3", "nfs"])
+@pytest.fixture(
+    params=["local", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("s3", "nfs"))]
+)
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, s3_environment: Mapping[str, str]
 ) -> Iterator[str]:
@@ -72,12 +73,13 @@ def generate(place: str) -> tuple[object, ...]:
 def names(place: str) -> list[str]:
     """What lies there, once a lock that has just been released is out of the server's listing."""
     storage = open_storage(place)
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        found = [entry.key for entry in storage.list()]
-        if not any(map(is_lock_name, found)) or time.monotonic() > deadline:
-            break
-        time.sleep(0.1)
+    found: list[str] = []
+
+    def released() -> bool:
+        found[:] = [entry.key for entry in storage.list()]
+        return not any(map(is_lock_name, found))
+
+    wait_until(released, "a lock is left")
     storage.close()
     return found
 

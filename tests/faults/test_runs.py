@@ -8,13 +8,11 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import pytest
 
 from iobench.errors import InterruptedRun, StorageError, WorkerError
 from iobench.load.reader import BatchReader
+from iobench.runner.calibration import findmax
 from iobench.runner.crew import ForkedCrew
 from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
@@ -42,7 +41,16 @@ from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
 from tests.observers import OnSteps
-from tests.processes import PATIENCE_S
+from tests.processes import (
+    Command,
+    Ended,
+    check_ended,
+    family,
+    loader_workers,
+    read_by_workers,
+    running,
+    wait_until,
+)
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -62,36 +70,6 @@ def phase(manifest: Any, storage: Any, **more: Any) -> Phase:
     )
 
 
-def test_every_read_may_fail_and_says_so(make_dataset: Any) -> None:
-    """Fail the Nth read for N = 1, 2, ... until an epoch passes: each failure is one StorageError
-    that names the shard.
-    """
-    manifest, path = make_dataset(format="tar", samples_per_shard=20)
-    failures = []
-    delivered = 0
-    while not delivered and len(failures) < 60:
-        try:
-            outcome = run_phase(
-                phase(manifest, FaultyStorage(LocalStorage(path), fail_at=len(failures) + 1))
-            )
-        except StorageError as error:
-            failures.append(str(error))
-        else:
-            delivered = sum(int(columns["samples"].sum()) for columns in outcome.columns.values())
-    assert delivered == 60
-    assert len(failures) >= 3  # each of the three shards was read at least once
-    assert all(
-        "simulated input/output error" in text and "demo-00000" in text and "\n" not in text
-        for text in failures
-    )
-
-
-def test_an_object_that_ends_early_is_named(make_dataset: Any) -> None:
-    manifest, path = make_dataset(format="tar", samples_per_shard=20)
-    with pytest.raises(StorageError, match=r"ends at byte \d+"):
-        run_phase(phase(manifest, FaultyStorage(LocalStorage(path), short_every=2)))
-
-
 @pytest.mark.parametrize("when", ["as it is told to go", "before it is told to go"])
 def test_a_rank_that_dies_ends_the_phase(make_dataset: Any, when: str) -> None:
     others = {child.pid for child in psutil.Process().children()}  # servers of other tests
@@ -103,44 +81,12 @@ def test_a_rank_that_dies_ends_the_phase(make_dataset: Any, when: str) -> None:
             child for child in ranks if "resource_tracker" not in " ".join(child.cmdline())
         )
         victim.kill()
-        while when.startswith("before") and victim.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
+        if when.startswith("before"):
+            wait_until(lambda: victim.status() == psutil.STATUS_ZOMBIE, "it does not die")
         return Epoch(epoch=epoch)
 
     with pytest.raises(WorkerError, match=r"rank \d died \(killed by SIGKILL\)"):
         run_phase(phase(manifest, LocalStorage(path)), prepare=kill_one)
-
-
-def test_workers_of_a_dead_rank_die_too(make_dataset: Any) -> None:
-    manifest, path = make_dataset(format="tar", samples_per_shard=20)
-    killed = False
-
-    def kill_later(steps: int) -> None:
-        nonlocal killed
-        if steps and not killed:
-            killed = True
-            max(psutil.Process().children(), key=psutil.Process.create_time).kill()
-
-    storage = ThrottledStorage(LocalStorage(path), latency_s=0.2)
-    with pytest.raises(WorkerError):
-        run_phase(phase(manifest, storage, epochs=100), observer=OnSteps(kill_later))
-
-
-def test_a_killed_worker_of_a_rank_is_one_line(make_dataset: Any) -> None:
-    manifest, path = make_dataset(format="tar", samples_per_shard=20)
-
-    def kill_workers(steps: int) -> None:
-        for child in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                if child.name() == "pt_data_worker":
-                    child.kill()
-
-    with pytest.raises(WorkerError, match="a loader worker died") as caught:
-        run_phase(
-            phase(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.1), epochs=100),
-            observer=OnSteps(kill_workers),
-        )
-    assert "\n" not in str(caught.value)
 
 
 def _steps(outcome: Any) -> int:
@@ -198,8 +144,10 @@ def _interrupted(running: Phase, timer: threading.Timer) -> None:
 
 
 def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(
-    make_dataset: Any, tmp_path: Path
+    make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(findmax, "MIN_STEPS", 10)
+    monkeypatch.setattr(findmax, "IN_FLIGHT", 2)
     _, path = make_dataset(format="tar", samples=400, samples_per_shard=20)  # several accelerators
     tried: list[str] = []
 
@@ -212,6 +160,7 @@ def test_ctrl_c_in_the_search_for_the_maximum_keeps_what_was_tried(
 
     settings = [
         "required_accelerator_utilization=0.01",
+        "accelerator.step_time=5ms",
         "batch_size=2",
         "reader.crop=null",
         "loader.workers=1",
@@ -243,8 +192,7 @@ def test_ctrl_c_keeps_what_the_others_recorded_where_a_rank_is_dead(make_dataset
         if epoch == 2:
             victim = next(child for child in psutil.Process().children() if child.pid not in before)
             victim.kill()
-            while victim.status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.01)
+            wait_until(lambda: victim.status() == psutil.STATUS_ZOMBIE, "it does not die")
             raise KeyboardInterrupt
         return Epoch(epoch=epoch)
 
@@ -281,16 +229,6 @@ def test_ctrl_c_does_not_wait_for_storage_that_hangs(make_dataset: Any, transpor
     outcome = caught.value.outcome
     assert set(outcome.columns) == {0, 1}
     assert _steps(outcome) >= done > 0
-
-
-def _read_by_workers(pid: int) -> int:
-    """Bytes that the loader workers of this process have read."""
-    count = 0
-    with suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(pid).children(recursive=True):
-            with suppress(psutil.Error):
-                count += child.io_counters().read_chars if child.name() == "pt_data_worker" else 0
-    return count
 
 
 class EndlessSave:
@@ -352,9 +290,9 @@ def test_ctrl_c_while_a_failed_phase_ends_is_not_lost(
 
     end = ForkedCrew.end
 
-    def interrupted_end(crew: ForkedCrew, *arguments: Any) -> None:
+    def interrupted_end(crew: ForkedCrew, *_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        end(crew, *arguments)
+        end(crew, 1.0)
 
     monkeypatch.setattr(ForkedCrew, "end", interrupted_end)
     with pytest.raises(PhaseInterrupted) as caught:
@@ -370,101 +308,149 @@ def test_a_signal_to_a_worker_does_not_speak_for_its_rank(make_dataset: Any) -> 
     told: set[int] = set()
 
     def tell(steps: int) -> None:
-        for child in psutil.Process().children(recursive=True):
+        for worker in loader_workers():
             with suppress(psutil.NoSuchProcess):
-                if child.name() == "pt_data_worker":
-                    child.send_signal(signal.SIGUSR1)
-                    told.add(child.pid)
+                worker.send_signal(signal.SIGUSR1)
+                told.add(worker.pid)
 
     outcome = run_phase(
-        phase(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.1), epochs=5), tick=tell
+        phase(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.1), epochs=5),
+        observer=OnSteps(tell),
     )
     assert told
     assert sum(int(columns["samples"].sum()) for columns in outcome.columns.values()) == 5 * 60
 
 
+# A whole run
+
+
+Start = Callable[..., Command]
+
+
 @pytest.fixture
-def running(make_dataset: Any, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A real run in a process of its own, in the middle of its first repetition."""
+def start(make_dataset: Any, tmp_path: Path) -> Iterator[Start]:
+    """``start(words, begun)``: ``iobench run`` in a process group of its own, in the middle of its
+    first repetition. Its workers have read further ahead than batches are fetched, or ``begun`` is
+    true of the command.
+    """
     _, path = make_dataset(format="tar", samples_per_shard=20)
-    arguments = [
-        "run",
-        "demo",
-        "--data",
-        f"throttled+{path}?latency=20ms",
-        "--results",
-        str(tmp_path),
-        "--calibration",
-        "0",
-    ]
-    arguments += [
-        "--quiet",
-        "--repeat",
-        "1",
-        "--set",
-        "batch_size=2",
-        "--set",
-        "epochs=500",
-        "--set",
-        "reader.crop=null",
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "iobench", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    data = sum(shard.stat().st_size for shard in path.rglob("*.tar"))
-    assert data
-    deadline = time.monotonic() + 240
-    while _read_by_workers(process.pid) < 3 * data:  # further ahead than batches are fetched
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    yield process, tmp_path
-    if process.poll() is None:
-        process.kill()
-        process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream:
-            stream.close()
+    size = sum(shard.stat().st_size for shard in path.rglob("*.tar"))
+    usual = f"run demo --results {tmp_path}/r --calibration 0 --quiet --set batch_size=2"
+    usual += " --set epochs=1000 --set reader.crop=null"
+    usual += f" --data throttled+{path}?latency=20ms"
+    started: list[psutil.Process] = []
+
+    def run(words: str = "", begun: Callable[[Command], bool] | None = None) -> Command:
+        given = f"{usual} {words}".replace("LOCAL", str(path))
+        process = stack.enter_context(running(given, folder=tmp_path, before=os.setsid))
+        seen = begun or (lambda command: read_by_workers(command.pid) >= 3 * size)
+        wait_until(lambda: process.ended() or seen(process), "the run does not read")
+        assert not process.ended(), process.wait()
+        started.extend(family(process.pid))
+        return process
+
+    with ExitStack() as stack:
+        yield run
+    for each in started:  # where a test has failed
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
 
 
-def test_ctrl_c_saves_what_was_measured(running: tuple[subprocess.Popen[str], Path]) -> None:
-    process, results = running
-    family = psutil.Process(process.pid).children(recursive=True)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    _, stderr = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, stderr
-    assert len(stderr.strip().splitlines()) == 1
-    assert stderr.startswith("iobench: interrupted")
-    run = next(results.iterdir())
+def interrupted(
+    process: Command, folder: Path, *, number: int = signal.SIGINT, times: int = 1
+) -> tuple[dict[str, Any], Ended]:
+    """The record of a run that was interrupted as a terminal does it, in its whole group."""
+    processes = family(process.pid)
+    for _ in range(times):
+        os.killpg(process.pid, number)
+    ended = process.wait()
+    check_ended(processes)
+    (run,) = (folder / "r").iterdir()
     document = json.loads((run / "run.json").read_text())
     assert document["status"] == "interrupted"
-    assert document["job"]["repetitions"][0]["complete"] is False
-    assert document["job"]["repetitions"][0]["steps"] > 0
-    assert (run / "events.parquet").stat().st_size > 0
-    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
+    if times == 1:  # a second one may find Python on its way out
+        assert (ended.code, ended.out, ended.err.count("\n")) == (130, "", 1), ended
+        assert ended.err.startswith("iobench: interrupted")
+        assert str(run) in ended.err
+        assert (run / "events.parquet").stat().st_size > 0
+    return document, ended
 
 
-def test_sigterm_saves_what_was_measured(running: tuple[subprocess.Popen[str], Path]) -> None:
-    process, results = running
-    process.terminate()  # as a batch scheduler does
-    _, stderr = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, stderr
-    document = json.loads((next(results.iterdir()) / "run.json").read_text())
+def test_ctrl_c_saves_what_was_measured(start: Start, tmp_path: Path) -> None:
+    document, _ = interrupted(start(), tmp_path)
+    (repetition,) = document["job"]["repetitions"]
+    assert repetition["complete"] is False
+    assert repetition["steps"] > 0
+
+
+def test_sigterm_saves_what_was_measured(start: Start, tmp_path: Path) -> None:
+    """A batch scheduler sends it to the program alone."""
+    process = start()
+    processes = family(process.pid)
+    process.signal(signal.SIGTERM)
+    assert process.wait().code == 130
+    check_ended(processes)
+    (run,) = (tmp_path / "r").iterdir()
+    document = json.loads((run / "run.json").read_text())
     assert document["status"] == "interrupted"
     assert document["job"]["repetitions"][0]["steps"] > 0
 
 
-def test_kill_9_leaves_no_process(running: tuple[subprocess.Popen[str], Path]) -> None:
-    process, _ = running
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert len(family) >= 3  # the rank and its workers
-    process.kill()
-    process.wait()
-    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
+def test_ctrl_c_with_two_ranks_keeps_the_finished_repetition(start: Start, tmp_path: Path) -> None:
+    """The first repetition is complete, the second is interrupted; both are in run.json, and each
+    says which it is.
+    """
+    seen: set[int] = set()
+
+    def second_repetition(command: Command) -> bool:
+        seen.update(worker.pid for worker in loader_workers(command.pid))
+        return len(seen) >= 4  # ranks and their workers live for one repetition
+
+    words = "--accelerators 2 --repeat 50 --no-knockouts --set max_steps=20 --set loader.workers=1"
+    document, _ = interrupted(start(words, second_repetition), tmp_path)
+    repetitions = document["job"]["repetitions"]
+    assert repetitions[0]["complete"] is True
+    assert repetitions[0]["samples"] == 2 * 20 * 2
+    assert 2 <= len(repetitions) < 50
+
+
+def test_ctrl_c_twice_loses_nothing(start: Start, tmp_path: Path) -> None:
+    """An impatient user: no hang, no process left, and the document is whole."""
+    interrupted(start(), tmp_path, times=2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c_while_an_engine_reads_local_files(
+    start: Start, tmp_path: Path, engine: str, workers: int
+) -> None:
+    def busy(command: Command) -> bool:
+        """Its rank, or the rank's workers, have computed for a while: all data is in memory."""
+        found = family(command.pid)
+        if len(found) < 1 + workers:
+            return False
+        with suppress(psutil.Error):
+            return sum(each.cpu_times().user for each in found) > 0.3
+        return False
+
+    words = f"--data LOCAL --no-knockouts --set loader.workers={workers} --set reader.direct=true"
+    process = start(f"{words} --set reader.engine={engine}", busy)
+    document, _ = interrupted(process, tmp_path)
+    assert document["job"]["workload"]["reader"]["engine"] == engine
+
+
+@pytest.mark.parametrize(("transport", "victim"), [("ring", "main"), ("tensor", "rank")])
+def test_kill_9_leaves_neither_process_nor_memory(
+    start: Start, transport: str, victim: str
+) -> None:
+    process = start(f"--set loader.transport={transport} --set loader.workers=2")
+    processes = family(process.pid)
+    assert len(processes) >= 3  # the rank and its workers
+    os.kill(process.pid if victim == "main" else process.children()[0], signal.SIGKILL)
+    ended = process.wait()
+    if victim == "rank":
+        assert (ended.code, ended.err.count("\n")) == (1, 1)
+        assert "rank 0 died (killed by SIGKILL)" in ended.err
+    check_ended(processes)
 
 
 def test_a_long_path_for_temporary_files(

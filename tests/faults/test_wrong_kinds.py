@@ -87,8 +87,8 @@ def test_every_key_of_a_run(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     for path in leaves(document):
         value = next(wrong)
         Path("run/run.json").write_text(json.dumps(replaced(document, path, value)))
-        for verb in (next(readers), next(readers)):
-            check(run(*verb), ANSWERS, (path, value, verb))
+        verb = next(readers)
+        check(run(*verb), ANSWERS, (path, value, verb))
 
 
 KINDS: dict[str, tuple[Any, ...]] = {

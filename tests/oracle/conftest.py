@@ -21,9 +21,9 @@ HERE = Path(__file__).parent
 
 RERUNS = int(os.environ.get("IOBENCH_RERUNS", "2"))
 
-BESIDE_OTHERS = {"test_claims.py", "test_places.py", "test_rounds_oracle.py"}
-"""Files whose oracles run beside other tests: they count or simulate, or their planted factors are
-4 and more.
+BESIDE_OTHERS = {"test_claims.py", "test_places.py"}
+"""Files whose oracles run beside other tests: they simulate, or their planted factors are 4 and
+more.
 """
 
 BEGAN = pytest.StashKey[others.Cpu]()

@@ -104,22 +104,11 @@ def nfs(folder: Path) -> Iterator[Place]:
 
 PLACES = {"local": local, "s3": s3, "nfs": nfs}
 
-SERVERS = [pytest.param(name, marks=pytest.mark.nightly) for name in ("s3", "nfs")]
 
-
-@pytest.fixture(scope="module", params=["local", *SERVERS])
+@pytest.fixture(scope="module", params=PLACES)
 def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
     """Each of the places in turn."""
-    with PLACES[request.param](tmp_path_factory.mktemp(request.param)) as found:
-        yield found
-
-
-@pytest.fixture(scope="module", params=SERVERS)
-def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
-    """Each of the places that a server makes."""
     with PLACES[request.param](tmp_path_factory.mktemp(request.param)) as found:
         yield found

@@ -11,7 +11,7 @@ import contextlib
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,44 +26,48 @@ from iobench.logs import rank
 from iobench.plugins import PlugIn
 from iobench.runner.checkpoint import Mixed
 from iobench.runner.checkpoint_plan import make_study_plan
+from iobench.runner.confirm import Confirm
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
 from iobench.schema.checkpoint import CheckpointSpec, Training
 from iobench.schema.record import TrainingRecord
 from iobench.schema.verdict import Advice, Estimate, Verdict
-from iobench.schema.workload import Workload
+from iobench.schema.workload import Workload, with_recording
 from iobench.storage import STORAGE
 from iobench.storage.base import Storage
 from iobench.storage.simulated.memory import Wrapper
 from iobench.storage.simulated.throttled import SharedLink
 from iobench.units import parse_duration, parse_size
 from tests.oracle.places import wrapped
+from tests.processes import wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
 
 MB = 1_000_000
 
 
-def measured(
+def ran(
     results: Path,
     url: object,
     *,
     accelerators: int = 1,
-    repetitions: int = 3,
-    calibration_s: float = 0.6,
-    knock_outs: bool = True,
-    knock_outs_s: float | None = None,
-    mixed: Mixed | None = None,
+    repetitions: int = 1,
     seed: int = 7,
+    calibration_s: float = 0.0,
+    knock_outs: bool = False,
+    knock_outs_s: float | None = None,
+    find_max: bool = False,
+    confirm: Confirm | None = None,
+    mixed: Mixed | None = None,
     **workload: object,
-) -> TrainingRecord:
-    """A whole run in this process, with its verdict.
+) -> tuple[TrainingRecord, Path]:
+    """The record and the directory of a run in this process, which only repeats if not told more.
 
     ``workload``: keys of a Workload. ``knock_outs_s``: of the knock-outs together.
     """
-    spec = {"name": "causes", "dataset": "demo", "batch_size": 10, **workload}
+    spec = {"name": "oracle", "dataset": "demo", "batch_size": 10, **workload}
     plan = make_plan(
-        build(Workload, spec, where="causes"),
+        with_recording(build(Workload, spec, where="oracle")),
         str(url),
         accelerators=accelerators,
         repetitions=repetitions,
@@ -74,11 +78,24 @@ def measured(
         calibration_s=calibration_s,
         knock_outs=knock_outs,
         knock_outs_s=knock_outs_s,
+        find_max=find_max,
+        confirm=confirm,
         mixed=mixed,
     )
-    doc, _ = run(plan, options)
+    doc, directory = run(plan, options)
     assert (doc.status, doc.error) == ("ok", "")
-    return doc
+    return doc, directory
+
+
+def measured(results: Path, url: object, **more: Any) -> TrainingRecord:
+    """A run with ceilings, three repetitions, and rounds in which each stage is left out."""
+    whole = {"repetitions": 3, "calibration_s": 0.6, "knock_outs": True}
+    return ran(results, url, **{**whole, **more})[0]
+
+
+def rate_with(results: Path, url: object, **more: Any) -> float:
+    """Samples/s of a run that only repeats, twice: for what a promise is compared with."""
+    return rate_of(ran(results, url, **{"repetitions": 2, **more})[0])
 
 
 def saving(url: str, *, bandwidth: str, every: int) -> Mixed:
@@ -87,12 +104,6 @@ def saving(url: str, *, bandwidth: str, every: int) -> Mixed:
     spec = build(CheckpointSpec, asked, where="oracle")
     target = wrapped("throttled", url, write_bandwidth=bandwidth)
     return Mixed(plan=make_study_plan(spec, target, Training()), every=every)
-
-
-def tried(results: Path, url: object, **run: Any) -> float:
-    """Samples/s of a run that only repeats: for what a promise is compared with."""
-    alone = {"repetitions": 2, "calibration_s": 0, "knock_outs": False}
-    return rate_of(measured(results, url, **{**alone, **run}))
 
 
 def verdict_of(doc: TrainingRecord) -> Verdict:
@@ -122,11 +133,45 @@ def promise_of(advice: Advice) -> Estimate:
     return Estimate(value=advice.predicted_gain, low=advice.low, high=advice.high)
 
 
-def kept(promise: Estimate, found: float, *, slack: float) -> bool:
-    """Whether a promise covers what was found, within ``slack`` of its ends."""
+def judged(
+    doc: TrainingRecord,
+    binds: str,
+    *,
+    bound: str = "",
+    gain: float | None = None,
+    rel: float = 0.15,
+    starved: bool | None = True,
+    advised: str = "",
+    never: Sequence[str] = (),
+) -> None:
+    """Assert what a run says of a planted cause.
+
+    ``bound``: what of the storage is spent. ``gain``: without the binding stage, within ``rel``.
+    ``advised``: the first advice. ``never``: advice that would bring nothing.
+    """
+    verdict = verdict_of(doc)
+    found = (verdict.binds, verdict.starved)
+    assert found == (binds, starved), (verdict.sentence, verdict.gains)
+    assert not bound or verdict.storage_bound == bound, verdict.sentence
+    assert gain is None or gain_of(doc, binds) == pytest.approx(gain, rel=rel), verdict.gains
+    assert not advised or first_advice(doc).id == advised, verdict.advice
+    assert not {advice.id for advice in verdict.advice} & set(never), verdict.advice
+
+
+def followed(
+    doc: TrainingRecord, rate: float, case: str, *, slack: float = 0.15, advice: str = ""
+) -> None:
+    """Assert that an advice has promised the rate that was found when it was followed.
+
+    ``advice``: its name, where it need not be the first one.
+    """
+    named = [each for each in verdict_of(doc).advice if advice in ("", each.id)]
+    assert named, verdict_of(doc).advice
+    promise, found = promise_of(named[0]), rate / rate_of(doc)
+    note_promise(case, promise, found)
     low = promise.value if promise.low is None else promise.low
     high = promise.value if promise.high is None else promise.high
-    return low * (1 - slack) <= found <= high * (1 + slack)
+    assert low * (1 - slack) <= found <= high * (1 + slack), (named[0], found)
 
 
 def note_promise(case: str, promise: Estimate, found: float) -> None:
@@ -313,6 +358,17 @@ class Throttle:
         failure = scratch / "failure"
         assert status == 0, failure.read_text() if failure.exists() else status
 
+    def measured(self, folder: Path, url: object, **more: Any) -> TrainingRecord:
+        """What the function of this name does, inside the group."""
+        folder.mkdir()
+
+        def work(scratch: Path) -> None:
+            doc = measured(scratch / "results", url, **more)
+            (scratch / "record.json").write_text(doc.model_dump_json())
+
+        self.run(work, folder)
+        return TrainingRecord.model_validate_json((folder / "record.json").read_text())
+
 
 def disk_of(path: Path) -> str:
     """major:minor of the whole disk behind ``path``; the throttle knows no partitions. Empty where
@@ -325,6 +381,13 @@ def disk_of(path: Path) -> str:
     real = block.resolve()
     disk = real.parent if (real / "partition").exists() else real
     return (disk / "dev").read_text().strip()
+
+
+def removed(group: Path) -> bool:
+    """Remove a cgroup; False while a process of the run is still leaving."""
+    with contextlib.suppress(OSError):
+        group.rmdir()
+    return not group.exists()
 
 
 @contextmanager
@@ -347,37 +410,25 @@ def throttle_for(path: Path) -> Iterator[Throttle]:
     try:
         yield Throttle(group, disk)
     finally:
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                group.rmdir()
-                break
-            except OSError:  # a process of the run is still leaving
-                assert time.monotonic() < deadline, f"{group} is still in use"
-                time.sleep(0.1)
+        wait_until(lambda: removed(group), f"{group} is still in use")
 
 
 # Servers that answer late
 
 
-class LateProxy(FaultProxy):
-    """Each request waits ``latency_s`` before the server sees it; connections do not wait for
-    each other.
+@contextmanager
+def late(port: int, latency_s: float) -> Iterator[FaultProxy]:
+    """A proxy in front of the server at ``port``, in which each GET waits; connections do not wait
+    for each other.
     """
 
-    latency_s = 0.0
+    class Late(FaultProxy):
+        def fault(self, line: str = "") -> Fault:
+            if line.startswith("GET"):
+                time.sleep(latency_s)
+            return super().fault(line)
 
-    def fault(self, line: str = "") -> Fault:
-        if line.startswith("GET"):
-            time.sleep(self.latency_s)
-        return super().fault(line)
-
-
-@contextmanager
-def late(port: int, latency_s: float) -> Iterator[LateProxy]:
-    """A proxy in front of the server at ``port`` of this host."""
-    with LateProxy(port) as proxy:
-        proxy.latency_s = latency_s
+    with Late(port) as proxy:
         yield proxy
 
 

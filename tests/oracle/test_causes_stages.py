@@ -16,16 +16,14 @@ from iobench.schema.verdict import Verdict
 from tests.oracle.places import Place, place, wrapped
 from tests.oracle.plants import (
     first_advice,
+    followed,
     gain_of,
-    kept,
+    judged,
     measured,
-    note_promise,
     on_cores,
     planted,
-    promise_of,
-    rate_of,
+    rate_with,
     saving,
-    tried,
     verdict_of,
 )
 
@@ -48,19 +46,16 @@ def test_half_of_the_time_in_saves(tmp_path: Path, place: Place) -> None:
     mixed = saving(place.target(f"{tmp_path.name}-slow"), bandwidth="2MB", every=10)
     doc = measured(tmp_path / "results", files, calibration_s=0.3, mixed=mixed, **workload)
     verdict = verdict_of(doc)
-    assert verdict.binds == "saves"
     saves = [repetition.checkpoint_s for repetition in doc.job.repetitions]
     truth = 1 + sum(save or 0 for save in saves) / len(saves) / 3
     assert truth == pytest.approx(2, rel=0.1)
+    assert (verdict.binds, first_advice(doc).id) == ("saves", "faster-saves")
     assert gain_of(doc, "saves") == pytest.approx(truth, rel=0.1)
     assert gain_of(doc, "storage") == pytest.approx(1, abs=0.1)
     assert verdict.fetch_stall == pytest.approx(0, abs=0.05)
-    advice = first_advice(doc)
-    assert advice.id == "faster-saves"
     fast = saving(place.target(f"{tmp_path.name}-fast"), bandwidth="10GB", every=10)
-    found = tried(tmp_path / "results", files, mixed=fast, **workload) / rate_of(doc)
-    note_promise("half of the time in saves", promise_of(advice), found)
-    assert kept(promise_of(advice), found, slack=0.1), (advice, found)
+    found = rate_with(tmp_path / "results", files, mixed=fast, **workload)
+    followed(doc, found, "half of the time in saves", slack=0.1)
 
 
 def test_an_epoch_of_four_steps(tmp_path: Path, place: Place) -> None:
@@ -80,14 +75,9 @@ def test_an_epoch_of_four_steps(tmp_path: Path, place: Place) -> None:
         "reader": {"concurrency": 1},
     }
     doc = measured(tmp_path, short, calibration_s=0.3, epochs=5, **workload)
-    verdict = verdict_of(doc)
-    assert verdict.starved is True
-    assert verdict.binds == "fill"
-    assert gain_of(doc, "fill") == pytest.approx(2, rel=0.1)
-    [advice] = [advice for advice in verdict.advice if advice.id == "longer-epochs"]
-    found = tried(tmp_path, long, repetitions=1, **workload) / rate_of(doc)
-    note_promise("4 steps in an epoch; then 80", promise_of(advice), found)
-    assert kept(promise_of(advice), found, slack=0.1), (advice, found)
+    judged(doc, "fill", gain=2, rel=0.1)
+    found = rate_with(tmp_path, long, repetitions=1, **workload)
+    followed(doc, found, "4 steps in an epoch; then 80", slack=0.1, advice="longer-epochs")
 
 
 def test_stages_that_share_the_cpu(tmp_path: Path, place: Place) -> None:
@@ -105,15 +95,10 @@ def test_stages_that_share_the_cpu(tmp_path: Path, place: Place) -> None:
     }
     with on_cores(1):
         doc = measured(tmp_path, url, **workload)
-    verdict = verdict_of(doc)
-    assert verdict.starved is True
-    assert verdict.binds == "cpu"
-    assert gain_of(doc, "cpu") == pytest.approx(2, rel=0.15)
-    [advice] = [advice for advice in verdict.advice if advice.id == "cores"]
+    judged(doc, "cpu", gain=2)
     with on_cores(2):
-        found = tried(tmp_path, url, **workload) / rate_of(doc)
-    note_promise("two stages share one core; then two cores", promise_of(advice), found)
-    assert kept(promise_of(advice), found, slack=0.15), (advice, found)
+        found = rate_with(tmp_path, url, **workload)
+    followed(doc, found, "two stages share one core; then two cores", advice="cores")
 
 
 RATE = 400

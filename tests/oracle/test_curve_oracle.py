@@ -1,14 +1,20 @@
-"""Storage of known speed: a curve's plateau and its first latency are the planted ones."""
+"""Storage of known speed: ``probe``, and the probe of a plan, find the planted latency, operations
+and bandwidth, and Little's law follows from them.
+"""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes import in_process
+from iobench.runner.plan import make_plan
+from iobench.runner.probe import probe
+from iobench.schema.base import build
+from iobench.schema.plan import ProbeFigures
+from iobench.schema.workload import Workload
+from tests.processes import document
 
 SIZE = 64 << 10
 
@@ -22,10 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def probed(data: Path, options: str) -> dict[str, Any]:
-    url = f"throttled+{data}?{options}"
-    code, out, err = in_process("probe", url, "--request", "64KiB", "--quiet", "--json")
-    assert (code, err) == (0, "")
-    found = json.loads(out)
+    found = document(f"probe throttled+{data}?{options} --request 64KiB")
     assert isinstance(found, dict)
     return found
 
@@ -44,8 +47,7 @@ def test_planted_bandwidth_and_latency(data: Path) -> None:
     first = curve["points"][0]
     assert 0.02 <= first["latency_p50_s"] < 0.026
     assert first["reads_per_s"]["value"] == pytest.approx(1 / 0.0208, rel=0.15)
-    assert curve["bound"][0] == "latency"
-    assert curve["bound"][-1] == "bandwidth"
+    assert (curve["bound"][0], curve["bound"][-1]) == ("latency", "bandwidth")
     assert found["spent"] == ["bandwidth"]
     assert covers(found["large"]["plateau_bytes_per_s"], 80e6)
 
@@ -57,19 +59,43 @@ def test_planted_operations(data: Path) -> None:
     assert covers(curve["plateau_reads_per_s"], 500)
     assert curve["knee_in_flight"] in (4, 8, 16)
     assert found["spent"] == ["operations"]
-    assert curve["bound"][0] == "latency"
-    assert curve["bound"][-1] == "operations"
+    assert (curve["bound"][0], curve["bound"][-1]) == ("latency", "operations")
 
 
 @pytest.mark.nightly
 def test_latency_alone_has_no_plateau(data: Path) -> None:
     """Reads that only wait: twice as many in flight bring twice the rate, up to the last point."""
-    found = probed(data, "latency=50ms")
-    (curve,) = found["curves"]
+    (curve,) = probed(data, "latency=50ms")["curves"]
     assert curve["plateau_reads_per_s"] is None
-    for point in curve["points"]:
+    for point, bound in zip(curve["points"], curve["bound"], strict=True):
         if point["in_flight"] <= 64:  # beyond, this host's CPU may be short
-            assert point["reads_per_s"]["value"] == pytest.approx(
-                point["in_flight"] / 0.05, rel=0.15
-            )
-            assert curve["bound"][curve["points"].index(point)] == "latency"
+            truth = point["in_flight"] / 0.05
+            assert point["reads_per_s"]["value"] == pytest.approx(truth, rel=0.15)
+            assert bound == "latency"
+
+
+def of_a_plan(make_dataset: Any, options: str, accelerator: dict[str, str]) -> ProbeFigures:
+    _, root = make_dataset(samples=60, sample_size={"mean": 20_000}, format="files")
+    asked = {"name": "probe", "dataset": "demo", "batch_size": 10, "loader": {"workers": 2}}
+    workload = build(Workload, asked | {"accelerator": accelerator}, where="oracle")
+    url = f"throttled+{root}?{options}"
+    return probe(make_plan(workload, url, accelerators=1, repetitions=1, seed=0))
+
+
+@pytest.mark.parametrize("latency_ms", [20, pytest.param(60, marks=pytest.mark.nightly)])
+def test_a_plan_knows_how_many_reads_in_flight_its_demand_needs(
+    make_dataset: Any, latency_ms: int
+) -> None:
+    found = of_a_plan(make_dataset, f"latency={latency_ms}ms", {"step_time": "10ms"})
+    assert latency_ms / 1000 <= found.latency_p50_s < 2 * latency_ms / 1000
+    # 1000 samples/s of 20 kB, in reads of whole files (rounded up for direct reads): 1000 reads/s
+    # or nearly.
+    per_s = 1000 * 20_000 / found.request_bytes
+    assert found.reads_in_flight == pytest.approx(per_s * found.latency_p50_s, abs=1)
+    assert found.concurrency == -(-found.reads_in_flight // 2)
+
+
+def test_no_demand_no_proposal(make_dataset: Any) -> None:
+    found = of_a_plan(make_dataset, "latency=1ms", {"kind": "null"})
+    assert found.concurrency is None
+    assert found.latency_p50_s > 0

@@ -17,33 +17,26 @@ from iobench.analyse.figures.curve import conclude_curve, rate_of
 from iobench.analyse.verdict.evidence import Decision
 from iobench.analyse.verdict.fed import fed
 from iobench.analyse.verdict.judged import judge
-from iobench.generator import generate
 from iobench.runner.calibration import findmax
-from iobench.runner.experiment import Options, run
-from iobench.runner.plan import make_plan
-from iobench.schema.base import build
 from iobench.schema.curve import CurvePoint, StorageCurve
-from iobench.schema.dataset import DatasetSpec
 from iobench.schema.training import Ceiling, CeilingDetails
 from iobench.schema.verdict import RunCurve
-from iobench.schema.workload import Workload
-from iobench.storage.local.storage import LocalStorage
+from tests.oracle.plants import ran, verdict_of
 
 SAMPLE, BATCH, STEP_S = 100, 40, 0.08
 DEMAND = BATCH * SAMPLE / STEP_S  # bytes/s of one accelerator that never waits
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(make_dataset: Any) -> Path:
     """10 MB of samples without framing, so that the demand in bytes is exact.
 
     Each try reads it once: 150 steps of 11 ranks.
     """
-    root = tmp_path_factory.mktemp("fed") / "data"
-    spec: dict[str, Any] = {"name": "demo", "samples": 100_000, "sample_size": {"mean": SAMPLE}}
+    spec: dict[str, Any] = {"samples": 100_000, "sample_size": {"mean": SAMPLE}}
     spec |= {"format": "tokens", "samples_per_shard": 5000, "content": "raw"}
-    generate(build(DatasetSpec, spec, where="fed"), LocalStorage(root), workers=0)
-    return root
+    path: Path = make_dataset(**spec)[1]
+    return path
 
 
 def test_a_search_finds_ten_times_the_demand(
@@ -55,31 +48,22 @@ def test_a_search_finds_ten_times_the_demand(
     them instead of 500. One worker has two batches in flight.
     """
     monkeypatch.setattr(findmax, "MIN_STEPS", 150)
-    spec = {
-        "name": "oracle",
-        "dataset": "demo",
-        "batch_size": BATCH,
-        "accelerator": {"step_time": STEP_S},
-        "loader": {"workers": 1},
-        "reader": {"access": "sequential", "decode": False},
-        "max_steps": 20,
-    }
-    plan = make_plan(
-        build(Workload, spec, where="oracle"),
+    doc, _ = ran(
+        tmp_path,
         f"throttled+{data}?bandwidth={round(10.02 * DEMAND)}",
-        accelerators=1,
-        repetitions=1,
-        seed=1,
-    )
-    doc, _ = run(
-        plan, Options(results=tmp_path, calibration_s=1.0, find_max=True, knock_outs=False)
+        calibration_s=1.0,
+        find_max=True,
+        batch_size=BATCH,
+        accelerator={"step_time": STEP_S},
+        loader={"workers": 1},
+        reader={"access": "sequential", "decode": False},
+        max_steps=20,
     )
     search = doc.job.find_max
     assert search is not None
     told = [(each.accelerators, each.accelerator_utilization_steady) for each in search.points]
     assert search.accelerators in (10, 11), told
-    assert doc.job.verdict is not None
-    found = doc.job.verdict.fed
+    found = verdict_of(doc).fed
     assert found is not None
     assert (found.basis, found.accelerators) == ("find-max", search.accelerators)
     assert found.low is not None
@@ -164,19 +148,12 @@ def test_the_interval_of_real_runs_covers_the_truth(
             f"bandwidth={round(rate * manifest.mean_stored_bytes)}" if packed else f"iops={rate:g}"
         )
         latency_ms = int(chance.integers(0, 3)) * 2
-        spec = {"name": "oracle", "dataset": "demo", "batch_size": 10, "max_steps": 10}
-        spec |= {"accelerator": {"step_time": "100ms"}, "loader": {"workers": 2}}
-        plan = make_plan(
-            build(Workload, spec, where="oracle"),
-            f"throttled+{root}?{limit}" + (f"&latency={latency_ms}ms" if latency_ms else ""),
-            accelerators=1,
-            repetitions=1,
-            seed=seed,
-        )
-        options = Options(results=tmp_path / str(seed), calibration_s=0.3, knock_outs=False)
-        doc, _ = run(plan, options)
-        assert doc.job.verdict is not None
-        found = doc.job.verdict.fed
+        limit += f"&latency={latency_ms}ms" if latency_ms else ""
+        job: dict[str, Any] = {"accelerator": {"step_time": "100ms"}, "loader": {"workers": 2}}
+        url = f"throttled+{root}?{limit}"
+        results = tmp_path / str(seed)
+        doc, _ = ran(results, url, calibration_s=0.3, seed=seed, max_steps=10, **job)
+        found = verdict_of(doc).fed
         assert found is not None
         truth = int(rate / 0.9 / 100)
         assert found.low is not None, found

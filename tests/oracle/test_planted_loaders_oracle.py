@@ -1,123 +1,181 @@
-"""A planted loader for each cause, run from the command line: the verdict names it."""
+"""A cause planted in a loader of somebody else's: ``run --loader`` and ``iobench.watch`` name
+it, split the time of its batches right, and cost it little.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from iobench.cli.main import main
-from tests.servers.faultproxy import Fault, FaultProxy
+import iobench
+from iobench.schema.job import UserFacts
+from iobench.schema.record import TrainingRecord, load_training
+from iobench.schema.workload import LoaderSpec
+from iobench.subject.loader import UserLoader
+from tests import planted_loaders
+from tests.oracle.plants import burn_until, findings, late, throttle_for, verdict_of
+from tests.processes import completed, document, printed
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, s3_environment
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 __all__ = ["rclone_s3", "s3_environment"]
 
-PLANTED = "tests.planted_loaders"
-SIZE = ("--set", "samples=512", "--set", "sample_size.mean=20kB", "--set", "format=files")
-
-Found = tuple[Mapping[str, Any], set[str]]
+SIZE = "--set samples=512 --set sample_size.mean=20kB --set format=files"
+SLOW_DISK = 2_000_000
+"""Bytes/s to which the kernel holds the disk: the 10 MB of the data take 5 s."""
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("planted") / "data"
-    assert main(["generate", "demo", "--to", str(place), *SIZE, "--quiet"]) == 0
+    printed(f"generate demo --to {place} {SIZE}")
+    for path in place.rglob("*.jpg"):
+        path.read_bytes()
     return place
 
 
-@pytest.fixture
-def measure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Found]:
-    """The record's job, and the rules of its findings."""
+class Planted(NamedTuple):
+    """A loader of ``tests.planted_loaders``, and what is to be said of it.
 
-    def call(loader: str, place: str, *flags: str) -> Found:
-        where = ("--data", place, "--results", str(tmp_path), "--quiet", "--json")
-        how = ("--repeat", "3", "--calibration", "1s", "--loader", f"{PLANTED}:{loader}")
-        capfd.readouterr()  # what an earlier command has printed
-        code = main(["run", "demo", *where, *how, *flags])
-        out, err = capfd.readouterr()
-        assert code in (0, 3), err
-        doc = json.loads(out)
-        return doc["job"], {each["rule"] for each in doc["findings"]}
+    ``run`` and ``watch``: what binds, by either of them; none: not tried. ``finding``: the rule of
+    a finding. ``advised``: a name in the first advice that ``watch`` leads to.
+    """
+
+    loader: str
+    arguments: Mapping[str, float]
+    run: set[str]
+    watch: str
+    finding: str = ""
+    advised: str = ""
+    training: Mapping[str, float] = {}
+
+
+CASES = {
+    "nothing": Planted("of_files", {}, set(), "accelerator", training={"device_s": 0.06}),
+    "the loop": Planted(
+        "of_files", {"workers": 0}, set(), "accelerator", training={"loop_s": 0.05}
+    ),
+    "sleep": Planted(
+        "of_files", {"sleep": 0.004}, {"prep"}, "prep", "user.workers_wait", "workers"
+    ),
+    "spin": Planted(
+        *("of_files", {"spin": 0.004}, {"prep", "cpu"}, "prep"),
+        *("user.workers_are_cpu_bound", "workers"),
+    ),
+    "sleep without workers": Planted(
+        *("of_files", {"workers": 0, "sleep": 0.004}, set(), "prep"),
+        *("user.workers_wait", "num_workers"),
+    ),
+    "spin without workers": Planted(
+        "of_files", {"workers": 0, "spin": 0.004}, {"prep", "cpu"}, "prep", "", "num_workers"
+    ),
+    "one slow worker": Planted(
+        "one_slow_worker", {}, {"prep"}, "prep", "user.out_of_order_wait", "in_order"
+    ),
+    "generator": Planted("of_generator", {}, {"prep"}, "prep", "user.workers_wait", "num_workers"),
+    "generator that computes": Planted("of_generator", {"sleep": 0, "spin": 0.004}, {"prep"}, ""),
+    "iterable": Planted("slow_stream", {}, set(), "prep", "user.workers_wait", "workers"),
+    "large batches": Planted("large", {}, {"harness"}, "harness", "", "uint8"),
+    "payload": Planted("payload", {}, {"harness"}, ""),
+    "spawn": Planted(
+        *("spawned", {}, set(), "fill", "user.spawn_cost", "persistent_workers", {"epochs": 2}),
+    ),
+    "collate": Planted("slow_collate", {}, {"harness"}, "", "user.collate_share"),
+    "long collate": Planted(
+        "slow_collate", {"sleep": 0.04}, set(), "prep", "user.collate_share", "collate_fn"
+    ),
+}
+
+
+# run --loader
+
+
+Measure = Callable[..., TrainingRecord]
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Measure:
+    """``measure(loader, place, words, argument=value, ...)``: the record of a run of the demo."""
+
+    def call(loader: str, place: object, words: str = "", **arguments: object) -> TrainingRecord:
+        given = " ".join(f"--loader-args {key}={value}" for key, value in arguments.items())
+        done = completed(
+            *f"run demo --data {place} --results {tmp_path} --repeat 3 --calibration 1s --json "
+            f"--quiet --loader tests.planted_loaders:{loader} {given} {words}".split()
+        )
+        assert done.returncode in (0, 3), done.stderr
+        return TrainingRecord.model_validate_json(done.stdout)
 
     return call
 
 
-@pytest.mark.parametrize(
-    ("loader", "flags", "binds", "finding"),
-    [
-        ("of_files", ("sleep=0.004",), {"prep"}, "user.workers_wait"),
-        ("of_files", ("spin=0.004",), {"prep", "cpu"}, "user.workers_are_cpu_bound"),
-        ("of_files", ("spin=0.004", "workers=0"), {"prep", "cpu"}, None),
-        ("one_slow_worker", (), {"prep"}, "user.out_of_order_wait"),
-        ("of_generator", (), {"prep"}, "user.workers_wait"),
-        ("of_generator", ("sleep=0", "spin=0.004"), {"prep"}, None),
-        ("large", (), {"harness"}, None),
-        ("payload", (), {"harness"}, None),
-        ("slow_collate", (), {"harness"}, "user.collate_share"),
-    ],
-)
-def test_the_verdict_names_what_was_planted(
-    data: Path,
-    measure: Callable[..., Found],
-    loader: str,
-    flags: tuple[str, ...],
-    binds: set[str],
-    finding: str | None,
-) -> None:
-    given = [part for flag in flags for part in ("--loader-args", flag)]
-    job, rules = measure(loader, str(data), *given)
-    assert job["verdict"]["binds"] in binds, job["verdict"]["sentence"]
-    assert finding is None or finding in rules
-    user = job["loader"]["user"]
-    if loader in ("large", "payload"):
-        assert user["hand_over_s"] > 0.5 * user["wait_s"]
-    if loader == "one_slow_worker":
-        assert user["out_of_order_s"] > 0.5 * user["wait_s"]
-        assert "in_order=False" in job["verdict"]["advice"][0]["change"]
+def user_of(doc: TrainingRecord) -> UserFacts:
+    assert doc.job.loader.user is not None
+    return doc.job.loader.user
 
 
-ALONE = ("--repeat", "1", "--calibration", "0s", "--no-knockouts")
-"""Options of a run in which only the loader's trial comes before the repetition."""
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.run])
+def test_a_run_names_what_was_planted(data: Path, measure: Measure, name: str) -> None:
+    case = CASES[name]
+    doc = measure(case.loader, data, **case.arguments)
+    assert verdict_of(doc).binds in case.run, verdict_of(doc).sentence
+    assert not case.finding or case.finding in findings(doc)
+    user = user_of(doc)
+    assert user.wait_s is not None
+    if case.run == {"harness"} and name != "collate":
+        assert (user.hand_over_s or 0) > 0.5 * user.wait_s
+    if case.loader == "one_slow_worker":
+        assert (user.out_of_order_s or 0) > 0.5 * user.wait_s
+        assert "in_order=False" in verdict_of(doc).advice[0].change
+
+
+BARE = "--repeat 1 --calibration 0s --no-knockouts"
+"""Only the loader's trial comes before the repetition."""
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("planted", ["sleep=0.004", "spin=0.004"])
+@pytest.mark.parametrize("planted", ["sleep", "spin"])
 def test_the_time_of_batches_is_what_the_loader_took(
-    data: Path, measure: Callable[..., Found], tmp_path: Path, planted: str, workers: int
+    data: Path, measure: Measure, tmp_path: Path, planted: str, workers: int
 ) -> None:
     """The loader keeps its own accounts: a sleep of 4 ms ends late, and reading takes time."""
     truth = tmp_path / "truth.txt"
-    given = (planted, f"workers={workers}", f"truth={truth}")
-    flags = [part for each in given for part in ("--loader-args", each)]
-    job, _ = measure("of_files", str(data), *ALONE, *flags)
-    user = job["loader"]["user"]
+    given: dict[str, Any] = {planted: 0.004, "workers": workers, "truth": truth}
+    user = user_of(measure("of_files", data, BARE, **given))
     # The trial comes first.
-    samples = [line.split() for line in truth.read_text().splitlines()[-user["samples"] :]]
+    samples = [line.split() for line in truth.read_text().splitlines()[-(user.samples or 0) :]]
     wall, cpu = (sum(int(each[place]) for each in samples) / 1e9 for place in (0, 1))
-    assert len(samples) == user["samples"] == 1024
-    assert user["fetch_wall_s"] == pytest.approx(wall, rel=0.05)
-    if planted.startswith("spin"):
-        assert user["fetch_cpu_s"] == pytest.approx(cpu, rel=0.05)
-    waits = user["fetch_wall_s"] - user["fetch_cpu_s"] - user["fetch_queued_s"]
-    assert waits == pytest.approx(wall - cpu - user["fetch_queued_s"], abs=0.05 * wall)
+    assert len(samples) == user.samples == 1024
+    assert user.fetch_wall_s == pytest.approx(wall, rel=0.05)
+    if planted == "spin":
+        assert user.fetch_cpu_s == pytest.approx(cpu, rel=0.05)
+    queued = user.fetch_queued_s or 0.0
+    waits = (user.fetch_wall_s or 0.0) - (user.fetch_cpu_s or 0.0) - queued
+    assert waits == pytest.approx(wall - cpu - queued, abs=0.05 * wall)
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_bytes_of_read_calls_are_those_that_strace_counts(data: Path, tmp_path: Path) -> None:
     calls = ("--seccomp-bpf", "-e", "trace=read,pread64")
     tracing = ("strace", "-f", "-ff", "-y", *calls, "-o", str(tmp_path / "trace"))
-    where = ("--data", str(data), "--results", str(tmp_path), "--quiet", "--json")
-    how = (*ALONE, "--set", "epochs=1", "--loader", f"{PLANTED}:of_files")
-    command = [*tracing, sys.executable, "-m", "iobench", "run", "demo", *where, *how]
+    words = f"run demo --data {data} --results {tmp_path} --quiet --json {BARE} --set epochs=1"
+    loader = ("--loader", "tests.planted_loaders:of_files")
+    command = [*tracing, sys.executable, "-m", "iobench", *words.split(), *loader]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 3), done.stderr
     user = json.loads(done.stdout)["job"]["loader"]["user"]
@@ -132,67 +190,209 @@ def test_bytes_of_read_calls_are_those_that_strace_counts(data: Path, tmp_path: 
     assert counted <= user["process_bytes"] <= 1.01 * counted
 
 
+NO_STAGES = "--calibration 0s --no-knockouts"
+
+
 @pytest.mark.parametrize(
     ("loader", "finding"), [("of_lists", "user.dataset_copied"), ("spawned", "user.spawn_cost")]
 )
 def test_the_cost_of_workers_is_found(
-    data: Path, measure: Callable[..., Found], loader: str, finding: str
+    data: Path, measure: Measure, loader: str, finding: str
 ) -> None:
-    job, rules = measure(loader, str(data), "--calibration", "0s", "--no-knockouts")
-    assert finding in rules, job["loader"]["user"]
+    doc = measure(loader, data, NO_STAGES)
+    assert finding in findings(doc), doc.job.loader.user
 
 
-def test_bytes_of_memory_maps_are_those_of_devices(
-    data: Path, measure: Callable[..., Found]
-) -> None:
-    job, _ = measure("of_maps", str(data), "--calibration", "0s", "--no-knockouts")
-    user = job["loader"]["user"]
-    stored = job["dataset"]["stored_bytes"] * job["workload"]["epochs"]
-    assert user["device_bytes"] >= 0.98 * stored
-    assert user["process_bytes"] < 0.1 * stored
-
-
-class Far(FaultProxy):
-    """Each answer comes 20 ms later than the server gives it."""
-
-    def fault(self, line: str = "") -> Fault:
-        return Fault(stall_after=1, stall_s=0.02)
-
-
-def test_a_reader_of_objects_waits_for_their_storage(
-    rclone_s3: S3Server, s3_environment: object, measure: Callable[..., Found]
-) -> None:
-    """The page cache holds no objects, so storage can't be left out: the times tell."""
-    assert main(["generate", "demo", "--to", rclone_s3.url("own"), *SIZE, "--quiet"]) == 0
-    with Far(rclone_s3.port) as far:
-        endpoint = f"http://127.0.0.1:{far.port}"
-        flags = [f"endpoint={endpoint}", f"bucket={BUCKET}", "prefix=own", "count=96"]
-        given = [part for flag in flags for part in ("--loader-args", flag)]
-        job, rules = measure("of_objects", rclone_s3.url("own"), *given)
-    assert job["verdict"]["binds"] == "storage", job["verdict"]["sentence"]
-    assert "user.workers_wait" in rules
-    stages = {each["stage"]: each for each in job["knock_outs"]}
-    assert stages["storage"]["gain"] is None
-    assert stages["storage"]["not_measured"]
+def test_bytes_of_memory_maps_are_those_of_devices(data: Path, measure: Measure) -> None:
+    doc = measure("of_maps", data, NO_STAGES)
+    stored = (doc.job.dataset.stored_bytes or 0) * doc.job.workload.epochs
+    assert (user_of(doc).device_bytes or 0) >= 0.98 * stored
+    assert (user_of(doc).process_bytes or stored) < 0.1 * stored
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_headspace_is_what_the_loader_takes(
-    data: Path,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    workers: int,
-) -> None:
+def test_the_headspace_is_what_the_loader_takes(data: Path, tmp_path: Path, workers: int) -> None:
     """A step takes as long as its batch: without workers the run could be twice as fast.
 
     With one, a batch is made during a step of twice its time, and nothing is to be gained.
     """
-    flags = ["--data", str(data), "--results", str(tmp_path), "--quiet", "--json", "--headspace"]
-    given = ["--loader-args", "sleep=0.01", "--loader-args", f"workers={workers}"]
     # For the workload's 64 samples: 80 ms for 8 of them, or 160 ms.
-    step = ["--set", f"accelerator.step_time={1280 if workers else 640}ms"]
-    loader = ["--loader", f"{PLANTED}:of_files", *given, *step]
-    how = ["--repeat", "3", "--calibration", "4s"]
-    assert main(["run", "demo", *flags, *loader, *how]) == 0
-    found = json.loads(capfd.readouterr().out)["headspace"]
+    step = f"--set accelerator.step_time={1280 if workers else 640}ms"
+    words = f"--headspace --calibration 4s {step}"
+    found = document(
+        f"run demo --data {data} --results {tmp_path} --repeat 3 {words} --loader "
+        f"tests.planted_loaders:of_files --loader-args sleep=0.01 --loader-args workers={workers}"
+    )["headspace"]
     assert found["value"] == pytest.approx(1.0 if workers else 2.0, rel=0.05)
+
+
+# iobench.watch
+
+
+def trained(
+    case: Planted, place: object, results: Path, *, data: Path | None = None
+) -> TrainingRecord:
+    """Train a small model on what the loader delivers.
+
+    ``loop_s`` of the training: CPU time of the loop itself before each step. ``device_s``: each
+    step takes this longer, as on a device for which the loop waits.
+    """
+    loader: Iterable[Any] = getattr(planted_loaders, case.loader)(place, **case.arguments)
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with (watch := iobench.watch(loader, results=results, data=data)) as batches:
+        for _ in range(int(case.training.get("epochs", 1))):
+            for batch in batches:
+                burn_until(time.thread_time() + case.training.get("loop_s", 0.0))
+                pixels = first_of(batch).flatten()[:256].float() / 255
+                optimizer.zero_grad()
+                model(pixels).square().mean().backward()
+                optimizer.step()
+                time.sleep(case.training.get("device_s", 0.0))
+    assert watch.directory is not None
+    return load_training(watch.directory)
+
+
+def first_of(batch: Any) -> torch.Tensor:
+    while not isinstance(batch, torch.Tensor):
+        batch = batch[0]
+    return batch
+
+
+def told(doc: TrainingRecord, case: Planted) -> None:
+    """The record has the verdict, the finding, and advice with the name in it."""
+    verdict = verdict_of(doc)
+    assert verdict.binds == case.watch, f"{verdict.sentence} {verdict.explanation}"
+    assert verdict.starved is (case.watch != "accelerator"), verdict.sentence
+    assert not case.finding or case.finding in findings(doc)
+    assert case.advised in verdict.advice[0].change
+    assert doc.validity == "valid"
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.watch])
+def test_a_watched_training_names_what_was_planted(name: str, data: Path, tmp_path: Path) -> None:
+    told(trained(CASES[name], str(data), tmp_path, data=data), CASES[name])
+
+
+def test_a_wait_for_nobody_knows_what_is_not_blamed_on_the_loader(
+    data: Path, tmp_path: Path
+) -> None:
+    """Nobody said where the data is, so the files may have been what was waited for."""
+    assert verdict_of(trained(CASES["sleep"], str(data), tmp_path)).binds == "storage"
+
+
+STORAGE = Planted("of_files", {}, set(), "storage", "user.workers_wait", "reads in flight")
+
+
+@pytest.mark.parametrize("loader", ["of_files", "of_maps"])
+def test_a_disk_that_the_kernel_holds_back(loader: str, data: Path, tmp_path: Path) -> None:
+    """The first epoch is cold, the second one comes from memory: it hides nothing."""
+    case = STORAGE._replace(loader=loader, training={"epochs": 2})
+
+    def work(_: Path) -> None:
+        trained(case, str(data), tmp_path / "results", data=data)
+
+    with throttle_for(data) as throttle:
+        forget(data)
+        throttle.hold(bytes_per_s=SLOW_DISK)
+        (tmp_path / "scratch").mkdir()
+        throttle.run(work, tmp_path / "scratch")
+    (directory,) = (tmp_path / "results").iterdir()
+    told(load_training(directory), case)
+
+
+def forget(data: Path) -> None:
+    """Put the files out of the page cache."""
+    os.sync()
+    for path in data.rglob("*.jpg"):
+        handle = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)
+
+
+def test_objects_of_a_store_that_is_far(
+    rclone_s3: S3Server, s3_environment: object, tmp_path: Path, measure: Measure
+) -> None:
+    """The page cache holds no objects, so a run can't leave storage out: the times tell."""
+    printed(f"generate demo --to {rclone_s3.url('own')} {SIZE}")
+    with late(rclone_s3.port, 0.02) as far:
+        endpoint = f"http://127.0.0.1:{far.port}"
+        where: dict[str, Any] = {"bucket": BUCKET, "prefix": "own", "count": 128}
+        case = STORAGE._replace(loader="of_objects", arguments=where)
+        told(trained(case, endpoint, tmp_path / "watched"), case)
+        doc = measure("of_objects", rclone_s3.url("own"), endpoint=endpoint, **where)
+    assert verdict_of(doc).binds == "storage", verdict_of(doc).sentence
+    assert "user.workers_wait" in findings(doc)
+    (storage,) = (each for each in doc.job.knock_outs if each.stage == "storage")
+    assert storage.gain is None
+    assert storage.not_measured
+
+
+# The instruments
+
+MAX_COST = 0.02
+SAMPLE = 115_000
+
+
+@pytest.fixture(scope="module")
+def large_files(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("large")
+    for number in range(256):
+        (folder / f"{number:04}.jpg").write_bytes(np.random.default_rng(number).bytes(SAMPLE))
+    return str(folder)
+
+
+@pytest.fixture
+def loader_of(large_files: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., UserLoader]:
+    """``loader_of(argument=value)``: the loader of the files, as a rank meets it."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "0")
+
+    def make(**arguments: Any) -> UserLoader:
+        spec = LoaderSpec(kind="user", factory="tests.planted_loaders:of_files", args=arguments)
+        place = {"data": large_files, "root": large_files}
+        return UserLoader(spec, **place, batch_size=8, stored_bytes=SAMPLE)
+
+    return make
+
+
+def cpu_s(batches: Iterable[Any]) -> float:
+    began = time.process_time()
+    for _ in batches:
+        pass
+    return time.process_time() - began
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("sleep", "spin", "share"), [(0.004, 0.0, 0.0), (0.0, 0.004, 1.0), (0.004, 0.004, 0.5)]
+)
+def test_the_time_of_a_batch_is_split(
+    loader_of: Callable[..., UserLoader], workers: int, sleep: float, spin: float, share: float
+) -> None:
+    loader = loader_of(workers=workers, sleep=sleep, spin=spin)
+    loader.set_epoch(0)
+    cpu_s(loader)
+    found = loader.facts().cpu_share
+    loader.shutdown()
+    assert found is not None
+    # What is planted takes 4 ms and more, reading and collating 115 kB about 0.1 ms.
+    assert found == pytest.approx(share, abs=0.08 if sleep and spin else 0.1)
+
+
+def test_the_instruments_cost_little(
+    large_files: str, loader_of: Callable[..., UserLoader]
+) -> None:
+    """CPU time of batches of 64 samples of 115 kB: with and without us, in turns."""
+    how: dict[str, Any] = {"workers": 0, "batch": 64, "size": SAMPLE}
+
+    def ratio() -> float:
+        loader = loader_of(**how)
+        ours = cpu_s(loader)
+        loader.shutdown()
+        return ours / cpu_s(planted_loaders.of_files(large_files, **how))
+
+    torch.set_num_threads(1)
+    ratio()
+    assert statistics.median(ratio() for _ in range(31)) < 1 + MAX_COST

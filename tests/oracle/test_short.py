@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from iobench.schema.record import TrainingRecord
-from tests.oracle.plants import first_advice, measured, planted, saving, verdict_of
+from tests.oracle.plants import first_advice, judged, measured, planted, saving, verdict_of
 
 FILES: dict[str, Any] = {"samples": 200, "sample_size": {"mean": 20_000}}
 
@@ -28,18 +28,16 @@ def plug_ins() -> Iterator[None]:
 
 def short(results: Path, url: object, **run: Any) -> TrainingRecord:
     """Short ceilings, one repetition, and one round in which each stage is left out."""
-    return measured(results, url, **{"repetitions": 1, "calibration_s": 0.5, **run})
+    return measured(results, url, **{"repetitions": 1, "calibration_s": 0.25, **run})
 
 
 def check(
     doc: TrainingRecord, binds: str, *advised: str, starved: bool | None = True, bound: str = ""
 ) -> None:
     """This binds alone, and one of these is advised first."""
-    verdict = verdict_of(doc)
-    found = (verdict.binds, verdict.also, verdict.starved)
-    assert found == (binds, [], starved), (verdict.sentence, verdict.gains)
-    assert not bound or verdict.storage_bound == bound, verdict.storage_bound
-    assert first_advice(doc).id in advised, verdict.advice
+    judged(doc, binds, bound=bound, starved=starved)
+    assert verdict_of(doc).also == []
+    assert first_advice(doc).id in advised, verdict_of(doc).advice
 
 
 def test_latency(tmp_path: Path, make_dataset: Any) -> None:
@@ -55,7 +53,7 @@ def test_operations(tmp_path: Path, make_dataset: Any) -> None:
     doc = short(
         tmp_path,
         f"throttled+{data}?iops=200",
-        calibration_s=1.0,
+        calibration_s=0.5,
         **HUNGRY,
         reader={"concurrency": 16},
     )

@@ -1,4 +1,5 @@
-"""Oracles: the storage that ``iobench size`` says to buy passes the run that it was bought for.
+"""Figures on paper, and then in truth: the storage that ``iobench size`` says to buy passes the run
+that it was bought for, and ``whatif`` predicts what a run with one change then measures.
 
 The bought storage is emulated by ``throttled+`` at the rate and the latency that were bought. Its
 run reaches the required utilization, and with a tenth less it does not, so the margin is no waste.
@@ -15,15 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.analyse.capacity.ceilings import Change, Quantity
 from iobench.analyse.capacity.margin import batch_sizes, lognormal_sigma
 from iobench.analyse.capacity.requirement import Demand, Requirement, requirement
+from iobench.analyse.capacity.whatif import what_if
 from iobench.dataset import layout_of
-from iobench.runner.experiment import Options, run
-from iobench.runner.plan import make_plan
 from iobench.schema.base import build
 from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.manifest import Manifest
+from iobench.schema.record import TrainingRecord
 from iobench.schema.workload import Workload, load_workload
+from tests.oracle.plants import ran, rate_of, verdict_of
 
 RANKS = 2
 
@@ -86,11 +89,9 @@ def bought(manifest: Manifest, workload: Workload, latency: str) -> Requirement:
     return requirement(workload, manifest.spec, demand, layout=layout_of(manifest.spec))
 
 
-def utilization(results: Path, data: Path, workload: Workload, rate: float, latency: str) -> float:
+def utilization(results: Path, data: Path, job: dict[str, Any], rate: float, latency: str) -> float:
     url = f"throttled+{data}?bandwidth={round(rate)}" + (f"&{latency}" if latency else "")
-    plan = make_plan(workload, url, accelerators=RANKS, repetitions=1, seed=1)
-    doc, _ = run(plan, Options(results=results, calibration_s=0.0, knock_outs=False))
-    assert (doc.status, doc.error) == ("ok", "")
+    doc, _ = ran(results, url, accelerators=RANKS, seed=1, **job)
     return doc.metrics["accelerator_utilization_sustained"].median
 
 
@@ -100,13 +101,12 @@ def test_the_bought_storage_passes_and_a_tenth_less_does_not(
 ) -> None:
     data, settings, latency = CASES[case]
     manifest, root = make_dataset(**data)
-    spec = {"name": "oracle", "dataset": "demo", **settings}
-    spec["reader"] = {"decode": False, **settings.get("reader", {})}
-    workload = build(Workload, spec, where="oracle")
+    job = {**settings, "reader": {"decode": False, **settings.get("reader", {})}}
+    workload = build(Workload, {"name": "oracle", "dataset": "demo", **job}, where="oracle")
     need = bought(manifest, workload, latency)
     assert need.buy_bytes_per_s is not None
     rates = [need.buy_bytes_per_s, 0.9 * need.buy_bytes_per_s]
-    enough, less = [utilization(tmp_path, root, workload, rate, latency) for rate in rates]
+    enough, less = [utilization(tmp_path, root, job, rate, latency) for rate in rates]
     told = (need.margin, enough, less)
     assert enough >= need.required_accelerator_utilization, told
     assert less < need.required_accelerator_utilization, told
@@ -228,3 +228,58 @@ def test_large_jobs_read_by_read(
     mean = emulated(workload, need, need.read_bytes_per_s, steps, 1)
     assert bought >= required, (need.margin, bought, mean)
     assert mean < required, (need.margin, bought, mean)
+
+
+# What if one thing of a recorded run were different
+
+
+def predicted(doc: TrainingRecord, **change: Any) -> float:
+    found = verdict_of(what_if(doc, Change(**change)).document).predicted_samples_per_s
+    assert found is not None
+    return found
+
+
+def test_twice_the_bandwidth_on_paper_and_in_truth(tmp_path: Path, make_dataset: Any) -> None:
+    """50 MB/s recorded, 100 MB/s predicted and measured; 10 samples of 100 kB in 2 ms are asked
+    for, 500 MB/s.
+    """
+    _, root = make_dataset(samples=500, sample_size={"mean": 100_000})
+    job: dict[str, Any] = {"accelerator": {"step_time": "2ms"}, "loader": {"workers": 2}}
+    slow, _ = ran(tmp_path, f"throttled+{root}?bandwidth=50MB", calibration_s=0.6, epochs=3, **job)
+    fast, _ = ran(tmp_path, f"throttled+{root}?bandwidth=100MB", epochs=3, **job)
+    found = what_if(slow, Change(storage_bandwidth=Quantity(2, relative=True)))
+    assert verdict_of(found.document).binds == "storage"
+    assert found.error == pytest.approx(0, abs=0.1)
+    assert rate_of(fast) == pytest.approx(1000, rel=0.1)
+    for figure in (
+        verdict_of(found.document).predicted_samples_per_s,
+        found.corrected_samples_per_s,
+    ):
+        assert figure == pytest.approx(rate_of(fast), rel=0.1)
+
+
+def test_reads_in_flight_and_latency_on_paper_and_in_truth(
+    tmp_path: Path, make_dataset: Any
+) -> None:
+    """2 workers with 1 read of 20 ms in flight get 100 samples/s: 4 in flight make it 400, half the
+    latency 200.
+    """
+    _, root = make_dataset(samples=480, sample_size={"mean": 10_000})
+    job: dict[str, Any] = {
+        "batch_size": 12,
+        "accelerator": {"step_time": "5ms"},
+        "loader": {"workers": 2},
+    }
+    url, one, four = f"throttled+{root}?latency", {"concurrency": 1}, {"concurrency": 4}
+    slow, _ = ran(tmp_path, f"{url}=20ms", reader=one, calibration_s=0.5, **job)
+    more, _ = ran(tmp_path, f"{url}=20ms", reader=four, epochs=3, **job)
+    near, _ = ran(tmp_path, f"{url}=10ms", reader=one, **job)
+    half, twice = Quantity(0.5, relative=True), Quantity(2, relative=True)
+    for change, doc, arithmetic in (
+        ({"concurrency": Quantity(4)}, more, 2 * 4 / 0.02),
+        ({"latency": half}, near, 2 / 0.01),
+    ):
+        # The first batches of an epoch come together, and the last as well.
+        assert rate_of(doc) == pytest.approx(arithmetic, rel=0.15)
+        assert predicted(slow, **change) == pytest.approx(rate_of(doc), rel=0.15)
+    assert predicted(slow, storage_bandwidth=twice) == pytest.approx(100, rel=0.15)

@@ -19,15 +19,9 @@ import numpy as np
 import pytest
 
 from iobench.errors import StorageError, UsageError
-from iobench.runner.experiment import Options, run
-from iobench.runner.plan import make_plan
-from iobench.schema.base import build
-from iobench.schema.record import TrainingRecord
-from iobench.schema.workload import Workload
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
-
-MB = 1_000_000
+from tests.oracle.plants import MB
 
 
 def in_processes(count: int, work: Callable[[int], None]) -> float:
@@ -155,26 +149,6 @@ def test_the_fingerprint_has_every_figure(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "iops=0",
-        "iops=-1",
-        "iops=nan",
-        "iops=inf",
-        "iops=",
-        "write_bandwidth=0",
-        "latency_p99=5ms",
-        "latency=9ms&latency_p99=5ms",
-        "latency=0&latency_p99=5ms",
-    ],
-)
-def test_a_throttle_that_means_nothing_is_a_usage_error(folder: Path, query: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        open_storage(f"throttled+{folder}?{query}")
-    assert "\n" not in str(caught.value)
-
-
 # Faults
 
 
@@ -206,18 +180,23 @@ def test_the_nth_write_fails_and_leaves_no_trace(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "query",
+    "url",
     [
-        "stall=5s",
-        "stall_every=2&stall=long",
-        "fail_write_at=x",
-        "fail_every=1.5",
-        f"fail_at={'9' * 30}",
+        *(f"throttled+{{}}?iops={value}" for value in ("0", "-1", "nan", "inf", "")),
+        "throttled+{}?write_bandwidth=0",
+        "throttled+{}?latency_p99=5ms",
+        "throttled+{}?latency=9ms&latency_p99=5ms",
+        "throttled+{}?latency=0&latency_p99=5ms",
+        "faulty+{}?stall=5s",
+        "faulty+{}?stall_every=2&stall=long",
+        "faulty+{}?fail_write_at=x",
+        "faulty+{}?fail_every=1.5",
+        f"faulty+{{}}?fail_at={'9' * 30}",
     ],
 )
-def test_a_fault_that_means_nothing_is_a_usage_error(folder: Path, query: str) -> None:
+def test_an_option_that_means_nothing_is_a_usage_error(folder: Path, url: str) -> None:
     with pytest.raises(UsageError) as caught:
-        open_storage(f"faulty+{folder}?{query}")
+        open_storage(url.format(folder))
     assert "\n" not in str(caught.value)
 
 
@@ -229,50 +208,3 @@ def test_faults_are_in_the_fingerprint(folder: Path) -> None:
         "stall_every": 9,
         "stall_s": 1.0,
     }
-
-
-# What a run makes of it
-
-
-@pytest.fixture(scope="module")
-def shards(make_dataset: Any) -> Path:
-    """120 MB in 600 samples."""
-    path: Path = make_dataset(
-        samples=600, sample_size={"mean": 200_000}, format="tar", samples_per_shard=60
-    )[1]
-    return path
-
-
-def measured(tmp_path: Path, url: str, step_time: str) -> TrainingRecord:
-    spec = {
-        "name": "oracle",
-        "dataset": "demo",
-        "batch_size": 10,
-        "epochs": 2,
-        "accelerator": {"step_time": step_time},
-    }
-    workload = build(
-        Workload, {**spec, "loader": {"workers": 2}, "reader": {"concurrency": 8}}, where="oracle"
-    )
-    doc, _ = run(
-        make_plan(workload, url, accelerators=1, repetitions=1, seed=1),
-        Options(results=tmp_path, calibration_s=0.6),
-    )
-    assert doc.job.verdict is not None
-    return doc
-
-
-@pytest.mark.nightly
-def test_what_if_my_storage_did_100_mb_per_s_with_10_ms(tmp_path: Path, shards: Path) -> None:
-    """An accelerator that asks for 200 MB/s (10 x 200 kB each 10 ms) gets 100: storage binds.
-    Without the cap one that asks for 125 MB/s is fed.
-    """
-    doc = measured(tmp_path, f"throttled+{shards}?bandwidth=100MB&latency=10ms", "10ms")
-    assert doc.metrics["read_bytes_per_s"].median == pytest.approx(100 * MB, rel=0.05)
-    assert doc.job.verdict is not None
-    assert doc.job.verdict.binds == "storage"
-    assert doc.job.verdict.starved
-    lifted = measured(tmp_path, f"throttled+{shards}?bandwidth=100GB", "16ms")
-    assert lifted.job.verdict is not None
-    assert lifted.job.verdict.binds == "accelerator"
-    assert not lifted.job.verdict.starved

@@ -9,56 +9,52 @@ that computes drift with the speed of a shared machine, so those of its own run 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from iobench.accelerate.base import RankPlace, Samples
+from iobench.accelerate.model import ModelAccelerator
+from iobench.accelerate.models import unet3d, vit
 from iobench.accelerate.recording import block_steps, lag_correlation, record
 from iobench.analyse.figures.events import select
 from iobench.documents import json_text
 from iobench.errors import IobenchError
-from iobench.generator import generate
 from iobench.measure.timeline import read_events
 from iobench.processes import in_own_process
-from iobench.runner.experiment import Options, run
-from iobench.runner.plan import make_plan
 from iobench.schema.accelerator import QUANTILES, StepRecording
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
 from iobench.schema.record import EVENTS_FILE
-from iobench.schema.workload import AcceleratorSpec, Workload, with_recording
-from iobench.storage.local.storage import LocalStorage
+from iobench.schema.workload import AcceleratorSpec
+from tests.oracle.plants import ran
 
 BATCH, SIZE, STEPS = 16, 65_536, 160
 MAX_DIFFERENCE = 0.02
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("transfer") / "data"
-    asked = {"name": "demo", "samples": 400, "sample_size": {"mean": SIZE}, "format": "files"}
-    generate(build(DatasetSpec, asked, where="transfer"), LocalStorage(root), workers=0)
-    return root
+def data(make_dataset: Any) -> Path:
+    path: Path = make_dataset(samples=400, sample_size={"mean": SIZE}, format="files")[1]
+    return path
 
 
 def utilization(
     results: Path, url: str, accelerator: dict[str, object]
 ) -> tuple[float, list[float]]:
     """AU of a repetition, as MLPerf counts it, and the time of each step in seconds."""
-    asked = {
-        "name": "transfer",
-        "dataset": "demo",
-        "batch_size": BATCH,
-        "epochs": 100,
-        "max_steps": STEPS,
-        "cache": "any",
-        "accelerator": accelerator,
-        "reader": {"crop": 3072, "direct": False, "concurrency": 8},
-        "loader": {"workers": 2},
-    }
-    workload = with_recording(build(Workload, asked, where="transfer"))
-    plan = make_plan(workload, url, accelerators=1, repetitions=1, seed=3)
-    doc, directory = run(plan, Options(results=results, calibration_s=0, knock_outs=False))
+    doc, directory = ran(
+        results,
+        url,
+        seed=3,
+        batch_size=BATCH,
+        epochs=100,
+        max_steps=STEPS,
+        cache="any",
+        accelerator=accelerator,
+        reader={"crop": 3072, "direct": False, "concurrency": 8},
+        loader={"workers": 2},
+    )
     found = doc.job.repetitions[0].accelerator_utilization
     assert found is not None
     steps = select(read_events(directory / EVENTS_FILE), "measure", 0)["busy_ns"] / 1e9
@@ -116,3 +112,37 @@ def test_the_steps_of_a_run_give_its_utilization_again(
     again, _ = utilization(tmp_path / "recorded", url, replay(tmp_path / "steps.json", found))
     print(f"{of_demand} x: step {found.mean_s:.4f} s; {real} {again}")
     assert again == pytest.approx(real, abs=MAX_DIFFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("model", "samples", "rate", "steps"),
+    [
+        ("resnet50", 2, 1e-3, 6),
+        ("vit-b16", 1, 1e-3, 6),
+        ("gpt2", 1, 1e-2, 4),
+        ("unet3d", 1, 1e-1, 4),
+    ],
+)
+def test_a_large_model_learns(
+    model: str, samples: int, rate: float, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loss falls: GPT-2 in windows of 64 tokens, and the U-Net on 64 voxels a side, for which a
+    CPU is enough. ``tests/unit/test_training.py`` has the small models.
+    """
+    monkeypatch.setattr(vit, "_WINDOW", 64)
+    monkeypatch.setattr(vit.GPT2, "sample_bytes", 2 * 64)
+    monkeypatch.setattr(unet3d, "_SIDE", 64)
+    monkeypatch.setattr(unet3d.UNet3D, "sample_bytes", 64**3)
+    spec = {"kind": "model", "model": model, "warm_up": "1ms", "learning_rate": rate}
+    accelerator = ModelAccelerator(AcceleratorSpec.model_validate(spec))
+    accelerator.prepare(RankPlace(0, 1, samples, 1))
+    size = accelerator.sample_bytes
+    drawn = np.random.default_rng(0).integers(0, 256, samples * size, dtype=np.uint8)
+    offsets = np.arange(samples, dtype=np.int64) * size
+    batch = Samples(torch.from_numpy(drawn), offsets, np.full(samples, size, np.int64))
+    for _ in range(steps):
+        accelerator.step(batch, 0)
+    facts = accelerator.facts()
+    assert facts.first_loss is not None
+    assert facts.last_loss is not None
+    assert facts.last_loss < 0.9 * facts.first_loss

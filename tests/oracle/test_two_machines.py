@@ -1,21 +1,26 @@
 """Two machines on one host, end to end: storage of 50 and of 100 MB/s, and one core and two.
 
-The disks are held by the kernel and the cores are taken away, so what ``ab``, ``compare``, ``cost``
-and ``size`` have to find is known.
+A disk is a file system in a file behind a loop device; the kernel holds its reads to a rate (cgroup
+v1 blkio). Two of them in one cgroup are two storages of one host, which a command can read in
+turns. The cores are those that a process may run on (its affinity), and are recorded as such. So
+what ``ab``, ``compare``, ``cost`` and ``size`` have to find is known.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.oracle.machines import Machines, two_machines
-from tests.oracle.plants import MB, planted
-from tests.processes import in_process
+from tests.oracle.plants import MB, Throttle, disk_of, on_cores, planted, throttle_for
+from tests.processes import in_process, printed, wait_until
 
 SLOW, FAST = 50 * MB, 100 * MB
 SAMPLE = 200_000
@@ -54,21 +59,80 @@ large,0.15,here,2026-11-22
 """Twice the work for 1.5 times the price."""
 
 
+@dataclass(frozen=True)
+class Machines:
+    """Two disks of one host, and a throttle that holds their reads to different rates."""
+
+    slow: Path
+    fast: Path
+    throttle: Throttle
+    scratch: Path
+
+    def iobench(self, *words: object, cores: int | None = None) -> tuple[int, str, str]:
+        """``iobench WORDS`` under the throttle: (exit code, stdout, stderr).
+
+        ``cores``: it runs on the first ones of this host alone.
+        """
+
+        def work(scratch: Path) -> None:
+            with ExitStack() as stack:
+                if cores is not None:
+                    stack.enter_context(on_cores(cores))
+                ended = in_process(*words)
+            (scratch / "ended").write_text(json.dumps(ended))
+
+        self.throttle.run(work, self.scratch)
+        code, out, err = json.loads((self.scratch / "ended").read_text())
+        return code, out, err
+
+
+@contextmanager
+def disk(mount: Path) -> Iterator[Path]:
+    """A new ext4 file system of 90 MB at ``mount``, in a file beside it.
+
+    Skips the test where no loop device can be mounted.
+    """
+    image = mount.with_suffix(".img")
+    with image.open("wb") as file:
+        file.truncate(90 * MB)
+    mount.mkdir()
+    make = ("mkfs.ext4", "-q", "-F", "-m", "0", image)
+    commands = (make, ("mount", "-o", "loop", image, mount))
+    reason = "" if shutil.which("mkfs.ext4") else "mkfs.ext4 is missing"
+    for words in () if reason else commands:
+        made = subprocess.run(words, capture_output=True, text=True, check=False)
+        reason = reason or made.stderr.strip() or str(made.returncode or "")
+    if reason:
+        pytest.skip(f"no loop device: {reason}: the oracle of two machines did NOT run")
+    unmount = ["umount", mount]
+    try:
+        yield mount
+    finally:
+        wait_until(
+            lambda: not subprocess.run(unmount, capture_output=True, check=False).returncode,
+            f"{mount} is still in use",
+        )
+        image.unlink()
+
+
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     folder = tmp_path_factory.mktemp("machines")
     for name, text in (("demo", DATA), ("computed", COMPUTED), ("workload", WORKLOAD)):
         (folder / f"{name}.yaml").write_text(text)
     (folder / "prices.csv").write_text(PRICES)
-    with planted(), two_machines(folder, size=90 * MB, slow=SLOW, fast=FAST) as found:
-        for place, spec in (
-            (found.slow / "data", "demo"),
-            (found.fast / "data", "demo"),
-            (found.fast / "computed", "computed"),
-        ):
-            code, _, err = in_process("generate", folder / f"{spec}.yaml", "--to", place)
-            assert code == 0, err
-        yield found
+    with (
+        planted(),
+        disk(folder / "slow") as slow,
+        disk(folder / "fast") as fast,
+        throttle_for(slow) as throttle,
+    ):
+        throttle.hold(bytes_per_s=SLOW)
+        replace(throttle, disk=disk_of(fast)).hold(bytes_per_s=FAST)
+        for place in (slow, fast):
+            printed(f"generate {folder}/demo.yaml --to {place}/data")
+        printed(f"generate {folder}/computed.yaml --to {fast}/computed")
+        yield Machines(slow, fast, throttle, folder)
 
 
 def answer(machines: Machines, *words: object, code: int = 0) -> Any:
@@ -195,3 +259,36 @@ def test_size_says_which_of_the_two_to_buy(machines: Machines) -> None:
         metric = document["metrics"]["accelerator_utilization_sustained"]
         fed[disk] = metric["median"] >= sized["required_accelerator_utilization"]
     assert fed == {machines.slow: False, machines.fast: True}
+
+
+def test_two_equal_storages_are_equal_and_one_that_is_a_tenth_slower_is_slower(
+    tmp_path: Path, make_dataset: Any
+) -> None:
+    """Runs on links of 20 and of 18 MB/s, in turns, so that the machine's drift hits all alike."""
+    _, data = make_dataset(samples=400, format="tar", samples_per_shard=25)
+    settings = "batch_size=20 epochs=1 loader.workers=1 accelerator.step_time=1ms"
+    settings += " reader.decode=false reader.crop=null"
+    words = " ".join(f"--set {each}" for each in settings.split())
+    shares = {"base": 1.0, "again": 1.0, "slower": 0.9}
+    for _ in range(4):
+        for name, share in shares.items():
+            url = f"throttled+{data}?bandwidth={int(share * 20 * MB)}"
+            how = "--repeat 2 --calibration 0"
+            printed(f"run demo --data {url} {how} {words} --results {tmp_path}/{name}")
+
+    def difference(one: str, other: str, more: str = "", code: int = 0) -> Any:
+        sides = f"{tmp_path}/{one} {tmp_path}/{other}"
+        done = in_process(*f"compare {sides} --metric samples_per_s --json {more}".split())
+        assert done[0] == code, done
+        (found,) = json.loads(done[1])["comparisons"]
+        return found
+
+    assert difference("base", "again", "--fail-on 5%")["difference"] == "equal"
+    found = difference("base", "slower", "--fail-on 5%", code=4)
+    assert found["difference"] == "worse"
+    (row,) = found["rows"]
+    ratio = row["claim"]["ratio"]
+    assert ratio["value"] == pytest.approx(0.9, abs=0.03)
+    assert ratio["low"] <= 0.9 + 0.02
+    assert ratio["high"] >= 0.9 - 0.02
+    assert difference("slower", "base")["difference"] == "better"
