@@ -24,7 +24,7 @@ from . import board
 from .batches import Repeats, Size, measure
 from .board import Board, Turns, add_cpu_times, walls_and_work, why_no_turns
 from .process import tell
-from .worker import Begin, Gauge
+from .worker import BeginWorker, Gauge
 
 _BEGAN = "the loader's workers had begun before they could be counted, so they are not seen"
 
@@ -86,7 +86,9 @@ class Meter:
             else:
                 self._changed, self._theirs = made, made.worker_init_fn
                 first = prepare(self.start_method or "fork") if prepare is not None else None
-                made.worker_init_fn = Begin(self.board, gauge.place, made.worker_init_fn, first)
+                made.worker_init_fn = BeginWorker(
+                    self.board, gauge.place, made.worker_init_fn, first
+                )
         self.counts = self.board.counts()
         self._rows = [counts for counts, _ in self.board.rows()]
         self.no_turns = why_no_turns(iterable, workers=self.workers, unseen=self.unseen)

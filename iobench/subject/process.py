@@ -71,7 +71,7 @@ class Kept:
             self.file = -1
 
 
-class Counters:
+class KernelCounters:
     """The counters of the process that makes this object."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from .board import (
     Board,
     Row,
 )
-from .process import Counters, leave, listen, private_bytes, tell
+from .process import KernelCounters, leave, listen, private_bytes, tell
 
 MAX_FILES = 100_000
 """Different files that a process tells apart; more are not counted."""
@@ -42,7 +42,7 @@ _FIRST_LOOK = (80 << 20) // resource.getpagesize()
 """Page faults since the worker was ready after which its memory is looked at first."""
 
 
-class Begin:
+class BeginWorker:
     """``worker_init_fn``: the user's own one, after counters were set up in the worker.
 
     ``root``: the dataset's directory. ``prepare``: what comes before all that; a worker of a
@@ -81,7 +81,7 @@ class Gauge:
         self.root = os.path.realpath(root) + os.sep if root else ""
         self.roots = (self.root, os.path.abspath(root) + os.sep)  # most names need no look-up
         self.seen: set[str] = set()
-        self.kernel = Counters()
+        self.kernel = KernelCounters()
         self.base = self.kernel.io_bytes()
         self.before = (int(self.row[READ_CALLS_BYTES]), int(self.row[DEVICE_BYTES]))
         self.cpu_base = time.process_time_ns()

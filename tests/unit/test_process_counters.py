@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from iobench.subject import process
-from iobench.subject.process import Counters, Kept
+from iobench.subject.process import Kept, KernelCounters
 
 
 class Names:
@@ -61,7 +61,7 @@ def test_a_child_tells_nobody(names: Names, tmp_path: Path) -> None:
 def test_bytes_of_reads_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(bytes(1 << 20))
-    counters = Counters()
+    counters = KernelCounters()
     before = counters.io_bytes()
     path.read_bytes()
     after = counters.io_bytes()

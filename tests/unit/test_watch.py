@@ -58,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(watched, "time", made)
     monkeypatch.setattr(meter, "time", made)
-    monkeypatch.setattr(process.Counters, "queued_ns", lambda self: 0)
+    monkeypatch.setattr(process.KernelCounters, "queued_ns", lambda self: 0)
     return made
 
 

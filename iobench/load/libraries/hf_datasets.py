@@ -68,7 +68,7 @@ class HFDatasets(Library):
             rows = rows.shuffle(seed=source.seed, buffer_size=SHUFFLE_BUFFER)
         self._rows = split_dataset_by_node(rows, rank=source.rank, world_size=source.world)
         self._loader = Workers(
-            _Samples(source, self._rows),
+            _Rows(source, self._rows),
             source.loading,
             batch_size=source.batch_size,
             collate_fn=Collate(source),
@@ -84,7 +84,7 @@ class HFDatasets(Library):
         self._held.close()
 
 
-class _Samples(IterableDataset[Sample]):
+class _Rows(IterableDataset[Sample]):
     def __init__(self, source: Source, rows: Iterable[dict[str, Any]]) -> None:
         self.decoder = Decoder(source)
         self.rows = rows

@@ -79,7 +79,7 @@ class LitData(Converts):
             shuffle=source.reading.shuffle,
             drop_last=source.drop_last,
             seed=source.seed,
-            transform=_Samples(source),
+            transform=_Items(source),
         )
         litdata_compat.set_rank(dataset, rank=source.rank, world=source.world)
         arguments = worker_arguments(
@@ -99,7 +99,7 @@ class LitData(Converts):
         end_workers(self._loader)
 
 
-class _Samples:
+class _Items:
     """litdata calls this with each item it has read; it does not say how long the read took."""
 
     def __init__(self, source: Source) -> None:

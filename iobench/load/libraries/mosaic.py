@@ -60,7 +60,7 @@ class Mosaic(Library):
         self._dataset.end()
 
 
-def _open(source: Source) -> _Samples:
+def _open(source: Source) -> _MdsSamples:
     """Open the dataset, again if another process took the same name.
 
     Names of shared memory start with the next free number, and two processes may find the same one.
@@ -69,14 +69,14 @@ def _open(source: Source) -> _Samples:
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return _Samples(source)
+            return _MdsSamples(source)
         except FileExistsError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(TICK)
 
 
-class _Samples(streaming.StreamingDataset):  # type: ignore[misc]
+class _MdsSamples(streaming.StreamingDataset):  # type: ignore[misc]
     """Adds the decoding to each sample, in the documented way: a subclass with ``__getitem__``."""
 
     def __init__(self, source: Source) -> None:

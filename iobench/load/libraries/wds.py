@@ -63,7 +63,7 @@ class WebDataset(Library):
             if isinstance(stage, webdataset.detshuffle):
                 stage.epoch = epoch - 1
         return Workers(
-            pipeline.compose(_Samples(source)),
+            pipeline.compose(_Members(source)),
             source.loading,
             batch_size=source.batch_size,
             collate_fn=Collate(source),
@@ -96,7 +96,7 @@ class _Opener:
         return self.source.open(int(url.partition(":")[2]))
 
 
-class _Samples:
+class _Members:
     """Samples from webdataset's dictionaries; of several members of a sample, the largest."""
 
     def __init__(self, source: Source) -> None:

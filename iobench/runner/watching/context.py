@@ -30,7 +30,7 @@ from ...subject.worker import Gauge
 from ...text import printable, quoted
 from ..facts import new_directory
 from .host import NO_DATA, Data, HostWatch, look_at, opened_files
-from .record import Ended, Part, leave, locked, merged, parts_in, shared_directory, write
+from .record import Ended, WatchedPart, leave, locked, merged, parts_in, shared_directory, write
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class Watch:
 
     def _part(
         self, book: Book, meter: Meter, error: BaseException | None, *, wall_s: float, cpu_s: float
-    ) -> Part:
+    ) -> WatchedPart:
         facts, around = meter.facts(), self._around
         resources = nfs = samples = None
         about = Host()
@@ -191,7 +191,7 @@ class Watch:
             storage=self._data.about,
             dataset=self._data.facts,
         )
-        return Part(rank, book.recorder.columns(), samples)
+        return WatchedPart(rank, book.recorder.columns(), samples)
 
 
 def _resident(around: HostWatch, meter: Meter, opened: int) -> tuple[float | None, str]:

@@ -56,7 +56,7 @@ _LAUNCH = (
 """Variables that tell one launch from another of the same parent."""
 
 
-class Part(NamedTuple):
+class WatchedPart(NamedTuple):
     """What one rank measured: its facts, its steps, and samples of the host if it took them."""
 
     rank: WatchedRank
@@ -113,7 +113,7 @@ def locked(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def leave(directory: Path, part: Part) -> None:
+def leave(directory: Path, part: WatchedPart) -> None:
     """Write what this rank measured; its document last, since that says that the part is whole."""
     number = part.rank.rank
     place = directory / RANKS
@@ -123,14 +123,14 @@ def leave(directory: Path, part: Part) -> None:
     write_whole(place / f"rank-{number}.json", json_text(part.rank) + "\n")
 
 
-def parts_in(directory: Path) -> list[Part]:
+def parts_in(directory: Path) -> list[WatchedPart]:
     """The parts of all ranks that have left, in their order. Raises IobenchError."""
     found = []
     for path in sorted((directory / RANKS).glob("rank-*.json")):
         rank = fitting(path, WatchedRank, read_json(path, version="1"))
         samples = path.with_name(f"host-{rank.rank}.parquet")
         found.append(
-            Part(
+            WatchedPart(
                 rank,
                 read_events(path.with_suffix(".parquet")),
                 read_samples(samples) if samples.exists() else None,
@@ -145,7 +145,7 @@ CEILINGS = ("storage_raw", "fetch", "prep", "harness")
 """Ceilings that take runs of their own, which a training that is watched does not make."""
 
 
-def merged(directory: Path, parts: Sequence[Part]) -> TrainingRecord:
+def merged(directory: Path, parts: Sequence[WatchedPart]) -> TrainingRecord:
     """The record of these ranks, concluded. At least one rank is there."""
     first = parts[0].rank
     leader = next((part for part in parts if part.rank.host.recorded), parts[0]).rank
@@ -216,7 +216,7 @@ def merged(directory: Path, parts: Sequence[Part]) -> TrainingRecord:
     return conclude(doc)
 
 
-def epochs_of(parts: Sequence[Part]) -> list[Epoch]:
+def epochs_of(parts: Sequence[WatchedPart]) -> list[Epoch]:
     """The epochs of all ranks.
 
     Starting workers is not left out of the times, as it is in a run of iobench: a training waits
@@ -232,7 +232,7 @@ def epochs_of(parts: Sequence[Part]) -> list[Epoch]:
     return [found[number] for number in sorted(found)]
 
 
-def steps_of(parts: Sequence[Part]) -> list[Columns]:
+def steps_of(parts: Sequence[WatchedPart]) -> list[Columns]:
     """The steps of each rank; in a record, the ranks of a host are numbered from 0."""
     return [
         {**part.steps, "rank": np.full(len(part.steps["step"]), place)}
@@ -266,7 +266,7 @@ def _status(found: Sequence[Ended]) -> Ended:
     return "failed" if "failed" in found else found[0] if found else "ok"
 
 
-def write(directory: Path, doc: TrainingRecord, parts: Sequence[Part]) -> None:
+def write(directory: Path, doc: TrainingRecord, parts: Sequence[WatchedPart]) -> None:
     """Write the run directory; what fewer ranks of this run have written there is replaced.
 
     Raises IobenchError.
