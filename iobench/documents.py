@@ -117,6 +117,10 @@ def _path(data: Any, wanted: Any) -> list[str]:
     return []
 
 
+UNPRINTED = {"printed": False}
+"""The ``metadata`` of a dataclass' field that is no part of the JSON document."""
+
+
 def json_text(document: Any, *, indent: int | None = 2) -> str:
     """``document`` as JSON in ASCII, so that a terminal gets no character of its texts unescaped.
 
@@ -141,8 +145,8 @@ def _plain(value: Any) -> Any:
     if (names := getattr(type(value), "model_fields", None)) is not None:
         return {name: _plain(each) for name, each in _members(value, names).items()}
     if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        return {field.name: _plain(getattr(value, field.name)) for field in fields}
+        names = (each.name for each in dataclasses.fields(value) if each.metadata != UNPRINTED)
+        return {name: _plain(getattr(value, name)) for name in names}
     if hasattr(value, "item"):  # a number of NumPy
         return _plain(value.item())
     return str(value)

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.comparison import best_first
     from ..analyse.compare.gate import gate, line_of
     from ..errors import UnknownNameError, UsageError
-    from ..report.compare import NOTHING, document, sections
+    from ..report.compare import NOTHING, sections
     from ..schema.metrics import COMPARED
     from .gate import status_of
     from .printing import print_report
@@ -93,11 +93,8 @@ def run(args: argparse.Namespace) -> int:
             remedy="name two runs of one workload, or a directory of runs and --by KEY",
         )
     gated = gate(compared, metrics) if args.fail_on is not None else []
-    print_report(
-        args.format,
-        document(compared, found.left_out, gated),
-        sections(compared, found.left_out, gated),
-    )
+    document = {"comparisons": compared, "left_out": found.left_out, "gate": gated}
+    print_report(args.format, document, sections(compared, found.left_out, gated))
     if all(each.obstacles for each in compared):
         first = compared[0]
         warn(f"not comparable: {first.obstacles[0]}. If this key may differ, name it with --across")

@@ -173,7 +173,6 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.runs import collect, usable, values_of
     from ..errors import UsageError
     from ..report.cost import sections
-    from ..report.cost_record import document
     from ..schema.prices import read_prices
     from ..schema.record import TrainingRecord
     from .printing import print_report
@@ -218,7 +217,8 @@ def run(args: argparse.Namespace) -> int:
             remedy="give --host-price-per-hour or --host-spot-price-per-hour, or a price list with "
             "--prices",
         )
-    print_report(args.format, document(ranked, left_out), sections(ranked, left_out))
+    document = {"rankings": ranked, "left_out": left_out}
+    print_report(args.format, document, sections(ranked, left_out))
     return 0
 
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.identity import place, settings_of, workload_of
     from ..analyse.compare.runs import collect, question, usable
     from ..errors import UnknownNameError, UsageError
-    from ..report.history import document, sections
+    from ..report.history import sections
     from ..schema.metrics import COMPARED
     from .printing import print_report
 
@@ -86,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
             f"{args.results} holds no run of {args.workload}",
             remedy=f"there are runs of: {', '.join(known)}",
         )
-    print_report(args.format, document(shown, left_out), sections(shown, left_out))
+    document = {"histories": shown, "left_out": left_out}
+    print_report(args.format, document, sections(shown, left_out))
     return 0
 
 

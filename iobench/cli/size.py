@@ -11,6 +11,7 @@ from .verbs import PAGES, Verb
 if TYPE_CHECKING:
     from ..analyse.capacity.requirement import Demand, Requirement
     from ..schema.dataset import DatasetSpec
+    from ..schema.instances import Instance
     from ..schema.packing import Layout
 
 EXAMPLES = """examples:
@@ -169,11 +170,9 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
     from ..analyse.capacity.requirement import together
     from ..report.size import sections
-    from ..report.size_together import together_sections
+    from ..report.size_rates import together_sections
     from .printing import print_report
 
     names = args.workload
@@ -187,20 +186,15 @@ def run(args: argparse.Namespace) -> int:
     accelerators = _each("--accelerators", args.accelerators, len(names))
     hosts = _each("--hosts", args.hosts, len(names))
     found = [
-        _requirement(name, args, accelerators=one, hosts=on)
+        _requirement(name, args, accelerators=one, hosts=on, instance=instance)
         for name, one, on in zip(names, accelerators, hosts, strict=True)
     ]
     if len(found) == 1:
-        document: dict[str, object] = {**asdict(found[0]), "instance": instance}
-        print_report(args.format, document, sections(found[0], instance))
+        print_report(args.format, found[0], sections(found[0]))
         return 0
     whole = together(found)
-    document = {
-        "together": asdict(whole),
-        "jobs": [asdict(each) for each in found],
-        "instance": instance,
-    }
-    shown = [(each, sections(each, instance)) for each in found]
+    document = {"together": whole, "jobs": found, "instance": instance}
+    shown = [(each, sections(each)) for each in found]
     print_report(args.format, document, together_sections(whole, shown))
     return 0
 
@@ -234,7 +228,12 @@ def _each(flag: str, numbers: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 
 def _requirement(
-    name: str, args: argparse.Namespace, *, accelerators: int, hosts: int
+    name: str,
+    args: argparse.Namespace,
+    *,
+    accelerators: int,
+    hosts: int,
+    instance: Instance | None,
 ) -> Requirement:
     """What one workload requires. Raises UsageError."""
     from pathlib import Path
@@ -246,7 +245,7 @@ def _requirement(
     from ..schema.workload import load_workload
     from ..units import parse_size
 
-    demand = _demand(args, accelerators, hosts)
+    demand = _demand(args, accelerators, hosts, instance)
     workload = load_workload(name, args.overrides)
     doc = None
     if args.run_directory is not None:
@@ -277,7 +276,9 @@ def _layout(spec: DatasetSpec) -> Layout | None:
     return layout_of(spec)
 
 
-def _demand(args: argparse.Namespace, accelerators: int, hosts: int) -> Demand:
+def _demand(
+    args: argparse.Namespace, accelerators: int, hosts: int, instance: Instance | None
+) -> Demand:
     """The question of the command line. Raises UsageError."""
     from ..analyse.capacity.requirement import Demand
     from ..analyse.capacity.traffic import PRECISIONS, Saves
@@ -308,6 +309,7 @@ def _demand(args: argparse.Namespace, accelerators: int, hosts: int) -> Demand:
         alignment=size(args.alignment),
         cache_bytes=size(args.cache),
         gradient_bytes=gradients,
+        instance=instance,
         saves=Saves(
             checkpoint_bytes=size(args.checkpoint_bytes),
             budget_s=seconds(args.checkpoint_budget),

@@ -244,7 +244,7 @@ def finish(sweep: Sweep, directory: Path, *, kind: str, new: bool) -> int:
 
 
 def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
-    from ..report.confirmation import document, sections
+    from ..report.confirmation import sections
     from ..runner.sweeping.confirm import confirm
     from .printing import print_report
 
@@ -258,7 +258,7 @@ def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
         observer=live,
     )
     live.close()
-    print_report(args.format, document(found), sections(found))
+    print_report(args.format, found, sections(found))
     return 0 if found.confirmed else 4
 
 

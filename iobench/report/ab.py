@@ -20,9 +20,9 @@ from ..schema.claim import Claim
 from ..schema.metrics import BY_NAME
 from ..units import counted, format_duration, format_share
 from .again import command_sections
+from .compare import ratio_chart
 from .figures import figure, format_of, raw, word
 from .glance import ended
-from .ratios import ratio_chart
 from .sections import (
     Cell,
     Column,

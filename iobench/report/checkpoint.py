@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analyse.checkpoint.hosts import HostSaves, host_saves
-from ..analyse.checkpoint.study import cpu_s_per_gb, slowdown, value_of
+from ..analyse.checkpoint.study import HostSaves, cpu_s_per_gb, host_saves, slowdown, value_of
 from ..schema.checkpoint import Restore, Save, Study
 from ..schema.metrics import metrics_of
 from ..schema.record import CheckpointRecord

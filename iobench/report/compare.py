@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from ..analyse.compare.claims import MAX_MORE
@@ -12,11 +11,23 @@ from ..analyse.compare.gate import Gated, line_of, shown
 from ..analyse.compare.runs import Group, RunValue
 from ..analyse.compare.statistics import SIGNIFICANT
 from ..schema.claim import Claim, Drift
-from ..schema.metrics import COMPARED
-from ..units import counted, format_share
+from ..schema.metrics import BY_NAME, COMPARED
+from ..units import counted, format_factor, format_share
 from .figures import figure, format_of, raw, spread, word
-from .ratios import ratio_chart
-from .sections import Cell, Column, Fact, Facts, Headline, Item, Items, Section, Table
+from .sections import (
+    Axis,
+    Cell,
+    Column,
+    Fact,
+    Facts,
+    Headline,
+    Item,
+    Items,
+    Range,
+    Ranges,
+    Section,
+    Table,
+)
 from .sections import Row as TableRow
 
 NOTHING = "no metric was measured on both sides"
@@ -74,25 +85,25 @@ def _rankings(compared: Sequence[Comparison]) -> list[Section]:
     by_baseline: dict[tuple[str, ...], list[Comparison]] = {}
     for each in compared:
         if each.primary is not None:
-            ids = (each.baseline.label, *(doc.run_id for doc in each.baseline.runs))
-            by_baseline.setdefault((each.workload, *ids), []).append(each)
+            ids = (each.workload, each.baseline, *each.baseline_runs)
+            by_baseline.setdefault(ids, []).append(each)
     found: list[Section] = []
     for rivals in by_baseline.values():
         row = rivals[0].primary
         if len(rivals) > 1 and row is not None:
             metric = COMPARED[row.metric].short
             items = tuple(
-                Item(text=f"{each.candidate.label}: {told(each.primary)}", lead=f"{place}")
+                Item(text=f"{each.candidate}: {told(each.primary)}", lead=f"{place}")
                 for place, each in enumerate(rivals, start=1)
                 if each.primary is not None
             )
-            title = f"{rivals[0].workload}, best first: {metric} over {rivals[0].baseline.label}"
+            title = f"{rivals[0].workload}, best first: {metric} over {rivals[0].baseline}"
             found.append(Items(id=f"ranking-{len(found) + 1}", title=title, items=items))
     return found
 
 
 def _comparison(each: Comparison, name: str) -> list[Section]:
-    facts = [("baseline", _group(each.baseline)), ("candidate", _group(each.candidate))]
+    facts = [("baseline", _group(each.sides[0])), ("candidate", _group(each.sides[1]))]
     facts += [("not comparable", line) for line in each.obstacles]
     facts += [("differs", "; ".join(each.changes))] if each.changes else []
     facts += [("not compared", line) for line in each.missing]
@@ -184,7 +195,7 @@ def _row(each: Comparison, row: ComparedMetric) -> TableRow:
     ratio = claim.ratio
     return TableRow(
         cells=(
-            *(raw(text) for text in (each.workload, each.baseline.label, each.candidate.label)),
+            *(raw(text) for text in (each.workload, each.baseline, each.candidate)),
             word(metric.short, row.metric),
             _values(row.baseline, row.metric),
             _values(row.candidate, row.metric),
@@ -277,52 +288,60 @@ def _p(p: float, level: float) -> str:
     return f"<{level:g}" if p < level <= float(shown_p) else shown_p
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ComparisonRecord:
-    """One comparison in the JSON document."""
-
-    workload: str
-    baseline: str
-    candidate: str
-    baseline_runs: tuple[str, ...]
-    candidate_runs: tuple[str, ...]
-    comparable: bool
-    obstacles: tuple[str, ...]
-    changes: tuple[str, ...]
-    missing: tuple[str, ...]
-    one_after_the_other: str
-    difference: str | None
-    rows: tuple[ComparedMetric, ...]
+MIN_SPAN, MAX_SPAN = 0.05, 1.0
+"""How far from 1 the axis reaches on each side."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ComparisonDocument:
-    """The JSON document of ``iobench compare``. ``gate``: without ``--fail-on`` there is none."""
+def ratio_chart(
+    claims: Sequence[Claim],
+    *,
+    name: str,
+    title: str,
+    label: str,
+    table: str,
+    values: Mapping[str, tuple[float, float]],
+) -> list[Section]:
+    """One bar for each claim with a ratio; nothing without any. ``label`` is that of the axis.
 
-    comparisons: tuple[ComparisonRecord, ...]
-    left_out: tuple[str, ...]
-    gate: tuple[Gated, ...]
-
-
-def document(
-    compared: Sequence[Comparison], left_out: Sequence[str], gated: Sequence[Gated] = ()
-) -> ComparisonDocument:
-    """The comparisons with the runs of both sides by their ids."""
-    records = tuple(
-        ComparisonRecord(
-            workload=each.workload,
-            baseline=each.baseline.label,
-            candidate=each.candidate.label,
-            baseline_runs=tuple(doc.run_id for doc in each.baseline.runs),
-            candidate_runs=tuple(doc.run_id for doc in each.candidate.runs),
-            comparable=not each.obstacles,
-            obstacles=tuple(each.obstacles),
-            changes=tuple(each.changes),
-            missing=tuple(each.missing),
-            one_after_the_other=each.one_after_the_other,
-            difference=each.difference or None,
-            rows=tuple(each.rows),
+    ``values``: of a metric, the figures of the baseline and of the candidate, which are shown
+    beside the ratio.
+    """
+    known = [(claim, claim.ratio) for claim in claims if claim.ratio is not None]
+    if not known:
+        return []
+    ends = [end for _, ratio in known for end in (ratio.low, ratio.value, ratio.high) if end]
+    span = min(MAX_SPAN, max(MIN_SPAN, *(1.1 * abs(end - 1) for end in ends)))
+    rows = tuple(
+        Range(
+            label=BY_NAME[claim.metric].short,
+            text=format_factor(ratio.value) + _of(claim.metric, values),
+            value=ratio.value,
+            low=ratio.low,
+            high=ratio.high,
+            mark=_mark(claim),
+            tone="plain" if claim.better is None else "good" if claim.better else "bad",
         )
-        for each in compared
+        for claim, ratio in known
     )
-    return ComparisonDocument(comparisons=records, left_out=tuple(left_out), gate=tuple(gated))
+    axis = Axis(label=label, unit="ratio", start=1 - span)
+    chart = Ranges(
+        id=name, title=title, axis=axis, rows=rows, origin=1.0, full=1 + span, table=table
+    )
+    return [chart]
+
+
+def _of(metric: str, values: Mapping[str, tuple[float, float]]) -> str:
+    if metric not in values:
+        return ""
+    show = format_of(BY_NAME[metric])
+    before, after = values[metric]
+    return f": {show(before)} -> {show(after)}"
+
+
+def _mark(claim: Claim) -> str:
+    """Better and worse are words, too: no figure is told by colour alone."""
+    if claim.answer == "not told":
+        return ""
+    if claim.better is None:
+        return claim.answer
+    return "better" if claim.better else "WORSE"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..analyse.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS, Option, Part, Price
+from ..analyse.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS, Against, Option, Price, PricedHosts
 from ..analyse.compare.pace import Saving
-from ..analyse.compare.ranking import Against, BreakEven, Ranking
+from ..analyse.compare.ranking import BreakEven, Ranking
 from ..schema.instances import STATED
 from ..units import (
     counted,
@@ -28,63 +28,69 @@ def title(one: Ranking) -> str:
     best = one.options[0]
     if len(one.options) == 1:
         return f"{one.workload} on {_named(best)}"
-    if not best.samples_per_usd:
+    if not best.figures.samples_per_usd:
         return f"{one.workload}: nothing is trained with any option"
     untold = any(
-        against is not None and against.answer == "not told" and not option.never_interrupted
-        for option, against in zip(one.options, one.against, strict=True)
+        option.against is not None
+        and option.against.answer == "not told"
+        and not option.figures.never_interrupted
+        for option in one.options
     )
     came_out = "came out cheapest" if untold else "is cheapest"
     return f"{one.workload} {came_out} on {_named(best)}"
 
 
 def _named(option: Option) -> str:
-    return f"{_paid(option)}{', if it is never interrupted' if option.never_interrupted else ''}"
+    return _paid(
+        option.machine, option.figures.kind, never_interrupted=option.figures.never_interrupted
+    )
 
 
-def _paid(option: Option) -> str:
-    return f"{option.machine} {'on spot' if option.kind == 'spot' else option.kind}"
+def _paid(machine: str, kind: str, *, never_interrupted: bool = False) -> str:
+    paid = f"{machine} {'on spot' if kind == 'spot' else kind}"
+    return f"{paid}, if it is never interrupted" if never_interrupted else paid
 
 
 def sentences(one: Ranking) -> Iterator[str]:
     if not one.options:
         return
     best = one.options[0]
-    most = "at most " if best.never_interrupted else ""
-    if best.samples_per_usd:
+    most = "at most " if best.figures.never_interrupted else ""
+    if best.figures.samples_per_usd:
         yield f"1 USD buys {most}{samples_per_usd(best)} samples{_job(one, best)}."
     yield from _of_storage(best)
     yield from _next_best(one)
     yield from _of_spot(one)
     late = [option for option in one.options if not option.in_time_and_budget]
     if best.in_time_and_budget and any(
-        option.samples_per_usd > best.samples_per_usd for option in late
+        option.figures.samples_per_usd > best.figures.samples_per_usd for option in late
     ):
-        asked = ["late"] * any(option.within_deadline is False for option in late)
-        asked += ["too dear"] * any(option.within_budget is False for option in late)
+        asked = ["late"] * any(option.figures.within_deadline is False for option in late)
+        asked += ["too dear"] * any(option.figures.within_budget is False for option in late)
         yield (
             f"What would be {' or '.join(asked)} stands last, though it is cheaper for each sample."
         )
     if not best.in_time_and_budget:
-        asked = ["deadline"] * (best.within_deadline is not None)
-        asked += ["budget"] * (best.within_budget is not None)
+        asked = ["deadline"] * (best.figures.within_deadline is not None)
+        asked += ["budget"] * (best.figures.within_budget is not None)
         yield f"No option meets the {' and the '.join(asked)}."
 
 
 def samples_per_usd(option: Option) -> str:
     """Samples for 1 USD with the 95 % interval, if it is known: ``2.58 [2.57, 2.6] million``."""
-    size, name = scale(option.samples_per_usd)
+    paid = option.figures
+    size, name = scale(paid.samples_per_usd)
     show: Format = format_count if size == 1 else lambda value: f"{value:.4g}"
     middle, low, high = (
         None if value is None else value / size
         for value in (
-            option.samples_per_usd,
-            option.samples_per_usd_low,
-            option.samples_per_usd_high,
+            paid.samples_per_usd,
+            paid.samples_per_usd_low,
+            paid.samples_per_usd_high,
         )
     )
     if middle is None or low is None or high is None:
-        return f"{show(option.samples_per_usd / size)} {name}".strip()
+        return f"{show(paid.samples_per_usd / size)} {name}".strip()
     return f"{spread(middle, low, high, show)} {name}".strip()
 
 
@@ -104,36 +110,38 @@ def _three(value: float) -> str:
 
 
 def _job(one: Ranking, option: Option) -> str:
-    if option.job_s is None or option.job_usd is None:
+    paid = option.figures
+    if paid.job_s is None or paid.job_usd is None:
         return ""
-    least = "at least " if option.never_interrupted else ""
+    least = "at least " if paid.never_interrupted else ""
     epochs = counted(one.terms.epochs or 1, "epoch")
-    kept = [] if option.within_deadline is None else ["in time" * bool(option.within_deadline)]
-    kept += ["within the budget"] if option.within_budget else []
+    kept = [] if paid.within_deadline is None else ["in time" * bool(paid.within_deadline)]
+    kept += ["within the budget"] if paid.within_budget else []
     kept = [each for each in kept if each]
     fits = f", {' and '.join(kept)}" if kept else ""
     return (
-        f"; {epochs} cost {least}{_usd(option.job_usd)} and take {least}"
-        f"{format_duration(option.job_s)}{fits}"
+        f"; {epochs} cost {least}{_usd(paid.job_usd)} and take {least}"
+        f"{format_duration(paid.job_s)}{fits}"
     )
 
 
 def _of_storage(option: Option) -> Iterator[str]:
-    wanted = f"{format_count(option.wanted_samples_per_s)} samples/s"
-    known = option.storage_samples_per_s
-    if option.storage_limits and known is not None:
+    paid = option.figures
+    wanted = f"{format_count(paid.wanted_samples_per_s)} samples/s"
+    known = paid.storage_samples_per_s
+    if paid.storage_limits and known is not None:
         yield (
             f"The hosts wait for the storage: together they could take {wanted}, and it was "
             f"measured to deliver {format_count(known)}."
         )
-    elif option.if_storage_grows:
+    elif paid.if_storage_grows:
         measured = (
             "what it can deliver was not measured"
             if known is None
             else f"it was measured to deliver {format_count(known)}"
         )
         yield f"This holds if the storage grows with the hosts: they take {wanted}, and {measured}."
-    elif option.saving is not None and option.saving.writers > 1:
+    elif paid.saving is not None and paid.saving.writers > 1:
         yield "The time of saves holds if the storage grows with the hosts."
 
 
@@ -141,11 +149,9 @@ def _next_best(one: Ranking) -> Iterator[str]:
     """The next option on another machine, or the next one at all, if its cost is known."""
     best = one.options[0]
     known = [
-        (number, option, against)
-        for number, (option, against) in enumerate(
-            zip(one.options, one.against, strict=True), start=1
-        )
-        if against is not None and not option.never_interrupted
+        (number, option, option.against)
+        for number, option in enumerate(one.options, start=1)
+        if option.against is not None and not option.figures.never_interrupted
     ]
     others = [each for each in known if each[1].machine != best.machine] or known
     if not others:
@@ -163,7 +169,7 @@ def _next_best(one: Ranking) -> Iterator[str]:
             f"With {named}, a sample cost {_said(against)} in these runs; whether that holds on "
             f"another day is not told: {against.why or 'the interval holds both'}."
         )
-    if other.machine == best.machine and (lines := one.differs[number - 1]):
+    if other.machine == best.machine and (lines := other.differs):
         keys = [line.partition(":")[0] for line in lines[:MAX_DIFFERENCES]]
         more = " and others" if len(lines) > len(keys) else ""
         yield f"Their runs differ in {', '.join(keys)}{more}."
@@ -180,15 +186,15 @@ def _said(against: Against) -> str:
 
 
 def _of_spot(one: Ranking) -> Iterator[str]:
-    unknown = [option for option in one.options if option.never_interrupted]
+    unknown = [option for option in one.options if option.figures.never_interrupted]
     if not unknown:
         return
-    option = min(unknown, key=lambda each: -each.samples_per_usd)
-    often = option.break_even_interruptions_per_hour
+    option = min(unknown, key=lambda each: -each.figures.samples_per_usd)
+    most, often = option.figures.samples_per_usd, option.figures.break_even_interruptions_per_hour
     until = "" if often is None else f"; it pays below {_often(often)}"
     yield (
         f"How often spot instances are interrupted is not known (--interruptions-per-hour): "
-        f"{option.machine} on spot gives at most {_large(option.samples_per_usd)} samples for 1 "
+        f"{option.machine} on spot gives at most {_large(most)} samples for 1 "
         f"USD{until}."
     )
 
@@ -215,7 +221,8 @@ def plain_usd(value: float) -> str:
 def details(one: Ranking, number: int) -> Iterator[str]:
     """The facts of option ``number`` of a ranking, from 1."""
     option = one.options[number - 1]
-    yield from (_priced(price) for price in option.prices)
+    paid = option.figures
+    yield from (_priced(price) for price in paid.prices)
     yield from (_rated(part) for part in option.parts)
     if len(option.parts) > 1:
         slowest = option.slowest
@@ -225,24 +232,24 @@ def details(one: Ranking, number: int) -> Iterator[str]:
         )
     if number > 1:  # it is in the first sentences
         yield from _of_storage(option)
-    if option.waiting_usd_per_hour is not None:
-        yield f"{_usd(option.waiting_usd_per_hour)} an hour are paid while accelerators wait"
+    if paid.waiting_usd_per_hour is not None:
+        yield f"{_usd(paid.waiting_usd_per_hour)} an hour are paid while accelerators wait"
     yield from _lost(option)
-    if option.preparation_s is not None:
-        written = format_duration(option.preparation_s)
+    if paid.preparation_s is not None:
+        written = format_duration(paid.preparation_s)
         yield f"the loader's own layout takes {written} to write, once: counted in a job"
-    if option.within_deadline is False:
+    if paid.within_deadline is False:
         yield _late(option)
-    if option.within_budget is False:
-        yield "OVER the budget" if option.job_usd is not None else "the job never ends"
-    if option.samples_in_budget is not None:
-        yield f"the budget buys {format_count(option.samples_in_budget)} samples"
-    yield from _differs(one.differs[number - 1])
+    if paid.within_budget is False:
+        yield "OVER the budget" if paid.job_usd is not None else "the job never ends"
+    if paid.samples_in_budget is not None:
+        yield f"the budget buys {format_count(paid.samples_in_budget)} samples"
+    yield from _differs(option.differs)
 
 
-def _rated(part: Part) -> str:
+def _rated(part: PricedHosts) -> str:
     pace = part.pace
-    ids = list(dict.fromkeys(doc.run_id for doc in pace.runs))
+    ids = list(dict.fromkeys(part.run_ids))
     shown = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
     rate = spread(pace.middle, pace.low, pace.high, format_count)
     return (
@@ -263,14 +270,15 @@ def _priced(price: Price) -> str:
 
 
 def _lost(option: Option) -> Iterator[str]:
-    often = option.break_even_interruptions_per_hour
-    if option.never_interrupted:
+    paid = option.figures
+    often = paid.break_even_interruptions_per_hour
+    if paid.never_interrupted:
         yield "how often it is interrupted is not known: these figures hold if it never is"
-    if option.lost_share:
-        what = "saves and interruptions" if option.saving else "interruptions"
-        what = what if option.kind == "spot" and not option.never_interrupted else "saves"
-        yield f"{format_percent(option.lost_share)} of the time is lost to {what}"
-    yield _saves(option.saving)
+    if paid.lost_share:
+        what = "saves and interruptions" if paid.saving else "interruptions"
+        what = what if paid.kind == "spot" and not paid.never_interrupted else "saves"
+        yield f"{format_percent(paid.lost_share)} of the time is lost to {what}"
+    yield _saves(paid.saving)
     if often is not None:
         yield f"it is cheaper than on demand below {_often(often)}"
 
@@ -295,16 +303,17 @@ def _saves(saving: Saving | None) -> str:
 
 
 def _late(option: Option) -> str:
-    if option.job_s is None:
+    paid = option.figures
+    if paid.job_s is None:
         return "the job never ends"
-    if option.hosts_in_time is None or option.in_time_usd is None:
+    if paid.hosts_in_time is None or paid.in_time_usd is None:
         if len(option.parts) > 1:
             return "TOO LATE"
-        why = ", since the storage delivers no more" if option.storage_samples_per_s else ""
+        why = ", since the storage delivers no more" if paid.storage_samples_per_s else ""
         return f"TOO LATE, and so are up to {MAX_HOSTS} hosts{why}"
     return (
-        f"TOO LATE: {format_count(option.hosts_in_time)} hosts would be in time, for "
-        f"{_usd(option.in_time_usd)}"
+        f"TOO LATE: {format_count(paid.hosts_in_time)} hosts would be in time, for "
+        f"{_usd(paid.in_time_usd)}"
     )
 
 
@@ -316,7 +325,8 @@ def _differs(lines: Sequence[str]) -> Iterator[str]:
 
 
 def break_even(found: BreakEven) -> str:
-    one, other = _named(found.option), _paid(found.other)
+    one = _paid(found.machine, found.kind, never_interrupted=found.never_interrupted)
+    other = _paid(found.other, found.other_kind)
     if found.efficiency > 1:
         return f"at no scaling efficiency is a sample as cheap with {one} as with {other}"
     return (

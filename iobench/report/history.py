@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from ..analyse.compare.drift import MIN_DRIFT_RUNS, Day
-from ..analyse.compare.history import ChangePoint, Entry, History, Told
+from ..analyse.compare.history import ChangePoint, History, RunEntry
 from ..analyse.compare.statistics import NOISE
 from ..schema.claim import Drift
 from ..schema.metrics import COMPARED
@@ -208,7 +207,7 @@ def _word(point: ChangePoint) -> str:
     return "better" if point.better else "WORSE"
 
 
-def _change(point: ChangePoint, entry: Entry) -> Item:
+def _change(point: ChangePoint, entry: RunEntry) -> Item:
     ratio = point.ratio
     interval = ""
     if ratio.low is not None and ratio.high is not None:
@@ -228,53 +227,3 @@ def _change(point: ChangePoint, entry: Entry) -> Item:
         if why
         else f"{text} nothing in the settings, the host, the storage or the versions changed"
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HistoryRecord:
-    """One history in the JSON document, with the median of each run."""
-
-    workload: str
-    metric: str
-    entries: tuple[Entry, ...]
-    answer: Told
-    why: str
-    points: tuple[ChangePoint, ...]
-    possible: ChangePoint | None
-    trend: float | None
-    drift: Drift | None
-    days: tuple[Day, ...]
-    gap_days: float | None
-    gap_until: str
-    medians: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HistoryDocument:
-    """The JSON document of ``iobench history``."""
-
-    histories: tuple[HistoryRecord, ...]
-    left_out: tuple[str, ...]
-
-
-def document(found: Sequence[History], left_out: Sequence[str]) -> HistoryDocument:
-    """The histories, and the runs that were left out."""
-    records = tuple(
-        HistoryRecord(
-            workload=one.workload,
-            metric=one.metric,
-            entries=one.entries,
-            answer=one.answer,
-            why=one.why,
-            points=one.points,
-            possible=one.possible,
-            trend=one.trend,
-            drift=one.drift,
-            days=one.days,
-            gap_days=one.gap_days,
-            gap_until=one.gap_until,
-            medians=tuple(entry.median for entry in one.entries),
-        )
-        for one in found
-    )
-    return HistoryDocument(histories=records, left_out=tuple(left_out))

@@ -16,7 +16,7 @@ from ..units import (
     format_rate,
 )
 from .sections import Fact, Facts, Headline, Section
-from .size_chart import rate_sections
+from .size_rates import rate_sections
 
 SOME = 1.02
 """A read amplification below this is not worth a word."""
@@ -28,11 +28,8 @@ MUCH = 1.5
 """A margin above this is due to too few reads in flight, or to very short epochs."""
 
 
-def sections(need: Requirement, instance: Instance | None = None) -> list[Section]:
-    """The requirement as facts. A figure that is not known is replaced by the reason.
-
-    ``instance`` is the type of each host, if it is known.
-    """
+def sections(need: Requirement) -> list[Section]:
+    """The requirement as facts. A figure that is not known is replaced by the reason."""
     rows = [
         ("job", _job(need)),
         ("data", _data(need)),
@@ -49,7 +46,7 @@ def sections(need: Requirement, instance: Instance | None = None) -> list[Sectio
         ("concurrency", _concurrency(need)),
         ("each host", _host(need)),
         ("network", _network(need)),
-        *([("instance", _instance(need, instance))] if instance else []),
+        *([("instance", _instance(need, need.instance))] if need.instance else []),
         ("cache", _cache(need, need.cache)),
         ("checkpoints", _checkpoints(need)),
         ("restore", _restore(need)),

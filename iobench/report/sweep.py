@@ -12,8 +12,15 @@ from .figures import BLANK, figure, raw, spread_of, word
 from .glance import ended
 from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
 from .sweep_charts import chart_sections
-from .sweep_front import COSTS, front_sections, on_front, price_sections, usd_per_million
-from .sweep_grid import rate_of, rates_of
+from .sweep_front import (
+    COSTS,
+    front_sections,
+    on_front,
+    price_sections,
+    rate_of,
+    rates_of,
+    usd_per_million,
+)
 
 _USD = "usd_per_million_samples"
 _FIGURES = ("samples_per_s", "min", "max")

@@ -27,7 +27,7 @@ from .sections import (
     Series,
     Square,
 )
-from .sweep_grid import Grid, grid_of, rate_of, rates_of
+from .sweep_front import Grid, grid_of, rate_of, rates_of
 
 MAX_SERIES, MAX_PAIRS, MAX_SLICES = 8, 6, 6
 """Lines in a chart, pairs of settings, and charts of one setting each."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..analyse.capacity.whatif import Prediction
 from ..analyse.verdict.evidence import Evidence
 from ..analyse.verdict.judged import judge
 from ..analyse.verdict.promise import in_headline
-from ..schema.record import TrainingRecord
-from ..schema.verdict import Verdict
 from ..units import format_count, format_percent
 from .ceilings import LABELS
 from .figures import BLANK, figure, word
@@ -30,9 +26,9 @@ _CEILINGS = tuple(
 
 def sections(found: Prediction) -> list[Section]:
     """The predicted verdict, the ceilings on both sides, and how far the model can be trusted."""
-    before, after = judge(found.recorded).evidence, judge(found.document).evidence
-    verdict = found.document.job.verdict
-    title = f"Run {found.recorded.run_id} with {'; '.join(found.changes)}"
+    before, after = judge(found.before).evidence, judge(found.what_if).evidence
+    verdict = found.what_if.job.verdict
+    title = f"Run {found.run_id} with {'; '.join(found.changes)}"
     sentences = (
         () if verdict is None else (f"Predicted verdict: {binds_text(verdict)}", verdict.sentence)
     )
@@ -79,13 +75,13 @@ def _ceilings(before: Evidence, after: Evidence) -> Table:
 
 def _error(found: Prediction, before: Evidence) -> str:
     """The error of the model on the recorded run, whose rate is known."""
-    if found.error is None or before.predicted is None or before.measured is None:
+    if found.model_error is None or before.predicted is None or before.measured is None:
         return "The model's error is not known: the run has no complete repetition."
-    sign = "+" if found.error >= 0 else "-"
+    sign = "+" if found.model_error >= 0 else "-"
     told = (
         f"The model's error on the recorded run: {format_count(before.predicted)} predicted, "
         f"{format_count(before.measured)} measured "
-        f"({sign}{format_percent(abs(found.error))})."
+        f"({sign}{format_percent(abs(found.model_error))})."
     )
     if found.corrected_samples_per_s is not None:
         told += (
@@ -94,32 +90,6 @@ def _error(found: Prediction, before: Evidence) -> str:
         )
     else:
         told += " Another stage is the limit after the change, so this error says nothing about it."
-    if abs(found.error) > TRUSTED:
+    if abs(found.model_error) > TRUSTED:
         told += " That is too much to be trusted: see the run's findings (verdict.gap)."
     return told
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WhatIfDocument:
-    """The JSON document of ``iobench whatif``."""
-
-    run_id: str
-    changes: tuple[str, ...]
-    bases: tuple[str, ...]
-    recorded: Verdict | None
-    model_error: float | None
-    corrected_samples_per_s: float | None
-    what_if: TrainingRecord
-
-
-def document(found: Prediction) -> WhatIfDocument:
-    """The predicted run, with what was recorded and the error of the model."""
-    return WhatIfDocument(
-        run_id=found.recorded.run_id,
-        changes=found.changes,
-        bases=found.bases,
-        recorded=found.recorded.job.verdict,
-        model_error=found.error,
-        corrected_samples_per_s=found.corrected_samples_per_s,
-        what_if=found.document,
-    )

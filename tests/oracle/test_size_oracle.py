@@ -234,7 +234,7 @@ def test_large_jobs_read_by_read(
 
 
 def predicted(doc: TrainingRecord, **change: Any) -> float:
-    found = verdict_of(what_if(doc, Change(**change)).document).predicted_samples_per_s
+    found = verdict_of(what_if(doc, Change(**change)).what_if).predicted_samples_per_s
     assert found is not None
     return found
 
@@ -248,11 +248,11 @@ def test_twice_the_bandwidth_on_paper_and_in_truth(tmp_path: Path, make_dataset:
     slow, _ = ran(tmp_path, f"throttled+{root}?bandwidth=50MB", calibration_s=0.6, epochs=3, **job)
     fast, _ = ran(tmp_path, f"throttled+{root}?bandwidth=100MB", epochs=3, **job)
     found = what_if(slow, Change(storage_bandwidth=Quantity(2, relative=True)))
-    assert verdict_of(found.document).binds == "storage"
-    assert found.error == pytest.approx(0, abs=0.1)
+    assert verdict_of(found.what_if).binds == "storage"
+    assert found.model_error == pytest.approx(0, abs=0.1)
     assert rate_of(fast) == pytest.approx(1000, rel=0.1)
     for figure in (
-        verdict_of(found.document).predicted_samples_per_s,
+        verdict_of(found.what_if).predicted_samples_per_s,
         found.corrected_samples_per_s,
     ):
         assert figure == pytest.approx(rate_of(fast), rel=0.1)

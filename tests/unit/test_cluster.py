@@ -190,35 +190,37 @@ def test_the_model_gives_the_measured_rate_back() -> None:
 def test_one_number_of_hosts_leaves_the_storage_undecided() -> None:
     """600 samples/s on one host: no further host gets anything, or each as much."""
     found = asked([job(1, 600.0)], 8)
-    assert found.at.samples_per_s.value is None
-    assert found.at.samples_per_s.low == pytest.approx(600, rel=0.01)
-    assert found.at.samples_per_s.high == pytest.approx(8 * 40 / 0.102, rel=0.01)
-    assert (found.at.fed, found.at.binds) == (None, ("accelerator", "storage"))
-    assert found.takes_over == (2, None)
-    assert (found.left_out, bool(found.no_error)) == ((), True)
-    assert (found.factor, found.marked) == (8, True)
+    assert found.what_if.samples_per_s.value is None
+    assert found.what_if.samples_per_s.low == pytest.approx(600, rel=0.01)
+    assert found.what_if.samples_per_s.high == pytest.approx(8 * 40 / 0.102, rel=0.01)
+    assert (found.what_if.fed, found.what_if.binds) == (None, ("accelerator", "storage"))
+    assert found.storage_takes_over_from == (2, None)
+    assert (found.leave_one_out, bool(found.no_leave_one_out)) == ((), True)
+    assert (found.times_measured, found.marked) == (8, True)
 
 
 def test_a_stated_limit_decides() -> None:
     """2 GB/s are 2,000 samples/s: five hosts of 392 are fed, and the sixth is too many."""
     found = asked([job(1, 600.0)], 16, stated=Stated(storage_bytes_per_s=2e9))
-    assert found.at.samples_per_s.value == pytest.approx(2000, rel=0.01)
-    assert (found.at.binds, found.at.fed) == (("storage",), False)
-    assert found.takes_over == (6, 6)
-    part = found.at.parts_s["storage"]
+    assert found.what_if.samples_per_s.value == pytest.approx(2000, rel=0.01)
+    assert (found.what_if.binds, found.what_if.fed) == (("storage",), False)
+    assert found.storage_takes_over_from == (6, 6)
+    part = found.what_if.parts_s["storage"]
     assert part.value == pytest.approx(640 / 2000 - 0.102, rel=0.03)
 
 
 def test_a_network_and_the_hosts_own_work_limit_each_host() -> None:
     jobs = [job(1, 600.0)]
     wide = Stated(storage_bytes_per_s=1e12, host_network_bytes_per_s=200e6)
-    assert asked(jobs, 4, stated=wide).at.samples_per_s.value == pytest.approx(800, rel=0.01)
-    assert asked(jobs, 4, stated=wide).at.binds == ("network",)
+    assert asked(jobs, 4, stated=wide).what_if.samples_per_s.value == pytest.approx(800, rel=0.01)
+    assert asked(jobs, 4, stated=wide).what_if.binds == ("network",)
     slow = HostLimits(ranks=4, workers=2, cores=8, prep=420.0, harness=900.0, cpu=450.0)
     limited = [job(1, 600.0, limits=slow)]
     found = asked(limited, 4, per_host=8, stated=Stated(storage_bytes_per_s=1e12))
-    assert found.at.samples_per_s.value == pytest.approx(4 * 420, rel=0.02)  # all cores are busy
-    assert found.at.binds == ("host",)
+    assert found.what_if.samples_per_s.value == pytest.approx(
+        4 * 420, rel=0.02
+    )  # all cores are busy
+    assert found.what_if.binds == ("host",)
 
 
 def test_caches_spare_the_storage() -> None:
@@ -226,24 +228,24 @@ def test_caches_spare_the_storage() -> None:
     found = asked([job(1, 600.0)], 16, stated=limit)
     hits = Model([job(1, 600.0)], stated=limit).supply.hits(16)
     assert 0.4 < hits < 0.5
-    assert found.at.samples_per_s.value == pytest.approx(1000 / (1 - hits), rel=0.02)
+    assert found.what_if.samples_per_s.value == pytest.approx(1000 / (1 - hits), rel=0.02)
 
 
 def test_three_numbers_of_hosts_tell_the_law_and_the_error() -> None:
     """All are starved, so each rate is that of the storage."""
     jobs = [job(n, law(n), cycle_s=n * 40 / law(n), tokens=10**6) for n in (1, 2, 4, 8)]
     found = asked(jobs, 12)
-    assert found.at.samples_per_s.value == pytest.approx(law(12), rel=0.01)
-    assert [each.hosts for each in found.left_out] == [1, 2, 4, 8]
-    assert [each.error for each in found.left_out] == pytest.approx([0] * 4, abs=0.01)
-    assert found.takes_over == (1, 1)
+    assert found.what_if.samples_per_s.value == pytest.approx(law(12), rel=0.01)
+    assert [each.hosts for each in found.leave_one_out] == [1, 2, 4, 8]
+    assert [each.error for each in found.leave_one_out] == pytest.approx([0] * 4, abs=0.01)
+    assert found.storage_takes_over_from == (1, 1)
     odd = [*jobs[:3], job(8, 2 * law(8), cycle_s=8 * 40 / law(8) / 2, tokens=10**6)]
-    assert asked(odd, 12).left_out[-1].error == pytest.approx(-0.5, abs=0.02)
+    assert asked(odd, 12).leave_one_out[-1].error == pytest.approx(-0.5, abs=0.02)
 
 
 def test_two_numbers_of_hosts_tell_what_they_share() -> None:
     jobs = [job(n, law(n, b=0), cycle_s=n * 40 / law(n, b=0), tokens=10**6) for n in (1, 2)]
-    point = asked(jobs, 4).at
+    point = asked(jobs, 4).what_if
     assert point.samples_per_s.value == pytest.approx(law(4, b=0), rel=0.01)
     assert point.samples_per_s.low == pytest.approx(law(2, b=0), rel=0.01)
     assert point.samples_per_s.high == pytest.approx(2 * law(2, b=0), rel=0.01)

@@ -12,8 +12,7 @@ import pytest
 
 from iobench.analyse.compare.comparison import Comparison, compare
 from iobench.analyse.compare.runs import Group
-from iobench.analyse.tuning.confirmation import Confirmation
-from iobench.analyse.tuning.recommend import Recommendation
+from iobench.analyse.tuning.recommend import Recommendation, sweep_confirmation
 from iobench.errors import UsageError
 from iobench.runner.sweeping.confirm import _visits
 from iobench.schema.record import TrainingRecord
@@ -79,6 +78,4 @@ def test_a_promised_gain_is_confirmed_by_a_gain_alone(
 ) -> None:
     """Smaller settings that promised none are confirmed by no difference."""
     advice = cast(Recommendation, Advised(gain))
-    assert (
-        Confirmation(advice=advice, comparison=compared(fresh), directory="").confirmed is confirmed
-    )
+    assert sweep_confirmation(advice, compared(fresh), "").confirmed is confirmed

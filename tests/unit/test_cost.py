@@ -123,7 +123,7 @@ def options(
 ) -> list[Option]:
     """On demand first, if there is such a price, then spot."""
     found = ranked((doc, ((hosts, instance),)), terms=terms).options
-    return sorted(found, key=lambda option: option.kind)
+    return sorted(found, key=lambda option: option.figures.kind)
 
 
 @given(
@@ -142,9 +142,9 @@ def test_money_is_time(rate: float, price: float, hosts: int, epochs: int) -> No
         hosts=hosts,
         instance=Instance(type="m", usd_per_hour=price),
     )
-    assert paid.job_usd == pytest.approx(epochs * 1000 / paid.samples_per_usd)
-    assert paid.job_s == pytest.approx(epochs * 1000 / (rate * hosts))
-    assert paid.usd_per_million_samples * paid.samples_per_usd == pytest.approx(1e6)
+    assert paid.figures.job_usd == pytest.approx(epochs * 1000 / paid.figures.samples_per_usd)
+    assert paid.figures.job_s == pytest.approx(epochs * 1000 / (rate * hosts))
+    assert paid.figures.usd_per_million_samples * paid.figures.samples_per_usd == pytest.approx(1e6)
 
 
 def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
@@ -156,28 +156,33 @@ def test_what_is_lost_and_what_is_paid_for_waiting() -> None:
     schedule = Schedule(every_s=1200, restart_s=600)
     terms = Terms(efficiency=0.9, interruptions_per_hour=0.1, schedule=schedule)
     demand, spot = options(doc, terms, hosts=2)
-    assert demand.waiting_usd_per_hour == pytest.approx(2 * 2.0 * 0.048)
-    assert demand.lost_share == 0
-    assert spot.lost_share == lost_share(schedule, 0.2)  # an interruption of one stops both
-    assert spot.samples_per_s == pytest.approx(2 * 0.9 * 100.1 * (1 - spot.lost_share), rel=0.01)
-    low, high = spot.samples_per_usd_low, spot.samples_per_usd_high
-    assert low < spot.samples_per_usd < high
-    assert not spot.never_interrupted
+    assert demand.figures.waiting_usd_per_hour == pytest.approx(2 * 2.0 * 0.048)
+    assert demand.figures.lost_share == 0
+    assert spot.figures.lost_share == lost_share(schedule, 0.2)  # an interruption of one stops both
+    assert spot.figures.samples_per_s == pytest.approx(
+        2 * 0.9 * 100.1 * (1 - spot.figures.lost_share), rel=0.01
+    )
+    low, high = spot.figures.samples_per_usd_low, spot.figures.samples_per_usd_high
+    assert low < spot.figures.samples_per_usd < high
+    assert not spot.figures.never_interrupted
 
 
 def test_unknown_interruptions_give_upper_bounds_which_are_never_the_best() -> None:
     found = ranked((run_of(BASE), ((1, MACHINE),)))
     best, spot = found.options
-    assert (best.kind, best.never_interrupted) == ("on demand", False)
-    assert (spot.kind, spot.never_interrupted) == ("spot", True)
-    assert spot.samples_per_usd == pytest.approx(4 * best.samples_per_usd)
-    against = found.against[1]
+    assert (best.figures.kind, best.figures.never_interrupted) == ("on demand", False)
+    assert (spot.figures.kind, spot.figures.never_interrupted) == ("spot", True)
+    assert spot.figures.samples_per_usd == pytest.approx(4 * best.figures.samples_per_usd)
+    against = found.options[1].against
     assert (against.answer, against.low, against.high) == ("not told", 0.25, None)
     # It costs a quarter, so it pays until three quarters of the time are lost.
-    often = spot.break_even_interruptions_per_hour
+    often = spot.figures.break_even_interruptions_per_hour
     assert lost_share(Schedule(), often) == pytest.approx(0.75)
     stated = ranked((run_of(BASE), ((1, MACHINE),)), terms=Terms(interruptions_per_hour=0.0))
-    assert (stated.options[0].kind, stated.options[0].never_interrupted) == ("spot", False)
+    assert (stated.options[0].figures.kind, stated.options[0].figures.never_interrupted) == (
+        "spot",
+        False,
+    )
 
 
 def test_saves_within_a_run_are_counted_once() -> None:
@@ -190,8 +195,8 @@ def test_saves_within_a_run_are_counted_once() -> None:
         repetition.ranks = [RankTime(rank=0, wall_s=16.0, startup_s=1.0, busy_s=1.0, fill_s=0.0)]
     saving = Saving(run_id="c", blocked_s=400.0)
     demand, _ = options(doc, Terms(schedule=Schedule(saving=saving)))
-    assert demand.samples_per_s == pytest.approx(100 * 15 / 10 * 0.9)
-    assert demand.saving == saving
+    assert demand.figures.samples_per_s == pytest.approx(100 * 15 / 10 * 0.9)
+    assert demand.figures.saving == saving
 
 
 def test_a_layout_of_its_own_is_paid_once() -> None:
@@ -201,9 +206,9 @@ def test_a_layout_of_its_own_is_paid_once() -> None:
     doc = run_of([100.0] * 6)
     doc.job.loader.layout = LayoutFacts(seconds=20.0, bytes=1, files=1, made_earlier=False)
     found, _ = options(doc, Terms(epochs=10, samples=5000), hosts=2)
-    assert found.preparation_s == 100
-    assert found.job_s == pytest.approx(100 + 250)
-    assert found.job_usd == pytest.approx(350 / 3600 * 2 * 2.0)
+    assert found.figures.preparation_s == 100
+    assert found.figures.job_s == pytest.approx(100 + 250)
+    assert found.figures.job_usd == pytest.approx(350 / 3600 * 2 * 2.0)
 
 
 HOUR = Terms(epochs=1, samples=3_600_000, deadline_s=3600, efficiency=0.8, storage_grows=True)
@@ -215,12 +220,12 @@ def test_how_many_hosts_for_a_deadline() -> None:
     """
     doc = run_of([100.0] * 6)
     late, _ = options(doc, HOUR)
-    assert (late.within_deadline, late.hosts_in_time) == (False, 13)
-    assert late.in_time_usd == pytest.approx(10 / 0.8 * 2.0)  # host hours x USD
+    assert (late.figures.within_deadline, late.figures.hosts_in_time) == (False, 13)
+    assert late.figures.in_time_usd == pytest.approx(10 / 0.8 * 2.0)  # host hours x USD
     in_time, _ = options(doc, HOUR, hosts=13)
-    assert (in_time.within_deadline, in_time.hosts_in_time) == (True, None)
+    assert (in_time.figures.within_deadline, in_time.figures.hosts_in_time) == (True, None)
     never, _ = options(doc, Terms(epochs=1, samples=3_600_000, deadline_s=1))
-    assert (never.within_deadline, never.hosts_in_time) == (False, None)
+    assert (never.figures.within_deadline, never.figures.hosts_in_time) == (False, None)
 
 
 def storage_of(rate: float) -> TrainingRecord:
@@ -232,34 +237,34 @@ def storage_of(rate: float) -> TrainingRecord:
 def test_hosts_get_no_more_than_the_storage_was_measured_to_deliver() -> None:
     terms = Terms(epochs=1, deadline_s=1800)
     one, _ = options(storage_of(2100.0), terms)
-    assert one.samples_per_s == pytest.approx(1900)
-    assert (one.storage_limits, one.if_storage_grows) == (False, False)
+    assert one.figures.samples_per_s == pytest.approx(1900)
+    assert (one.figures.storage_limits, one.figures.if_storage_grows) == (False, False)
     # 7.2 million samples in half an hour are 4,000/s, which this storage never delivers.
-    assert (one.within_deadline, one.hosts_in_time) == (False, None)
+    assert (one.figures.within_deadline, one.figures.hosts_in_time) == (False, None)
     eight, _ = options(storage_of(2100.0), terms, hosts=8)
-    assert eight.samples_per_s == pytest.approx(2100)
-    assert eight.wanted_samples_per_s == pytest.approx(8 * 1900)
-    assert (eight.storage_samples_per_s, eight.storage_limits) == (2100, True)
-    assert eight.waiting_usd_per_hour == pytest.approx(8 * 2.0 * (1 - 0.95 * 2100 / 15_200))
+    assert eight.figures.samples_per_s == pytest.approx(2100)
+    assert eight.figures.wanted_samples_per_s == pytest.approx(8 * 1900)
+    assert (eight.figures.storage_samples_per_s, eight.figures.storage_limits) == (2100, True)
+    assert eight.figures.waiting_usd_per_hour == pytest.approx(8 * 2.0 * (1 - 0.95 * 2100 / 15_200))
     enough, _ = options(storage_of(20_000.0), terms, hosts=8)
-    assert enough.samples_per_s == pytest.approx(15_200)
-    assert (enough.storage_limits, enough.if_storage_grows) == (False, False)
+    assert enough.figures.samples_per_s == pytest.approx(15_200)
+    assert (enough.figures.storage_limits, enough.figures.if_storage_grows) == (False, False)
 
 
 def test_a_storage_that_grows_is_a_condition() -> None:
     terms = Terms(epochs=1, deadline_s=1800, storage_grows=True)
     one, _ = options(storage_of(2100.0), terms)
-    assert one.hosts_in_time == 3
+    assert one.figures.hosts_in_time == 3
     eight, _ = options(storage_of(2100.0), terms, hosts=8)
-    assert eight.samples_per_s == pytest.approx(15_200)
-    assert (eight.storage_limits, eight.if_storage_grows) == (False, True)
+    assert eight.figures.samples_per_s == pytest.approx(15_200)
+    assert (eight.figures.storage_limits, eight.figures.if_storage_grows) == (False, True)
     unknown, _ = options(run_of(BASE), Terms(), hosts=8)  # no ceiling was measured
-    assert (unknown.storage_samples_per_s, unknown.if_storage_grows) == (None, True)
+    assert (unknown.figures.storage_samples_per_s, unknown.figures.if_storage_grows) == (None, True)
 
 
 def test_the_storage_delivers_at_least_what_the_run_received() -> None:
     found, _ = options(storage_of(1000.0), hosts=2)
-    assert found.storage_samples_per_s == pytest.approx(1900)
+    assert found.figures.storage_samples_per_s == pytest.approx(1900)
 
 
 SMALL = Instance(type="small", usd_per_hour=1.0, spot_usd_per_hour=0.6)
@@ -274,11 +279,13 @@ def test_hosts_of_several_types_wait_for_the_slowest() -> None:
             repetition.accelerator_utilization_sustained = 0.9
     machine: Machine = ((2, SMALL), (1, LARGE))
     (option,) = ranked((slow, machine), (fast, machine)).options  # large has no spot price
-    assert (option.hosts, option.usd_per_hour, option.kind) == (3, 5.0, "on demand")
-    assert option.samples_per_s == pytest.approx(300)
+    assert (option.hosts, option.figures.usd_per_hour, option.figures.kind) == (3, 5.0, "on demand")
+    assert option.figures.samples_per_s == pytest.approx(300)
     assert option.slowest.instance.type == "small"
     assert [part.measured for part in option.parts] == [True, True]
-    assert option.waiting_usd_per_hour == pytest.approx(2 * 1.0 * 0.1 + 3.0 * (1 - 0.9 * 2 / 3))
+    assert option.figures.waiting_usd_per_hour == pytest.approx(
+        2 * 1.0 * 0.1 + 3.0 * (1 - 0.9 * 2 / 3)
+    )
     assert "small" in option.machine
     assert "large" in option.machine
     other = run_of([90.0] * 6, host__instance_type="small", storage__url="/b")
@@ -286,15 +293,15 @@ def test_hosts_of_several_types_wait_for_the_slowest() -> None:
     assert [(part.groups, part.pace.middle) for part in slower.parts] == [(2, 90.0), (1, 150.0)]
     (guess,) = ranked((slow, machine)).options
     assert [part.measured for part in guess.parts] == [True, False]
-    assert any("large" in note for note in guess.notes)
+    assert any("large" in note for note in guess.figures.notes)
 
 
 def test_a_run_on_several_hosts_is_priced_by_the_host() -> None:
     doc = run_of([400.0] * 6, hosts=[{"cores": 2}, {"cores": 2}])
     (one, _), (two, _) = options(doc), options(doc, hosts=2)
-    assert one.samples_per_s == pytest.approx(200)
-    assert two.samples_per_s == pytest.approx(400)
-    assert not two.if_storage_grows  # so many hosts were measured
+    assert one.figures.samples_per_s == pytest.approx(200)
+    assert two.figures.samples_per_s == pytest.approx(400)
+    assert not two.figures.if_storage_grows  # so many hosts were measured
 
 
 # Order
@@ -308,21 +315,21 @@ def test_runs_of_the_same_identity_are_one_option() -> None:
     found = ranked(*((doc, machine) for doc in (*runs, *other)))
     best, second = found.options
     assert [len(option.slowest.pace.values) for option in found.options] == [4, 4]
-    assert best.samples_per_usd == pytest.approx(160 * 3600)
+    assert best.figures.samples_per_usd == pytest.approx(160 * 3600)
     assert second.slowest.pace.basis == "runs"
-    low, high = second.samples_per_usd_low, second.samples_per_usd_high
+    low, high = second.figures.samples_per_usd_low, second.figures.samples_per_usd_high
     assert low < 100 * 3600 < high < 103 * 3600
-    against = found.against[1]
-    assert found.against[0] is None
+    against = found.options[1].against
+    assert found.options[0].against is None
     assert (against.answer, round(against.ratio or 0, 1)) == ("different", 1.6)
-    assert found.differs[1] == ("storage.url: /b -> /data",)
+    assert found.options[1].differs == ("storage.url: /b -> /data",)
 
 
 def test_one_run_a_side_tells_no_order_and_known_drift_does() -> None:
     machine = ((1, Instance(type="m", usd_per_hour=1.0)),)
     given = [(run_of(BASE), machine), (run_of(FAST, storage__url="/b"), machine)]
     (found,) = rankings(given, Terms())
-    against = found.against[1]
+    against = found.options[1].against
     assert (against.answer, against.low) == ("not told", None)
     assert against.ratio == pytest.approx(1.2, rel=0.01)
     earlier = [
@@ -331,22 +338,22 @@ def test_one_run_a_side_tells_no_order_and_known_drift_does() -> None:
         for day in range(8)
     ]
     (found,) = rankings(given, Terms(), earlier=earlier)
-    against = found.against[1]
+    against = found.options[1].against
     assert against.answer == "different"
     assert [option.slowest.pace.basis for option in found.options] == ["drift", "drift"]
     half_known = [doc for doc in earlier if doc.storage.url == "/b"]
     (found,) = rankings(given, Terms(), earlier=half_known)
-    against = found.against[1]
+    against = found.options[1].against
     assert against.answer == "not told"
-    low = found.options[0].samples_per_usd_low
-    assert low < 0.97 * found.options[0].samples_per_usd
+    low = found.options[0].figures.samples_per_usd_low
+    assert low < 0.97 * found.options[0].figures.samples_per_usd
 
 
 def test_the_same_runs_at_two_prices_differ_by_the_prices() -> None:
     cheap, dear = (Instance(type=name, usd_per_hour=usd) for name, usd in (("a", 1.0), ("b", 1.3)))
     doc = run_of(BASE)
     found = ranked((doc, ((1, dear),)), (doc, ((1, cheap),)))
-    against = found.against[1]
+    against = found.options[1].against
     assert against.answer == "different"
     assert (against.low, against.high) == pytest.approx((1.3, 1.3))
     assert found.options[0].machine == "a"
@@ -358,7 +365,7 @@ def test_what_misses_the_deadline_comes_last() -> None:
     terms = Terms(epochs=1, samples=400_000, deadline_s=3600, interruptions_per_hour=0.0)
     found = ranked((cheap, machines[0]), (fast, machines[1]), terms=terms)
     assert [option.machine for option in found.options] == ["large", "small", "small"]
-    assert [option.within_deadline for option in found.options] == [True, False, False]
+    assert [option.figures.within_deadline for option in found.options] == [True, False, False]
 
 
 def test_the_efficiency_at_which_hosts_are_as_cheap_as_another_machine() -> None:
@@ -371,7 +378,7 @@ def test_the_efficiency_at_which_hosts_are_as_cheap_as_another_machine() -> None
     terms = Terms(efficiency=0.9, storage_grows=True)
     found = ranked((small, ((4, four),)), (whole, ((1, one),)), terms=terms)
     (line,) = found.break_evens
-    assert (line.option.machine, line.other.machine) == ("4 x 4", "1")
+    assert (line.machine, line.other) == ("4 x 4", "1")
     assert line.efficiency == pytest.approx(4 * 1.212 / 5.672)
 
 
@@ -392,7 +399,7 @@ def test_what_was_emulated_is_priced_as_what_it_was() -> None:
     def notes(doc: TrainingRecord, accelerator: str | None) -> tuple[str, ...]:
         machine = Instance(type="m", accelerator=accelerator, usd_per_hour=1.0)
         (found,) = options(doc, instance=machine)
-        return found.notes
+        return found.figures.notes
 
     assert notes(doc, "H100") == ()
     (told,) = notes(doc, "A10G")

@@ -136,7 +136,7 @@ def test_a_model_is_not_corrected_by_another_stages_error(make_run: Build) -> No
         au=0.38,
     )
     found = what_if(doc, Change(step_time=Quantity(5, relative=True)))
-    rate = found.document.metrics["samples_per_s"].median
+    rate = found.what_if.metrics["samples_per_s"].median
     assert rate == pytest.approx(600)
     assert found.corrected_samples_per_s in (None, pytest.approx(600))
 
@@ -151,7 +151,7 @@ def test_workers_that_take_turns_are_modelled_as_that(make_run: Build) -> None:
         workload={"reader": {"concurrency": 1}},
     )
     found = what_if(doc, Change(latency=Quantity(0.5, relative=True)))
-    rate = found.document.metrics["samples_per_s"].median
+    rate = found.what_if.metrics["samples_per_s"].median
     assert rate == pytest.approx(1 / (1 / 2000 + 1 / 1200), rel=0.05)
 
 

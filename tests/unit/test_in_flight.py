@@ -74,9 +74,9 @@ def test_concurrency_does_not_help_batches_of_one_request(make_run: Build) -> No
     latency, _ = known_latency(doc)
     assert latency == pytest.approx(0.01)
     found = what_if(doc, Change(concurrency=Quantity(16)))
-    assert judge(found.document).evidence.fetch == pytest.approx(400)
+    assert judge(found.what_if).evidence.fetch == pytest.approx(400)
     more = what_if(doc, Change(workers=Quantity(8)))
-    assert judge(more.document).evidence.fetch == pytest.approx(800)
+    assert judge(more.what_if).evidence.fetch == pytest.approx(800)
 
 
 def test_concurrency_helps_a_reader_that_reads_ahead(make_run: Build) -> None:
@@ -85,7 +85,7 @@ def test_concurrency_helps_a_reader_that_reads_ahead(make_run: Build) -> None:
     latency, _ = known_latency(doc)
     assert latency == pytest.approx(0.04)
     found = what_if(doc, Change(concurrency=Quantity(16)))
-    assert judge(found.document).evidence.fetch == pytest.approx(1600)
+    assert judge(found.what_if).evidence.fetch == pytest.approx(1600)
 
 
 def test_the_readers_own_count_goes_before_the_computed_one(make_run: Build) -> None:

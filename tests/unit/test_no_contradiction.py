@@ -365,15 +365,15 @@ def test_a_what_if_does_not_contradict_itself(record: dict[str, Any], change: Ch
         found = what_if(doc, change)
     except UsageError:
         return
-    answer = verdict_of(found.document)
-    nothing_brings_more_than_without_the_storage(doc, found.document, change)
-    no_advice_promises_more_than_the_accelerators_take(found.document, answer)
+    answer = verdict_of(found.what_if)
+    nothing_brings_more_than_without_the_storage(doc, found.what_if, change)
+    no_advice_promises_more_than_the_accelerators_take(found.what_if, answer)
     assert answer.basis == "inferred"
     assert set(answer.gains) <= {"cpu"}
     if answer.starved and "storage" in (answer.binds, *answer.also):
         assert (
             answer.accelerators_fed is None
-            or answer.accelerators_fed < found.document.job.accelerators
+            or answer.accelerators_fed < found.what_if.job.accelerators
         )
 
 

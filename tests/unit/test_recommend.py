@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from iobench.analyse.compare.statistics import _orders, ratio_interval
-from iobench.analyse.tuning.compression import judge_codec
 from iobench.analyse.tuning.knee import near_best, pareto, smallest_near_best
 from iobench.analyse.tuning.points import (
     Point,
     derive,
 )
 from iobench.analyse.tuning.recommend import Recommendation, Target, recommend
+from iobench.analyse.tuning.shardsize import judge_codec
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.errors import UsageError
 from iobench.schema.base import apply_overrides

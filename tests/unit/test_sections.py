@@ -6,7 +6,6 @@ import ast
 import csv
 import importlib
 import io
-import json
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -30,17 +29,14 @@ from iobench.analyse.compare.pace import Saving, Schedule
 from iobench.analyse.compare.ranking import Machine, rankings
 from iobench.analyse.compare.runs import Group
 from iobench.analyse.figures.curve import conclude_curve, spent
-from iobench.analyse.tuning.confirmation import Confirmation as SweepConfirmation
-from iobench.analyse.tuning.recommend import Target, recommend
+from iobench.analyse.tuning.recommend import Target, recommend, sweep_confirmation
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.cli.main import main
-from iobench.documents import json_text
 from iobench.report import (
     ab,
     advise,
     checkpoint_plan,
-    cluster,
     compare,
     confirmation,
     cost,
@@ -53,6 +49,7 @@ from iobench.report import (
     walk,
     whatif,
 )
+from iobench.report import more_hosts as cluster
 from iobench.report.page.whole import page
 from iobench.report.render_csv import render_csv
 from iobench.report.render_github import render_github
@@ -73,7 +70,7 @@ from iobench.report.sections import (
     Table,
 )
 from iobench.report.several import several_sections
-from iobench.report.size_together import together_sections
+from iobench.report.size_rates import together_sections
 from iobench.runner.checkpoint_plan import describe_checkpoint
 from iobench.runner.plan import describe_plan
 from iobench.schema.checkpoint import CheckpointSpec, Training
@@ -138,9 +135,10 @@ def _cost() -> list[Section]:
 
 def _size() -> list[Section]:
     workload = load_workload(WORKLOAD)
-    demand = Demand(accelerators=64, hosts=4, cache_bytes=1 << 40)
+    instance = find_instance("g5.xlarge")
+    demand = Demand(accelerators=64, hosts=4, cache_bytes=1 << 40, instance=instance)
     found = requirement(workload, load_dataset_spec(workload.dataset), demand, build_run())
-    return size.sections(found, find_instance("g5.xlarge"))
+    return size.sections(found)
 
 
 def _size_of_two() -> list[Section]:
@@ -153,9 +151,7 @@ def _size_of_two() -> list[Section]:
 
 def _confirmation() -> list[Section]:
     advice = recommend(read_sweep(GOLDEN / "sweep"), Target())
-    found = SweepConfirmation(
-        advice=advice, comparison=_compare(FAST), directory="d", notes=("a note",)
-    )
+    found = sweep_confirmation(advice, _compare(FAST), "d", ("a note",))
     return confirmation.sections(found)
 
 
@@ -578,16 +574,6 @@ def test_a_table_that_has_no_room_is_stacked() -> None:
         f"Title\n  {'a' * 30}\n    < binds\n    rate 1; time 2 s\n"
     )
     assert max(map(len, render_text([table_of(rows)], width=30, room=60).splitlines())) > 30
-
-
-def test_the_document_of_a_comparison_has_its_raw_figures() -> None:
-    found = json.loads(json_text(compare.document([_compare(FAST)], ["left"])))
-    (one,) = found["comparisons"]
-    assert found["left_out"] == ["left"]
-    assert [row["metric"] for row in one["rows"]] == ["samples_per_s"]
-    assert [run["median"] for run in one["rows"][0]["baseline"]] == BASE
-    assert one["rows"][0]["claim"]["answer"] == "different"
-    assert one["rows"][0]["claim"]["better"] is True
 
 
 @pytest.mark.parametrize(

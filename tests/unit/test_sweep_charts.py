@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.tuning.front import front
+from iobench.analyse.tuning.knee import front
 from iobench.cli.main import main
 from iobench.report import sweep
 from iobench.report.sections import (

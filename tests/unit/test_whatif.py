@@ -43,7 +43,7 @@ def cheap(doc: Any, **details: Any) -> Any:
 
 
 def rates(found: Prediction) -> dict[str, float | None]:
-    evidence = judge(found.document).evidence
+    evidence = judge(found.what_if).evidence
     return {
         name: getattr(evidence, name)
         for name in ("raw", "fetch", "prep", "harness", "accelerator", "predicted")
@@ -56,12 +56,12 @@ def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
     assert moved["fetch"] == pytest.approx(1200)
     assert moved["raw"] == pytest.approx(1300)
     assert (moved["prep"], moved["harness"], moved["accelerator"]) == (6000, 8000, 2000)
-    verdict = found.document.job.verdict
+    verdict = found.what_if.job.verdict
     assert verdict is not None
     assert verdict.binds == "storage"
     assert verdict.headroom == pytest.approx(0.6)
     assert verdict.accelerators_fed == 1
-    assert found.error == pytest.approx(600 / 580 - 1)
+    assert found.model_error == pytest.approx(600 / 580 - 1)
     assert found.corrected_samples_per_s == pytest.approx(1200 * 580 / 600)
 
 
@@ -123,8 +123,8 @@ def test_what_the_reader_would_get(make_run: Build, run: str, change: Change, fe
 
 def test_enough_bandwidth_lets_the_accelerators_bind(starved: Any) -> None:
     found = what_if(starved, Change(storage_bandwidth=Quantity(5, relative=True)))
-    assert found.document.job.verdict is not None
-    assert found.document.job.verdict.binds == "accelerator"
+    assert found.what_if.job.verdict is not None
+    assert found.what_if.job.verdict.binds == "accelerator"
     assert rates(found)["predicted"] == 2000
 
 
@@ -188,9 +188,9 @@ def test_accelerators_bring_their_workers_and_their_appetite(make_run: Build) ->
     found = what_if(make_run(), Change(accelerators=Quantity(4)))
     moved = rates(found)
     assert (moved["accelerator"], moved["prep"], moved["harness"]) == (4000, 12_000, 16_000)
-    assert found.document.job.accelerators == 4
-    assert found.document.job.verdict is not None
-    assert found.document.job.verdict.headroom == pytest.approx(1.0)
+    assert found.what_if.job.accelerators == 4
+    assert found.what_if.job.verdict is not None
+    assert found.what_if.job.verdict.headroom == pytest.approx(1.0)
 
 
 def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
@@ -210,24 +210,24 @@ def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
     doc = make_run(find_max=search)
     for ranks, rate in ((4, 3120), (6, 3120)):
         found = what_if(doc, Change(accelerators=Quantity(ranks)))
-        verdict = found.document.job.verdict
+        verdict = found.what_if.job.verdict
         assert verdict is not None
         assert verdict.predicted_samples_per_s == rate
         assert (verdict.starved, verdict.accelerators_fed) == (True, 3)
         assert found.corrected_samples_per_s is None
-    modelled = what_if(doc, Change(step_time=TWICE)).document.job
+    modelled = what_if(doc, Change(step_time=TWICE)).what_if.job
     assert modelled.find_max is None
 
 
 def test_faster_accelerators(make_run: Build) -> None:
     found = what_if(make_run(), Change(step_time=Quantity(0.25, relative=True)))
     assert rates(found)["accelerator"] == pytest.approx(8000)
-    verdict = found.document.job.verdict
+    verdict = found.what_if.job.verdict
     assert verdict is not None
     assert verdict.binds == "storage"
     assert verdict.starved
-    assert found.recorded.job.verdict is not None
-    assert found.recorded.job.verdict.binds == "accelerator"
+    assert found.recorded is not None
+    assert found.recorded.binds == "accelerator"
 
 
 def test_the_recorded_run_is_left_alone(make_run: Build) -> None:
@@ -239,7 +239,7 @@ def test_the_recorded_run_is_left_alone(make_run: Build) -> None:
 
 def test_without_a_repetition_the_error_is_not_known(make_run: Build) -> None:
     found = what_if(make_run(repetitions=0), Change(storage_bandwidth=TWICE))
-    assert found.error is None
+    assert found.model_error is None
     assert found.corrected_samples_per_s is None
 
 
@@ -290,7 +290,7 @@ def test_without_a_fetch_ceiling_the_raw_one_stands_in_and_that_is_said(
     doc = make_run(rates={"fetch": None, "storage_raw": 1500})
     found = what_if(doc, change)
     grown = 2 if change.storage_bandwidth else 1
-    ceilings = found.document.job.ceilings
+    ceilings = found.what_if.job.ceilings
     assert ceilings["storage_raw"].samples_per_s == pytest.approx(grown * 1500)
     assert ceilings["fetch"].samples_per_s is None
     assert [line for line in found.bases if line.startswith("fetch: not measured")]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ...documents import UNPRINTED
 from ...errors import UsageError
 from ...units import counted, format_count, format_percent
 from ..checkpoint.interval import best_s, published_mtbf_s, waste
@@ -187,29 +188,44 @@ class LeftOut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HostsPrediction:
-    """``takes_over``: the hosts from which on the steps wait for the storage above all.
+class MeasuredJob:
+    """One of the recorded runs."""
 
-    Its ends are the worst and the best storage that the runs allow; None: not up to
-    ``searched`` hosts. ``factor``: how far past the largest measured number the question is.
-    """
-
-    jobs: tuple[RecordedJob, ...]
-    question: Question
-    per_host: float
-    left_out: tuple[LeftOut, ...]
-    no_error: str  # why ``left_out`` is empty
-    points: tuple[HostsPoint, ...]  # by hosts; the one that was asked for is ``at``
-    at: HostsPoint
-    factor: float
-    takes_over: tuple[int | None, int | None]
-    searched: int
-    storms: Storms | None
-    bases: tuple[str, ...]
+    run_id: str
+    hosts: int
+    accelerators: int
+    samples_per_s: float
+    accelerator_utilization: float
 
     @property
-    def marked(self) -> bool:
-        return self.factor > MARKED
+    def per_host(self) -> float:
+        return self.accelerators / self.hosts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostsPrediction:
+    """The job on ``hosts`` hosts, which is ``what_if`` among the points of ``over_hosts``.
+
+    ``storage_takes_over_from``: the hosts from which on the steps wait for the storage above all.
+    Its ends are the worst and the best storage that the runs allow; None: not up to ``searched``
+    hosts. ``times_measured``: how far past the largest measured number the question is.
+    """
+
+    hosts: int
+    accelerators: int
+    leave_one_out: tuple[LeftOut, ...]
+    no_leave_one_out: str  # why it is empty
+    times_measured: float
+    marked: bool
+    what_if: HostsPoint
+    over_hosts: tuple[HostsPoint, ...]
+    measured: tuple[MeasuredJob, ...]
+    storage_takes_over_from: tuple[int | None, int | None]
+    storms: Storms | None
+    bases: tuple[str, ...]
+    required: float = field(metadata=UNPRINTED)
+    per_host: float = field(metadata=UNPRINTED)
+    searched: int = field(metadata=UNPRINTED)
 
 
 def predict(jobs: Sequence[RecordedJob], question: Question) -> HostsPrediction:
@@ -224,21 +240,33 @@ def predict(jobs: Sequence[RecordedJob], question: Question) -> HostsPrediction:
     at = model.point(question.hosts, per_host)
     searched = max(question.hosts, REFUSED * base.hosts)
     return HostsPrediction(
-        jobs=tuple(jobs),
-        question=question,
-        per_host=per_host,
-        left_out=_left_out(jobs, question),
-        no_error=_no_error(jobs),
-        points=tuple(
+        hosts=at.hosts,
+        accelerators=at.accelerators,
+        leave_one_out=_left_out(jobs, question),
+        no_leave_one_out=_no_error(jobs),
+        times_measured=factor,
+        marked=factor > MARKED,
+        what_if=at,
+        over_hosts=tuple(
             at if hosts == question.hosts else model.point(hosts, per_host)
             for hosts in _numbers(jobs, question.hosts)
         ),
-        at=at,
-        factor=factor,
-        takes_over=model.storage_takes_over(per_host, most=searched),
-        searched=searched,
+        measured=tuple(
+            MeasuredJob(
+                run_id=job.run_id,
+                hosts=job.hosts,
+                accelerators=job.ranks,
+                samples_per_s=job.samples_per_s,
+                accelerator_utilization=job.accelerator_utilization,
+            )
+            for job in jobs
+        ),
+        storage_takes_over_from=model.storage_takes_over(per_host, most=searched),
         storms=storms(model, at, question.saves),
         bases=_bases(model, question, at),
+        required=base.required,
+        per_host=per_host,
+        searched=searched,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ...schema.dataset import DatasetSpec, expected_samples_per_shard, expected_stored_bytes
+from ...schema.instances import Instance
 from ...schema.packing import Layout
 from ...schema.record import TrainingRecord
 from ...schema.workload import Workload
@@ -45,6 +46,7 @@ class Demand:
     cache_bytes: int | None = None  # that each host can spare for data
     saves: Saves = _NO_SAVES
     gradient_bytes: int | None = None  # of the model, that all hosts exchange in each step
+    instance: Instance | None = None  # the type of each host
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +101,7 @@ class Requirement:
     cores: float | None
     measured: MeasuredStorage | None
     not_measured: dict[str, str]
+    instance: Instance | None
 
 
 def requirement(
@@ -248,6 +251,7 @@ def requirement(
         else None,
         measured=measured,
         not_measured=missing,
+        instance=demand.instance,
     )
 
 

@@ -7,10 +7,11 @@ recorded run itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
 
+from ...documents import UNPRINTED
 from ...errors import UsageError
 from ...schema.record import Summary, TrainingRecord
 from ...schema.training import FindMax, FindMaxPoint
@@ -29,13 +30,15 @@ from .ceilings import Change, Explanation, changed_settings, moved_ceilings
 class Prediction:
     """The result of the models. Rates are in samples/s over all accelerators."""
 
-    recorded: TrainingRecord
-    document: TrainingRecord  # predicted ceilings, settings, metrics and verdict; no repetitions
+    run_id: str
     changes: tuple[str, ...]
     bases: tuple[str, ...]  # the models that were used, and the limits of their validity
-    error: float | None  # (predicted - measured) / measured of the recorded run
+    recorded: Verdict | None
+    model_error: float | None  # (predicted - measured) / measured of the recorded run
     # Prediction if the model has the same error here; None if another stage is the limit then.
     corrected_samples_per_s: float | None
+    what_if: TrainingRecord  # predicted ceilings, settings, metrics and verdict; no repetitions
+    before: TrainingRecord = field(metadata=UNPRINTED)
 
 
 def what_if(doc: TrainingRecord, change: Change) -> Prediction:
@@ -95,14 +98,16 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
     error = now[1] / before.measured - 1 if now and before.measured else None
     same = now is not None and then is not None and now[0] == then[0]
     return Prediction(
-        recorded=doc,
-        document=changed.with_job(verdict=_verdict(changed, _bounds(without, then))),
+        run_id=doc.run_id,
         changes=tuple(why.changes),
         bases=tuple(why.models),
-        error=error,
+        recorded=doc.job.verdict,
+        model_error=error,
         corrected_samples_per_s=None
         if error is None or error <= -1 or then is None or not same
         else then[1] / (1 + error),
+        what_if=changed.with_job(verdict=_verdict(changed, _bounds(without, then))),
+        before=doc,
     )
 
 

@@ -7,9 +7,10 @@ obstacle, because such runs are not one group.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
+from ...documents import UNPRINTED
 from ...schema.claim import Claim, Drift
 from ...schema.metrics import COMPARED, Metric
 from ...schema.record import TrainingRecord
@@ -34,32 +35,37 @@ class ComparedMetric:
     negligible: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """``obstacles`` are the reasons why the two are not comparable, as ``key: this -> that``.
 
-    If there are any, ``rows`` is empty.
+    If there are any, ``rows`` is empty. ``difference`` is the result for the primary metric:
+    better, worse, equal or not told; None if nothing was compared.
     """
 
     workload: str
-    baseline: Group
-    candidate: Group
+    baseline: str
+    candidate: str
+    baseline_runs: tuple[str, ...]
+    candidate_runs: tuple[str, ...]
+    comparable: bool
     obstacles: tuple[str, ...]
     changes: tuple[str, ...]  # keys of the identity that differ, and may differ
+    missing: tuple[str, ...]  # metrics that one side alone has, or that were named in vain
+    one_after_the_other: str  # which side's runs were all made first; empty: mixed, or unknown
+    difference: str | None
     rows: tuple[ComparedMetric, ...]
-    missing: tuple[str, ...] = ()  # metrics that one side alone has, or that were named in vain
-    one_after_the_other: str = ""  # which side's runs were all made first; empty: mixed, or unknown
+    sides: tuple[Group, Group] = field(metadata=UNPRINTED)
 
     @property
     def primary(self) -> ComparedMetric | None:
         """The most important of the compared metrics; None if nothing was compared."""
-        ordered = [row for name in PRIMARY for row in self.rows if row.metric == name]
-        return next(iter([*ordered, *self.rows]), None)
+        return _primary(self.rows)
 
-    @property
-    def difference(self) -> str:
-        """Result for the primary metric: better, worse, equal or not told; empty: none."""
-        return word_of(self.primary.claim) if self.primary else ""
+
+def _primary(rows: Sequence[ComparedMetric]) -> ComparedMetric | None:
+    ordered = [row for name in PRIMARY for row in rows if row.metric == name]
+    return next(iter([*ordered, *rows]), None)
 
 
 def word_of(found: Claim) -> str:
@@ -135,15 +141,21 @@ def compare(
         )
         for metric, (before, after) in measured.items()
     )
+    primary = _primary(rows)
     return Comparison(
-        baseline.workload,
-        baseline,
-        candidate,
-        obstacles,
-        changes,
-        rows,
-        tuple(missing),
-        _made_first(baseline, candidate),
+        workload=baseline.workload,
+        baseline=baseline.label,
+        candidate=candidate.label,
+        baseline_runs=tuple(doc.run_id for doc in baseline.runs),
+        candidate_runs=tuple(doc.run_id for doc in candidate.runs),
+        comparable=not obstacles,
+        obstacles=obstacles,
+        changes=changes,
+        missing=tuple(missing),
+        one_after_the_other=_made_first(baseline, candidate),
+        difference=None if primary is None else word_of(primary.claim),
+        rows=rows,
+        sides=(baseline, candidate),
     )
 
 
@@ -154,10 +166,10 @@ def best_first(compared: Sequence[Comparison]) -> list[Comparison]:
     """
     first: dict[tuple[str, ...], int] = {}
     for each in compared:
-        first.setdefault(_ids(each.baseline), len(first))
+        first.setdefault((each.baseline, *each.baseline_runs), len(first))
 
     def order(each: Comparison) -> tuple[int, bool, float]:
-        row, position = each.primary, first[_ids(each.baseline)]
+        row, position = each.primary, first[each.baseline, *each.baseline_runs]
         ratio = row.claim.ratio if row else None
         if row is None or ratio is None:
             return position, True, 0.0
@@ -165,10 +177,6 @@ def best_first(compared: Sequence[Comparison]) -> list[Comparison]:
         return position, False, -ratio.value if more else ratio.value
 
     return sorted(compared, key=order)
-
-
-def _ids(group: Group) -> tuple[str, ...]:
-    return (group.label, *(doc.run_id for doc in group.runs))
 
 
 def _made_first(baseline: Group, candidate: Group) -> str:

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ...documents import UNPRINTED
+from ...schema.claim import Answer
 from ...schema.instances import Instance
 from ...schema.record import RunRecord
+from ...schema.verdict import Estimate
 from ...units import counted, format_duration
-from .pace import Pace, Saving, Schedule, lost_share, saving_of
+from .pace import Basis, Pace, Saving, Schedule, lost_share, saving_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +35,7 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class PricedHosts:
     """Hosts of one type in a job.
 
     ``measured``: the runs of ``pace`` had this type of host. ``groups``: of how many groups of
@@ -41,9 +44,31 @@ class Part:
 
     hosts: int
     instance: Instance
-    pace: Pace
-    measured: bool = True
-    groups: int = 1
+    measured: bool
+    run_ids: tuple[str, ...]
+    samples_per_s: Estimate  # of one host; n: runs
+    interval_basis: Basis
+    accelerator_utilization_sustained: float | None
+    pace: Pace = field(metadata=UNPRINTED)
+    groups: int = field(metadata=UNPRINTED)
+
+    @classmethod
+    def of(
+        cls, instance: Instance, pace: Pace, *, hosts: int, measured: bool = True, groups: int = 1
+    ) -> PricedHosts:
+        return cls(
+            hosts=hosts,
+            instance=instance,
+            measured=measured,
+            run_ids=tuple(doc.run_id for doc in pace.runs),
+            samples_per_s=Estimate(
+                value=pace.middle, low=pace.low, high=pace.high, n=len(pace.values)
+            ),
+            interval_basis=pace.basis,
+            accelerator_utilization_sustained=pace.utilization,
+            pace=pace,
+            groups=groups,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +84,7 @@ class Price:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Figures:
+class CostFigures:
     """What one way to pay costs, and what it delivers.
 
     Where the interruptions of spot instances are not known, ``never_interrupted`` is set: rates are
@@ -98,32 +123,42 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Option(Figures):
-    """One way to pay for the job: machines, on demand or spot."""
+class Against:
+    """What a sample costs with an option, over its cost with the best one.
 
-    parts: tuple[Part, ...]
+    ``low`` and ``high`` are None if the interval is not known; ``why`` has the reason.
+    """
+
+    answer: Answer
+    ratio: float | None  # None: nothing is trained with this option
+    low: float | None = None
+    high: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """One way to pay for the job: machines, on demand or spot.
+
+    ``machine``: ``2 x g5.2xlarge + 4 x g5.4xlarge``; one host has no number.
+    """
+
+    machine: str
+    hosts: int
+    parts: tuple[PricedHosts, ...]
+    figures: CostFigures
+    against: Against | None = None  # None: it is the best one
+    differs: tuple[str, ...] = ()  # in its runs, from those of the best one; a line for each key
 
     @property
-    def hosts(self) -> int:
-        return sum(part.hosts for part in self.parts)
-
-    @property
-    def slowest(self) -> Part:
+    def slowest(self) -> PricedHosts:
         """The part whose hosts are the slowest: the others wait for them."""
         return min(self.parts, key=lambda part: part.pace.middle)
 
     @property
-    def machine(self) -> str:
-        """``2 x g5.2xlarge + 4 x g5.4xlarge``; one host has no number."""
-        alone = len(self.parts) == 1 and self.hosts == 1
-        return " + ".join(
-            part.instance.type if alone else f"{part.hosts} x {part.instance.type}"
-            for part in self.parts
-        )
-
-    @property
     def in_time_and_budget(self) -> bool:
-        return self.within_deadline is not False and self.within_budget is not False
+        found = self.figures
+        return found.within_deadline is not False and found.within_budget is not False
 
 
 MAX_HOSTS = 1024
@@ -148,7 +183,7 @@ def break_even_efficiency(
     return usd_per_hour / other_usd_per_hour / speedup
 
 
-def options_of(parts: Sequence[Part], terms: Terms) -> list[Option]:
+def options_of(parts: Sequence[PricedHosts], terms: Terms) -> list[Option]:
     """The ways to pay for these hosts: on demand and spot, as far as all have such a price."""
     found = []
     for kind in ("on demand", "spot"):
@@ -219,7 +254,9 @@ class _Job:
         return next((n for n in each if _within(self.seconds(n), self.terms.deadline_s)), None)
 
 
-def _option(parts: tuple[Part, ...], kind: str, prices: tuple[Price, ...], terms: Terms) -> Option:
+def _option(
+    parts: tuple[PricedHosts, ...], kind: str, prices: tuple[Price, ...], terms: Terms
+) -> Option:
     slowest = min(parts, key=lambda part: part.pace.middle).pace
     hosts, spot = sum(part.hosts for part in parts), kind == "spot"
     hourly = sum(part.hosts * price.usd_per_hour for part, price in zip(parts, prices, strict=True))
@@ -245,8 +282,7 @@ def _option(parts: tuple[Part, ...], kind: str, prices: tuple[Price, ...], terms
     more = job.hosts_in_time(hosts) if in_time is False and len(parts) == 1 else None
     more_s = job.seconds(more) if more else None
     each = samples_per_usd(rate, hourly)
-    return Option(
-        parts=parts,
+    figures = CostFigures(
         kind=kind,
         prices=prices,
         usd_per_hour=hourly,
@@ -278,6 +314,9 @@ def _option(parts: tuple[Part, ...], kind: str, prices: tuple[Price, ...], terms
         else more_s / 3600 * prices[0].usd_per_hour * more,
         notes=tuple(note for part in parts for note in _notes(part)),
     )
+    names = [f"{part.hosts} x {part.instance.type}" for part in parts]
+    machine = parts[0].instance.type if hosts == 1 else " + ".join(names)
+    return Option(machine=machine, hosts=hosts, parts=parts, figures=figures)
 
 
 def _beyond(storage: float | None, wanted: float) -> bool:
@@ -310,7 +349,7 @@ def _interval(job: _Job, hosts: int, *, limits: bool) -> tuple[float, float] | N
 
 
 def _waiting(
-    parts: Sequence[Part], prices: Sequence[Price], slowest: Pace, *, share: float
+    parts: Sequence[PricedHosts], prices: Sequence[Price], slowest: Pace, *, share: float
 ) -> float | None:
     """USD an hour for accelerators that wait for data.
 
@@ -326,7 +365,7 @@ def _waiting(
     return total
 
 
-def _break_even(job: _Job, parts: Sequence[Part], spot_hourly: float) -> float | None:
+def _break_even(job: _Job, parts: Sequence[PricedHosts], spot_hourly: float) -> float | None:
     """Interruptions of each spot host in an hour at which a sample costs as much as on demand.
 
     None without a price on demand; ``MAX_INTERRUPTIONS`` stands for all larger rates.
@@ -352,7 +391,7 @@ def _break_even(job: _Job, parts: Sequence[Part], spot_hourly: float) -> float |
     return low
 
 
-def _notes(part: Part) -> list[str]:
+def _notes(part: PricedHosts) -> list[str]:
     """Differences between the measured machine and the priced one.
 
     The rate is valid for the price only if the two are the same.
@@ -385,7 +424,7 @@ def _notes(part: Part) -> list[str]:
     return found
 
 
-def _emulated(part: Part) -> str | None:
+def _emulated(part: PricedHosts) -> str | None:
     """That the rate is that of an emulated accelerator, unless the host is known to have it."""
     spec, instance = part.pace.runs[0].job.workload.accelerator, part.instance
     if spec.kind != "emulated" or not (name := spec.name):

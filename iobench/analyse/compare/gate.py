@@ -54,7 +54,7 @@ def gate(compared: Sequence[Comparison], metrics: Sequence[str] = ()) -> list[Ga
     return [
         _gated(each, metric)
         for each in compared
-        for metric in metrics or (primary_of(each.baseline, each.candidate),)
+        for metric in metrics or (primary_of(*each.sides),)
     ]
 
 
@@ -74,8 +74,8 @@ def _gated(each: Comparison, metric: str) -> Gated:
     outcome, why = _outcome(each, metric)
     return Gated(
         workload=each.workload,
-        baseline=each.baseline.label,
-        candidate=each.candidate.label,
+        baseline=each.baseline,
+        candidate=each.candidate,
         metric=metric,
         outcome=outcome,
         why=why,
@@ -90,10 +90,7 @@ def _outcome(each: Comparison, metric: str) -> tuple[Outcome, str]:
     if row is not None and told == "failed":
         return told, f"worse: {shown(row)}"
     invalid = [
-        doc.run_id
-        for group in (each.baseline, each.candidate)
-        for doc in group.runs
-        if doc.validity == "invalid"
+        doc.run_id for group in each.sides for doc in group.runs if doc.validity == "invalid"
     ]
     if each.obstacles:
         return "not told", f"not comparable: {each.obstacles[0]}"

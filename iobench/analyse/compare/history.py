@@ -35,7 +35,7 @@ Told = Literal["changed", "no change", "not told"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RunEntry:
     """One run. ``changed`` lists how its identity differs from that of the run before."""
 
     run_id: str
@@ -74,7 +74,7 @@ class History:
 
     workload: str
     metric: str
-    entries: tuple[Entry, ...]  # oldest first
+    entries: tuple[RunEntry, ...]  # oldest first
     answer: Told
     why: str  # it is not told
     points: tuple[ChangePoint, ...]
@@ -84,6 +84,7 @@ class History:
     days: tuple[Day, ...]
     gap_days: float | None  # the longest time without a run; None: less than MIN_GAP_DAYS
     gap_until: str  # when the first run after it was made
+    medians: tuple[float, ...]  # of each entry
 
 
 def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
@@ -93,7 +94,7 @@ def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
     )
     facts = [identity(doc) for doc in ordered]
     entries = tuple(
-        Entry(
+        RunEntry(
             doc.run_id,
             doc.created,
             tuple(values_of(doc, metric)),
@@ -148,6 +149,7 @@ def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
         days=calendar(ordered, metric),
         gap_days=gap_days,
         gap_until=gap_until,
+        medians=tuple(entry.median for entry in entries),
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from ...schema.claim import Answer, Drift
+from ...documents import UNPRINTED
+from ...schema.claim import Drift
 from ...schema.instances import Instance
 from ...schema.record import RunRecord, TrainingRecord
 from .claims import MIN_RUNS, answer_of, claim
-from .cost import Option, Part, Terms, break_even_efficiency, options_of
+from .cost import Against, Option, PricedHosts, Terms, break_even_efficiency, options_of
 from .drift import combined, drift_of, like
 from .identity import by_identity, differences, identity, role_of
 from .pace import METRIC, Pace, pace_of
@@ -20,26 +21,15 @@ Machine = tuple[tuple[int, Instance], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Against:
-    """What a sample costs with this option, over its cost with the best one.
-
-    ``low`` and ``high`` are None if the interval is not known; ``why`` has the reason.
-    """
-
-    answer: Answer
-    ratio: float | None  # None: nothing is trained with this option
-    low: float | None = None
-    high: float | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class BreakEven:
-    """The scaling efficiency at which an option costs as much for a sample as ``other``."""
+    """The scaling efficiency at which an option costs as much for a sample as another one."""
 
-    option: Option
-    other: Option
+    machine: str
+    kind: str
+    other: str
+    other_kind: str
     efficiency: float  # above 1: it cannot be as cheap
+    never_interrupted: bool = field(metadata=UNPRINTED)  # the first of the two
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,13 +37,10 @@ class Ranking:
     """The options for one workload on one dataset, best first. The first is compared with none."""
 
     workload: str
-    terms: Terms
     options: tuple[Option, ...]
-    against: tuple[Against | None, ...]  # for each option
     break_evens: tuple[BreakEven, ...]
-    # What differs between the runs of an option and those of the first one; a line for each key
-    differs: tuple[tuple[str, ...], ...]
     without_price: tuple[str, ...]  # types of instances
+    terms: Terms = field(metadata=UNPRINTED)
 
 
 def rankings(
@@ -97,21 +84,22 @@ def _ranking(
     if not options and not unpriced:
         return None
     options.sort(key=_order)
-    best = options[0] if options else None
+    compared = options[:1]
+    for one in options[1:]:
+        against, differs = _against(one, options[0]), _differs(one, options[0])
+        compared.append(replace(one, against=against, differs=differs))
     return Ranking(
         workload=priced[0][0].job.workload.name,
-        terms=terms,
-        options=tuple(options),
-        against=tuple(None if one is best else _against(one, best) for one in options if best),
+        options=tuple(compared),
         break_evens=tuple(_break_evens(options, terms)),
-        differs=tuple(_differs(one, options[0]) for one in options),
         without_price=tuple(dict.fromkeys(unpriced)),
+        terms=terms,
     )
 
 
 def _jobs(
     machine: Machine, docs: Sequence[TrainingRecord], earlier: Sequence[RunRecord]
-) -> list[tuple[Part, ...]]:
+) -> list[tuple[PricedHosts, ...]]:
     """The jobs on this machine: one for each group of runs, or one if it has several types.
 
     Each type then has the slowest pace among the runs on that type; a type without runs has the
@@ -127,16 +115,16 @@ def _jobs(
         return []
     if len(machine) == 1:
         ((hosts, instance),) = machine
-        return [(Part(hosts=hosts, instance=instance, pace=pace),) for pace in paces]
+        return [(PricedHosts.of(instance, pace, hosts=hosts),) for pace in paces]
     parts = []
     for hosts, instance in machine:
         own = [pace for pace in paces if pace.type == instance.type]
         among = own or paces
         parts.append(
-            Part(
+            PricedHosts.of(
+                instance,
+                min(among, key=lambda pace: pace.middle),
                 hosts=hosts,
-                instance=instance,
-                pace=min(among, key=lambda pace: pace.middle),
                 measured=bool(own),
                 groups=len(among),
             )
@@ -161,7 +149,11 @@ def _drift_of_both(one: Pace, other: Pace) -> Drift | None:
 
 def _order(option: Option) -> tuple[bool, bool, float]:
     """Best first: what meets the deadline and the budget, then what is known, then the cost."""
-    return (not option.in_time_and_budget, option.never_interrupted, -option.samples_per_usd)
+    return (
+        not option.in_time_and_budget,
+        option.figures.never_interrupted,
+        -option.figures.samples_per_usd,
+    )
 
 
 def _against(option: Option, best: Option) -> Against:
@@ -170,19 +162,19 @@ def _against(option: Option, best: Option) -> Against:
     Prices and losses are stated figures; only the rates are uncertain. Two options of the same runs
     differ by these stated figures alone, unless the storage limits one of them.
     """
-    if not option.samples_per_usd or not best.samples_per_usd:
+    if not option.figures.samples_per_usd or not best.figures.samples_per_usd:
         return Against(answer="different", ratio=None)
-    ratio = best.samples_per_usd / option.samples_per_usd
+    ratio = best.figures.samples_per_usd / option.figures.samples_per_usd
     one, other = option.slowest.pace, best.slowest.pace
-    if option.never_interrupted and not best.never_interrupted:
+    if option.figures.never_interrupted and not best.figures.never_interrupted:
         if ratio > 1 + NOISE and _same_runs(one, other):
             return Against(answer="different", ratio=ratio, low=ratio)
         why = "its interruptions are not known"
         return Against(answer="not told", ratio=ratio, low=ratio, why=why)
-    if option.if_storage_grows != best.if_storage_grows:
+    if option.figures.if_storage_grows != best.figures.if_storage_grows:
         why = "one of the two needs a storage that grows with its hosts"
         return Against(answer="not told", ratio=ratio, why=why)
-    if option.storage_limits or best.storage_limits:
+    if option.figures.storage_limits or best.figures.storage_limits:
         return _by_intervals(option, best, ratio)
     if _same_runs(one, other):
         return Against(answer=answer_of(ratio, ratio, NOISE), ratio=ratio, low=ratio, high=ratio)
@@ -206,8 +198,8 @@ def _against(option: Option, best: Option) -> Against:
 
 def _by_intervals(option: Option, best: Option, ratio: float) -> Against:
     """The widest interval of the ratio that those of both options allow."""
-    least, most = option.samples_per_usd_low, option.samples_per_usd_high
-    low, high = best.samples_per_usd_low, best.samples_per_usd_high
+    least, most = option.figures.samples_per_usd_low, option.figures.samples_per_usd_high
+    low, high = best.figures.samples_per_usd_low, best.figures.samples_per_usd_high
     if not least or not most or low is None or high is None:
         why = "how exactly the storage was measured is not known"
         return Against(answer="not told", ratio=ratio, why=why)
@@ -231,18 +223,29 @@ def _break_evens(options: Sequence[Option], terms: Terms) -> list[BreakEven]:
         others = [
             other
             for other in options
-            if other.machine != option.machine and not other.never_interrupted
+            if other.machine != option.machine and not other.figures.never_interrupted
         ]
-        if option.hosts < 2 or option.storage_limits or not others:
+        if option.hosts < 2 or option.figures.storage_limits or not others:
             continue
-        other = max(others, key=lambda each: each.samples_per_usd)
-        whole = option.samples_per_s / terms.efficiency
-        if whole <= 0 or other.samples_per_s <= 0:
+        other = max(others, key=lambda each: each.figures.samples_per_usd)
+        whole = option.figures.samples_per_s / terms.efficiency
+        if whole <= 0 or other.figures.samples_per_s <= 0:
             continue
         needed = break_even_efficiency(
-            option.usd_per_hour, other.usd_per_hour, whole / other.samples_per_s
+            option.figures.usd_per_hour,
+            other.figures.usd_per_hour,
+            whole / other.figures.samples_per_s,
         )
-        found.append(BreakEven(option=option, other=other, efficiency=needed))
+        found.append(
+            BreakEven(
+                machine=option.machine,
+                kind=option.figures.kind,
+                other=other.machine,
+                other_kind=other.figures.kind,
+                efficiency=needed,
+                never_interrupted=option.figures.never_interrupted,
+            )
+        )
     return found
 
 

@@ -12,10 +12,9 @@ from ...units import (
     format_rate,
 )
 from ..compare.statistics import ratio_interval
-from .compression import Codec
 from .knee import NEAR, along, enough_shards, near_best
 from .points import Point
-from .shardsize import ShardSize
+from .shardsize import Codec, ShardSize
 
 AMPLIFIED = 1.25
 """Bytes read per byte delivered above which reads are reported as wasteful."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ...documents import UNPRINTED
+from ...schema.verdict import Answer, Estimate
 from ...units import counted, format_count
+from ..compare.comparison import ComparedMetric, Comparison
 from ..compare.statistics import ratio_interval
 from ..verdict.judged import judge
-from .compression import Codec, judge_codec
+from ..verdict.promise import answer
 from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, smallest_near_best
 from .points import Point, number, same, settings_text
 from .reasons import (
@@ -20,7 +23,7 @@ from .reasons import (
     why_number,
     why_shard,
 )
-from .shardsize import FIRST_BATCH_S, Bounds, ShardSize, fit, shard_size
+from .shardsize import FIRST_BATCH_S, Bounds, Codec, ShardSize, fit, judge_codec, shard_size
 from .sweepfolder import Sweep
 
 CODEC = "dataset.codec"
@@ -328,3 +331,47 @@ def _untested(sweep: Sweep) -> Mapping[str, str] | None:
         for point in sweep.points
     )
     return None if ran else best
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepConfirmation:
+    """The result of fresh runs, which the advice did not use.
+
+    In ``compared``, today's settings are the baseline and the advised ones the candidate.
+    ``left_out`` says what the budgets did not allow, including repetitions that were left out.
+    """
+
+    confirmed: bool
+    answer: Answer
+    promised: Estimate | None  # by the sweep; None if it had no runs with today's settings
+    found: Estimate | None  # the gain of the fresh runs, with its interval
+    advice: Recommendation
+    comparison: tuple[ComparedMetric, ...]
+    directory: str
+    left_out: tuple[str, ...]
+    compared: Comparison = field(metadata=UNPRINTED)
+
+
+def sweep_confirmation(
+    advice: Recommendation, compared: Comparison, directory: str, left_out: tuple[str, ...] = ()
+) -> SweepConfirmation:
+    """Whether fresh runs show what was promised, by the same rule as for the advice of a run.
+
+    Without a promise, nothing tells whether it was kept.
+    """
+    promised = None
+    if advice.gain is not None:
+        promised = Estimate(value=advice.gain, low=advice.gain_low, high=advice.gain_high)
+    row = next(row for row in compared.rows if row.metric == "samples_per_s")
+    told: Answer = "not told" if promised is None else answer(promised, row.claim.ratio)
+    return SweepConfirmation(
+        confirmed=told == "kept",
+        answer=told,
+        promised=promised,
+        found=row.claim.ratio,
+        advice=advice,
+        comparison=compared.rows,
+        directory=directory,
+        left_out=left_out,
+        compared=compared,
+    )

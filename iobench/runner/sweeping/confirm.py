@@ -7,9 +7,13 @@ from pathlib import Path
 from ...analyse.compare.claims import MIN_RUNS
 from ...analyse.compare.comparison import compare
 from ...analyse.compare.runs import Group, usable
-from ...analyse.tuning.confirmation import Confirmation
 from ...analyse.tuning.points import same, settings_text
-from ...analyse.tuning.recommend import Recommendation, recommend
+from ...analyse.tuning.recommend import (
+    Recommendation,
+    SweepConfirmation,
+    recommend,
+    sweep_confirmation,
+)
 from ...analyse.tuning.sweepfolder import read_sweep
 from ...errors import UsageError
 from ...schema.record import load_training
@@ -45,7 +49,7 @@ def confirm(
     command: tuple[str, ...],
     repetitions: int = MIN_VISITS,
     observer: Observer | None = None,
-) -> Confirmation:
+) -> SweepConfirmation:
     """Visit both points in turns, and compare their runs.
 
     ``given``: what the user states again for a sweep on a URL. Raises UsageError if there is
@@ -80,9 +84,7 @@ def confirm(
         metrics=("samples_per_s", "time_to_first_batch_s", "cpu_s"),
         corrected=False,  # the first one decides; the others are shown
     )
-    return Confirmation(
-        advice=advice, comparison=found, directory=str(directory), notes=tuple(fresh.left_out)
-    )
+    return sweep_confirmation(advice, found, str(directory), tuple(fresh.left_out))
 
 
 def _visits(point: SweepPoint, directory: Path) -> Group:

@@ -1,4 +1,4 @@
-"""``iobench size`` of several workloads: what they need of one storage, and then each of them."""
+"""The rates that ``iobench size`` computes: as a chart for one job, as a table for several."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..analyse.capacity.requirement import JointDemand, Requirement
 from ..units import counted, format_bytes, format_count, format_rate
-from .figures import figure, word
-from .sections import Bars, Cell, Column, Headline, Row, Section, Table
+from .figures import figure, spread, word
+from .sections import Axis, Bars, Cell, Column, Headline, Mark, Range, Ranges, Row, Section, Table
 from .several import numbered
 
 UNKNOWN = "no rate is enough"
@@ -97,3 +97,63 @@ def _table(whole: JointDemand, jobs: Sequence[tuple[Requirement, Sequence[Sectio
         if len({job.dataset for job, _ in jobs}) < len(jobs)
         else (),
     )
+
+
+def rate_sections(need: Requirement) -> list[Section]:
+    """Bars of every rate that is known, with a line at what the storage must sustain."""
+    found = need.measured
+    rates = {
+        "reads, mean": need.read_bytes_per_s,
+        "reads, to buy": need.buy_bytes_per_s,
+        "reads, at the most": need.peak_read_bytes_per_s,
+        "writes of a save": need.write_bytes_per_s,
+        "reads of a restore": need.restore_bytes_per_s,
+    }
+    rows = [
+        Range(label=label, text=format_rate(rate), value=rate)
+        for label, rate in rates.items()
+        if rate is not None
+    ]
+    needed = need.buy_bytes_per_s
+    if found is not None:
+        rate, low, high = found.read_bytes_per_s, found.low_bytes_per_s, found.high_bytes_per_s
+        rows.append(
+            Range(
+                label="measured",
+                text=format_rate(rate),
+                value=rate,
+                low=low,
+                high=high,
+                mark="delivered",
+            )
+        )
+        needed = found.needed_bytes_per_s
+    title = "What the job demands" + (", and what the storage delivers" if found else "")
+    columns = (
+        Column(name="rate", label="rate"),
+        Column(name="bytes_per_s", label="bytes/s", unit="bytes/s", align="right"),
+    )
+    cells = [(Cell(value=row.label, text=row.label), _cell(row)) for row in rows]
+    return [
+        Ranges(
+            id="supply",
+            title=title,
+            axis=Axis(label="bytes/s", unit="bytes/s"),
+            rows=tuple(rows),
+            marks=() if needed is None else (Mark(at=needed, label="needed"),),
+            table="rates",
+        ),
+        Table(
+            id="rates",
+            title=title,
+            columns=columns,
+            rows=tuple(Row(cells=each) for each in cells),
+            where="pages",
+        ),
+    ]
+
+
+def _cell(row: Range) -> Cell:
+    if row.low is None or row.high is None:
+        return Cell(value=row.value, text=row.text)
+    return Cell(value=row.value, text=spread(row.value, row.low, row.high, format_rate))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from ..analyse.capacity.hosts import PARTS, HostsPoint
-from ..analyse.capacity.jobs import RecordedJob
-from ..analyse.capacity.more_hosts import MARKED, HostsPrediction, LeftOut, Storms
+from ..analyse.capacity.more_hosts import MARKED, HostsPrediction, LeftOut, MeasuredJob, Storms
 from ..analyse.capacity.scaling import Band
 from ..units import (
     counted,
@@ -17,9 +15,22 @@ from ..units import (
     format_percent,
     percent_beside,
 )
-from .cluster_charts import cluster_charts
 from .figures import BLANK, Format, figure, raw, word
-from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
+from .sections import (
+    Axis,
+    Cell,
+    Column,
+    Headline,
+    Item,
+    Items,
+    Lines,
+    Mark,
+    Row,
+    Section,
+    Series,
+    Table,
+)
+from .sections import ChartPoint as Dot
 
 WAITS = {
     "accelerator": "the accelerator computes",
@@ -37,17 +48,17 @@ UNDECIDED = "not told"
 
 def sections(found: HostsPrediction) -> list[Section]:
     """The model's error, the answer, the figures over hosts, and where a step's time goes."""
-    at = found.at
-    runs = ", ".join(job.run_id for job in found.jobs)
+    at = found.what_if
+    runs = ", ".join(job.run_id for job in found.measured)
     title = (
         f"{counted(at.hosts, 'host')} with {counted(at.accelerators, 'accelerator')}, from "
-        f"{counted(len(found.jobs), 'run')}: {runs}"
+        f"{counted(len(found.measured), 'run')}: {runs}"
     )
     parts: list[Section] = [
         Headline(id="cluster", title=title, sentences=(_error(found), _answer(found)))
     ]
-    if found.left_out:
-        parts.append(_left_out(found.left_out))
+    if found.leave_one_out:
+        parts.append(_left_out(found.leave_one_out))
     parts += [*cluster_charts(found), _hosts(found), _step(at)]
     if found.storms is not None:
         parts.append(_storms(found.storms))
@@ -92,9 +103,11 @@ def _columns(name: str, label: str, unit: str) -> tuple[Column, Column, Column]:
 
 def _error(found: HostsPrediction) -> str:
     """The error on the measured numbers of hosts, each predicted from the others."""
-    if not found.left_out:
-        return f"The model's error on other numbers of hosts is not known: {found.no_error}."
-    errors = [each.error for each in found.left_out if each.error is not None]
+    if not found.leave_one_out:
+        return (
+            f"The model's error on other numbers of hosts is not known: {found.no_leave_one_out}."
+        )
+    errors = [each.error for each in found.leave_one_out if each.error is not None]
     if not errors:
         return "The model's error is not known: the runs that are left do not tell one rate."
     largest = max(errors, key=abs)
@@ -105,7 +118,7 @@ def _error(found: HostsPrediction) -> str:
 
 
 def _answer(found: HostsPrediction) -> str:
-    at, required = found.at, found.jobs[-1].required
+    at, required = found.what_if, found.required
     fed = {
         True: "enough",
         False: "too little",
@@ -120,8 +133,8 @@ def _answer(found: HostsPrediction) -> str:
     )
     if found.marked:
         told += (
-            f" This is {format_factor(found.factor)} what was measured: past {MARKED} x a model "
-            "is a guess."
+            f" This is {format_factor(found.times_measured)} what was measured: past {MARKED} x a "
+            "model is a guess."
         )
     return told
 
@@ -134,7 +147,7 @@ def _binding(at: HostsPoint) -> str:
 
 
 def _takes_over(found: HostsPrediction) -> str:
-    low, high = found.takes_over
+    low, high = found.storage_takes_over_from
     up_to = f"up to {counted(found.searched, 'host')}"
     if low is None and high is None:
         return f"The storage does not take over {up_to}"
@@ -173,16 +186,16 @@ def _left_out(points: tuple[LeftOut, ...]) -> Table:
     )
 
 
-def _measured(found: HostsPrediction, hosts: int) -> list[RecordedJob]:
+def _measured(found: HostsPrediction, hosts: int) -> list[MeasuredJob]:
     """The runs with so many hosts, and as many accelerators in each as the question has."""
-    return [job for job in found.jobs if job.hosts == hosts and job.per_host == found.per_host]
+    return [job for job in found.measured if job.hosts == hosts and job.per_host == found.per_host]
 
 
 def _hosts(found: HostsPrediction) -> Table:
-    most = max(job.hosts for job in found.jobs)
-    ranks = max(job.ranks for job in found.jobs)
+    most = max(job.hosts for job in found.measured)
+    ranks = max(job.accelerators for job in found.measured)
     rows = []
-    for one in found.points:
+    for one in found.over_hosts:
         past = max(one.hosts / most, one.accelerators / ranks)
         measured = [job.samples_per_s for job in _measured(found, one.hosts)]
         rate = sum(measured) / len(measured) if measured else None
@@ -271,57 +284,51 @@ def _known(found: Band | None, show: Format, why: str) -> tuple[Cell, Cell, Cell
     return (figure(None, show, why=why), BLANK, BLANK) if found is None else _cells(found, show)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
-    """One of the runs in the document."""
+def cluster_charts(found: HostsPrediction) -> list[Section]:
+    """Samples/s and utilization over hosts: predicted with its band, and what was measured."""
+    x = Axis(label="hosts", unit="count", scale="log2", start=1)
+    measured = [job for job in found.measured if job.per_host == found.per_host]
 
-    run_id: str
-    hosts: int
-    accelerators: int
-    samples_per_s: float
-    accelerator_utilization: float
+    low, high = found.storage_takes_over_from
+    takes_over = () if low is None or low != high else (Mark(at=low, label="storage takes over"),)
+    if low is not None and low > found.what_if.hosts:
+        takes_over = ()
 
+    def lines(name: str, title: str, y: Axis, predicted: list[Dot], dots: list[Dot]) -> Lines:
+        series = [Series(label="predicted", points=tuple(predicted))]
+        if dots:
+            series.append(Series(label="measured", points=tuple(dots), joined=False))
+        return Lines(
+            id=name,
+            title=title,
+            x=x,
+            y=y,
+            series=tuple(series),
+            marks=takes_over,
+            limits=limits if y.unit == "share" else (),
+            table="hosts",
+        )
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterDocument:
-    """The JSON document of ``iobench whatif --hosts``."""
-
-    hosts: int
-    accelerators: int
-    leave_one_out: tuple[LeftOut, ...]
-    no_leave_one_out: str
-    times_measured: float
-    marked: bool
-    what_if: HostsPoint
-    over_hosts: tuple[HostsPoint, ...]
-    measured: tuple[Measured, ...]
-    storage_takes_over_from: tuple[int | None, int | None]
-    storms: Storms | None
-    bases: tuple[str, ...]
-
-
-def document(found: HostsPrediction) -> ClusterDocument:
-    """All figures of the prediction."""
-    return ClusterDocument(
-        hosts=found.at.hosts,
-        accelerators=found.at.accelerators,
-        leave_one_out=found.left_out,
-        no_leave_one_out=found.no_error,
-        times_measured=found.factor,
-        marked=found.marked,
-        what_if=found.at,
-        over_hosts=found.points,
-        measured=tuple(
-            Measured(
-                run_id=job.run_id,
-                hosts=job.hosts,
-                accelerators=job.ranks,
-                samples_per_s=job.samples_per_s,
-                accelerator_utilization=job.accelerator_utilization,
-            )
-            for job in found.jobs
+    limits = (Mark(at=found.required, label="required"),)
+    return [
+        lines(
+            "rates",
+            "Samples/s over hosts",
+            Axis(label="samples/s", unit="samples/s"),
+            [_dot(one.hosts, one.samples_per_s) for one in found.over_hosts],
+            [Dot(x=job.hosts, y=job.samples_per_s) for job in measured],
         ),
-        storage_takes_over_from=found.takes_over,
-        storms=found.storms,
-        bases=found.bases,
-    )
+        lines(
+            "utilizations",
+            "Accelerator utilization over hosts",
+            Axis(label="utilization", unit="share"),
+            [_dot(one.hosts, one.accelerator_utilization) for one in found.over_hosts],
+            [Dot(x=job.hosts, y=job.accelerator_utilization) for job in measured],
+        ),
+    ]
+
+
+def _dot(hosts: int, found: Band) -> Dot:
+    """Where nothing tells the value, the dot is in the middle of its interval."""
+    value = (found.low + found.high) / 2 if found.value is None else found.value
+    return Dot(x=hosts, y=value, low=found.low, high=found.high)
