@@ -42,6 +42,7 @@ from iobench.report import (
     cost,
     curve,
     history,
+    more_hosts,
     plan,
     record,
     size,
@@ -49,7 +50,6 @@ from iobench.report import (
     walk,
     whatif,
 )
-from iobench.report import more_hosts as cluster
 from iobench.report.page.whole import page
 from iobench.report.render_csv import render_csv
 from iobench.report.render_github import render_github
@@ -227,7 +227,7 @@ def _whatif() -> list[Section]:
     return whatif.sections(what_if(starved, change))
 
 
-def _cluster() -> list[Section]:
+def _more_hosts() -> list[Section]:
     jobs = [
         RecordedJob(
             run_id=f"run-{hosts}",
@@ -243,7 +243,7 @@ def _cluster() -> list[Section]:
         for hosts in (1, 2, 4)
     ]
     saves = JobSaves(checkpoint_bytes=1e12, host_bytes_per_s=1e9)
-    return cluster.sections(predict(jobs, Question(hosts=32, saves=saves)))
+    return more_hosts.sections(predict(jobs, Question(hosts=32, saves=saves)))
 
 
 def _rate(value: float, share: float = 0.02) -> dict[str, float]:
@@ -335,7 +335,7 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
         )
     ),
     "whatif": _whatif,
-    "cluster": _cluster,
+    "more_hosts": _more_hosts,
     "advise": lambda: advise.sections(recommend(read_sweep(GOLDEN / "sweep"), Target())),
     "sweep": _sweep,
     "walk": _walk,
