@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from iobench.analyse.capacity.ceilings import Change, Quantity
 from iobench.analyse.capacity.whatif import what_if
-from iobench.analyse.verdict.by_ablation import convinces, interval
+from iobench.analyse.figures.knockouts import interval, is_told
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.errors import UsageError
 from iobench.report.render_text import render_text
@@ -200,7 +200,7 @@ def starved_or_fed(doc: TrainingRecord, found: Verdict, *, cached: bool) -> None
         assert found.storage_bound is None or not doc.job.repetitions
     if found.binds == "accelerator" and found.basis == "tested":
         others = {stage: gain for stage, gain in found.gains.items() if stage != "accelerator"}
-        told = {stage for stage, gain in others.items() if convinces(gain)}
+        told = {stage for stage, gain in others.items() if is_told(gain)}
         assert told <= ({"storage"} if cached else set())
     if any(advice.id == "none" for advice in found.advice):
         assert found.binds == "accelerator"
@@ -215,9 +215,9 @@ def what_binds_has_the_largest_gain(found: Verdict) -> None:
     if found.basis != "tested" or found.binds in ("undecided", "accelerator", "cpu", "sync"):
         return
     mine = found.gains[found.binds]
-    assert convinces(mine)
+    assert is_told(mine)
     for stage in found.also:
-        assert convinces(found.gains[stage])
+        assert is_told(found.gains[stage])
         assert found.gains[stage].value <= mine.value
         assert interval(found.gains[stage])[1] >= interval(mine)[0]
 

@@ -17,7 +17,7 @@ from ...schema.record import Summary, TrainingRecord
 from ...schema.training import FindMax, FindMaxPoint
 from ...schema.verdict import Estimate, Verdict
 from ...units import format_count
-from ..verdict.by_ablation import interval
+from ..figures.knockouts import interval
 from ..verdict.evidence import Evidence
 from ..verdict.judged import judge
 from ..verdict.promise import limit_of

@@ -16,10 +16,20 @@ import numpy.typing as npt
 from ...schema.training import Epoch, TrainingRun
 from ...schema.verdict import Estimate, KnockedOut, KnockOut, KnockOutRound
 from ...schema.workload import AcceleratorSpec
-from ..compare.statistics import ratio_estimate
+from ..compare.statistics import NOISE, ratio_estimate
 from .events import Events, RankEpoch, rank_epochs, select
 
 Mask = npt.NDArray[np.bool_]
+
+FEW_ROUNDS = 0.15
+"""A gain of one or two rounds has to be larger than this.
+
+One round has no interval. That of two rounds (Student's t, one degree of freedom) is far too wide
+to decide anything, although both may agree.
+"""
+
+MIN_ROUNDS = 3
+"""Rounds from which on the interval of a gain decides."""
 
 FILL = "the rate of each repetition with the first batches of its epochs left out"
 
@@ -280,3 +290,27 @@ def _again(
     if len(rows["step"]) and one.complete:
         update["samples_per_s"] = rate_of(rows, without, in_flight=one.in_flight)
     return one.model_copy(update=update)
+
+
+def interval(gain: Estimate) -> tuple[float, float]:
+    """The interval of a gain; one of a few rounds is taken as known to within ``FEW_ROUNDS``."""
+    low, high = gain.value / (1 + FEW_ROUNDS), gain.value * (1 + FEW_ROUNDS)
+    if gain.low is None or gain.high is None:
+        return low, high
+    if gain.n < MIN_ROUNDS:
+        return max(low, gain.low), min(high, gain.high)
+    return gain.low, gain.high
+
+
+def is_told(gain: Estimate | None, unsteady: float = 0.0) -> bool:
+    """Whether a gain is told from noise: it excludes 1 by the noise threshold.
+
+    ``unsteady``: by how much the fastest repetition was faster than the slowest one. A gain of one
+    or two rounds that is not larger may be no more than that.
+    """
+    if gain is None:
+        return False
+    if gain.low is not None and gain.low > 1 + NOISE:
+        return True
+    few = gain.low is None or gain.n < MIN_ROUNDS
+    return few and gain.value > 1 + max(FEW_ROUNDS, unsteady)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from ...schema.curve import Bound
 from ...schema.subject import Subject
 from ...schema.verdict import Advice, AdviceId, Estimate
+from ..figures.knockouts import is_told
 from .advice_host import (
     cpu_advice,
     fill_advice,
@@ -23,7 +24,6 @@ from .advice_host import (
     sync_advice,
 )
 from .advice_storage import storage_advice
-from .by_ablation import convinces
 from .evidence import Decision, Evidence
 from .promise import WORTH, demanded, in_order, limited, reached, required_gain, shown
 from .watched import CAUSES, watched_advice, watched_nothing
@@ -83,7 +83,7 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
             if each.id != "longer-run"
         ]
         worth = [each for each in several if (each.predicted_gain or 0) >= WORTH]
-        if not worth and gain is not None and convinces(gain, evidence.unsteady):
+        if not worth and gain is not None and is_told(gain, evidence.unsteady):
             worth = [_of_unknown_gain(each, gain) for each in several[:1]]
         found += in_order(worth, required_gain(evidence)) + longer
     if evidence.subject.users:
@@ -128,7 +128,7 @@ def _stages(evidence: Evidence, decision: Decision) -> list[str]:
     others = [
         stage
         for stage, gain in evidence.gains.items()
-        if convinces(gain, evidence.unsteady) and not (stage == "storage" and evidence.cached)
+        if is_told(gain, evidence.unsteady) and not (stage == "storage" and evidence.cached)
     ]
     stages += sorted(others, key=lambda stage: -evidence.gains[stage].value)
     return [stage for stage in dict.fromkeys(stages) if stage in BY_STAGE]

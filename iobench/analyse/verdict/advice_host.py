@@ -13,7 +13,7 @@ from ...schema.curve import Bound
 from ...schema.subject import OWN
 from ...schema.verdict import Advice
 from ...units import counted, format_count, format_duration, format_percent
-from . import by_ceilings as inferred
+from .by_ceilings import waited_for
 from .evidence import Evidence
 from .promise import WORTH, demanded, model_gain
 from .short import LONGER, cut_epochs
@@ -140,7 +140,7 @@ def _waits(evidence: Evidence) -> bool:
     """Whether a loader of the user's own mostly waits while it makes a batch."""
     share = evidence.own.cpu_share if evidence.own is not None else None
     if share is None:
-        return inferred.waited_for(evidence) == "storage"
+        return waited_for(evidence) == "storage"
     return share < WAITING
 
 

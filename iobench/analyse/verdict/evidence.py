@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from ...schema.job import UserFacts
@@ -12,6 +13,8 @@ from ...schema.training import MeasuredBy
 from ...schema.verdict import Estimate, RunCurve, Stage
 from ...units import format_count, format_rate
 from ..again import JobAgain
+from ..compare.statistics import NOISE
+from ..figures.knockouts import is_told
 from ..figures.ranktime import Shares
 from ..figures.rates import Lasting
 
@@ -273,3 +276,72 @@ class Decision:
     basis: Literal["tested", "inferred"] = "inferred"
     reason: str = ""
     too_short: TooShort | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the decision on the bottleneck looks at. ``refuted``: stages that do not bind."""
+
+    evidence: Evidence
+    refuted: tuple[Stage, ...] = ()
+
+    @property
+    def left_out(self) -> bool:
+        """Whether stages were left out in rounds; the fill is computed without any."""
+        return any(stage != "fill" for stage in self.evidence.gains)
+
+    @cached_property
+    def _gaining(self) -> dict[Stage, Estimate]:
+        stages: tuple[Stage, ...] = ("storage", "prep", "sync", "saves", "fill")
+        gains, unsteady = self.evidence.gains, self.evidence.unsteady
+        return {each: gains[each] for each in stages if is_told(gains.get(each), unsteady)}
+
+    @property
+    def any_gain(self) -> bool:
+        """Whether leaving out a stage, and not the accelerator, brought a gain."""
+        return self.left_out and bool(self._gaining)
+
+    @property
+    def gaining(self) -> dict[Stage, Estimate]:
+        """The gains that are told from noise; that of a storage whose reads were cached is none."""
+        left_out = "storage" if self.evidence.cached else ""
+        return {stage: gain for stage, gain in self._gaining.items() if stage != left_out}
+
+    @property
+    def top(self) -> Stage:
+        """The stage with the largest gain."""
+        return max(self.gaining, key=lambda stage: self.gaining[stage].value)
+
+    @cached_property
+    def _rates(self) -> dict[Stage, float | None]:
+        stages: dict[Stage, float | None] = {
+            "storage": None if self.evidence.cached else self.evidence.storage,
+            "prep": self.evidence.prep,
+            "harness": self.evidence.harness,
+        }
+        return {stage: rate for stage, rate in stages.items() if stage not in self.refuted}
+
+    @cached_property
+    def ceilings(self) -> dict[Stage, float]:
+        """The ceilings that are known, in samples/s."""
+        return {stage: rate for stage, rate in self._rates.items() if rate is not None}
+
+    @property
+    def missing(self) -> list[Stage]:
+        """Stages without a ceiling. For a library, the hand-over of batches is part of its prep."""
+        needless = {"storage"} if self.evidence.cached else set()
+        if self.evidence.subject.reads_itself:
+            needless.add("harness")
+        return [
+            stage for stage, rate in self._rates.items() if rate is None and stage not in needless
+        ]
+
+    @property
+    def lowest(self) -> Stage:
+        return min(self.ceilings, key=lambda stage: self.ceilings[stage])
+
+    @property
+    def demand_is_lowest(self) -> bool:
+        """Whether the accelerators demand less than every ceiling, by more than noise."""
+        demand = self.evidence.accelerator
+        return demand is not None and demand * (1 + NOISE) < self.ceilings[self.lowest]

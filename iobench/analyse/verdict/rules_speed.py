@@ -17,7 +17,7 @@ from ...units import (
     percent_beside,
 )
 from ..compare.statistics import NOISE
-from .by_ceilings import by_inference
+from .bottleneck import by_inference
 from .evidence import DRAINED
 from .judged import Judged, effective_cores, is_null_accelerator, step_time_s
 from .promise import shown

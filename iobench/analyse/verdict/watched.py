@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ...schema.record import Finding, TrainingRecord
 from ...schema.verdict import Advice
 from ...units import counted, format_bytes, format_percent
-from .evidence import Decision, Evidence, LoaderWaits
+from .evidence import Case, Decision, Evidence, LoaderWaits
 from .user_loader import MIN_HELD_BACK, slow_worker
 
 UNTESTED = (
@@ -70,37 +70,82 @@ MOST = 0.5
 """What takes this share of the waits, or of the time to make a batch, is what to look at first."""
 
 
-def by_waits(evidence: Evidence, seen: LoaderWaits) -> Decision:
-    """What binds: the step if the training is fed, or else a part of its loader."""
-    if evidence.fed:
-        return Decision(binds="accelerator")
-    fetch, prep, wait = evidence.shares.fetch, evidence.shares.prep, evidence.shares.wait
-    if fetch is None or prep is None or not fetch + prep:
-        return Decision(
-            binds="undecided", reason="what the loader did while batches were waited for is unknown"
-        )
-    if wait and seen.working is not None and seen.working < MOST * wait:
-        return Decision(binds="harness", reason=_idle(seen))
-    if seen.uneven is not None and (seen.held_back or 0.0) >= MIN_HELD_BACK:
-        return Decision(
-            binds="prep",
-            reason=f"{slow_worker(seen.uneven)}, and in {format_percent(seen.held_back or 0.0)} of "
-            "the waits a later batch was ready and held back",
-        )
+def training_is_fed(case: Case) -> Decision | None:
+    return Decision(binds="accelerator") if case.evidence.fed else None
+
+
+def unknown_loader(case: Case) -> Decision | None:
+    shares = case.evidence.shares
+    if shares.fetch is not None and shares.prep is not None and shares.fetch + shares.prep:
+        return None
+    return Decision(
+        binds="undecided", reason="what the loader did while batches were waited for is unknown"
+    )
+
+
+def workers_are_idle(case: Case) -> Decision | None:
+    wait, seen = case.evidence.shares.wait, _seen(case)
+    if not wait or seen.working is None or seen.working >= MOST * wait:
+        return None
+    return Decision(binds="harness", reason=_idle(seen))
+
+
+def one_worker_is_slow(case: Case) -> Decision | None:
+    seen = _seen(case)
+    if seen.uneven is None or (seen.held_back or 0.0) < MIN_HELD_BACK:
+        return None
+    return Decision(
+        binds="prep",
+        reason=f"{slow_worker(seen.uneven)}, and in {format_percent(seen.held_back or 0.0)} of "
+        "the waits a later batch was ready and held back",
+    )
+
+
+def workers_compute(case: Case) -> Decision | None:
+    fetch, prep = _waited(case)
+    return Decision(binds="prep", reason=_divided(case)) if prep >= CLEAR * fetch else None
+
+
+def collate_takes_most(case: Case) -> Decision | None:
+    collate = _seen(case).collate
+    if collate is None or collate < MOST:
+        return None
+    return Decision(binds="prep", reason=f"{_divided(case)}, most of it in collate_fn")
+
+
+def files_were_cached(case: Case) -> Decision | None:
+    if not case.evidence.cached:
+        return None
+    return Decision(binds="prep", reason=f"{_divided(case)}, but not for its files")
+
+
+def workers_wait(case: Case) -> Decision | None:
+    fetch, prep = _waited(case)
+    if fetch < CLEAR * prep:
+        return None
+    return Decision(binds="storage", reason=f"{_divided(case)}: for storage, a network or a lock")
+
+
+def workers_do_both(case: Case) -> Decision:
+    return Decision(binds="storage", also=("prep",), reason=_divided(case))
+
+
+def _seen(case: Case) -> LoaderWaits:
+    return case.evidence.watched or LoaderWaits()
+
+
+def _waited(case: Case) -> tuple[float, float]:
+    """The shares of the time in which batches were waited for: for (fetch, prep)."""
+    return case.evidence.shares.fetch or 0.0, case.evidence.shares.prep or 0.0
+
+
+def _divided(case: Case) -> str:
+    fetch, prep = _waited(case)
     computing = prep / (fetch + prep)
-    reason = (
+    return (
         f"while batches were waited for, the loader computed for {computing:.0%} of the time and "
         f"waited for {1 - computing:.0%} of it"
     )
-    if prep >= CLEAR * fetch:
-        return Decision(binds="prep", reason=reason)
-    if seen.collate is not None and seen.collate >= MOST:
-        return Decision(binds="prep", reason=f"{reason}, most of it in collate_fn")
-    if evidence.cached:
-        return Decision(binds="prep", reason=f"{reason}, but not for its files")
-    if fetch >= CLEAR * prep:
-        return Decision(binds="storage", reason=f"{reason}: for storage, a network or a lock")
-    return Decision(binds="storage", also=("prep",), reason=reason)
 
 
 def _idle(seen: LoaderWaits) -> str:
