@@ -127,6 +127,8 @@ def scan_first(args: argparse.Namespace) -> None:
 def tell_headspace(plan: Plan, args: argparse.Namespace) -> int:
     """Measure the headspace and print it; return the exit code."""
     from ..errors import UsageError
+    from ..runner.budget import Budget
+    from ..runner.estimate import START_S
     from ..runner.headspace import headspace
     from ..units import format_count
     from .live import Live
@@ -136,7 +138,11 @@ def tell_headspace(plan: Plan, args: argparse.Namespace) -> int:
         raise UsageError(
             f"--headspace has no format {args.format}", remedy="use --format text or json"
         )
-    seconds = max(MIN_TURN_S, args.calibration_s)
+    budget = Budget(seconds=args.budget, began_s=args.began_s)
+    seconds = args.calibration_s
+    if budget.limited:
+        seconds = budget.left_s / (2 * plan.repetitions) - START_S
+    seconds = max(MIN_TURN_S, seconds)
     found = headspace(plan, seconds=seconds, observer=Live(quiet=args.quiet))
     bound = found.bound
     if args.format == "json":

@@ -186,7 +186,6 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
             "--headspace measures one host, but iobench was started on several",
             remedy="add --hosts here, or start it on one host",
         )
-    _check_budget(args, bound_only=bound_only)
     if args.confirm and args.calibration_s == 0:
         raise UsageError(
             "--confirm tries the advice, which comes from the ceilings, but --calibration 0s skips "
@@ -286,24 +285,6 @@ def _given(args: argparse.Namespace) -> frozenset[Given]:
     if args.calibration_s is None:
         args.calibration_s = duration(_CALIBRATION)
     return frozenset(name for name, is_given in asked.items() if is_given)
-
-
-def _check_budget(args: argparse.Namespace, *, bound_only: bool) -> None:
-    """Raise UsageError where a time is asked for what takes as long as it takes."""
-    from ..errors import UsageError
-
-    if args.budget is None:
-        return
-    for flag, used in (
-        ("--find-max", args.find_max),
-        ("--checkpoint", args.checkpoint is not None),
-        ("--headspace", bound_only),
-    ):
-        if used:
-            raise UsageError(
-                f"{flag} takes as long as it needs, so it can't be fitted into --budget",
-                remedy="use --repeat, --calibration and --knockouts instead of --budget",
-            )
 
 
 def _mixed(args: argparse.Namespace, ranks: int) -> Mixed | None:

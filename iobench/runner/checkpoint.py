@@ -181,6 +181,9 @@ class _Study:
 ALONE = 3
 """Saves while nothing else runs, for comparison."""
 
+_PART, _ALONE_SHARE = "saves alone", 0.1
+"""Their name in a budget, and the share of it that they have; one is always made."""
+
 _STRIDE = 1_000_000
 """Distance between the numbers of the first saves of two phases."""
 
@@ -221,22 +224,29 @@ class Saver:
         self.root, self._lease, self.ranks = root, lease, ranks
         self._before = root.last_number()
         self._phases = 0
+        self.save_s = 0.0  # of the longest save alone
         self.study: Study = begin_study(mixed.plan, Study)
         self.study.every = mixed.every
         self.study.storage = storage_facts(root.storage)
 
-    def alone(self, observer: Observer) -> None:
-        """Save a few times while nothing else runs.
+    def alone(self, observer: Observer, budget: Budget) -> None:
+        """Save a few times while nothing else runs, in a small part of a budget.
 
         Raises UsageError if the ranks' hosts do not all see the target.
         """
         self.ranks.check_place(self.plan, self.root)
+        if budget.seconds is not None:
+            budget.limits[_PART] = _ALONE_SHARE * budget.seconds
         quiet = self.study.model_copy(update={"saves": []})
         job = StudyJob(self.plan, self.root, quiet, self.ranks)
 
         def script() -> Script:
             for number in range(1, ALONE + 1):
-                yield from job.save(self._before + number)
+                if number > 1 and not budget.fits(self.save_s, _PART):
+                    break
+                with budget.turn(_PART):
+                    yield from job.save(self._before + number)
+                self.save_s = budget.longest_s(_PART)
             yield from job.drain()
 
         observer.phase("building the state")

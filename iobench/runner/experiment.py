@@ -184,7 +184,7 @@ def _measure(
                     across.prepare()
         pilot = fitted = None
         if options.budget.limited:
-            pilot = _pilot(bench, options, doc)
+            pilot = _pilot(bench, options, doc, saver)
             fitted = _fit(bench, plan, pilot, doc, options)
             options = fitted_options(options, fitted)
             if isinstance(observer, Fitting):
@@ -195,9 +195,8 @@ def _measure(
         if pilot is not None:
             fitted = _fit(bench, plan, pilot, doc, options, before=fitted)
             options = fitted_options(options, fitted)
-        if saver:
-            with timed(doc, "checkpoint", observer, "checkpoints alone"):
-                saver.alone(observer)
+        if saver and pilot is None:
+            _save_alone(saver, doc, observer, options.budget)
         Rounds(
             bench=bench,
             doc=doc,
@@ -261,8 +260,8 @@ def _keep_samples(bench: Bench) -> dict[str, FileDigest]:
         return {}
 
 
-def _pilot(bench: Bench, options: Options, doc: TrainingRecord) -> Pilot:
-    """The storage's curve, and then what a pilot tells of the time that the rest takes.
+def _pilot(bench: Bench, options: Options, doc: TrainingRecord, saver: Saver | None) -> Pilot:
+    """The storage's curve and a few saves, and what a pilot tells of the time that the rest takes.
 
     Where the curve tells that the first batches alone take too long, it is the pilot.
     """
@@ -274,13 +273,25 @@ def _pilot(bench: Bench, options: Options, doc: TrainingRecord) -> Pilot:
         bench.seconds = bench.window_s = curve_s
         _measure_ceilings(bench, [entry for entry in ENTRIES if entry.name in CURVE], doc)
         bench.seconds = options.calibration_s
+    if saver:
+        _save_alone(saver, doc, bench.observer, budget)
     found = pilot_by_curve(bench.plan, bench.ceilings, budget.left_s)
     if found is None:
-        with timed(doc, "pilot", bench.observer, "a pilot: how many steps fit into the time"):
-            found = measure_pilot(bench, budget.seconds or 0.0)
+        with (
+            timed(doc, "pilot", bench.observer, "a pilot: how many steps fit into the time"),
+            saver.during(recorded=False) if saver else nullcontext() as saving,
+        ):
+            found = measure_pilot(bench, budget.seconds or 0.0, saving)
     found = with_curve(found, bench.plan, bench.ceilings)
+    if saver:
+        found = replace(found, every=saver.every, save_s=saver.save_s)
     log.info("pilot: %s", found)
     return found
+
+
+def _save_alone(saver: Saver, doc: TrainingRecord, observer: Observer, budget: Budget) -> None:
+    with timed(doc, "checkpoint", observer, "checkpoints alone"):
+        saver.alone(observer, budget)
 
 
 def _fit(

@@ -24,7 +24,7 @@ from .calibration.bench import Bench
 from .calibration.ceilings import MAX_SLOW_S
 from .estimate import START_S, calibrating_s, later_s
 from .options import Options
-from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome
+from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome, Saving
 from .plan import Plan, steps_per_repetition
 from .repetition import repetition_phase
 
@@ -93,7 +93,8 @@ class Pilot:
     ``start_s``: of a phase, what it takes besides its steps. ``round_steps``: batches that a rank's
     workers make at the same time; None: as many as it has workers. ``loads_per_s``: samples that
     they make, which the accelerators need not take as fast; None: as many as all together.
-    ``told``: the storage's curve explains that rate, which is far below the demand.
+    ``told``: the storage's curve explains that rate, which is far below the demand. ``save_s``: of
+    a checkpoint, and ``every``: steps between two of them; 0: there are none.
     """
 
     samples_per_s: float | None
@@ -101,6 +102,8 @@ class Pilot:
     round_steps: int | None = None
     loads_per_s: float | None = None
     told: bool = False
+    save_s: float = 0.0
+    every: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,14 +143,14 @@ def too_short(budget: Budget, least_s: float) -> UsageError:
     return budget.too_short(least_s, other=other if budget.given else "")
 
 
-def measure_pilot(bench: Bench, seconds: float) -> Pilot:
+def measure_pilot(bench: Bench, seconds: float, saving: Saving | None = None) -> Pilot:
     """Run all stages together for a moment, of ``seconds`` for a whole run, and record nothing.
 
     It ends with a step, whether or not the other batches of its round have arrived.
     """
     plan = bench.plan
     phase = replace(
-        repetition_phase(plan, 0, name="pilot", kind="pilot"),
+        repetition_phase(plan, 0, name="pilot", kind="pilot", saving=saving),
         epochs=1,
         max_steps=None,
         limit_s=min(_MAX_PILOT_S, max(_MIN_PILOT_S, _PILOT_SHARE * seconds)),
@@ -257,6 +260,7 @@ class Work:
     step_s: float
     load_s: float
     start_s: float
+    every: int = 0  # steps between two checkpoints
 
     @classmethod
     def of(cls, plan: Plan, pilot: Pilot, *, steps_given: bool) -> Work:
@@ -274,9 +278,10 @@ class Work:
             needed=whole if steps_given else min(whole, needed),
             together=together,
             epoch_steps=steps_per_repetition(once, samples=samples, accelerators=plan.accelerators),
-            step_s=size / rate if rate else 0.0,
+            step_s=(size / rate if rate else 0.0) + pilot.save_s / max(1, pilot.every),
             load_s=together * size / loads if loads else 0.0,
             start_s=pilot.start_s,
+            every=min(whole, pilot.every),
         )
 
     @property
@@ -328,6 +333,8 @@ def choose(
     ``before`` says.
     """
     work = Work.of(plan, pilot, steps_given="steps" in given)
+    if 2 * work.repetition_s(work.every) <= seconds:  # then a repetition has a checkpoint
+        work = replace(work, needed=max(work.needed, work.every))
     count = plan.repetitions if "repetitions" in given else MIN_REPETITIONS
     once = work.repetition_s(work.needed)
     shortest_s = count * once

@@ -300,13 +300,18 @@ class KnockOuts:
         few = self.bench.min_rounds < MIN_ROUNDS
         rounds = self.bench.min_rounds if few else max(_ROUNDS_OF_WORKERS, self._rounds_of(first))
         steps = rounds * max(1, how_of(self.job).round_steps)
-        if self.saver is not None:
+        if self.saver is not None and self._has_saves(first):
             steps = max(steps, self.saver.every)
         return KnockOutLength(
             loading_s=loading_s,
             fixed_s=max(0.0, took_s - loading_s),
             least_s=step_s * steps,
         )
+
+    def _has_saves(self, repetition: Repetition) -> bool:
+        """Whether the repetition was long enough for a checkpoint."""
+        every = self.saver.every if self.saver is not None else 0
+        return 0 < every <= repetition.steps // max(1, repetition.accelerators)
 
     def _rounds_of(self, repetition: Repetition) -> int:
         """Rounds of the workers after which a whole one is left beside the batches in flight.
@@ -391,6 +396,7 @@ class KnockOuts:
             limit_s=self.plan.seconds,
             whole_rounds=True,
             min_rounds=self._rounds_of(self.job.repetitions[number]),
+            saving=phase.saving if self._has_saves(self.job.repetitions[number]) else None,
         )
 
     def _keep_quiet(self, repetition: Repetition) -> None:

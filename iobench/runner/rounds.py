@@ -107,7 +107,8 @@ class Rounds:
             for entry in [each for each in ENTRIES if worth_again(self.bench, each)]:
                 yield self._again(entry)
         saves_left_out = self.knock_outs is not None and self.knock_outs.leaves_saves_out
-        if self.saver and number == 0 and not saves_left_out:
+        has_time = self.budget.fits(self._repetition_s)
+        if self.saver and number == 0 and not saves_left_out and has_time:
             yield self.quiet
 
     def _measure(self, variant: RoundVariant, number: int) -> None:

@@ -171,6 +171,22 @@ def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
 # While loading
 
 
+def test_saves_beside_reads_fit_into_a_budget(tmp_path: Path, make_dataset: Any) -> None:
+    """A repetition is long enough for a save where there is time."""
+    _, data = make_dataset(samples=4000, format="tar", samples_per_shard=500)
+    doc = document(
+        f"run demo --data {data} --budget 15s --results {tmp_path}/r --set batch_size=10 "
+        "--set loader.workers=1 --set reader.decode=false --checkpoint llama3-8b "
+        "--checkpoint-scale 1/4096 --checkpoint-every 8 "
+        f"--checkpoint-to {tmp_path}/ckpt"
+    )
+    job = doc["job"]
+    assert 1 <= len(job["saves"]["alone"]) <= 3
+    assert job["saves"]["saves"]
+    assert all(each["steps"] >= 8 for each in job["repetitions"])
+    assert not (tmp_path / "ckpt").exists()
+
+
 def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -> None:
     _, data = make_dataset(samples=400, format="tar", samples_per_shard=50)
     doc = document(

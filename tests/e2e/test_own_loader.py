@@ -225,15 +225,15 @@ def test_bytes_are_those_of_the_system_calls(run: Run, data: Path, tmp_path: Pat
 
 @pytest.mark.nightly
 def test_ceilings_knock_outs_and_headspace(run: Run) -> None:
-    code, out, _ = run("of_files", "--repeat", "1", "--calibration", "0.5s", "--json")
-    assert code == 0
+    code, out, err = run("of_files", "--repeat", "1", "--calibration", "0.5s", "--json")
+    assert code == 0, err
     job = json.loads(out)["job"]
     for name in ("fetch", "prep", "harness", "accelerator"):
         assert job["ceilings"][name]["samples_per_s"], name
     gains = {each["stage"]: each for each in job["knock_outs"]}
     assert gains["storage"]["gain"]
     assert gains["prep"]["gain"]
-    code, out, _ = run("of_files", "--repeat", "2", "--headspace", "--json")
+    code, out, _ = run("of_files", "--repeat", "2", "--headspace", "--budget", "8s", "--json")
     assert code == 0
     assert json.loads(out)["headspace"]["n"] == 2
     code, out, _ = run("of_stream", "--repeat", "1", "--calibration", "0.5s", "--json")

@@ -26,6 +26,7 @@ from iobench.runner import experiment
 from iobench.runner.budget import Budget
 from iobench.runner.calibration import bench as benching
 from iobench.runner.calibration import curve as curving
+from iobench.runner.confirm import Confirm
 from iobench.runner.experiment import Options
 from iobench.runner.fit import MAX_REPETITIONS, MIN_REPETITIONS
 from iobench.runner.phase import Outcome, Phase
@@ -101,7 +102,8 @@ class Simulated:
         if phase.name.startswith(("calibrate.harness", "calibrate.accelerator")):
             loads = 1e9
         slow = phase.name == "measure" and phase.repetition >= self.machine.slow_after
-        steps = self.demand if phase.accelerator.kind != "null" else math.inf
+        ranks = phase.accelerators / self.plan.accelerators
+        steps = ranks * self.demand if phase.accelerator.kind != "null" else math.inf
         return (loads / self.machine.slower if slow else loads), steps
 
     def run(self, phase: Phase) -> Outcome:
@@ -335,6 +337,29 @@ def test_what_decides_comes_before_further_repetitions(
     verdict = ended.doc.job.verdict
     assert (verdict.binds, verdict.basis) == (answer, "tested")
     assert ended.took_s <= 65.0
+
+
+def test_the_largest_number_is_searched_while_there_is_time(spend: Any) -> None:
+    """The storage feeds 3 of these accelerators at 90 %, and preparation 12."""
+    machine = Machine(storage=0.6 * GB, prep=2.2 * GB, start_s=0.5)
+    changes = ("loader.workers=2", "accelerator.step_time=50ms", "batch_size=89")
+    ended = spend("resnet50-h100", machine, 120.0, *changes, find_max=True)
+    found = ended.doc.job.find_max
+    assert ended.took_s <= 132.0
+    assert (found.accelerators, found.bound) == (3, "")
+    assert ended.doc.job.repetitions
+    short = spend("resnet50-h100", machine, 40.0, *changes, find_max=True)
+    assert short.took_s <= 45.0
+    assert "budget" in short.doc.job.find_max.bound
+    assert short.doc.job.verdict.binds
+
+
+def test_the_trial_of_advice_ends_with_the_budget(spend: Any) -> None:
+    machine = Machine(storage=0.1 * GB, start_s=0.5)
+    ended = spend("resnet50-h100", machine, 120.0, confirm=Confirm())
+    assert ended.took_s <= 132.0
+    doc = ended.doc
+    assert doc.job.confirmations or doc.job.no_confirmations
 
 
 def test_the_fill_of_what_a_budget_cut_is_no_cause(spend: Any) -> None:
