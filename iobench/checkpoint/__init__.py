@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import UsageError
 from ..plugins import PlugIn, Registry
-from .base import Job, Pending, Restored, State
-from .catalog import CheckpointTarget
+
+if TYPE_CHECKING:  # who asks for names alone needs nothing heavy
+    from .base import Job, Pending, Restored, State
+    from .catalog import CheckpointTarget
 
 
 class CheckpointWriter(Protocol):

@@ -112,29 +112,28 @@ def _entries(kind: str) -> dict[str, str]:
         from ..checkpoint.models import MODELS
 
         return {name: model.summary for name, model in MODELS.items()}
-    return {name: plug_in.summary for name, plug_in in _plug_ins()[kind].entries().items()}
+    return {name: plug_in.summary for name, plug_in in _table(kind).entries().items()}
 
 
-def _plug_ins() -> dict[str, Registry[object]]:
-    from ..accelerate import ACCELERATORS
-    from ..accelerate.models import NETWORKS
-    from ..checkpoint import WRITERS
-    from ..codecs import CODECS
-    from ..contents import CONTENTS
-    from ..formats import FORMATS
-    from ..load.libraries import LOADERS
-    from ..storage import STORAGE
+_TABLES = {
+    "formats": "formats:FORMATS",
+    "contents": "contents:CONTENTS",
+    "codecs": "codecs:CODECS",
+    "storage": "storage:STORAGE",
+    "accelerators": "accelerate:ACCELERATORS",
+    "networks": "accelerate.models:NETWORKS",
+    "loaders": "load.libraries:LOADERS",
+    "writers": "checkpoint:WRITERS",
+}
+"""Where the table of each kind of plug-ins is, below iobench."""
 
-    return {
-        "formats": FORMATS,
-        "contents": CONTENTS,
-        "codecs": CODECS,
-        "storage": STORAGE,
-        "accelerators": ACCELERATORS,
-        "networks": NETWORKS,
-        "loaders": LOADERS,
-        "writers": WRITERS,
-    }
+
+def _table(kind: str) -> Registry[object]:
+    from importlib import import_module
+
+    module, _, name = _TABLES[kind].partition(":")
+    table: Registry[object] = getattr(import_module(f"iobench.{module}"), name)
+    return table
 
 
 def _instance(found: Any) -> str:

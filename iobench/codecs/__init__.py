@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ..errors import SpecError
 from ..plugins import PlugIn, Registry
-from .base import Codec
+
+if TYPE_CHECKING:  # who asks for names alone needs nothing heavy
+    from .base import Codec
 
 
-class CodecRegistry(Registry[Codec]):
+class CodecRegistry(Registry["Codec"]):
     """Codecs, which are created with a level: ``open("zstd:3")`` is ``Zstd(level=3)``."""
 
     def open(self, name: str) -> Codec:

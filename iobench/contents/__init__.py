@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..plugins import PlugIn, Registry
-from .base import Content
+
+if TYPE_CHECKING:  # who asks for names alone needs nothing heavy
+    from .base import Content
 
 CONTENTS: Registry[Content] = Registry(
     "content",

@@ -6,10 +6,12 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from ..schema.ab import AbRecord
-from ..schema.record import TrainingRecord
-from .counters import Counters
+if TYPE_CHECKING:  # the terminal's observer is imported with the help of a verb
+    from ..schema.ab import AbRecord
+    from ..schema.record import TrainingRecord
+    from .counters import Counters
 
 log = logging.getLogger(__name__)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ..errors import UnknownNameError, UsageError, nearest
 from ..plugins import PlugIn, Registry
-from .base import Opens, Storage, Wraps
 from .secrets import refuse_secrets
+
+if TYPE_CHECKING:  # who asks for names alone needs nothing heavy
+    from .base import Storage, Wraps
 
 STORAGE: Registry[Storage] = Registry(
     "storage",
@@ -82,6 +84,8 @@ def open_storage(
         given = _parse(query)
     given = {**given, **(options or {})}
     kind = _kind(scheme)
+    from .base import Opens
+
     if not isinstance(kind, Opens):
         raise UsageError(
             f"storage '{scheme}' wraps another storage and cannot be used alone",
@@ -162,6 +166,8 @@ def _split(url: str) -> tuple[Wraps, str, dict[str, str]]:
             "storage", wrapper, STORAGE.entries(), remedy=remedy if "://" not in url else ""
         )
     kind: object = STORAGE.load(wrapper)
+    from .base import Wraps
+
     if not isinstance(kind, Wraps):
         raise UsageError(
             f"storage '{wrapper}' cannot wrap another storage",
