@@ -19,7 +19,7 @@ from iobench.analyse.capacity.hosts import Model
 from iobench.analyse.capacity.jobs import RecordedJob
 from iobench.analyse.capacity.scaling import Barrier, cycle_s, fit_barrier, fit_scaling, steps_of
 from iobench.analyse.capacity.sizing import demanded_bytes_per_s
-from iobench.analyse.figures.instep import StepTimes
+from iobench.analyse.figures.instep import OwnStepTimes
 from iobench.units import counted, format_percent
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -193,8 +193,8 @@ def barriers() -> list[Row]:
 class Trace:
     """Of 411 ranks: the own steps of some hosts, [hosts][ranks, steps], and what all did."""
 
-    synced: list[StepTimes]
-    free: list[StepTimes]
+    synced: list[OwnStepTimes]
+    free: list[OwnStepTimes]
     slowest_s: dict[int, float]
     synced_step_s: float
     free_step_s: float
@@ -205,10 +205,10 @@ def trace() -> Trace:
         found = {name: np.asarray(file[name], dtype=np.float64) for name in file.files}
     busy = STEP_S["unet3d", "h100"]
 
-    def hosts(name: str) -> list[StepTimes]:
+    def hosts(name: str) -> list[OwnStepTimes]:
         own = found[name] / 1e5
         return [
-            StepTimes(own[first : first + RANKS_OF_A_HOST], busy)
+            OwnStepTimes(own[first : first + RANKS_OF_A_HOST], busy)
             for first in range(0, len(own), RANKS_OF_A_HOST)
         ]
 
@@ -221,7 +221,7 @@ def trace() -> Trace:
     )
 
 
-def slowest(host: StepTimes, ranks: int) -> float:
+def slowest(host: OwnStepTimes, ranks: int) -> float:
     """Seconds of the slowest of ``ranks``, from the steps of one host alone."""
     steps = steps_of([host], hosts=1, round_steps=1)
     assert steps is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..analyse.figures.events import Events, select
-from ..analyse.figures.timeline import KINDS, LEVELS, Spread, spreads
+from ..analyse.figures.timeline import KINDS, LEVELS, TimeSpread, spreads
 from ..schema.record import TrainingRecord
 from ..units import counted, format_count, format_duration
 from .figures import figure
@@ -50,12 +50,12 @@ def reasons(doc: TrainingRecord, events: Events) -> list[str]:
     return [f"Read and decode of a batch: {why}."]
 
 
-def _drawn(found: dict[str, Spread]) -> bool:
+def _drawn(found: dict[str, TimeSpread]) -> bool:
     """Whether there are enough steps for a line."""
     return any(len(each.quantiles) > 1 for each in found.values())
 
 
-def _curve(found: dict[str, Spread], title: str) -> Lines:
+def _curve(found: dict[str, TimeSpread], title: str) -> Lines:
     """Seconds over 1 / (1 - quantile), so that each nine takes the same room."""
     return Lines(
         id="spread",
@@ -82,7 +82,7 @@ def _curve(found: dict[str, Spread], title: str) -> Lines:
     )
 
 
-def _table(found: dict[str, Spread], title: str) -> Table:
+def _table(found: dict[str, TimeSpread], title: str) -> Table:
     told = [each.quantiles for each in found.values()]
     notes = [
         "Wait: from asking for a batch to having it. Read and decode: a worker's time for the "

@@ -20,7 +20,7 @@ from iobench.analyse.checkpoint.rules import (
     stopped_early,
     verified,
 )
-from iobench.analyse.verdict.rules_data import Outcome
+from iobench.analyse.verdict.rules_data import RuleOutcome
 from iobench.schema.record import CheckpointRecord, TrainingRecord
 
 GB = 10**9
@@ -67,7 +67,7 @@ def study(head: dict[str, Any] | None = None, **job: Any) -> CheckpointRecord:
     )
 
 
-def result(found: Outcome | None) -> str:
+def result(found: RuleOutcome | None) -> str:
     if found is None:
         return PASSES
     assert found.evidence
@@ -79,7 +79,7 @@ ALL = (durable, cold_restore, verified, count, scaled, model, ranks, stopped_ear
 
 
 @pytest.mark.parametrize("rule", ALL)
-def test_a_study_in_which_all_is_well(rule: Callable[[Any], Outcome | None]) -> None:
+def test_a_study_in_which_all_is_well(rule: Callable[[Any], RuleOutcome | None]) -> None:
     assert rule(study()) is None
 
 
@@ -135,7 +135,7 @@ def test_a_study_in_which_all_is_well(rule: Callable[[Any], Outcome | None]) -> 
     ],
 )
 def test_a_rule_and_a_record(
-    rule: Callable[[Any], Outcome | None], doc: CheckpointRecord, expected: str
+    rule: Callable[[Any], RuleOutcome | None], doc: CheckpointRecord, expected: str
 ) -> None:
     assert result(rule(doc)) == expected
 

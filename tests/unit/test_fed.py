@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.analyse.figures.curve import conclude_curve, rate_of
-from iobench.analyse.figures.instep import StepTimes, at_more_ranks, step_times
+from iobench.analyse.figures.instep import OwnStepTimes, at_more_ranks, step_times
 from iobench.analyse.verdict import fed as feeding
 from iobench.analyse.verdict.evidence import Binds, Decision
 from iobench.analyse.verdict.fed import delivered
@@ -229,7 +229,7 @@ def test_411_published_ranks_from_8_of_them(seed: int) -> None:
     own_s, busy_s = published()
     truth = busy_s / own_s.max(axis=0).mean()  # a barrier after each step
     some = np.random.default_rng(seed).choice(len(own_s), 8, replace=False)
-    (found,) = at_more_ranks([StepTimes(own_s[some], busy_s)], ranks=(411,))
+    (found,) = at_more_ranks([OwnStepTimes(own_s[some], busy_s)], ranks=(411,))
     utilization = found.accelerator_utilization
     assert utilization.value == pytest.approx(truth, abs=0.01)
     alone = busy_s / own_s.mean()
@@ -240,7 +240,7 @@ def test_411_published_ranks_from_8_of_them(seed: int) -> None:
 
 def test_more_ranks_are_never_faster_and_the_answer_stays_the_same() -> None:
     own_s, busy_s = published()
-    series = [StepTimes(own_s[:8], busy_s)]
+    series = [OwnStepTimes(own_s[:8], busy_s)]
     found = at_more_ranks(series)
     assert [each.ranks for each in found] == [8, 64, 512]
     values = [each.accelerator_utilization.value for each in found if each.accelerator_utilization]
@@ -254,14 +254,14 @@ def test_more_ranks_are_never_faster_and_the_answer_stays_the_same() -> None:
 def test_the_mean_of_the_slowest_is_exact() -> None:
     """Two values, equally often: a step is fast only if all of its ranks draw the fast one."""
     own_s = np.tile([1.0, 2.0], (16, 512))
-    (found,) = at_more_ranks([StepTimes(own_s, 1.0)], ranks=(3,))
+    (found,) = at_more_ranks([OwnStepTimes(own_s, 1.0)], ranks=(3,))
     assert found.accelerator_utilization.value == pytest.approx(1 / (2 - 0.5**3))
 
 
 def test_ranks_in_the_same_round_wait_at_the_same_step() -> None:
     """Every fourth step waits on all ranks at once, so more ranks wait no longer."""
     own_s = np.tile([2.0, 1.0, 1.0, 1.0], (8, 200))
-    found = at_more_ranks([StepTimes(own_s, 1.0)], round_steps=4)
+    found = at_more_ranks([OwnStepTimes(own_s, 1.0)], round_steps=4)
     assert [each.ranks for each in found] == [8, 64, 512]
     for each in found:
         assert each.accelerator_utilization.value == pytest.approx(4 / 5)
@@ -270,8 +270,8 @@ def test_ranks_in_the_same_round_wait_at_the_same_step() -> None:
 def test_too_few_steps_tell_nothing_of_many_ranks() -> None:
     chance = np.random.default_rng(0)
     own_s = 1 + chance.random((1, 320))
-    assert [each.ranks for each in at_more_ranks([StepTimes(own_s, 1.0)])] == [8, 64]
-    assert at_more_ranks([StepTimes(own_s[:, :100], 1.0)]) == []
+    assert [each.ranks for each in at_more_ranks([OwnStepTimes(own_s, 1.0)])] == [8, 64]
+    assert at_more_ranks([OwnStepTimes(own_s[:, :100], 1.0)]) == []
     assert at_more_ranks([]) == []
 
 

@@ -31,7 +31,7 @@ from iobench.analyse.capacity.scaling import (
     steps_of,
 )
 from iobench.analyse.checkpoint.interval import best_s, published_mtbf_s, waste
-from iobench.analyse.figures.instep import StepTimes
+from iobench.analyse.figures.instep import OwnStepTimes
 from iobench.analyse.verdict.judged import judge
 from iobench.errors import UsageError
 from iobench.measure.timeline import StepEvent, read_events, write_events
@@ -112,7 +112,7 @@ def test_fewer_hosts_tell_fewer_parameters() -> None:
 def test_the_slowest_of_many_is_the_mean_of_their_maximum() -> None:
     chance = np.random.default_rng(2)
     own = 0.1 + chance.gamma(2, 0.01, (4, 2048))
-    steps = steps_of([StepTimes(own, 0.1)], hosts=4, round_steps=1)
+    steps = steps_of([OwnStepTimes(own, 0.1)], hosts=4, round_steps=1)
     drawn = chance.choice(own.ravel(), (20_000, 32)).max(axis=1).mean()
     assert steps.slowest_s(32)[0] == pytest.approx(drawn, rel=0.01)
     assert steps.slowest_s(1)[0] == pytest.approx(own.mean())
@@ -123,16 +123,16 @@ def test_the_slowest_of_many_is_the_mean_of_their_maximum() -> None:
 def test_ranks_of_a_host_are_slow_together() -> None:
     """Two ranks that are always the same are no slower than one of them."""
     one = 0.1 + np.random.default_rng(3).gamma(2, 0.01, (1, 2048))
-    together = steps_of([StepTimes(np.repeat(one, 2, axis=0), 0.1)], hosts=1, round_steps=1)
-    alone = steps_of([StepTimes(one, 0.1)], hosts=1, round_steps=1)
-    uneven = steps_of([StepTimes(np.repeat(one, 3, axis=0), 0.1)], hosts=2, round_steps=1)
+    together = steps_of([OwnStepTimes(np.repeat(one, 2, axis=0), 0.1)], hosts=1, round_steps=1)
+    alone = steps_of([OwnStepTimes(one, 0.1)], hosts=1, round_steps=1)
+    uneven = steps_of([OwnStepTimes(np.repeat(one, 3, axis=0), 0.1)], hosts=2, round_steps=1)
     assert together.slowest_s(8)[0] == pytest.approx(alone.slowest_s(4)[0])
     assert (together.together, uneven.together) == (2, 1)
     assert together.seen == 2 * alone.seen
 
 
 def test_too_few_steps_tell_nothing() -> None:
-    assert steps_of([StepTimes(np.ones((2, 48)), 1.0)], hosts=1, round_steps=1) is None
+    assert steps_of([OwnStepTimes(np.ones((2, 48)), 1.0)], hosts=1, round_steps=1) is None
 
 
 def test_a_barrier_is_fitted_and_never_gets_cheaper() -> None:
@@ -253,7 +253,7 @@ def test_two_numbers_of_hosts_tell_what_they_share() -> None:
 
 def test_stragglers_and_a_given_barrier_are_in_the_step() -> None:
     own = 0.1 + np.random.default_rng(5).gamma(2, 0.002, (4, 1024))
-    steps = steps_of([StepTimes(own, 0.1)], hosts=1, round_steps=1)
+    steps = steps_of([OwnStepTimes(own, 0.1)], hosts=1, round_steps=1)
     cycle = float(own.max(axis=0).mean())
     one = job(1, 4e5, steps=steps, cycle_s=cycle, last_s=0.0, in_step=True)
     point = Model([one], barrier=Barrier(1e-3, 1e-3)).point(8, 4)

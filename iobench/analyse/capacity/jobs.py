@@ -16,7 +16,7 @@ from ...errors import UsageError
 from ...schema.record import TrainingRecord
 from ...units import counted
 from ..figures.events import Events, select
-from ..figures.instep import StepTimes, step_times
+from ..figures.instep import OwnStepTimes, step_times
 from ..figures.ranktime import INDEPENDENT
 from ..verdict.evidence import Evidence
 from ..verdict.fed import supply_of
@@ -213,7 +213,7 @@ def _remarks(doc: TrainingRecord, cached: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _cycle_s(series: Sequence[StepTimes]) -> float:
+def _cycle_s(series: Sequence[OwnStepTimes]) -> float:
     """From one step to the next: a rank's own step, and its wait for the others."""
     total = sum(
         float(each.own_s.sum()) + (0.0 if each.sync_s is None else float(each.sync_s.sum()))
@@ -229,14 +229,14 @@ def _tokens(doc: TrainingRecord) -> int:
     return BUSY + workload.accelerator.staged + made
 
 
-def _barrier_s(doc: TrainingRecord, series: Sequence[StepTimes]) -> float | None:
+def _barrier_s(doc: TrainingRecord, series: Sequence[OwnStepTimes]) -> float | None:
     """The barrier's own cost: as measured apart on many hosts, or from the steps."""
     if not all(each.sync == "step" for each in doc.job.repetitions if each.complete):
         return None
     return _last_s(series) if doc.job.barrier_s is None else doc.job.barrier_s
 
 
-def _last_s(series: Sequence[StepTimes]) -> float | None:
+def _last_s(series: Sequence[OwnStepTimes]) -> float | None:
     """The mean of the shortest wait of each step: that of the rank that came last."""
     waits = [
         float(each.sync_s.min(axis=0).mean())

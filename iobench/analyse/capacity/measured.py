@@ -18,7 +18,7 @@ from ...schema.training import Ceiling
 from ...units import counted
 from ..figures.in_flight import bytes_per_sample, run_reads_in_flight, run_reads_per_sample
 from ..verdict.evidence import Evidence
-from ..verdict.fed import Supply, delivered
+from ..verdict.fed import StorageSupply, delivered
 from ..verdict.judged import accelerators_fed, judge
 
 SIMILAR = 2.0
@@ -130,7 +130,7 @@ def _received(doc: TrainingRecord) -> _Received | None:
     return None if not summary.n or middle is None or low is None else _Received(middle, low)
 
 
-def _with_its_job(doc: TrainingRecord, supply: Supply) -> bool:
+def _with_its_job(doc: TrainingRecord, supply: StorageSupply) -> bool:
     """Whether the rate is what a whole job received: filling and waits for others are in it."""
     found = doc.job.verdict.fed if doc.job.verdict else None
     if found is None or supply.plateau:
@@ -145,7 +145,7 @@ def _amplification(doc: TrainingRecord) -> float:
     return known.median if known is not None and known.median > 0 else 1.0
 
 
-def _by(doc: TrainingRecord, evidence: Evidence, supply: Supply) -> str:
+def _by(doc: TrainingRecord, evidence: Evidence, supply: StorageSupply) -> str:
     """What measured the storage's rate."""
     found = doc.job.verdict.fed if doc.job.verdict else None
     if supply.plateau:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..figures.instep import MIN_BLOCKS, StepTimes, Times, block_length, mean_largest, resampled
+from ..figures.instep import MIN_BLOCKS, OwnStepTimes, Times, block_length, mean_largest, resampled
 
 Floats = npt.NDArray[np.float64]
 
@@ -237,7 +237,7 @@ class Steps:
         return found
 
 
-def steps_of(series: Sequence[StepTimes], *, hosts: int, round_steps: int) -> Steps | None:
+def steps_of(series: Sequence[OwnStepTimes], *, hosts: int, round_steps: int) -> Steps | None:
     """The steps of ``hosts`` hosts; None if they are too few for an interval.
 
     ``series``: for example one entry for each epoch, with the ranks of one host beside each other.

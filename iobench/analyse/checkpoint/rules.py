@@ -15,7 +15,7 @@ from ...schema.record import RunRecord, TrainingRecord
 from ...schema.training import Repetition
 from ...units import counted, format_bytes, format_percent
 from ..verdict.cache import MAX_RESIDENT
-from ..verdict.rules_data import Outcome, unknown
+from ..verdict.rules_data import RuleOutcome, unknown
 from .study import end_s
 
 MIN_SAVES = 10
@@ -38,11 +38,11 @@ def _study(doc: RunRecord) -> Study:
     return doc.checkpoints
 
 
-def durable(doc: RunRecord) -> Outcome | None:
+def durable(doc: RunRecord) -> RuleOutcome | None:
     remedy = "set fsync=true: data that is not synced is lost if the host fails"
     study = _study(doc)
     if study.spec.fsync is False:
-        return Outcome(
+        return RuleOutcome(
             "saves were not synced (fsync=false), so their times are those of the page cache",
             remedy,
         )
@@ -51,7 +51,7 @@ def durable(doc: RunRecord) -> Outcome | None:
     return None
 
 
-def cold_restore(doc: RunRecord) -> Outcome | None:
+def cold_restore(doc: RunRecord) -> RuleOutcome | None:
     study = _study(doc)
     memory = doc.memory_bytes
     if (
@@ -74,38 +74,38 @@ def cold_restore(doc: RunRecord) -> Outcome | None:
         )
     highest = max(restore.residency_before or 0 for restore in study.restores)
     if highest > MAX_RESIDENT:
-        return Outcome(
+        return RuleOutcome(
             f"{format_percent(highest)} of a checkpoint was in the page cache when it was restored",
             remedy,
         )
     return None
 
 
-def verified(doc: RunRecord) -> Outcome | None:
+def verified(doc: RunRecord) -> RuleOutcome | None:
     wrong = [restore.step for restore in _study(doc).restores if restore.verified is False]
     if wrong:
         remedy = (
             "the storage or the writer returned other bytes than were saved: do not use it for "
             "training"
         )
-        return Outcome(
+        return RuleOutcome(
             f"the restore of step {wrong[0]} returned other weights than were saved", remedy
         )
     return None
 
 
-def count(doc: RunRecord) -> Outcome | None:
+def count(doc: RunRecord) -> RuleOutcome | None:
     study = _study(doc)
     if min(len(study.saves), len(study.restores)) < MIN_SAVES:
         evidence = (
             f"{counted(len(study.saves), 'save')} and {counted(len(study.restores), 'restore')}, "
             f"fewer than {MIN_SAVES} each"
         )
-        return Outcome(evidence, f"run with --repeat {MIN_SAVES}")
+        return RuleOutcome(evidence, f"run with --repeat {MIN_SAVES}")
     return None
 
 
-def scaled(doc: RunRecord) -> Outcome | None:
+def scaled(doc: RunRecord) -> RuleOutcome | None:
     study = _study(doc)
     if study.bytes >= study.full_bytes:
         return None
@@ -113,38 +113,38 @@ def scaled(doc: RunRecord) -> Outcome | None:
         f"{format_bytes(study.bytes)} were saved of the {format_bytes(study.full_bytes)} that "
         f"{study.model} has"
     )
-    return Outcome(
+    return RuleOutcome(
         evidence,
         "the times for the whole model are computed from the measured bandwidth; to measure them, "
         "run without --scale",
     )
 
 
-def model(doc: RunRecord) -> Outcome | None:
+def model(doc: RunRecord) -> RuleOutcome | None:
     """Check that the model is one of MLPerf Storage's (4.3.3). Its other rules hold for any."""
     study = _study(doc)
     if study.model in RANKS:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"model '{study.model}' cannot be submitted to MLPerf Storage: the study is held to its "
         "other rules, but is no result of that benchmark",
         f"for a result of that benchmark, use one of {', '.join(RANKS)}",
     )
 
 
-def ranks(doc: RunRecord) -> Outcome | None:
+def ranks(doc: RunRecord) -> RuleOutcome | None:
     """Check that as many ranks save the model as MLPerf Storage demands (4.6.1)."""
     study = _study(doc)
     needed = RANKS.get(study.model)
     if needed is None or study.ranks == needed:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"{counted(study.ranks, 'rank')} saved {study.model}; CLOSED demands {needed}",
         f"run with --ranks {needed}",
     )
 
 
-def tiny(doc: RunRecord) -> Outcome | None:
+def tiny(doc: RunRecord) -> RuleOutcome | None:
     """Check that saves are large enough to show the bandwidth, and so the times of the whole model.
 
     In a very small save, opening and syncing files takes most of the time.
@@ -156,28 +156,28 @@ def tiny(doc: RunRecord) -> Outcome | None:
         f"{format_bytes(study.bytes)} by {counted(study.ranks, 'rank')} are "
         "too few bytes to measure a bandwidth"
     )
-    return Outcome(
+    return RuleOutcome(
         evidence,
         "the times for the whole model are too long: use a larger --scale, with at least "
         f"{format_bytes(MIN_BYTES)} for each rank",
     )
 
 
-def stopped_early(doc: RunRecord) -> Outcome | None:
+def stopped_early(doc: RunRecord) -> RuleOutcome | None:
     study = _study(doc)
     asked = study.spec.count
     if study.budget_s is not None and doc.status == "ok":
         return None  # as many as there was time for
     if doc.status != "ok" or len(study.saves) < asked:
         what = f"the study's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
-        return Outcome(
+        return RuleOutcome(
             f"{what}; {len(study.saves)} of {asked} saves were finished",
             "run it again and let it finish; the partial figures are kept",
         )
     return None
 
 
-def contention(doc: TrainingRecord) -> Outcome | None:
+def contention(doc: TrainingRecord) -> RuleOutcome | None:
     """Check how much loads and saves slow each other down, since they share the storage."""
     study = _study(doc)
     if doc.job.quiet is None or not study.alone or not study.saves:
@@ -202,7 +202,7 @@ def contention(doc: TrainingRecord) -> Outcome | None:
         f"when both run, a save takes {saving:.2f} x as long as alone, and reading a byte "
         f"{slower:.2f} x as long as without saves"
     )
-    return Outcome(
+    return RuleOutcome(
         evidence,
         "saves and the reads of the workers share the storage: use separate file systems, or "
         "storage that is fast enough for the sum of both",
@@ -221,7 +221,7 @@ def _read_cost(repetition: Repetition) -> float | None:
     return repetition.read_s / size if repetition.read_s and size else None
 
 
-def back_pressure(doc: RunRecord) -> Outcome | None:
+def back_pressure(doc: RunRecord) -> RuleOutcome | None:
     """Check that an asynchronous save was finished before the next one was due."""
     waited = [save.waited_s for save in _study(doc).saves if save.waited_s]
     blocked = sum(save.blocked_s for save in _study(doc).saves)
@@ -234,5 +234,5 @@ def back_pressure(doc: RunRecord) -> Outcome | None:
             f"{len(waited)} of {len(_study(doc).saves)} saves had to wait for the previous one, "
             f"{sum(waited):.2f} s in total"
         )
-        return Outcome(evidence, remedy)
+        return RuleOutcome(evidence, remedy)
     return None

@@ -40,7 +40,7 @@ _FALSE_ALARMS = 0.02
 """Share of clean runs in which some host may be called slow, for rates that vary independently."""
 
 
-class Window(NamedTuple):
+class HostWindow(NamedTuple):
     """The time in which ranks of all hosts had work, and the rest, in seconds over all epochs."""
 
     seconds: float
@@ -49,7 +49,7 @@ class Window(NamedTuple):
 
 def host_window(
     hosts: Sequence[HostTime], parts: Sequence[RankEpoch], tracks: Sequence[Track], moved: str
-) -> tuple[Window, list[HostTime]]:
+) -> tuple[HostWindow, list[HostTime]]:
     """The window of a repetition, and what each host did in it.
 
     ``tracks``: of each of ``parts``, what the rank had received by when, from the first read of any
@@ -90,7 +90,7 @@ def host_window(
         )
         for place, host in enumerate(hosts)
     ]
-    return Window(seconds, tail), found
+    return HostWindow(seconds, tail), found
 
 
 def _has(host: HostTime, rank: int) -> bool:

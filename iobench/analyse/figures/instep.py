@@ -37,7 +37,7 @@ _SEED = 42
 Times = npt.NDArray[np.float64]
 
 
-class StepTimes(NamedTuple):
+class OwnStepTimes(NamedTuple):
     """Own step times of the ranks, [ranks, steps], in seconds, and the mean of the busy times.
 
     An own step is the wait for the rank's own batch, its copy and the step of the accelerator. The
@@ -50,7 +50,7 @@ class StepTimes(NamedTuple):
     sync_s: Times | None = None
 
 
-def step_times(events: Mapping[str, npt.NDArray[Any]], *, round_steps: int) -> list[StepTimes]:
+def step_times(events: Mapping[str, npt.NDArray[Any]], *, round_steps: int) -> list[OwnStepTimes]:
     """The steady steps of each epoch of a repetition; empty if rows were merged.
 
     The pipeline fills during the first round of ``round_steps``, which is left out.
@@ -75,12 +75,12 @@ def step_times(events: Mapping[str, npt.NDArray[Any]], *, round_steps: int) -> l
         if length:
             cut, synced = (np.stack([rank[:length] for rank in each]) for each in (ranks, waits))
             mean_busy = float(np.mean([each[:length].mean() for each in busy]))
-            found.append(StepTimes(cut, mean_busy, synced))
+            found.append(OwnStepTimes(cut, mean_busy, synced))
     return found
 
 
 def at_more_ranks(
-    series: Sequence[StepTimes], *, round_steps: int = 1, ranks: Sequence[int] = RANKS
+    series: Sequence[OwnStepTimes], *, round_steps: int = 1, ranks: Sequence[int] = RANKS
 ) -> list[FedAt]:
     """The utilization of ``ranks`` ranks whose steps are like the recorded ones.
 
@@ -131,7 +131,7 @@ def resampled(blocks: int) -> npt.NDArray[np.int64]:
     return np.concatenate([np.ones((1, blocks), dtype=counts.dtype), counts])
 
 
-def _blocks(series: Sequence[StepTimes], length: int) -> Times:
+def _blocks(series: Sequence[OwnStepTimes], length: int) -> Times:
     """Blocks of ``length`` steps of one rank each, [blocks, length]; at most ``_MAX_VALUES``."""
     found = [np.empty((0, length))]
     ranks = sum(len(each.own_s) for each in series)

@@ -152,7 +152,7 @@ _STEP = ("wait_ns", "copy_ns", "busy_ns", "checkpoint_ns", "sync_ns", "lost_ns")
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class TimeSpread:
     """One kind of time. ``quantiles``: seconds by the LEVELS that so many steps tell."""
 
     steps: int
@@ -161,7 +161,7 @@ class Spread:
     merged: bool  # a row is the mean of several steps, which hides the ends
 
 
-def spreads(events: Events) -> dict[str, Spread]:
+def spreads(events: Events) -> dict[str, TimeSpread]:
     """By the names of KINDS: the wait for a batch, its reads and preparation, and the whole step.
 
     ``events`` are those of one repetition. A kind that nobody recorded is left out: its times are
@@ -184,7 +184,7 @@ def spreads(events: Events) -> dict[str, Spread]:
         each = np.maximum(ns, 0.0) / steps
         if not each.any():
             continue
-        found[kind] = Spread(
+        found[kind] = TimeSpread(
             steps=int(total),
             quantiles=dict(zip(levels, quantiles([each], [steps], levels), strict=True)),
             longest_s=float(each.max()) / 1e9,

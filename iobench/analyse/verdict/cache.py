@@ -29,7 +29,7 @@ MAX_CACHED = 0.01
 """Share of the bytes delivered in a cold epoch that may come from a cache."""
 
 
-class Delivery(NamedTuple):
+class EpochDelivery(NamedTuple):
     """Bytes that a cold epoch (or the measurement of a ceiling) needed, and bytes from storage.
 
     ``fetched`` is None if it was not measured; ``how`` then gives the reason.
@@ -52,7 +52,7 @@ def cached_share(*, wanted: int, fetched: int | None) -> float:
     return max(0, wanted - fetched) / wanted
 
 
-def epoch_deliveries(doc: TrainingRecord) -> Iterator[Delivery]:
+def epoch_deliveries(doc: TrainingRecord) -> Iterator[EpochDelivery]:
     """Deliveries of the epochs of a cold run.
 
     An interrupted repetition claims nothing, so its epochs without a count are left out.
@@ -63,18 +63,18 @@ def epoch_deliveries(doc: TrainingRecord) -> Iterator[Delivery]:
             yield _delivery(doc, where, epoch, read=read)
 
 
-def ceiling_deliveries(doc: TrainingRecord) -> Iterator[Delivery]:
+def ceiling_deliveries(doc: TrainingRecord) -> Iterator[EpochDelivery]:
     """Deliveries of the ceilings that the reader measured on cold storage."""
     for name, ceiling in doc.job.ceilings.items():
         if ceiling.cold is not None:
             yield _delivery(doc, f"the measurement of ceiling {name}", ceiling.cold, read=1.0)
 
 
-def _delivery(doc: TrainingRecord, where: str, epoch: Epoch, *, read: float) -> Delivery:
+def _delivery(doc: TrainingRecord, where: str, epoch: Epoch, *, read: float) -> EpochDelivery:
     """Delivery of one epoch; ``read`` is the loader's files as a share of the stored bytes."""
     # A library, or a long ceiling measurement, may deliver samples twice: count one epoch at most.
     wanted = min(epoch.sample_bytes or 0, (doc.job.dataset.stored_bytes or 0)) * read
-    return Delivery(where, int(wanted), epoch.bytes_fetched, epoch.fetched_how)
+    return EpochDelivery(where, int(wanted), epoch.bytes_fetched, epoch.fetched_how)
 
 
 def share_read(doc: TrainingRecord) -> float:

@@ -36,7 +36,7 @@ UTILIZATION = "accelerator_utilization_sustained"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supply:
+class StorageSupply:
     """What the storage delivers in samples/s, with the reads in flight that it takes.
 
     ``low`` and ``high`` are its interval, if there is one; ``high`` is also None where it may
@@ -92,7 +92,7 @@ def _why_not(doc: TrainingRecord, evidence: Evidence) -> str:
     return "neither fetch nor raw storage was measured"
 
 
-def supply_of(judged: Judged) -> Supply | None:
+def supply_of(judged: Judged) -> StorageSupply | None:
     """What the storage delivers: after a lasting fall of its rate, what the run received then.
 
     Else the plateau of its curve, or its highest point, or the fetch ceiling.
@@ -102,13 +102,13 @@ def supply_of(judged: Judged) -> Supply | None:
     return lasts or _before(judged)
 
 
-def _lasting(judged: Judged) -> Supply | None:
+def _lasting(judged: Judged) -> StorageSupply | None:
     """What a run received after its rate fell to stay; None if it did not."""
     lasts = judged.evidence.lasting
     if lasts is None:
         return None
     several = lasts.low < lasts.high
-    return Supply(
+    return StorageSupply(
         value=lasts.after,
         low=lasts.low if several else None,
         high=lasts.high if several else None,
@@ -119,7 +119,7 @@ def _lasting(judged: Judged) -> Supply | None:
     )
 
 
-def _before(judged: Judged) -> Supply | None:
+def _before(judged: Judged) -> StorageSupply | None:
     """The plateau of the storage's curve, or its highest point, or the fetch ceiling.
 
     The fetch ceiling is what the job's own reader gets with its own reads in flight, in a longer
@@ -139,7 +139,7 @@ def _before(judged: Judged) -> Supply | None:
     )
 
 
-def delivered(judged: Judged) -> Supply | None:
+def delivered(judged: Judged) -> StorageSupply | None:
     """What the storage delivers, where the run's own utilization and its search may correct that.
 
     A search tells it from the number that it found, and a run that starves because of the storage
@@ -152,7 +152,7 @@ def delivered(judged: Judged) -> Supply | None:
     if found.basis == "find-max":
         if found.accelerators == 0:
             return supply
-        return Supply(
+        return StorageSupply(
             value=found.accelerators * each,
             low=None if found.low is None else found.low * each,
             high=None if found.high is None else (found.high + 1) * each,
@@ -202,7 +202,7 @@ def with_potential(found: Fed, evidence: Evidence, advice: Sequence[Advice]) -> 
     return found.model_copy(update={"potential": most if most > found.accelerators else None})
 
 
-def _from_curve(doc: TrainingRecord) -> Supply | None:
+def _from_curve(doc: TrainingRecord) -> StorageSupply | None:
     """The plateau, or the highest point where there is none: then there may be more."""
     found, raw = doc.job.curve, doc.job.ceilings.get("storage_raw", Ceiling())
     size = raw.details.read_bytes_per_sample
@@ -222,7 +222,7 @@ def _from_curve(doc: TrainingRecord) -> Supply | None:
         reads = expected_rate(curve.points, in_flight)
         of_read = best.bytes_per_s.value / best.reads_per_s.value
         today = None if reads is None else min(rate.value, reads.value * of_read) / size
-    return Supply(
+    return StorageSupply(
         value=rate.value / size,
         low=rate.low / size if rate.low is not None and is_known(rate) else None,
         high=rate.high / size if rate.high is not None and is_known(rate) and bounded else None,
@@ -233,7 +233,7 @@ def _from_curve(doc: TrainingRecord) -> Supply | None:
     )
 
 
-def _from_ceiling(judged: Judged) -> Supply | None:
+def _from_ceiling(judged: Judged) -> StorageSupply | None:
     """The fetch ceiling with its interval; raw storage, which is higher, without it."""
     evidence = judged.evidence
     rate = evidence.storage
@@ -242,7 +242,7 @@ def _from_ceiling(judged: Judged) -> Supply | None:
     name = "fetch" if evidence.fetch is not None else "storage_raw"
     windows = judged.record.job.ceilings.get(name, Ceiling()).windows
     low, high = (windows.low, windows.high) if windows else (None, None)
-    return Supply(
+    return StorageSupply(
         value=rate,
         low=None if low is None else min(low, rate),
         high=None if high is None else max(high, rate),
@@ -257,7 +257,7 @@ def _number(samples_per_s: float, each: float) -> int:
     return math.floor(min(samples_per_s / each + 1e-9, MAX_FED))
 
 
-def _by_supply(supply: Supply, each: float) -> Fed:
+def _by_supply(supply: StorageSupply, each: float) -> Fed:
     return Fed(
         accelerators=_number(supply.value, each),
         low=None if supply.low is None else _number(supply.low, each),
@@ -279,7 +279,7 @@ def _by_search(doc: TrainingRecord, search: FindMax) -> Fed:
     )
 
 
-def _measured(found: Fed, judged: Judged, supply: Supply, each: float) -> Fed:
+def _measured(found: Fed, judged: Judged, supply: StorageSupply, each: float) -> Fed:
     """What the run's own utilization says, which overrides the model.
 
     If the ranks of the run were fed, the storage feeds at least as many. If they starve because of
@@ -336,7 +336,7 @@ def _at(
     doc: TrainingRecord,
     evidence: Evidence,
     found: Fed,
-    supply: Supply | None,
+    supply: StorageSupply | None,
     received: _RunRate | None,
 ) -> list[FedAt]:
     """The run's own number of ranks, as measured, and larger ones, as extrapolated.
@@ -389,7 +389,7 @@ def _median_of(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def _limited(
-    utilization: Estimate, ranks: int, evidence: Evidence, supply: Supply | None
+    utilization: Estimate, ranks: int, evidence: Evidence, supply: StorageSupply | None
 ) -> Estimate:
     """At most what the storage's rate over the demand of the ranks allows."""
     demand = ranks * (evidence.per_accelerator or 0.0)

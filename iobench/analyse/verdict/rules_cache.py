@@ -35,13 +35,13 @@ from .cache import (
     share_read,
     uncached,
 )
-from .rules_data import Outcome, unknown
+from .rules_data import RuleOutcome, unknown
 from .rules_ranks import host_name
 
 MEMORY_MULTIPLE = 5
 
 
-def cold_residency(doc: TrainingRecord) -> Outcome | None:
+def cold_residency(doc: TrainingRecord) -> RuleOutcome | None:
     if not is_cold(doc):
         return None
     remedy = _remedy(doc)
@@ -52,7 +52,7 @@ def cold_residency(doc: TrainingRecord) -> Outcome | None:
     ]
     if cached:
         where, share = max(cached, key=lambda item: item[1] or 0)
-        return Outcome(
+        return RuleOutcome(
             f"the run claims cold reads, but {format_percent(share or 0)} of the dataset was in "
             f"the page cache ({where})",
             remedy,
@@ -72,7 +72,7 @@ def cold_residency(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
-def warm_residency(doc: TrainingRecord) -> Outcome | None:
+def warm_residency(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that a run that asks for a warm cache found its data there."""
     if doc.job.workload.cache != "warm" or uncached(doc):
         return None
@@ -84,7 +84,7 @@ def warm_residency(doc: TrainingRecord) -> Outcome | None:
     fits = ""
     if memory and stored:
         fits = f"; the dataset is {stored / memory:.2f} x the memory ({format_bytes(memory)})"
-    return Outcome(
+    return RuleOutcome(
         f"the run asks for a warm cache, but only {format_percent(share)} of the dataset was in "
         f"the page cache ({where}){fits}",
         "use a dataset that fits into the memory that iobench may use, beside what the loader "
@@ -102,7 +102,7 @@ def _on_hosts(doc: TrainingRecord, epoch: Epoch) -> str:
     return f", {' and '.join(held)}" if held else ""
 
 
-def cold_fetch(doc: TrainingRecord) -> Outcome | None:
+def cold_fetch(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no cache served a cold epoch, or a cold ceiling, after its reads began."""
     if not is_cold(doc):
         return None
@@ -119,7 +119,7 @@ def cold_fetch(doc: TrainingRecord) -> Outcome | None:
                 "your loader does not read all of each file",
                 _remedy(doc),
             )
-        return Outcome(
+        return RuleOutcome(
             f"the run claims cold reads, but a cache served {format_percent(worst.cached)} of them "
             f"in {worst.where}{more}: storage delivered {format_bytes(worst.fetched or 0)} of "
             f"{format_bytes(worst.wanted)}",
@@ -136,7 +136,7 @@ def cold_fetch(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
-def loop_device(doc: TrainingRecord) -> Outcome | None:
+def loop_device(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no loop device takes cold reads from an image in this host's page cache.
 
     Neither eviction nor O_DIRECT reaches the pages of the image, and no counter tells of them.
@@ -144,7 +144,7 @@ def loop_device(doc: TrainingRecord) -> Outcome | None:
     image = cached_image(doc)
     if not is_cold(doc) or image is None:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"the run claims cold reads, but {image.name or 'the device'} is a loop device, and this "
         f"host's page cache may hold its image {image.backing_file}",
         f"losetup --direct-io=on /dev/{image.name or 'loopN'}, or put the data on the file system "
@@ -152,7 +152,7 @@ def loop_device(doc: TrainingRecord) -> Outcome | None:
     )
 
 
-def residency_unknown(doc: TrainingRecord) -> Outcome | None:
+def residency_unknown(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that a run without a claim about the cache recorded what was in the cache."""
     if is_cold(doc) or uncached(doc):
         return None
@@ -166,14 +166,14 @@ def residency_unknown(doc: TrainingRecord) -> Outcome | None:
             remedy = "name the dataset, whose pages can then be counted: iobench.watch(data=...)"
         return unknown("page-cache residency was not measured", remedy)
     if not all(measured):
-        return Outcome(
+        return RuleOutcome(
             f"page-cache residency was measured in {sum(measured)} of {len(measured)} epochs",
             remedy,
         )
     return None
 
 
-def dataset_size(doc: TrainingRecord) -> Outcome | None:
+def dataset_size(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that the dataset is larger than 5 x memory, unless the run proves its reads cold.
 
     The size is only a substitute for that proof.
@@ -186,7 +186,7 @@ def dataset_size(doc: TrainingRecord) -> Outcome | None:
             "the host's memory or the dataset's size is not recorded, and reads are not proven cold"
         )
     if stored < MEMORY_MULTIPLE * memory:
-        return Outcome(
+        return RuleOutcome(
             f"the dataset is {stored / memory:.2f} x the host's memory{_allowed(doc)} "
             f"({format_bytes(memory)}) and reads are not proven cold",
             f"generate with --memory-multiple {MEMORY_MULTIPLE}, or set cache: cold, which empties "
@@ -248,7 +248,7 @@ def _traffic(doc: TrainingRecord) -> Iterator[Traffic]:
             yield Traffic(number, one, used.device or "", used.device_read_bytes)
 
 
-def _not_counted(traffic: list[Traffic]) -> Outcome | None:
+def _not_counted(traffic: list[Traffic]) -> RuleOutcome | None:
     gap = next((each for each in traffic if each.bytes is None), None)
     if gap is None:
         return None
@@ -257,7 +257,7 @@ def _not_counted(traffic: list[Traffic]) -> Outcome | None:
     )
 
 
-def device_other_load(doc: TrainingRecord) -> Outcome | None:
+def device_other_load(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that the device read little for others.
 
     Buffered reads of which nobody counted what they fetched are left out: what the kernel reads
@@ -275,7 +275,7 @@ def device_other_load(doc: TrainingRecord) -> Outcome | None:
     if not found:
         return None
     excess, fetched, each = max(found, key=lambda item: item[0])
-    return Outcome(
+    return RuleOutcome(
         f"during repetition {each.repetition}, device {each.device} read "
         f"{format_bytes(each.bytes or 0)}, but this run fetched {format_bytes(fetched)}: another "
         f"process or another tenant of the device read {format_bytes(excess)}{_busy(each.one)}",
@@ -284,7 +284,7 @@ def device_other_load(doc: TrainingRecord) -> Outcome | None:
     )
 
 
-def device_served_by_cache(doc: TrainingRecord) -> Outcome | None:
+def device_served_by_cache(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that the device read the samples that were delivered.
 
     What ``cache.cold-fetch`` has found is not said again.
@@ -307,7 +307,7 @@ def device_served_by_cache(doc: TrainingRecord) -> Outcome | None:
         return None
     share, wanted, each = max(found, key=lambda item: item[0])
     bypassed = is_cold(doc) or uncached(doc)
-    return Outcome(
+    return RuleOutcome(
         f"in repetition {each.repetition} the run received {format_bytes(wanted)} of samples, but "
         f"device {each.device} read {format_bytes(each.bytes or 0)}: "
         f"{format_percent(share)} came from "

@@ -28,7 +28,7 @@ MAX_CHANGES = 3
 """Differences of a record that its finding names."""
 
 
-class Outcome(NamedTuple):
+class RuleOutcome(NamedTuple):
     """What a rule found.
 
     ``known`` is False if the evidence for a decision is missing. ``refuses`` is False if the
@@ -41,15 +41,15 @@ class Outcome(NamedTuple):
     refuses: bool = True
 
 
-def unknown(evidence: str, remedy: str = "") -> Outcome:
-    return Outcome(evidence, remedy, known=False)
+def unknown(evidence: str, remedy: str = "") -> RuleOutcome:
+    return RuleOutcome(evidence, remedy, known=False)
 
 
 def complete(doc: TrainingRecord) -> list[Repetition]:
     return [repetition for repetition in doc.job.repetitions if repetition.complete]
 
 
-def data_mismatch(doc: TrainingRecord) -> Outcome | None:
+def data_mismatch(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that the samples were read from storage, and each of them once in an epoch.
 
     If fewer bytes were read than delivered, some samples did not come from storage.
@@ -67,7 +67,7 @@ def data_mismatch(doc: TrainingRecord) -> Outcome | None:
                 format_bytes(repetition.bytes_read),
                 format_bytes(repetition.sample_bytes),
             )
-            return Outcome(
+            return RuleOutcome(
                 f"repetition {index} delivered {delivered} of samples but read {read}", remedy
             )
     if doc.job.subject.users:
@@ -82,7 +82,7 @@ def data_mismatch(doc: TrainingRecord) -> Outcome | None:
         each.samples for each in done if each.samples > limit or (whole and each.samples < expected)
     ]
     if wrong:
-        return Outcome(
+        return RuleOutcome(
             f"{format_count(wrong[0])} samples were delivered, {format_count(expected)} are in the "
             "dataset's epochs",
             remedy,
@@ -98,16 +98,16 @@ def _padding(doc: TrainingRecord) -> int:
     return max(0, doc.job.accelerators - 1) if doc.job.subject.reads_itself else 0
 
 
-def record_changed(doc: TrainingRecord) -> Outcome | None:
+def record_changed(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that the tables beside the record, and the figures in it, are those of the run."""
     if not doc.changed:
         return None
     shown, more = doc.changed[:MAX_CHANGES], len(doc.changed) - MAX_CHANGES
     evidence = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
-    return Outcome(evidence, CHANGED_REMEDY)
+    return RuleOutcome(evidence, CHANGED_REMEDY)
 
 
-def data_changed(doc: TrainingRecord) -> Outcome | None:
+def data_changed(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no object was replaced or removed during the run: the reads would be undefined."""
     changed = doc.job.dataset.changed
     if changed is None:
@@ -115,14 +115,14 @@ def data_changed(doc: TrainingRecord) -> Outcome | None:
         return unknown(f"whether the data changed during the run is not known: {why}")
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        return Outcome(
+        return RuleOutcome(
             f"{changed[0]}{more} changed or disappeared during the run",
             "make sure that nothing writes to the data, and run again",
         )
     return None
 
 
-def storage_throttled(judged: Judged) -> Outcome | None:
+def storage_throttled(judged: Judged) -> RuleOutcome | None:
     """Check that the server asked for no slower requests, which would limit the measured rate."""
     doc = judged.record
     times = _total(repetition.throttled for repetition in doc.job.repetitions)
@@ -130,7 +130,7 @@ def storage_throttled(judged: Judged) -> Outcome | None:
         return unknown("whether the server asked for a lower request rate was not recorded")
     if not times:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"the server asked for a lower request rate {counted(times, 'time')} (503 SlowDown or 429)",
         "use fewer requests in flight, or a higher quota (S3: more prefixes); until then the rate "
         "is that of the quota, not of the storage",
@@ -138,14 +138,14 @@ def storage_throttled(judged: Judged) -> Outcome | None:
     )
 
 
-def storage_retries(doc: TrainingRecord) -> Outcome | None:
+def storage_retries(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no request had to be sent again."""
     again = _total(repetition.retries for repetition in doc.job.repetitions)
     if again is None:
         return unknown("requests that were sent again were not counted")
     if not again:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"{_were(again, 'request')} sent again after an error or a time-out",
         "check the network and the server's log",
     )
@@ -161,18 +161,18 @@ def _were(count: int, noun: str) -> str:
     return f"{counted(count, noun)} {'was' if count == 1 else 'were'}"
 
 
-def run_incomplete(doc: TrainingRecord) -> Outcome | None:
+def run_incomplete(doc: TrainingRecord) -> RuleOutcome | None:
     unfinished = sum(not repetition.complete for repetition in doc.job.repetitions)
     if doc.status != "ok" or unfinished:
         what = f"the run's status is {doc.status}" + (f" ({doc.error})" if doc.error else "")
-        return Outcome(
+        return RuleOutcome(
             f"{what}; {unfinished} of {len(doc.job.repetitions)} repetitions stopped early",
             "run it again and let it finish; the partial figures are kept",
         )
     return None if doc.job.repetitions else unknown("no repetition is recorded")
 
 
-def run_steps(judged: Judged) -> Outcome | None:
+def run_steps(judged: Judged) -> RuleOutcome | None:
     doc = judged.record
     steps = [
         repetition.steps // max(repetition.accelerators, 1)
@@ -186,7 +186,7 @@ def run_steps(judged: Judged) -> Outcome | None:
         remedy = f"use a larger dataset, more epochs or a smaller batch: {enough}"
         if cut_epochs(judged.evidence) is not None:
             remedy = f"{LONGER}: {enough}"
-        return Outcome(
+        return RuleOutcome(
             f"{counted(min(steps), 'step')} for each accelerator in a repetition, fewer than "
             f"{MIN_STEPS}",
             remedy,
@@ -194,7 +194,7 @@ def run_steps(judged: Judged) -> Outcome | None:
     return None
 
 
-def run_duration(judged: Judged) -> Outcome | None:
+def run_duration(judged: Judged) -> RuleOutcome | None:
     """Check that a repetition is long enough to show more than how it starts."""
     doc = judged.record
     walls = [repetition.wall_s for repetition in complete(doc) if repetition.wall_s is not None]
@@ -204,14 +204,14 @@ def run_duration(judged: Judged) -> Outcome | None:
         return None
     cut = cut_epochs(judged.evidence) is not None
     more = LONGER if cut else "use a larger dataset or more epochs"
-    return Outcome(
+    return RuleOutcome(
         f"a repetition took {format_duration(min(walls))}, less than {format_duration(MIN_WALL_S)}",
         f"{more}: a short run shows how the pipeline starts, and what a cache or the credits of a "
         "device give at first",
     )
 
 
-def run_repetitions(doc: TrainingRecord) -> Outcome | None:
+def run_repetitions(doc: TrainingRecord) -> RuleOutcome | None:
     if not doc.job.repetitions:
         return unknown("no repetition is recorded")
     done = len(complete(doc))
@@ -220,26 +220,26 @@ def run_repetitions(doc: TrainingRecord) -> Outcome | None:
             "run with --repeat 6, the smallest number whose [min, max] contains the true median "
             "with a probability of at least 95 %"
         )
-        return Outcome(
+        return RuleOutcome(
             f"{counted(done, 'complete repetition')}, fewer than {MIN_REPETITIONS}",
             remedy,
         )
     return None
 
 
-def seed_changes(doc: TrainingRecord) -> Outcome | None:
+def seed_changes(doc: TrainingRecord) -> RuleOutcome | None:
     seeds = [repetition.seed for repetition in doc.job.repetitions]
     if not seeds:
         return unknown("no repetition is recorded")
     if len(set(seeds)) < len(seeds):
-        return Outcome(
+        return RuleOutcome(
             "two repetitions share a seed, so they read in the same order",
             "give each repetition a seed of its own",
         )
     return None
 
 
-def nfs_retransmits(doc: TrainingRecord) -> Outcome | None:
+def nfs_retransmits(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that the NFS client repeated no request because the network or the server dropped it.
 
     Each repeated request first waits for its time-out, which is one minute by default (nfs(5)).
@@ -256,7 +256,7 @@ def nfs_retransmits(doc: TrainingRecord) -> Outcome | None:
             f"{_were(again, 'NFS request')} sent again; the mount's counters have "
             f"{counted(ops, 'read')} in total"
         )
-        return Outcome(
+        return RuleOutcome(
             evidence,
             "look for lost packets, and for a server that is overloaded or was restarted: the "
             "rates of this run show a fault, not the speed of the storage",
@@ -264,7 +264,7 @@ def nfs_retransmits(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
-def delivered_samples(doc: TrainingRecord) -> Outcome | None:
+def delivered_samples(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that a loader library delivers each sample of the dataset once in an epoch.
 
     If it does not, its speed is that of another job.
@@ -288,7 +288,7 @@ def delivered_samples(doc: TrainingRecord) -> Outcome | None:
         return None
     counts = ", ".join(f"{format_count(count)} {key}" for key, count in wrong.items())
     checked = "an epoch" if proof.whole_epoch else "a part of an epoch"
-    return Outcome(
+    return RuleOutcome(
         f"in {checked}, loader '{doc.job.loader.kind}' ({doc.job.loader.library}) did not deliver "
         f"each of the dataset's {proof.of} samples once: {counts}",
         "the rate is that of other work: use another loader.kind, or report this as a defect",

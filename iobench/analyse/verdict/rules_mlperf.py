@@ -34,7 +34,7 @@ from ...units import (
 )
 from .judged import Judged
 from .rules_cache import MEMORY_MULTIPLE
-from .rules_data import MIN_REPETITIONS, MIN_STEPS, Outcome, complete, unknown
+from .rules_data import MIN_REPETITIONS, MIN_STEPS, RuleOutcome, complete, unknown
 
 WARM_UP = 1
 """Runs before those that are counted (2.1.17: six runs, of which the first is not reported)."""
@@ -48,7 +48,7 @@ def counted_repetitions(doc: TrainingRecord) -> list[Repetition]:
     return complete(doc)[WARM_UP:]
 
 
-def dataset_size(doc: TrainingRecord) -> Outcome | None:
+def dataset_size(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that the dataset is 5 x as large as the memory of all hosts (3.1.2).
 
     Cold reads do not replace the size, whatever proves them.
@@ -58,21 +58,21 @@ def dataset_size(doc: TrainingRecord) -> Outcome | None:
         return unknown("a host's memory or the dataset's size is not recorded")
     if stored >= MEMORY_MULTIPLE * memory:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"the dataset is {stored / memory:.2f} x the hosts' memory ({format_bytes(memory)}), less "
         f"than {MEMORY_MULTIPLE} x; cold reads do not replace that here",
         f"generate with --memory-multiple {MEMORY_MULTIPLE}",
     )
 
 
-def epoch_steps(doc: TrainingRecord) -> Outcome | None:
+def epoch_steps(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that each epoch has 500 steps for each accelerator (3.1.2)."""
     steps = [step for repetition in complete(doc) for step in _steps(repetition)]
     if not steps:
         return unknown("no step was recorded")
     if min(steps) >= MIN_STEPS:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"{counted(min(steps), 'step')} for each accelerator in an epoch, fewer than {MIN_STEPS}",
         f"use a larger dataset: at least {MIN_STEPS} batches for each accelerator; more epochs do "
         "not replace it",
@@ -88,21 +88,21 @@ def _steps(repetition: Repetition) -> list[int]:
     return [repetition.steps // ranks // max(1, len(epochs))] if repetition.steps else []
 
 
-def repetitions(doc: TrainingRecord) -> Outcome | None:
+def repetitions(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that a warm-up and five counted repetitions were completed (2.1.17)."""
     if not doc.job.repetitions:
         return unknown("no repetition is recorded")
     found, needed = len(complete(doc)), WARM_UP + MIN_REPETITIONS
     if found >= needed:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"{counted(found, 'complete repetition')}, fewer than {needed}: the first one is the "
         f"warm-up, and {MIN_REPETITIONS} are counted",
         f"run with --repeat {needed}",
     )
 
 
-def replicability(doc: TrainingRecord) -> Outcome | None:
+def replicability(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that each counted repetition is within 5 % of their mean (guidelines 6.7).
 
     The guidelines say "within 5% within 5 tries", and not of what. Their result is the mean of the
@@ -119,7 +119,7 @@ def replicability(doc: TrainingRecord) -> Outcome | None:
     off = max(known, key=lambda rate: abs(rate - middle))
     if abs(off - middle) <= MAX_DEVIATION * middle:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"a repetition reached {format_count(off)} samples/s, {format_percent(off / middle - 1)} "
         f"off the mean of {format_count(middle)}; at most {MAX_DEVIATION:.0%} are allowed",
         "find out what changes between repetitions: other users of the storage or the host, "
@@ -127,7 +127,7 @@ def replicability(doc: TrainingRecord) -> Outcome | None:
     )
 
 
-def utilization(judged: Judged) -> Outcome | None:
+def utilization(judged: Judged) -> RuleOutcome | None:
     """Check the utilization as they count it (3.3.2), in each counted repetition.
 
     It leaves out the first step of each epoch. Without enough repetitions, all of them count.
@@ -137,7 +137,7 @@ def utilization(judged: Judged) -> Outcome | None:
     found = [each.accelerator_utilization for each in runs]
     known = [each for each in found if each is not None]
     if known and min(known) < required:
-        return Outcome(
+        return RuleOutcome(
             "accelerator utilization as MLPerf counts it is "
             f"{percent_beside(min(known), required)} in a repetition, but the workload "
             f"requires {format_percent(required)}",
@@ -150,22 +150,22 @@ def utilization(judged: Judged) -> Outcome | None:
     return None
 
 
-def staged(doc: TrainingRecord) -> Outcome | None:
+def staged(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that a batch is asked for when the step before it has ended (guidelines 4)."""
     if not doc.job.workload.accelerator.staged:
         return None
-    return Outcome(
+    return RuleOutcome(
         "a batch was staged while the accelerator worked on the one before; those of MLPerf "
         "Storage ask for a batch when they are free, so their utilization would be lower",
         "run with accelerator.staged=0",
     )
 
 
-def barrier(doc: TrainingRecord) -> Outcome | None:
+def barrier(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that several accelerators wait for each other after each step (guidelines 9)."""
     if doc.job.accelerators < 2 or doc.job.workload.accelerator.sync == "step":
         return None
-    return Outcome(
+    return RuleOutcome(
         f"the {doc.job.accelerators} accelerators did not wait for each other after each step; "
         "those of MLPerf Storage do, so its utilization would be lower",
         "run with accelerator.sync=step",
@@ -224,14 +224,14 @@ REFERENCES = {
 }
 
 
-def closed_workload(doc: TrainingRecord) -> Outcome | None:
+def closed_workload(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that the workload is one of theirs (2.1.11). The other rules hold for any workload."""
     name = doc.job.workload.name
     if name == "?":
         return unknown("the workload's name is not recorded")
     if name in REFERENCES:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"workload '{name}' is not one that can be submitted to MLPerf Storage: the run is held to "
         "its other rules, but is no result of that benchmark",
         "for a result of that benchmark, use one of its workloads, such as unet3d-b200 "
@@ -239,7 +239,7 @@ def closed_workload(doc: TrainingRecord) -> Outcome | None:
     )
 
 
-def closed_settings(doc: TrainingRecord) -> Outcome | None:
+def closed_settings(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that only those settings differ from the reference that may differ in CLOSED."""
     reference = REFERENCES.get(doc.job.workload.name)
     if reference is None:
@@ -253,7 +253,7 @@ def closed_settings(doc: TrainingRecord) -> Outcome | None:
     remedy = "leave these settings as the workload and its dataset have them"
     if doc.job.workload.max_steps is not None:
         remedy = f"run whole epochs (--set max_steps=null), and {remedy}"
-    return Outcome(f"settings that CLOSED does not allow: {'; '.join(changed)}", remedy)
+    return RuleOutcome(f"settings that CLOSED does not allow: {'; '.join(changed)}", remedy)
 
 
 def _changed(doc: TrainingRecord, spec: DatasetSpec, reference: Reference) -> Iterator[str]:

@@ -18,7 +18,7 @@ from ..figures.hosts import SlowHost, slow_hosts
 from ..figures.ranktime import INDEPENDENT, usual_slow_rank
 from ..figures.rates import MIN_BIN_S, MIN_BINS, Fall, lasting_fall
 from .cache import is_cold, uncached
-from .rules_data import MIN_WALL_S, Outcome, complete, unknown
+from .rules_data import MIN_WALL_S, RuleOutcome, complete, unknown
 
 MAX_OTHER_LOAD = 0.25
 """Share of a host's cores that others may use on average.
@@ -69,7 +69,7 @@ def _own_s(one: Repetition) -> float | None:
     return host.own_cpu_s + max(host.children_cpu_s, one.cpu_s or 0.0)
 
 
-def cpu_other_load(doc: TrainingRecord) -> Outcome | None:
+def cpu_other_load(doc: TrainingRecord) -> RuleOutcome | None:
     """Compare how busy the host's cores were with the CPU time of this run's own processes.
 
     Short repetitions are looked at together. In records of older versions most of the rest of a
@@ -94,7 +94,7 @@ def cpu_other_load(doc: TrainingRecord) -> Outcome | None:
         return unknown("how busy the host's cores were was not recorded")
     if max(others) <= MAX_OTHER_LOAD * cores:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"other processes used {max(others):.1f} of the host's {counted(cores, 'core')} during "
         + ("a repetition" if long else "the repetitions"),
         "run on a host that does nothing else: a lack of CPU time can look like slow storage",
@@ -112,7 +112,7 @@ def host_name(doc: TrainingRecord, host: int) -> str:
     return f"host {host} ({name})" if name else f"host {host}"
 
 
-def slow_host(doc: TrainingRecord) -> Outcome | None:
+def slow_host(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no host is slower than the others by 10 %, by fetching alone or in the run."""
     fetched = _by_fetch(doc)
     ran = [each for each in _by_run(doc) if each.host not in {one.host for one in fetched}]
@@ -124,7 +124,7 @@ def slow_host(doc: TrainingRecord) -> Outcome | None:
     ]
     if not told:
         return None
-    return Outcome(
+    return RuleOutcome(
         "; ".join(told),
         "measure this host's path to the storage with iobench probe, and compare its network, "
         "mount options and cores with those of the others",
@@ -160,7 +160,7 @@ def _each(doc: TrainingRecord, rates: Sequence[float | None]) -> list[float | No
     ]
 
 
-def skew(doc: TrainingRecord) -> Outcome | None:
+def skew(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that the epochs began at one instant on all hosts, as far as their clocks can tell."""
     errors = [host.offset_error_s or 0.0 for host in doc.job.hosts]
     worst, told = 0.0, ""
@@ -178,14 +178,16 @@ def skew(doc: TrainingRecord) -> Outcome | None:
                 )
     if not told:
         return None
-    return Outcome(told, "make epochs longer (a larger dataset), or leave a core of that host free")
+    return RuleOutcome(
+        told, "make epochs longer (a larger dataset), or leave a core of that host free"
+    )
 
 
 MIN_STILL = 0.01
 """A rank that stood still for this share of a repetition, or for longer, is named."""
 
 
-def stood_still(doc: TrainingRecord) -> Outcome | None:
+def stood_still(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no rank stood still: in a wait, or for longer than emulated steps make up for.
 
     If all ranks of one of several hosts did, it was the host.
@@ -199,7 +201,7 @@ def stood_still(doc: TrainingRecord) -> Outcome | None:
     if not told:
         return None
     more = f", and {len(told) - 3} more" if len(told) > 3 else ""
-    return Outcome(
+    return RuleOutcome(
         "; ".join(told[:3]) + more + ": that time counts, and says nothing about the storage",
         "find out what stopped the processes there (a signal, swapping, a virtual machine or a "
         "container that was paused, a host with too much to do), and measure again",
@@ -221,7 +223,7 @@ def _still(doc: TrainingRecord, repetition: Repetition) -> list[tuple[str, float
     return found + [(f"rank {rank}", still_s) for rank, still_s in still.items()]
 
 
-def uneven(doc: TrainingRecord) -> Outcome | None:
+def uneven(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no rank holds up the others by more than 5 % of the time.
 
     It must be the same rank in more than half of the repetitions: one that is slow once, or ranks
@@ -232,7 +234,7 @@ def uneven(doc: TrainingRecord) -> Outcome | None:
     )
     if slow is None:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"rank {slow.rank} waited {format_duration(slow.wait_s)} for its batches, and the others "
         f"{format_duration(slow.others_wait_s)} on average: they wait for it, which costs "
         f"{format_percent(slow.share)} of the time",
@@ -266,7 +268,7 @@ def falls(doc: TrainingRecord) -> list[Found]:
     return [Found(number, fall) for number, fall in found if fall is not None]
 
 
-def rate_falls(doc: TrainingRecord) -> Outcome | None:
+def rate_falls(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no repetition becomes slower, and stays slow until its end."""
     long = [
         one
@@ -284,7 +286,7 @@ def rate_falls(doc: TrainingRecord) -> Outcome | None:
     number, fall = max(found, key=lambda each: 1 - each.fall.share)
     others = len(found) - 1
     more = f", and a fall in {counted(others, 'other repetition')}" if others else ""
-    return Outcome(
+    return RuleOutcome(
         f"the rate of repetition {number} falls after {format_duration(fall.at_s)} of loading, "
         f"from {format_count(fall.before)} to {format_count(fall.after)} samples/s "
         f"({format_percent(1 - fall.share)} less), and stays there{more}",
@@ -315,7 +317,7 @@ class FirstTouch(NamedTuple):
         return abs(self.first - self.mean) > max(reach, NOISE * self.mean)
 
 
-def first_touch(doc: TrainingRecord) -> Outcome | None:
+def first_touch(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that the first repetition is as fast as the later ones, which read the same bytes.
 
     A cache that is below this host's page cache serves what was read before, and neither residency
@@ -341,19 +343,19 @@ def first_touch(doc: TrainingRecord) -> Outcome | None:
         f"{format_count(max(touch.others))}]"
     )
     if not slower:
-        return Outcome(
+        return RuleOutcome(
             f"{evidence}: the storage became slower",
             "burst credits, heat, a cache that is full, or other users do this: measure for "
             "longer, and report the rate of the later repetitions",
         )
     if is_cold(doc) or uncached(doc):
-        return Outcome(
+        return RuleOutcome(
             f"{evidence}: a cache that this host cannot see may have served what was read before",
             "use a dataset larger than the caches of the server, the controller and the drive; "
             "until then, report the first repetition as the cold rate (with --calibration 0, "
             "which reads nothing before it)",
         )
-    return Outcome(
+    return RuleOutcome(
         f"{evidence}: a cache may have served what was read before",
         "set cache: cold, which empties this host's page cache before each epoch; if that changes "
         "nothing, the cache is the server's, and the dataset must be larger than it",

@@ -21,7 +21,7 @@ from .bottleneck import by_inference
 from .evidence import DRAINED
 from .judged import Judged, effective_cores, is_null_accelerator, step_time_s
 from .promise import shown
-from .rules_data import Outcome, complete, unknown
+from .rules_data import RuleOutcome, complete, unknown
 from .rules_ranks import stood_still
 from .short import LONGER, cut_epochs
 
@@ -35,7 +35,7 @@ MAX_GAP = 0.2  # relative difference between two rates
 CLIENT_BOUND = 0.85  # share of the usable cores; the rest is for the kernel and the server
 
 
-def au_threshold(judged: Judged) -> Outcome | None:
+def au_threshold(judged: Judged) -> RuleOutcome | None:
     doc, evidence = judged.record, judged.evidence
     if evidence.utilization is None:
         why = (
@@ -56,12 +56,12 @@ def au_threshold(judged: Judged) -> Outcome | None:
         if evidence.lasting is not None and lowest == evidence.utilization:
             sustained = " after the rate fell"
         if doc.job.subject.watched:
-            return Outcome(
+            return RuleOutcome(
                 f"your training did not wait for batches for {shown} of the time: "
                 f"below {format_percent(evidence.required)} it starves",
                 "see the verdict and its advice",
             )
-        return Outcome(
+        return RuleOutcome(
             f"accelerator utilization{sustained} is {shown}, but the workload "
             f"requires {format_percent(evidence.required)}",
             "see the verdict and its advice; --find-max measures how many accelerators can be fed",
@@ -69,7 +69,7 @@ def au_threshold(judged: Judged) -> Outcome | None:
     return None
 
 
-def cpu_throttled(judged: Judged) -> Outcome | None:
+def cpu_throttled(judged: Judged) -> RuleOutcome | None:
     doc = judged.record
     shares = [
         r.throttled_s / r.wall_s
@@ -79,7 +79,7 @@ def cpu_throttled(judged: Judged) -> Outcome | None:
     if not shares:
         return unknown("CPU throttling was not recorded")
     if max(shares) > MAX_THROTTLED:
-        return Outcome(
+        return RuleOutcome(
             f"the CPU quota throttled this run for {format_percent(max(shares))} of a repetition",
             f"raise the cgroup's {_cpu_limit(doc)}: a lack of CPU time can look like slow storage",
             refuses=not judged.evidence.fed,
@@ -91,13 +91,13 @@ def _cpu_limit(doc: TrainingRecord) -> str:
     return " or ".join(sorted({cpu_limit_file(host.cgroup_version) for host in doc.hosts}))
 
 
-def cpu_affinity(judged: Judged) -> Outcome | None:
+def cpu_affinity(judged: Judged) -> RuleOutcome | None:
     doc = judged.record
     total, usable = sum(host.cores or 0 for host in doc.hosts), effective_cores(doc)
     if not total or usable is None or not all(host.affinity_cores for host in doc.hosts):
         return unknown("the host's cores or this process's affinity are not recorded")
     if usable < float(total):
-        return Outcome(
+        return RuleOutcome(
             f"this run may use {usable:g} of the host's {counted(total, 'core')}",
             f"allow more cores (taskset, or the cgroup's {_cpu_limit(doc)}): a lack of CPU time "
             "can look like slow storage",
@@ -106,7 +106,7 @@ def cpu_affinity(judged: Judged) -> Outcome | None:
     return None
 
 
-def harness_bound(judged: Judged) -> Outcome | None:
+def harness_bound(judged: Judged) -> RuleOutcome | None:
     """Check that the loader without storage is faster than what limits the run.
 
     If the accelerators are fed, their rate is the result, however little more the loader could do.
@@ -131,7 +131,7 @@ def harness_bound(judged: Judged) -> Outcome | None:
             "that of the loader, not of the storage"
         )
         lowest = "" if share >= 0.9 else ", the lowest of all ceilings"
-        return Outcome(
+        return RuleOutcome(
             f"without any storage, the loader reaches {format_count(evidence.harness)} "
             f"samples/s{lowest}; the run reached {share:.0%} of it",
             remedy,
@@ -139,7 +139,7 @@ def harness_bound(judged: Judged) -> Outcome | None:
     return None
 
 
-def client_bound(judged: Judged) -> Outcome | None:
+def client_bound(judged: Judged) -> RuleOutcome | None:
     """Compare the reader's CPU time at the demanded rate with the cores that it may use.
 
     If it needs nearly all of them, the client limits the run, not the storage. A reader that is
@@ -157,7 +157,7 @@ def client_bound(judged: Judged) -> Outcome | None:
     taken = fetch.cpu_s_per_gb * rate / 1e9
     if taken < CLIENT_BOUND * cores:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"fetching at {format_rate(rate)} takes {taken:.1f} of {cores:g} cores "
         f"({fetch.cpu_s_per_gb:.2f} CPU s/GB): the client, not the storage, was the limit",
         "use a client that takes less CPU time (storage.client=obstore, reader.direct=true), "
@@ -165,7 +165,7 @@ def client_bound(judged: Judged) -> Outcome | None:
     )
 
 
-def emulation_error(doc: TrainingRecord) -> Outcome | None:
+def emulation_error(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that late wake-ups of the emulation do not change the result.
 
     The next step makes up for a late wake-up, so an epoch lasts longer only by the lateness of its
@@ -187,7 +187,7 @@ def emulation_error(doc: TrainingRecord) -> Outcome | None:
         return unknown("how late the emulated steps end was not recorded")
     remedy = "the host is overloaded: use fewer workers or accelerators on it, or more cores"
     if max(left) > MAX_LATE_LEFT:
-        return Outcome(
+        return RuleOutcome(
             f"late wake-ups of the emulation at the end of epochs are {format_percent(max(left))} "
             "of the time",
             f"{remedy}, or make epochs longer",
@@ -197,7 +197,7 @@ def emulation_error(doc: TrainingRecord) -> Outcome | None:
         1, job.workers * job.workload.loader.prefetch_factor
     )
     if stood_still(doc) is None and max(late) > max(MAX_LATE, in_flight - 1) * step:
-        return Outcome(
+        return RuleOutcome(
             f"1 % of the emulated steps end more than {format_duration(max(late))} late, with "
             f"{counted(in_flight, 'batch', 'batches')} in flight and steps of "
             f"{format_duration(step)}",
@@ -206,7 +206,7 @@ def emulation_error(doc: TrainingRecord) -> Outcome | None:
     return None
 
 
-def prefetch_share(judged: Judged) -> Outcome | None:
+def prefetch_share(judged: Judged) -> RuleOutcome | None:
     """Check that few samples can be prefetched during the first step of an epoch.
 
     Utilization leaves the first step out, so batches that were loaded during it raise the figure.
@@ -237,7 +237,7 @@ def prefetch_share(judged: Judged) -> Outcome | None:
         longer = "use longer epochs (a larger dataset)"
         if cut_epochs(judged.evidence) is not None:
             longer = LONGER
-        return Outcome(
+        return RuleOutcome(
             evidence,
             f"{longer}, or less prefetching; "
             "accelerator_utilization_strict and samples/s are not affected",
@@ -246,7 +246,7 @@ def prefetch_share(judged: Judged) -> Outcome | None:
     return None
 
 
-def verdict_gap(judged: Judged) -> Outcome | None:
+def verdict_gap(judged: Judged) -> RuleOutcome | None:
     doc, evidence = judged.record, judged.evidence
     predicted, measured = evidence.predicted, evidence.measured
     if predicted is None or measured is None:
@@ -257,7 +257,7 @@ def verdict_gap(judged: Judged) -> Outcome | None:
         f"{format_count(predicted)} that its lowest ceiling predicts"
     )
     if ratio > 1 + MAX_GAP:
-        return Outcome(
+        return RuleOutcome(
             found,
             "a ceiling was measured under worse conditions than the run, or the run read from a "
             "cache: repeat both",
@@ -265,12 +265,12 @@ def verdict_gap(judged: Judged) -> Outcome | None:
     if ratio >= (1 - MAX_GAP) * (1 - _saving_share(doc)):
         return None
     if evidence.serial is not None and measured >= 0.9 * evidence.serial:
-        return Outcome(
+        return RuleOutcome(
             f"{found}; {format_count(evidence.serial)} are predicted if each worker fetches "
             "samples and prepares them one after the other",
             "make fetch and prep overlap: use more workers, or a higher reader.concurrency",
         )
-    return Outcome(
+    return RuleOutcome(
         found,
         "stages compete (for CPU, memory or the device), or a short run consists mostly of "
         "start-up: compare the CPU times, and make the run longer",
@@ -286,19 +286,19 @@ def _saving_share(doc: TrainingRecord) -> float:
     return saving.median / wall.median if saving and wall and wall.median else 0.0
 
 
-def raw_not_measured(doc: TrainingRecord) -> Outcome | None:
+def raw_not_measured(doc: TrainingRecord) -> RuleOutcome | None:
     raw = doc.job.ceilings.get("storage_raw", Ceiling())
     if raw.samples_per_s or raw.bytes_per_s:
         return None
     if not raw.not_measured:
         return unknown("the run does not say whether raw storage was measured")
-    return Outcome(
+    return RuleOutcome(
         f"raw storage was not measured: {raw.not_measured}",
         "without it, a slow device cannot be distinguished from a slow reader",
     )
 
 
-def raw_low(judged: Judged) -> Outcome | None:
+def raw_low(judged: Judged) -> RuleOutcome | None:
     """Check that raw storage is not slower than the fetch ceiling, since a reader cannot be faster.
 
     If it is, the storage changed between the two measurements, or one of them was too short.
@@ -310,7 +310,7 @@ def raw_low(judged: Judged) -> Outcome | None:
         )
     if evidence.raw is None or evidence.raw >= evidence.fetch * (1 - MAX_GAP):
         return None
-    return Outcome(
+    return RuleOutcome(
         f"the rate of raw storage, measured by {evidence.raw_source}, is only "
         f"{format_percent(evidence.raw / evidence.fetch)} of that of the reader",
         "the storage changed in between (other users, a cache of its own), or becomes slower with "
@@ -318,7 +318,7 @@ def raw_low(judged: Judged) -> Outcome | None:
     )
 
 
-def read_amplification(doc: TrainingRecord) -> Outcome | None:
+def read_amplification(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that storage delivers few bytes that no sample needs.
 
     Such bytes are neighbouring rows of a row group, and what direct IO reads for alignment.
@@ -345,10 +345,10 @@ def read_amplification(doc: TrainingRecord) -> Outcome | None:
         remedy = "direct IO reads whole blocks: use reader.direct=false, or larger samples"
     else:
         remedy = "use larger samples, or read them in order (reader.access=sequential)"
-    return Outcome(f"storage delivered {worst:.1f} bytes for each byte of a sample", remedy)
+    return RuleOutcome(f"storage delivered {worst:.1f} bytes for each byte of a sample", remedy)
 
 
-def loader_tax(judged: Judged) -> Outcome | None:
+def loader_tax(judged: Judged) -> RuleOutcome | None:
     """Check the CPU time that the loader needs to move ready bytes at the demanded rate."""
     doc, evidence = judged.record, judged.evidence
     harness = doc.job.ceilings.get("harness", Ceiling())
@@ -365,7 +365,7 @@ def loader_tax(judged: Judged) -> Outcome | None:
             f"moving ready bytes at the demanded rate takes {taken:.1f} of {evidence.cores:g} "
             f"cores ({harness.cpu_s_per_gb:.2f} CPU s/GB)"
         )
-        return Outcome(
+        return RuleOutcome(
             found,
             "the training needs these cores, too: use loader.transport=ring, which takes a tenth "
             "of the CPU time of torch's collate",
@@ -377,7 +377,7 @@ MAX_CONTENTION = 1.05
 """A step that takes longer beside the loader than alone by more than this is told."""
 
 
-def shares_cores(doc: TrainingRecord) -> Outcome | None:
+def shares_cores(doc: TrainingRecord) -> RuleOutcome | None:
     """Whether the loader takes from the model what it needs: cores, memory bandwidth, the bus."""
     if doc.job.trained is None:
         return None
@@ -386,14 +386,14 @@ def shares_cores(doc: TrainingRecord) -> Outcome | None:
         return unknown("the model's step was not measured alone")
     if found <= MAX_CONTENTION:
         return None
-    return Outcome(
+    return RuleOutcome(
         f"a step takes {found:.2f} x as long beside the loader as alone",
         "the loader and the model compete for this host: try fewer loader.workers, "
         "accelerator.threads and accelerator.bind, or data that is cheaper to prepare",
     )
 
 
-def disagreement(judged: Judged) -> Outcome | None:
+def disagreement(judged: Judged) -> RuleOutcome | None:
     """Check that the ceilings predict the stage that binds by test.
 
     Where they differ by more than noise, the test decides. The what-if and the sizes of this run
@@ -416,7 +416,7 @@ def disagreement(judged: Judged) -> Outcome | None:
         return None
     gain = evidence.gains.get(guess)
     without = f", but leaving it out brought {shown(gain)}" if gain is not None else ""
-    return Outcome(
+    return RuleOutcome(
         f"by its ceiling {guess} binds ({evidence.told(predicted)}){without}; "
         f"{decision.binds} binds by test, and its ceiling is {evidence.told(tested)}",
         "trust the test; a ceiling was measured under other conditions than the run (a cache, "

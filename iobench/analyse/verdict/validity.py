@@ -28,13 +28,13 @@ from . import rules_mlperf as mlperf
 from . import rules_ranks as ranks
 from . import rules_speed as speed
 from .judged import Judged, judge
-from .rules_data import Outcome
+from .rules_data import RuleOutcome
 
 Level = Literal["info", "warning", "invalid", "unknown"]
 
 R = TypeVar("R", bound=RunRecord | Judged, contravariant=True)
 
-Check = Callable[[Judged], Outcome | None]
+Check = Callable[[Judged], RuleOutcome | None]
 
 
 class Levels(NamedTuple):
@@ -57,9 +57,9 @@ class Rule(Generic[R]):
     """
 
     id: str
-    check: Callable[[R], Outcome | None]
+    check: Callable[[R], RuleOutcome | None]
     levels: Levels
-    mlperf: Callable[[R], Outcome | None] | None = None
+    mlperf: Callable[[R], RuleOutcome | None] | None = None
 
     def __call__(self, doc: R, rule_set: str = "mlperf") -> Finding | None:
         level = level_of(self.levels, rule_set)
@@ -88,7 +88,7 @@ MLPERF = Levels(None, "invalid")
 MLPERF_WARNED = Levels(None, "warning")
 
 
-def of_record(check: Callable[[TrainingRecord], Outcome | None]) -> Check:
+def of_record(check: Callable[[TrainingRecord], RuleOutcome | None]) -> Check:
     """A check that needs the record alone."""
     return lambda judged: check(judged.record)
 
