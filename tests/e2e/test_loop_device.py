@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import subprocess
@@ -43,6 +44,7 @@ def mounted(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     try:
         yield mount, device
     finally:
+        gc.collect()  # a run in this process may leave cycles of objects with open files
         wait_until(
             lambda: not subprocess.run(("umount", mount), capture_output=True, check=False)
             .returncode,
