@@ -21,7 +21,7 @@ from ..schema.accelerator import (
     StepRecording,
     StepsHost,
 )
-from ..schema.device import mfu_of
+from ..schema.resources import mfu_of
 from ..schema.workload import AcceleratorSpec
 from .base import RankPlace
 from .model import ModelAccelerator

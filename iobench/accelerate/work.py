@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..schema.device import ModelWork
+from ..schema.resources import ModelWork
 from ..schema.workload import AcceleratorSpec
 from .model import open_model
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..extras import install_command
-from ..schema.device import DeviceUse
+from ..schema.resources import DeviceUse
 
 INTERVAL_S = 0.5
 """Time between two readings."""

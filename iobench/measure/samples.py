@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..schema.columns import number_column, numbers, text_column
+from ..schema.arrow import number_column, numbers, text_column
 from ..schema.record import FileDigest
 from ..schema.resources import GAUGES, SAMPLE_COLUMNS
 from .counters import HostCounters

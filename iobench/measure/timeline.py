@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import IobenchError
-from ..schema.columns import number_column, numbers, text_column
+from ..schema.arrow import number_column, numbers, text_column
 from ..schema.record import FileDigest
 from ..schema.training import EVENT_COLUMNS, LATER_COLUMNS
 from .tables import damage, read_table, write_table

@@ -7,9 +7,9 @@ kernel runs on it, so the two are not the same and are never in one table.
 from __future__ import annotations
 
 from ..analyse.figures.metrics import DEVICE_METRICS
-from ..schema.device import DeviceUse
 from ..schema.metrics import BY_NAME
 from ..schema.record import TrainingRecord
+from ..schema.resources import DeviceUse
 from ..schema.training import Repetition
 from ..units import counted, format_percent
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word

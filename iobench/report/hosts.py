@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..analyse.verdict.rules_ranks import host_name
-from ..schema.hosts import HostTime
+from ..schema.host import HostTime
 from ..schema.record import TrainingRecord
 from ..units import (
     counted,

@@ -18,11 +18,11 @@ from ..load.choose import reads_ahead
 from ..load.order import BatchPlan, epoch_order, rank_share
 from ..processes import in_own_process
 from ..schema.base import fitting
-from ..schema.device import ModelWork
 from ..schema.host import Host, StorageFacts
 from ..schema.job import DatasetFacts, LoaderFacts, WorkloadFacts
 from ..schema.manifest import Manifest
 from ..schema.record import RUN_FILE, Finding, RunRecord, TrainingRecord
+from ..schema.resources import ModelWork
 from ..schema.subject import Subject
 from ..schema.tags import tags
 from ..schema.training import FittedFacts, Repetition, TrainingRun

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..interrupts import defer_interrupts
 from ..load import make_reader
 from ..measure.nvml import GpuWatch
-from ..schema.hosts import HostTime
+from ..schema.host import HostTime
 from ..schema.training import Repetition
 from .agent import Used
 from .calibration.bench import Bench

@@ -18,8 +18,7 @@ from pydantic import AfterValidator, Field, SerializeAsAny
 
 from ..units import MIN_SHARE
 from .base import Bytes, OpenRecord, Record, Seconds, Strict
-from .host import StorageFacts
-from .hosts import JobHost
+from .host import JobHost, StorageFacts
 from .numbers import Count, Duration, Few, Figure, Number, Positive, Ranks
 
 

@@ -33,10 +33,9 @@ from ..beneath import NoFileError, open_regular
 from ..documents import MAX_HEADER_BYTES, parse_json, read_regular
 from ..errors import DatasetError, IobenchError, StorageError
 from . import tables
-from .arrow_file import check_plain
+from .arrow import check_plain, number_column, numbers, text_column
 from .base import Strict, explain
 from .claims import check_claims
-from .columns import number_column, numbers, text_column
 from .dataset import DatasetSpec
 from .packing import Keys, Packing
 from .wildcards import matches

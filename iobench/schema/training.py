@@ -14,11 +14,10 @@ from pydantic import Field, model_validator
 from .accelerator import StepFacts
 from .base import OpenRecord, Record
 from .checkpoint import Study
-from .device import DeviceUse, ModelWork
-from .hosts import HostTime, JobHost
+from .host import HostTime, JobHost
 from .job import DatasetFacts, LoaderFacts, WorkloadFacts
 from .numbers import Count, Duration, Few, Figure, Number, Ranks
-from .resources import NfsTraffic, Resources
+from .resources import DeviceUse, ModelWork, NfsTraffic, Resources
 from .subject import Subject, subject_of
 from .verdict import (
     Confirmation,

@@ -20,7 +20,7 @@ from iobench import make_loader
 from iobench.cli.main import main
 from iobench.dataset import load_manifest
 from iobench.errors import DatasetError, IobenchError
-from iobench.schema.arrow_file import check_plain
+from iobench.schema.arrow import check_plain
 from iobench.schema.manifest import MANIFEST, SAMPLES, SHARDS
 from iobench.schema.tables import MAX_SAMPLE_BYTES, MAX_SHARD_BYTES
 from iobench.storage.local.storage import LocalStorage

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from iobench.schema.columns import number_column, numbers, text_column
+from iobench.schema.arrow import number_column, numbers, text_column
 
 VALUES = [
     np.arange(9, dtype=np.int64),

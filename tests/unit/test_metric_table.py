@@ -21,9 +21,9 @@ from iobench.measure.timeline import read_events
 from iobench.report.figures import format_of
 from iobench.schema.accelerator import StepFacts
 from iobench.schema.checkpoint import Study
-from iobench.schema.device import DeviceUse, ModelWork
 from iobench.schema.metrics import BY_NAME, COMPARED, METRICS, Metric, metrics_of
 from iobench.schema.record import CheckpointRecord, RunRecord, TrainingRecord, load_run
+from iobench.schema.resources import DeviceUse, ModelWork
 from iobench.schema.training import Repetition
 from iobench.schema.verdict import Verdict
 from tests.reports import run_csv, run_text

@@ -35,7 +35,7 @@ from iobench.analyse.figures.instep import OwnStepTimes
 from iobench.analyse.verdict.judged import judge
 from iobench.errors import UsageError
 from iobench.measure.timeline import StepEvent, read_events, write_events
-from iobench.schema.hosts import JobHost
+from iobench.schema.host import JobHost
 from iobench.schema.record import Summary, load_training
 from tests.processes import in_process
 from tests.unit.conftest import build_run

@@ -18,8 +18,8 @@ from iobench.errors import IobenchError, UsageError
 from iobench.measure.nvml import GpuWatch
 from iobench.measure.samples import Sampler
 from iobench.processes import in_own_process
-from iobench.schema.device import DeviceUse, ModelWork
 from iobench.schema.record import load_training
+from iobench.schema.resources import DeviceUse, ModelWork
 from iobench.schema.training import Repetition
 from iobench.schema.workload import AcceleratorSpec
 from tests.nvml import Clock, FakeGpu, FakeNvml

@@ -15,7 +15,7 @@ import pytest
 from iobench.analyse.figures.metrics import repetition_metrics
 from iobench.analyse.verdict.validity import evaluate
 from iobench.runner.counters import Stops, lost_in_waits
-from iobench.schema.hosts import JobHost
+from iobench.schema.host import JobHost
 from iobench.schema.training import Epoch, Repetition
 from tests.processes import wait_until
 from tests.unit.conftest import build_events

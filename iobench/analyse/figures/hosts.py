@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...schema.hosts import HostTime
+from ...schema.host import HostTime
 from ...schema.training import Repetition
 from ...schema.verdict import RankTime
 from ..compare.statistics import t_quantile

@@ -15,9 +15,9 @@ from statistics import mean, median
 
 import numpy as np
 
-from ...schema.device import DeviceUse, ModelWork, mfu_of
 from ...schema.metrics import METRICS, metrics_of
 from ...schema.record import Summary
+from ...schema.resources import DeviceUse, ModelWork, mfu_of
 from ...schema.subject import USER_READS, Subject
 from ...schema.training import Repetition
 from ...schema.verdict import RankTime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...schema.hosts import JobHost
+from ...schema.host import JobHost
 from ...schema.record import Finding
 from .control import Control
 
