@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from iobench.analyse.capacity.hosts import Model
+from iobench.analyse.capacity.hosts import HostsModel
 from iobench.analyse.capacity.jobs import RecordedJob
 from iobench.analyse.capacity.scaling import Barrier, cycle_s, fit_barrier, fit_scaling, steps_of
 from iobench.analyse.capacity.sizing import demanded_bytes_per_s
@@ -342,7 +342,7 @@ def many_hosts() -> list[Row]:
                 key=lambda row: row.accelerators,
             )
             truth = max(most, key=lambda row: row.accelerators)
-            point = Model([_job(base)]).point(truth.hosts, truth.accelerators / truth.hosts)
+            point = HostsModel([_job(base)]).point(truth.hosts, truth.accelerators / truth.hosts)
             found.append(
                 _figure(
                     f"{truth.organisation}, {model} {accelerator}: {base.accelerators} on 1 host, "

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _recommend(args: argparse.Namespace) -> int:
     """Print what a folder of runs recommends."""
-    from ..analyse.tuning.recommend import Target, recommend
+    from ..analyse.tuning.recommend import TuningTarget, recommend
     from ..analyse.tuning.sweepfolder import read_sweep
     from ..errors import UsageError
     from ..report.advise import sections
@@ -105,7 +105,7 @@ def _recommend(args: argparse.Namespace) -> int:
             raise UsageError(
                 f"{flag} can only be used with --confirm", remedy="add --confirm, or leave it out"
             )
-    target = Target(
+    target = TuningTarget(
         dataset_bytes=None if args.dataset_size is None else float(parse_size(args.dataset_size)),
         first_batch_s=parse_duration(args.first_batch),
         shuffle_window_bytes=None

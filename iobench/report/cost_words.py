@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..analyse.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS, Against, Option, Price, PricedHosts
-from ..analyse.compare.pace import Saving
+from ..analyse.compare.pace import SaveTimes
 from ..analyse.compare.ranking import BreakEven, Ranking
 from ..schema.instances import STATED
 from ..units import (
@@ -283,7 +283,7 @@ def _lost(option: Option) -> Iterator[str]:
         yield f"it is cheaper than on demand below {_often(often)}"
 
 
-def _saves(saving: Saving | None) -> str:
+def _saves(saving: SaveTimes | None) -> str:
     if saving is None:
         return "the time of saves is not in it: name a run that measured them with --checkpoints"
     part = (

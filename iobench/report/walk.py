@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ..analyse.tuning import walk
-from ..analyse.tuning.walk import ALL, BASELINE, Tried, samples_per_usd
+from ..analyse.tuning.walk import ALL, BASELINE, TriedSetting, samples_per_usd
 from ..schema.sweep import Sweep, describe, setting_text
 from ..text import quoted
 from ..units import counted, format_count
@@ -103,7 +103,7 @@ def best_command(sweep: Sweep) -> str:
     return " ".join(map(quoted, words))
 
 
-def _told(sweep: Sweep, rows: list[Tried]) -> Iterator[str]:
+def _told(sweep: Sweep, rows: list[TriedSetting]) -> Iterator[str]:
     """Yield what helped, what did not, and what all of it gives."""
     yield f"It began with {describe(sweep.default or {})}."
     helped = [row for row in rows if row.kept and row.step != ALL]
@@ -160,7 +160,7 @@ def _columns(sweep: Sweep) -> tuple[Column, ...]:
     )
 
 
-def _row(sweep: Sweep, row: Tried) -> Row:
+def _row(sweep: Sweep, row: TriedSetting) -> Row:
     alone = row.step in (BASELINE, ALL)  # their settings are in the sentences
     first = (word(row.step), word(row.step if alone else row.setting, row.setting))
     rates = row.rates
@@ -191,14 +191,14 @@ def _row(sweep: Sweep, row: Tried) -> Row:
     )
 
 
-def _per_usd(sweep: Sweep, row: Tried) -> float | None:
+def _per_usd(sweep: Sweep, row: TriedSetting) -> float | None:
     rate = row.samples_per_s
     if rate is None or sweep.usd_per_hour is None:
         return None
     return samples_per_usd(rate, sweep.usd_per_hour)
 
 
-def _chart(rows: list[Tried]) -> list[Section]:
+def _chart(rows: list[TriedSetting]) -> list[Section]:
     """Bars of samples/s, for a page."""
     bars = tuple(
         Range(

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from iobench.analyse.tuning.recommend import Target as Wanted
-from iobench.analyse.tuning.recommend import recommend
+from iobench.analyse.tuning.recommend import TuningTarget, recommend
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.analyse.verdict.rebuild import conclude, rebuild
 from iobench.analyse.verdict.validity import violations
@@ -115,7 +114,7 @@ def sweep(data: bytes) -> None:
         json_text(found)
     folder = _own_sweep()
     (folder / "sweep.json").write_bytes(data)
-    _in_every_medium(advise.sections(recommend(read_sweep(folder), Wanted())))
+    _in_every_medium(advise.sections(recommend(read_sweep(folder), TuningTarget())))
 
 
 def workload(data: bytes) -> None:

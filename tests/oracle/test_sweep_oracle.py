@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.tuning.recommend import Target, recommend
+from iobench.analyse.tuning.recommend import TuningTarget, recommend
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.runner.confirm import Confirm
 from iobench.schema.training import TrainingRun
@@ -143,7 +143,7 @@ def test_the_shard_size_follows_from_latency_and_bandwidth(
             reader={"concurrency": 1, "direct": False, "shuffle": False},
             loader={"workers": 1},
         )
-    found = recommend(read_sweep(tmp_path), Target(dataset_bytes=1e12))
+    found = recommend(read_sweep(tmp_path), TuningTarget(dataset_bytes=1e12))
     assert found.shard is not None
     assert found.shard.fit.latency_s == pytest.approx(0.02, rel=0.15)
     assert found.shard.fit.bytes_per_s == pytest.approx(5e6, rel=0.15)

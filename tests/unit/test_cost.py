@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.analyse.compare.cost import Option, Terms, break_even_efficiency, samples_per_usd
-from iobench.analyse.compare.pace import Saving, Schedule, lost_share, saving_of
+from iobench.analyse.compare.pace import SaveTimes, Schedule, lost_share, saving_of
 from iobench.analyse.compare.ranking import Machine, Ranking, rankings
 from iobench.schema.instances import Instance
 from iobench.schema.job import LayoutFacts
@@ -79,10 +79,10 @@ def test_losses_are_exact(hosts: int, per_hour: float, lost: float) -> None:
 
 
 def test_saves_take_time_with_and_without_interruptions() -> None:
-    schedule = Schedule(saving=Saving(run_id="c", blocked_s=400.0, restore_s=100.0))
+    schedule = Schedule(saving=SaveTimes(run_id="c", blocked_s=400.0, restore_s=100.0))
     assert lost_share(schedule, 0.0) == pytest.approx(400 / 4000)
     assert lost_share(schedule, 0.4) > lost_share(Schedule(), 0.4) + 0.05
-    behind = Saving(run_id="c", blocked_s=0.0, behind_s=600.0, drag=0.3)
+    behind = SaveTimes(run_id="c", blocked_s=0.0, behind_s=600.0, drag=0.3)
     assert lost_share(Schedule(saving=behind), 0.0) == pytest.approx(600 * 0.3 / 3600)
 
 
@@ -193,7 +193,7 @@ def test_saves_within_a_run_are_counted_once() -> None:
     for repetition in doc.job.repetitions:
         repetition.wall_s, repetition.checkpoint_s = 16.0, 5.0
         repetition.ranks = [RankTime(rank=0, wall_s=16.0, startup_s=1.0, busy_s=1.0, fill_s=0.0)]
-    saving = Saving(run_id="c", blocked_s=400.0)
+    saving = SaveTimes(run_id="c", blocked_s=400.0)
     demand, _ = options(doc, Terms(schedule=Schedule(saving=saving)))
     assert demand.figures.samples_per_s == pytest.approx(100 * 15 / 10 * 0.9)
     assert demand.figures.saving == saving

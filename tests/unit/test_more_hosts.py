@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.capacity.hosts import Model, Stated
+from iobench.analyse.capacity.hosts import HostsModel, Stated
 from iobench.analyse.capacity.jobs import HostLimits, RecordedJob, jobs_of
 from iobench.analyse.capacity.more_hosts import (
     MAX_HOSTS,
@@ -183,7 +183,7 @@ def asked(jobs: Sequence[RecordedJob], hosts: int, **question: Any) -> HostsPred
 
 def test_the_model_gives_the_measured_rate_back() -> None:
     for one in (job(2, 4000.0), job(2, 900.0), job(2), job(2, 500.0, cycle_s=0.165)):
-        point = Model([one]).point(2, 4)
+        point = HostsModel([one]).point(2, 4)
         assert point.samples_per_s.value == pytest.approx(one.samples_per_s, rel=0.01)
 
 
@@ -226,7 +226,7 @@ def test_a_network_and_the_hosts_own_work_limit_each_host() -> None:
 def test_caches_spare_the_storage() -> None:
     limit = Stated(storage_bytes_per_s=1e9, cache_bytes=0.5e12)
     found = asked([job(1, 600.0)], 16, stated=limit)
-    hits = Model([job(1, 600.0)], stated=limit).supply.hits(16)
+    hits = HostsModel([job(1, 600.0)], stated=limit).supply.hits(16)
     assert 0.4 < hits < 0.5
     assert found.what_if.samples_per_s.value == pytest.approx(1000 / (1 - hits), rel=0.02)
 
@@ -256,32 +256,32 @@ def test_stragglers_and_a_given_barrier_are_in_the_step() -> None:
     steps = steps_of([OwnStepTimes(own, 0.1)], hosts=1, round_steps=1)
     cycle = float(own.max(axis=0).mean())
     one = job(1, 4e5, steps=steps, cycle_s=cycle, last_s=0.0, in_step=True)
-    point = Model([one], barrier=Barrier(1e-3, 1e-3)).point(8, 4)
+    point = HostsModel([one], barrier=Barrier(1e-3, 1e-3)).point(8, 4)
     late = float(steps.slowest_s(32)[0] - steps.mean_s[0])
     assert point.parts_s["stragglers"].value == pytest.approx(late, rel=0.02)
     assert point.parts_s["barrier"].value == pytest.approx(1e-3 + 1e-3 * np.log(32))
-    free = Model([job(1, steps=steps, cycle_s=cycle)]).point(8, 4)
+    free = HostsModel([job(1, steps=steps, cycle_s=cycle)]).point(8, 4)
     assert set(free.parts_s) == {"accelerator", "loader", "storage"}
 
 
 def test_a_barrier_is_fitted_to_runs_on_several_hosts() -> None:
     truth = Barrier(1e-3, 5e-4)
     jobs = [job(n, 1e6, last_s=truth.cost_s(4 * n), in_step=True) for n in (2, 4, 8)]
-    assert Model(jobs).fitted_barrier == pytest.approx(truth)
-    grows = Model(jobs[:1]).barrier_s(64, 16)
+    assert HostsModel(jobs).fitted_barrier == pytest.approx(truth)
+    grows = HostsModel(jobs[:1]).barrier_s(64, 16)
     known = truth.cost_s(8)
     assert known <= grows.min() < grows.max() <= known * np.log(64) / np.log(8)
 
 
 def test_what_one_host_does_not_tell_is_not_told() -> None:
     """Neither the barrier over a network, nor how late the slowest rank is."""
-    model = Model([job(1, 1e6, last_s=1e-5, in_step=True)])
+    model = HostsModel([job(1, 1e6, last_s=1e-5, in_step=True)])
     assert model.barrier_s(4, 1).max() == pytest.approx(1e-5)
     unknown = model.barrier_s(411, 137)
     assert 0 < unknown.min() < 1e-3 < 8e-3 < unknown.max() < 8.4e-3
     assert (model.point(1, 4).fed, model.point(2, 4).fed) == (True, None)
-    assert Model([job(1, 1e6)]).point(2, 4).fed
-    given = Model([job(1, 1e6, in_step=True)], barrier=Barrier(1e-4, 0))
+    assert HostsModel([job(1, 1e6)]).point(2, 4).fed
+    given = HostsModel([job(1, 1e6, in_step=True)], barrier=Barrier(1e-4, 0))
     assert given.barrier_s(411, 137).max() == 1e-4
 
 

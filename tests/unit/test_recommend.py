@@ -19,10 +19,10 @@ import pytest
 from iobench.analyse.compare.statistics import _orders, ratio_interval
 from iobench.analyse.tuning.knee import near_best, pareto, smallest_near_best
 from iobench.analyse.tuning.points import (
-    Point,
+    SweptPoint,
     derive,
 )
-from iobench.analyse.tuning.recommend import Recommendation, Target, recommend
+from iobench.analyse.tuning.recommend import Recommendation, TuningTarget, recommend
 from iobench.analyse.tuning.shardsize import judge_codec
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.errors import UsageError
@@ -122,7 +122,7 @@ def swept(planted: Build, tmp_path: Path) -> Callable[..., Recommendation]:
     def go(
         axes: Mapping[str, tuple[Any, ...]],
         default: Mapping[str, str] | None = None,
-        target: Target | None = None,
+        target: TuningTarget | None = None,
         **machine: Any,
     ) -> Any:
         folder = tmp_path / f"sweep-{len(list(tmp_path.iterdir()))}"
@@ -237,13 +237,17 @@ def test_no_latency_asks_for_the_smallest_shards(swept: Callable[..., Recommenda
 @pytest.mark.parametrize(
     ("target", "bytes_", "by"),
     [
-        (Target(dataset_bytes=256 * MIB), 16 * MIB, "4 shards for each of 4 streams"),
-        (Target(first_batch_s=0.2), 8 * MIB, "a first shard within 0.2 s"),  # 0.17 s x 90 MB/s
-        (Target(shuffle_window_bytes=40 * MIB), 32 * MIB, "a shuffle window"),
+        (TuningTarget(dataset_bytes=256 * MIB), 16 * MIB, "4 shards for each of 4 streams"),
+        (
+            TuningTarget(first_batch_s=0.2),
+            8 * MIB,
+            "a first shard within 0.2 s",
+        ),  # 0.17 s x 90 MB/s
+        (TuningTarget(shuffle_window_bytes=40 * MIB), 32 * MIB, "a shuffle window"),
     ],
 )
 def test_what_bounds_a_shard_from_above(
-    swept: Callable[..., Recommendation], target: Target, bytes_: int, by: str
+    swept: Callable[..., Recommendation], target: TuningTarget, bytes_: int, by: str
 ) -> None:
     found = swept({"shard": (4 * MIB, 16 * MIB, 64 * MIB)}, target=target)
     assert found.shard is not None
@@ -257,7 +261,7 @@ def test_too_few_shards_lose_against_enough_that_are_as_good(
     swept: Callable[..., Recommendation],
 ) -> None:
     """32 workers want 128 shards: of 10 GB in shards of 256 MiB there are 37, of 64 MiB 149."""
-    target = Target(dataset_bytes=10e9)
+    target = TuningTarget(dataset_bytes=10e9)
     found = swept(
         {"shard": (64 * MIB, 256 * MIB)},
         {"dataset.shard_size": "256MiB"},
@@ -351,7 +355,7 @@ def test_an_incompressible_dataset_is_left_alone(swept: Callable[..., Recommenda
 
 def test_a_codec_without_ceilings_is_not_judged(planted: Build) -> None:
     plain, packed = (
-        Point({"dataset.codec": codec}, planted(codec=codec).with_job(ceilings={}))
+        SweptPoint({"dataset.codec": codec}, planted(codec=codec).with_job(ceilings={}))
         for codec in ("none", "zstd:1")
     )
     assert judge_codec(packed, plain) is None
@@ -408,10 +412,10 @@ def test_one_axis_at_a_time_names_the_combination_that_nobody_ran(
 
 
 def test_the_pareto_front(planted: Build) -> None:
-    fast = Point({"a": "fast"}, planted(workers=8, cpu_s=40))
-    frugal = Point({"a": "frugal"}, planted(workers=4, cpu_s=10))
-    beaten = Point({"a": "beaten"}, planted(workers=2, cpu_s=20))
-    small = Point({"a": "small"}, planted(workers=1, cpu_s=90, codec="zstd:1"))
+    fast = SweptPoint({"a": "fast"}, planted(workers=8, cpu_s=40))
+    frugal = SweptPoint({"a": "frugal"}, planted(workers=4, cpu_s=10))
+    beaten = SweptPoint({"a": "beaten"}, planted(workers=2, cpu_s=20))
+    small = SweptPoint({"a": "small"}, planted(workers=1, cpu_s=90, codec="zstd:1"))
     assert [point.settings["a"] for point in pareto([beaten, small, frugal, fast])] == [
         "fast",
         "frugal",
@@ -422,9 +426,9 @@ def test_the_pareto_front(planted: Build) -> None:
 
 def test_an_unknown_cost_beats_nothing(planted: Build) -> None:
     """The slower point would win with a cost of 0, and nobody measured that it costs less."""
-    known = Point({"a": "known"}, planted(workers=4, cpu_s=10))
-    unknown = Point({"a": "unknown"}, planted(workers=2, cpu_s=None))
-    as_fast = Point({"a": "as fast"}, planted(workers=4, cpu_s=None))
+    known = SweptPoint({"a": "known"}, planted(workers=4, cpu_s=10))
+    unknown = SweptPoint({"a": "unknown"}, planted(workers=2, cpu_s=None))
+    as_fast = SweptPoint({"a": "as fast"}, planted(workers=4, cpu_s=None))
     assert unknown.cpu_s_per_gb is None
     assert pareto([known, unknown]) == [known, unknown]
     assert pareto([as_fast, known]) == [as_fast, known]
@@ -436,9 +440,12 @@ def test_an_interval_that_does_not_overlap_is_another_point(planted: Build) -> N
     """96 % of the best, and no repetition of the one reaches one of the other: within 5 %, but told
     apart.
     """
-    best, near = Point({"n": "2"}, planted(demand=1000)), Point({"n": "1"}, planted(demand=960))
+    best, near = (
+        SweptPoint({"n": "2"}, planted(demand=1000)),
+        SweptPoint({"n": "1"}, planted(demand=960)),
+    )
     assert near_best([near, best]) == [best]
-    close = Point({"n": "1"}, planted(demand=990))
+    close = SweptPoint({"n": "1"}, planted(demand=990))
     assert near_best([close, best]) == [close, best]
     assert smallest_near_best([best, close]) is close
 

@@ -25,11 +25,11 @@ from iobench.analyse.compare.comparison import Comparison
 from iobench.analyse.compare.comparison import compare as compare_runs
 from iobench.analyse.compare.cost import Terms
 from iobench.analyse.compare.history import history as history_of
-from iobench.analyse.compare.pace import Saving, Schedule
+from iobench.analyse.compare.pace import SaveTimes, Schedule
 from iobench.analyse.compare.ranking import Machine, rankings
 from iobench.analyse.compare.runs import Group
 from iobench.analyse.figures.curve import conclude_curve, spent
-from iobench.analyse.tuning.recommend import Target, recommend, sweep_confirmation
+from iobench.analyse.tuning.recommend import TuningTarget, recommend, sweep_confirmation
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.cli.main import main
@@ -115,7 +115,7 @@ def _history() -> list[Section]:
 
 def _cost() -> list[Section]:
     priced = priced_at("g5.xlarge", 1.2, 0.4, find_instance("g5.xlarge"))
-    schedule = Schedule(saving=Saving(run_id="c", blocked_s=30.0))
+    schedule = Schedule(saving=SaveTimes(run_id="c", blocked_s=30.0))
     terms = Terms(epochs=90, deadline_s=60.0, budget_usd=5.0, schedule=schedule)
     machines: tuple[Machine, ...] = (
         ((2, priced),),
@@ -150,7 +150,7 @@ def _size_of_two() -> list[Section]:
 
 
 def _confirmation() -> list[Section]:
-    advice = recommend(read_sweep(GOLDEN / "sweep"), Target())
+    advice = recommend(read_sweep(GOLDEN / "sweep"), TuningTarget())
     found = sweep_confirmation(advice, _compare(FAST), "d", ("a note",))
     return confirmation.sections(found)
 
@@ -336,7 +336,7 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
     ),
     "whatif": _whatif,
     "more_hosts": _more_hosts,
-    "advise": lambda: advise.sections(recommend(read_sweep(GOLDEN / "sweep"), Target())),
+    "advise": lambda: advise.sections(recommend(read_sweep(GOLDEN / "sweep"), TuningTarget())),
     "sweep": _sweep,
     "walk": _walk,
     "sweep of two settings": lambda: sweep.sections(

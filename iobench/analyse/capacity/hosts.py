@@ -27,7 +27,7 @@ from .scaling import (
     Band,
     Barrier,
     Floats,
-    Scaling,
+    ScalingLaw,
     Steps,
     cycle_s,
     either,
@@ -51,7 +51,7 @@ class Stated:
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class StorageRates:
     """Samples/s over all hosts, for each draw. ``likely`` is None where nothing tells it."""
 
     worst: Floats
@@ -60,7 +60,7 @@ class Storage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Supply:
+class HostsSupply:
     """How fast storage, network and hosts deliver to H hosts, in each of many draws.
 
     With three or more numbers of hosts the storage's rate follows the scaling law. With fewer, two
@@ -72,7 +72,7 @@ class Supply:
     jobs: Sequence[RecordedJob]
     stated: Stated
     normal: Floats
-    _fits: list[Scaling] = field(default_factory=list)
+    _fits: list[ScalingLaw] = field(default_factory=list)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ class Supply:
         """Whether a run, or the user, tells what the storage delivers."""
         return bool(self.counts) or self._in_samples(self.stated.storage_bytes_per_s) is not None
 
-    def storage(self, hosts: int) -> Storage:
+    def storage(self, hosts: int) -> StorageRates:
         """What the storage delivers to so many hosts, with what their caches spare it."""
         measured, known = self._measured(), len(self.counts)
         most = max(measured, key=lambda each: each[0], default=None)
@@ -109,7 +109,9 @@ class Supply:
             else:
                 worst, likely = best, best
         spared = 1 / max(1e-9, 1 - self.hits(hosts))
-        return Storage(worst * spared, None if likely is None else likely * spared, best * spared)
+        return StorageRates(
+            worst * spared, None if likely is None else likely * spared, best * spared
+        )
 
     def network(self, hosts: int) -> float:
         """What the networks of so many hosts let through; infinite if that is not known."""
@@ -136,7 +138,7 @@ class Supply:
             if job.storage is not None
         ]
 
-    def _scalings(self, measured: Sequence[tuple[int, Floats]]) -> list[Scaling]:
+    def _scalings(self, measured: Sequence[tuple[int, Floats]]) -> list[ScalingLaw]:
         if not self._fits:
             hosts = [number for number, _ in measured]
             drawn = np.stack([rates for _, rates in measured])
@@ -211,7 +213,7 @@ class _Case:
     step_s: Floats  # of the accelerators, without any wait for these
 
 
-class Model:
+class HostsModel:
     """The jobs' model. ``barrier``: its cost as the user states it; None: from the jobs."""
 
     def __init__(
@@ -224,7 +226,7 @@ class Model:
         """``jobs`` are those of ``jobs_of``: at least one, and the one with most hosts last."""
         self.jobs = tuple(jobs)
         self.base = self.jobs[-1]
-        self.supply = Supply(
+        self.supply = HostsSupply(
             jobs=self.jobs, stated=stated or Stated(), normal=self._normal(len(self.jobs))
         )
         self.stated_barrier = barrier

@@ -24,7 +24,7 @@ from ...errors import UsageError
 from ...units import counted, format_count, format_percent
 from ..checkpoint.interval import best_s, published_mtbf_s, waste
 from ..compare.statistics import NOISE
-from .hosts import SLOWEST_BARRIER, HostsPoint, Model, Stated
+from .hosts import SLOWEST_BARRIER, HostsModel, HostsPoint, Stated
 from .jobs import RecordedJob
 from .scaling import Band, Barrier, either
 
@@ -76,7 +76,7 @@ class Storms:
     not_measured: str = ""
 
 
-def storms(model: Model, at: HostsPoint, saves: JobSaves) -> Storms | None:
+def storms(model: HostsModel, at: HostsPoint, saves: JobSaves) -> Storms | None:
     """The storms of the job at a point; None if no checkpoint was asked about."""
     if saves.checkpoint_bytes is None:
         return None
@@ -127,7 +127,7 @@ def save_s(size: float, *, hosts: int, measured: int, of_one: float, of_all: flo
     return Band(best if math.isclose(best, worst) else None, best, worst)
 
 
-def _restart_s(model: Model, hosts: int, saves: JobSaves) -> Band | None:
+def _restart_s(model: HostsModel, hosts: int, saves: JobSaves) -> Band | None:
     """All hosts read the checkpoint at once, past every cache."""
     size, sample = saves.checkpoint_bytes, model.base.bytes_per_sample
     assert size is not None
@@ -236,7 +236,7 @@ def predict(jobs: Sequence[RecordedJob], question: Question) -> HostsPrediction:
     base = jobs[-1]
     per_host = base.per_host if question.per_host is None else float(question.per_host)
     factor = _checked(jobs, question, per_host)
-    model = Model(jobs, stated=question.stated, barrier=question.barrier)
+    model = HostsModel(jobs, stated=question.stated, barrier=question.barrier)
     at = model.point(question.hosts, per_host)
     searched = max(question.hosts, REFUSED * base.hosts)
     return HostsPrediction(
@@ -327,7 +327,7 @@ def _left_out(jobs: Sequence[RecordedJob], question: Question) -> tuple[LeftOut,
     found = []
     for job in jobs:
         others = [each for each in jobs if each.hosts != job.hosts]
-        model = Model(others, stated=question.stated, barrier=question.barrier)
+        model = HostsModel(others, stated=question.stated, barrier=question.barrier)
         rate = model.point(job.hosts, job.per_host).samples_per_s
         found.append(
             LeftOut(
@@ -341,7 +341,7 @@ def _left_out(jobs: Sequence[RecordedJob], question: Question) -> tuple[LeftOut,
     return tuple(found)
 
 
-def _bases(model: Model, question: Question, at: HostsPoint) -> tuple[str, ...]:
+def _bases(model: HostsModel, question: Question, at: HostsPoint) -> tuple[str, ...]:
     """What the figures rest on, and what is not in them."""
     found = [remark for job in model.jobs for remark in job.remarks]
     found += _far_off(model)
@@ -362,7 +362,7 @@ def _bases(model: Model, question: Question, at: HostsPoint) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _far_off(model: Model) -> list[str]:
+def _far_off(model: HostsModel) -> list[str]:
     """Runs that the model does not give back: something that it does not know slowed them."""
     found = []
     for job in model.jobs:
@@ -376,7 +376,7 @@ def _far_off(model: Model) -> list[str]:
     return found
 
 
-def _storage_basis(model: Model, question: Question) -> str:
+def _storage_basis(model: HostsModel, question: Question) -> str:
     counts = model.supply.counts
     stated = question.stated.storage_bytes_per_s is not None
     if len(counts) >= MIN_LEFT_OUT:
@@ -394,7 +394,7 @@ def _storage_basis(model: Model, question: Question) -> str:
     )
 
 
-def _synchrony_bases(model: Model, at: HostsPoint) -> list[str]:
+def _synchrony_bases(model: HostsModel, at: HostsPoint) -> list[str]:
     base = model.base
     if not base.in_step:
         return ["ranks: they never wait for each other (accelerator.sync)"]

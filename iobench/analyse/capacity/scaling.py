@@ -69,7 +69,7 @@ MIN_COUNTS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scaling:
+class ScalingLaw:
     """What many hosts get together: the universal scalability law.
 
     N. J. Gunther, "Guerrilla Capacity Planning" (2007): N hosts get
@@ -98,7 +98,7 @@ class Scaling:
         return math.sqrt(max(0.0, 1 - self.contention) / self.coherence)
 
 
-def fit_scaling(hosts: Sequence[float], rates: Sequence[float]) -> Scaling:
+def fit_scaling(hosts: Sequence[float], rates: Sequence[float]) -> ScalingLaw:
     """The law that is nearest to the measured ``rates`` of ``hosts``.
 
     It is linear in 1 / x, a / x and b / x, so the fit is least squares of relative errors.
@@ -123,7 +123,7 @@ def fit_scaling(hosts: Sequence[float], rates: Sequence[float]) -> Scaling:
         if found[0] > 0 and (found >= 0).all() and off < least - 1e-15:
             best, least = found, off
     one = 1 / float(best[0])
-    return Scaling(one=one, contention=float(best[1]) * one, coherence=float(best[2]) * one)
+    return ScalingLaw(one=one, contention=float(best[1]) * one, coherence=float(best[2]) * one)
 
 
 def _choices(parameters: int) -> list[tuple[int, ...]]:

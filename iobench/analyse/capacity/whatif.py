@@ -152,7 +152,7 @@ def _search_of(doc: TrainingRecord, change: Change) -> FindMax | None:
     return search if search and search.points and same else None
 
 
-class Tried(NamedTuple):
+class SearchedRate(NamedTuple):
     """What a search for the largest number of accelerators measured for a number of them.
 
     ``bound`` is empty if this number was tried. It is "at most" for a number above one that
@@ -166,25 +166,25 @@ class Tried(NamedTuple):
     source: str = "the search for the largest number of accelerators"
 
 
-def _tried(search: FindMax | None, ranks: int) -> Tried | None:
+def _tried(search: FindMax | None, ranks: int) -> SearchedRate | None:
     """What the search says about ``ranks`` accelerators; None if it says nothing."""
     points = [point for point in search.points if point.samples_per_s] if search else []
     here = [point for point in points if point.accelerators == ranks]
     if here:
         utilizations = [share for point in here if (share := _share(point)) is not None]
-        return Tried(
+        return SearchedRate(
             median(point.samples_per_s or 0.0 for point in here),
             median(utilizations) if utilizations else None,
             "",
         )
     failed = [point.accelerators for point in points if not point.passed]
     if failed and ranks > min(failed):
-        return Tried(max(point.samples_per_s or 0.0 for point in points), None, "at most")
+        return SearchedRate(max(point.samples_per_s or 0.0 for point in points), None, "at most")
     fed = [point for point in points if point.passed and point.accelerators > ranks]
     if fed:
         nearest = min(fed, key=lambda point: point.accelerators)
         rate = (nearest.samples_per_s or 0.0) * ranks / nearest.accelerators
-        return Tried(rate, _share(nearest), "at least")
+        return SearchedRate(rate, _share(nearest), "at least")
     return None
 
 
@@ -193,7 +193,7 @@ def _share(point: FindMaxPoint) -> float | None:
 
 
 def _metrics(
-    evidence: Evidence, limit: tuple[str, float] | None, tried: Tried | None
+    evidence: Evidence, limit: tuple[str, float] | None, tried: SearchedRate | None
 ) -> dict[str, Summary]:
     """Metrics that the model predicts, in the form of measured ones, with n = 0."""
     if limit is None:

@@ -16,7 +16,7 @@ from ...schema.instances import Instance
 from ...schema.record import RunRecord
 from ...schema.verdict import Estimate
 from ...units import counted, format_duration
-from .pace import Basis, Pace, Saving, Schedule, lost_share, saving_of
+from .pace import Basis, Pace, SaveTimes, Schedule, lost_share, saving_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +101,7 @@ class CostFigures:
     samples_per_usd_high: float | None
     usd_per_million_samples: float | None  # None: all of the time is lost
     never_interrupted: bool
-    saving: Saving | None  # None: the time of a save is not known, and not in these figures
+    saving: SaveTimes | None  # None: the time of a save is not known, and not in these figures
     lost_share: float  # of the time, by saves and interruptions
     waiting_usd_per_hour: float | None  # paid while accelerators wait for data
     # Samples/s that the hosts could take, and the most that the storage was measured to deliver
@@ -324,7 +324,7 @@ def _beyond(storage: float | None, wanted: float) -> bool:
     return storage is None or wanted > storage
 
 
-def _saving(pace: Pace, terms: Terms, hosts: int) -> Saving | None:
+def _saving(pace: Pace, terms: Terms, hosts: int) -> SaveTimes | None:
     """The saves that count: those of the run that was named, or of the newest that saved.
 
     All hosts together get what one host got, unless the storage grows with them.

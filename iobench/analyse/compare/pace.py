@@ -31,7 +31,7 @@ _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Saving:
+class SaveTimes:
     """What a save and a restore of the whole model take, by ``writers`` hosts at the same time.
 
     Each of them gets what one host got in the run ``run_id``. Means of the saves and restores;
@@ -57,10 +57,10 @@ class Schedule:
 
     every_s: float = 3600.0
     restart_s: float = 300.0  # without the restore
-    saving: Saving | None = None
+    saving: SaveTimes | None = None
 
 
-def saving_of(doc: RunRecord, writers: int = 1) -> Saving | None:
+def saving_of(doc: RunRecord, writers: int = 1) -> SaveTimes | None:
     """The saves that a run measured, at the size of the whole model; None if there are none."""
     study = doc.checkpoints
     if study is None:
@@ -71,7 +71,7 @@ def saving_of(doc: RunRecord, writers: int = 1) -> Saving | None:
         return None
     restores = whole_restores(study, restoring(study, training))
     slower = slowdown(study)
-    return Saving(
+    return SaveTimes(
         run_id=doc.run_id,
         writers=writers,
         bytes=study.bytes,

@@ -37,7 +37,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunFolder:
     """A directory of runs. ``invalid``: the INVALID runs that do not count, with the reasons."""
 
     label: str
@@ -48,7 +48,7 @@ class Place:
 
 def read_place(
     path: Path, *, include_invalid: bool = False, seen: set[Path] | None = None
-) -> Place:
+) -> RunFolder:
     """The usable runs of a directory, without those in ``seen``, to which they are added.
 
     Raises UsageError if there is no run.
@@ -67,10 +67,10 @@ def read_place(
             invalid += [why] if doc.validity == "invalid" else []
         else:
             runs[directory.resolve()] = doc
-    return Place(str(path), runs, tuple(left_out), tuple(invalid))
+    return RunFolder(str(path), runs, tuple(left_out), tuple(invalid))
 
 
-def by_place(places: Sequence[Place], across: Sequence[str]) -> Pairs:
+def by_place(places: Sequence[RunFolder], across: Sequence[str]) -> Pairs:
     """Pair the runs of the first place with those of each other one, by their question.
 
     For a workload without a common question one pair is still returned, so that the comparison can
@@ -100,7 +100,7 @@ def by_place(places: Sequence[Place], across: Sequence[str]) -> Pairs:
     return found
 
 
-def by_key(places: Sequence[Place], key: str, across: Sequence[str]) -> Pairs:
+def by_key(places: Sequence[RunFolder], key: str, across: Sequence[str]) -> Pairs:
     """Group all runs of all places by the value of ``key``, within each question.
 
     The first value, in order of numbers or of the alphabet, is the baseline of the others.
@@ -127,7 +127,7 @@ def by_key(places: Sequence[Place], key: str, across: Sequence[str]) -> Pairs:
     return found
 
 
-def _without(baseline: Place, candidate: Place, found: Pairs) -> Place:
+def _without(baseline: RunFolder, candidate: RunFolder, found: Pairs) -> RunFolder:
     """The baseline without the runs of the candidate, unless it has no others.
 
     ``iobench compare results results/<run>`` compares a run with all others.
@@ -147,7 +147,7 @@ def _in_order(text: str) -> tuple[bool, float, str]:
     return value is None, value or 0.0, text
 
 
-def _by_question(place: Place, across: Sequence[str]) -> dict[tuple[str, ...], Group]:
+def _by_question(place: RunFolder, across: Sequence[str]) -> dict[tuple[str, ...], Group]:
     groups: dict[tuple[str, ...], Group] = {}
     for doc in place.runs.values():
         groups.setdefault(question(doc, across), Group(place.label)).runs.append(doc)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .points import Point, number, same
+from .points import SweptPoint, number, same
 
 NEAR = 0.95
 """A point that reaches this share of the best is as good, if their intervals overlap."""
@@ -30,7 +30,7 @@ FIRST = ("loader.workers", "reader.concurrency", "loader.prefetch_factor")
 """Numeric settings to minimise first, in this order: they take cores and memory from training."""
 
 
-def near_best(points: Sequence[Point]) -> list[Point]:
+def near_best(points: Sequence[SweptPoint]) -> list[SweptPoint]:
     """Points that cannot be distinguished from the best one, including the best one."""
     best = max(points, key=lambda point: point.median)
     alike = [
@@ -42,8 +42,11 @@ def near_best(points: Sequence[Point]) -> list[Point]:
 
 
 def smallest_near_best(
-    points: Sequence[Point], *, default: Point | None = None, dataset_bytes: float | None = None
-) -> Point:
+    points: Sequence[SweptPoint],
+    *,
+    default: SweptPoint | None = None,
+    dataset_bytes: float | None = None,
+) -> SweptPoint:
     """One of the points that are as good as the best.
 
     Points with enough shards come first (of ``dataset_bytes``, if the data will be larger than that
@@ -66,8 +69,8 @@ def smallest_near_best(
 
 
 def _least(
-    points: list[Point], cost: Callable[[Point], float | None], tolerance: float
-) -> list[Point]:
+    points: list[SweptPoint], cost: Callable[[SweptPoint], float | None], tolerance: float
+) -> list[SweptPoint]:
     """Points whose cost is within ``tolerance`` of the lowest; all points if a cost is unknown."""
     known = [value for point in points if (value := cost(point)) is not None]
     if len(known) < len(points):
@@ -76,7 +79,7 @@ def _least(
     return [point for point in points if (cost(point) or 0) <= limit]
 
 
-def enough_shards(point: Point, stored_bytes: float | None = None) -> bool:
+def enough_shards(point: SweptPoint, stored_bytes: float | None = None) -> bool:
     """True if there are at least 4 shards for each worker of each rank.
 
     A worker then idles for at most a quarter of the time. Unknown counts as enough.
@@ -87,7 +90,7 @@ def enough_shards(point: Point, stored_bytes: float | None = None) -> bool:
     return shards >= 4 * point.processes
 
 
-def ordered_axes(points: Sequence[Point]) -> list[str]:
+def ordered_axes(points: Sequence[SweptPoint]) -> list[str]:
     """Settings with numeric values: workers, reads in flight, prefetching, others, dataset last."""
     keys = [
         key
@@ -100,7 +103,7 @@ def ordered_axes(points: Sequence[Point]) -> list[str]:
     )
 
 
-def changed(point: Point, default: Point) -> list[str]:
+def changed(point: SweptPoint, default: SweptPoint) -> list[str]:
     return [
         key
         for key, value in point.settings.items()
@@ -108,7 +111,7 @@ def changed(point: Point, default: Point) -> list[str]:
     ]
 
 
-def along(points: Sequence[Point], chosen: Point, key: str) -> list[Point]:
+def along(points: Sequence[SweptPoint], chosen: SweptPoint, key: str) -> list[SweptPoint]:
     """The points that differ from ``chosen`` only in ``key``, and itself, sorted by value."""
     line = [
         point
@@ -120,7 +123,7 @@ def along(points: Sequence[Point], chosen: Point, key: str) -> list[Point]:
     return sorted(line, key=lambda point: (number(point.settings[key]) or 0.0, point.settings[key]))
 
 
-def pareto(points: Sequence[Point]) -> list[Point]:
+def pareto(points: Sequence[SweptPoint]) -> list[SweptPoint]:
     """Points that no other point beats in samples/s, CPU seconds per GB and stored bytes at once.
 
     The fastest comes first. How unknown costs count: see ``front``.

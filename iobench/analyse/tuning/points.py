@@ -28,7 +28,7 @@ SIZES = ("shard_size", "block_size", "slot_size", "crop", "mean", "stdev", "min"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweptPoint:
     """Settings, and all runs with these settings.
 
     Settings map keys to texts, as in ``--set key=value``; keys of the dataset begin with
@@ -150,7 +150,7 @@ def _text(key: str, value: object) -> str:
     return setting_text(value)
 
 
-def derive(documents: Sequence[TrainingRecord]) -> list[Point]:
+def derive(documents: Sequence[TrainingRecord]) -> list[SweptPoint]:
     """Group runs of one workload into points.
 
     Settings that differ between the runs are the axes; runs with equal settings are one point.
@@ -176,7 +176,7 @@ def derive(documents: Sequence[TrainingRecord]) -> list[Point]:
     for each, doc in zip(flat, documents, strict=True):
         groups.setdefault(tuple(each.get(key, "null") for key in keys), []).append(doc)
     return [
-        Point(dict(zip(keys, values, strict=True)), merge(group))
+        SweptPoint(dict(zip(keys, values, strict=True)), merge(group))
         for values, group in groups.items()
     ]
 

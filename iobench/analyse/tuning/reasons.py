@@ -13,8 +13,8 @@ from ...units import (
 )
 from ..compare.statistics import ratio_interval
 from .knee import NEAR, along, enough_shards, near_best
-from .points import Point
-from .shardsize import Codec, ShardSize
+from .points import SweptPoint
+from .shardsize import ComparedCodec, ShardSize
 
 AMPLIFIED = 1.25
 """Bytes read per byte delivered above which reads are reported as wasteful."""
@@ -22,11 +22,11 @@ AMPLIFIED = 1.25
 SHARD_KEYS = ("dataset.shard_size", "dataset.samples_per_shard")
 
 
-def _rate(point: Point) -> str:
+def _rate(point: SweptPoint) -> str:
     return f"{format_count(point.median)} samples/s"
 
 
-def why_chosen(points: Sequence[Point], chosen: Point) -> str:
+def why_chosen(points: Sequence[SweptPoint], chosen: SweptPoint) -> str:
     best, near = max(points, key=lambda point: point.median), near_best(points)
     if chosen not in near:
         share = format_percent(chosen.median / best.median)
@@ -54,7 +54,7 @@ def why_chosen(points: Sequence[Point], chosen: Point) -> str:
     )
 
 
-def why_number(points: Sequence[Point], chosen: Point, key: str) -> str:
+def why_number(points: Sequence[SweptPoint], chosen: SweptPoint, key: str) -> str:
     """Explain a number by the rates along its axis."""
     line = along(points, chosen, key)
     if len(line) < 2 or key in SHARD_KEYS:
@@ -74,7 +74,7 @@ def why_number(points: Sequence[Point], chosen: Point, key: str) -> str:
     return text
 
 
-def why_name(points: Sequence[Point], chosen: Point, key: str) -> str:
+def why_name(points: Sequence[SweptPoint], chosen: SweptPoint, key: str) -> str:
     others = [point for point in along(points, chosen, key) if point is not chosen]
     if not others:
         return ""
@@ -87,7 +87,7 @@ def why_name(points: Sequence[Point], chosen: Point, key: str) -> str:
     return f"{key}={chosen.settings[key]} reaches {', '.join(compared)}"
 
 
-def why_codec(codec: Codec) -> str:
+def why_codec(codec: ComparedCodec) -> str:
     side = "more than" if codec.decode_bytes_per_s > codec.storage_bytes_per_s else "less than"
     verdict = "worth it" if codec.worth else "not worth it"
     measured = "" if codec.measured is None else f", measured {codec.measured:.2f} x"
@@ -118,7 +118,7 @@ def why_shard(shard: ShardSize) -> str:
     )
 
 
-def amplification(point: Point) -> str:
+def amplification(point: SweptPoint) -> str:
     """A sentence on bytes that are read although no sample needs them; '' if there are few."""
     shares = [
         r.bytes_read / r.sample_bytes for r in point.complete if r.sample_bytes and r.bytes_read

@@ -13,7 +13,7 @@ from ..compare.statistics import ratio_interval
 from ..verdict.judged import judge
 from ..verdict.promise import answer
 from .knee import NEAR, along, changed, enough_shards, ordered_axes, pareto, smallest_near_best
-from .points import Point, number, same, settings_text
+from .points import SweptPoint, number, same, settings_text
 from .reasons import (
     SHARD_KEYS,
     amplification,
@@ -23,8 +23,8 @@ from .reasons import (
     why_number,
     why_shard,
 )
-from .shardsize import FIRST_BATCH_S, Bounds, Codec, ShardSize, fit, judge_codec, shard_size
-from .sweepfolder import Sweep
+from .shardsize import FIRST_BATCH_S, Bounds, ComparedCodec, ShardSize, fit, judge_codec, shard_size
+from .sweepfolder import SweepRuns
 
 CODEC = "dataset.codec"
 
@@ -39,7 +39,7 @@ SAME_SIZE = 0.15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class TuningTarget:
     """The job to which the sweep is extrapolated; the sweep may have used less data."""
 
     dataset_bytes: float | None = None  # stored; None: the sweep's own
@@ -82,15 +82,15 @@ class Recommendation:
     confidence: str  # high, medium or low
     doubts: tuple[str, ...]
     shard: ShardSize | None
-    codecs: tuple[Codec, ...]
+    codecs: tuple[ComparedCodec, ...]
     alternatives: tuple[Alternative, ...]
     untested: Mapping[str, str] | None  # the best value of each axis, if they were not run together
     left_out: tuple[str, ...]
 
 
-def recommend(sweep: Sweep, target: Target | None = None) -> Recommendation:
+def recommend(sweep: SweepRuns, target: TuningTarget | None = None) -> Recommendation:
     """The recommendation that follows from ``sweep``. Each reason names the figures behind it."""
-    target = target or Target()
+    target = target or TuningTarget()
     points = sweep.points
     chosen = smallest_near_best(points, default=sweep.default, dataset_bytes=target.dataset_bytes)
     shard = _shard(points, chosen, target)
@@ -151,7 +151,7 @@ def recommend(sweep: Sweep, target: Target | None = None) -> Recommendation:
     )
 
 
-def _codecs(points: Sequence[Point], chosen: Point) -> list[Codec]:
+def _codecs(points: Sequence[SweptPoint], chosen: SweptPoint) -> list[ComparedCodec]:
     """Compare each codec on the chosen point's line with no codec."""
     if CODEC not in chosen.settings:
         return []
@@ -166,7 +166,9 @@ def _codecs(points: Sequence[Point], chosen: Point) -> list[Codec]:
     ]
 
 
-def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize | None:
+def _shard(
+    points: Sequence[SweptPoint], chosen: SweptPoint, target: TuningTarget
+) -> ShardSize | None:
     """The shard size for the chosen point's line.
 
     The model is fitted to the fetch ceilings if all points have one, else to the measured rates.
@@ -208,7 +210,9 @@ def _shard(points: Sequence[Point], chosen: Point, target: Target) -> ShardSize 
     return shard_size(found, bounds, smallest=min(known), largest=max(known), needed=needed)
 
 
-def _smaller_shards(points: Sequence[Point], chosen: Point, shard: ShardSize) -> Point:
+def _smaller_shards(
+    points: Sequence[SweptPoint], chosen: SweptPoint, shard: ShardSize
+) -> SweptPoint:
     """The measured point with the shard size of the model, if that is smaller than ``chosen``'s.
 
     ``chosen`` is returned if the model is not trusted, or if no such point is within 5 % of the
@@ -230,7 +234,11 @@ def _smaller_shards(points: Sequence[Point], chosen: Point, shard: ShardSize) ->
 
 
 def _doubts(
-    sweep: Sweep, chosen: Point, gain: float | None, low: float | None, target: Target
+    sweep: SweepRuns,
+    chosen: SweptPoint,
+    gain: float | None,
+    low: float | None,
+    target: TuningTarget,
 ) -> list[str]:
     doubts = []
     fewest = min(
@@ -259,7 +267,7 @@ def _doubts(
     return doubts + ([wasteful] if (wasteful := amplification(chosen)) else [])
 
 
-def _short(sweep: Sweep, chosen: Point, gain: float | None) -> str | None:
+def _short(sweep: SweepRuns, chosen: SweptPoint, gain: float | None) -> str | None:
     if gain is None or gain >= PLAIN:
         return None
     points = [chosen, *([sweep.default] if sweep.default is not None else [])]
@@ -277,7 +285,7 @@ def _short(sweep: Sweep, chosen: Point, gain: float | None) -> str | None:
     )
 
 
-def _basis(sweep: Sweep, chosen: Point) -> str:
+def _basis(sweep: SweepRuns, chosen: SweptPoint) -> str:
     counts = sorted({len(point.rates) for point in sweep.points})
     spread = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     plural = "" if counts == [1] else "s"
@@ -289,7 +297,7 @@ def _basis(sweep: Sweep, chosen: Point) -> str:
     )
 
 
-def _confidence(sweep: Sweep, chosen: Point, doubts: Sequence[str]) -> str:
+def _confidence(sweep: SweepRuns, chosen: SweptPoint, doubts: Sequence[str]) -> str:
     """High: at least 5 repetitions and no doubts; low: fewer than 4; otherwise medium."""
     fewest = min(
         len(chosen.rates), len(sweep.default.rates) if sweep.default else len(chosen.rates)
@@ -299,7 +307,7 @@ def _confidence(sweep: Sweep, chosen: Point, doubts: Sequence[str]) -> str:
     return "high" if fewest >= 5 and not doubts else "medium"
 
 
-def _alternative(point: Point) -> Alternative:
+def _alternative(point: SweptPoint) -> Alternative:
     return Alternative(
         settings=dict(point.settings),
         samples_per_s=point.median,
@@ -311,7 +319,7 @@ def _alternative(point: Point) -> Alternative:
     )
 
 
-def _untested(sweep: Sweep) -> Mapping[str, str] | None:
+def _untested(sweep: SweepRuns) -> Mapping[str, str] | None:
     """The best values of all axes together, if axes were swept one at a time.
 
     Only a run can confirm this combination. The result is None if it was run, or if a point

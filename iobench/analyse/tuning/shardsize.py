@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from ..compare.statistics import NOISE
 from ..verdict.judged import judge
-from .points import Point, plain_bytes_per_sample
+from .points import SweptPoint, plain_bytes_per_sample
 
 EFFICIENCY = 0.95
 MAX_ERROR = 0.15
@@ -191,7 +191,7 @@ def shard_size(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Codec:
+class ComparedCodec:
     """One codec compared with none, other settings equal. Bytes/s are of uncompressed samples."""
 
     codec: str
@@ -217,7 +217,9 @@ class Codec:
         )
 
 
-def judge_codec(packed: Point, plain: Point, *, key: str = "dataset.codec") -> Codec | None:
+def judge_codec(
+    packed: SweptPoint, plain: SweptPoint, *, key: str = "dataset.codec"
+) -> ComparedCodec | None:
     """Compare two points that differ in the codec; None if a ceiling that is needed is missing."""
     with_codec, without = judge(packed.document).evidence, judge(plain.document).evidence
     size = plain_bytes_per_sample(plain.document)
@@ -241,7 +243,7 @@ def judge_codec(packed: Point, plain: Point, *, key: str = "dataset.codec") -> C
     predicted_without = _lowest(
         [without.storage, without.prep, without.harness, without.accelerator]
     )
-    return Codec(
+    return ComparedCodec(
         codec=packed.settings.get(key, packed.document.job.dataset.asked.get("codec", "none")),
         ratio=ratio,
         storage_bytes_per_s=without.storage * size,

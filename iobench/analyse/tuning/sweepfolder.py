@@ -19,23 +19,23 @@ from ...schema.sweep import Sweep as SweepRecord
 from ...schema.workload import load_workload
 from ...units import counted
 from ..compare.identity import identity, role_of, settings_of
-from .points import Point, derive, flatten, merge, same, settings_text
+from .points import SweptPoint, derive, flatten, merge, same, settings_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sweep:
+class SweepRuns:
     """Points with at least one complete repetition each, all of one workload."""
 
     workload: str
-    points: tuple[Point, ...]
-    default: Point | None
+    points: tuple[SweptPoint, ...]
+    default: SweptPoint | None
     default_settings: Mapping[str, str]  # of the default point; empty if not known
     left_out: tuple[str, ...]  # one line for each run or point that could not be used
 
 
 def read_sweep(
     folder: Path, *, workload: str | None = None, default: Mapping[str, str] | None = None
-) -> Sweep:
+) -> SweepRuns:
     """Read the runs whose directories are in ``folder``.
 
     ``workload`` selects the runs of one workload if there are several; ``default`` gives today's
@@ -94,7 +94,7 @@ def read_sweep(
             f"--default {unknown[0]}: this setting is the same in all runs",
             remedy=f"settings that differ: {', '.join(keys)}",
         )
-    return Sweep(
+    return SweepRuns(
         workload=points[0].document.job.workload.name,
         points=tuple(points),
         default=_find(points, wanted) if wanted else None,
@@ -162,7 +162,7 @@ def _recorded(folder: Path) -> SweepRecord | None:
 
 def _planned(
     planned: Sequence[SweepPoint], documents: Mapping[str, TrainingRecord], left_out: list[str]
-) -> list[Point]:
+) -> list[SweptPoint]:
     """The points of the sweep's record, each with its runs that can be used."""
     points = []
     keys = list(dict.fromkeys(key for point in planned for key in point.settings))
@@ -174,7 +174,7 @@ def _planned(
         settings = dict(zip(keys, texts, strict=True))
         runs = [documents[name] for name in names if name in documents]
         if runs:
-            points.append(Point(settings, merge(runs)))
+            points.append(SweptPoint(settings, merge(runs)))
         else:
             left_out.append(f"{settings_text(settings)}: no run can be used")
     workloads = {point.document.job.workload.name for point in points}
@@ -202,7 +202,7 @@ def _builtin(doc: TrainingRecord, keys: Sequence[str]) -> dict[str, str]:
     return {key: flat.get(key, "null") for key in keys}
 
 
-def _find(points: Sequence[Point], wanted: Mapping[str, str]) -> Point | None:
+def _find(points: Sequence[SweptPoint], wanted: Mapping[str, str]) -> SweptPoint | None:
     matching = [
         point
         for point in points

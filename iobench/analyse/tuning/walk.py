@@ -26,7 +26,7 @@ Answer = Literal["", "faster", "slower", "not told"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
+class TriedSetting:
     """A row of the walk. ``ratio``: to the settings that were kept before it, visited in turns.
 
     Its interval holds with 95 % for all variants of its step together (Bonferroni). ``point`` is
@@ -116,19 +116,19 @@ def called(sweep: Sweep, point: SweepPoint) -> str:
     return describe(changed(sweep, point.settings)) or BASELINE
 
 
-def rows(sweep: Sweep) -> list[Tried]:
+def rows(sweep: Sweep) -> list[TriedSetting]:
     """The rows of the walk's table: the baseline, and the variants of each step."""
     found = [_baseline(sweep)]
     for number, step in enumerate(sweep.walk):
         if step.not_measured:
-            found.append(Tried(step=step.name, setting=step.name, why=step.not_measured))
+            found.append(TriedSetting(step=step.name, setting=step.name, why=step.not_measured))
             continue
         points = points_of(sweep, number)
         if points:
             found += _tried(sweep, step.name, [step.key], points)
             continue
         why = _not_begun(sweep) if number >= sweep.walked else "no other value to try on this host"
-        found.append(Tried(step=step.name, setting=step.name, why=why))
+        found.append(TriedSetting(step=step.name, setting=step.name, why=why))
     last = points_of(sweep, len(sweep.walk))
     if last:
         found += _tried(sweep, ALL, list(changed(sweep, kept_settings(sweep))), last)
@@ -142,22 +142,22 @@ def _not_begun(sweep: Sweep) -> str:
     return "the settings before it have failed" if failed else NO_TIME
 
 
-def _baseline(sweep: Sweep) -> Tried:
+def _baseline(sweep: Sweep) -> TriedSetting:
     """The settings of the beginning, by the visits of the first step that was measured."""
     setting = describe(sweep.default or {})
     point = next((each for each in sweep.points if each.settings == sweep.default), None)
     why = "" if point is not None else NO_TIME
     if point is not None and not point.samples_per_s:
         why = point.failed or NO_TIME
-    return Tried(step=BASELINE, setting=setting, point=point, why=why)
+    return TriedSetting(step=BASELINE, setting=setting, point=point, why=why)
 
 
 def _tried(
     sweep: Sweep, name: str, keys: Sequence[str], points: Sequence[SweepPoint]
-) -> Iterator[Tried]:
+) -> Iterator[TriedSetting]:
     best = best_of(sweep, points)
     for point, (ratio, answer) in zip(points[1:], compared(points), strict=True):
-        yield Tried(
+        yield TriedSetting(
             step=name,
             setting=describe(point.settings, keys),
             point=point,

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...analyse.tuning.points import Point
+from ...analyse.tuning.points import SweptPoint
 from ...analyse.tuning.walk import called
 from ...analyse.verdict.rules_ranks import other_cores
 from ...dataset import find_dataset
@@ -370,7 +370,7 @@ def _visit(
 
 def _keep_costs(point: SweepPoint, doc: TrainingRecord) -> None:
     """Keep what a visit cost, beside its samples/s, as far as it was measured."""
-    measured, repetition = Point({}, doc), doc.job.repetitions[0]
+    measured, repetition = SweptPoint({}, doc), doc.job.repetitions[0]
     point.stored_bytes = measured.stored_bytes
     read, samples = repetition.bytes_read, repetition.samples
     point.read_bytes_per_sample.append(read / samples if read is not None and samples else None)
