@@ -128,8 +128,8 @@ def tell_headspace(plan: Plan, args: argparse.Namespace) -> int:
     """Measure the headspace and print it; return the exit code."""
     from ..errors import UsageError
     from ..runner.budget import Budget
+    from ..runner.confirm import headspace
     from ..runner.estimate import START_S
-    from ..runner.headspace import headspace
     from ..units import format_count
     from .live import Live
     from .terminal import say, show_json

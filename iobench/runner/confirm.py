@@ -1,4 +1,4 @@
-"""Try advice: repetitions with the advised settings, in turns with today's.
+"""Try advice: repetitions with the advised settings, in turns with today's; and with no loader.
 
 A turn is one repetition with today's settings and one for each change, all with the same seed. The
 order rotates from turn to turn, so that drift of the storage affects all alike. How many turns
@@ -14,21 +14,28 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
+from ..analyse.compare.statistics import ratio_estimate
+from ..analyse.figures.knockouts import steady_rate
 from ..analyse.figures.metrics import repetition_metrics
 from ..analyse.verdict.promise import WORTH, told_again
-from ..errors import IobenchError, SpecError
+from ..errors import IobenchError, SpecError, UsageError
 from ..interrupts import defer_interrupts
 from ..schema.base import apply_overrides, build
 from ..schema.code import code_in
 from ..schema.training import Repetition
 from ..schema.verdict import Advice, Confirmation, Estimate, Turn
 from ..schema.workload import Workload
+from ..storage.locks.lock import reading
 from ..units import format_duration
+from .agent import HostAgent
+from .cache import run_cached_phase
 from .calibration.bench import Bench
+from .loading import run_phase
 from .phase import Saving
 from .plan import Plan, make_plan
+from .progress import Observer
 from .repetition import repetition_phase
-from .trials import take_turns
+from .trials import rounds, take_turns
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +48,9 @@ MIN_TURNS = 3
 MAX_TURNS = 12
 
 _TODAY = "confirm.0"
+
+_EPOCHS = 4
+"""Epochs that a run may make in a turn of ``headspace``, until its time is over."""
 
 NOTHING = "no advice of this run has settings that apply it and a predicted gain above 5 %"
 
@@ -235,3 +245,57 @@ def _add(
     )
     again = told_again(tried)
     tried.found, tried.answer = again.found, again.answer
+
+
+# The bound of what any loader could bring: the run and the same run on ten batches that are kept
+# take turns. Only the steady part of each counts: an average over the fill, too, is too low.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headspace:
+    """``bound``: the largest gain that a change of the loader can bring, over the turns.
+
+    ``turns``: samples/s (with kept batches, as it is) of each.
+    """
+
+    bound: Estimate | None
+    turns: list[tuple[float, float]]
+
+
+def headspace(plan: Plan, *, seconds: float, observer: Observer | None = None) -> Headspace:
+    """Measure ``plan.repetitions`` turns of ``seconds`` each way.
+
+    Raises UsageError for an accelerator without a limit of its own, and as ``run_phase`` does.
+    """
+    if plan.workload.accelerator.kind == "null":
+        raise UsageError(
+            "a null accelerator takes no time, so nothing but the loader is there to be bounded",
+            remedy="name a workload with a step time",
+        )
+    observer = observer or Observer()
+    kept = plan.workload.loader.model_copy(update={"replay": "batches"})
+    agent = HostAgent(plan.storage)
+    rounds_of = max(1, plan.workload.loader.workers)
+    together = plan.workload.accelerator.sync == "step" and plan.accelerators > 1
+    rates: dict[str, list[float | None]] = {"kept": [], "as it is": []}
+
+    def measure(side: str, turn: int) -> None:
+        observer.note(f"turn {turn + 1} of {plan.repetitions}, {side}")
+        phase = replace(
+            repetition_phase(plan, turn),
+            epochs=max(plan.workload.epochs, _EPOCHS),
+            max_steps=None,
+            limit_s=seconds,
+            whole_rounds=True,
+        )
+        if side == "kept":
+            outcome = run_phase(replace(phase, loading=kept, evicts=False))
+        else:
+            outcome = run_cached_phase(plan, agent, phase)
+        rate = steady_rate(outcome.events(), round_steps=rounds_of, together=together)
+        rates[side].append(rate)
+
+    with reading(plan.home, plan.manifest, verb="run"):
+        take_turns(list(rates), measure, rounds(plan.repetitions))
+    turns = [(best, base) for best, base in zip(*rates.values(), strict=True) if best and base]
+    return Headspace(bound=ratio_estimate(turns), turns=turns)
