@@ -2,9 +2,10 @@
 
 - ``fast``: ``make test``, in minutes: each verb once, contracts, security, a short oracle for each
   answer.
-- ``slow``: what ``make test-all`` adds: real servers, faults, libraries, more oracles.
-- ``nightly``: what ``make test-nightly`` adds: loops over every fault, browsers, launchers, long
-  oracles. Some of it also runs on a change (``make test-touched``); ``TOUCHED`` says which.
+- ``slow``: what ``make test-all`` adds: faults, libraries, each verb in full, more oracles.
+- ``nightly``: what ``make test-nightly`` adds: real servers, loops over every fault, browsers,
+  launchers, examples of documents, long oracles. Some of it also runs on a change
+  (``make test-touched``); ``TOUCHED`` says which.
 
 A file belongs to the tier of the table here, or else is fast; a test's own mark moves it to a later
 tier. Tests with the mark ``alone`` measure speeds: they run one at a time, beside nothing.

@@ -8,11 +8,10 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from iobench import pagecache
@@ -23,7 +22,7 @@ from iobench.runner import cache
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
-from tests.processes import running, wait_until
+from tests.processes import read_by_workers, running, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -89,16 +88,6 @@ def from_storage(doc: dict[str, Any]) -> list[float]:
     ]
 
 
-def workers_read(runner: int) -> bool:
-    """Whether loader workers below this process have read something."""
-    with suppress(psutil.Error):
-        for child in psutil.Process(runner).children(recursive=True):
-            with suppress(psutil.Error):
-                if child.name() == "pt_data_worker" and child.io_counters().read_chars:
-                    return True
-    return False
-
-
 @contextmanager
 def second_reader(home: Path) -> Iterator[None]:
     """A process that reads all shards again and again, once an epoch has begun.
@@ -109,7 +98,7 @@ def second_reader(home: Path) -> Iterator[None]:
     def read(runner: int) -> None:
         while pagecache.residency(shards(home)).resident_bytes:
             time.sleep(0.001)
-        while not workers_read(runner):
+        while not read_by_workers(runner):
             time.sleep(0.001)
         while True:
             warm(home)
@@ -202,7 +191,7 @@ def test_two_runs_over_one_dataset_feed_each_other(
     """The other run lasts until this one is over, and each page is fetched by one of the two."""
     words = arguments("reader.direct=false", "epochs=1000")
     with running("", *words, "--results", "other", folder=home) as other:
-        wait_until(lambda: workers_read(other.pid), "the other run does not read")
+        wait_until(lambda: read_by_workers(other.pid) > 0, "the other run does not read")
         _, mine = run(capsys, "reader.direct=false", "epochs=2")
         assert not other.ended()  # it was there all the time
         other.signal(signal.SIGINT)

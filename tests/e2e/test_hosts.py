@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from iobench.analyse.verdict.rebuild import rebuild
 from iobench.measure.timeline import read_events
 from iobench.schema.record import TrainingRecord, load_run
 from tests.hosts import ended, job
-from tests.processes import Command, in_process, wait_until
+from tests.processes import Command, in_process, read_by_workers, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -110,11 +109,9 @@ def test_a_host_keeps_its_part_of_a_run_whose_controller_is_killed(
 ) -> None:
     words = ("--data", data, "--set", "epochs=100000", "--rules", "mlperf")
     here, there = start(2, *words)
-    wait_until(lambda: bool(there.children()), "no rank began")
-    (rank,) = there.children()
-    workers = Path(f"/proc/{rank}/task/{rank}/children")
-    wait_until(lambda: bool(workers.read_text()), "no loader began")
-    time.sleep(2.0)  # steps of 2 ms
+    size = sum(shard.stat().st_size for shard in data.rglob("*.tar"))
+    # Then its workers have read further ahead than batches are fetched.
+    wait_until(lambda: read_by_workers(there.pid) >= 3 * size, "no loader reads")
     here.signal(signal.SIGKILL)
     found = ended([here, there])[1]
     assert "his host's part of the run is kept" in found.err

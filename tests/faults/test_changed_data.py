@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from iobench.cli.main import main
@@ -15,6 +13,7 @@ from iobench.generator import generate
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
+from tests.processes import loader_workers
 
 
 @pytest.fixture
@@ -36,15 +35,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "{workers: 1}, reader: {direct: false}}\n"
     )
     return tmp_path
-
-
-def ranks_run() -> bool:
-    """Whether anything is being read; versions are taken before."""
-    with suppress(psutil.Error):
-        return any(
-            child.name() == "pt_data_worker" for child in psutil.Process().children(recursive=True)
-        )
-    return False
 
 
 def run(home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
@@ -70,8 +60,8 @@ def test_a_shard_replaced_by_its_own_bytes(home: Path, capsys: pytest.CaptureFix
     ended = threading.Event()
 
     def replace() -> None:
-        while not ranks_run() and not ended.wait(0.01):
-            pass
+        while not loader_workers() and not ended.wait(0.01):
+            pass  # versions are taken before anything is read
         fresh = victim.with_name("fresh")
         fresh.write_bytes(victim.read_bytes())
         fresh.replace(victim)

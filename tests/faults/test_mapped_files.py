@@ -23,6 +23,7 @@ from iobench.schema.manifest import Manifest
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.observers import OnSteps
+from tests.processes import loader_workers
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -113,10 +114,9 @@ def test_a_loader_in_a_training_names_it_as_well(tokens: tuple[Manifest, Path]) 
 
 
 def _bus_error_in_workers() -> None:
-    for child in psutil.Process().children(recursive=True):
+    for worker in loader_workers():
         with suppress(psutil.Error):
-            if child.name() == "pt_data_worker":
-                child.send_signal(signal.SIGBUS)
+            worker.send_signal(signal.SIGBUS)
 
 
 @pytest.mark.parametrize("mmap", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -28,7 +28,7 @@ def plug_ins() -> Iterator[None]:
 
 def short(results: Path, url: object, **run: Any) -> TrainingRecord:
     """Short ceilings, one repetition, and one round in which each stage is left out."""
-    return measured(results, url, **{"repetitions": 1, "calibration_s": 0.25, **run})
+    return measured(results, url, **{"repetitions": 1, "calibration_s": 0.3, **run})
 
 
 def check(
@@ -53,7 +53,7 @@ def test_operations(tmp_path: Path, make_dataset: Any) -> None:
     doc = short(
         tmp_path,
         f"throttled+{data}?iops=200",
-        calibration_s=0.5,
+        calibration_s=1.0,
         **HUNGRY,
         reader={"concurrency": 16},
     )
@@ -64,7 +64,7 @@ def test_bandwidth(tmp_path: Path, make_dataset: Any) -> None:
     """20 MB/s are 200 samples/s, whatever the reads are."""
     size = {"mean": 100_000}
     _, shards = make_dataset(samples=200, sample_size=size, format="tar", samples_per_shard=50)
-    doc = short(tmp_path, f"throttled+{shards}?bandwidth=20MB", **HUNGRY)
+    doc = short(tmp_path, f"throttled+{shards}?bandwidth=20MB", calibration_s=0.5, **HUNGRY)
     check(doc, "storage", "faster-storage", bound="bandwidth")
 
 
@@ -84,6 +84,7 @@ def test_the_loader(tmp_path: Path, make_dataset: Any) -> None:
     doc = short(
         tmp_path,
         data,
+        calibration_s=0.5,
         knock_outs=False,
         batch_size=1,
         accelerator={"kind": "null"},
