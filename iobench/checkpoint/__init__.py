@@ -119,6 +119,8 @@ def make_writer(
 
     Raises UnknownNameError; UsageError for an unknown option, or a missing package.
     """
+    from .base import Job
+
     kind, given = WRITERS.load(name), dict(options or {})
     check_options(name, given)
     return kind(job or Job(), **given)
