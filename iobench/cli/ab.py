@@ -133,6 +133,7 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.compare.sequential import METRICS, MIN_TURNS
     from ..errors import UnknownNameError, UsageError
     from ..runner.ab import AbOptions, compare_in_turns
+    from ..runner.budget import Budget
     from ..schema.ab import MAX_TURNS
 
     names = [metric.name for metric in METRICS]
@@ -153,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
         metric=args.metric,
         threshold=threshold,
         max_turns=args.max_turns,
-        budget_s=budget_s,
+        budget=Budget(seconds=budget_s, began_s=args.began_s),
         rules=args.rules,
         command=tuple(args.command_line),
         break_lock=args.break_lock,

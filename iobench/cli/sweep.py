@@ -20,7 +20,7 @@ from .common import (
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
-    from ..runner.sweeping.plan import Budget
+    from ..runner.sweeping.plan import SweepOptions
     from ..runner.sweeping.takeup import Given
     from ..schema.sweep import Setting, Sweep
     from ..schema.walk import WalkSpec
@@ -164,7 +164,8 @@ def run(args: argparse.Namespace) -> int:
     import signal
 
     from ..errors import UsageError
-    from ..runner.sweeping.plan import Budget
+    from ..runner.budget import Budget
+    from ..runner.sweeping.plan import SweepOptions
     from ..units import parse_duration, parse_size
     from .live import Live
 
@@ -177,8 +178,9 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) is None:
             setattr(args, name, value)
     check_measuring(args)
-    budget = Budget(
-        seconds=parse_duration(args.time_budget) if args.time_budget else None,
+    seconds = parse_duration(args.time_budget) if args.time_budget else None
+    options = SweepOptions(
+        budget=Budget(seconds=seconds, began_s=args.began_s),
         data_bytes=parse_size(args.data_budget) if args.data_budget else None,
         keep_data=args.keep_data,
         drop=args.confirm is None,
@@ -186,9 +188,11 @@ def run(args: argparse.Namespace) -> int:
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     live = Live(quiet=args.quiet or args.json, lines=True)
-    begun = _begin(args, budget, walk, live) if args.confirm is None else None
+    begun = _begin(args, options, walk, live) if args.confirm is None else None
     try:
-        return _confirm(args, budget, live) if begun is None else _sweep(args, *begun, budget, live)
+        return (
+            _confirm(args, options, live) if begun is None else _sweep(args, *begun, options, live)
+        )
     finally:
         live.close()
 
@@ -211,10 +215,10 @@ def _refuse_changes(args: argparse.Namespace) -> None:
             )
 
 
-def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, budget: Any, live: Any) -> int:
+def _sweep(args: argparse.Namespace, sweep: Any, directory: Path, options: Any, live: Any) -> int:
     from ..runner.sweeping.visits import run_sweep
 
-    sweep = run_sweep(sweep, directory, budget, observer=live)
+    sweep = run_sweep(sweep, directory, options, observer=live)
     live.close()
     return finish(sweep, directory, kind=args.format, new=True)
 
@@ -243,7 +247,7 @@ def finish(sweep: Sweep, directory: Path, *, kind: str, new: bool) -> int:
     return 0 if any(point.runs for point in sweep.points) else 1
 
 
-def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
+def _confirm(args: argparse.Namespace, options: Any, live: Any) -> int:
     from ..report.confirmation import sections
     from ..runner.sweeping.confirm import confirm
     from .printing import print_report
@@ -252,7 +256,7 @@ def _confirm(args: argparse.Namespace, budget: Any, live: Any) -> int:
         args.confirm,
         given=_given(args),
         results=args.results,
-        budget=budget,
+        options=options,
         command=tuple(args.command_line),
         repetitions=args.repeat,
         observer=live,
@@ -354,7 +358,7 @@ def _check_new(args: argparse.Namespace, walk: WalkSpec | None) -> None:
 
 
 def _begin(
-    args: argparse.Namespace, budget: Budget, walk: WalkSpec | None, live: Any
+    args: argparse.Namespace, options: SweepOptions, walk: WalkSpec | None, live: Any
 ) -> tuple[Sweep, Path]:
     from ..runner.sweeping.plan import groups_within, new_sweep, plan_sweep, plan_walk
     from ..runner.sweeping.takeup import take_up
@@ -393,7 +397,7 @@ def _begin(
         planned = sized(plan_walk(asked, walk), args, live.note)
     else:
         planned = plan_sweep(asked, one_at_a_time=args.one_at_a_time)
-        groups_within(planned.model_copy(deep=True), budget)
+        groups_within(planned.model_copy(deep=True), options.data_bytes)
     sweep, directory = new_sweep(args.results, args.command_line, planned)
     save_sweep(directory, sweep)
     return sweep, directory

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,8 +29,9 @@ from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
 from ..storage.locks.lock import reading
 from ..text import printable
-from ..units import counted, format_duration
+from ..units import counted
 from .agent import HostAgent
+from .budget import Budget
 from .cache import Others
 from .calibration.bench import Bench
 from .estimate import expected_repetition_s
@@ -207,13 +208,13 @@ NAMES: tuple[Name, Name] = ("A", "B")
 
 @dataclass(frozen=True, kw_only=True)
 class AbOptions:
-    """Options of a comparison in turns. ``budget_s``: seconds for all of it; None: no limit."""
+    """Options of a comparison in turns. ``budget``: for all of it."""
 
     results: Path
     metric: str = "samples_per_s"
     threshold: float = NOISE
     max_turns: int = USUAL_TURNS
-    budget_s: float | None = None
+    budget: Budget = field(default_factory=Budget)
     rules: str = "quick"
     command: tuple[str, ...] = ()
     break_lock: bool = False
@@ -241,8 +242,8 @@ def compare_in_turns(
     the failure of a side, which its message names, after the record was written.
     """
     least = shortest_s(a.plan, b.plan)
-    if options.budget_s is not None and least is not None and 2 * least > options.budget_s:
-        raise _too_small(options.budget_s, 2 * least)
+    if least is not None and not options.budget.fits(2 * least):
+        raise _too_short(options.budget, 2 * least)
     with ExitStack() as held:
         leases = []
         for name, asked in zip(NAMES, (a, b), strict=True):
@@ -270,11 +271,12 @@ def compare_in_turns(
         return _Comparison((one, other), directory, options, observer).run(), directory
 
 
-def _too_small(budget_s: float, needed_s: float) -> UsageError:
-    return UsageError(
-        f"the budget of {format_duration(budget_s)} is too small: the warm-up and one turn take "
-        f"at least {format_duration(needed_s)}, and an answer takes {MIN_TURNS} turns",
-        remedy="raise --budget, or take fewer steps with --set max_steps=N",
+def _too_short(budget: Budget, least_s: float) -> UsageError:
+    return budget.too_short(
+        least_s,
+        what="the warm-up and one turn",
+        other=f", which is not yet an answer: that takes {MIN_TURNS} turns; or take fewer steps "
+        "with --set max_steps=N",
     )
 
 
@@ -290,7 +292,7 @@ class _Comparison:
     ) -> None:
         self.sides, self.directory = sides, directory
         self.options, self.observer = options, observer
-        self.began = time.monotonic()
+        self.budget = options.budget
         self.record = AbRecord(
             iobench_version=__version__,
             created=now(),
@@ -298,7 +300,7 @@ class _Comparison:
             metric=options.metric,
             threshold=options.threshold,
             max_turns=options.max_turns,
-            budget_s=options.budget_s,
+            budget_s=options.budget.seconds,
             a=sides[0].record,
             b=sides[1].record,
         )
@@ -337,18 +339,17 @@ class _Comparison:
     def _plan(self) -> int:
         """How many turns there is time for. Raises UsageError if there is none for one."""
         turn_s = sum(side.record.warm_up_s or 0.0 for side in self.sides)
-        turns, budget_s = self.options.max_turns, self.options.budget_s
-        if budget_s is not None:
-            used_s = time.monotonic() - self.began
-            turns = min(turns, int((budget_s - used_s) / max(turn_s, 1e-3)))
+        turns = self.options.max_turns
+        if self.budget.limited:
+            turns = min(turns, int(self.budget.left_s / max(turn_s, 1e-3)))
             if turns < 1:
-                raise _too_small(budget_s, used_s + turn_s)
+                raise _too_short(self.budget, turn_s)
         self.record.planned_turns = turns
         self.observer.planned(self.record, turn_s)
         return turns
 
     def _turns(self, planned: int) -> None:
-        record, budget_s = self.record, self.options.budget_s
+        record = self.record
         test = sequential_of(record)
 
         def stop(turn: int, sides: Sequence[MeasuredSide]) -> bool:
@@ -359,13 +360,12 @@ class _Comparison:
             if turn >= min(planned, test.looks[-1]):
                 record.ended = "budget"
                 return True
-            used_s = time.monotonic() - self.began
-            if budget_s is not None and turn and used_s + _seconds(record.turns[-1]) > budget_s:
+            if turn and not self.budget.fits(_seconds(record.turns[-1])):
                 record.ended = "budget"
                 return True
             return False
 
-        take_turns(self.sides, MeasuredSide.measure, stop, turned=self._turned)
+        take_turns(self.sides, lambda side, turn: side.measure(turn), stop, turned=self._turned)
         if record.ended == "turns" and planned < self.options.max_turns:
             record.ended = "budget"
 

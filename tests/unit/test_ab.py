@@ -6,6 +6,8 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,11 +22,14 @@ from iobench.analyse.compare.sequential import (
 )
 from iobench.cli.ab import gated
 from iobench.cli.main import main
-from iobench.errors import IobenchError
+from iobench.errors import IobenchError, UsageError
 from iobench.report.ab import answer, planned_line, sections, turn_line
 from iobench.report.render_csv import render_csv
 from iobench.report.sections import Headline, Table
-from iobench.schema.ab import AbRecord, AbTurn, Side, SideTurn, load_ab, save_ab
+from iobench.runner.ab import AbOptions, _Comparison
+from iobench.runner.budget import Budget
+from iobench.runner.progress import Observer
+from iobench.schema.ab import AbRecord, AbTurn, Name, Side, SideTurn, load_ab, save_ab
 from iobench.schema.training import Repetition
 
 IDENTITY = {"workload": "demo", "batch_size": "8", "storage.url": "/a"}
@@ -243,3 +248,53 @@ def test_what_is_asked_wrongly_leaves_nothing(
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+class PlantedSide:
+    """A side whose warm-up takes 10 s and whose repetitions take 20 s, on a planted clock."""
+
+    bench = SimpleNamespace(plan=SimpleNamespace(seed=42))
+    began = "2026-11-22T10:00:00+00:00"
+
+    def __init__(self, name: Name, now: list[float]) -> None:
+        self.name, self._now = name, now
+        self.record = Side(name=name, run=name.lower(), data="/d", workload="demo")
+
+    def warm_up(self) -> None:
+        self._now[0] += 10.0
+        self.record.warm_up_s = 10.0
+
+    def measure(self, turn: int) -> None:
+        self._now[0] += 20.0
+
+    def measured(self, metric: str) -> SideTurn:
+        return SideTurn(seconds=20.0, figures={metric: 100.0})
+
+    def end(self, **_: bool) -> None:
+        return
+
+
+@pytest.mark.parametrize(("seconds", "turns"), [(70.0, 1), (110.0, 2), (None, 4)])
+def test_a_comparison_takes_the_turns_that_its_budget_has_time_for(
+    seconds: float | None, turns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _compared(seconds, tmp_path, monkeypatch)
+    assert len(found.turns) == turns
+    assert (found.ended == "budget") == (seconds is not None)
+    assert found.budget_s == seconds
+
+
+def test_a_budget_without_a_turn_is_refused_with_the_least_that_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        _compared(30.0, tmp_path, monkeypatch)
+    assert "at least 42s" in caught.value.remedy  # 20 s are over, a turn takes 20 s, and the end
+
+
+def _compared(seconds: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AbRecord:
+    now = [100.0]
+    monkeypatch.setattr("iobench.runner.budget.time", SimpleNamespace(monotonic=lambda: now[0]))
+    sides: Any = (PlantedSide("A", now), PlantedSide("B", now))
+    options = AbOptions(results=tmp_path, max_turns=4, budget=Budget(seconds=seconds))
+    return _Comparison(sides, tmp_path, options, Observer()).run()

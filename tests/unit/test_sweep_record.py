@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.errors import IobenchError, SpecError, UsageError
+from iobench.runner.budget import Budget
 from iobench.runner.progress import Observer
 from iobench.runner.sweeping import visits
-from iobench.runner.sweeping.plan import OVER_BUDGET, Budget, groups_within
+from iobench.runner.sweeping.plan import OVER_BUDGET, SweepOptions, groups_within
 from iobench.runner.sweeping.visit import Apart
 from iobench.schema.sweep import (
     SWEEP_FILE,
@@ -120,12 +123,12 @@ def test_groups_begin_with_todays_settings() -> None:
     points = (_point(1, "z"), _point(2, "a"), _point(3, "z"), _point(4, "m", 90))
     points = (*points, _point(5, "b", 101))
     sweep = _sweep(*points)
-    groups = groups_within(sweep, Budget(data_bytes=100))
+    groups = groups_within(sweep, 100)
     assert [[point.settings["a"] for point in group] for group in groups] == [[1, 3, 2], [4]]
     assert sweep.points[-1].failed == OVER_BUDGET
-    assert groups_within(sweep, Budget()) == [sweep.points]
+    assert groups_within(sweep, None) == [sweep.points]
     with pytest.raises(UsageError, match="--data-budget"):
-        groups_within(sweep, Budget(data_bytes=39))
+        groups_within(sweep, 39)
 
 
 def test_a_rate_that_was_not_measured_is_no_rate_of_0(
@@ -140,3 +143,33 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
     with pytest.raises(IobenchError, match="not measured"):
         visits._visit(_sweep(point), point, 0, tmp_path, Apart(), Observer())
     assert (point.samples_per_s, point.runs, point.seconds) == ([], [], [])
+
+
+def test_a_sweep_makes_the_visits_that_its_budget_has_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each visit takes 10 s on a planted clock, so that 45 s are enough for four of ten."""
+    now = [100.0]
+
+    def visit(sweep: Sweep, point: SweepPoint, number: int, *_: Any) -> None:
+        now[0] += 10.0
+        point.runs.append(f"run-{number}")
+        point.samples_per_s.append(1.0)
+        point.seconds.append(10.0)
+
+    def provide(self: Any, point: SweepPoint) -> None:
+        self.held[point.data] = ExitStack()
+
+    monkeypatch.setattr("iobench.runner.budget.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(visits, "_visit", visit)
+    monkeypatch.setattr(visits._Visits, "_provide", provide)
+    monkeypatch.setattr(visits._Visits, "_release", lambda self: None)
+    points = [SweepPoint(settings={"batch_size": each}, data="d") for each in (1, 2)]
+    sweep = _sweep(*points).model_copy(update={"repetitions": 5})
+    found = visits.run_sweep(sweep, tmp_path, SweepOptions(budget=Budget(seconds=45.0)))
+    assert [len(point.runs) for point in found.points] == [2, 2]
+    assert found.status == "out of time"
+    assert sum("2 of 5 repetitions" in text for text in found.left_out) == 2
+    more = visits.run_sweep(found, tmp_path, SweepOptions())
+    assert [len(point.runs) for point in more.points] == [5, 5]
+    assert (more.status, more.left_out) == ("ok", [])

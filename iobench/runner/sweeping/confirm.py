@@ -27,7 +27,7 @@ from ...schema.sweep import (
 from ...schema.tags import tags
 from ..facts import new_directory
 from ..progress import Observer
-from .plan import Budget
+from .plan import SweepOptions
 from .takeup import Given, take_up
 from .visits import run_sweep
 
@@ -45,7 +45,7 @@ def confirm(
     *,
     given: Given,
     results: Path,
-    budget: Budget,
+    options: SweepOptions,
     command: tuple[str, ...],
     repetitions: int = MIN_VISITS,
     observer: Observer | None = None,
@@ -75,7 +75,7 @@ def confirm(
     )
     directory = new_directory(results, f"confirm-{Path(sweep.workload).stem}")
     save_sweep(directory, fresh)
-    fresh = run_sweep(fresh, directory, budget, observer=observer)
+    fresh = run_sweep(fresh, directory, options, observer=observer)
     groups = [_visits(point, directory) for point in fresh.points]
     # All points of one sweep read the same samples; only the way they are stored differs.
     found = compare(

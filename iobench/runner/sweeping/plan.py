@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -36,6 +36,7 @@ from ...schema.workload import Workload, load_workload
 from ...schema.yamlfile import read_yaml
 from ...storage import below
 from ...units import format_bytes
+from ..budget import Budget
 from ..facts import new_directory
 from ..plan import check_asked
 
@@ -44,13 +45,14 @@ OVER_BUDGET = "exceeds the byte budget"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
-    """Limits and options of a sweep; None: no limit.
+class SweepOptions:
+    """Limits and options of a sweep.
 
-    ``keep_data`` leaves the datasets for another sweep.
+    ``data_bytes``: of the datasets that lie there at a time; None: no limit. ``keep_data`` leaves
+    the datasets for another sweep.
     """
 
-    seconds: float | None = None
+    budget: Budget = field(default_factory=Budget)
     data_bytes: int | None = None
     keep_data: bool = False
     drop: bool = True  # drop points that are clearly dominated
@@ -231,7 +233,7 @@ def _check_same_data(sweep: Sweep, spec: DatasetSpec, given: Sequence[str]) -> N
             )
 
 
-def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
+def groups_within(sweep: Sweep, data_bytes: int | None) -> list[list[SweepPoint]]:
     """Divide the points into groups whose runs take turns.
 
     All points are one group, unless their datasets together exceed the byte budget. Then a group
@@ -240,13 +242,13 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
     dataset alone exceeds the budget is left out, and listed. Raises UsageError if that is every
     point.
     """
-    if budget.data_bytes is None:
+    if data_bytes is None:
         return [sweep.points]
     groups: list[list[SweepPoint]] = []
     inside: dict[str, int] = {}
     turn = {data: number for number, data in enumerate(dict.fromkeys(p.data for p in sweep.points))}
     for point in sorted(sweep.points, key=lambda p: turn[p.data]):
-        if point.dataset_bytes > budget.data_bytes:
+        if point.dataset_bytes > data_bytes:
             sweep.left_out.append(
                 f"{describe(point.settings)}: its {format_bytes(point.dataset_bytes)} exceed "
                 "--data-budget"
@@ -254,8 +256,7 @@ def groups_within(sweep: Sweep, budget: Budget) -> list[list[SweepPoint]]:
             point.failed = OVER_BUDGET
             continue
         if not groups or (
-            point.data not in inside
-            and sum(inside.values()) + point.dataset_bytes > budget.data_bytes
+            point.data not in inside and sum(inside.values()) + point.dataset_bytes > data_bytes
         ):
             groups.append([])
             inside = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...analyse.tuning.points import SweptPoint
@@ -44,7 +43,7 @@ from ..progress import Observer
 from ..trials import rounds, take_turns
 from .plan import (
     OVER_BUDGET,
-    Budget,
+    SweepOptions,
     about_step,
     code_named,
     groups_within,
@@ -68,54 +67,10 @@ the lock.
 _VISITS_BEFORE_DROPPING = 2
 
 
-@dataclass
-class _Clock:
-    """Time limit of one call of ``run_sweep``.
-
-    ``pace_s``: seconds per byte of the slowest generation so far.
-    """
-
-    budget_s: float | None
-    started: float
-    pace_s: float = 0.0
-
-    def out_of_time(self, sweep: Sweep, point: SweepPoint, *, generating: bool = False) -> bool:
-        """Whether another visit of this point would end after the limit.
-
-        The visit is assumed to take as long as the point's last one; if there is none, as the
-        longest first visit of any point.
-        """
-        if self.budget_s is None:
-            return False
-        known = point.seconds[-1:] or [
-            max((p.seconds[0] for p in sweep.points if p.seconds), default=0.0)
-        ]
-        first = self.pace_s * point.dataset_bytes if generating else 0.0
-        return time.monotonic() - self.started + first + known[0] > self.budget_s
-
-    def left_s(self, sweep: Sweep) -> float | None:
-        """Seconds of the visits to come, each as long as those so far on average, within the limit.
-
-        None before the first visit. The generation of data is not included.
-        """
-        taken = [seconds for point in sweep.points for seconds in point.seconds]
-        if not taken:
-            return None
-        to_come = sum(
-            max(0, sweep.repetitions - len(point.runs))
-            for point in sweep.points
-            if not point.dropped and not point.failed
-        )
-        left = to_come * sum(taken) / len(taken)
-        if self.budget_s is None:
-            return left
-        return min(left, max(0.0, self.started + self.budget_s - time.monotonic()))
-
-
 def run_sweep(
     sweep: Sweep,
     directory: Path,
-    budget: Budget,
+    options: SweepOptions,
     *,
     observer: Observer | None = None,
 ) -> Sweep:
@@ -127,11 +82,11 @@ def run_sweep(
     and InterruptedRun, after which everything is kept for resuming.
     """
     place = LocalStorage(directory)
-    lock = exclusive(place, LOCK_FILE, verb="sweep", break_dead=budget.break_lock, make=True)
+    lock = exclusive(place, LOCK_FILE, verb="sweep", break_dead=options.break_lock, make=True)
     with lock as lease, Apart() as apart:
         if (directory / SWEEP_FILE).exists():
             sweep = _continued(sweep, load_sweep(directory))
-        return _Visits(sweep, directory, budget, lease, apart, observer or Observer()).run()
+        return _Visits(sweep, directory, options, lease, apart, observer or Observer()).run()
 
 
 def _continued(sweep: Sweep, found: Sweep) -> Sweep:
@@ -161,15 +116,16 @@ class _Visits:
         self,
         sweep: Sweep,
         directory: Path,
-        budget: Budget,
+        options: SweepOptions,
         lease: Lease,
         apart: Apart,
         observer: Observer,
     ) -> None:
         self.sweep = sweep.model_copy(update={"status": "running", "left_out": list(sweep.planned)})
-        self.directory, self.budget, self.lease = directory, budget, lease
+        self.directory, self.options, self.lease = directory, options, lease
         self.apart, self.observer = apart, observer
-        self.clock = _Clock(budget.seconds, time.monotonic())
+        self.budget = options.budget
+        self.pace_s = 0.0  # seconds per byte of the slowest generation so far
         self.held: dict[str, ExitStack] = {}  # locks of datasets, by the dataset's location
 
     def run(self) -> Sweep:
@@ -185,7 +141,7 @@ class _Visits:
                     self._visit_group(group)
                 finally:
                     self._release()
-                if self.clock.out_of_time(sweep, next(iter(group))):
+                if self._out_of_time(next(iter(group))):
                     break
         except (KeyboardInterrupt, InterruptedRun):
             sweep.status = "interrupted"
@@ -212,7 +168,7 @@ class _Visits:
     def _groups(self) -> Iterator[list[SweepPoint]]:
         """Yield the points that take turns; the next step of a walk depends on the one before."""
         if not self.sweep.walk:
-            yield from groups_within(self.sweep, self.budget)
+            yield from groups_within(self.sweep, self.options.data_bytes)
             return
         before: list[SweepPoint] = []
         while group := next_step(self.sweep):
@@ -228,9 +184,9 @@ class _Visits:
         sweep = self.sweep
 
         def turned(turn: int) -> None:
-            if self.budget.drop and sweep.walk:
+            if self.options.drop and sweep.walk:
                 _drop_hopeless(sweep, group, group[0].settings, self.observer)
-            elif self.budget.drop:
+            elif self.options.drop:
                 _drop_hopeless(sweep, sweep.points, sweep.default, self.observer)
 
         take_turns(
@@ -248,21 +204,46 @@ class _Visits:
         Raises IobenchError if it can't be measured.
         """
         missing = point.data not in self.held
-        if len(point.runs) > number or self.clock.out_of_time(
-            self.sweep, point, generating=missing
-        ):
+        if len(point.runs) > number or self._out_of_time(point, generating=missing):
             return
         self.lease.check()
-        self.observer.expect(self.clock.left_s(self.sweep), more=True)
+        self.observer.expect(self._left_s(), more=True)
         if missing:
             began = time.monotonic()
             try:
                 self._provide(point)
             finally:
                 pace_s = (time.monotonic() - began) / max(1, point.dataset_bytes)
-                self.clock.pace_s = max(self.clock.pace_s, pace_s)
+                self.pace_s = max(self.pace_s, pace_s)
         _visit(self.sweep, point, number, self.directory, self.apart, self.observer)
         save_sweep(self.directory, self.sweep)
+
+    def _out_of_time(self, point: SweepPoint, *, generating: bool = False) -> bool:
+        """Whether another visit of this point would end after the budget.
+
+        The visit is assumed to take as long as the point's last one; if there is none, as the
+        longest first visit of any point.
+        """
+        known = point.seconds[-1:] or [
+            max((each.seconds[0] for each in self.sweep.points if each.seconds), default=0.0)
+        ]
+        first = self.pace_s * point.dataset_bytes if generating else 0.0
+        return first + known[0] >= self.budget.left_s
+
+    def _left_s(self) -> float | None:
+        """Seconds of the visits to come, each as long as those so far, within the budget.
+
+        None before the first visit. The generation of data is not included.
+        """
+        taken = [seconds for point in self.sweep.points for seconds in point.seconds]
+        if not taken:
+            return None
+        to_come = sum(
+            max(0, self.sweep.repetitions - len(point.runs))
+            for point in self.sweep.points
+            if not point.dropped and not point.failed
+        )
+        return min(to_come * sum(taken) / len(taken), self.budget.left_s)
 
     def _fail(self, point: SweepPoint, error: IobenchError) -> None:
         """Leave a point out; without the dataset that all points read, there is no sweep."""
@@ -281,7 +262,7 @@ class _Visits:
             return
         self.observer.phase(f"generating {point.data}")
         storage = open_storage(point.data)
-        take_over = self.budget.break_lock
+        take_over = self.options.break_lock
         report = generate(spec, storage, break_lock=take_over)
         held = ExitStack()
         held.enter_context(reading(storage, report.manifest, verb="sweep", break_dead=take_over))
@@ -296,7 +277,9 @@ class _Visits:
         """Lock a dataset that exists, together with other readers. Raises IobenchError."""
         manifest, _ = find_dataset(data, options)
         home, held = innermost(open_storage(data, options=options)), ExitStack()
-        held.enter_context(reading(home, manifest, verb="sweep", break_dead=self.budget.break_lock))
+        held.enter_context(
+            reading(home, manifest, verb="sweep", break_dead=self.options.break_lock)
+        )
         self.held[data] = held
 
     def _release(self) -> None:
@@ -304,10 +287,10 @@ class _Visits:
         while self.held:
             data, held = self.held.popitem()
             held.close()
-            if self.budget.keep_data or self.sweep.data:
+            if self.options.keep_data or self.sweep.data:
                 continue
             try:
-                discard(data, break_lock=self.budget.break_lock)
+                discard(data, break_lock=self.options.break_lock)
             except (TargetRefusedError, DatasetError) as error:
                 self.observer.note(
                     f"not removed: {error}"
