@@ -12,7 +12,7 @@ from .live import Live
 from .verbs import DOCUMENTS, Verb
 
 if TYPE_CHECKING:
-    from ..runner.checking.data import Place
+    from ..runner.checking.data import CheckPlace
 
 EXAMPLES = """examples:
   iobench check /mnt/fast
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _announcement(args: argparse.Namespace, place: Place, generating_s: float) -> str:
+def _announcement(args: argparse.Namespace, place: CheckPlace, generating_s: float) -> str:
     from ..runner.checking.data import SPACE_SHARE
     from ..units import counted, format_duration
 
@@ -129,7 +129,9 @@ def _announcement(args: argparse.Namespace, place: Place, generating_s: float) -
     )
 
 
-def _measure(args: argparse.Namespace, place: Place, url: str, ends_s: float, told: Live) -> int:
+def _measure(
+    args: argparse.Namespace, place: CheckPlace, url: str, ends_s: float, told: Live
+) -> int:
     """Run the workload on the dataset at ``url`` until about ``ends_s``, and print the report."""
     from ..runner.budget import Budget
     from ..runner.experiment import Options

@@ -152,7 +152,7 @@ _LOST_S = 10.0
 """Within this time the parent has noticed that a rank has ended."""
 
 
-class Together:
+class StepAgreement:
     """What the ranks agree on. Made before they are forked; each call waits for all ranks.
 
     All ranks must make the same calls in the same order.

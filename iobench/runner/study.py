@@ -267,7 +267,7 @@ class StudyJob:
         """Start the ranks, carry out the script, and end them. Raises as ``conduct`` does."""
         with self.ranks.crew(self.plan, self.root) as crew:
             self.records.head_start_ns = self.ranks.head_start_ns
-            conduct(crew, _Study(script, self.records))
+            conduct(crew, _ScriptedStudy(script, self.records))
 
     def save(self, step: int) -> Script:
         """Let all ranks save, and then run the training steps until the next save."""
@@ -316,7 +316,7 @@ class StudyJob:
         )
 
 
-class _Study(Scripted):
+class _ScriptedStudy(Scripted):
     """Carries out a study's script, and records the saves that ranks report meanwhile."""
 
     def __init__(self, script: Script, records: SaveRecords) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from iobench.errors import UsageError
 from iobench.runner.checking import data as checking
-from iobench.runner.checking.data import SPACE_SHARE, Place, find_place
+from iobench.runner.checking.data import SPACE_SHARE, CheckPlace, find_place
 from iobench.runner.progress import Observer
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.workload import Workload
@@ -39,7 +39,7 @@ def filling(tmp_path: Path) -> Any:
             "loader": {"workers": workers},
         }
         workload = Workload.model_validate(given)
-        place = Place(url=str(tmp_path), workload=workload, found=False)
+        place = CheckPlace(url=str(tmp_path), workload=workload, found=False)
         mean = {"mean": SAMPLE_BYTES}
         spec = DatasetSpec.model_validate({"name": "d", "samples": samples, "sample_size": mean})
         url = f"{tmp_path}/data"

@@ -158,10 +158,10 @@ def test_circles_are_seen() -> None:
 
 
 SHARED_NAMES = {
-    *("Begin", "Budget", "Codec", "Confirmation", "Counters", "Ended", "Entry"),
+    *("Begin", "Codec", "Confirmation", "Counters", "Ended", "Entry"),
     *("Measured", "Model", "Part", "Place", "Point", "Ranks", "Restored", "Saved"),
     *("Saving", "Scaling", "Storage", "Sweep", "Target"),
-    *("Together", "Tried", "_Samples", "_Study"),
+    *("Tried", "_Samples"),
 }
 """Names that stand for more than one class today. None may be added, and each that is one class
 again leaves the table."""

@@ -81,7 +81,7 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CheckPlace:
     """Where a check reads. ``found``: a dataset lies there, which is used and never removed."""
 
     url: str
@@ -97,7 +97,7 @@ class Provided:
     removal_s: float = 0.0
 
 
-def find_place(url: str, workload: str | None, overrides: list[str]) -> Place:
+def find_place(url: str, workload: str | None, overrides: list[str]) -> CheckPlace:
     """Look at what lies at a path or URL, and choose the workload if none is named.
 
     Raises UsageError if there is no such directory, or if the dataset that lies there is of no
@@ -114,7 +114,7 @@ def find_place(url: str, workload: str | None, overrides: list[str]) -> Place:
     if workload is None and found:
         workload, more = _workload_of(url)
         overrides = [*more, *overrides]
-    return Place(
+    return CheckPlace(
         url=url, workload=load_workload(workload or DEFAULT_WORKLOAD, overrides), found=found
     )
 
@@ -135,7 +135,7 @@ def _workload_of(url: str) -> tuple[str, list[str]]:
     )
 
 
-def left_behind(place: Place) -> list[tuple[str, int]]:
+def left_behind(place: CheckPlace) -> list[tuple[str, int]]:
     """The data of checks that were killed, and its bytes; of local directories only.
 
     What a process works with is not left behind.
@@ -159,7 +159,7 @@ def left_behind(place: Place) -> list[tuple[str, int]]:
 
 @contextmanager
 def provided(
-    place: Place,
+    place: CheckPlace,
     *,
     accelerators: int,
     seconds: float,
@@ -222,7 +222,7 @@ class _Filling:
 
     def __init__(
         self,
-        place: Place,
+        place: CheckPlace,
         spec: DatasetSpec,
         url: str,
         accelerators: int,

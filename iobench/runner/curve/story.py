@@ -33,7 +33,7 @@ ALONE_SHARE = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredCurve:
     """A curve of all hosts, and what each of them read at each of its points."""
 
     curve: StorageCurve
@@ -42,7 +42,7 @@ class Measured:
 
 
 def each_host(
-    joint: Measured,
+    joint: MeasuredCurve,
     hosts: Together,
     storage: Storage,
     limits: Limits,
@@ -232,14 +232,14 @@ def run_probe(
     target, began = plan.target, time.monotonic()
     deadline = began + plan.curves_s
     left = plan.curves
-    measured: list[Measured] = []
+    measured: list[MeasuredCurve] = []
     hosts: list[ProbeHost] = []
     large: StorageCurve | None = None
     notes = list(target.notes)
 
     with tempfile.TemporaryDirectory(prefix="iobench-probe-") as folder:
 
-        def measure(places: Places) -> Measured:
+        def measure(places: Places) -> MeasuredCurve:
             nonlocal left
             what = f"{places.order} reads of {format_bytes(places.median_bytes)}"
             now = time.monotonic()
@@ -261,7 +261,7 @@ def run_probe(
                 reader=reader,
             )
             curve = measurement.run()
-            return Measured(curve=curve, places=places, points=reader.points if reader else ())
+            return MeasuredCurve(curve=curve, places=places, points=reader.points if reader else ())
 
         try:
             for size in plan.requests:

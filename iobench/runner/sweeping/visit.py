@@ -64,12 +64,12 @@ class _Answer(Record):
     ended: int | None = None  # the last line of a visit: its process has ended with this code
 
 
-class Measured(NamedTuple):
+class MeasuredVisit(NamedTuple):
     document: TrainingRecord
     directory: Path
 
 
-def measure(visit: Visit, observer: Observer | None = None) -> Measured:
+def measure(visit: Visit, observer: Observer | None = None) -> MeasuredVisit:
     """Make the visit in this process. Raises IobenchError."""
     plan = make_plan(
         visit.workload,
@@ -87,7 +87,7 @@ def measure(visit: Visit, observer: Observer | None = None) -> Measured:
         prove=visit.prove,
     )
     with tagged(visit.tags):
-        return Measured(*run_plan(plan, options, observer))
+        return MeasuredVisit(*run_plan(plan, options, observer))
 
 
 def needs_a_process(workload: Workload) -> bool:
@@ -108,7 +108,7 @@ class Apart:
         while self._starters:
             self._starters.popitem()[1].close()
 
-    def measure(self, visit: Visit) -> Measured:
+    def measure(self, visit: Visit) -> MeasuredVisit:
         """Make the visit in a new process, which has the allocator that its workload asks for.
 
         Ctrl-C reaches that process once, from here: it then saves what it has measured. Raises
@@ -128,7 +128,7 @@ class Apart:
         if answer.error:
             raise IobenchError(answer.error, remedy=answer.remedy)
         directory = Path(visit.results) / Path(answer.run).name
-        return Measured(load_training(directory), directory)
+        return MeasuredVisit(load_training(directory), directory)
 
 
 class _Starter:

@@ -24,7 +24,7 @@ from ...schema.base import fitting
 from ...schema.job import LoaderFacts
 from ...subject.factory import end_children
 from ...subject.loader import UserBatch, UserLoader, open_user_loader
-from ..barrier import StepBarrier, Together, stops_soon
+from ..barrier import StepAgreement, StepBarrier, stops_soon
 from ..counters import Counters, Stops, WorkerBook, lost_in_waits
 from ..messages import HURRY, Link, ReadyForEpoch, ReadyToSave, Recorded, Start
 from ..phase import Phase
@@ -56,7 +56,7 @@ class Load:
         if isinstance(kind, Imports):
             kind.import_early()
         self.counters, self.stops = Counters(phase.accelerators), Stops(phase.accelerators)
-        self.together = Together(phase.accelerators) if meeting is not None else None
+        self.together = StepAgreement(phase.accelerators) if meeting is not None else None
         self.barrier = None
         if phase.in_step:
             self.barrier = StepBarrier() if barrier is None else barrier
