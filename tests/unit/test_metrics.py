@@ -23,6 +23,7 @@ from iobench.analyse.verdict.rebuild import rebuild
 from iobench.analyse.verdict.validity import evaluate
 from iobench.documents import json_text
 from iobench.schema.record import TrainingRecord
+from iobench.schema.subject import Subject
 from iobench.schema.training import (
     Ceiling,
     CeilingDetails,
@@ -346,7 +347,7 @@ def test_what_a_library_reads_is_not_measured(
         {"step": n, "start": n, "wait": 0.5, "busy": 0.5, "bytes_read": 1000, "sample_bytes": 1000}
         for n in range(4)
     ]
-    unseen = {"not_measured": uncounted_reads("webdataset")} if recorded else {}
+    unseen = {"not_measured": uncounted_reads(Subject(kind="webdataset"))} if recorded else {}
     few = {"workload": {"epochs": 1}, "dataset": {"samples": 4}}
     doc = make_run(
         loader={"kind": "webdataset"}, repetitions=1, repetition=unseen, quiet=context(0.0), **few
