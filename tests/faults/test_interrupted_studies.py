@@ -10,6 +10,7 @@ import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.errors import InterruptedRun
+from iobench.runner.budget import Budget
 from iobench.runner.checkpoint import Mixed, StudyOptions, run_study, saving_to
 from iobench.runner.checkpoint_plan import StudyPlan, make_study_plan
 from iobench.runner.progress import Observer
@@ -60,5 +61,5 @@ def test_saves_alone_that_were_interrupted_are_kept(plan: StudyPlan) -> None:
     with saving_to(Mixed(plan=plan, every=10), break_lock=False) as saver:
         assert saver is not None
         with pytest.raises(KeyboardInterrupt):
-            saver.alone(Observer())
+            saver.alone(Observer(), Budget())
         assert [save.step for save in saver.study.alone] == [1, INTERRUPTED]
