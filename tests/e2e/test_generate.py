@@ -233,8 +233,8 @@ LARGER = spec(format="files", shard_size=None, samples=90, sample_size={"mean": 
 
 def end(process: Command, how: signal.Signals) -> Ended:
     """End a generation by a signal, and its workers with it."""
+    wait_until(lambda: len(process.children()) == 2, "the workers are not there")
     workers = [psutil.Process(pid) for pid in process.children()]
-    assert len(workers) == 2
     process.signal(how)
     ended = process.wait()
     assert not psutil.wait_procs(workers, timeout=PATIENCE_S)[1]
