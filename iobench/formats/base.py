@@ -35,7 +35,7 @@ class Frame(NamedTuple):
     tail: bytes
 
 
-class Format(ABC):
+class Format:
     """What all three kinds of formats have in common. A plug-in subclasses one of the kinds."""
 
     name: ClassVar[str]
@@ -71,18 +71,8 @@ class Format(ABC):
         """
         raise ValueError(f"format '{self.name}' has no place for labels")
 
-    def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:  # noqa: B027 - an optional check
+    def check_spec(self, spec: DatasetSpec, codec: Codec) -> None:
         """Raise ValueError for a dataset that the format can't hold. ``codec`` is the spec's."""
-
-    @abstractmethod
-    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        """Yield the stored bytes of each sample of a shard in memory, in order, as views.
-
-        Raises ValueError (one line, with the offset) for a shard that is truncated or malformed,
-        and, with ``check``, for one whose own checksums fail. Shards written by other software must
-        be readable, too. ``Assembled`` formats yield the samples' contents, decompressed, because
-        such a format applies the compression itself.
-        """
 
     def index(self, names: Sequence[str], sizes: Array, samples: Array) -> bytes:
         """Return the index file's bytes for shards of these file names, bytes and samples."""
@@ -111,7 +101,7 @@ class Framed(Format):
         """
 
 
-class Assembled(Format):
+class Assembled(Format, ABC):
     """A format that builds a whole shard, and applies the dataset's codec itself."""
 
     max_shard_bytes: ClassVar[int] = 0

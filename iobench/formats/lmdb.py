@@ -261,14 +261,6 @@ class Lmdb(Assembled):
         places = np.array(found, np.int64).reshape(-1, 2)
         return places[:, 0].copy(), places[:, 1].copy()
 
-    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        """Yield the value of each entry in the order of the keys, also of named databases.
-
-        Databases whose keys have several values each are left out.
-        """
-        for entry in Tree(_reader(shard), len(shard)):
-            yield shard[entry.offset : entry.offset + entry.size]
-
 
 def _reader(shard: Buffer) -> Callable[[int, int], Buffer]:
     return lambda begin, end: shard[begin:end]

@@ -30,9 +30,6 @@ _U32 = struct.Struct("<I")
 _MAX_SHARD = (1 << 32) - 1
 """Limit for the bytes of a shard: offsets are unsigned and have 32 bits."""
 
-_BYTES = ("bytes", "jpeg", "jpg", "png", "pil")
-"""Encodings of columns that hold a sample's bytes."""
-
 
 class Mds(Assembled):
     """Samples of one column of bytes, of varying length."""
@@ -92,19 +89,6 @@ class Mds(Assembled):
         ]
         return json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode() + b"\n"
 
-    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        """Yield the first column of bytes of each sample, also in shards of other writers.
-
-        If there is no such column, yield all columns of a sample together.
-        """
-        offsets = _offsets(shard)
-        columns = _columns(shard, len(offsets) * _U32.size + _U32.size, int(offsets[0]))
-        place = next(
-            (number for number, (encoding, _) in enumerate(columns) if encoding in _BYTES), None
-        )
-        for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-            yield _column(shard[begin:end], columns, place, begin)
-
 
 def _config() -> bytes:
     described = {
@@ -118,55 +102,3 @@ def _config() -> bytes:
         "version": 2,
     }
     return json.dumps(described, sort_keys=True).encode()
-
-
-def _offsets(shard: Buffer) -> Int64:
-    """Read and check the table: where each sample begins, and where the last one ends."""
-    count = _U32.unpack_from(shard)[0] if len(shard) >= _U32.size else 0
-    table = _U32.size + _U32.size * (count + 1)
-    if count == 0 or table > len(shard):
-        raise ValueError(
-            f"not an MDS shard: {count} samples need {table} bytes of offsets, but the shard ends "
-            f"at offset {len(shard)}"
-        )
-    offsets = np.frombuffer(shard[_U32.size : table], "<u4").astype(np.int64)
-    if offsets[0] < table or (np.diff(offsets) < 0).any() or offsets[-1] != len(shard):
-        raise ValueError(
-            f"MDS shard is damaged: its samples lie at {offsets[0]} to {offsets[-1]}, but the "
-            f"shard ends at offset {len(shard)}"
-        )
-    return offsets
-
-
-def _columns(shard: Buffer, start: int, end: int) -> list[tuple[str, int | None]]:
-    """Read (encoding, size in bytes or None if it varies) of each column."""
-    try:
-        config = json.loads(bytes(shard[start:end]))
-        found = list(zip(map(str, config["column_encodings"]), config["column_sizes"], strict=True))
-        if found and all(
-            size is None or (isinstance(size, int) and size >= 0) for _, size in found
-        ):
-            return found
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise ValueError(f"MDS shard is damaged: no description of its columns at offset {start}")
-
-
-def _column(
-    sample: Buffer, columns: list[tuple[str, int | None]], place: int | None, begin: int
-) -> Buffer:
-    varying = sum(size is None for _, size in columns)
-    head = varying * _U32.size
-    if head > len(sample):
-        raise ValueError(f"MDS sample at offset {begin} is shorter than its lengths")
-    lengths = iter(struct.unpack_from(f"<{varying}I", sample))
-    sizes = [next(lengths) if size is None else size for _, size in columns]
-    if head + sum(sizes) != len(sample):
-        raise ValueError(
-            f"MDS sample at offset {begin} has {len(sample)} bytes, its columns say "
-            f"{head + sum(sizes)}"
-        )
-    if place is None:
-        return sample[head:]
-    start = head + sum(sizes[:place])
-    return sample[start : start + sizes[place]]

@@ -141,19 +141,6 @@ class Parquet(Blocks):
         group = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         return extents[group, 0], extents[group, 1] - extents[group, 0]
 
-    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        """Yield the content of each row, decompressed.
-
-        In files of other writers: each row of the first binary column (or else the first of text),
-        also inside structs; if there is none, each row group as it is stored.
-        """
-        opened = self.open(shard, len(shard))
-        for group in range(opened.groups):
-            begin, end = opened.extent(group)
-            rows = opened.decode(group, None, [(begin, shard[begin:end])], check=check)
-            for row in range(rows.count):
-                yield rows.content(row)
-
 
 def prefix(sizes: Int64, *, columns: int | Int64, of: int) -> Int64:
     """Bytes of the first ``columns`` columns of samples of these sizes, cut into ``of`` columns."""

@@ -6,8 +6,6 @@ nothing is ever extracted, so a member's name ('../x', '/etc/x') can do no harm.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import ClassVar, Self
 
 from ..buffers import Buffer
@@ -16,9 +14,7 @@ from .base import Frame, Framed
 
 _BLOCK = 512
 _END = bytes(2 * _BLOCK)
-_FILE_TYPES = b"0\0007"  # regular, regular in the old style, contiguous
 _OCTAL_LIMIT = 8**11
-_PAX_SIZE = re.compile(rb"(?:^|\n)\d+ size=(\d+)(?=\n)")
 
 
 _LABEL = ".cls"
@@ -60,46 +56,10 @@ class Tar(Framed):
     def finish(self, size: int) -> bytes:
         return _END
 
-    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        position = 0
-        pax_size: int | None = None
-        while True:
-            header = shard[position : position + _BLOCK]
-            if len(header) < _BLOCK:
-                raise ValueError(f"tar is truncated at offset {position}: no end-of-archive block")
-            if header[0] == 0 and not any(header):
-                return
-            size, kind = _parse(header, position)
-            start = position + _BLOCK
-            if kind in _FILE_TYPES and pax_size is not None:
-                size = pax_size
-            # Links, devices, directories and FIFOs carry no data, whatever their size field says.
-            if kind in b"12346":
-                size = 0
-            if start + size > len(shard):
-                raise ValueError(
-                    f"tar is truncated: the member at offset {position} ends at {start + size}, "
-                    f"the shard at {len(shard)}"
-                )
-            if kind in _FILE_TYPES:
-                if self.labels is None or not _is_label(header):
-                    yield shard[start : start + size]
-            elif kind == b"S":
-                raise ValueError(
-                    f"tar member at offset {position} is a sparse file, which is not supported"
-                )
-            if kind == b"x":
-                found = _PAX_SIZE.findall(bytes(shard[start : start + size]))
-                pax_size = int(found[-1]) if found else None
-            # g, L and K precede the next member, too, so they do not end its pax header.
-            elif kind not in b"gLK":
-                pax_size = None
-            position = start + -(-size // _BLOCK) * _BLOCK
-
     def check(self, framed: Buffer) -> None:
         if len(framed) < _BLOCK:
             raise ValueError(f"tar member of {len(framed)} bytes is shorter than its header")
-        size, _ = _parse(framed[:_BLOCK], 0)
+        size = _stated_size(framed[:_BLOCK])
         if _BLOCK + -(-size // _BLOCK) * _BLOCK + self._label_bytes != len(framed):
             raise ValueError(
                 f"tar header says {size} bytes, which do not fill a member of {len(framed)}"
@@ -122,12 +82,8 @@ def _header(index: int, suffix: str, size: int) -> bytes:
     return bytes(header)
 
 
-def _is_label(header: Buffer) -> bool:
-    return bytes(header[:100]).rstrip(b"\0").endswith(_LABEL.encode())
-
-
-def _parse(header: Buffer, position: int) -> tuple[int, bytes]:
-    """(size, type) from a member's header, after its checksum has been verified."""
+def _stated_size(header: Buffer) -> int:
+    """A member's bytes by its header, after the header's checksum has been verified."""
     try:
         stated = int(bytes(header[148:156]).rstrip(b" \0") or b"0", 8)
         field = bytes(header[124:136])
@@ -137,17 +93,12 @@ def _parse(header: Buffer, position: int) -> tuple[int, bytes]:
             else int(field.strip(b" \0") or b"0", 8)
         )
     except ValueError:
-        raise ValueError(
-            f"no tar header at offset {position}: a number field is not octal"
-        ) from None
-    if size < 0:  # signed octal: the next header would be this one, or one before it
-        raise ValueError(f"no tar header at offset {position}: a size of {size} bytes")
+        raise ValueError("no tar header: a number field is not octal") from None
     if stated != _checksum(header):
         raise ValueError(
-            f"tar header at offset {position} is damaged: checksum {stated}, computed "
-            f"{_checksum(header)}"
+            f"its tar header is damaged: checksum {stated}, computed {_checksum(header)}"
         )
-    return size, bytes(header[156:157])
+    return size
 
 
 def _checksum(header: Buffer | bytearray) -> int:

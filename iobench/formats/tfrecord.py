@@ -9,7 +9,6 @@ follows them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ from crc32c import crc32c
 
 from ..buffers import Buffer
 from .base import Frame, Framed
-from .protobuf import example_bytes, field, varint
+from .protobuf import field, varint
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -44,22 +43,17 @@ class TFRecord(Framed):
     def finish(self, size: int) -> bytes:
         return b""
 
-    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        position = 0
-        while position < len(shard):
-            end = _record_end(shard, position)
-            if check:
-                _check_data(shard, position, end)
-            record = shard[position + _HEAD : end - _CRC.size]
-            stored = example_bytes(record)
-            yield record if stored is None else stored
-            position = end
-
     def check(self, framed: Buffer) -> None:
-        end = _record_end(framed, 0)
-        if end != len(framed):
-            raise ValueError(f"record of {end} bytes where {len(framed)} were expected")
-        _check_data(framed, 0, end)
+        if len(framed) < _HEAD + _CRC.size:
+            raise ValueError(f"record of {len(framed)} bytes is shorter than its checksums")
+        length = framed[: _LENGTH.size]
+        if _CRC.unpack_from(framed, _LENGTH.size)[0] != _mask(crc32c(length)):
+            raise ValueError("the CRC of the record's length is wrong")
+        size = _HEAD + _LENGTH.unpack(length)[0] + _CRC.size
+        if size != len(framed):
+            raise ValueError(f"record of {size} bytes where {len(framed)} were expected")
+        if _CRC.unpack_from(framed, size - _CRC.size)[0] != masked_crc(framed[_HEAD : -_CRC.size]):
+            raise ValueError("the CRC of the record's data is wrong")
 
 
 def _opening(index: int, size: int) -> bytes:
@@ -90,36 +84,6 @@ def _opening_length(index_length: int, size: int) -> int:
 
 def _varint_length(value: int) -> int:
     return max(1, (value.bit_length() + 6) // 7)
-
-
-def _record_end(shard: Buffer, position: int) -> int:
-    """Return where the record at ``position`` ends.
-
-    The CRC of the length is always checked, because the place of every later record depends on it.
-    """
-    if position + _HEAD > len(shard):
-        raise ValueError(
-            f"TFRecord is truncated at offset {position}: {len(shard) - position} bytes of a "
-            "record's header"
-        )
-    (length,) = _LENGTH.unpack_from(shard, position)
-    if _CRC.unpack_from(shard, position + _LENGTH.size)[0] != _mask(
-        crc32c(shard[position : position + _LENGTH.size])
-    ):
-        raise ValueError(f"record at offset {position}: the CRC of its length is wrong")
-    end: int = position + _HEAD + length + _CRC.size
-    if end > len(shard):
-        raise ValueError(
-            f"TFRecord is truncated: the record at offset {position} ends at {end}, the shard at "
-            f"{len(shard)}"
-        )
-    return end
-
-
-def _check_data(shard: Buffer, position: int, end: int) -> None:
-    (stated,) = _CRC.unpack_from(shard, end - _CRC.size)
-    if stated != _mask(_crc(shard[position + _HEAD : end - _CRC.size])):
-        raise ValueError(f"record at offset {position}: the CRC of its data is wrong")
 
 
 def _crc(data: Buffer, before: int = 0) -> int:

@@ -6,10 +6,8 @@ the file does not record where one begins: readers map the file into memory and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from ..buffers import Buffer
 from ..codecs.base import Codec
 from ..schema.dataset import DatasetSpec
 from .base import Framed
@@ -25,9 +23,6 @@ class OneFileEach(Framed):
 
     def labelled(self, labels: int) -> Self:
         return self
-
-    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        yield shard
 
 
 TOKEN_BYTES = 2
@@ -62,11 +57,3 @@ class Tokens(Framed):
                 f"{TOKEN_BYTES} bytes: set sample_size.mean to (sequence length + 1) x bytes of a "
                 "token"
             )
-
-    def unpack(self, shard: Buffer, *, check: bool) -> Iterator[Buffer]:
-        """Yield the whole array as one sample: the file does not record the length of a window."""
-        if len(shard) % TOKEN_BYTES:
-            raise ValueError(
-                f"not an array of tokens: it ends at byte {len(shard)}, in the middle of a token"
-            )
-        yield shard

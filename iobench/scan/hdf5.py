@@ -13,14 +13,13 @@ import math
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..formats import FORMATS
-from ..formats.hdf5 import datasets
 from ..limits import MAX_EXPANSION
 from ..storage.window import Pages, ReadWindow
 from .samples import Int64, ShardSamples, damaged, suffix_of
@@ -78,7 +77,7 @@ def hdf5(window: ReadWindow, key: str, size: int) -> ShardSamples:
     source = Pages(window, size)
     try:
         with h5py.File(source, "r") as file:
-            for dataset in datasets(h5py, file["/"], set()):
+            for dataset in _datasets(h5py, file["/"], set()):
                 part = _samples(h5py, dataset, notes, source)
                 if part is not None:
                     _check(part.offset, part.stored, dataset.name, size)
@@ -115,6 +114,22 @@ def hdf5(window: ReadWindow, key: str, size: int) -> ShardSamples:
         nbytes=int(stored.sum()),
         notes=notes,
     )
+
+
+def _datasets(h5py: Any, group: Any, seen: set[Any]) -> Iterator[Any]:
+    address = h5py.h5o.get_info(group.id).addr
+    if address in seen:
+        return  # a group can contain itself, or have several names
+    seen.add(address)
+    for name in group:
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            # The target of a soft link has a hard link, too; other files are not read.
+            continue
+        item = group[name]
+        if isinstance(item, h5py.Dataset):
+            yield item
+        elif isinstance(item, h5py.Group):
+            yield from _datasets(h5py, item, seen)
 
 
 def _samples(h5py: Any, dataset: Any, notes: Counter[str], source: Pages) -> _InDataset | None:

@@ -19,8 +19,6 @@ from iobench.codecs.lz4 import Lz4
 from iobench.codecs.zstd import Zstd
 from iobench.contents.jpeg import Jpeg
 from iobench.contents.npz import Npz
-from iobench.formats.tar import Tar
-from iobench.formats.tfrecord import TFRecord
 from iobench.load.order import BatchPlan, epoch_order
 from iobench.load.slots import SlotRing
 from iobench.measure.timeline import Recorder, StepEvent
@@ -31,17 +29,6 @@ MIB = 1 << 20
 SAMPLE = 115_000
 
 
-def _shard(form: type[Tar] | type[TFRecord], samples: int = 64) -> memoryview:
-    parts = []
-    content = bytearray(SAMPLE)
-    for index in range(samples):
-        payload.fill(memoryview(content), seed=1, index=index, compress_ratio=1.0)
-        head, tail = form.frame(index, ".bin", memoryview(content))
-        parts += [head, bytes(content), tail]
-    data = b"".join(parts)
-    return memoryview(data + form.finish(len(data)))
-
-
 def test_generate_payload_64_mib(benchmark: BenchmarkFixture) -> None:
     out = memoryview(bytearray(64 * MIB))
     benchmark(payload.fill, out, seed=1, index=0, compress_ratio=1.0)
@@ -50,15 +37,6 @@ def test_generate_payload_64_mib(benchmark: BenchmarkFixture) -> None:
 def test_generate_jpeg_115_kb(benchmark: BenchmarkFixture) -> None:
     out = memoryview(bytearray(SAMPLE))
     benchmark(Jpeg().build, out, seed=1, index=3, compress_ratio=1.0)
-
-
-@pytest.mark.parametrize("form", [Tar(), TFRecord()])
-def test_parse_shard_of_64(benchmark: BenchmarkFixture, form: Tar | TFRecord) -> None:
-    shard = _shard(form)
-    assert (
-        benchmark(lambda: sum(len(stored) for stored in form.unpack(shard, check=True)))
-        == 64 * SAMPLE
-    )
 
 
 def test_locate_npz_array_8_mib(benchmark: BenchmarkFixture) -> None:

@@ -21,7 +21,6 @@ from tfrecord import TFRecordWriter
 from iobench import make_loader
 from iobench.dataset import find_dataset, load_manifest
 from iobench.errors import DatasetError, TargetRefusedError, UsageError
-from iobench.formats import FORMATS
 from iobench.scan import save, scan
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
@@ -279,8 +278,6 @@ def test_a_tar_that_leads_back_to_itself_ends(tmp_path: Path, size: bytes) -> No
     (tmp_path / "a.tar").write_bytes(shard)
     with pytest.raises(DatasetError, match=r"a\.tar cannot be read"):
         scan(LocalStorage(tmp_path))
-    with pytest.raises(ValueError, match="offset 1024"):
-        list(FORMATS.open("tar").unpack(memoryview(shard), check=True))
 
 
 @pytest.mark.parametrize("damage", ["header", "cut", "large"])

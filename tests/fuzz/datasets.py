@@ -9,19 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from iobench.buffers import Buffer
 from iobench.codecs import CODECS
 from iobench.contents.jpeg import Jpeg
 from iobench.contents.npz import Arrays, Npz
 from iobench.dataset import index_file, load_manifest, packing_at
 from iobench.documents import json_text
 from iobench.errors import IobenchError
-from iobench.formats.mds import Mds
 from iobench.formats.parquet_footer import Footer
 from iobench.formats.parquet_pages import bound
 from iobench.formats.parquet_shard import footer_bytes
-from iobench.formats.tar import Tar
-from iobench.formats.tfrecord import TFRecord, masked_crc
+from iobench.formats.tfrecord import masked_crc
 from iobench.load.training.labels import labels_from
 from iobench.scan import hdf5, scan
 from iobench.schema.manifest import (
@@ -85,22 +82,14 @@ def _agreeing(header: bytes, samples: bytes, shards: bytes) -> bytes:
 # Shards
 
 
-def _shard(
-    unpack: Callable[[Buffer], object], suffix: str, mended: Callable[[bytes], bytes] | None = None
-) -> Target:
-    """A shard as it is, and with right checksums; unpacked, and scanned, verified and read."""
+def _shard(suffix: str, mended: Callable[[bytes], bytes]) -> Target:
+    """A shard as it is, and with right checksums: scanned, verified and read."""
 
     def parse(data: bytes) -> None:
-        for form in dict.fromkeys((data, mended(data) if mended else data)):
-            with suppress(ValueError):  # ``unpack`` raises it: verify and scan name the shard
-                unpack(memoryview(form))
+        for form in dict.fromkeys((data, mended(data))):
             look({f"a{suffix}": form})
 
     return Target(parse)
-
-
-def _unpacked(form: Any) -> Callable[[Buffer], object]:
-    return lambda shard: [bytes(sample[:16]) for sample in form.unpack(shard, check=True)]
 
 
 def with_tar_checksums(data: bytes) -> bytes:
@@ -222,11 +211,10 @@ def codecs(data: bytes) -> None:
 TARGETS = {
     "manifest-header": Target(manifest_header),
     "manifest": Target(manifest),
-    "tar": _shard(_unpacked(Tar()), ".tar", with_tar_checksums),
+    "tar": _shard(".tar", with_tar_checksums),
     "tar-labels": _labels("a.tar", "member:json:a.b", with_tar_checksums),
-    "tfrecord": _shard(_unpacked(TFRecord()), ".tfrecord", with_record_checksums),
+    "tfrecord": _shard(".tfrecord", with_record_checksums),
     # ValueError: verify and the readers of blocks name the shard.
-    "mds": Target(lambda data: _unpacked(Mds())(memoryview(data)), (ValueError,)),
     "parquet": Target(parquet, (ValueError,)),
     "parquet-rows": Target(parquet_rows),
     "parquet-labels": _labels("a.parquet", "column:label"),
