@@ -275,16 +275,6 @@ def test_other_libraries_read_the_files(place: str, tmp_path: Path) -> None:
             assert torch.equal(found["model/embedding"], state["model"]["embedding"])
 
 
-@pytest.mark.parametrize("url", ["throttled+{}?write_bandwidth=200MB", "faulty+{}?fail_every=0"])
-@pytest.mark.parametrize("writer", ["torch", "safetensors", "dcp", "dcp-async", "stream"])
-def test_through_wrappers(tmp_path: Path, url: str, writer: str) -> None:
-    root, state = CheckpointRoot.open(url.format(tmp_path / "c")), make_state(large=100_001)
-    root.claim()
-    again = blank(state)
-    restore(writer, save(writer, root, 1, state), again)
-    assert same(again, state)
-
-
 def test_a_process_can_not_share_a_wrapper(tmp_path: Path) -> None:
     root = CheckpointRoot.open(f"throttled+{tmp_path}/c?write_bandwidth=1GB")
     root.claim()

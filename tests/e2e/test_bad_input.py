@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import stat
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.processes import document, in_process, printed, refused, tmpfs
+from tests.processes import document, in_process, printed, refused
 
 Tree = dict[str, tuple[int, int, str]]
 
@@ -258,52 +255,6 @@ def _block_devices() -> list[str]:
 # Files that are not what they should be
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '"x"', "\x00\x01", '{"format": {}}'])
-def test_a_manifest_that_is_none(data: Path, content: str) -> None:
-    (data / "manifest.json").write_text(content)
-    before = tree(data)
-    refused(f"run demo --data {data}", code=1)
-    refused(f"verify {data}", code=1)
-    assert tree(data) == before
-
-
-@pytest.mark.parametrize(
-    "content", ["", "- a\n- b\n", "a: [", "name: x\nname: y\n", "name: x\nsamples: many\n", "\x00"]
-)
-def test_yaml_files_that_are_none(content: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(content)
-    for command in ("generate ./mine.yaml --to x", "plan ./mine.yaml"):
-        assert "mine.yaml" in refused(command, cwd=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
-
-
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"schema_version": "99.0"}', '{"schema_version": "1.0"}', "\x00"]
-)
-def test_reports_of_what_is_no_run(tmp_path: Path, content: str) -> None:
-    (tmp_path / "run.json").write_text(content)
-    before = tree(tmp_path)
-    refused(f"report {tmp_path}", code=1)
-    assert tree(tmp_path) == before
-
-
-def test_events_that_are_none(workplace: Path, tmp_path: Path) -> None:
-    printed(f"run demo --data {workplace / 'data'} {QUICK}", cwd=tmp_path)
-    (directory,) = (tmp_path / "results").iterdir()
-    events = directory / "events.parquet"
-    whole = events.read_bytes()
-    for content in (b"", b"PAR1", whole[: len(whole) // 2], whole[:-1], os.urandom(500)):
-        events.write_bytes(content)
-        assert "events.parquet" in refused(f"report {directory}", code=1)
-
-
-def test_half_generated_is_completed(workplace: Path, data: Path) -> None:
-    (data / "manifest.json").unlink()
-    assert "iobench generate" in refused(f"verify {data}", code=1)
-    printed(f"generate {workplace / 'demo.yaml'} --to {data}")
-    printed(f"verify {data}")
-
-
 def test_a_shard_is_gone_or_shorter(data: Path, tmp_path: Path) -> None:
     shard = max((data / "data").iterdir())
     shard.write_bytes(shard.read_bytes()[:-4096])
@@ -336,15 +287,6 @@ def test_a_flipped_bit_is_named(transport: str, data: Path, tmp_path: Path) -> N
     assert (damage["shard"], damage["sample"]) == (f"data/{shard.name}", 0)
 
 
-def test_a_bad_jpeg_is_named_without_any_check(workplace: Path, tmp_path: Path) -> None:
-    printed(f"generate {workplace / 'demo.yaml'} --to jpegs --set content=jpeg", cwd=tmp_path)
-    shard = min((tmp_path / "jpegs/data").iterdir())
-    content = bytearray(shard.read_bytes())
-    content[512:516] = bytes(4)  # where the first image begins
-    shard.write_bytes(content)
-    assert shard.name in refused(f"run demo --data jpegs {QUICK}", code=1, cwd=tmp_path)
-
-
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     code, _, err = in_process("verify", tmp_path / "nowhere", "--debug")
     assert code == 1
@@ -353,25 +295,3 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 
 
 # Disks
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    with tmpfs("size=8m", tmp_path / "disk") as mount:
-        yield mount
-
-
-def test_a_mount_root_a_full_and_a_read_only_target(small_disk: Path, workplace: Path) -> None:
-    make, run = f"generate {workplace / 'demo.yaml'} --to", f"run demo {QUICK} --results"
-    refused(make, small_disk)
-    assert "free" in refused(make, small_disk / "d", "--size", "20MB", code=1)
-    assert list(small_disk.iterdir()) == []
-    (small_disk / "ballast").write_bytes(bytes(8 << 20))
-    line = refused(run, small_disk / "results", "--data", workplace / "data", code=1)
-    assert "space" in line.lower()
-    (small_disk / "ballast").unlink()
-    shutil.rmtree(small_disk / "results", ignore_errors=True)
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    assert "read-only" in refused(make, small_disk / "d", code=1)
-    refused(run, small_disk / "results", "--data", workplace / "data", code=1)
-    assert list(small_disk.iterdir()) == []

@@ -74,19 +74,6 @@ def test_asynchronous_saves_go_on_behind_the_training(study: str, writer: str) -
     assert [restore["verified"] for restore in job["restores"]] == [True, True]
 
 
-def test_without_fsync_nothing_is_called_durable(tmp_path: Path, study: str) -> None:
-    unsafe = f"{study} --repeat 1 --set fsync=false --set restores=0"
-    doc = document(f"{unsafe} --writer torch")
-    assert doc["job"]["not_measured"]["restore_bytes_per_s"]
-    assert [save["durable_s"] for save in doc["job"]["saves"]] == [None]
-    assert "durable_s" not in doc["job"]["figures"]
-    assert "checkpoint.durable" in {finding["rule"] for finding in doc["findings"]}
-    strict = document(f"{unsafe} --rules mlperf", code=3)
-    rules = {each["rule"] for each in strict["findings"] if each["level"] == "invalid"}
-    # Neither ten of them nor the whole model.
-    assert {"checkpoint.durable", "checkpoint.count", "checkpoint.scaled"} <= rules
-
-
 def test_a_condition_decides_the_exit_code(study: str) -> None:
     printed(f"{study} --repeat 1 --fail-on blocked_s>1000")
     broken = completed(*f"{study} --repeat 1 --fail-on write_bytes_per_s<1e15".split())
@@ -171,22 +158,6 @@ def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
 # While loading
 
 
-def test_saves_beside_reads_fit_into_a_budget(tmp_path: Path, make_dataset: Any) -> None:
-    """A repetition is long enough for a save where there is time."""
-    _, data = make_dataset(samples=4000, format="tar", samples_per_shard=500)
-    doc = document(
-        f"run demo --data {data} --budget 15s --results {tmp_path}/r --set batch_size=10 "
-        "--set loader.workers=1 --set reader.decode=false --checkpoint llama3-8b "
-        "--checkpoint-scale 1/4096 --checkpoint-every 8 "
-        f"--checkpoint-to {tmp_path}/ckpt"
-    )
-    job = doc["job"]
-    assert 1 <= len(job["saves"]["alone"]) <= 3
-    assert job["saves"]["saves"]
-    assert all(each["steps"] >= 8 for each in job["repetitions"])
-    assert not (tmp_path / "ckpt").exists()
-
-
 def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -> None:
     _, data = make_dataset(samples=400, format="tar", samples_per_shard=50)
     doc = document(
@@ -234,11 +205,6 @@ def test_restores_are_compared_where_that_is_asked_for(
     assert [restore["verified"] for restore in unseen["job"]["restores"]] == [None, None]
     line = refused(f"{small} --writer {writer} --set verify=true", code=1)
     assert "not what was saved" in line
-
-
-@pytest.mark.parametrize("option", ["concurrency=2", "block_size=1MiB"])
-def test_options_of_the_stream_are_taken(small: str, option: str) -> None:
-    assert printed(f"{small} --writer stream --set {option}")
 
 
 def test_no_rank_reads_before_all_are_ready_to_restore(

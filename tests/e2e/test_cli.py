@@ -335,47 +335,6 @@ def test_report_prints_what_run_printed(ran: tuple[Found, Path]) -> None:
     assert document("report", ran[1]) == _figures(ran[1])
 
 
-def test_report_needs_the_events_alone(tmp_path: Path, ran: tuple[Found, Path], data: Path) -> None:
-    """Every figure that follows from events is taken out of run.json, the dataset is elsewhere, and
-    the report is the same.
-    """
-    copy = tmp_path / ran[1].name
-    shutil.copytree(ran[1], copy)
-    found = _figures(copy)
-    found |= {"verdict": None, "metrics": {}, "findings": [], "validity": "unknown"}
-    context = {"seed", "accelerators", "sync", "epochs", "complete", "cpu_s", "throttled_s"}
-    context |= {"resources", "residency_before", "workers"}
-    found["job"]["repetitions"] = [
-        # What a GPU counts, or why none does, is no event.
-        {key: value for key, value in one.items() if key in context}
-        | {"not_measured": {"devices": one["not_measured"]["devices"]}}
-        for one in found["job"]["repetitions"]
-    ]
-    for name in ("fetch", "prep", "harness", "accelerator"):
-        found["job"]["ceilings"][name].update(samples_per_s=None, bytes_per_s=None)
-    for knock_out in found["job"]["knock_outs"]:
-        knock_out["gain"] = None
-        for one in knock_out["rounds"]:
-            one.update(samples_per_s=None, base_samples_per_s=None)
-    (copy / "run.json").write_text(json.dumps(found))
-    moved = data.rename(data.with_name("elsewhere"))
-    try:
-        again = document("report", copy)
-    finally:
-        moved.rename(data)
-    original = _figures(ran[1])
-    for key in ("metrics", "findings", "validity"):
-        assert again[key] == original[key], key
-    for key in ("repetitions", "knock_outs", "verdict"):
-        assert again["job"][key] == original["job"][key], key
-    for name, ceiling in original["job"]["ceilings"].items():
-        # An accelerator alone moves no bytes: its bytes/s are the dataset's mean size, which is
-        # context.
-        figures = ["samples_per_s", *(["bytes_per_s"] if name != "accelerator" else [])]
-        for figure in figures:
-            assert again["job"]["ceilings"][name][figure] == ceiling[figure], (name, figure)
-
-
 def test_report_in_other_forms(ran: tuple[Found, Path]) -> None:
     rows = printed("report --format csv", ran[1]).splitlines()
     assert len({row.count(",") for row in rows}) == 1

@@ -59,11 +59,6 @@ def test_a_crossed_threshold_is_still_told(
     assert (code, errors.count(b"\n")) == (4, 1)
 
 
-@pytest.mark.parametrize("words", [("--help",), ("list", "instances", "-q")])
-def test_verbs_that_only_print_are_fine(words: tuple[str, ...]) -> None:
-    assert ended(*words) == (0, b"")
-
-
 def test_nobody_reads_the_errors_either() -> None:
     assert ended("report", RUN, *CROSSED, errors_too=True)[0] == 4
     assert ended("report", RUN / "nothing", errors_too=True)[0] == 1
@@ -98,19 +93,6 @@ def test_a_run_is_recorded_and_invalid_all_the_same(make_dataset: Any, tmp_path:
     (record,) = (tmp_path / "r").rglob("run.json")
     document = json.loads(record.read_text())
     assert (document["status"], document["validity"]) == ("ok", "invalid")
-
-
-def test_a_reader_that_leaves_after_its_first_byte() -> None:
-    process = subprocess.Popen(
-        command("list", "instances", "-q"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.read(1)
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait(LIMIT_S) == 0
 
 
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])

@@ -41,27 +41,3 @@ def test_each_epoch_through_a_map_begins_cold(tmp_path: Path, workers: int) -> N
     assert repetition["samples"] == 2 * 800
     assert (doc["job"]["loader"]["access"], doc["job"]["loader"]["direct"]) == ("random", False)
     assert repetition["read_amplification"] == 1  # pages are the kernel's
-
-
-def test_row_groups_at_random_are_a_finding(tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    printed(
-        f"generate demo --samples 1600 --to {root} --set format=parquet --set content=raw "
-        "--set sample_size.mean=20000 --set block_size=400000 --set samples_per_shard=400"
-    )
-    found = {}
-    for access in ("random", "sequential"):
-        doc = document(
-            f"run demo --data {root} --repeat 1 --calibration 0 --no-knockouts --set batch_size=4 "
-            f"--set epochs=1 --set reader.access={access} --set reader.crop=null "
-            f"--set accelerator.step_time=1ms --results {tmp_path}/results"
-        )
-        remedies = [f["remedy"] for f in doc["findings"] if f["rule"] == "read.amplification"]
-        found[access] = doc["metrics"]["read_amplification"]["median"], remedies
-    ratio, (remedy,) = found["random"]
-    assert 15 < ratio < 22  # 20 rows in a row group
-    assert "reader.access=sequential" in remedy
-    assert "block_size" in remedy
-    ratio, remedies = found["sequential"]
-    assert 1 <= ratio < 1.3  # footers, and groups that two workers share
-    assert not remedies

@@ -16,8 +16,6 @@ from typing import Any
 import psutil
 import pytest
 
-from iobench.codecs import CODECS
-from iobench.contents import CONTENTS
 from iobench.dataset import load_manifest
 from iobench.errors import DatasetError, IobenchError, TargetRefusedError
 from iobench.generator import clean, generate, plan
@@ -63,52 +61,6 @@ def stored(root: Path, manifest: Manifest, index: int) -> bytes:
     return (root / manifest.key(shard)).read_bytes()[offset : offset + size]
 
 
-@pytest.mark.parametrize(
-    ("form", "content", "codec"),
-    [("files", "npz", "gzip:1"), ("tar", "jpeg", "none"), ("tfrecord", "raw", "zstd:1")],
-)
-def test_every_sample_is_where_the_manifest_says(
-    tmp_path: Path, form: str, content: str, codec: str
-) -> None:
-    wanted = spec(
-        format=form,
-        content=content,
-        codec=codec,
-        shard_size=None if form == "files" else "300kB",
-        samples=40,
-    )
-    generate(wanted, LocalStorage(tmp_path / "d"), workers=0)
-    manifest = load_manifest(tmp_path / "d")
-    coder, reader = CODECS.open(codec), CONTENTS.open(content)
-    for index in range(40):
-        size = int(manifest.samples["size"][index])
-        sample = memoryview(bytearray(size))
-        assert coder.decompress(memoryview(stored(tmp_path / "d", manifest, index)), sample) == size
-        assert reader.identify(sample) == (wanted.seed, index)
-        out = memoryview(bytearray(reader.decoded_bytes(sample)))
-        assert reader.decode(sample, out) == len(out)
-    assert verify(LocalStorage(tmp_path / "d"), manifest, workers=0).ok
-
-
-def test_sizes_on_disk_are_the_ones_asked_for(tmp_path: Path) -> None:
-    """The field's reference benchmark computes MB/s from a configured size that its files do not
-    have.
-    """
-    for content in ("raw", "npz", "jpeg"):
-        generate(
-            spec(
-                format="files",
-                content=content,
-                shard_size=None,
-                sample_size={"mean": 114_660},
-                samples=5,
-            ),
-            LocalStorage(tmp_path / content),
-        )
-        sizes = [p.stat().st_size for p in (tmp_path / content / "data").rglob("*") if p.is_file()]
-        assert sizes == [114_660] * 5
-
-
 @pytest.mark.usefixtures("small_units")
 @pytest.mark.parametrize("form", ["files", "tar"])
 def test_same_bytes_whatever_the_workers(tmp_path: Path, form: str) -> None:
@@ -135,16 +87,6 @@ def test_seeds_differ(tmp_path: Path) -> None:
     a, b = ([path.read_bytes() for path in (tmp_path / seed).rglob("*.bin")] for seed in "12")
     assert {len(sample) for sample in a + b} == {8000}
     assert len(set(a + b)) == 2 * 120
-
-
-def test_generated_data_is_neither_zero_nor_dedupable(tmp_path: Path) -> None:
-    """The field's reference benchmark has a writer whose files are all zero."""
-    wanted = spec(samples=300, sample_size={"mean": 30_011}, shard_size="3MB")
-    generate(wanted, LocalStorage(tmp_path / "d"), workers=0)
-    data = b"".join(p.read_bytes() for p in sorted((tmp_path / "d" / "data").iterdir()))
-    blocks = [data[i : i + 4096] for i in range(0, len(data) - 4095, 4096)]
-    assert len(set(blocks)) == len(blocks)
-    assert data.count(0) < len(data) * 0.05  # 1/256, and the framing of tar
 
 
 @pytest.mark.parametrize("codec", ["gzip:1", "zstd:1", "lz4"])

@@ -143,13 +143,6 @@ def test_a_budget_that_is_too_small_leaves_all_out(measure: Measure) -> None:
     assert set(pq.read_table(directory / "events.parquet")["phase"].to_pylist()) == {"measure"}
 
 
-def test_knock_outs_can_be_switched_off(measure: Measure) -> None:
-    doc, directory = measure(knock_outs=False)
-    assert doc.job.knock_outs == []
-    assert doc.job.no_knock_outs
-    assert set(pq.read_table(directory / "events.parquet")["phase"].to_pylist()) == {"measure"}
-
-
 @pytest.mark.parametrize("error", [StorageError("planted"), UsageError("planted")])
 def test_a_knock_out_that_fails_does_not_end_the_run(
     measure: Measure, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -289,9 +282,3 @@ def test_what_is_left_of_a_budget_ends_the_repetitions(
     made.clear()
     doc, _ = measure(repetitions=4, budget=fitted(60.0, "calibration", "repetitions"))
     assert len(doc.job.repetitions) == 4
-
-
-def test_a_budget_that_is_too_short_writes_nothing(measure: Measure, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="at least"):
-        measure(budget=fitted(0.5))
-    assert not (tmp_path / "results").exists()

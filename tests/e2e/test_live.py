@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 import pytest
 
 from tests.emulator import Emulator
-
-ESCAPE = re.compile(r"\x1b\[\d*[A-Z]")
 
 SHOWS = """
 import sys, time
@@ -115,31 +112,6 @@ def test_ascii_where_the_encoding_has_no_blocks() -> None:
     assert seen.isascii()
     assert b"\x1b[" in terminal.data
     assert b"m" not in {part[-1:] for part in terminal.data.split(b"\x1b[") if part[:1].isdigit()}
-    terminal.process.kill()
-    terminal.end()
-
-
-@pytest.mark.nightly
-def test_a_terminal_that_is_made_narrow() -> None:
-    terminal = shown("phase('measuring ' + 'x' * 200); step(60)")
-    terminal.until(lambda text: "busy" in text)
-    terminal.resize(30, 10)
-    before = len(terminal.data)
-    terminal.until(lambda text: len(terminal.data) > before + 2000)
-    frames = terminal.data[before:].decode().split("\r\x1b[J")[-3:-1]
-    lines = [ESCAPE.sub("", line).strip("\r") for each in frames for line in each.split("\n")]
-    assert max(map(len, lines)) == 29
-    terminal.process.kill()
-    terminal.end()
-
-
-@pytest.mark.nightly
-def test_text_of_others_stays_text() -> None:
-    script = "phase('of \\x1b]0;title\\x07 \\x1b[2J \\u202e'); live.detail('\\x1b[H'); step(60)"
-    terminal = shown(script)
-    seen = terminal.until(lambda text: "busy" in text)
-    assert r"of \x1b]0;title\x07 \x1b[2J \u202e" in seen
-    assert b"\x1b]" not in terminal.data
     terminal.process.kill()
     terminal.end()
 

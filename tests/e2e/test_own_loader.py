@@ -221,23 +221,3 @@ def test_bytes_are_those_of_the_system_calls(run: Run, data: Path, tmp_path: Pat
     found = json.loads(out)["job"]["loader"]["user"]["process_bytes"]
     # The worker also reads its queue and its own counters: less than 3 % of such small files.
     assert found == pytest.approx(sum(map(int, counted)), rel=0.03)
-
-
-@pytest.mark.nightly
-def test_ceilings_knock_outs_and_headspace(run: Run) -> None:
-    code, out, err = run("of_files", "--repeat", "1", "--calibration", "0.5s", "--json")
-    assert code == 0, err
-    job = json.loads(out)["job"]
-    for name in ("fetch", "prep", "harness", "accelerator"):
-        assert job["ceilings"][name]["samples_per_s"], name
-    gains = {each["stage"]: each for each in job["knock_outs"]}
-    assert gains["storage"]["gain"]
-    assert gains["prep"]["gain"]
-    code, out, _ = run("of_files", "--repeat", "2", "--headspace", "--budget", "8s", "--json")
-    assert code == 0
-    assert json.loads(out)["headspace"]["n"] == 2
-    code, out, _ = run("of_stream", "--repeat", "1", "--calibration", "0.5s", "--json")
-    assert code == 0
-    harness = json.loads(out)["job"]["ceilings"]["harness"]
-    assert harness["samples_per_s"] is None
-    assert "iterable" in harness["not_measured"]

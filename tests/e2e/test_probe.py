@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,23 +82,6 @@ def test_files_of_a_directory_are_read_in_requests_of_each_size(call: Call, tmp_
             assert point["bytes_per_s"]["value"] == pytest.approx(rate * curve["request_bytes"])
     assert len(found["spent"]) == 2
     assert contents(data) == before
-
-
-def test_every_format_shows_every_point(call: Call, tmp_path: Path) -> None:
-    url = f"throttled+{files(tmp_path / 'data', 4, 1 << 20)}?latency=1ms"
-    shown = {}
-    for kind in ("text", "csv", "markdown"):
-        code, shown[kind], err = call("probe", url, *QUICK[:-1], "--format", kind)
-        assert code == 0
-        assert "2 curves " in err  # the second one tells operations from bytes
-        assert err.count("\n") == 1
-    rows = list(csv.DictReader(io.StringIO(shown["csv"])))
-    own = [row["in_flight"] for row in rows if row["request_bytes"] == "131072"]
-    assert own == ["1", "2"][: len(own)] != []
-    assert {row["request_bytes"] for row in rows} <= {"131072", "4096"}
-    assert all(float(row["reads_per_s"]) > 0 for row in rows)
-    assert "128 KiB" in shown["text"]
-    assert "128 KiB" in shown["markdown"]
 
 
 def test_a_failure_of_one_curve_leaves_the_others(call: Call, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from iobench.cli.main import build_parser
 from iobench.cli.verbs import VERBS, one_word
-from tests.processes import completed, printed
+from tests.processes import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -47,33 +47,6 @@ def test_every_command_parses() -> None:
         if not understood:
             refused.append(command)
     assert refused == []
-
-
-@pytest.mark.nightly
-def test_the_readmes_story_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands in their order, at /mnt/fast -> a temporary directory, small enough to be
-    quick.
-    """
-    monkeypatch.chdir(tmp_path)
-    small = {
-        "generate": "--samples 200",
-        "probe": "--max-in-flight 2 --time 3s",
-        "run": "--set batch_size=20 --set loader.workers=1 --set epochs=1 --calibration 0.1s "
-        "--knockouts 2s",
-    }
-    story = next(block for block in BLOCKS if "iobench clean" in block)
-    # The search has its own tests; here it would take minutes.
-    commands = [each for each in COMMANDS if each in story and "--find-max" not in each]
-    assert len(commands) > 5
-    for command in commands:
-        verb, *words = shlex.split(command.replace("/mnt/fast", str(tmp_path)))[1:]
-        if verb == "generate":
-            words = [word for word in words if word not in ("--size", "20GiB")]
-        if verb == "report":
-            words[0] = str(next((tmp_path / "results").iterdir()))
-        assert printed(verb, *words, *small.get(verb, "").split()).strip(), command
-    assert not (tmp_path / "resnet50").exists()  # clean took back what generate made
-    assert (tmp_path / "results").exists()
 
 
 def test_the_exit_codes_are_the_documented_ones() -> None:

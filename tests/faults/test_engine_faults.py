@@ -7,12 +7,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import faulthandler
-import itertools
 import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -36,8 +34,6 @@ from iobench.storage.local.storage import LocalStorage
 from tests.children import in_child
 from tests.engines import Reads, descriptors
 from tests.processes import PATIENCE_S
-from tests.servers.process import missing
-from tests.tiers import TESTS
 
 CONTENT = np.random.default_rng(5).integers(1, 256, 200_000, np.uint8).tobytes()  # no zero
 LENGTH = 1000
@@ -309,33 +305,6 @@ def signalled(number: int, after_s: float, *, again: bool = False) -> Iterator[N
         sender.join()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
-def test_calls_that_the_kernel_refuses(root: Path, engine: str) -> None:
-    """Every third io_uring_enter fails, as it does where the kernel finds no memory."""
-    strace = shutil.which("strace") or missing("strace")
-    script = (
-        "from pathlib import Path\n"
-        "from iobench.storage.local.storage import LocalStorage\n"
-        "from tests.engines import Reads\n"
-        "from tests.faults import test_engine_faults as tests\n"
-        "for once in (True, False):\n"
-        f"    reads = Reads('io_uring', LocalStorage({str(root)!r}), concurrency=7, once=once)\n"
-        "    tests.both_ways(reads)\n"
-        "    reads.close()\n"
-    )
-    inject = "inject=io_uring_enter:error=EAGAIN:when=2+3"
-    done = subprocess.run(
-        [strace, "-f", "-e", "trace=io_uring_enter", "-e", inject, sys.executable, "-c", script],
-        cwd=TESTS.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stderr.count("(INJECTED)") > 50
-
-
 @pytest.mark.parametrize("once", [True, False])
 def test_signals_that_keep_coming(make: Callable[..., Reads], root: Path, once: bool) -> None:
     seen: list[int] = []
@@ -445,43 +414,6 @@ def test_a_file_that_changes_its_size(
     memory[:] = 0
     assert reads.read([Extent("x", 0, 61_440, 0, 61_440)], memory.data) == 61_440
     assert memory[:61_440].tobytes() == CONTENT[:61_440]
-
-
-@pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("direct", [True, False])
-def test_a_file_that_changes_its_size_all_the_time(
-    make: Callable[..., Reads], tmp_path: Path, once: bool, direct: bool
-) -> None:
-    """Each read has all of its bytes, or says where the file ended."""
-    full = 16 * 4096
-    (tmp_path / "x").write_bytes(CONTENT[:full])
-    ended = threading.Event()
-
-    def change() -> None:
-        with (tmp_path / "x").open("r+b", buffering=0) as file:
-            while not ended.is_set():
-                os.ftruncate(file.fileno(), 5 * 4096)
-                os.pwrite(file.fileno(), CONTENT[5 * 4096 : full], 5 * 4096)
-
-    writer = threading.Thread(target=change)
-    memory = buffers.private(full).array
-    reads = make(LocalStorage(tmp_path, direct=direct), once=once)
-    writer.start()
-    ends = {"": 0, "x ends at byte": 0}
-    enough = time.monotonic() + 10
-    try:
-        while sum(ends.values()) < 5 or (min(ends.values()) < 5 and time.monotonic() < enough):
-            memory[:] = 0
-            end = ""
-            try:
-                assert reads.read([Extent("x", 0, full, 0, full)], memory.data) == full
-                assert memory[: 5 * 4096].tobytes() == CONTENT[: 5 * 4096]
-            except StorageError as error:
-                end = str(error)[: len("x ends at byte")]
-            ends[end] += 1
-    finally:
-        ended.set()
-        writer.join()
 
 
 # Few descriptors, little locked memory
@@ -747,32 +679,3 @@ def test_ctrl_c_cancels_reads_that_would_never_end(
         os.close(end)
     assert reads.wait(again) == 10
     assert memory[:11] == b"y" * 10 + b"\0"
-
-
-@pytest.mark.parametrize("ahead", [True, False])
-def test_ctrl_c_while_it_waits(
-    make: Callable[..., Reads], root: Path, engine: str, ahead: bool
-) -> None:
-    """A signal as it comes from a terminal, again and again at other moments, until some of them
-    came in time.
-    """
-    memory = buffers.private(200 * 4096).array
-    reads = make(slow_storage(engine, root), once=True, concurrency=4)
-    seen = 0
-    for delay_ms in itertools.cycle(range(1, 30, 3)):
-        if seen >= 5:
-            break
-        memory[:] = 0
-        try:
-            with signalled(signal.SIGINT, delay_ms / 4000):
-                if ahead:
-                    reads.wait(reads.begin(*batch_of(memory, range(200))))
-                else:
-                    reads.read(*batch_of(memory, range(200)))
-        except KeyboardInterrupt:
-            seen += 1
-            if ahead:
-                reads.settle()
-        memory[:] = 0
-        time.sleep(0.005)
-        assert not memory.any()

@@ -209,26 +209,6 @@ def test_both_fail_in_the_same_words(
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", ""])
-def test_credentials_that_do_not_do(
-    rclone_s3: S3Server,
-    written: str,
-    engine: Callable[..., Any],
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for each in [name] if name else ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]:
-        monkeypatch.setenv(each, "canary-of-a-secret") if name else monkeypatch.delenv(each)
-    told = []
-    for kind in BOTH:
-        reading = engine(kind, written, endpoint=rclone_s3.endpoint)
-        with pytest.raises(StorageError) as caught:
-            read(reading, "x", 0, 100)
-        told.append((str(caught.value), caught.value.remedy))
-        assert "canary" not in told[-1][0]
-    assert told[0] == told[1]
-
-
 def test_tls_is_verified(
     tmp_path: Path, engine: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,13 +4,8 @@ it, split the time of its batches right, and cost it little.
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import shutil
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -167,27 +162,6 @@ def test_the_time_of_batches_is_what_the_loader_took(
     queued = user.fetch_queued_s or 0.0
     waits = (user.fetch_wall_s or 0.0) - (user.fetch_cpu_s or 0.0) - queued
     assert waits == pytest.approx(wall - cpu - queued, abs=0.05 * wall)
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_bytes_of_read_calls_are_those_that_strace_counts(data: Path, tmp_path: Path) -> None:
-    calls = ("--seccomp-bpf", "-e", "trace=read,pread64")
-    tracing = ("strace", "-f", "-ff", "-y", *calls, "-o", str(tmp_path / "trace"))
-    words = f"run demo --data {data} --results {tmp_path} --quiet --json {BARE} --set epochs=1"
-    loader = ("--loader", "tests.planted_loaders:of_files")
-    command = [*tracing, sys.executable, "-m", "iobench", *words.split(), *loader]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, 3), done.stderr
-    user = json.loads(done.stdout)["job"]["loader"]["user"]
-    of_data = re.compile(rf"^\w+\(\d+<{re.escape(str(data))}/.*\.jpg>.* = (\d+)$", re.MULTILINE)
-    # The one worker of the only epoch read most: the trial had only some batches.
-    counted = max(
-        sum(map(int, of_data.findall(trace.read_text(errors="replace"))))
-        for trace in tmp_path.glob("trace.*")
-    )
-    assert counted == pytest.approx(512 * 20_000, rel=0.01)
-    # Its queue of indices and its counters are read by calls, too.
-    assert counted <= user["process_bytes"] <= 1.01 * counted
 
 
 NO_STAGES = "--calibration 0s --no-knockouts"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.errors import StorageError, UsageError
+from iobench.errors import StorageError
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from tests.oracle.plants import MB
@@ -152,16 +152,6 @@ def test_the_fingerprint_has_every_figure(folder: Path) -> None:
 # Faults
 
 
-def test_every_nth_read_stalls(folder: Path) -> None:
-    storage = open_storage(f"faulty+{folder}?stall_every=3&stall=200ms")
-    taken = []
-    for _ in range(6):
-        started = time.monotonic()
-        read(storage, 10)
-        taken.append(time.monotonic() - started)
-    assert [seconds >= 0.2 for seconds in taken] == [False, False, True, False, False, True]
-
-
 def test_the_nth_write_fails_and_leaves_no_trace(folder: Path) -> None:
     storage = open_storage(f"faulty+{folder}?fail_write_at=3")
     with storage.create("a") as sink:
@@ -177,27 +167,6 @@ def test_the_nth_write_fails_and_leaves_no_trace(folder: Path) -> None:
     with storage.create("c") as sink:
         sink.write(b"four")
     assert [entry.key for entry in storage.list()] == ["a", "c", "x"]
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        *(f"throttled+{{}}?iops={value}" for value in ("0", "-1", "nan", "inf", "")),
-        "throttled+{}?write_bandwidth=0",
-        "throttled+{}?latency_p99=5ms",
-        "throttled+{}?latency=9ms&latency_p99=5ms",
-        "throttled+{}?latency=0&latency_p99=5ms",
-        "faulty+{}?stall=5s",
-        "faulty+{}?stall_every=2&stall=long",
-        "faulty+{}?fail_write_at=x",
-        "faulty+{}?fail_every=1.5",
-        f"faulty+{{}}?fail_at={'9' * 30}",
-    ],
-)
-def test_an_option_that_means_nothing_is_a_usage_error(folder: Path, url: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        open_storage(url.format(folder))
-    assert "\n" not in str(caught.value)
 
 
 def test_faults_are_in_the_fingerprint(folder: Path) -> None:

@@ -127,36 +127,6 @@ def test_utilization_of_a_starved_accelerator_is_bandwidth_arithmetic(
     assert verdict_of(doc).accelerators_fed == fed
 
 
-def test_operations_per_second_bind_as_bandwidth_does(tmp_path: Path, files: Path) -> None:
-    """250 reads/s of one sample each, and 500 samples/s asked for."""
-    step = {"step_time": "20ms"}
-    doc = measure(tmp_path, f"throttled+{files}?iops=250", accelerator=step)
-    assert median(doc, "samples_per_s") == pytest.approx(250, rel=0.05)
-    assert median(doc, "accelerator_utilization") == pytest.approx(0.5, abs=0.02)
-    judged(doc, "storage")
-
-
-def test_latency_binds_by_littles_law(tmp_path: Path, make_dataset: Any) -> None:
-    """Two workers, each with one read of 20 ms in flight, are 100 samples/s of the 200 asked for.
-    The 20 batches come in 10 pairs, and two steps follow the last pair. No bandwidth is missing.
-    """
-    _, root = make_dataset(samples=200, sample_size={"mean": 10_000})
-    latent = measure(
-        tmp_path,
-        f"throttled+{root}?latency=20ms",
-        accelerator={"step_time": "50ms"},
-        reader={"concurrency": 1},
-        loader={"workers": 2},
-    )
-    wall_s = 10 * 0.2 + 2 * 0.05
-    assert median(latent, "samples_per_s") == pytest.approx(200 / wall_s, rel=0.05)
-    assert median(latent, "accelerator_utilization_sustained") == pytest.approx(
-        20 * 0.05 / wall_s, abs=0.02
-    )
-    assert latent.job.ceilings["fetch"].samples_per_s == pytest.approx(100, rel=0.05)
-    judged(latent, "storage", advised="concurrency")
-
-
 # Fast storage
 
 
@@ -276,26 +246,6 @@ def test_decompression_binds(tmp_path: Path, make_dataset: Any) -> None:
     assert verdict.prep_stall is not None
     assert verdict.fetch_stall is not None
     assert verdict.prep_stall > verdict.fetch_stall
-
-
-def test_decoding_binds_even_where_storage_is_capped_above_it(
-    tmp_path: Path, make_dataset: Any
-) -> None:
-    """One worker decodes some 2,000 JPEGs of 50 kB a second; storage is capped at 20,000 of them,
-    the accelerator asks for 5,000.
-    """
-    shards = {"format": "tar", "content": "jpeg", "samples_per_shard": 50}
-    _, root = make_dataset(samples=800, sample_size={"mean": 50_000}, **shards)
-    doc = measure(
-        tmp_path,
-        f"throttled+{root}?bandwidth=1GB",
-        accelerator={"step_time": "20ms"},
-        batch_size=100,
-        loader={"workers": 1},
-        reader={"crop": 3000},
-    )
-    judged(doc, "prep")
-    assert (verdict_of(doc).headroom or 0.0) > 1.5  # the document says that storage is not to blame
 
 
 # The loader
