@@ -21,10 +21,8 @@ HERE = Path(__file__).parent
 
 RERUNS = int(os.environ.get("IOBENCH_RERUNS", "2"))
 
-BESIDE_OTHERS = {"test_claims.py", "test_places.py"}
-"""Files whose oracles run beside other tests: they simulate, or their planted factors are 4 and
-more.
-"""
+BESIDE_OTHERS = {"test_claims.py"}
+"""Files whose oracles run beside other tests: they simulate."""
 
 BEGAN = pytest.StashKey[others.Cpu]()
 WRONG_ALONE = pytest.StashKey[bool]()

@@ -166,13 +166,3 @@ def test_the_dominant_stage(
         assert verdict.binds == dominant, verdict.gains
     else:
         assert verdict.binds == "undecided" or dominant in named, (named, verdict.gains)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("factor", [1.5, 2.0])
-@pytest.mark.parametrize("dominant", ["storage", "prep", "accelerator"])
-def test_the_dominant_stage_at_each_place(
-    tmp_path: Path, place: Place, dominant: str, factor: float
-) -> None:
-    verdict = dominated(tmp_path, place.dataset, dominant, factor)
-    assert verdict.binds == dominant, verdict.gains

@@ -15,6 +15,7 @@ from iobench.schema.base import build
 from iobench.schema.plan import ProbeFigures
 from iobench.schema.workload import Workload
 from tests.processes import document
+from tools.budget_table import rows
 
 SIZE = 64 << 10
 
@@ -99,3 +100,26 @@ def test_no_demand_no_proposal(make_dataset: Any) -> None:
     found = of_a_plan(make_dataset, "latency=1ms", {"kind": "null"})
     assert found.concurrency is None
     assert found.latency_p50_s > 0
+
+
+# Reference workloads on each kind of place
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("workload", "storage", "verb"),
+    [
+        ("resnet50-h100", "disk", "check"),
+        ("cosmoflow-h100", "nfs", "run"),
+        ("retinanet-b200", "s3", "run"),
+    ],
+)
+def test_a_workload_has_an_answer_within_its_budget(
+    tmp_path: Path, workload: str, storage: str, verb: str
+) -> None:
+    """Three rows of the table of budgets; ``python -m tools.budget_table`` makes all of them."""
+    (row,) = rows(workload, storage, [verb], tmp_path, budget="90s", data=256 << 20)
+    assert (row.code, row.error) == (0, "")
+    assert row.answer not in ("", "undecided"), row
+    assert row.repetitions >= 1
+    assert row.kept(90.0), row

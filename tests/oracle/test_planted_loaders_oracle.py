@@ -338,23 +338,6 @@ def cpu_s(batches: Iterable[Any]) -> float:
     return time.process_time() - began
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("sleep", "spin", "share"), [(0.004, 0.0, 0.0), (0.0, 0.004, 1.0), (0.004, 0.004, 0.5)]
-)
-def test_the_time_of_a_batch_is_split(
-    loader_of: Callable[..., UserLoader], workers: int, sleep: float, spin: float, share: float
-) -> None:
-    loader = loader_of(workers=workers, sleep=sleep, spin=spin)
-    loader.set_epoch(0)
-    cpu_s(loader)
-    found = loader.facts().cpu_share
-    loader.shutdown()
-    assert found is not None
-    # What is planted takes 4 ms and more, reading and collating 115 kB about 0.1 ms.
-    assert found == pytest.approx(share, abs=0.08 if sleep and spin else 0.1)
-
-
 def test_the_instruments_cost_little(
     large_files: str, loader_of: Callable[..., UserLoader]
 ) -> None:
