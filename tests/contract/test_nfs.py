@@ -320,16 +320,6 @@ def test_a_server_that_is_gone_for_good_is_one_line_in_time(mortal: NfsServer) -
     storage.close()
 
 
-def test_a_server_that_stops_answering_is_one_line_in_time(mortal: NfsServer) -> None:
-    storage = open_storage(mortal.url("d", timeout="3s"))
-    put(storage, "x")
-    mortal.pause(True)
-    assert "no answer" in failure(lambda: read(storage, "x", 0, 4))
-    mortal.pause(False)
-    assert read(storage, "x", 0, 4) == b"data"
-    storage.close()
-
-
 def test_a_server_that_starts_again_is_asked_again_and_counted(mortal: NfsServer) -> None:
     storage: Any = open_storage(mortal.url("d", timeout="20s"))
     put(storage, "x", content(100_000))
@@ -345,17 +335,6 @@ def test_a_server_that_starts_again_is_asked_again_and_counted(mortal: NfsServer
     reading.join()
     assert found == [content(100_000)]
     assert storage.retried().retries >= 1
-    storage.close()
-
-
-def test_a_pause_shorter_than_the_time_out_is_waited_for(mortal: NfsServer) -> None:
-    storage: Any = open_storage(mortal.url("d", timeout="20s"))
-    put(storage, "x")
-    mortal.pause(True)
-    back = threading.Timer(0.5, mortal.pause, [False])
-    back.start()
-    assert read(storage, "x", 0, 4) == b"data"
-    back.join()
     storage.close()
 
 

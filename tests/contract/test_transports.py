@@ -4,6 +4,7 @@ shards by other libraries.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -81,11 +82,17 @@ READING: dict[str, dict[str, Any]] = {
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-@pytest.mark.parametrize(
-    ("what", "reading", "way", "engine"),
-    pairs(list(SPECS), list(READING), [("ring", 0), ("thread", 2)], ENGINES),
-    indirect=["engine"],
-)
+BY = list(itertools.product([("ring", 0), ("thread", 2)], ENGINES))
+
+TWICE = [
+    (what, list(READING)[(place + 2 * turn) % len(READING)], *BY[(place + turn) % len(BY)])
+    for turn in range(2)
+    for place, what in enumerate(SPECS)
+]
+"""Each dataset in two of the ways to read, which differ from those of the next dataset."""
+
+
+@pytest.mark.parametrize(("what", "reading", "way", "engine"), TWICE, indirect=["engine"])
 def test_every_format_is_read_as_others_read_it(
     make_dataset: MakeDataset,
     load: Load,

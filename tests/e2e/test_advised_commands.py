@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -110,30 +109,6 @@ def test_a_longer_run_of_all_settings(work: Work, epochs: int) -> None:
     assert second.job.repetitions[0].steps <= 10 * 4  # and not many times as long as it must be
 
 
-def test_more_samples_than_a_batch_has(work: Work) -> None:
-    change = "--set batch_size=100 --set accelerator.step_time=1ms --set loader.workers=1"
-    first = work(f"iobench run demo --data small {change} {' '.join(BARE)}")
-    second = work(advised(first))
-    same_job(first, second)
-    before, after = first.job.dataset, second.job.dataset
-    assert after.spec.format == before.spec.format == "files"
-    assert after.spec.sample_size == before.spec.sample_size
-    assert (after.samples or 0) > (before.samples or 0)
-    assert second.job.verdict is not None
-    assert not second.job.verdict.too_short
-
-
-def test_scanned_data_that_is_smaller_than_a_batch(work: Work, call: Call) -> None:
-    assert call("scan", "small/data", "--save", "small.yaml")[0] == 0
-    flags = "--data small.manifest --origin small/data --set batch_size=100"
-    flags += " --set accelerator.step_time=1ms --set loader.workers=1"
-    first = work(f"iobench run demo {flags} {' '.join(BARE)}")
-    second = work(advised(first))
-    same_job(first, second, "batch_size")
-    assert second.job.verdict is not None
-    assert not second.job.verdict.too_short
-
-
 @pytest.mark.parametrize("own", [False, True], ids=["built-in", "of-ones-own"])
 def test_a_run_that_python_began(folder: Path, work: Work, own: bool) -> None:
     settings = {"batch_size": 8, "accelerator.step_time": 0.003, "max_steps": 2}
@@ -174,17 +149,6 @@ def test_other_data_as_it_is_advised(change: Any, work: Work) -> None:
         assert (after.shards or 0) < (before.shards or 0)
     else:
         assert after.spec.codec.startswith("zstd")
-
-
-def test_what_scan_says_how_to_run(work: Work, call: Call) -> None:
-    code, out, err = call("scan", "small/data", "--save", "mine.yaml")
-    assert code == 0, err
-    (line,) = re.findall(r"run it: +(iobench .*)", out)
-    doc = work(f"{line} {shlex.join(BARE)}")
-    assert doc.job.dataset.samples == 64
-    assert doc.job.workload.reader.crop is None
-    assert doc.job.verdict is not None
-    assert not doc.job.verdict.too_short
 
 
 def test_a_folder_is_scanned_for_a_loader(folder: Path, work: Work, call: Call) -> None:

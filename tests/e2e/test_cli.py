@@ -5,23 +5,26 @@ run leaves behind.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
 
 from iobench import memory, pagecache
 from iobench.analyse.compare.identity import identity, role_of
-from iobench.cli.main import build_parser
+from iobench.cli.main import build_parser, main
 from iobench.cli.verbs import VERBS, one_word
 from iobench.measure.samples import read_samples
 from iobench.schema.metrics import BY_NAME
@@ -121,7 +124,7 @@ NOT_HERE = (
     "--find-max",
     "--headspace",
 )
-"""Examples on S3 run in test_s3.py, and the others need longer runs, which other tests have."""
+"""test_every_verb.py has S3; the others need longer runs, which other tests have."""
 
 SMALL = {
     "probe": "--max-in-flight 1 --time 3s",
@@ -395,3 +398,143 @@ def test_fios_job_file_is_kept(ran: tuple[Found, Path]) -> None:
         return
     jobs = [path for path in ran[1].rglob("*.fio") if path.is_file()]
     assert any("[" in job.read_text() for job in jobs)
+
+
+# What a new user meets first
+
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
+
+
+def test_a_folder_of_files_is_sent_to_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    for number in range(4):
+        Path(f"photos/{number}.bin").write_bytes(bytes([number]) * 3000)
+    assert main(["run", "demo", "--data", "photos"]) == 1
+    assert "iobench scan photos" in re.sub(r"\S+/photos", "photos", capsys.readouterr().err)
+    assert main(["scan", "photos", "--save", "mine.yaml"]) == 0
+    capsys.readouterr()
+    assert main(["run", "demo", "--data", "mine.yaml"]) == 1
+    assert "mine.manifest" in capsys.readouterr().err
+    Path("other.yaml").write_text("{}")
+    assert main(["run", "demo", "--data", "other.yaml"]) == 1
+    assert re.search(r"iobench generate \S*other\.yaml --to", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_labels_in_hdf5_are_no_samples(
+    tmp_path: Path, alone: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "h5"
+    folder.mkdir()
+    with h5py.File(folder / "x.h5", "w") as file:
+        if not alone:
+            for number in range(7):
+                file.create_dataset(f"images/{number}", data=np.arange(900, dtype=np.uint8))
+        file.create_dataset("labels", data=np.arange(7 * 9, dtype=np.int64).reshape(7, 9))
+    assert main(["scan", str(folder), "--save", str(tmp_path / "s.yaml")]) == 0
+    told = capsys.readouterr().out
+    assert "7 samples in 1 shard" in told
+    assert ("labels" in told.partition("note:")[2]) == (not alone)
+
+
+def test_a_bare_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    from iobench.cli.list import KINDS
+
+    assert main(["list"]) == 0
+    told = capsys.readouterr().out
+    assert [line[:-1] for line in told.splitlines() if line.endswith(":")] == list(KINDS)
+    assert "iobench list instances" in told
+
+
+def test_one_is_not_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = str(tmp_path / "d")
+    assert main(["generate", "demo", "--to", place, "--samples", "1", "--workers", "1"]) == 0
+    assert main(["verify", place, "--workers", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "1 samples" not in told
+    assert "in 1 sample and 1 shard at" in told
+
+
+# Logs
+
+
+LINE = re.compile(
+    r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z host=(?P<host>\S+)( rank=(?P<rank>\d+))? "
+    r"pid=(?P<pid>\d+) (?P<level>debug|info|warning|error) (?P<module>[\w.]+): ."
+)
+
+
+def lines(text: str) -> list[dict[str, str | None]]:
+    found = [LINE.match(line) for line in text.splitlines()]
+    assert found
+    assert all(found), text
+    return [match.groupdict() for match in found if match]
+
+
+def test_a_runs_log_has_the_ranks_in_it(tmp_path: Path, make_dataset: Any) -> None:
+    _, root = make_dataset()
+    file = tmp_path / "log"
+    printed(
+        f"run demo --data {root} --results {tmp_path}/results -n 1 --calibration 0s "
+        "--no-knockouts --accelerators 2 --set batch_size=5 --set loader.workers=1 "
+        f"--set reader.crop=null --set epochs=1 --log-file {file} --log-level debug"
+    )
+    found = lines(file.read_text())
+    assert {line["host"] for line in found} == {socket.gethostname()}
+    assert {line["rank"] for line in found} == {None, "0", "1"}
+    assert len({line["pid"] for line in found}) == 3
+    assert {"iobench.runner.experiment", "iobench.runner.crew"} <= {
+        line["module"] for line in found
+    }
+
+
+def test_the_log_goes_to_stderr_where_no_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["generate", "demo", "--to", str(tmp_path / "d"), "--samples", "2", "--workers", "1"]
+    assert main([*words, "--json", "--log-level", "info"]) == 0
+    told = capsys.readouterr()
+    assert {line["module"] for line in lines(told.err)} == {"iobench.generator.engine"}
+    assert main([*words, "--log-level", "warning"]) == 0
+    assert main(words) == 0
+    assert capsys.readouterr().err == ""
+    assert logging.getLogger("iobench").level == logging.NOTSET
+
+
+def test_a_save_and_a_restore_are_logged(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    place = f"--to {tmp_path}/c --results {tmp_path}/r"
+    printed(f"checkpoint resnet50 {place} --scale 1/2048 -n 1 --log-file {file}")
+    text = file.read_text()
+    saving = [line for line in lines(text) if line["module"] == "iobench.checkpoint.saving"]
+    assert [line["rank"] for line in saving] == ["0", "0"]
+
+
+def test_a_retry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    from iobench.storage.s3.errors import Failure, Kind, Retrier
+    from iobench.storage.s3.options import S3Options
+
+    def attempt(number: int) -> int:
+        if number == 0:
+            raise Failure(Kind.THROTTLED, detail="slow down")
+        return number
+
+    with caplog.at_level(logging.INFO, "iobench"):
+        assert Retrier(S3Options()).run(attempt) == 1
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("iobench.storage.s3.errors", logging.INFO)
+
+
+def test_a_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from iobench.cli.logs import logging_to
+
+    with logging_to("info", None):
+        logging.getLogger("iobench.x").info("two\nlines %s", "\x1b[31m")
+        logging.getLogger("library.y").info("not shown")
+        logging.getLogger("library.y").warning("shown")
+    told = lines(capsys.readouterr().err)
+    assert [line["module"] for line in told] == ["iobench.x", "library.y"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
+import shutil
 import signal
-import time
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +24,8 @@ from iobench.runner import cache
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
-from tests.processes import read_by_workers, running, wait_until
+from tests.conftest import Call
+from tests.processes import document, printed, read_by_workers, running, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -90,19 +93,17 @@ def from_storage(doc: dict[str, Any]) -> list[float]:
 
 @contextmanager
 def second_reader(home: Path) -> Iterator[None]:
-    """A process that reads all shards again and again, once an epoch has begun.
+    """A process that reads all shards whenever workers have read some more of an epoch.
 
     It waits until they are evicted and workers read: by then the cache was found empty.
     """
 
     def read(runner: int) -> None:
-        while pagecache.residency(shards(home)).resident_bytes:
-            time.sleep(0.001)
-        while not read_by_workers(runner):
-            time.sleep(0.001)
+        wait_until(lambda: not pagecache.residency(shards(home)).resident_bytes, "no eviction")
         while True:
+            before = read_by_workers(runner)
+            wait_until(lambda: read_by_workers(runner) > before, "no worker reads")  # noqa: B023
             warm(home)
-            time.sleep(0.01)
 
     reader = multiprocessing.get_context("fork").Process(target=read, args=(os.getpid(),))
     reader.start()
@@ -203,3 +204,110 @@ def test_two_runs_over_one_dataset_feed_each_other(
         assert from_storage(doc)
         if min(from_storage(doc)) < 0.99:
             assert "cache.cold-fetch" in rules(doc)
+
+
+# A dataset in an image whose pages this host's cache holds
+
+
+WORKLOAD = """
+name: small
+dataset: demo
+batch_size: 4
+accelerator: {kind: emulated, step_time: 2ms}
+loader: {workers: 1}
+"""
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """The root of an ext4 file system in a file, and its loop device."""
+    image, mount = tmp_path / "x.img", tmp_path / "mnt"
+    mount.mkdir()
+    with image.open("wb") as file:
+        file.truncate(48 << 20)
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("mkfs.ext4 is missing")
+    for words in (
+        ("mkfs.ext4", "-q", "-F", "-m", "0", image),
+        ("mount", "-o", "loop", image, mount),
+    ):
+        made = subprocess.run(words, capture_output=True, text=True, check=False)
+        if made.returncode:
+            pytest.skip(f"no loop device: {made.stderr.strip()}")
+    named = ("findmnt", "-n", "-o", "SOURCE", mount)
+    device = subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        yield mount, device
+    finally:
+        gc.collect()  # a run in this process may leave cycles of objects with open files
+        wait_until(
+            lambda: not subprocess.run(("umount", mount), capture_output=True, check=False)
+            .returncode,
+            "the file system is in use",
+        )  # fmt: skip
+
+
+def test_an_image_in_the_page_cache_is_not_cold(
+    mounted: tuple[Path, str], tmp_path: Path, call: Call
+) -> None:
+    mount, device = mounted
+    (tmp_path / "small.yaml").write_text(WORKLOAD)
+    size = ("--set", "samples=64", "--set", "sample_size.mean=20kB")
+    assert call("generate", "demo", "--to", mount / "data", *size, "--quiet")[0] == 0
+    run = ("run", tmp_path / "small.yaml", "--data", mount / "data", "--repeat", 1)
+    run += ("--calibration", "0s", "--no-knockouts", "--results", tmp_path / "results", "--json")
+    for direct in ("true", "false"):
+        code, out, err = call(*run, "--set", f"reader.direct={direct}", "--quiet")
+        assert (code, err) == (0, ""), err
+        found = json.loads(out)
+        assert found["validity"] == "unknown"
+        assert "cache.loop" in {each["rule"] for each in found["findings"]}
+    code, out, _ = call("doctor", mount, "--json")
+    assert code == 0
+    assert "storage.loop" in {each["rule"] for each in json.loads(out)["findings"]}
+    changed = subprocess.run(
+        ("losetup", "--direct-io=on", device), capture_output=True, check=False
+    )
+    if changed.returncode:
+        return  # the file system of the image has no direct IO
+    code, out, err = call(*run, "--quiet")
+    assert (code, err) == (0, ""), err
+    found = json.loads(out)
+    assert "cache.loop" not in {each["rule"] for each in found["findings"]}
+
+
+# Rows of tables, and tokens of a map
+
+
+def test_columns_of_rows_are_fetched_alone(tmp_path: Path) -> None:
+    """160 bytes of a row of 761, so raw storage is good for as many more rows."""
+    root = tmp_path / "data"
+    printed(f"generate dlrm --samples 24576 --set samples_per_shard=12288 --to {root}")
+    doc = document(
+        f"run dlrm-b200 --data {root} --repeat 1 --calibration 0.2 --no-knockouts "
+        f"--set loader.workers=1 --results {tmp_path}/results"
+    )
+    (repetition,) = doc["job"]["repetitions"]
+    assert repetition["samples"] == 24576
+    assert repetition["sample_bytes"] == pytest.approx(160 * 24576, rel=0.02)
+    assert repetition["read_amplification"] >= 1
+    raw = doc["job"]["ceilings"]["storage_raw"]
+    assert raw["bytes_per_s"] is None or raw["samples_per_s"] > 3 * raw["bytes_per_s"] / 761
+
+
+@pytest.mark.parametrize("workers", [2, 0])
+def test_each_epoch_through_a_map_begins_cold(tmp_path: Path, workers: int) -> None:
+    root = tmp_path / "data"
+    printed(f"generate llm-tokens --samples 800 --to {root}")
+    doc = document(
+        f"run llm-pretrain --data {root} --repeat 1 --calibration 0 --no-knockouts --set epochs=2 "
+        f"--set max_steps=null --set accelerator.step_time=1ms --set loader.workers={workers} "
+        "--set required_accelerator_utilization=0.01 --accelerators 2 "
+        f"--results {tmp_path}/results"
+    )
+    (repetition,) = doc["job"]["repetitions"]
+    assert doc["validity"] == "valid"
+    assert [epoch["residency_before"] for epoch in repetition["epochs"]] == [0, 0]
+    assert repetition["samples"] == 2 * 800
+    assert (doc["job"]["loader"]["access"], doc["job"]["loader"]["direct"]) == ("random", False)
+    assert repetition["read_amplification"] == 1  # pages are the kernel's

@@ -172,7 +172,6 @@ print("after")
     assert terminal.lines()[-1] == "after"
 
 
-@pytest.mark.slow
 def test_ctrl_c_in_a_run_leaves_nothing(make_dataset: Any, tmp_path: Path) -> None:
     _, dataset = make_dataset()
     words = ["run", "demo", "--data", f"throttled+{dataset}?bandwidth=100kB"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from iobench.measure import fio
 from iobench.schema.curve import StorageProbe
 from tests.conftest import Call, MakeDataset
-from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+from tests.servers.s3 import rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
 
@@ -93,25 +92,3 @@ def test_a_failure_of_one_curve_leaves_the_others(call: Call, tmp_path: Path) ->
     assert (first["points"], bool(first["not_measured"])) == ([], True)
     check_points(second)
     assert "simulated" in first["not_measured"]
-
-
-def test_objects_on_s3(
-    call: Call,
-    rclone_s3: S3Server,
-    s3_environment: Mapping[str, str],
-    tmp_path: Path,
-) -> None:
-    url = rclone_s3.url(tmp_path.name)
-    client = rclone_s3.client()
-    for number in range(3):
-        key = f"{tmp_path.name}/{number}.bin"
-        client.put_object(Bucket="iobench-tests", Key=key, Body=bytes(1 << 20))
-    found = document(call, url, "--request", "64KiB")
-    (curve,) = found["curves"]
-    assert (found["objects"], found["bytes"]) == (3, 3 << 20)
-    assert (curve["by"], curve["direct"]) == ("engine", False)
-    check_points(curve)
-    assert all(point["reads"] > 0 for point in curve["points"])
-    assert curve["points"][0]["latency_p50_s"] > 0
-    code, out, err = call("probe", rclone_s3.url("nothing-here"), *QUICK)
-    assert (code, out, err.count("\n")) == (2, "", 1)

@@ -33,7 +33,7 @@ from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage
 from tests.children import in_child
 from tests.engines import Reads, descriptors
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, wait_until
 
 CONTENT = np.random.default_rng(5).integers(1, 256, 200_000, np.uint8).tobytes()  # no zero
 LENGTH = 1000
@@ -286,15 +286,16 @@ def test_a_completion_queue_that_is_full(
 
 
 @contextmanager
-def signalled(number: int, after_s: float, *, again: bool = False) -> Iterator[None]:
-    """Send this thread a signal after a time, once or again and again."""
+def signalled(number: int, when: Callable[[], bool], *, again: bool = False) -> Iterator[None]:
+    """Send this thread a signal once ``when`` is true, or as often as it is."""
     thread, ended = threading.get_ident(), threading.Event()
 
     def send() -> None:
-        while not ended.wait(after_s):
-            signal.pthread_kill(thread, number)
-            if not again:
-                return
+        while not ended.wait(0.0005):
+            if when():
+                signal.pthread_kill(thread, number)
+                if not again:
+                    return
 
     sender = threading.Thread(target=send)
     sender.start()
@@ -315,7 +316,7 @@ def test_signals_that_keep_coming(make: Callable[..., Reads], root: Path, once: 
     reads.register(memory.data)
     extents = files(range(200), 4096)
     try:
-        with signalled(signal.SIGUSR1, 0.0005, again=True):
+        with signalled(signal.SIGUSR1, lambda: True, again=True):
             deadline = time.monotonic() + PATIENCE_S
             while len(seen) < 100 and time.monotonic() < deadline:
                 memory[:] = 0
@@ -426,11 +427,7 @@ def limited(what: int, soft: int) -> None:
 
 @pytest.mark.parametrize(
     ("concurrency", "once"),
-    [
-        (64, True),
-        *(pytest.param(*way, marks=pytest.mark.slow) for way in ((64, False), (256, True))),
-        pytest.param(256, False, marks=pytest.mark.slow),
-    ],
+    [(64, True), (64, False), (256, True), (256, False)],
 )
 def test_ten_thousand_files_with_256_descriptors(
     many_files: Path, engine: str, concurrency: int, once: bool
@@ -514,9 +511,18 @@ def test_little_memory_that_may_be_locked(root: Path, engine: str, once: bool, l
 class Slow(LocalStorage):
     """Reads take long enough to be in flight when an interrupt comes. For threads."""
 
+    reading = 0
+    counted = threading.Lock()
+
     def read_into(self, key: str, offset: int, buffer: Buffer, *, once: bool = False) -> int:
-        time.sleep(0.001)
-        return super().read_into(key, offset, buffer, once=once)
+        with self.counted:
+            Slow.reading += 1
+        try:
+            time.sleep(0.001)
+            return super().read_into(key, offset, buffer, once=once)
+        finally:
+            with self.counted:
+                Slow.reading -= 1
 
 
 def slow_storage(engine: str, root: Path) -> LocalStorage:
@@ -579,7 +585,6 @@ def ways_to_read(reads: Reads, memory: npt.NDArray[np.uint8]) -> dict[str, Calla
     }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("way", ["read", "ahead", "given up"])
@@ -610,7 +615,7 @@ def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool)
                 reads.settle()
             memory[:] = 0
             fresh[:] = 0
-            time.sleep(0.002)
+            wait_until(lambda: not Slow.reading, "a read is left")
             count = reads.read(*batch_of(fresh, range(9)))
             if count != 9 * LENGTH or sampled(fresh) != truth(range(9)):
                 wrong.append((at, "the next read is wrong"))
@@ -663,19 +668,22 @@ def test_ctrl_c_cancels_reads_that_would_never_end(
         ]
         reads.wait(begun[2])
 
-    with pytest.raises(KeyboardInterrupt), signalled(signal.SIGINT, 0.1):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        signalled(signal.SIGINT, lambda: len(storage.ends) >= 4),
+    ):
         work()
     assert len(storage.ends) >= 4
     for end in storage.ends:
         with suppress(BrokenPipeError):  # closed, as it should be
             os.write(end, b"x" * LENGTH)
         os.close(end)
-    time.sleep(0.01)
-    assert not any(memory)
     storage.ends.clear()
-    again = reads.begin([Extent("other", 0, 10, 0, 10)], memoryview(memory))
+    fresh = bytearray(11)
+    again = reads.begin([Extent("other", 0, 10, 0, 10)], memoryview(fresh))
     for end in storage.ends:
         os.write(end, b"y" * 10)
         os.close(end)
     assert reads.wait(again) == 10
-    assert memory[:11] == b"y" * 10 + b"\0"
+    assert fresh == b"y" * 10 + b"\0"
+    assert not any(memory)

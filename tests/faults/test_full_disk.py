@@ -10,7 +10,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +115,13 @@ def test_no_permission() -> None:
     assert "\n" not in said
 
 
+def _both_have_answered(found: Any) -> Any:
+    """The workers by their connections, once each of them waits for another task."""
+    workers = inspect.getgeneratorlocals(found)["everyone"]
+    assert all(connection.poll(PATIENCE_S) for connection in workers)
+    return workers
+
+
 def test_workers_stop_though_another_thread_takes_their_signals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -141,7 +147,7 @@ def test_workers_stop_though_another_thread_takes_their_signals(
 
     found = run_tasks(range(4), make, workers=2)
     next(found)
-    time.sleep(0.1)  # until both wait for another task
+    _both_have_answered(found)
     found.close()
 
 
@@ -150,9 +156,7 @@ def test_a_worker_that_dies_between_two_tasks_is_one_line() -> None:
 
     found = run_tasks(range(6), lambda: lambda task: task, workers=2)
     next(found)
-    workers = inspect.getgeneratorlocals(found)["everyone"]  # type: ignore[arg-type]
-    assert all(connection.poll(PATIENCE_S) for connection in workers)  # both have answered
-    victim = next(iter(workers.values())).process
+    victim = next(iter(_both_have_answered(found).values())).process
     victim.kill()
     victim.join(PATIENCE_S)
     with pytest.raises(WorkerError, match="killed by signal 9"):

@@ -83,13 +83,7 @@ MORE = ("beside-saves", "calibrated", "library") if os.environ.get("IOBENCH_LOOP
 """Runs of other kinds, whose reports have the same tables and charts."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "checkpoint-dcp-async",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in MORE),
-    ],
-)
+@pytest.mark.parametrize("name", ["checkpoint-dcp-async", *MORE])
 def test_each_text_of_a_run(here: Path, name: str) -> None:
     """One at a time in a report; then all that a run may hold at once, by every verb."""
     shutil.copytree(GOLDEN / "runs" / name, here / "run")

@@ -4,9 +4,11 @@ file.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,10 +17,14 @@ from typing import Any
 import psutil
 import pytest
 
+from iobench.cli.main import main
 from iobench.errors import IobenchError, StorageError, WorkerError
+from iobench.generator import generate
 from iobench.load import make_loader, make_reader
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
+from iobench.schema.base import build
+from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import Manifest
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
@@ -119,7 +125,7 @@ def _bus_error_in_workers() -> None:
             worker.send_signal(signal.SIGBUS)
 
 
-@pytest.mark.parametrize("mmap", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mmap", [True, False])
 def test_without_a_shorter_file_the_causes_are_listed(
     tokens: tuple[Manifest, Path], mmap: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,3 +134,76 @@ def test_without_a_shorter_file_the_causes_are_listed(
     assert "kernel log" in str(error)
     assert not (mmap and "/dev/shm" in str(error))
     assert capfd.readouterr().err == ""
+
+
+# Data that changes during a run
+
+
+@pytest.fixture
+def changing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    spec = {
+        "name": "changing",
+        "samples": 64,
+        "sample_size": {"mean": 20_000},
+        "format": "tar",
+        "samples_per_shard": 8,
+    }
+    generate(build(DatasetSpec, spec, where="test"), LocalStorage(tmp_path / "data"))
+    (tmp_path / "changing.yaml").write_text(
+        "{name: changing, samples: 64, sample_size: {mean: 20kB}, format: tar}\n"
+    )
+    (tmp_path / "job.yaml").write_text(
+        "{name: job, dataset: ./changing.yaml, batch_size: 8, accelerator: {kind: 'null'}, loader: "
+        "{workers: 1}, reader: {direct: false}}\n"
+    )
+    return tmp_path
+
+
+def run_while(changing: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
+    code = main(
+        [
+            "run",
+            "./job.yaml",
+            "--data",
+            "throttled+data?latency=60ms",
+            "--repeat",
+            "2",
+            "--calibration",
+            "0",
+            "--json",
+        ]
+    )
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_shard_replaced_by_its_own_bytes(
+    changing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    victim = changing / "data" / "data" / "changing-000003.tar"
+
+    ended = threading.Event()
+
+    def replace() -> None:
+        while not loader_workers() and not ended.wait(0.01):
+            pass  # versions are taken before anything is read
+        fresh = victim.with_name("fresh")
+        fresh.write_bytes(victim.read_bytes())
+        fresh.replace(victim)
+
+    writer = threading.Thread(target=replace, daemon=True)
+    writer.start()
+    code, doc = run_while(changing, capsys)
+    ended.set()
+    writer.join()
+    assert code == 3
+    assert doc["validity"] == "invalid"
+    assert doc["job"]["dataset"]["changed"] == ["data/changing-000003.tar"]  # type: ignore[index]
+    assert "data.changed" in [finding["rule"] for finding in doc["findings"]]  # type: ignore[index, attr-defined]
+
+
+def test_data_that_stays(changing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, doc = run_while(changing, capsys)
+    assert code == 0
+    assert doc["validity"] == "valid"
+    assert doc["job"]["dataset"]["changed"] == []  # type: ignore[index]

@@ -4,6 +4,7 @@ that says what to do, and no secret.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import signal
@@ -19,13 +20,23 @@ from typing import Any
 
 import pytest
 
+from iobench.cli.main import main
 from iobench.errors import IobenchError, StorageError
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
 from tests.contract.test_storage_suite import content, read
 from tests.servers.faultproxy import SLOW_DOWN, Fault, FaultProxy
 from tests.servers.process import free_port, missing
-from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
+from tests.servers.s3 import (
+    BUCKET,
+    KEY,
+    SECRET,
+    S3Server,
+    rclone_s3,
+    rclone_server,
+    s3_environment,
+    swift_s3,
+)
 
 __all__ = ["rclone_s3", "s3_environment", "swift_s3"]
 
@@ -541,3 +552,80 @@ for client in ("obstore", "s3fs", "boto3"):
     extras = ["s3", "s3", "boto3"]
     lines = found.stdout.splitlines()
     assert [f"[{extra}]" in line for extra, line in zip(extras, lines, strict=True)] == [True] * 3
+
+
+# Secrets, by the command line
+
+
+QUICK = (
+    *("--no-knockouts", "--repeat", "1", "--calibration", "0.1"),
+    *("--set", "epochs=1", "--set", "loader.workers=1", "--json"),
+)
+
+
+def flags(*pairs: str) -> list[str]:
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+@pytest.fixture
+def iobench(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def call(*words: str, code: int = 0) -> str:
+        found = main([*words, "--quiet"])
+        shown = capsys.readouterr()
+        assert (found, shown.err) == (code, ""), (words, shown)
+        return shown.out
+
+    return call
+
+
+CANARY = "canary-9d2c41e7a6f05b38"
+
+
+def test_a_secret_is_found_nowhere(
+    rclone_s3: S3Server,
+    record_property: Callable[[str, object], None],
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Runs that succeed, and runs that fail because of the credentials, with a traceback asked for:
+    neither shows them.
+    """
+    where = rclone_s3.url(f"{tmp_path.name}/secret")
+    size = flags("sample_size.mean=20kB", "sample_size.stdev=1kB")
+    assert main(["generate", "cosmoflow", "--to", where, "--samples", "8", *size]) == 0
+    results = ["--results", str(tmp_path / "results")]
+    run = ["run", "cosmoflow-h100", "--data", where, *results, *QUICK, *flags("batch_size=2")]
+    checkpoint = ["checkpoint", "resnet50", "--to", rclone_s3.url(f"{tmp_path.name}/ckpt")]
+    checkpoint += ["--scale", "1/2048", "--repeat", "1", *results]
+    assert main(run) in (0, 3)
+    assert main(checkpoint) == 0
+    monkeypatch.setenv("AWS_SESSION_TOKEN", CANARY)
+    _tried([*run, "--debug"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
+    for client in ("obstore", "s3fs", "boto3"):
+        _tried([*run, *flags(f"storage.client={client}"), "--debug"])
+    _tried([*checkpoint, "--debug"])
+    for found in (tmp_path / "results").glob("*/run.json"):
+        for form in ("text", "json", "csv", "markdown"):
+            main(["report", str(found), "--format", form])
+    shown = capfd.readouterr()
+    files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+    assert files
+    haystack = (shown.out + shown.err).encode() + b"".join(path.read_bytes() for path in files)
+    needles = (CANARY, SECRET, hashlib.sha256(CANARY.encode()).hexdigest())
+    found = sum(haystack.count(needle.encode()) for needle in needles)
+    record_property("files and outputs searched for secrets", len(files) + 2)
+    record_property("secrets found", found)
+    assert found == 0
+    assert KEY.encode() not in b"".join(path.read_bytes() for path in files)
+
+
+def _tried(words: list[str]) -> None:
+    """Whatever comes of it; ``--debug`` raises what it would have said in one line."""
+    import traceback
+
+    try:
+        main(words)
+    except Exception:
+        traceback.print_exc()

@@ -25,7 +25,7 @@ import pytest
 
 from iobench.errors import MissingObjectError
 from iobench.storage import open_storage
-from iobench.storage.locks import object_lock
+from iobench.storage.locks import held, object_lock
 from iobench.storage.locks.objects import is_lock_name
 from tests.conftest import Call
 from tests.processes import Command, Ended, wait_until
@@ -233,9 +233,11 @@ def suspended(
         wait_until(lambda: stop.command.ended() or _is_stopped(pid), "it never came so far")
         if not stop.command.ended():
             stop.stopped = stop.stopped or _family(pid)
+            stopped_s = time.monotonic()
             try:
-                time.sleep(object_lock.WATCH_S)  # as long as nobody could have noticed it
                 meanwhile()
+                # What it knew of its lock is old by then.
+                wait_until(lambda: time.monotonic() > stopped_s + held.FRESH_S, "time stands still")
             finally:
                 stop.go_on()
         return stop.command.wait()
@@ -247,7 +249,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_lock, "YIELD_S", 0.1)
     monkeypatch.setattr(object_lock, "WATCH_S", 0.1)
     monkeypatch.setattr(object_lock, "SETTLE_S", 0.1)
-    monkeypatch.setattr("iobench.storage.locks.held.FRESH_S", 0.05)
+    monkeypatch.setattr(held, "FRESH_S", 0.05)
     monkeypatch.setattr("iobench.storage.locks.object_lease.AGAIN_S", 0.02)
 
 

@@ -345,7 +345,11 @@ def _read_all(storage: Storage, key: str, view: memoryview) -> None:
     ("lies", "change"),
     [
         *(("local", None), ("local", -100), ("local", 100), ("direct", -100)),
-        *(("fsspec", None), ("s3", -100), ("nfs", -100), ("nfs", 100)),
+        ("fsspec", None),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("s3", -100), ("nfs", -100), ("nfs", 100))
+        ),
     ],
     indirect=["lies"],
 )
