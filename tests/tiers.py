@@ -26,6 +26,7 @@ FAST, SLOW, NIGHTLY = TIERS = ("fast", "slow", "nightly")
 
 TIER_OF = {
     "oracle": SLOW,
+    "faults": SLOW,
     "fuzz": SLOW,
     "browser": NIGHTLY,
     # Real servers. They also run on a change of what talks to them.
@@ -35,9 +36,7 @@ TIER_OF = {
     "contract/test_s3.py": NIGHTLY,
     "faults/test_event_loop.py": NIGHTLY,
     "faults/test_nfs_faults.py": NIGHTLY,
-    "faults/test_one_writer.py": SLOW,
     "faults/test_s3.py": NIGHTLY,
-    "faults/test_s3_liars.py": SLOW,
     "faults/test_split_brain.py": NIGHTLY,
     # Other hosts.
     "e2e/test_hosts_checkpoint.py": NIGHTLY,
@@ -45,27 +44,18 @@ TIER_OF = {
     "e2e/test_hosts_verbs.py": NIGHTLY,
     # The reference workloads, packages, and examples of the documents, whole.
     "e2e/test_packages.py": NIGHTLY,
-    "e2e/test_s3.py": NIGHTLY,
     "e2e/test_workloads.py": NIGHTLY,
-    # Each operation fails, each process is killed, each kind of file stands in the way.
+    # Mistakes, terminals, and each operation that can fail.
     "e2e/test_bad_input.py": SLOW,
-    "e2e/test_closed_pipes.py": SLOW,
-    "faults/test_changed_data.py": SLOW,
-    "faults/test_checkpoint.py": SLOW,
-    "faults/test_engine_faults.py": SLOW,
+    "e2e/test_cli.py": SLOW,
+    "e2e/test_live.py": SLOW,
+    "e2e/test_terminals.py": SLOW,
     "faults/test_fault_loop.py": NIGHTLY,
-    "faults/test_generate_faults.py": SLOW,
-    "faults/test_hostile_text.py": SLOW,
-    "faults/test_mapped_files.py": SLOW,
-    "faults/test_read_faults.py": SLOW,
-    "faults/test_runs.py": SLOW,
-    "faults/test_wrong_kinds.py": SLOW,
     # Every format, library and writer through whole commands.
     "contract/test_checkpoint.py": SLOW,
     "contract/test_loader_libraries.py": SLOW,
     "e2e/test_checkpoint.py": SLOW,
     "e2e/test_cold.py": SLOW,
-    "e2e/test_formats.py": SLOW,
     "e2e/test_loader_libraries.py": SLOW,
     "e2e/test_scan.py": SLOW,
     "e2e/test_scan_tables.py": SLOW,
@@ -82,7 +72,6 @@ TIER_OF = {
     "security/test_own_network.py": SLOW,
     # One short oracle for each answer; the long ones follow the advice, too.
     "oracle/test_short.py": FAST,
-    "oracle/test_blkio.py": NIGHTLY,
     "oracle/test_causes_stages.py": NIGHTLY,
     "oracle/test_causes_storage.py": NIGHTLY,
     "oracle/test_fed_oracle.py": NIGHTLY,
@@ -122,7 +111,6 @@ TOUCHED = {
         f"{_LOOP}[s3-generate]",
         "faults/test_event_loop.py",
         "e2e/test_every_verb.py::test_every_verb[s3]",
-        "e2e/test_s3.py",
         "faults/test_s3.py",
     ),
     "iobench/subject": ("e2e/test_own_loader.py",),
@@ -133,7 +121,6 @@ TOUCHED = {
 
 FIRST = (
     "faults/test_fault_loop.py",
-    "oracle/test_places.py",
     "e2e/test_workloads.py",
     "e2e/test_packages.py",
     "contract/test_s3.py",
@@ -141,7 +128,6 @@ FIRST = (
     "faults/test_s3.py",
     "faults/test_runs.py",
     "faults/test_read_faults.py",
-    "e2e/test_formats.py",
     "e2e/test_checkpoint.py",
     "e2e/test_cli.py",
     "contract/test_loader.py",
