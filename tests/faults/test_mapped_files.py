@@ -26,9 +26,10 @@ from iobench.runner.phase import Phase
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import Manifest
-from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.observers import OnSteps
+from tests.phases import phase
 from tests.processes import loader_workers
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -53,20 +54,13 @@ def tokens(make_dataset: Any, tmp_path: Path) -> tuple[Manifest, Path]:
     return manifest, Path(shutil.copytree(source, tmp_path / "copy"))
 
 
-def phase(tokens: tuple[Manifest, Path], loading: dict[str, Any], *, mmap: bool = True) -> Phase:
+def mapped(tokens: tuple[Manifest, Path], loading: dict[str, Any], *, mmap: bool = True) -> Phase:
     manifest, path = tokens
     reading = ReaderSpec(mmap=mmap, direct=False)
-    return Phase(
-        name="measure",
-        reader=make_reader(manifest, LocalStorage(path), reading),
-        reading=reading,
-        loading=LoaderSpec(**loading),
-        accelerator=AcceleratorSpec(kind="null"),
-        accelerators=1,
-        batch_size=4,
-        seed=1,
-        epochs=1_000_000,
-    )
+    storage = LocalStorage(path)
+    more = {"reader": make_reader(manifest, storage, reading), "reading": reading}
+    more |= {"accelerators": 1, "batch_size": 4, "epochs": 1_000_000}
+    return phase(manifest, storage, loading=LoaderSpec(**loading), **more)
 
 
 def failure(running: Phase, harm: Callable[[], None]) -> IobenchError:
@@ -100,7 +94,7 @@ def test_a_mapped_file_that_is_cut_is_named(
     tokens: tuple[Manifest, Path], loading: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     manifest, path = tokens
-    error = failure(phase(tokens, loading), lambda: os.truncate(path / manifest.key(2), 5000))
+    error = failure(mapped(tokens, loading), lambda: os.truncate(path / manifest.key(2), 5000))
     assert isinstance(error, StorageError)
     assert manifest.key(2) in str(error)
     assert capfd.readouterr().err == ""  # nor does torch guess at shared memory
@@ -129,7 +123,7 @@ def _bus_error_in_workers() -> None:
 def test_without_a_shorter_file_the_causes_are_listed(
     tokens: tuple[Manifest, Path], mmap: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    error = failure(phase(tokens, {"workers": 1}, mmap=mmap), _bus_error_in_workers)
+    error = failure(mapped(tokens, {"workers": 1}, mmap=mmap), _bus_error_in_workers)
     assert isinstance(error, (StorageError, WorkerError))  # torch may not tell the signal
     assert "kernel log" in str(error)
     assert not (mmap and "/dev/shm" in str(error))

@@ -13,15 +13,15 @@ import pytest
 
 from iobench.errors import StorageError
 from iobench.generator import generate
-from iobench.load.reader import BatchReader
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
-from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.schema.workload import LoaderSpec
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from tests.observers import OnSteps
+from tests.phases import phase
 from tests.servers.nfs import NfsServer, rclone_nfs
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -33,35 +33,15 @@ def server(tmp_path: Path) -> Iterator[NfsServer]:
         yield server
 
 
-def phase(server: NfsServer, *, timeout: str, epochs: int) -> Phase:
+def over(server: NfsServer, *, timeout: str, epochs: int) -> Phase:
     """A loader of two workers over 60 samples that lie on the server."""
-    spec = {
-        "name": "demo",
-        "samples": 60,
-        "sample_size": {"mean": 20_000},
-        "format": "tar",
-        "samples_per_shard": 20,
-    }
-    manifest = generate(
-        build(DatasetSpec, spec, where="test"), LocalStorage(server.root / "set"), workers=0
-    ).manifest
-    reading = ReaderSpec(direct=False, concurrency=2)
-    return Phase(
-        name="measure",
-        # The throttle makes an epoch long enough to be in the middle of.
-        reader=BatchReader(
-            manifest,
-            open_storage(f"throttled+{server.url('set', timeout=timeout)}&latency=20ms"),
-            reading,
-        ),
-        reading=reading,
-        loading=LoaderSpec(workers=2),
-        accelerator=AcceleratorSpec(kind="null"),
-        accelerators=1,
-        batch_size=4,
-        seed=1,
-        epochs=epochs,
-    )
+    spec = {"name": "demo", "samples": 60, "sample_size": {"mean": 20_000}, "format": "tar"}
+    made = build(DatasetSpec, spec | {"samples_per_shard": 20}, where="test")
+    manifest = generate(made, LocalStorage(server.root / "set"), workers=0).manifest
+    # The throttle makes an epoch long enough to be in the middle of.
+    storage = open_storage(f"throttled+{server.url('set', timeout=timeout)}&latency=20ms")
+    more = {"accelerators": 1, "batch_size": 4, "epochs": epochs}
+    return phase(manifest, storage, loading=LoaderSpec(workers=2), **more)
 
 
 def test_a_server_that_ends_under_a_run_is_one_line_in_time(server: NfsServer) -> None:
@@ -74,7 +54,7 @@ def test_a_server_that_ends_under_a_run_is_one_line_in_time(server: NfsServer) -
             server.stop()
 
     with pytest.raises(StorageError, match="no answer from the NFS server") as caught:
-        run_phase(phase(server, timeout="5s", epochs=2000), observer=OnSteps(end))
+        run_phase(over(server, timeout="5s", epochs=2000), observer=OnSteps(end))
     assert ended
     assert "\n" not in str(caught.value)
     assert "/set/data/" in str(caught.value)
@@ -89,7 +69,7 @@ def test_a_server_that_pauses_under_a_run_is_waited_for(server: NfsServer) -> No
             timers.append(threading.Timer(1.0, server.pause, [False]))
             timers[0].start()
 
-    outcome = run_phase(phase(server, timeout="30s", epochs=12), observer=OnSteps(pause))
+    outcome = run_phase(over(server, timeout="30s", epochs=12), observer=OnSteps(pause))
     assert timers, "the pause came"
     timers[0].join()
     columns: Any = outcome.columns[0]

@@ -21,7 +21,6 @@ from iobench.load import BatchLoader, build_loader, make_loader
 from iobench.load.loader import die_with_parent
 from iobench.load.reader import BatchReader
 from iobench.runner.loading import run_phase
-from iobench.runner.phase import Phase
 from iobench.schema.manifest import Manifest
 from iobench.schema.training import Epoch
 from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
@@ -32,6 +31,7 @@ from iobench.storage.simulated.throttled import ThrottledStorage
 from tests.conftest import ENGINES
 from tests.observers import OnSteps
 from tests.pairs import pairs
+from tests.phases import phase
 from tests.processes import check_ended
 
 TRANSPORTS = [("ring", 0), ("ring", 2), ("tensor", 2), ("thread", 2), ("null", 2)]
@@ -81,21 +81,6 @@ def one_line(error: BaseException) -> str:
     assert text
     assert "\n" not in text
     return text
-
-
-def phase(manifest: Manifest, storage: Storage, **more: Any) -> Phase:
-    reading = ReaderSpec(direct=False, concurrency=2)
-    facts: dict[str, Any] = {
-        "name": "measure",
-        "reader": BatchReader(manifest, storage, reading),
-        "reading": reading,
-        "loading": LoaderSpec(workers=1),
-        "accelerator": AcceleratorSpec(kind="null"),
-        "accelerators": 2,
-        "batch_size": 8,
-        "seed": 1,
-    }
-    return Phase(**(facts | more))
 
 
 # Storage

@@ -20,7 +20,6 @@ import psutil
 import pytest
 
 from iobench.errors import InterruptedRun, StorageError, WorkerError
-from iobench.load.reader import BatchReader
 from iobench.runner.calibration import findmax
 from iobench.runner.crew import ForkedCrew
 from iobench.runner.experiment import Options
@@ -32,15 +31,14 @@ from iobench.runner.progress import Observer
 from iobench.schema.record import load_training
 from iobench.schema.training import Epoch
 from iobench.schema.workload import (
-    AcceleratorSpec,
     LoaderSpec,
-    ReaderSpec,
     load_workload,
 )
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
 from tests.observers import OnSteps
+from tests.phases import phase
 from tests.processes import (
     Command,
     Ended,
@@ -53,21 +51,6 @@ from tests.processes import (
 )
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-
-
-def phase(manifest: Any, storage: Any, **more: Any) -> Phase:
-    reading = ReaderSpec(direct=False, concurrency=2)
-    given: dict[str, Any] = {"loading": LoaderSpec(workers=1), **more}
-    return Phase(
-        name="measure",
-        reader=BatchReader(manifest, storage, reading),
-        reading=reading,
-        accelerator=AcceleratorSpec(kind="null"),
-        accelerators=2,
-        batch_size=8,
-        seed=1,
-        **given,
-    )
 
 
 @pytest.mark.parametrize("when", ["as it is told to go", "before it is told to go"])
