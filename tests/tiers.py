@@ -2,7 +2,8 @@
 
 - ``fast``: ``make test``, in minutes: each verb once, contracts, security, a short oracle for each
   answer.
-- ``slow``: what ``make test-all`` adds: faults, libraries, each verb in full, more oracles.
+- ``slow``: what ``make test-all`` adds: faults, the command line, libraries, each verb in full,
+  more oracles.
 - ``nightly``: what ``make test-nightly`` adds: real servers, loops over every fault, browsers,
   launchers, examples of documents, long oracles. Some of it also runs on a change
   (``make test-touched``); ``TOUCHED`` says which.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xxhash
 
 from iobench.errors import CorruptSampleError, UsageError
 from iobench.storage.local.storage import LocalStorage
@@ -242,22 +241,6 @@ def test_checksums_are_checked_on_whole_samples(
             list(load(tmp_path / "copy", batch_size=20, reader=settings))
 
 
-def test_nothing_is_torn_on_its_way_through_the_ring(make_dataset: MakeDataset, load: Load) -> None:
-    """Workers check each sample before the slot is handed over; the consumer checks it again."""
-    manifest, path = make_dataset(format="tar", samples=400)
-    reader = {"check": "content", "access": "random"}
-    loader = load(path, ("ring", 3), batch_size=5, reader=reader)
-    for epoch in range(2):
-        loader.set_epoch(epoch)
-        seen = []
-        for batch in loader:
-            for index, sample in zip(batch.indices.tolist(), batch, strict=True):
-                digest = xxhash.xxh3_64_intdigest(sample.numpy())
-                assert digest == int(manifest.samples["xxh3"][index])
-                seen.append(index)
-        assert sorted(seen) == list(range(400))
-
-
 # Memory of batches
 
 
@@ -290,11 +273,3 @@ def test_a_view_keeps_its_slot(make_dataset: MakeDataset, load: Load) -> None:
     assert loader.ring.free == loader.ring.count - 1
     del view
     assert loader.ring.free == loader.ring.count
-
-
-@pytest.mark.slow
-def test_spawned_workers_get_the_ring(make_dataset: MakeDataset, load: Load) -> None:
-    manifest, path = make_dataset(format="tar")
-    loader = load(path, ("ring", 1), batch_size=20, loader={"start_method": "spawn"})
-    assert in_order(loader) == plain(manifest, path)
-    assert loader.ring.misses == 0

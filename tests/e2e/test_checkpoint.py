@@ -74,13 +74,6 @@ def test_asynchronous_saves_go_on_behind_the_training(study: str, writer: str) -
     assert [restore["verified"] for restore in job["restores"]] == [True, True]
 
 
-def test_a_condition_decides_the_exit_code(study: str) -> None:
-    printed(f"{study} --repeat 1 --fail-on blocked_s>1000")
-    broken = completed(*f"{study} --repeat 1 --fail-on write_bytes_per_s<1e15".split())
-    assert broken.returncode == 4
-    assert "write_bytes_per_s" in broken.stderr
-
-
 def test_a_full_disk_leaves_the_checkpoint_before_it(tmp_path: Path, study: str) -> None:
     """The Nth write fails, for growing N, until it is one of a later save than the first."""
     place = tmp_path / "ckpt"
@@ -141,44 +134,7 @@ def test_checkpoints_can_be_kept_and_cleaned(tmp_path: Path, study: str) -> None
 # Planning
 
 
-def test_a_plan_of_a_checkpoint(tmp_path: Path) -> None:
-    plan = document(f"checkpoint plan llama3-405b --to {tmp_path}")
-    assert (plan["ranks"], plan["files"]) == (512, 512)
-    assert plan["bytes"] == plan["model_bytes"] + plan["optimizer_bytes"] == 14 * plan["parameters"]
-    assert plan["free_bytes"] > 0
-    one, five = plan["budgets"]
-    assert one["write_bytes_per_s"] == pytest.approx(
-        25 * five["write_bytes_per_s"]
-    )  # with the square of the budget
-    text = printed(f"checkpoint plan llama3-8b --to {tmp_path}/not/there --ranks 2 --scale 1/64")
-    assert "layers 32 -> 2" in text
-    assert not (tmp_path / "not").exists()
-
-
 # While loading
-
-
-def test_saves_and_reads_beside_one_another(tmp_path: Path, make_dataset: Any) -> None:
-    _, data = make_dataset(samples=400, format="tar", samples_per_shard=50)
-    doc = document(
-        f"run demo --data {data} --accelerators 2 --repeat 1 --calibration 0 --no-knockouts "
-        f"--results {tmp_path}/r --set batch_size=10 --set epochs=1 --set loader.workers=1 "
-        "--set reader.decode=false --checkpoint llama3-8b --checkpoint-scale 1/4096 "
-        f"--checkpoint-every 8 --checkpoint-to {tmp_path}/ckpt"
-    )
-    saves, (repetition,) = doc["job"]["saves"], doc["job"]["repetitions"]
-    assert len(saves["saves"]) == 2  # after 8 and 16 of the 20 steps of each rank
-    assert (saves["every"] > 0, saves["storage"]["scheme"]) == (True, "file")
-    assert len(saves["alone"]) == 3
-    assert doc["job"]["quiet"]["checkpoint_s"] is None
-    assert repetition["steps"] == 2 * 20
-    assert 0 < repetition["checkpoint_s"] < repetition["wall_s"]
-    # A save's is the slowest rank's, a repetition's the mean of its two ranks.
-    blocked = sum(save["blocked_s"] for save in saves["saves"])
-    assert blocked <= 2 * repetition["checkpoint_s"] + 0.05
-    assert not (tmp_path / "ckpt").exists()
-    (run,) = (tmp_path / "r").iterdir()
-    assert document(f"report {run}") == doc
 
 
 # What a checkpoint's specification may say is heeded

@@ -167,13 +167,3 @@ def test_the_nth_write_fails_and_leaves_no_trace(folder: Path) -> None:
     with storage.create("c") as sink:
         sink.write(b"four")
     assert [entry.key for entry in storage.list()] == ["a", "c", "x"]
-
-
-def test_faults_are_in_the_fingerprint(folder: Path) -> None:
-    assert open_storage(f"faulty+{folder}?fail_every=7&stall_every=9&stall=1s").facts()[
-        "faults"
-    ] == {
-        "fail_every": 7,
-        "stall_every": 9,
-        "stall_s": 1.0,
-    }
