@@ -91,7 +91,6 @@ TIER_OF = {
 _LOOP = "faults/test_fault_loop.py::test_a_verb_survives_faults"
 
 TOUCHED = {
-    "README.md": ("e2e/test_readme.py",),
     "datasets": ("e2e/test_workloads.py",),
     "iobench/checkpoint": (f"{_LOOP}[checkpoint-stream]", f"{_LOOP}[checkpoint-torch]"),
     "iobench/cli": ("e2e/test_cli.py", "e2e/test_live.py"),
@@ -114,7 +113,6 @@ TOUCHED = {
         "e2e/test_every_verb.py::test_every_verb[s3]",
         "faults/test_s3.py",
     ),
-    "iobench/subject": ("e2e/test_own_loader.py",),
     "pyproject.toml": ("e2e/test_packages.py",),
     "workloads": ("e2e/test_workloads.py",),
 }
