@@ -13,10 +13,7 @@ import pytest
 
 from iobench.analyse.compare.sequential import (
     claims_of,
-    differs,
-    figures_of,
     measured,
-    other_work,
     primary,
     verdict,
 )
@@ -30,7 +27,6 @@ from iobench.runner.ab import AbOptions, _Comparison
 from iobench.runner.budget import Budget
 from iobench.runner.progress import Observer
 from iobench.schema.ab import AbRecord, AbTurn, Name, Side, SideTurn, load_ab, save_ab
-from iobench.schema.training import Repetition
 
 IDENTITY = {"workload": "demo", "batch_size": "8", "storage.url": "/a"}
 Values = Sequence[float | Mapping[str, float]]
@@ -108,15 +104,6 @@ def test_the_answer_and_the_gate(
         assert (capsys.readouterr().err == "") == silent
 
 
-def test_a_claim_has_its_ratio_and_what_is_missing() -> None:
-    claim = primary(FASTER)
-    assert (round(claim.ratio.value, 2), claim.ratio.n, claim.basis) == (1.34, 4, "turns")
-    assert claim.more is None
-    untold = primary(UNTOLD)
-    assert untold.more is not None
-    assert untold.why
-
-
 def test_less_of_a_wait_is_better() -> None:
     found = record(
         [{"samples_per_s": 100, "wait_p99_s": 0.1 + n / 1e3} for n in range(4)],
@@ -140,22 +127,6 @@ def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
     zero = record([0.0] * 4, [1.0] * 4)
     assert (primary(zero).answer, primary(zero).ratio) == ("not told", None)
     assert answer(zero)
-
-
-def test_figures_that_were_not_measured_have_no_key() -> None:
-    repetition = Repetition(
-        seed=1, accelerators=1, samples_per_s=10.0, bytes_read=None, read_bytes_per_s=5.0
-    )
-    assert figures_of(repetition) == {"samples_per_s": 10.0}
-
-
-def test_what_differs_begins_with_what_is_asked() -> None:
-    other = {**IDENTITY, "batch_size": "16", "storage.url": "/b", "dataset.format": "tar"}
-    found = record([1.0], [1.0])
-    found.b.identity = other
-    keys = [line.partition(":")[0] for line in differs(found)]
-    assert keys == ["batch_size", "dataset.format", "storage.url"]
-    assert other_work(found) == ("batch_size",)  # the same samples may be stored otherwise
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.accelerate import emulated
-from iobench.accelerate.emulated import EmulatedAccelerator, NullAccelerator
+from iobench.accelerate.emulated import EmulatedAccelerator
 from iobench.schema.workload import AcceleratorSpec
 
 STEP = 10_000_000
@@ -83,9 +83,3 @@ def test_no_step_makes_up_for_a_process_that_stood_still(
     assert took - 20 * SECOND == lost >= stood_ns - 3 * SECOND // 2
     assert lost < stood_ns
     assert sum(late) <= 3 * SECOND // 2 * 2  # what later steps make up for
-
-
-def test_a_null_accelerator_takes_no_time() -> None:
-    accelerator = NullAccelerator(AcceleratorSpec(kind="null"))
-    accelerator.start()
-    assert accelerator.step(None, 123) == (0, 0)

@@ -13,12 +13,8 @@ from iobench.analyse.capacity.ceilings import Change, Quantity
 from iobench.analyse.capacity.whatif import what_if
 from iobench.analyse.verdict.promise import in_order
 from iobench.analyse.verdict.rebuild import conclude
-from iobench.report.render_text import render_text
-from iobench.report.run import sections
-from iobench.report.sections import Facts
 from iobench.schema.record import TrainingRecord
 from iobench.schema.verdict import Advice, Confirmation, Estimate, Turn, Verdict
-from iobench.schema.watched import WatchFacts
 from tests.unit.test_causes import DEMANDED, SLOW, curve, run_curve, verdict_on, without
 
 Build = Callable[..., TrainingRecord]
@@ -68,17 +64,6 @@ def test_a_free_setting_that_was_tried_and_kept_stands_before_new_hardware(
     assert [each.id for each in found.advice] == ["faster-storage", "pack"]
 
 
-def test_a_free_setting_stands_before_hardware_that_promises_more(make_run: Build) -> None:
-    """Large requests get 1.3 x the bytes/s, and a storage without limits 2 x."""
-    some = run_curve(
-        curve(200, 400, 401, 400), curve(13, 13, 13, 13, size=4_000_000, order="sequential")
-    )
-    assert some.large is not None
-    first, second = verdict_of(spent(make_run, curve=some)).advice
-    assert (first.id, second.id) == ("pack", "faster-storage")
-    assert (first.predicted_gain or 0) < (second.predicted_gain or 0)
-
-
 @pytest.mark.parametrize(
     ("free", "bought", "enough", "first"),
     [
@@ -126,44 +111,6 @@ def test_a_map_of_the_files_is_given_up_where_reads_get_more(
     assert found.advice[0].settings == (["reader.mmap=false"] if gain else found.advice[0].settings)
 
 
-@pytest.mark.parametrize(
-    ("access", "shards", "says"),
-    [
-        ("random", 60, "reader.access=sequential"),
-        ("sequential", 60, "reader.block_size"),
-        ("random", 60_000, "packed into shards"),
-    ],
-)
-def test_data_that_is_packed_is_not_told_to_be_packed(
-    access: str, shards: int, says: str, make_run: Build
-) -> None:
-    reader = {"concurrency": 2, "access": access}
-    doc = spent(
-        make_run, workload={"reader": reader}, dataset={"shards": shards, "samples": 60_000}
-    )
-    told = " ".join(render_text(sections(doc)).split())
-    assert says in told
-    assert ("packed into shards" in told) == (shards == 60_000)
-
-
-def test_what_the_time_was_too_short_for_is_said(make_run: Build) -> None:
-    """Without requests of another size, operations can't be told from bytes. Larger reads may be
-    all that is missing, so they stand before another storage, without a promise in the headline.
-    """
-    doc = spent(make_run, curve=run_curve(curve(200, 400, 401, 400)))
-    found = verdict_of(doc)
-    assert found.storage_bound == "operations or bandwidth"
-    assert [each.id for each in found.advice] == ["pack", "faster-storage"]
-    assert found.advice[0].settings == ["reader.access=sequential"]
-    assert "--budget" in found.advice[0].basis
-    assert " x " not in found.sentence.split("reader.access=sequential")[1]
-    guessed = verdict_of(spent(make_run, curve=run_curve(curve(200, 400, 401, 400)), knock_outs=[]))
-    assert guessed.advice[0].id == "faster-storage"
-    assert "larger reads" in guessed.advice[0].change
-    told = run_curve(curve(200, 400, 401, 400), curve(10, 10, 10, size=4_000_000))
-    assert "pack" not in [each.id for each in verdict_of(spent(make_run, curve=told)).advice]
-
-
 @pytest.mark.parametrize("stage", ["storage", "prep", "fill", "sync", "saves"])
 @pytest.mark.parametrize("gain", [(6.0, 7.0), 6.5])
 def test_no_promise_exceeds_what_the_accelerators_demand(
@@ -178,61 +125,6 @@ def test_no_promise_exceeds_what_the_accelerators_demand(
         assert (each.predicted_gain or 0) <= DEMANDED * (1 + 1e-9)
         assert (each.high or 0) <= DEMANDED * (1 + 1e-9)
         assert each.at_most or (each.predicted_gain or 0) < DEMANDED
-
-
-def test_as_many_cores_as_the_accelerators_can_use(make_run: Build) -> None:
-    """1.3 cores prepare 581 samples/s, and 2,560 are demanded: six cores, not seven."""
-    doc = make_run(
-        accelerators=1,
-        rates={"storage_raw": 40_000, "fetch": 36_000, "prep": 581, "accelerator": 2560},
-        measured=581,
-        au=0.227,
-        host={"cores": 6, "affinity_cores": 6, "effective_cores": 1.3},
-        workload={"accelerator": {"kind": "emulated", "name": "h", "step_time": 100 / 2560}},
-        repetition={"cpu_s": None},
-        knock_outs=without(prep=5.01),
-        concluded=False,
-    )
-    doc.job.ceilings["prep"].cpu_s_per_gb = 1.3 / 581 * 1e4  # 1 GB has 10,000 samples
-    doc.job.ceilings["fetch"].cpu_s_per_gb = 0.01
-    found = verdict_of(conclude(doc))
-    [cores] = [each for each in found.advice if each.id == "cores"]
-    assert cores.predicted_gain == pytest.approx(2560 / 581)
-    assert cores.at_most
-    assert "6 instead of 1.3" in cores.change
-
-
-def test_one_round_beside_unsteady_repetitions_convinces_nobody(make_run: Build) -> None:
-    """358 to 707 samples/s: that one round without the storage had 1.36 x tells nothing."""
-
-    def advised(*rates: float) -> list[str]:
-        doc = make_run(
-            measured=rates,
-            repetitions=len(rates),
-            au=0.25,
-            rates={"prep": 600},
-            knock_outs=without(prep=4.0, storage=1.36),
-        )
-        assert (verdict_of(doc).binds, verdict_of(doc).also) == ("prep", [])
-        return [each.id for each in verdict_of(doc).advice]
-
-    assert "faster-storage" not in advised(358, 500, 707)
-    assert "faster-storage" in advised(498, 500, 502)
-
-
-def test_two_rounds_that_tell_nothing_are_no_promise_in_a_headline(make_run: Build) -> None:
-    wide = without(prep=(1.0, 2.0))
-    wide[0].gain = Estimate(value=3.44, low=0.04, high=285.35, n=2)
-    rates = {"fetch": 5000, "prep": 400}
-    cores = {"cores": 2, "affinity_cores": 2, "effective_cores": 2.0}
-    found = verdict_on(make_run, **SLOW | {"rates": rates}, host=cores, knock_outs=wide)
-    assert found.binds == "prep"
-    assert found.advice[0].predicted_gain == pytest.approx(3.44)
-    assert "3.44" not in found.sentence
-    assert "285" not in found.sentence
-    doc = make_run(**SLOW | {"rates": rates}, host=cores, knock_outs=wide)
-    [box] = [part for part in sections(doc) if isinstance(part, Facts) and part.id == "glance"]
-    assert not [fact for fact in box.facts if "285" in fact.text]
 
 
 @pytest.mark.parametrize(
@@ -272,24 +164,6 @@ def test_short_epochs_of_a_budget_are_not_blamed_on_the_data(make_run: Build) ->
     assert "longer-epochs" in [each.id for each in verdict_of(short_run(make_run, None)).advice]
     whole = verdict_of(short_run(make_run, 600))
     assert whole.advice  # it was stopped for another reason
-
-
-@pytest.mark.parametrize("rule", ["run.steps", "prefetch.share", "run.duration"])
-def test_findings_of_a_short_run_name_the_budget_and_not_the_data(
-    rule: str, make_run: Build
-) -> None:
-    def remedy(max_steps: int | None) -> str:
-        doc = make_run(
-            accelerators=1,
-            repetition={"steps": 40, "samples": 4000, "wall_s": 4.0},
-            workload={"max_steps": max_steps},
-        )
-        [found] = [each for each in doc.findings if each.rule == rule]
-        return found.remedy
-
-    assert "--budget" in remedy(40)
-    assert "larger dataset" not in remedy(40)
-    assert "larger dataset" in remedy(None)
 
 
 def test_an_upper_bound_is_not_broken_from_below(make_run: Build) -> None:
@@ -352,42 +226,3 @@ def test_data_of_a_loader_of_the_users_own_is_what_it_is(
     assert "first-batches" in ids
     assert "longer-epochs" not in ids
     assert ("persistent_workers" in found.advice[0].change) is says
-
-
-@pytest.mark.parametrize(("starts", "says"), [(4, True), (1, False)])
-def test_a_training_that_starts_its_workers_anew_is_told_so(
-    starts: int, says: bool, make_run: Build
-) -> None:
-    facts = {"wait_s": 4.0, "worker_starts": starts, "worker_ready_s": 0.1, "workers": 2}
-    rank = {"rank": 0, "wall_s": 65.0, "busy_s": 45.0, "fill_s": 15.0, "wait_s": 5.0}
-    doc = make_run(
-        accelerators=1,
-        measured=1400,
-        au=0.7,
-        loader={"kind": "user", "workers": 2, "user": facts},
-        repetition={"ranks": [rank], "steps": 600},
-        concluded=False,
-    )
-    found = verdict_of(conclude(doc.with_job(watched=WatchFacts())))
-    assert found.binds == "fill"
-    assert ("persistent_workers" in found.advice[0].change) is says
-
-
-@pytest.mark.parametrize(
-    ("version", "file"),
-    [("v1", "cpu.cfs_quota_us"), ("hybrid", "cpu.cfs_quota_us"), ("v2", "cpu.max")],
-)
-def test_the_file_of_a_cgroups_limit_is_that_of_its_version(
-    version: str, file: str, make_run: Build
-) -> None:
-    doc = make_run(
-        au=0.5,
-        measured=1000,
-        host={"cgroup_version": version, "affinity_cores": 2},
-        repetition={"throttled_s": 6.5},
-    )
-    told = [each.remedy for each in doc.findings if each.rule in ("cpu.throttled", "cpu.affinity")]
-    assert len(told) == 2
-    for remedy in told:
-        assert file in remedy
-        assert ("cpu.max" in remedy) == (file == "cpu.max")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,26 +55,3 @@ def test_the_bottleneck_is_named_and_marked(
     assert lines[0].endswith(f": {title}") or f"{lines[0]} {lines[1].strip()}".endswith(title)
     found = [line.split("  ")[1] for line in lines if line.endswith("< bottleneck")]
     assert found == [marked] * bool(marked)
-
-
-def test_bars_end_before_the_line_of_the_demand_where_a_stage_is_too_slow(
-    make_run: Build,
-) -> None:
-    doc = make_run(rates={"fetch": 600.0}, au=0.3, measured=600.0)
-    for line in text_of(doc).splitlines():
-        if "|" in line:
-            bar = line.rpartition("B/s  ")[2]
-            slow = line.strip().startswith(("storage, as it is read", "all together"))
-            assert bar.index("|") > 0
-            assert ("█|" not in bar) == slow, line
-
-
-def test_why_a_run_is_invalid(make_run: Build) -> None:
-    doc = make_run(au=0.3)
-    finding: dict[str, Any] = {"rule": "x.y", "level": "invalid", "evidence": "e", "remedy": "r"}
-    doc = doc.model_validate(
-        doc.model_dump() | {"validity": "invalid", "findings": [finding]}, strict=False
-    )
-    text = text_of(doc)
-    assert "(INVALID)" in text
-    assert "INVALID x.y: e" in " ".join(text.split())

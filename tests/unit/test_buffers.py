@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +12,6 @@ from iobench import buffers
 from iobench.load.slots import NO_SLOT, SlotRing
 
 SIZES = [1, 4096, 5000, (2 << 20) - 1, 2 << 20, (4 << 20) + 4097]
-
-
-def fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture(params=["best", "4 KiB pages"])
@@ -46,18 +40,6 @@ def test_private_memory_is_zeroed_and_starts_on_a_huge_page(size: int, prefault:
     assert region.array.sum(dtype=np.int64) == 7 * size
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_shared_memory_is_zeroed_and_page_aligned(
-    shared: Callable[[int], buffers.Region], size: int
-) -> None:
-    region = shared(size)
-    assert region.array.nbytes == size
-    assert region.array.ctypes.data % mmap.PAGESIZE == 0
-    assert not region.array.any()
-    region.array[:] = 7
-    os.close(region.fd)
-
-
 def test_another_mapping_shows_the_same_bytes(shared: Callable[[int], buffers.Region]) -> None:
     region = shared(5000)
     other = buffers.attach(region.fd, 5000)
@@ -68,28 +50,6 @@ def test_another_mapping_shows_the_same_bytes(shared: Callable[[int], buffers.Re
     os.close(region.fd)  # the mappings outlive it
     other[0] = 1
     assert region.array[0] == 1
-
-
-def test_shared_memory_leaves_no_name_behind(shared: Callable[[int], buffers.Region]) -> None:
-    mounts = set(Path("/proc/self/mountinfo").read_text().splitlines())
-    region = shared(1 << 20)
-    name = os.readlink(f"/proc/self/fd/{region.fd}")
-    assert name.startswith("/memfd:") or name.endswith("(deleted)")
-    new = set(Path("/proc/self/mountinfo").read_text().splitlines()) - mounts
-    assert not [
-        line for line in new if " hugetlbfs " in line
-    ]  # others may mount what they like meanwhile
-    os.close(region.fd)
-
-
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_rings_give_their_descriptors_back(is_shared: bool) -> None:
-    before = fds()
-    for _ in range(5):
-        ring = SlotRing(2, 100, shared=is_shared)
-        ring.view(1)[0] = 1
-        del ring
-    assert fds() == before
 
 
 def test_a_slot_comes_back_with_its_last_view() -> None:

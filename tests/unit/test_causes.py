@@ -11,7 +11,6 @@ import pytest
 
 from iobench.analyse.figures.curve import conclude_curve
 from iobench.analyse.verdict.judged import judge
-from iobench.analyse.verdict.rebuild import conclude
 from iobench.analyse.verdict.verdict import verdict
 from iobench.schema.curve import CurvePoint, Rate, StorageCurve
 from iobench.schema.training import Ceiling
@@ -264,12 +263,6 @@ def test_advice_on_a_loader_of_the_users_follows_what_its_workers_did(
     assert says in found.advice[0].change
 
 
-def test_two_rounds_that_agree_decide_although_their_interval_is_wide(make_run: Build) -> None:
-    estimate = Estimate(value=1.5, low=0.9, high=2.5, n=2)
-    left_out = [KnockOut(stage="prep", gain=estimate)]
-    assert verdict_on(make_run, measured=1000, au=0.5, knock_outs=left_out).binds == "prep"
-
-
 @pytest.mark.parametrize(("au", "binds"), [(0.96, "accelerator"), (0.6, "undecided")])
 def test_no_gain_is_only_the_accelerator_where_it_hardly_waits(
     make_run: Build, au: float, binds: str
@@ -453,18 +446,6 @@ def test_latency_asks_for_reads_in_flight_and_promises_what_the_curve_has(make_r
     assert advice.low < 4.0 < advice.high < 4.2
 
 
-def test_no_advice_promises_more_than_its_stage(make_run: Build) -> None:
-    """The curve has 4 x, but leaving the storage out altogether brought 2 x."""
-    found = verdict_on(
-        make_run,
-        **SLOW,
-        curve=run_curve(curve(*LATENT)),
-        knock_outs=without(storage=(1.9, 2.1)),
-    )
-    advice = found.advice[0]
-    assert (advice.predicted_gain, advice.low, advice.high) == (2.0, 1.9, 2.1)
-
-
 def test_operations_are_spent_and_bytes_are_not(make_run: Build) -> None:
     """400 reads/s of 100 kB, however many are in flight, and 200 MB/s of large ones."""
     spent = run_curve(
@@ -517,41 +498,3 @@ def test_a_run_that_is_too_short_says_so(make_run: Build, changes: dict[str, Any
         assert "iobench " in found.too_short
         (advice,) = found.advice
         assert (advice.id, advice.predicted_gain) == ("longer-run", None)
-
-
-def test_short_epochs_are_not_a_short_run(make_run: Build) -> None:
-    """4 steps in each of 5 epochs: the events say what the start of each one costs."""
-    found = verdict_on(
-        make_run,
-        repetition={"steps": 40},
-        measured=1400,
-        au=0.7,
-        knock_outs=without(fill=(1.38, 1.42), storage=(0.98, 1.02)),
-    )
-    assert (found.binds, found.too_short) == ("fill", "")
-    assert found.advice[0].id == "longer-epochs"
-    assert found.advice[0].predicted_gain == pytest.approx(1.4)
-
-
-def test_what_find_max_measured_overrides_the_ceiling(make_run: Build) -> None:
-    points: list[dict[str, Any]] = [
-        {
-            "accelerators": n,
-            "accelerator_utilization": au,
-            "samples_per_s": n * 900,
-            "read_bytes_per_s": n * 9e7,
-            "passed": au >= 0.9,
-        }
-        for n, au in ((2, 0.95), (3, 0.93), (4, 0.7))
-    ]
-    found = verdict_on(
-        make_run,
-        find_max={"required_accelerator_utilization": 0.9, "accelerators": 3, "points": points},
-    )
-    assert found.accelerators_fed == 3  # 4 by the ceiling
-    assert found.fed.basis == "find-max"
-
-
-def test_a_verdict_concluded_twice_is_the_same(make_run: Build) -> None:
-    doc = make_run(**SLOW, curve=run_curve(curve(*LATENT)), knock_outs=without(storage=(4.9, 5.1)))
-    assert conclude(conclude(doc)) == doc

@@ -77,10 +77,6 @@ def test_the_size_grows_until_the_time_is_used(
     assert len(sizes) < 8
 
 
-def test_no_more_than_the_dataset_has(filling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert grown(filling(samples=3000), 1e-6, monkeypatch)[0][-1] == 3000
-
-
 def test_two_batches_for_each_accelerator(filling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert filling(accelerators=8).least == 5 * 8 * BATCH  # steps that tell what binds
     assert filling(epochs=4).least == 2 * BATCH

@@ -20,15 +20,13 @@ from iobench.analyse.checkpoint.interval import (
     waste,
     young_s,
 )
-from iobench.analyse.checkpoint.meaning import Training, meaning, with_meaning
+from iobench.analyse.checkpoint.meaning import Training, meaning
 from iobench.analyse.checkpoint.rules import MIN_BYTES, contention, tiny
 from iobench.analyse.checkpoint.study import (
-    cpu_s_per_gb,
-    slowdown,
     spread,
     with_figures,
 )
-from iobench.schema.checkpoint import AskedTraining, CheckpointRun, Restore, Save, Study
+from iobench.schema.checkpoint import CheckpointRun, Save, Study
 from iobench.schema.record import CheckpointRecord, TrainingRecord
 
 
@@ -116,23 +114,6 @@ def test_a_save_too_small_to_measure_bandwidth_with_is_named() -> None:
     assert "2 ranks are too few" in getattr(tiny(doc(MIN_BYTES, 2)), "evidence", "")
 
 
-def test_an_asynchronous_save_writes_from_the_copy_on() -> None:
-    found = study(save(1, 0.1, staged_s=0.1, durable_s=2.1))
-    assert found.write_bytes_per_s == pytest.approx(0.5e9)
-
-
-def test_cpu_is_unknown_where_one_part_is() -> None:
-    assert cpu_s_per_gb([save(1, 1.0, cpu_s=0.2), save(2, 1.0, cpu_s=0.4)]) == pytest.approx(0.3)
-    assert cpu_s_per_gb([save(1, 1.0, cpu_s=0.2), save(2, 1.0)]) is None
-
-
-def test_steps_beside_a_save() -> None:
-    assert slowdown(study(save(1, 1.0, step_overlapped_s=0.12, step_alone_s=0.1))) == pytest.approx(
-        1.2
-    )
-    assert slowdown(study(save(1, 1.0))) is None
-
-
 def test_a_scaled_study_is_carried_over_by_its_bytes() -> None:
     found = meaning(
         study(save(1, 1.0), save(2, 1.0)),
@@ -146,40 +127,6 @@ def test_a_scaled_study_is_carried_over_by_its_bytes() -> None:
     assert min(share for _, share in found.curve) == pytest.approx(found.waste, rel=1e-3)
     assert found.fits_notice
     assert "save every" in found.sentence
-
-
-def test_a_restore_is_part_of_a_restart() -> None:
-    restore = Restore(step=1, wall_s=3.0, bytes=10**9)
-    without, with_it = (
-        meaning(study(save(1, 1.0), restores=restores), Training(mtbf_s=10**4, restart_s=60.0))
-        for restores in ([], [restore])
-    )
-    assert (without.restart_s, with_it.restart_s) == (60.0, 360.0)
-    assert with_it.waste > without.waste
-
-
-def test_an_asynchronous_save_must_be_over_before_the_next() -> None:
-    """Blocked for a moment only, the best interval would be short, but a save needs its time behind
-    the training.
-    """
-    found = meaning(
-        study(save(1, 0.001, staged_s=0.001, durable_s=50.0), full_bytes=10**9),
-        Training(mtbf_s=1000.0),
-    )
-    assert found.daly_s < 50 - 0.001 <= found.interval_s
-    assert found.waste > waste(found.interval_s, found.blocked_s, found.mtbf_s)
-
-
-def test_a_save_that_does_not_fit_the_notice_is_said() -> None:
-    found = meaning(study(save(1, 2.0)), Training(notice_s=120.0))
-    assert not found.fits_notice  # 200 s for the whole model
-
-
-def test_a_save_without_a_recorded_end_has_no_meaning() -> None:
-    odd = study(save(1, 2.0, accepted_s=None, durable_s=None))
-    assert "blocked_s" in odd.figures
-    assert meaning(odd, Training()) is None
-    assert type(with_meaning(odd).meaning) is AskedTraining
 
 
 def beside(doc: TrainingRecord, *, loaded: list[Save], alone: list[Save]) -> TrainingRecord:

@@ -9,12 +9,10 @@ import pytest
 from iobench.analyse.checkpoint.interval import (
     daly_s,
     needed_write_bytes_per_s,
-    overhead,
     published_mtbf_s,
-    waste,
 )
 from iobench.analyse.checkpoint.meaning import meaning, not_told
-from iobench.analyse.checkpoint.study import duration_s, with_figures
+from iobench.analyse.checkpoint.study import with_figures
 from iobench.schema.checkpoint import Meaning, Restore, Save, Study, Training
 
 GIB = 1 << 30
@@ -98,42 +96,7 @@ def test_no_save_is_faster_than_the_stated_limit_of_the_storage(
     assert found.needed_write_bytes_per_s == told(ONE_VM).needed_write_bytes_per_s
 
 
-def test_the_limit_does_not_slow_the_copy_of_an_asynchronous_save() -> None:
-    found = told(
-        study(behind(0.5, 1.5), full=8 * GIB),
-        hosts_writing=4,
-        storage_write_bytes_per_s=1.0 * GIB,
-    )
-    assert found.blocked_s == pytest.approx(1.0)  # 2 GiB of each host at 2 GiB/s
-    assert found.durable_s == pytest.approx(1.0 + 8.0)
-
-
-def test_after_an_interruption_all_hosts_read_against_the_limit() -> None:
-    """16 hosts, of which 4 save: each reads a quarter of the model."""
-    saved = study(save(1.0), full=8 * GIB, restores=[0.5, 0.5])
-    alone = told(saved, hosts_writing=4, restart_s=60.0)
-    assert (alone.restore_s, alone.restart_s) == (1.0, 61.0)  # 2 GiB of each host at 2 GiB/s
-    wide = told(saved, hosts_writing=4, hosts_restoring=16)
-    assert wide.restore_s == 1.0
-    assert not wide.at_read_limit
-    limited = told(saved, hosts_writing=4, hosts_restoring=16, storage_read_bytes_per_s=4.0 * GIB)
-    assert limited.restore_s == pytest.approx(8.0)  # 32 GiB
-    assert limited.at_read_limit
-    assert limited.waste > wide.waste
-
-
 # The largest of few, the p95 of many
-
-
-def test_a_notice_goes_by_the_longest_save_and_by_its_commit() -> None:
-    """Saves of 100 to 200 s have a median of 116.5 s: 40 % of them exceed a notice of 2 minutes."""
-    times = [100.0, 104.0, 108.0, 112.0, 115.0, 118.0, 130.0, 150.0, 175.0, 200.0]
-    found = told(study(*(save(each) for each in times)))
-    assert found.committed_s == 116.5 < found.notice_s
-    assert not found.fits_notice
-    assert found.over_notice == 4
-    slow_commit = told(study(save(100.0, committed_s=125.0)))
-    assert (slow_commit.durable_s, slow_commit.fits_notice) == (100.0, False)
 
 
 def test_one_save_in_twenty_may_exceed_the_notice() -> None:
@@ -144,14 +107,6 @@ def test_one_save_in_twenty_may_exceed_the_notice() -> None:
     few = told(study(*rare[1:]))
     assert not few.fits_notice
     assert not_told(few.times["committed_s"]) == pytest.approx(1 - 0.05 ** (1 / 19))
-
-
-def test_the_interval_goes_by_the_slow_saves_and_losses_by_the_mean() -> None:
-    found = told(study(*(save(10.0) for _ in range(9)), save(110.0)), mtbf_s=1e5)
-    assert found.interval_s == pytest.approx(daly_s(110.0, 1e5))
-    assert found.interval_median_s == pytest.approx(daly_s(10.0, 1e5))
-    assert found.waste == pytest.approx(waste(found.interval_s, 20.0, 1e5))
-    assert found.overhead == pytest.approx(overhead(found.interval_s, 20.0))
 
 
 # Steps that a save slows down
@@ -177,28 +132,6 @@ def test_slower_steps_are_lost_time() -> None:
     assert plain.needed_write_bytes_per_s > 5 * slowed.needed_write_bytes_per_s
 
 
-@pytest.mark.parametrize("slower", [0.0, 0.97, 1.0])
-def test_a_save_gives_no_time_back(slower: float) -> None:
-    found = told(study(behind(2.0, 302.0, slower=slower)))
-    assert found.slowed_s == 0
-    assert found.waste == pytest.approx(told(study(behind(2.0, 302.0))).waste)
-
-
-def test_a_save_that_is_not_over_when_the_next_is_due_blocks_it() -> None:
-    found = told(study(behind(2.0, 302.0)), interval_s=100.0)
-    assert found.today.overhead == pytest.approx(202 / 302)
-    assert found.interval_s >= 300
-
-
-def test_a_wait_for_the_previous_save_is_no_part_of_this_one() -> None:
-    """3 s of waiting, 1 s for the copy and 4 s of writing."""
-    waiting = behind(1.0, 8.0, waited_s=3.0).model_copy(update={"blocked_s": 4.0})
-    assert duration_s(waiting) == 4.0
-    found = told(study(waiting))
-    assert (found.blocked_s, found.durable_s) == (1.0, 5.0)
-    assert found.host_write_bytes_per_s == GIB / 4
-
-
 @pytest.mark.parametrize(
     ("copy_s", "drag", "needed"),
     [
@@ -212,6 +145,3 @@ def test_the_write_rate_for_a_budget(copy_s: float, drag: float, needed: float |
     """1 % of the time at a failure every 10,000 s: saves of 2 s, every 200 s."""
     found = needed_write_bytes_per_s(100, 0.01, 10_000.0, copy_s=copy_s, drag=drag)
     assert found == (None if needed is None else pytest.approx(needed))
-
-
-# A study as one value of a comparison

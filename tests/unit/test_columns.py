@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from iobench.schema.arrow import number_column, numbers, text_column
+from iobench.schema.arrow import number_column, numbers
 
 VALUES = [
     np.arange(9, dtype=np.int64),
@@ -34,12 +34,3 @@ def test_numbers_are_arrows_own_there_and_back(values: np.ndarray, nan_is_null: 
 def test_what_is_no_number_is_refused(column: pa.Array) -> None:
     with pytest.raises(ValueError):
         numbers(column)
-
-
-@pytest.mark.parametrize("texts", [[], [""], ["a", "", "é漢"] * 3])
-def test_texts_are_arrows_own(texts: list[str]) -> None:
-    raw = [text.encode() for text in texts]
-    for kind, values in ((pa.large_string(), texts), (pa.large_binary(), raw)):
-        column = text_column(raw, kind)
-        column.validate(full=True)
-        assert column.equals(pa.array(values, kind))

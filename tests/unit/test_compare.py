@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.comparison import compare
 from iobench.analyse.compare.drift import combined
-from iobench.analyse.compare.runs import Group, collect
-from iobench.analyse.compare.statistics import mann_whitney_p
+from iobench.analyse.compare.runs import collect
 from iobench.cli.main import main
 from iobench.errors import UsageError
 from iobench.schema.claim import Drift
-from iobench.schema.record import TrainingRecord
 from iobench.schema.training import TrainingRun
 from tests.processes import in_process
 
@@ -75,10 +72,6 @@ def document(rates: list[float], **changes: Any) -> dict[str, Any]:
             node = node["hosts"][0] if key == "host" else node[key]
         node[last] = value
     return doc
-
-
-def group(label: str, *documents: dict[str, Any]) -> Group:
-    return Group(label, [TrainingRecord.model_validate(each) for each in documents])
 
 
 BASE = [100.0, 101.0, 99.0, 100.5, 99.5, 100.2]
@@ -181,17 +174,6 @@ def test_a_restless_storage_is_not_judged_by_a_calm_one() -> None:
     assert combined([still, still]).degrees == 58
 
 
-def test_sides_that_were_made_one_after_the_other_are_said_to_be() -> None:
-    def of_days(*days: int) -> Group:
-        created = [f"2026-01-{day:02}" for day in days]
-        return group("days", *(document([1.0], created=each) for each in created))
-
-    early, late, mixed = of_days(1, 2), of_days(3, 4), of_days(2, 3)
-    assert compare(early, late).one_after_the_other == "baseline"
-    assert compare(late, early).one_after_the_other == "candidate"
-    assert compare(early, mixed).one_after_the_other == ""
-
-
 def test_runs_that_differ_are_not_pooled() -> None:
     """Each kind of the candidate's runs is compared with the baseline's most similar one."""
     for place, cores in (("a", (1, 2)), ("b", (1, 2, 4))):
@@ -205,30 +187,6 @@ def test_runs_that_differ_are_not_pooled() -> None:
     assert sorted(differ) == [False, False, True]
     (found,) = compared("a", "b", "--across", "host.effective_cores")["comparisons"]
     assert (len(found["baseline_runs"]), len(found["candidate_runs"])) == (12, 18)
-
-
-def test_a_group_of_runs_that_differ_is_refused_with_the_key() -> None:
-    docs = [document(BASE, host__cores=cores, run_id=f"r{cores}") for cores in (1, 2)]
-    found = compare(group("both", *docs), group("one", docs[0]))
-    assert found.rows == ()
-    assert [line.split(":")[0] for line in found.obstacles] == ["host.cores"]
-
-
-def test_several_candidates_are_listed_best_first() -> None:
-    base = several("base", BASE)
-    middle, slow, fast = (
-        several(name, [rate * factor for rate in BASE])
-        for name, factor in (("m", 1.1), ("s", 0.8), ("f", 1.3))
-    )
-    found = compared(base, middle, slow, fast)["comparisons"]
-    assert [each["candidate"] for each in found] == ["f", "m", "s"]
-
-
-def test_a_run_is_compared_with_all_others() -> None:
-    several("r", BASE)
-    (found,) = compared("r", "r/3")["comparisons"]
-    assert (len(found["baseline_runs"]), found["candidate_runs"]) == (5, ["r-3"])
-    assert found["difference"] == "equal"  # 5 runs tell how much runs differ
 
 
 def test_a_study_is_one_run() -> None:
@@ -357,15 +315,6 @@ def test_what_asks_something_else_is_not_comparable(change: str, value: Any, key
         assert found["difference"] == "better"
 
 
-@pytest.mark.parametrize(
-    "change", ["workload__loader__workers", "workload__reader__concurrency", "host__cores"]
-)
-def test_how_it_is_read_may_differ_and_is_shown(change: str) -> None:
-    (found,) = compared(write("a", BASE), write("b", FAST, **{change: 16}))["comparisons"]
-    assert found["comparable"]
-    assert any("-> 16" in line for line in found["changes"])
-
-
 def test_folders_are_taken_apart_by_what_they_ask() -> None:
     """Runs that ask the same are one group; two results folders copied together are one."""
     for machine, rates in (("one", BASE), ("two", FAST)):
@@ -441,26 +390,6 @@ def test_a_copied_run_counts_once() -> None:
     write("by/w1", BASE[:3]), write("by/w2", FAST[:3], workload__loader__workers=4)
     (each,) = compared("by", "by/w1", "by/w2", "--by", "loader.workers")["comparisons"]
     assert (len(each["baseline_runs"]), len(each["candidate_runs"])) == (1, 1)
-
-
-def test_the_headline_is_that_of_the_metrics_asked_for() -> None:
-    for name, spent in (("a", 10.0), ("b", 20.0)):
-        with_waits(name, [0.02] * 6, cpu_s=spent)
-    (found,) = compared("a", "b", "--metric", "cpu_s")["comparisons"]
-    assert found["difference"] == "worse"
-    (found,) = compared("a", "b")["comparisons"]
-    assert found["difference"] == "equal"
-    told("a", "b", "--metric", "blocked_s")
-
-
-def test_a_p_that_counts_is_not_shown_as_one_that_does_not() -> None:
-    """Eight values a side whose p is 0.0499: it counts, and 0.05 would not."""
-    chance = np.random.default_rng(2)
-    one, other = chance.lognormal(0, 0.2, 8).tolist(), chance.lognormal(0.25, 0.2, 8).tolist()
-    p = mann_whitney_p(one, other)
-    assert 0.0495 < p < 0.05
-    sides = several("a", one), several("b", other)
-    assert "| &lt;0.05 |" in in_process("compare", *sides, "--format", "markdown")[1]
 
 
 @pytest.mark.slow

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.errors import IobenchError, StorageError
+from iobench.errors import StorageError
 from iobench.measure import fio
 from iobench.measure.depth import WINDOWS, of_cycles
 from iobench.measure.fio_depth import read_at_depth, window_rates
 from iobench.runner.curve.curve import CurveMeasurement, Limits
-from iobench.runner.curve.places import Place, Places, blocks, samples
+from iobench.runner.curve.places import Places, blocks, samples
 from iobench.runner.curve.story import second_requests
 from iobench.runner.curve.threads import ThreadReader
 from iobench.schema.curve import StorageCurve
@@ -102,16 +102,6 @@ def test_blocks_are_disjoint_and_inside(sizes: list[int], size: int, order: str)
     if order == "sequential":
         for one, two in zip(taken.places, taken.places[1:], strict=False):
             assert two.offset == (one.offset + size if one.key == two.key else 0)
-
-
-def test_places_are_new_until_none_is_left() -> None:
-    found = blocks(ENTRIES, 1000, order="random", seed=1)
-    assert len(found) == 320
-    parts = [found.take(100, enough=20) for _ in range(4)]
-    assert [len(part.places) for part in parts] == [100, 100, 100, 20]
-    assert all(part.fresh for part in parts)
-    assert len({place for part in parts for place in part.places}) == 320
-    assert not found.take(100, enough=20).fresh
 
 
 @pytest.mark.parametrize("form", ["files", "tar"])
@@ -212,17 +202,6 @@ def test_a_short_time_at_a_great_depth_is_no_faster_than_the_storage() -> None:
     )
     assert found.reads >= 2 * 32
     assert found.reads_per_s <= 1.05 * 100
-
-
-@pytest.mark.parametrize(
-    "place", [Place("0", 39_000, 2000, 2000), Place("none", 0, 10, 10)], ids=["short", "missing"]
-)
-def test_a_failing_read_is_one_error(place: Place) -> None:
-    good = [Place("1", 0, 2000, 2000)] * 5
-    with pytest.raises(IobenchError):
-        ThreadReader(Watched(OBJECTS), max_bytes=2000, once=False).read(
-            [*good, place, *good], in_flight=3, seconds=600, most=0
-        )
 
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.drift import calendar, drift_of, like
+from iobench.analyse.compare.drift import drift_of, like
 from iobench.schema.record import TrainingRecord
 from tests.unit.test_compare import document
 
@@ -68,25 +68,9 @@ def test_too_few_equal_runs_tell_no_drift() -> None:
     assert drift_of(each_another, "samples_per_s") is None
 
 
-def test_versions_are_equal_where_nothing_better_is_known() -> None:
-    versions = [one for kernel in range(5) for one in runs([1.0 + kernel / 100])]
-    for number, one in enumerate(versions):
-        one.hosts[0].kernel = str(number)
-    found = drift_of(versions, "samples_per_s")
-    assert (found.runs, found.degrees) == (5, 4)
-    # With four runs of one version, these alone are its drift.
-    assert drift_of([*versions, *runs([3.0] * 4, host__kernel="x")], "samples_per_s").runs == 4  # type: ignore[union-attr]
-
-
 def test_runs_like_a_run_are_of_its_place_and_ask_the_same() -> None:
     here = runs([1.0] * 2)
     more = runs([1.0], storage__url="/b") + runs([1.0], host__node="b")
     asked = runs([1.0], workload__batch_size=9)
     settings = runs([1.0], workload__loader={"workers": 9})
     assert like(here[0], [*here, *more, *asked, *settings]) == [*here, *settings]
-
-
-def test_the_calendar_has_a_line_for_each_day_with_runs() -> None:
-    days = calendar(runs([1.0, 1.2, 2.0]), "samples_per_s")
-    assert [(day.date, day.runs) for day in days] == [("2026-01-01", 2), ("2026-01-02", 1)]
-    assert (days[0].low, days[0].median, days[0].high) == pytest.approx((100, 110, 120))

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
-from iobench.cli import telling
 from iobench.errors import UsageError
 from iobench.runner import estimate as estimating
 from iobench.runner.budget import Budget, Given
 from iobench.runner.estimate import (
-    LONG_S,
     START_S,
     TimeLeft,
     estimate,
-    shorter,
     total,
 )
 from iobench.runner.experiment import Options
@@ -70,29 +67,12 @@ def test_repetitions_take_the_accelerators_steps_at_least(make: Any) -> None:
     assert part.seconds == pytest.approx(6 * (STEPS * 0.1 + (1 + EPOCHS) * START_S))
 
 
-def test_a_slower_stage_makes_them_longer(make: Any) -> None:
-    """60 samples twice at 4 samples/s: 30 s instead of 3 s."""
-    fed, starved = seconds(make(), samples_per_s=4000.0), seconds(make(), samples_per_s=4.0)
-    assert starved - fed == pytest.approx(6 * (SAMPLES * EPOCHS / 4 - STEPS * 0.1))
-    assert not estimate(make(), options(), samples_per_s=4.0)[0].at_least
-
-
 def test_without_a_step_time_it_is_not_known_before_the_ceilings(make: Any) -> None:
     plan = make(step_time=None)
     (part,) = estimate(plan, options())
     assert (part.seconds, bool(part.not_known)) == (None, True)
     assert total([part]) == (0.0, True)
     assert seconds(plan, samples_per_s=120.0) > 6.0
-
-
-def test_what_makes_a_long_run_shorter_does_so(make: Any) -> None:
-    assert shorter(make(), estimate(make(), options())) == []
-    long = make(step_time=10.0)
-    flags = shorter(long, estimate(long, options()))
-    assert [flag.split("=")[0].split()[0] for flag in flags] == ["--set", "--set", "--repeat"]
-    steps = int(flags[0].rpartition("=")[2])
-    assert 0 < total(estimate(make(step_time=10.0, max_steps=steps), options()))[0] <= LONG_S
-    assert total(estimate(make(step_time=10.0, max_steps=steps + 2), options()))[0] > 0.95 * LONG_S
 
 
 def test_the_time_left_gets_less(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +121,3 @@ def test_a_budget_that_is_too_short_names_the_least(make: Any) -> None:
 
 
 # Lines where there is no terminal
-
-
-def test_a_long_run_is_warned_of_once(make: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    told = telling.RunTold(make(step_time=30.0), options(), quiet=False)
-    told.announce()
-    assert capsys.readouterr().err.count("iobench: ") == 1
-    told.rate(0.01)
-    assert capsys.readouterr().err.count("iobench: ") == 0

@@ -16,15 +16,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from iobench.cli.main import main
 from iobench.report.export_mlperf import mlperf
 from iobench.report.export_openmetrics import family_name, openmetrics
-from iobench.report.export_trace import ALL_RANKS, trace
 from iobench.report.media import MEDIA, RECORDS, refusal
 from iobench.report.record import sections
-from iobench.report.render_github import MAX_CHARACTERS, render_github
-from iobench.report.sections import Headline, Prose, Table
+from iobench.report.render_github import render_github
 from iobench.schema.ab import save_ab
 from iobench.schema.metrics import METRICS
 from iobench.schema.record import Finding, load_run
-from iobench.schema.training import EVENT_COLUMNS
 from tests.hostile import HOSTILE, RAW
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER
@@ -88,11 +85,6 @@ def test_labels_of_openmetrics_are_escaped() -> None:
     }
     assert len(ids) == 1
     assert '"' not in ids.pop()[:2]
-
-
-def test_what_was_not_measured_has_no_sample() -> None:
-    found = samples(openmetrics(build_run(au=None)))
-    assert not [name for name, _ in found if "utilization" in name]
 
 
 # MLPerf
@@ -195,40 +187,6 @@ def test_a_trace_has_each_step_and_its_parts(name: str, capsys: pytest.CaptureFi
         assert len(slices(found, "save")) == int((rows["checkpoint_ns"] > 0).sum())
 
 
-def made(steps: int, ranks: int = 2) -> dict[str, Any]:
-    """Events of ranks that each take ``steps`` steps of 10 µs, in two epochs."""
-    count = steps * ranks
-    zeros = np.zeros(count, dtype=np.int64)
-    events: dict[str, Any] = dict.fromkeys(EVENT_COLUMNS, zeros)
-    at = np.arange(steps)
-    events["phase"] = np.array(["measure"] * count, dtype=object)
-    events["rank"] = np.repeat(np.arange(ranks), steps)
-    events["epoch"] = np.tile(at * 2 // steps, ranks)
-    events["step"] = np.tile(at % (steps // 2), ranks)
-    events["steps"] = zeros + 1
-    events["start_ns"] = events["step"] * 10_000
-    events["wait_ns"] = zeros + 3000
-    events["busy_ns"] = zeros + 7000
-    events["samples"] = zeros + 4
-    events["bytes_read"] = zeros + 4096
-    return events
-
-
-def test_epochs_follow_one_another() -> None:
-    found = read_trace("".join(trace(build_run(), made(100))))
-    assert [(each["ts"], each["dur"]) for each in slices(found, "epoch")] == [
-        (0, 500),
-        (500, 500),
-    ]
-    first = [each for each in slices(found, "step") if each["name"] == "step 0"]
-    assert sorted(each["ts"] for each in first) == [0, 0, 500, 500]
-    counted = [each for each in found if each["ph"] == "C"]
-    assert {each["pid"] for each in counted} == {ALL_RANKS}
-    assert counted[-1]["args"]["B/s"] == 0
-    busy = slices(found, "busy")
-    assert {each["dur"] for each in busy} == {7}
-
-
 # The summary for CI
 
 
@@ -263,17 +221,6 @@ def test_a_summary_shows_texts_as_they_are() -> None:
             assert len({line.count("|") for line in block.splitlines()}) == 1
 
 
-def test_a_summary_is_no_longer_than_a_page_takes() -> None:
-    long = [Prose(id=f"p{at}", paragraphs=("x" * 4000,)) for at in range(3)]
-    tables = [
-        Table(id=f"t{at}", title=f"table {at}", columns=(), rows=(), notes=("y" * 4000,) * 20)
-        for at in range(30)
-    ]
-    shown = render_github([Headline(id="h", title="big"), *long, *tables])
-    assert len(shown.encode()) < MAX_CHARACTERS + 10_000
-    assert "are left out here" in shown
-
-
 # Formats and kinds of records
 
 
@@ -297,16 +244,3 @@ def test_each_format_shows_a_record_or_refuses_it_in_one_line(
     assert code == (0 if shows else 2)
     assert bool(told.out) is shows
     assert told.err.count("\n") == (0 if shows else 1)
-
-
-def test_a_trace_needs_the_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "run.json").write_bytes((GOLDEN / "calibrated" / "run.json").read_bytes())
-    assert main(["report", str(tmp_path), "--format", "trace"]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-
-
-def test_fail_on_holds_for_every_format(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["report", str(GOLDEN / "calibrated"), "--fail-on", "samples_per_s<1e9"]
-    for form in ("github", "openmetrics", "mlperf", "trace"):
-        assert main([*words, "--format", form]) == 4, form

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from iobench.errors import UsageError
 from iobench.extras import install_command
-from iobench.load.libraries import LOADERS
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
@@ -27,31 +24,6 @@ def installed(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
             raise NotImplementedError
 
     monkeypatch.setattr(metadata, "distribution", lambda name: Recorded())
-
-
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "my source"
-    folder.mkdir()
-    (folder / "pyproject.toml").write_text("[project]\nname = 'iobench'\n")
-    return folder
-
-
-def test_from_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, None)
-    assert shlex.split(install_command("s3")) == ["pip", "install", "iobench[s3]"]
-
-
-@pytest.mark.parametrize("editable", [False, True])
-def test_from_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, editable: bool) -> None:
-    folder = source(tmp_path)
-    installed(monkeypatch, {"url": folder.as_uri(), "dir_info": {"editable": editable}})
-    words = shlex.split(install_command("s3"))
-    assert words == ["pip", "install", *(["-e"] if editable else []), f"{folder}[s3]"]
-
-
-def test_from_a_checkout_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    installed(monkeypatch, {"url": (tmp_path / "gone").as_uri(), "dir_info": {}})
-    assert shlex.split(install_command("s3"))[:3] == ["pip", "install", ".[s3]"]
 
 
 def test_from_a_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -93,12 +65,3 @@ def test_a_damaged_record_counts_as_none(monkeypatch: pytest.MonkeyPatch, record
 
     monkeypatch.setattr(metadata, "distribution", lambda name: Damaged())
     assert shlex.split(install_command("s3")) == ["pip", "install", "iobench[s3]"]
-
-
-def test_a_loader_without_its_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("webdataset", "iobench.load.libraries.wds"):
-        monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, "iobench.load.libraries.wds")
-    with pytest.raises(UsageError) as caught:
-        LOADERS.load("webdataset")
-    assert install_command("webdataset") in caught.value.remedy

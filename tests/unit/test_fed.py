@@ -91,26 +91,6 @@ def test_the_plateau_over_the_required_demand(make_run: Build) -> None:
     assert (wide.low, wide.accelerators, wide.high) == (4, 5, 6)
 
 
-def test_without_an_interval_of_the_curve_there_is_none_of_the_answer(make_run: Build) -> None:
-    """Windows that are exactly equal say nothing about how far the rate may be off."""
-    found = fed(with_curve(make_run(), curve_of(5000.0, spread=0.0)))
-    assert (found.low, found.accelerators, found.high) == (None, 5, None)
-
-
-def test_without_a_plateau_there_may_be_more(make_run: Build) -> None:
-    found = fed(with_curve(make_run(), curve_of(1e9, points=4)))
-    assert found.accelerators == 8  # 8,000/s with 8 in flight, over 900
-    assert found.high is None
-    assert found.low is not None
-
-
-def test_today_is_the_curve_at_the_runs_own_reads_in_flight(make_run: Build) -> None:
-    alone = make_run(rates={"fetch": None})
-    found = fed(with_curve(alone, curve_of(5000.0), in_flight=2.0))
-    assert found.today == 2  # 2,000/s
-    assert found.accelerators == 5
-
-
 def test_the_jobs_own_reader_says_what_its_reads_in_flight_bring(make_run: Build) -> None:
     """The fetch ceiling is that of the same reads, in a longer time: both figures come from it."""
     found = fed(with_curve(make_run(rates={"fetch": 3000.0}), curve_of(5000.0), in_flight=2.0))
@@ -139,13 +119,6 @@ def test_a_search_wins_over_every_model(make_run: Build) -> None:
     assert (found.low, found.accelerators, found.high) == (6, 7, None)
 
 
-def test_fed_ranks_are_fed_whatever_the_model_says(make_run: Build) -> None:
-    doc = with_curve(make_run(accelerators=4, measured=3900.0, au=0.97), curve_of(2000.0))
-    found = fed(doc)
-    assert found.accelerators == 4
-    assert (found.low, found.high) == (4, 4)
-
-
 def test_starved_ranks_are_more_than_the_storage_feeds(make_run: Build) -> None:
     """The curve says 5, but two accelerators starve because of the storage."""
     doc = with_curve(make_run(measured=1400.0, au=0.7), curve_of(5000.0))
@@ -159,25 +132,12 @@ def test_starved_ranks_are_more_than_the_storage_feeds(make_run: Build) -> None:
     assert other.accelerators == 5
 
 
-def test_what_more_reads_in_flight_would_feed_is_kept(make_run: Build) -> None:
-    doc = with_curve(make_run(measured=900.0, au=0.45), curve_of(5000.0), in_flight=1.0)
-    found = fed(doc, "storage")
-    assert found.accelerators == 1
-    assert (found.today, found.potential) == (1, 5)
-
-
 def test_a_cache_says_nothing_about_the_storage(make_run: Build) -> None:
     judged = judge(with_curve(make_run(), curve_of(5000.0)))
     cached = replace(judged.evidence, cached="memory served the reads")
     found = feeding.fed(replace(judged, evidence=cached))
     assert found.accelerators is None
     assert "memory served the reads" in found.not_measured
-
-
-def test_an_accelerator_without_a_step_time_demands_nothing(make_run: Build) -> None:
-    found = fed(make_run(workload={"accelerator": {"kind": "null"}}, rates={"accelerator": None}))
-    assert found.accelerators is None
-    assert found.not_measured
 
 
 @given(
@@ -238,53 +198,11 @@ def test_411_published_ranks_from_8_of_them(seed: int) -> None:
     assert utilization.low <= truth + 0.005
 
 
-def test_more_ranks_are_never_faster_and_the_answer_stays_the_same() -> None:
-    own_s, busy_s = published()
-    series = [OwnStepTimes(own_s[:8], busy_s)]
-    found = at_more_ranks(series)
-    assert [each.ranks for each in found] == [8, 64, 512]
-    values = [each.accelerator_utilization.value for each in found if each.accelerator_utilization]
-    assert values == sorted(values, reverse=True)
-    assert at_more_ranks(series) == found
-    for each in found:
-        estimate = each.accelerator_utilization
-        assert estimate.low <= estimate.value <= estimate.high
-
-
 def test_the_mean_of_the_slowest_is_exact() -> None:
     """Two values, equally often: a step is fast only if all of its ranks draw the fast one."""
     own_s = np.tile([1.0, 2.0], (16, 512))
     (found,) = at_more_ranks([OwnStepTimes(own_s, 1.0)], ranks=(3,))
     assert found.accelerator_utilization.value == pytest.approx(1 / (2 - 0.5**3))
-
-
-def test_ranks_in_the_same_round_wait_at_the_same_step() -> None:
-    """Every fourth step waits on all ranks at once, so more ranks wait no longer."""
-    own_s = np.tile([2.0, 1.0, 1.0, 1.0], (8, 200))
-    found = at_more_ranks([OwnStepTimes(own_s, 1.0)], round_steps=4)
-    assert [each.ranks for each in found] == [8, 64, 512]
-    for each in found:
-        assert each.accelerator_utilization.value == pytest.approx(4 / 5)
-
-
-def test_too_few_steps_tell_nothing_of_many_ranks() -> None:
-    chance = np.random.default_rng(0)
-    own_s = 1 + chance.random((1, 320))
-    assert [each.ranks for each in at_more_ranks([OwnStepTimes(own_s, 1.0)])] == [8, 64]
-    assert at_more_ranks([OwnStepTimes(own_s[:, :100], 1.0)]) == []
-    assert at_more_ranks([]) == []
-
-
-def test_steps_come_from_the_events_without_the_first_round() -> None:
-    rows = [
-        {"rank": rank, "step": step, "wait": 5.0 if step < 2 else 0.25, "busy": 1.0, "epoch": epoch}
-        for epoch in range(2)
-        for rank in range(2)
-        for step in range(4 + rank)
-    ]
-    found = step_times(build_events(rows), round_steps=2)
-    assert [each.own_s.shape for each in found] == [(2, 2), (2, 2)]
-    assert all((each.own_s == 1.25).all() and each.busy_s == 1.0 for each in found)
 
 
 def test_merged_rows_have_no_step_times() -> None:

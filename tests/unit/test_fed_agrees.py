@@ -6,16 +6,14 @@ samples/s, of which 900 are required.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from iobench.analyse.figures.in_flight import bytes_per_sample
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.report.run import sections
-from iobench.report.sections import Facts, Table
+from iobench.report.sections import Table
 from iobench.schema.curve import Rate
 from iobench.schema.record import TrainingRecord
 from iobench.schema.verdict import Advice, Confirmation, Estimate, Fed, FedAt, Turn, Verdict
@@ -71,39 +69,6 @@ def test_what_the_advice_makes_possible_is_no_absolute_no(make_run: Build) -> No
     assert (found.binds, found.storage_bound) == ("storage", "latency")
     assert found.advice[0].id == "concurrency"
     assert (fed.accelerators, fed.today, fed.potential) == (0, 0, 1)
-
-
-def test_larger_reads_of_the_same_storage_count_as_well(make_run: Build) -> None:
-    """Operations are spent: the curve of the job's own reads knows no better setting, but the
-    advice to read in order does.
-    """
-    doc = make_run(
-        accelerators=1,
-        measured=330.0,
-        au=0.33,
-        rates={"fetch": 340.0},
-        dataset={"shards": 60},
-        workload={"reader": {"concurrency": 32, "access": "random", "decode": True}},
-        knock_outs=without(storage=(2.9, 3.0)),
-    )
-    mine = curve(100.0, 200.0, 340.0, 340.0, 340.0, 340.0, 340.0, 340.0)
-    large = curve(*[900.0] * 5, size=4_000_000, order="sequential")
-    found, fed = told(with_curve(doc, run_curve(mine, large)))
-    assert "pack" in [each.id for each in found.advice]
-    assert (fed.accelerators, fed.potential) == (0, 1)
-
-
-def test_another_storage_is_no_potential_of_this_one(make_run: Build) -> None:
-    doc = make_run(
-        accelerators=1,
-        measured=330.0,
-        au=0.33,
-        rates={"fetch": 340.0},
-        knock_outs=without(storage=(2.9, 3.0)),
-    )
-    found, fed = told(with_curve(doc, run_curve(curve(*[340.0] * 8))))
-    assert [each.id for each in found.advice] == ["faster-storage"]
-    assert (fed.accelerators, fed.potential) == (0, None)
 
 
 @pytest.mark.parametrize(("rate", "potential"), [(950.0, 1), (500.0, None)])
@@ -187,32 +152,6 @@ def test_more_ranks_get_no_more_than_the_run_received(make_run: Build) -> None:
     assert fed.at[-1].accelerator_utilization.value == pytest.approx(0.55)
 
 
-def fact(doc: TrainingRecord, label: str) -> str:
-    """A line of the box of answers."""
-    boxes = [each for each in sections(doc) if isinstance(each, Facts) and each.id == "glance"]
-    (found,) = [each.text for box in boxes for each in box.facts if each.label == label]
-    return found
-
-
-def numbers(text: str) -> list[float]:
-    return [float(each) for each in re.findall(r"\d+(?:\.\d+)?", text)]
-
-
-@pytest.mark.parametrize("utilization", [0.8999, 0.89962, 0.899999, 0.9004, 0.9, 0.85])
-def test_a_utilization_beside_what_is_required_shows_the_difference(
-    make_run: Build, utilization: float
-) -> None:
-    """In the sentence, in the rule and in the box of answers."""
-    doc = make_run(accelerators=1, measured=1000.0 * utilization, au=utilization)
-    rules = [each.evidence for each in doc.findings if each.rule == "au.threshold"]
-    assert bool(rules) == (utilization < 0.9)
-    for text in (told(doc)[0].sentence, fact(doc, "utilization"), *rules):
-        busy, *rest = (float(each) for each in re.findall(r"(\d+(?:\.\d+)?) %", text))
-        assert 90.0 in rest
-        assert (busy < 90) == (utilization < 0.9)
-        assert (busy == 90) == (utilization == 0.9)
-
-
 EIGHT = FedAt(
     ranks=8,
     accelerator_utilization=Estimate(value=0.66, low=0.6, high=0.7, n=40),
@@ -262,38 +201,6 @@ def test_a_verdict_rests_on_the_rate_that_lasts(make_run: Build) -> None:
     assert conclude(doc) == doc
 
 
-def test_a_fall_in_one_repetition_of_three_does_not_last(make_run: Build) -> None:
-    doc = burst(make_run, repetitions=3)
-    steady = {"bin_s": 1.0, "samples_per_s": [680.0] * 24, "stored_bytes_per_s": [6.8e7] * 24}
-    several = [
-        each if number == 0 else type(each).model_validate(each.model_dump() | {"rates": steady})
-        for number, each in enumerate(doc.job.repetitions)
-    ]
-    found, fed = told(conclude(doc.with_job(repetitions=several)))
-    assert found.measured_samples_per_s == pytest.approx(682, abs=1)
-    assert found.gains["storage"].value == pytest.approx(1.47, abs=0.01)
-    assert fed.basis != "run"
-
-
-def test_a_fall_that_still_feeds_them_starves_nobody(make_run: Build) -> None:
-    doc = make_run(
-        accelerators=1,
-        measured=955.0,
-        au=0.955,
-        repetition={
-            "rates": {
-                "bin_s": 1.0,
-                "samples_per_s": [1040.0] * 8 + [920.0] * 16,
-                "stored_bytes_per_s": [1.04e8] * 8 + [9.2e7] * 16,
-            }
-        },
-    )
-    found, fed = told(doc)
-    assert found.starved is False
-    assert fed.basis != "run"
-    assert (fed.accelerators or 0) >= 1
-
-
 def test_a_burst_that_hides_that_they_starve_does_not(make_run: Build) -> None:
     """95.5 % busy over the whole time, 70 % after the fall: what lasts is too little."""
     series = [1000.0] * 40 + [700.0] * 8
@@ -316,18 +223,6 @@ def test_a_burst_that_hides_that_they_starve_does_not(make_run: Build) -> None:
     assert (found.binds, found.starved) == ("storage", True)
     assert fed.accelerators == 0
     assert {each.rule for each in doc.findings} >= {"rate.falls", "au.threshold"}
-
-
-def test_a_rate_that_falls_is_no_burst_of_a_storage_that_is_not_to_blame(make_run: Build) -> None:
-    doc = burst(
-        make_run,
-        rates={"fetch": 8100.0, "prep": 505.0},
-        knock_outs=without(storage=(0.98, 1.02), prep=(1.46, 1.48)),
-    )
-    found, fed = told(doc)
-    assert found.binds == "prep"
-    assert fed.basis != "run"
-    assert fed.accelerators == 9  # 8,100 samples/s
 
 
 def with_tail(rates: Sequence[float], usual_s: float, slow_s: float) -> Any:
@@ -375,45 +270,3 @@ def test_a_tail_is_named_and_more_batches_hide_it(make_run: Build, rates: Any) -
     prep = make_run(**starved | {"knock_outs": without(storage=(0.98, 1.02), prep=(1.9, 2.0))})
     other, _ = told(with_curve(prep, with_tail(rates, 0.002, 0.202)))
     assert other.storage_bound != "stragglers"
-
-
-def test_a_tail_of_a_storage_whose_bandwidth_is_spent_is_not_the_limit(make_run: Build) -> None:
-    doc = make_run(
-        accelerators=1,
-        measured=500.0,
-        au=0.5,
-        rates={"fetch": 520.0, "storage_raw": 530.0},
-        dataset={"shards": 60_000},
-        knock_outs=without(storage=(1.95, 2.0)),
-    )
-    found, _ = told(with_curve(doc, with_tail([530.0] * 8, 0.002, 0.202)))
-    assert (found.binds, found.storage_bound) == ("storage", "operations or bandwidth")
-
-
-def test_few_slow_reads_among_slow_ones_are_not_the_limit(make_run: Build) -> None:
-    """A batch of 100 reads of 40 ms, four at a time, takes 1 s: one of 400 ms changes little."""
-    doc = make_run(
-        accelerators=1,
-        measured=190.0,
-        au=0.19,
-        rates={"fetch": 200.0, "storage_raw": 1150.0},
-        dataset={"shards": 60_000},
-        knock_outs=without(storage=(4.9, 5.1)),
-    )
-    found, _ = told(with_curve(doc, with_tail(LATENT, 0.04, 0.41)))
-    assert (found.binds, found.storage_bound) == ("storage", "latency")
-    assert found.advice[0].id == "concurrency"
-
-
-LATENT = (25.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1150.0, 1150.0)
-
-
-def test_bytes_of_columns_are_those_that_were_delivered(make_run: Build) -> None:
-    """40 of 200 columns were read, without a calibration: 160 of the 761 bytes of a row."""
-    doc = make_run(
-        rates={"fetch": None},
-        dataset={"sample_bytes_mean": 761.0},
-        workload={"reader": {"columns": 40, "decode": True}},
-        repetition={"samples": 1000, "sample_bytes": 160_000},
-    )
-    assert bytes_per_sample(doc) == pytest.approx(160)

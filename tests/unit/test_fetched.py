@@ -165,19 +165,6 @@ def test_the_probe_tells_disks_from_memory(files: list[Path]) -> None:
         memory.unlink()
 
 
-def test_the_probe_refuses_what_counts_reads_from_a_cache_as_well(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As ZFS does: every byte that is read counts, wherever it comes from."""
-
-    def everything(path: Path) -> int:
-        rows = dict(line.split(": ") for line in path.read_text().splitlines())
-        return int(rows["rchar"])
-
-    monkeypatch.setattr(fetched, "_read_bytes", everything)
-    assert "when the same bytes were read again" in probe(files)
-
-
 def test_the_probe_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").touch()
     assert probe([])

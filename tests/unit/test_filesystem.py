@@ -5,7 +5,6 @@ trying.
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 
@@ -75,16 +74,6 @@ def test_optional_fields_and_escapes_are_understood(mounts: list[filesystem.Moun
 )
 def test_network_file_systems(fs_type: str | None, network: bool) -> None:
     assert filesystem.is_network(fs_type) is network
-
-
-def test_a_path_that_is_not_there_yet_is_described_by_its_parent(tmp_path: Path) -> None:
-    found = filesystem.describe_path(tmp_path / "not" / "yet")
-    assert found["probed"] == str(tmp_path.resolve())
-    assert found["path"].endswith("/not/yet")
-    assert found["free_bytes"] <= found["total_bytes"]
-    assert found["fs_type"]
-    assert os.listdir(tmp_path) == []  # the probe left nothing
-    json.dumps(found)
 
 
 def test_an_unreadable_place_is_one_clear_line(tmp_path: Path) -> None:

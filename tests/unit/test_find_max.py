@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +19,10 @@ from iobench.errors import NoRoomError
 from iobench.measure.timeline import Recorder, StepEvent
 from iobench.runner.budget import Budget
 from iobench.runner.calibration.findmax import (
-    MAX_POINT_S,
     TRIALS,
     begin_search,
     find_max,
     search,
-    wanted_steps,
 )
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import make_plan
@@ -36,104 +33,6 @@ from tests.conftest import MakeDataset
 from tests.unit.conftest import build_events
 
 Attempt = Callable[[int, int], FindMaxPoint]
-
-REQUESTS = 4
-"""Requests for a batch; the storage serves those of all workers in the order of their arrival."""
-
-
-def simulated(
-    ranks: int, workload: Workload, *, supply: float, in_step: bool, jitter: float, seed: int
-) -> dict[str, np.ndarray[Any, Any]]:
-    """Events of ``ranks`` at a storage that delivers ``supply`` times one accelerator's demand.
-
-    Each worker reads one batch after the other as long as a slot is free. ``jitter``: the standard
-    deviation of a service time, as a share of its mean.
-    """
-    chance = np.random.default_rng(seed)
-    workers = workload.loader.workers
-    slots = workers * workload.loader.prefetch_factor
-    busy = workload.accelerator.step_time or 1.0
-    service = busy / supply / REQUESTS
-    steps = workers + wanted_steps(workload)
-    ready = [[0.0] * (steps + slots) for _ in range(ranks)]
-    left = [[REQUESTS] * (steps + slots) for _ in range(ranks)]
-    asked = [0.0] * ranks
-    begun = [workers] * ranks  # batches whose reads have been asked for, in order
-    consumed = [0] * ranks
-    idle: list[set[int]] = [set() for _ in range(ranks)]
-    arrivals = [(0.0, rank, batch) for rank in range(ranks) for batch in range(workers)]
-    rows: list[list[tuple[float, float, float]]] = [[] for _ in range(ranks)]
-    server = 0.0
-    heapq.heapify(arrivals)
-
-    def begin(rank: int, now: float) -> None:
-        while begun[rank] < consumed[rank] + slots and idle[rank]:
-            batch = begun[rank]
-            if batch % workers not in idle[rank]:
-                break
-            idle[rank].discard(batch % workers)
-            begun[rank] += 1
-            heapq.heappush(arrivals, (now, rank, batch))
-
-    def advance() -> bool:
-        """Let every rank that has its batch do its step; all of them together if in step."""
-        moved = False
-        able = [r for r in range(ranks) if len(rows[r]) < steps and ready[r][len(rows[r])] > 0]
-        if in_step and len(able) < ranks:
-            return False
-        starts = {rank: max(asked[rank], ready[rank][len(rows[rank])]) for rank in able}
-        end = max((start + busy for start in starts.values()), default=0.0)
-        for rank, start in starts.items():
-            over = end if in_step else start + busy
-            rows[rank].append((asked[rank], start - asked[rank], over - start - busy))
-            asked[rank] = over
-            consumed[rank] += 1
-            heapq.heappush(arrivals, (over, rank, -1))
-            moved = True
-        return moved
-
-    while arrivals:
-        now, rank, batch = heapq.heappop(arrivals)
-        if batch < 0:  # a step has ended, and with it a slot is free
-            begin(rank, now)
-            continue
-        if now > MAX_POINT_S:
-            break
-        noise = max(0.05, 1 + jitter * chance.standard_normal())
-        server = max(server, now) + service * noise
-        left[rank][batch] -= 1
-        if left[rank][batch]:
-            heapq.heappush(arrivals, (server, rank, batch))
-            continue
-        ready[rank][batch] = server
-        idle[rank].add(batch % workers)
-        begin(rank, server)
-        while advance():
-            pass
-    table = [
-        (rank, step, start, wait, sync)
-        for rank, own in enumerate(rows)
-        for step, (start, wait, sync) in enumerate(own)
-        if start < MAX_POINT_S
-    ]
-    columns = np.array(table, dtype=np.float64).T
-    count = len(table)
-    events: dict[str, np.ndarray[Any, Any]] = {
-        name: np.zeros(count, dtype=np.int64) for name in build_events([]) if name not in ("phase",)
-    }
-    events |= {
-        "phase": np.full(count, f"find-max.{ranks}", dtype=object),
-        "rank": columns[0].astype(np.int64),
-        "step": columns[1].astype(np.int64),
-        "steps": np.ones(count, dtype=np.int64),
-        "start_ns": np.round(columns[2] * 1e9).astype(np.int64),
-        "wait_ns": np.round(columns[3] * 1e9).astype(np.int64),
-        "sync_ns": np.round(columns[4] * 1e9).astype(np.int64),
-        "busy_ns": np.full(count, round(busy * 1e9)),
-        "samples": np.full(count, workload.batch_size),
-        "sample_bytes": np.full(count, workload.batch_size),
-    }
-    return events
 
 
 def searched(attempt: Attempt, *, first: int = 1, most: int = 256) -> FindMax:

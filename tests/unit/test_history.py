@@ -93,35 +93,6 @@ def test_a_large_step_is_told_or_possible(before: int, after: int, answer: str, 
     assert (one.why == "") == told
 
 
-def test_few_runs_tell_nothing_but_are_shown() -> None:
-    one = found(runs([1.0]))
-    assert (one.answer, one.points, one.possible, one.drift) == ("not told", (), None, None)
-    assert len(one.days) == 1
-    assert "not told" in render_text(sections([one], ()))
-    equal = found(runs([1.0] * 5))
-    assert (equal.answer, equal.possible) == ("not told", None)
-
-
-def test_a_gap_is_shown() -> None:
-    documents = runs([1.0] * 4)
-    documents[3]["created"] = "2026-02-01T00:00:00+00:00"
-    one = found(documents)
-    assert (one.gap_days, one.gap_until) == (29, "2026-02-01T00:00:00+00:00")
-    assert found(runs([1.0] * 4)).gap_days is None
-
-
-def test_200_runs_with_many_changes() -> None:
-    one = found(runs(np.repeat([1.0, 0.8, 1.0, 0.7, 1.0], 40).tolist()))
-    assert [point.at for point in one.points] == [40, 80, 120, 160]
-
-
-def test_the_order_is_that_of_time() -> None:
-    documents = runs([1.0] * 6 + [0.7] * 6)
-    assert [point.at for point in found(documents[::-1]).points] == [6]
-    assert found(documents).trend == pytest.approx(0.7, abs=0.03)
-    assert found(documents[:2]).trend is None
-
-
 def test_an_invalid_run_is_shown_and_does_not_count() -> None:
     """Five warm runs among cold ones are no change; what changed during them is told at the next
     run that counts, if that is one.

@@ -64,11 +64,6 @@ def test_version_1_limits(tmp_path: Path) -> None:
     assert cgroup.version(root) == "v1"
 
 
-def test_no_quota_is_none_not_zero(tmp_path: Path) -> None:
-    root = tree(tmp_path, {**V1, "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "-1\n"})
-    assert cgroup.cpu_quota_cores(root) is None
-
-
 def test_a_group_path_of_the_host_falls_back_to_the_containers_root(tmp_path: Path) -> None:
     root = tree(
         tmp_path,
@@ -96,12 +91,6 @@ def test_a_quota_below_the_affinity_is_what_counts(monkeypatch: pytest.MonkeyPat
     assert host.effective_cores() == 4
 
 
-def test_a_memory_limit_below_the_machines_is_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda root=None: 12345)
-    assert memory.total_bytes() == 12345
-    assert host.fingerprint()["effective_memory_bytes"] == 12345
-
-
 MEMINFO = "MemTotal: 8388608 kB\nMemFree: 100 kB\nMemAvailable: 4194304 kB\n"
 
 
@@ -116,19 +105,6 @@ def test_what_is_available_is_what_is_left_below_the_groups_limit(tmp_path: Path
     root = tree(tmp_path, {**V2, **inner})
     assert memory.total_bytes(root) == 2 << 30
     assert memory.available_bytes(root) == (1 << 30) + 2 * 104857600
-
-
-def test_the_same_of_groups_of_version_1(tmp_path: Path) -> None:
-    inner = {
-        "proc/meminfo": MEMINFO,
-        "sys/fs/cgroup/memory/box/memory.usage_in_bytes": f"{1 << 29}\n",
-        "sys/fs/cgroup/memory/box/memory.stat": "total_inactive_file 4096\n",
-    }
-    root = tree(tmp_path, {**V1, **inner})
-    assert memory.available_bytes(root) == (1 << 29) + 4096
-    without = tree(tmp_path / "none", {"proc/meminfo": MEMINFO})
-    assert memory.available_bytes(without) == 4 << 30
-    assert memory.available_bytes(tmp_path / "nothing") is None
 
 
 def test_everything_that_asks_for_memory_gets_one_answer(
@@ -208,32 +184,6 @@ def test_diskstats_of_one_device() -> None:
     )
     assert resources.parse_diskstats(text, 254, 0) == ("vda", 1 << 20, 2 << 20, 1.5)
     assert resources.parse_diskstats(text, 8, 0) is None
-
-
-def test_pressure() -> None:
-    text = (
-        "some avg10=0.1 avg60=0.2 avg300=0.1 total=3000000\nfull avg10=0.0 avg60=0.0 avg300=0.0 "
-        "total=500000\n"
-    )
-    assert resources.parse_pressure(text) == (3.0, 0.5)
-    assert resources.parse_pressure("") == (None, None)
-
-
-def test_a_difference_counts_what_happened_between(tmp_path: Path) -> None:
-    before = resources.Snapshot.take(tmp_path)
-    with open(tmp_path / "x", "wb") as file:
-        file.write(os.urandom(1 << 20))
-        file.flush()
-        os.fsync(file.fileno())
-    found = resources.diff(before, resources.Snapshot.take(tmp_path))
-    assert found.wall_s > 0
-    assert found.device is None or (found.device_write_bytes or 0) >= 1 << 20
-    assert found.cpu_busy is None or 0 <= found.cpu_busy <= 1
-    without = resources.diff(resources.Snapshot.take(), resources.Snapshot.take())
-    assert without.device_read_bytes is None
-    for measured in (found, without):
-        unknown = {key for key, value in measured.model_dump().items() if value is None}
-        assert set(measured.not_measured) == unknown
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -152,12 +152,6 @@ def test_a_page_asks_for_nothing_and_runs_only_its_own_script(name: str) -> None
     assert_only_own_elements(text)
 
 
-def test_the_data_in_a_page_is_the_document_and_its_tables() -> None:
-    data = {each["id"]: json.loads(text) for each, text in made("run").page.raw if "id" in each}
-    assert data["json"] == {"a": "</script>"}
-    assert data["csv"] == render_csv(report("run"))
-
-
 def test_text_of_others_stays_text() -> None:
     found = [
         Headline(id="h", title=HOSTILE, sentences=('"><img src=x onerror=alert(1)>',)),

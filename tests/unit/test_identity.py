@@ -93,16 +93,6 @@ def test_what_changes_by_itself_is_no_part_of_the_identity(change: dict[str, Any
     assert len(by_identity([run(storage=THROTTLED), run(**{"storage": THROTTLED, **change})])) == 1
 
 
-def test_the_facts_of_all_hosts_count() -> None:
-    one = document([1.0])
-    other = document([1.0])
-    one["hosts"] = [{"node": "a"}, {"node": "b"}]
-    other["hosts"] = [{"node": "a"}, {"node": "c"}]
-    first, second = (TrainingRecord.model_validate(each) for each in (one, other))
-    assert identity(first)["host.node"] == "a | b"
-    assert place(first) != place(second)
-
-
 def test_the_steps_that_fitted_into_a_budget_are_no_setting() -> None:
     """They are the size of a sample, also beside a run that made all steps."""
     asked = {"asked_max_steps": 178}

@@ -13,7 +13,6 @@ import pytest
 from iobench.cli.main import main
 from iobench.measure import instance
 from iobench.measure.instance import AZURE_TAG, OPT_IN, CloudInstance, recognise
-from iobench.schema.instances import builtin
 from tests.servers.listener import Listener, listener
 from tests.unit.test_compare import BASE, document
 
@@ -150,24 +149,6 @@ def test_no_redirection_is_followed(tmp_path: Path, listener: Listener, service:
     )
     assert len(listener.requests) > 0
     assert Service.asked == []
-
-
-# The table
-
-
-def test_the_table_is_dated_sourced_and_sound() -> None:
-    rows = builtin()
-    assert len(rows) >= 55
-    assert {row.provider for row in rows.values()} == {"aws", "gcp", "azure"}
-    for row in rows.values():
-        assert bool(row.priced) == bool(row.usd_per_hour)
-        assert (row.usd_per_hour is None) == (not row.sources), row.type
-        assert row.accelerators == 0 or row.accelerator
-        if row.network_baseline_gbps and row.network_peak_gbps:
-            assert row.network_baseline_gbps <= row.network_peak_gbps
-    assert rows["g5.xlarge"].network_bytes_per_s == pytest.approx(
-        312.5e6
-    )  # the baseline, not "up to 10 Gigabit"
 
 
 # Ceilings of an instance

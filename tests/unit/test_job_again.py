@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.again import CHECK_BUDGET_S
-from iobench.cli.main import build_parser
 from iobench.schema.record import TrainingRecord
 
 SHORT = {"repetition": {"steps": 4}, "measured": 100, "au": 0.05}
@@ -31,16 +29,6 @@ def pairs(words: Sequence[str], flag: str) -> list[str]:
     return [after for word, after in pairwise(words) if word == flag]
 
 
-@pytest.mark.parametrize("verb", ["run", "train"])
-def test_a_command_is_repeated_with_more_steps(make_run: Any, verb: str) -> None:
-    command = ["iobench", verb, "demo", "--data", "a;b", *TOLD, "--set=max_steps=2"]
-    words = advised(make_run(command=command, **SHORT))
-    assert words[: len(command) - 1] == command[:-1]
-    assert [text for text in pairs(words, "--set") if text.startswith("max_steps=")] != []
-    assert not any(word.startswith("--set=max_steps") for word in words)
-    assert "max_steps=2" not in words
-
-
 @pytest.mark.parametrize(
     ("given", "before_s"),
     [(["--budget", "20s"], 20), (["--budget=1min"], 60)],
@@ -52,13 +40,6 @@ def test_a_budget_grows(make_run: Any, given: list[str], before_s: float) -> Non
         (budget,) = pairs(words, "--budget")
         assert before_s < float(budget.removesuffix("s")) <= 10 * before_s
         assert not any(text.startswith("max_steps") for text in pairs(words, "--set"))
-
-
-def test_a_check_without_a_budget_gets_a_larger_one(make_run: Any) -> None:
-    words = advised(make_run(command=["iobench", "check", "/mnt/d"], **SHORT))
-    assert words[:3] == ["iobench", "check", "/mnt/d"]  # the data that it made is gone
-    (budget,) = pairs(words, "--budget")
-    assert float(budget.removesuffix("s")) > 300
 
 
 def test_a_run_that_began_in_another_way(make_run: Any) -> None:
@@ -83,9 +64,3 @@ def test_a_record_names_no_file_to_read(make_run: Any, tmp_path: Any) -> None:
     assert words[:3] == ["iobench", "run", "demo"]  # what is given by settings alone
     assert not any(str(secret) in word for word in words)
     assert "batch_size=5" not in words
-
-
-def test_a_check_has_the_budget_of_its_verb() -> None:
-    """The command line can't import it from there: it would start slower."""
-    given = build_parser(["check"]).parse_args(["check", "somewhere"])
-    assert given.budget_s == CHECK_BUDGET_S

@@ -14,18 +14,13 @@ from iobench.analyse.figures.knockouts import (
     gain,
     in_flight_of,
     rate_of,
-    steady_rate,
-    whole_rate,
-    with_gain,
     with_gains,
 )
 from iobench.analyse.verdict.rebuild import rebuild
-from iobench.runner.knockouts import KnockOutLength, plan_knock_outs
 from iobench.schema.training import Epoch
 from iobench.schema.verdict import KnockedOut, KnockOut, KnockOutRound
 
 Build = Callable[..., Any]
-ALL: tuple[KnockedOut, ...] = ("storage", "prep", "accelerator")
 
 
 def steps(count: int, each_s: float, *, fill_s: float = 0.0, **more: Any) -> list[dict[str, Any]]:
@@ -80,16 +75,6 @@ def test_the_interval_of_a_gain_covers_the_truth() -> None:
     assert 366 <= covered <= 394  # 95 % of 400, and three standard deviations
 
 
-def test_one_round_has_no_interval_and_an_incomplete_one_does_not_count() -> None:
-    one = gain(rounds_of(3.0))
-    assert one is not None
-    assert (one.value, one.low, one.high, one.n) == (pytest.approx(3.0), None, None, 1)
-    assert gain(rounds_of(3.0) + rounds_of(9.0, complete=False)) == one
-    lacking = with_gain(KnockOut(stage="prep", rounds=rounds_of(9.0, complete=False)))
-    assert lacking.gain is None
-    assert lacking.not_measured
-
-
 def one_round(stage: KnockedOut, rate: float, *, base: float = 100.0, number: int = 0) -> KnockOut:
     one = KnockOutRound(repetition=number, samples_per_s=rate, base_samples_per_s=base, seconds=1.0)
     return KnockOut(stage=stage, rounds=[one])
@@ -112,42 +97,6 @@ def test_what_left_out_reading_too_is_as_if_it_had_not(
     apart = with_gains([storage, both], in_one=False)[1].gain
     assert apart is not None
     assert apart.value == pytest.approx(whole_s / other_s)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_fill_is_left_out_of_a_steady_rate(make_events: Build, workers: int) -> None:
-    events = make_events(steps(10, 0.1, fill_s=1.0))
-    assert steady_rate(events, round_steps=workers) == pytest.approx(1000.0)
-    epochs = [Epoch(epoch=0, startup_s=0.5)]
-    assert whole_rate(events, epochs) == pytest.approx(1000 / 1.5)
-
-
-def test_an_epoch_of_few_steps_counts_from_its_second_one(make_events: Build) -> None:
-    rows = steps(4, 0.5, fill_s=1.4) + steps(4, 0.5, fill_s=1.4, epoch=1)
-    events = make_events(rows)
-    assert steady_rate(events, round_steps=8) == pytest.approx(200.0)
-    assert whole_rate(events, []) == pytest.approx(800 / 6.8)
-    assert steady_rate(make_events(steps(1, 0.5)), round_steps=8) is None
-    assert steady_rate(make_events([]), round_steps=1) is None
-
-
-def test_checkpoints_count_with_their_share_of_all_steps(make_events: Build) -> None:
-    rows = [
-        {"step": n, "start": n * 0.1 + (1.0 if n > 4 else 0.0), "wait": 0.1, "samples": 100}
-        for n in range(10)
-    ]
-    rows[4]["checkpoint"] = 1.0
-    assert steady_rate(make_events(rows), round_steps=2) == pytest.approx(1000 / 2.0)
-    rows[4]["checkpoint"], rows[0]["checkpoint"] = 0.0, 1.0
-    for row in rows[1:5]:
-        row["start"] += 1.0
-    assert steady_rate(make_events(rows), round_steps=2) == pytest.approx(1000 / 2.0)
-
-
-def test_in_step_the_slowest_rank_counts(make_events: Build) -> None:
-    events = make_events(steps(11, 0.1) + steps(11, 0.2, rank=1))
-    assert steady_rate(events, round_steps=1) == pytest.approx(1000 + 500)
-    assert steady_rate(events, round_steps=1, together=True) == pytest.approx(2000 / 2.0)
 
 
 def with_head(count: int, **more: Any) -> list[dict[str, Any]]:
@@ -211,27 +160,3 @@ def test_rebuild_computes_the_gains_from_the_events(make_run: Build, make_events
 
 
 # How the time is divided
-
-LONG = KnockOutLength(loading_s=10.0, fixed_s=0.5, least_s=0.8)
-
-
-def test_a_small_budget_takes_fewer_rounds_and_then_fewer_stages() -> None:
-    few = plan_knock_outs(ALL, repetitions=6, length=LONG, budget_s=15.0)
-    assert few.rounds == (0, 2, 5)
-    assert (few.stages, few.left_out) == (ALL, {})
-    assert few.seconds == pytest.approx(15 / 9 - 0.5)
-    fewer = plan_knock_outs(ALL, repetitions=6, length=LONG, budget_s=3.2)
-    assert (fewer.rounds, fewer.stages) == ((0,), ("storage", "prep"))
-    assert list(fewer.left_out) == ["accelerator"]
-    none = plan_knock_outs(ALL, repetitions=6, length=LONG, budget_s=1.0)
-    assert (none.stages, none.order(0)) == ((), ())
-    assert set(none.left_out) == set(ALL)
-
-
-@pytest.mark.parametrize(("repetitions", "rounds"), [(1, (0,)), (2, (0, 1)), (6, (0, 2, 5))])
-def test_by_default_every_stage_has_three_rounds(repetitions: int, rounds: tuple[int, ...]) -> None:
-    short = KnockOutLength(loading_s=1.5, fixed_s=0.5, least_s=0.1)
-    stages: tuple[KnockedOut, ...] = (*ALL, "saves", "sync")
-    turns = plan_knock_outs(stages, repetitions=repetitions, length=short, budget_s=None)
-    assert (turns.rounds, turns.stages, turns.left_out) == (rounds, stages, {})
-    assert turns.seconds == pytest.approx(1.0)

@@ -66,17 +66,6 @@ def test_rows_of_csv_name_their_machine(fleet: Path, capsys: pytest.CaptureFixtu
         assert row["created"].startswith("20")
 
 
-def test_the_csv_of_a_checkpoint_study_does_so_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = kept(tmp_path / "saves", "checkpoint-stream", host={"node": "n7"}, tags={"box": "c"})
-    rows = list(csv.DictReader(io.StringIO(shown(capsys, run, "--format", "csv"))))
-    assert rows
-    assert {(row["host"], row["tag_box"], row["workload"]) for row in rows} == {
-        ("n7", "c", "llama3-8b")
-    }
-
-
 def test_openmetrics_has_the_runs_in_one_document(
     fleet: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,13 +91,6 @@ def test_other_exports_hold_one_run(
 ) -> None:
     assert main(["report", str(fleet), "--format", form]) == 2
     assert capsys.readouterr().out == ""
-
-
-def test_a_directory_of_one_run_is_that_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = kept(tmp_path / "results" / "one", "calibrated")
-    assert shown(capsys, tmp_path / "results", "--json") == shown(capsys, run, "--json")
 
 
 @pytest.mark.parametrize(

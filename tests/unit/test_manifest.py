@@ -98,12 +98,6 @@ def test_a_manifest_that_cannot_be_looked_at_may_be_intact(
         assert str(data / MANIFEST) in refused(data, StorageError)
 
 
-def test_a_pipe_is_no_manifest(data: Path) -> None:
-    (data / MANIFEST).unlink()
-    os.mkfifo(data / MANIFEST)
-    refused(data)
-
-
 # The header
 
 
@@ -137,32 +131,11 @@ def test_a_header_that_contradicts_its_tables(data: Path, key: str) -> None:
     refused(data)
 
 
-def test_a_dataset_of_nothing_is_none(data: Path) -> None:
-    put_table(data, SAMPLES, write_table(SAMPLE_COLUMNS, empty(SAMPLE_COLUMNS)))
-    put_table(data, SHARDS, write_table(SHARD_COLUMNS, empty(SHARD_COLUMNS)))
-    write_header(data, samples=0, shards=0, stored_bytes=0, sample_bytes=0)
-    refused(data)
-
-
-def empty(columns: dict[str, Any]) -> dict[str, Any]:
-    return {name: np.empty(0, dtype) for name, dtype in columns.items()}
-
-
 # Tables
 
 
 def test_a_table_of_another_dataset(data: Path, make_dataset: Any) -> None:
     shutil.copy(make_dataset()[1] / SAMPLES, data / SAMPLES)
-    assert SAMPLES in refused(data)
-
-
-def test_a_missing_table_is_missing(data: Path) -> None:
-    (data / SHARDS).unlink()
-    assert str(data / SHARDS) in refused(data)
-
-
-def test_a_table_that_is_no_table(data: Path) -> None:
-    put_table(data, SAMPLES, b"ARROW1" * 20)
     assert SAMPLES in refused(data)
 
 
@@ -209,15 +182,6 @@ def test_names_come_back(names: list[str]) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "keys", [pa.array([1, 2]), pa.array(["a", None]), pa.array([b"a", b"b"], pa.binary())]
-)
-def test_names_that_are_none(keys: pa.Array) -> None:
-    table = pa.ipc.open_file(write_table(SHARD_COLUMNS, shard_rows(), ["a", "b"])).read_all()
-    with pytest.raises(DatasetError, match="'key'"):
-        read_table(SHARD_COLUMNS, changed(table, "key", keys))
-
-
 def test_names_that_this_locale_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
     content = write_table(SHARD_COLUMNS, shard_rows(), ["a", "grün"])
     with monkeypatch.context() as patch:
@@ -227,21 +191,6 @@ def test_names_that_this_locale_cannot_write(monkeypatch: pytest.MonkeyPatch) ->
 
 
 # Parts and copies
-
-
-def test_a_part_has_the_samples_of_its_shards_in_their_order(data: Path) -> None:
-    whole = load_manifest(data)
-    part = whole.part(np.array([3, 1]))
-    assert (part.sample_count, part.shard_count) == (24, 2)
-    assert part.keys() == [whole.key(3), whole.key(1)]
-    assert part.numbers is not None
-    assert part.numbers.tolist() == [*range(36, 48), *range(12, 24)]
-    assert part.samples["shard"].tolist() == [0] * 12 + [1] * 12
-    for column in ("offset", "stored", "size"):
-        assert part.samples[column].tolist() == whole.samples[column][part.numbers].tolist()
-    assert part.shards["first"].tolist() == [0, 12]
-    assert part.header.stored_bytes == int(whole.shards["size"][[3, 1]].sum())
-    assert part.header.sample_bytes == int(part.samples["size"].sum())
 
 
 def test_a_copy_in_another_process_is_the_same(data: Path) -> None:

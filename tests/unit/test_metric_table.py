@@ -12,16 +12,10 @@ from typing import get_args
 
 import pytest
 
-from iobench.analyse.checkpoint.study import value_of
-from iobench.analyse.compare.runs import values_of
 from iobench.analyse.verdict.rebuild import conclude, rebuild
-from iobench.analyse.verdict.validity import KNOWN, parse
-from iobench.analyse.verdict.validity import value_of as figure_of
 from iobench.measure.timeline import read_events
-from iobench.report.figures import format_of
 from iobench.schema.accelerator import StepFacts
-from iobench.schema.checkpoint import Study
-from iobench.schema.metrics import BY_NAME, COMPARED, METRICS, Metric, metrics_of
+from iobench.schema.metrics import BY_NAME, METRICS, metrics_of
 from iobench.schema.record import CheckpointRecord, RunRecord, TrainingRecord, load_run
 from iobench.schema.resources import DeviceUse, ModelWork
 from iobench.schema.training import Repetition
@@ -93,52 +87,6 @@ def test_names_are_unique_within_a_kind() -> None:
 def test_what_is_recorded_of_a_repetition_and_a_verdict_is_in_the_table() -> None:
     assert numbers(Repetition) - CONTEXT - OF_HOSTS - {"workers_left_out"} == names("repetition")
     assert numbers(Verdict) - {"slowest_rank"} == names("verdict")  # a rank is no figure
-
-
-def test_what_is_computed_of_runs_is_in_the_table(runs: list[RunRecord]) -> None:
-    medians = {metric.name for metric in METRICS if metric.median}
-    for doc in runs:
-        assert set(doc.metrics) <= medians, doc.run_id
-        if doc.checkpoints is not None:
-            assert set(doc.checkpoints.figures) <= names("save", "restore"), doc.run_id
-    bandwidths = {key for key in Study.model_fields if key.endswith("_bytes_per_s")}
-    assert bandwidths == {m.name for m in metrics_of("save", "restore") if m.unit == "bytes/s"}
-
-
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: f"{metric.of}-{metric.name}")
-def test_each_metric_of_the_table_is_produced(metric: Metric, runs: list[RunRecord]) -> None:
-    found: list[float | None] = []
-    for doc in runs:
-        job, study = doc.job, doc.checkpoints
-        if metric.of == "repetition" and job.kind == "training":
-            found += [getattr(one, metric.name) for one in job.repetitions]
-        elif metric.of == "verdict" and job.kind == "training":
-            found += [getattr(job.verdict, metric.name)] if job.verdict else []
-        elif study is not None and metric.of in ("save", "restore"):
-            found += [value_of(one, metric) for one in (*study.saves, *study.restores)]
-    assert [value for value in found if value is not None]
-
-
-def test_a_condition_can_be_about_each_that_a_document_has_one_of(
-    runs: list[RunRecord],
-) -> None:
-    told: set[str] = set()
-    for doc in runs:
-        told |= {name for name in KNOWN if figure_of(doc, name) is not None}
-        assert set(doc.metrics) <= set(KNOWN)
-    assert told == set(KNOWN)
-    assert parse("headroom<2").metric == "headroom"
-
-
-def test_each_that_is_compared_has_values_a_label_and_a_direction(
-    runs: list[RunRecord],
-) -> None:
-    for name, metric in COMPARED.items():
-        assert metric.short
-        assert metric.better in ("more", "less")
-        assert BY_NAME[name] == metric
-        assert any(values_of(doc, name) for doc in runs), name
-        assert format_of(metric)(1.0)
 
 
 def test_reports_and_csv_show_the_table(runs: list[RunRecord]) -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from iobench.analyse.compare.runs import values_of
 from iobench.analyse.figures.metrics import (
     repetition_metrics,
-    summarise,
     uncounted_reads,
 )
 from iobench.analyse.figures.search import find_max_point
@@ -154,22 +153,6 @@ def test_null_accelerator_has_no_utilization(make_events: Build) -> None:
     assert found.samples_per_s == pytest.approx(1.0)
 
 
-def test_one_step_has_no_utilization_but_a_strict_one(make_events: Build) -> None:
-    found = repetition_metrics(make_events([{"step": 0, "wait": 1, "busy": 1}]), context())
-    assert found.accelerator_utilization is None
-    assert "fewer than 2 steps" in found.not_measured["accelerator_utilization"]
-    assert found.accelerator_utilization_strict == pytest.approx(0.5)
-    assert found.wait_p99_s is None
-    assert "wait_p99_s" in found.not_measured
-
-
-def test_no_events(make_events: Build) -> None:
-    found = repetition_metrics(make_events([]), context(complete=False))
-    assert found.samples_per_s is None
-    assert found.not_measured["samples_per_s"]
-    assert summarise([found]) == {}
-
-
 def test_lateness_reaches_the_clock_once(make_events: Build) -> None:
     # Each step wakes 0.1 s late and the next one makes up for it: 3 steps of 1 s end at 3.1 s.
     events = make_events(
@@ -188,28 +171,6 @@ def test_lateness_reaches_the_clock_once(make_events: Build) -> None:
     )
     again = repetition_metrics(merged, context())
     assert (again.wall_s, again.late_left_s) == pytest.approx((found.wall_s, found.late_left_s))
-
-
-def test_lateness_that_is_left_is_that_of_the_latest_rank_of_each_epoch(make_events: Build) -> None:
-    late = {(0, 0): (0.5, 0.1), (0, 1): (0.4, 0.2), (1, 0): (0.0, 0.3), (1, 1): (0.9, 0.0)}
-    events = make_events(
-        [
-            {"epoch": epoch, "rank": rank, "step": step, "start": step, "busy": 1, "late": value}
-            for (epoch, rank), values in late.items()
-            for step, value in enumerate(values)
-        ]
-    )
-    assert repetition_metrics(events, context()).late_left_s == pytest.approx(0.2 + 0.3)
-
-
-def test_summaries_leave_out_what_stopped_early() -> None:
-    runs = [
-        context(samples_per_s=rate, complete=done)
-        for rate, done in ((10.0, True), (30.0, True), (20.0, True), (1.0, False))
-    ]
-    found = summarise(runs)["samples_per_s"]
-    assert (found.median, found.min, found.max, found.n) == (20.0, 10.0, 30.0, 3)
-    assert "wall_s" not in summarise(runs)
 
 
 STEPS = st.lists(
@@ -383,25 +344,3 @@ def test_find_max_point_of_a_null_accelerator_says_why(make_events: Build) -> No
     )
     assert not point.passed
     assert "null" in point.not_measured["accelerator_utilization_sustained"]
-
-
-def test_the_accelerator_alone_has_no_bytes(make_run: Build, make_events: Build) -> None:
-    events = make_events(
-        [
-            {"phase": "calibrate.accelerator", "step": i, "start": i, "busy": 1, "samples": 100}
-            for i in range(3)
-        ]
-    )
-    assert ceiling_from_events(events, context()) == (pytest.approx(100.0), None)
-    recorded = Ceiling(
-        samples_per_s=1, bytes_per_s=5e6, details=CeilingDetails(startup_s=[None], cpu_s=1.0)
-    )
-    doc = make_run(accelerators=1, repetitions=1, concluded=False)
-    again = rebuild(
-        doc.with_job(ceilings=doc.job.ceilings | {"accelerator": recorded}), events
-    ).job.ceilings["accelerator"]
-    assert (again.samples_per_s, again.bytes_per_s, again.cpu_s_per_gb) == (
-        pytest.approx(100.0),
-        5e6,
-        None,
-    )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from iobench.analyse.capacity.hosts import HostsModel, Stated
-from iobench.analyse.capacity.jobs import HostLimits, RecordedJob, jobs_of
+from iobench.analyse.capacity.jobs import HostLimits, RecordedJob
 from iobench.analyse.capacity.more_hosts import (
     MAX_HOSTS,
     HostsPrediction,
@@ -32,11 +32,8 @@ from iobench.analyse.capacity.scaling import (
 )
 from iobench.analyse.checkpoint.interval import best_s, published_mtbf_s, waste
 from iobench.analyse.figures.instep import OwnStepTimes
-from iobench.analyse.verdict.judged import judge
 from iobench.errors import UsageError
-from iobench.measure.timeline import StepEvent, read_events, write_events
-from iobench.schema.host import JobHost
-from iobench.schema.record import Summary, load_training
+from iobench.measure.timeline import StepEvent, write_events
 from tests.processes import in_process
 from tests.unit.conftest import build_run
 
@@ -75,15 +72,6 @@ def test_the_queue_is_as_fast_as_one_that_is_simulated(
     assert found == pytest.approx(simulated_s(1.0, ratio, tokens, variation), rel=0.01)
 
 
-def test_the_ends_of_the_queue() -> None:
-    assert cycle_s(2.0, 3.0, tokens=1) == pytest.approx(5)  # one after the other
-    assert cycle_s(2.0, 3.0, tokens=10**6) == pytest.approx(3)  # the slower one
-    assert cycle_s(2.0, 3.0, tokens=2, variation=0) == pytest.approx(3, rel=1e-3)
-    assert cycle_s(0.0, 3.0, tokens=3) == 3
-    assert cycle_s(3.0, 3.0, tokens=4) == pytest.approx(3 * 5 / 4, rel=1e-6)
-    assert cycle_s(2.0, 3.0, tokens=4) == pytest.approx(float(cycle_s(3.0, 2.0, tokens=4)))
-
-
 # Capacity
 
 
@@ -99,13 +87,6 @@ def test_the_law_comes_back() -> None:
     assert found.rate(1000) == pytest.approx(law(found.peak))  # and never less than at the peak
 
 
-def test_fewer_hosts_tell_fewer_parameters() -> None:
-    assert fit_scaling([3], [300]).rate(30) == pytest.approx(3000)
-    two = fit_scaling([1, 2], [100, 160])
-    assert (two.contention, two.coherence) == (pytest.approx(0.25), 0)
-    assert fit_scaling([1, 2, 4], [100, 205, 420]).contention == 0  # never more than in proportion
-
-
 # Ranks that wait for each other
 
 
@@ -118,21 +99,6 @@ def test_the_slowest_of_many_is_the_mean_of_their_maximum() -> None:
     assert steps.slowest_s(1)[0] == pytest.approx(own.mean())
     assert steps.mean_s[0] == pytest.approx(own.mean())
     assert len(steps.mean_s) == 201
-
-
-def test_ranks_of_a_host_are_slow_together() -> None:
-    """Two ranks that are always the same are no slower than one of them."""
-    one = 0.1 + np.random.default_rng(3).gamma(2, 0.01, (1, 2048))
-    together = steps_of([OwnStepTimes(np.repeat(one, 2, axis=0), 0.1)], hosts=1, round_steps=1)
-    alone = steps_of([OwnStepTimes(one, 0.1)], hosts=1, round_steps=1)
-    uneven = steps_of([OwnStepTimes(np.repeat(one, 3, axis=0), 0.1)], hosts=2, round_steps=1)
-    assert together.slowest_s(8)[0] == pytest.approx(alone.slowest_s(4)[0])
-    assert (together.together, uneven.together) == (2, 1)
-    assert together.seen == 2 * alone.seen
-
-
-def test_too_few_steps_tell_nothing() -> None:
-    assert steps_of([OwnStepTimes(np.ones((2, 48)), 1.0)], hosts=1, round_steps=1) is None
 
 
 def test_a_barrier_is_fitted_and_never_gets_cheaper() -> None:
@@ -179,12 +145,6 @@ def job(
 
 def asked(jobs: Sequence[RecordedJob], hosts: int, **question: Any) -> HostsPrediction:
     return predict(jobs, Question(hosts=hosts, **question))
-
-
-def test_the_model_gives_the_measured_rate_back() -> None:
-    for one in (job(2, 4000.0), job(2, 900.0), job(2), job(2, 500.0, cycle_s=0.165)):
-        point = HostsModel([one]).point(2, 4)
-        assert point.samples_per_s.value == pytest.approx(one.samples_per_s, rel=0.01)
 
 
 def test_one_number_of_hosts_leaves_the_storage_undecided() -> None:
@@ -241,36 +201,6 @@ def test_three_numbers_of_hosts_tell_the_law_and_the_error() -> None:
     assert found.storage_takes_over_from == (1, 1)
     odd = [*jobs[:3], job(8, 2 * law(8), cycle_s=8 * 40 / law(8) / 2, tokens=10**6)]
     assert asked(odd, 12).leave_one_out[-1].error == pytest.approx(-0.5, abs=0.02)
-
-
-def test_two_numbers_of_hosts_tell_what_they_share() -> None:
-    jobs = [job(n, law(n, b=0), cycle_s=n * 40 / law(n, b=0), tokens=10**6) for n in (1, 2)]
-    point = asked(jobs, 4).what_if
-    assert point.samples_per_s.value == pytest.approx(law(4, b=0), rel=0.01)
-    assert point.samples_per_s.low == pytest.approx(law(2, b=0), rel=0.01)
-    assert point.samples_per_s.high == pytest.approx(2 * law(2, b=0), rel=0.01)
-
-
-def test_stragglers_and_a_given_barrier_are_in_the_step() -> None:
-    own = 0.1 + np.random.default_rng(5).gamma(2, 0.002, (4, 1024))
-    steps = steps_of([OwnStepTimes(own, 0.1)], hosts=1, round_steps=1)
-    cycle = float(own.max(axis=0).mean())
-    one = job(1, 4e5, steps=steps, cycle_s=cycle, last_s=0.0, in_step=True)
-    point = HostsModel([one], barrier=Barrier(1e-3, 1e-3)).point(8, 4)
-    late = float(steps.slowest_s(32)[0] - steps.mean_s[0])
-    assert point.parts_s["stragglers"].value == pytest.approx(late, rel=0.02)
-    assert point.parts_s["barrier"].value == pytest.approx(1e-3 + 1e-3 * np.log(32))
-    free = HostsModel([job(1, steps=steps, cycle_s=cycle)]).point(8, 4)
-    assert set(free.parts_s) == {"accelerator", "loader", "storage"}
-
-
-def test_a_barrier_is_fitted_to_runs_on_several_hosts() -> None:
-    truth = Barrier(1e-3, 5e-4)
-    jobs = [job(n, 1e6, last_s=truth.cost_s(4 * n), in_step=True) for n in (2, 4, 8)]
-    assert HostsModel(jobs).fitted_barrier == pytest.approx(truth)
-    grows = HostsModel(jobs[:1]).barrier_s(64, 16)
-    known = truth.cost_s(8)
-    assert known <= grows.min() < grows.max() <= known * np.log(64) / np.log(8)
 
 
 def test_what_one_host_does_not_tell_is_not_told() -> None:
@@ -443,34 +373,6 @@ def test_a_run_from_memory_does_not_tell_what_the_storage_delivers(tmp_path: Pat
     found = asked_by(str(directory), "--hosts", "8")
     assert found["what_if"]["samples_per_s"]["value"] is None
     assert "hosts-1" in found["bases"][0]
-
-
-def test_a_run_of_one_job_on_many_hosts(tmp_path: Path) -> None:
-    """Its hosts are those of the job, and the barrier is the one that was measured apart."""
-    directory = save_runs(tmp_path, 2)
-    doc = load_training(directory)
-    hosts = [JobHost(name=name, first_rank=rank, ranks=2) for name, rank in (("a", 0), ("b", 2))]
-    accelerator = doc.job.workload.accelerator.model_copy(update={"staged": 1})
-    workload = doc.job.workload.model_copy(update={"accelerator": accelerator})
-    doc = doc.with_job(hosts=hosts, barrier_s=0.002, workload=workload)
-    doc = doc.model_copy(update={"hosts": doc.hosts[:1]})
-    (one,) = jobs_of([(doc, read_events(directory / "events.parquet"))])
-    assert (one.hosts, one.ranks, one.last_s) == (2, 4, 0.002)
-    assert one.tokens == 1 + 1 + 2 * 2  # being computed on, accepted, and made by two workers
-    assert one.steps.together == 2
-
-
-def test_a_run_that_exceeds_its_ceiling_tells_the_storage_with_an_interval(tmp_path: Path) -> None:
-    """What it delivered varies from repetition to repetition, as any other figure."""
-    directory = save_runs(tmp_path, 1)
-    doc = load_training(directory)
-    fetch = doc.job.ceilings["fetch"]
-    size = judge(doc).evidence.bytes_per_sample or 0.0
-    beyond = 2 * (fetch.bytes_per_s or 0.0) / size
-    delivered = Summary(median=beyond, min=0.9 * beyond, max=1.2 * beyond, n=3)
-    doc = doc.model_copy(update={"metrics": {**doc.metrics, "samples_per_s": delivered}})
-    (one,) = jobs_of([(doc, read_events(directory / "events.parquet"))])
-    assert one.storage == Band(beyond, pytest.approx(0.9 * beyond), pytest.approx(1.2 * beyond))
 
 
 def test_a_run_without_events(tmp_path: Path) -> None:

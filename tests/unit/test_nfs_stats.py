@@ -117,20 +117,6 @@ def test_version_4_over_four_connections(mounts: list[nfs.MountStats]) -> None:
     assert set(mount.operations) == {"NULL", "READ", "READ_PLUS", "SEQUENCE", "LAYOUTGET"}
 
 
-def test_an_old_kernel_does_not_count_errors(mounts: list[nfs.MountStats]) -> None:
-    assert mounts[2].operations["READ"] == nfs.Operation(2, 2, 0, 264, 16640, 0, 3, 3, None)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "no such format\n", "device x mounted on /y with fstype nfs\n\tbytes:\tmany\n\tage:\t-\n"],
-)
-def test_what_is_no_mountstats_harms_nothing(text: str) -> None:
-    assert all(
-        mount.read_bytes == 0 and mount.operations == {} for mount in nfs.parse_mountstats(text)
-    )
-
-
 def later(text: str = V3) -> nfs.MountStats:
     """The same mount after 10 s: 200 reads more (of 20,971,520 bytes), of which 4 were sent
     again.
@@ -175,28 +161,6 @@ MOUNTINFO = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
 30 22 0:40 / /mnt/nas\040one rw,noatime - nfs filer.example:/vol/data rw,vers=3,rsize=1048576,wsize=524288,hard,proto=tcp,addr=10.0.0.9
 31 22 0:41 / /mnt/new rw - nfs4 [fd00::9]:/ rw,vers=4.2,rsize=1048576,wsize=1048576,proto=tcp6,nconnect=4,addr=fd00::9
 """  # noqa: E501
-
-
-def test_the_fingerprint_of_a_mount() -> None:
-    _, old, new = filesystem.parse_mountinfo(MOUNTINFO)
-    assert filesystem.describe_nfs(old.source, old.super_options) == {
-        "server": "filer.example",
-        "export": "/vol/data",
-        "address": "10.0.0.9",
-        "version": "3",
-        "proto": "tcp",
-        "rsize": 1048576,
-        "wsize": 524288,
-        "nconnect": 1,
-        "options": old.super_options,
-    }
-    found = filesystem.describe_nfs(new.source, new.super_options)
-    assert (found["server"], found["export"], found["version"], found["nconnect"]) == (
-        "fd00::9",
-        "/",
-        "4.2",
-        4,
-    )
 
 
 def test_a_path_on_such_a_mount_has_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

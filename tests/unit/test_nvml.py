@@ -13,19 +13,14 @@ import pytest
 
 from iobench.accelerate.work import flops_per_sample, peak_of, work_of
 from iobench.analyse.figures.metrics import with_device_figures
-from iobench.analyse.verdict.rebuild import conclude
 from iobench.errors import IobenchError, UsageError
 from iobench.measure.nvml import GpuWatch
-from iobench.measure.samples import Sampler
 from iobench.processes import in_own_process
-from iobench.schema.record import load_training
 from iobench.schema.resources import DeviceUse, ModelWork
 from iobench.schema.training import Repetition
 from iobench.schema.workload import AcceleratorSpec
 from tests.nvml import Clock, FakeGpu, FakeNvml
 from tests.processes import wait_until
-
-RUN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs" / "beside-saves"
 
 ONE, TWO = "GPU-11111111-aaaa", "GPU-22222222-bbbb"
 
@@ -173,25 +168,6 @@ def test_without_the_library_or_the_driver_there_is_a_reason(
     assert "pip install" in watched(clock)[1]
 
 
-def test_a_sampler_watches_the_gpus_of_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml, clock = fake(monkeypatch, FakeGpu(ONE))
-    watch = GpuWatch("cuda", 1, clock=clock, environ={})
-    sampler = Sampler(None, gpus=watch, read=dict)
-    assert nvml.counted.opened == 0  # the driver's library does not survive the fork of the ranks
-    for epoch in range(2):
-        sampler.prepare()
-        sampler.begin(epoch, 0)
-        for _ in range(3):
-            clock.now += 0.5
-            sampler.tick()
-        sampler.end()
-        clock.now += 60
-    sampler.close()
-    [use], _ = watch.result()
-    assert use.seconds == pytest.approx(3)
-    assert nvml.counted.opened == 0
-
-
 # Figures of a repetition
 
 
@@ -213,30 +189,6 @@ def test_the_figures_of_a_repetition_are_means_over_its_gpus() -> None:
     assert found.not_measured == {"sm_utilization": "no GPM"}
     assert found.mfu == pytest.approx(2e9 * 1000 / (2 * 10e12))
     assert found.accelerator_utilization_sustained is None
-
-
-def test_without_gpus_all_figures_are_none_with_the_reason() -> None:
-    found = with_device_figures(repetition(not_measured={"devices": "no GPU here"}), None)
-    for name in ("device_utilization_nvml", "sm_utilization", "device_power_w", "sm_clock_mhz"):
-        assert getattr(found, name) is None
-        assert found.not_measured[name] == "no GPU here"
-    assert found.mfu is None
-    assert found.not_measured["mfu"]
-    # Records of older versions say nothing.
-    assert with_device_figures(repetition(), None).not_measured["sm_utilization"]
-
-
-def test_a_repetition_without_saves_has_its_figures_too() -> None:
-    """The one with which a run that saves checkpoints is compared."""
-    doc = load_training(RUN)
-    use = DeviceUse(uuid=ONE, sm_clock_mhz=1900.0)
-    quiet = doc.job.repetitions[0].model_copy(update={"devices": [use]})
-    work = ModelWork(flops_per_sample=1e9, peak_flops=1e13, devices=1)
-    found = conclude(doc.with_job(quiet=quiet, work=work)).job.quiet
-    assert found is not None
-    assert found.sm_clock_mhz == 1900
-    assert quiet.samples_per_s is not None
-    assert found.mfu == pytest.approx(quiet.samples_per_s / 1e4)
 
 
 # Peaks and operations
@@ -278,16 +230,6 @@ def test_operations_of_known_models(model: str, forward_gmac: float) -> None:
 def model_spec(**settings: object) -> AcceleratorSpec:
     asked = {"kind": "model", "model": "tests.networks:Tiny", **settings}
     return AcceleratorSpec.model_validate(asked)
-
-
-def test_the_peak_of_a_cpu_must_be_stated() -> None:
-    work = work_of(model_spec(), "Some CPU", ranks=2)
-    assert work.peak_flops is None
-    assert "Some CPU" in work.not_measured["peak_flops"]
-    stated = work_of(model_spec(peak_flops=1e12), "Some CPU", ranks=2)
-    assert (stated.peak_flops, stated.peak_source) == (1e12, "accelerator.peak_flops")
-    assert stated.devices == 2
-    assert stated.not_measured == {}
 
 
 def test_the_peak_of_a_gpu_that_is_not_known_is_told() -> None:

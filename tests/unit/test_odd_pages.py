@@ -69,18 +69,6 @@ def test_a_page_of_512_ranks_is_small() -> None:
     assert len(text) < (1 << 20) + len(doc.model_dump_json(indent=2))
 
 
-def test_a_page_of_one_rank_and_one_step() -> None:
-    told = shown(build_run(accelerators=1, repetitions=1, repetition={"steps": 1, "samples": 1}))
-    assert "run.steps" in told.told
-
-
-@pytest.mark.parametrize("name", ["failed", "interrupted"])
-def test_a_page_of_a_run_that_was_cut_short_begins_with_that(name: str) -> None:
-    told = shown(read(json.loads((RUNS / name / "run.json").read_text())))
-    headings = [each for each in told.ids if each in ("status", "verdict")]
-    assert headings == ["status", "verdict"]
-
-
 def test_a_figure_that_is_no_number_draws_no_chart_of_it() -> None:
     doc = build_run(measured=1e-300, rates={"fetch": 1e300})
     assert all(math.isfinite(float(value)) for value in _coordinates(shown(doc)))

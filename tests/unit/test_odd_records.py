@@ -17,8 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.analyse.checkpoint.interval import waste
-from iobench.analyse.checkpoint.meaning import meaning
-from iobench.analyse.checkpoint.study import with_figures
 from iobench.analyse.compare.claims import claim
 from iobench.analyse.compare.comparison import compare
 from iobench.analyse.compare.gate import outcome_of
@@ -26,10 +24,7 @@ from iobench.analyse.compare.runs import Group
 from iobench.analyse.tuning.shardsize import Bounds, fit
 from iobench.analyse.verdict.judged import judge
 from iobench.analyse.verdict.rebuild import conclude
-from iobench.errors import IobenchError, SpecError, UsageError
-from iobench.schema.base import build
-from iobench.schema.checkpoint import CheckpointSpec, Training
-from iobench.schema.job import Delivery, LoaderFacts
+from iobench.errors import IobenchError, UsageError
 from iobench.schema.record import TrainingRecord, load_run, load_training
 from iobench.schema.subject import OWN_LOADER
 from iobench.schema.verdict import Verdict
@@ -116,27 +111,6 @@ def test_a_verdict_rests_on_what_was_measured(record: dict[str, Any]) -> None:
         assert gain is None or (math.isfinite(gain) and gain >= 1)
 
 
-def test_a_reader_that_is_short_of_cpu_where_raw_storage_was_not_measured(
-    make_run: Callable[..., TrainingRecord],
-) -> None:
-    """6 MB/s for each core: 0.5 cores are busy with reading alone."""
-    doc = make_run(
-        rates={"storage_raw": None, "fetch": 600.0},
-        measured=580.0,
-        au=0.29,
-        host={"effective_cores": 0.5},
-    )
-    busy = doc.job.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 8.0})
-    found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"fetch": busy})).job.verdict
-    assert found is not None
-    assert found.binds == "cpu"
-    advice = {advice.id: advice for advice in found.advice}
-    assert advice["cores"].predicted_gain == pytest.approx(2)
-    # Direct IO helps up to what the accelerators ask for.
-    assert advice["direct"].predicted_gain == pytest.approx(2000 / 580)
-    assert all("None" not in each.basis for each in found.advice)
-
-
 @pytest.mark.parametrize("own", [None, 1500.0])
 def test_another_loader_is_advised_only_if_it_was_tried(
     make_run: Callable[..., TrainingRecord], own: float | None
@@ -155,28 +129,6 @@ def test_another_loader_is_advised_only_if_it_was_tried(
     advised = [one for one in found.advice if OWN_LOADER in one.change]
     assert len(advised) == (own is not None)
     assert all(one.predicted_gain == pytest.approx(2.5) for one in advised)
-
-
-def test_storage_faster_than_decompression_is_not_helped_by_it(
-    make_run: Callable[..., TrainingRecord],
-) -> None:
-    """1.4 GB/s come from storage, and a core decompresses 1.3 GB/s."""
-
-    def advised(cores: float) -> bool:
-        found = make_run(
-            rates={"storage_raw": 15e3, "fetch": 14e3, "prep": 9e4, "harness": 9e4},
-            measured=13.9e3,
-            au=0.14,
-            workload={"accelerator": {"kind": "emulated", "step_time": 0.002}},
-            host={"effective_cores": cores},
-            dataset={"spec": {"name": "d", "compress_ratio": 3.0}},
-        ).job.verdict
-        assert found is not None
-        assert found.binds == "storage"
-        return any("zstd" in one.change for one in found.advice)
-
-    assert advised(4.0)
-    assert not advised(1.0)
 
 
 def test_a_waste_that_no_float_can_hold() -> None:
@@ -232,55 +184,4 @@ def test_a_record_of_another_kind_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("scale", ["x", "1/0", "0", "-1/2", "2", "1/64/2"])
-def test_a_share_of_a_model_that_is_none(scale: str) -> None:
-    with pytest.raises(SpecError, match="scale"):
-        build(CheckpointSpec, {"model": "llama3-8b", "scale": scale}, where="test")
-    found = build(CheckpointSpec, {"model": "llama3-8b", "scale": "1/64"}, where="test")
-    assert float(found.share) == 1 / 64
-    assert found.restore_count == found.count
-
-
-def test_what_the_interval_of_today_costs() -> None:
-    """Twice the best interval wastes more than the best; no interval was asked about: nothing."""
-    saves = with_figures(study().checkpoints)
-    best = meaning(saves, Training(mtbf_s=10_000))
-    assert best is not None
-    assert best.today is None
-    found = meaning(saves, Training(mtbf_s=10_000, interval_s=2 * best.interval_s))
-    assert found is not None
-    assert found.today is not None
-    assert found.today.waste > found.waste
-    assert found.today.overhead == pytest.approx(2 / (2 * best.interval_s + 2))
-
-
 # What a library has to say
-
-
-def test_a_proof_of_delivery_is_whole_or_absent() -> None:
-    whole = {
-        "missing": 0,
-        "repeated": 0,
-        "unknown": 0,
-        "delivered": 5,
-        "of": 5,
-        "whole_epoch": True,
-    }
-    assert Delivery.model_validate(whole).missing == 0
-    assert Delivery.model_validate({"not_measured": "cut short"}).delivered == 0
-    for key in whole:
-        with pytest.raises(ValueError, match=f"'{key}'"):
-            Delivery.model_validate({name: value for name, value in whole.items() if name != key})
-
-
-@pytest.mark.parametrize("key", ["kind", "library", "shuffle"])
-def test_a_library_that_delivered_is_named(key: str) -> None:
-    facts = {
-        "kind": "torch-map",
-        "library": "torch 2",
-        "delivery": {"not_measured": "cut short"},
-        "shuffle": {"not_measured": "cut short"},
-    }
-    assert LoaderFacts.model_validate(facts).kind == "torch-map"
-    with pytest.raises(ValueError, match=f"'{key}'"):
-        LoaderFacts.model_validate({name: value for name, value in facts.items() if name != key})

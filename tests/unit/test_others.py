@@ -35,20 +35,6 @@ def test_nobody_is_no_finding() -> None:
     assert others.findings() == []
 
 
-def test_each_is_named_once_whenever_it_was_seen() -> None:
-    others = Others(Lease([], ["process 7"], ["process 8", "process 7"], []))
-    for _ in range(3):
-        others.look()
-    (finding,) = others.findings()
-    assert (finding.rule, finding.level) == ("storage.shared", "warning")
-    assert finding.evidence.endswith("process 7, process 8")
-
-
-def test_many_are_counted() -> None:
-    (finding,) = Others(Lease([f"process {number}" for number in range(10)])).findings()
-    assert finding.evidence.endswith("process 2 and 7 more")
-
-
 def test_who_can_not_be_seen_is_said() -> None:
     lease = Lease([])
     lease.unregistered = "access denied"

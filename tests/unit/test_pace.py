@@ -8,7 +8,7 @@ import pytest
 
 from iobench.cli import live as living
 from iobench.cli.live import Live
-from iobench.cli.pace import MAX_HISTORY, Now, PhasePace, SlowRank
+from iobench.cli.pace import Now, PhasePace, SlowRank
 from iobench.runner.counters import STEPS, Counters
 
 S = 1_000_000_000
@@ -41,24 +41,6 @@ class _Run:
                     )
             found = self.pace.add(self.now, self.counters.read())
         return found
-
-
-@pytest.mark.parametrize("step_s", [0.1, 0.5, 7.0])
-def test_rates_are_those_of_whole_steps(step_s: float) -> None:
-    run = _Run([step_s, step_s], busy_s=0.5 * step_s)
-    found = run.until(56.0)
-    assert found.utilization == pytest.approx(0.5)
-    assert found.bytes_per_s == pytest.approx(2 * MB / step_s, rel=0.1 if step_s < 1 else 0.5)
-    assert found.steps == run.counters.steps() // 2  # of each rank, as a plan counts them
-    assert found.slow is None
-    assert len(run.pace.rates) <= MAX_HISTORY
-
-
-def test_what_is_not_known_is_not_told() -> None:
-    assert _Run([0.1], busy_s=0.0).until(5.0).utilization is None
-    assert _Run([0.1], busy_s=0.1, read=0).until(5.0).bytes_per_s is None
-    before = _Run([9.0], busy_s=1.0).until(5.0)
-    assert (before.utilization, before.slow) == (None, None)
 
 
 def test_the_slowest_rank() -> None:

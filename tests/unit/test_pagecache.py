@@ -74,22 +74,6 @@ def test_files_of_an_overlay_are_looked_at_by_mincore(
     assert (found.how, found.ratio) == ("mincore", 1.0)
 
 
-def test_mincore_looks_at_large_files_in_windows(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pagecache, "_cachestat", lambda fd: None)
-    monkeypatch.setattr(pagecache, "_WINDOW", 1 << 18)
-    assert pagecache.residency(files).ratio == 1.0
-
-
-def test_empty_files_and_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "empty").touch()
-    assert pagecache.residency([]).ratio == 0.0
-    assert pagecache.residency([tmp_path / "empty"]).total_bytes == 0
-    monkeypatch.setattr(pagecache, "_cachestat", lambda fd: None)
-    assert pagecache.residency([tmp_path / "empty"]).total_bytes == 0
-
-
 @pytest.mark.parametrize("call", [pagecache.evict, pagecache.residency])
 def test_a_missing_file_is_one_clear_line(tmp_path: Path, call: object) -> None:
     assert callable(call)

@@ -26,44 +26,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     return told.err
 
 
-@pytest.mark.parametrize("name", ["llama3-405b", "llama3-1t"])
-def test_a_pipelined_model_can_be_scaled(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    found = plan(capsys, name, "--scale", "1/64")
-    whole = plan(capsys, name)
-    assert found["ranks"] == whole["ranks"]
-    assert found["bytes"] == pytest.approx(whole["bytes"] / 64, rel=0.05)
-    assert found["scaling"]["changed"]["layers"][1] == found["parallelism"]["pipeline"]
-    assert found["budgets"] == whole["budgets"]  # the whole model's, whatever is tried out here
-
-
-def test_bandwidth_at_a_stated_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    """1 % of the time for saves every 30 minutes of training: 18.2 s each, for 14 bytes of each
-    parameter.
-    """
-    found = plan(capsys, "llama3-405b", "--interval", "30min", "--stall-budget", "1%")
-    (row,) = found["budgets"]
-    assert row["longest_save_s"] / (1800 + row["longest_save_s"]) == pytest.approx(0.01)
-    assert row["write_bytes_per_s"] == pytest.approx(
-        14 * found["parameters"] / (1800 * 0.01 / 0.99)
-    )
-    assert 0.01 < row["waste"] < 0.02
-
-
-def test_budgets_are_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    found = plan(
-        capsys,
-        "llama3-8b",
-        "--stall-budget",
-        "2%",
-        "--stall-budget",
-        "0.1",
-        "--accelerators",
-        "16384",
-    )
-    assert [row["stall_budget"] for row in found["budgets"]] == [0.02, 0.1]
-    assert found["mtbf_s"] / 3600 == pytest.approx(54 * 24 / 419)
-
-
 def test_room_for_two(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The checkpoint before stays until the next one is complete."""
     small = plan(capsys, "llama3-8b", "--to", tmp_path / "ckpt", "--scale", "1/4096")

@@ -33,20 +33,6 @@ def names() -> Iterator[Names]:
     process.leave(made)
 
 
-def test_files_that_are_read_are_told_once(names: Names, tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"1")  # is not read
-    for _ in range(3):
-        path.read_bytes()
-    process.tell()
-    path.read_bytes()
-    process.tell()
-    assert names.heard == [str(path)] * 3  # all of them before the first call
-    os.close(os.open(os.fsencode(path), os.O_RDONLY))
-    process.tell()
-    assert names.heard == [str(path)] * 4
-
-
 def test_a_child_tells_nobody(names: Names, tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.touch()

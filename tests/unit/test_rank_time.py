@@ -142,13 +142,6 @@ ROWS = [
 """Two ranks that end at 3 s and at 7 s."""
 
 
-def test_an_epochs_end_is_a_wait_of_ranks_that_meet_there(make_events: Build) -> None:
-    found = repetition_metrics(make_events(ROWS), repetition(2, 1, "epoch"))
-    assert [each.sync_s for each in found.ranks] == pytest.approx([4.0, 0.0])
-    assert found.accelerator_utilization == pytest.approx(1 / 5)  # both end at 7 s
-    assert found.samples_per_s == pytest.approx(4 / 7)
-
-
 def test_independent_ranks_wait_for_nobody(make_events: Build) -> None:
     found = repetition_metrics(make_events(ROWS), repetition(2, 1, "none"))
     assert [each.wall_s for each in found.ranks] == pytest.approx([3.0, 7.0])
@@ -157,36 +150,6 @@ def test_independent_ranks_wait_for_nobody(make_events: Build) -> None:
     assert found.sync_s is None
     assert found.not_measured["sync_s"]
     assert found.accelerator_utilization_sustained == pytest.approx(4 / 10)
-
-
-def test_each_rank_has_its_own_start_up(make_events: Build) -> None:
-    """The second rank was forked 2 s later. That is no wait for its storage."""
-    rows = [
-        {"rank": rank, "step": step, "start": start + later, "wait": wait, "busy": 1}
-        for rank, later in ((0, 0.0), (1, 0.0))
-        for step, start, wait in ((0, 0.0, 1.0 + 2 * rank), (1, 2.0 + 2 * rank, 0.0))
-    ]
-    epochs = [Epoch(epoch=0, startup_s=1.0, startups_s=[1.0, 3.0])]
-    context = repetition(2, 1, "none").model_copy(update={"epochs": epochs})
-    found = repetition_metrics(make_events(rows), context)
-    assert [each.startup_s for each in found.ranks] == pytest.approx([1.0, 3.0])
-    assert [each.fill_s for each in found.ranks] == pytest.approx([0.0, 0.0])
-    assert found.accelerator_utilization_sustained == pytest.approx(1.0)
-    shared = context.model_copy(update={"epochs": [Epoch(epoch=0, startup_s=1.0)]})
-    found = repetition_metrics(make_events(rows), shared)
-    assert found.accelerator_utilization_sustained == pytest.approx(4 / 6)
-
-
-def test_a_library_does_not_tell_what_a_batch_cost(make_events: Build) -> None:
-    context = repetition(2, 1, "step").model_copy(
-        update={"not_measured": {"bytes_read": "a library reads"}}
-    )
-    found = repetition_metrics(make_events([row | {"read": 1} for row in ROWS]), context)
-    assert [(each.fetch_s, each.prep_s) for each in found.ranks] == [(None, None)] * 2
-    assert [each.wait_s for each in found.ranks] == pytest.approx([0.0, 4.0])
-    assert found.worker_time is not None
-    assert found.worker_time.read is None
-    assert found.worker_time.not_measured
 
 
 def ranks_with(own_s: list[float], wall_s: float = 100.0, sync: str = "step") -> Repetition:

@@ -12,9 +12,6 @@ from hypothesis import strategies as st
 
 from iobench.analyse.figures.metrics import repetition_metrics
 from iobench.analyse.figures.rates import lasting_fall, steady_from
-from iobench.analyse.verdict.rebuild import conclude, rebuild
-from iobench.report.rates import rate_over_time
-from iobench.schema.record import Finding, TrainingRecord
 from iobench.schema.training import MAX_BINS, Epoch, Rates, Repetition
 
 Build = Callable[..., Any]
@@ -68,47 +65,6 @@ def test_each_second_has_the_samples_of_all_ranks(make_events: Build) -> None:
     assert found.stored_bytes_per_s == pytest.approx([2500.0] * 8)
 
 
-def test_process_creation_and_saves_are_left_out(make_events: Build) -> None:
-    # 2 s until the first read, then a step each second; after the third a save of 10 s.
-    rows = steps([3.0, 1.0, 1.0]) + steps([1.0] * 3, begin=15.0)
-    rows[2]["checkpoint_ns"] = 10 * 10**9
-    for number, row in enumerate(rows):
-        row["step"] = number
-    found = measured(make_events, rows, startup_s=2.0)
-    assert found.wall_s == pytest.approx(18.0)
-    assert found.rates is not None
-    assert found.rates.samples_per_s == pytest.approx([10.0] * 6)
-
-
-def test_epochs_follow_each_other_and_end_with_their_first_rank(make_events: Build) -> None:
-    # In each epoch rank 0 ends after 3 s. What rank 1 still loads then is the rate of one rank.
-    rows = []
-    for epoch in (0, 1):
-        rows += steps([1.0] * 3, epoch=epoch) + steps([1.0] * 9, rank=1, epoch=epoch)
-    found = measured(make_events, rows).rates
-    assert found is not None
-    assert found.samples_per_s == pytest.approx([20.0] * 6)
-
-
-def test_batches_of_workers_that_come_together_share_a_bin(make_events: Build) -> None:
-    # 4 workers: a batch every 6 s from each of them, so 4 batches arrive together.
-    rows = steps([6.0, 0.0, 0.0, 0.0] * 5)
-    found = measured(make_events, rows, round_steps=4).rates
-    assert found is not None
-    assert found.bin_s == 6.0
-    assert found.samples_per_s == pytest.approx([40 / 6] * 5, rel=1e-3)
-
-
-def test_a_repetition_without_steps_has_no_rates(make_events: Build) -> None:
-    empty = {name: column[:0] for name, column in make_events(steps([1.0])).items()}
-    found = repetition_metrics(empty, Repetition(seed=1, accelerators=1))
-    assert found.rates is None
-    assert found.not_measured["rates"]
-    short = measured(make_events, steps([0.2] * 3)).rates
-    assert short is not None
-    assert short.samples_per_s == []
-
-
 @given(
     st.lists(
         st.lists(st.floats(0, 50, allow_nan=False), min_size=1, max_size=20), min_size=1, max_size=4
@@ -124,18 +80,6 @@ def test_no_sample_is_invented(lengths: list[list[float]], round_steps: int) -> 
     assert len(found.samples_per_s) == len(found.stored_bytes_per_s) <= MAX_BINS
     total = sum(found.samples_per_s) * found.bin_s
     assert total <= 10 * sum(map(len, lengths)) * (1 + 1e-4)
-
-
-@pytest.mark.parametrize("extreme", [-(2**63), 2**63 - 1])
-@pytest.mark.parametrize("column", ["start_ns", "checkpoint_ns", "sample_bytes"])
-def test_damaged_events_have_rates_that_can_be_written(
-    make_events: Build, column: str, extreme: int
-) -> None:
-    events = make_events(steps([1.0] * 12))
-    events[column][5] = extreme
-    found = repetition_metrics(events, Repetition(seed=1, accelerators=1)).rates
-    assert found is not None
-    assert Rates.model_validate_json(found.model_dump_json()) == found
 
 
 @pytest.mark.parametrize(
@@ -199,40 +143,3 @@ def test_noise_is_taken_for_a_fall_in_about_one_of_a_hundred_repetitions() -> No
     for _ in range(200):
         found += lasting_fall(rates(1000 * np.exp(0.3 * chance.normal(size=40)))) is not None
     assert found <= 7  # with 1 %, 2 of 200 are expected, and 8 or more in one of 900 tries
-
-
-def rule(doc: TrainingRecord, name: str) -> Finding | None:
-    return next((each for each in doc.findings if each.rule == name), None)
-
-
-def test_the_rule_names_the_worst_repetition_and_its_second(make_run: Build) -> None:
-    doc = make_run()
-    assert rule(doc, "rate.falls") is None
-    assert rate_over_time(doc)
-    doc.job.repetitions[1].rates = rates([1000.0] * 20 + [800.0] * 20)
-    doc.job.repetitions[3].rates = rates([1000.0] * 12 + [400.0] * 20)
-    found = rule(conclude(doc), "rate.falls")
-    assert found is not None
-    assert found.level == "warning"
-    for figure in ("repetition 3", "12.0 s", "60.0 %"):
-        assert figure in found.evidence
-
-
-def test_a_report_computes_the_rates_again(make_run: Build, make_events: Build) -> None:
-    """With the bins that the run had: they follow from the workers of a rank."""
-    rows = [
-        row | {"repetition": number}
-        for number in range(2)
-        for row in steps([0.25] * 40 + [0.5] * 40)
-    ]
-    doc = make_run(repetitions=2, repetition={"rates": None}, accelerators=1)
-    again = rebuild(doc, make_events(rows))
-    for one in again.job.repetitions:
-        assert one.rates is not None
-        assert one.rates.samples_per_s[0] == pytest.approx(40.0)
-        assert len(one.rates.samples_per_s) == 29  # the first second is process creation
-    found = rule(again, "rate.falls")
-    assert found is not None
-    assert "9.00 s" in found.evidence
-    saved = TrainingRecord.model_validate_json(again.model_dump_json())
-    assert saved.job.repetitions[0].rates == again.job.repetitions[0].rates

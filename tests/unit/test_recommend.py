@@ -17,18 +17,16 @@ from typing import Any
 import pytest
 
 from iobench.analyse.compare.statistics import _orders, ratio_interval
-from iobench.analyse.tuning.knee import near_best, pareto, smallest_near_best
+from iobench.analyse.tuning.knee import pareto
 from iobench.analyse.tuning.points import (
     SweptPoint,
-    derive,
 )
 from iobench.analyse.tuning.recommend import Recommendation, TuningTarget, recommend
 from iobench.analyse.tuning.shardsize import judge_codec
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.errors import UsageError
-from iobench.schema.base import apply_overrides
-from iobench.schema.sweep import Setting, SweepPoint, save_sweep, setting_text
 from iobench.schema.sweep import Sweep as SweepRecord
+from iobench.schema.sweep import SweepPoint, save_sweep
 
 Build = Callable[..., Any]
 SAMPLE, SAMPLES = 100_000, 2_000_000
@@ -227,13 +225,6 @@ def test_where_less_is_asked_of_a_stream_shards_are_smaller(
     assert found.settings["dataset.shard_size"] == chosen
 
 
-def test_no_latency_asks_for_the_smallest_shards(swept: Callable[..., Recommendation]) -> None:
-    found = swept({"shard": (MIB, 8 * MIB, 64 * MIB)}, latency=0.0)
-    assert found.settings["dataset.shard_size"] == "1MiB"
-    assert found.shard is not None
-    assert found.shard.bytes == MIB
-
-
 @pytest.mark.parametrize(
     ("target", "bytes_", "by"),
     [
@@ -347,12 +338,6 @@ def test_compression_iff_the_cores_outrun_storage(
     assert codec.measured == pytest.approx(packed / plain, rel=0.02)
 
 
-def test_an_incompressible_dataset_is_left_alone(swept: Callable[..., Recommendation]) -> None:
-    found = swept({"codec": ("none", "zstd:1")}, ratio=1.0, link=200e6)
-    assert not found.codecs[0].worth
-    assert found.settings["dataset.codec"] == "none" or found.codecs[0].agrees
-
-
 def test_a_codec_without_ceilings_is_not_judged(planted: Build) -> None:
     plain, packed = (
         SweptPoint({"dataset.codec": codec}, planted(codec=codec).with_job(ceilings={}))
@@ -436,20 +421,6 @@ def test_an_unknown_cost_beats_nothing(planted: Build) -> None:
     assert pareto([unknown, as_fast]) == [as_fast]
 
 
-def test_an_interval_that_does_not_overlap_is_another_point(planted: Build) -> None:
-    """96 % of the best, and no repetition of the one reaches one of the other: within 5 %, but told
-    apart.
-    """
-    best, near = (
-        SweptPoint({"n": "2"}, planted(demand=1000)),
-        SweptPoint({"n": "1"}, planted(demand=960)),
-    )
-    assert near_best([near, best]) == [best]
-    close = SweptPoint({"n": "1"}, planted(demand=990))
-    assert near_best([close, best]) == [close, best]
-    assert smallest_near_best([best, close]) is close
-
-
 def test_the_ratio_and_its_interval() -> None:
     """Mann-Whitney's table: at 5 % two-sided, U must be at most 2 for 5 and 5 values, so the
     interval leaves 2 ratios out on each side...
@@ -472,26 +443,6 @@ def test_the_orders_of_mann_whitney_are_counted(n: int, m: int) -> None:
         if sum(order) == n:
             counts[sum(order[:i].count(0) for i, one in enumerate(order) if one)] += 1
     assert _orders(n, m) == counts
-
-
-# Points
-
-
-def test_settings_are_what_differs(planted: Build) -> None:
-    points = derive(
-        [
-            planted(workers=2),
-            planted(workers=4),
-            planted(workers=2),
-            planted(workers=4, form="tfrecord"),
-        ]
-    )
-    assert [dict(point.settings) for point in points] == [
-        {"loader.workers": "2", "dataset.format": "tar"},
-        {"loader.workers": "4", "dataset.format": "tar"},
-        {"loader.workers": "4", "dataset.format": "tfrecord"},
-    ]
-    assert [len(point.rates) for point in points] == [12, 6, 6]
 
 
 # A folder of runs
@@ -532,23 +483,6 @@ def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> 
     assert any("too few" in doubt for doubt in found.doubts)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "null"),
-        (True, "true"),
-        (1.0, "1"),
-        (0.1234567, "0.1234567"),
-        (2e7, "20000000.0"),
-        ([1, 2], "[1, 2]"),
-    ],
-)
-def test_the_text_of_a_setting_gives_the_value_back(value: Setting, text: str) -> None:
-    """``--set key=TEXT`` means the value; a float of seven digits is not rounded to six."""
-    assert setting_text(value) == text
-    assert apply_overrides({}, [f"key={text}"])["key"] == value
-
-
 def test_what_cannot_be_used_is_left_out_by_name(planted: Build, tmp_path: Path) -> None:
     save(tmp_path / "a", planted(workers=2))
     save(tmp_path / "b", planted(workers=4))
@@ -573,14 +507,6 @@ def test_what_cannot_be_used_is_left_out_by_name(planted: Build, tmp_path: Path)
     ):
         assert word in told
     assert len(sweep.left_out) == 6
-
-
-def test_a_default_that_nobody_ran_leaves_the_gain_open(planted: Build, tmp_path: Path) -> None:
-    save(tmp_path / "a", planted(workers=2))
-    save(tmp_path / "b", planted(workers=4))
-    found = recommend(read_sweep(tmp_path, default={"loader.workers": "3"}))
-    assert found.gain is None
-    assert any("loader.workers=3" in doubt for doubt in found.doubts)
 
 
 def test_the_shipped_workload_is_the_default(planted: Build, tmp_path: Path) -> None:

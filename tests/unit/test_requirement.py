@@ -67,21 +67,6 @@ def test_resnet50_reads_shards_in_large_blocks() -> None:
     assert random.reads_per_s == pytest.approx(need.samples_per_s)
 
 
-def test_the_workloads_own_utilization_is_the_default() -> None:
-    assert size("cosmoflow-h100", Demand(accelerators=1)).required_accelerator_utilization == 0.7
-
-
-def test_checkpoints() -> None:
-    need = size(
-        "unet3d-b200",
-        Demand(accelerators=8, saves=Saves(checkpoint_bytes=105_000_000_000, budget_s=60)),
-    )
-    assert need.write_bytes_per_s == pytest.approx(1.75e9)
-    without = size("unet3d-b200", Demand(accelerators=8))
-    assert without.write_bytes_per_s is None
-    assert "--checkpoint-bytes" in without.not_measured["write_bytes_per_s"]
-
-
 def test_the_cache_is_worth_less_than_its_size_when_reshuffled() -> None:
     """Half of the data: 15.3 % of the reads from a page cache, 50 % from a pinned one."""
     whole = size("resnet50-h100", Demand(accelerators=1)).dataset_bytes
@@ -186,15 +171,6 @@ def test_what_makes_no_sense_is_refused(demand: Demand, says: str) -> None:
         size("unet3d-b200", demand)
 
 
-def test_a_null_accelerator_demands_nothing() -> None:
-    with pytest.raises(UsageError, match=r"accelerator\.step_time"):
-        size(
-            "demo",
-            Demand(accelerators=1),
-            overrides=("accelerator.kind=null", "accelerator.step_time=null"),
-        )
-
-
 def test_a_run_without_ceilings_is_refused(make_run: Build) -> None:
     nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "harness"))
     with pytest.raises(UsageError, match="--calibration"):
@@ -216,20 +192,6 @@ def test_only_the_columns_that_are_read_are_demanded() -> None:
     whole = load_workload("dlrm-b200", ["reader.columns=null"])
     plan = describe_plan(whole, None, accelerators=1, repetitions=1)
     assert plan.demanded_bytes_per_s == pytest.approx(24.9e9, rel=0.002)
-
-
-def test_a_cache_holds_the_columns_that_are_read() -> None:
-    """Of 160 of 761 bytes, half of the epoch's reads are pinned by a tenth of the dataset."""
-    spec = load_dataset_spec("dlrm")
-    found = requirement(
-        load_workload("dlrm-b200"),
-        spec,
-        Demand(accelerators=1, cache_bytes=round(0.5 * 160 * spec.samples)),
-    )
-    assert found.cache is not None
-    assert found.cache.pinned_hit_rate == pytest.approx(0.5, rel=0.001)
-    assert found.pinned_to_halve_bytes_per_host == pytest.approx(80 * spec.samples, rel=0.001)
-    assert found.dataset_bytes == pytest.approx(761 * spec.samples, rel=0.01)
 
 
 # Read amplification
@@ -398,18 +360,6 @@ def test_what_no_storage_can_give() -> None:
 def measured_by_curve(make_run: Build, spread: float, *notes: str) -> TrainingRecord:
     curve = curve_of(5000.0, spread=spread).model_copy(update={"notes": list(notes)})
     return conclude(with_curve(make_run(), curve))
-
-
-def test_a_rate_without_an_interval_is_counted_on_as_one_that_is_not_known(
-    make_run: Build,
-) -> None:
-    demand = Demand(accelerators=2)
-    unknown = size("resnet50-h100", demand, measured_by_curve(make_run, 0.0)).measured
-    assert (unknown.low_bytes_per_s, unknown.high_bytes_per_s) == (None, None)
-    assert unknown.counted_bytes_per_s == unknown.read_bytes_per_s
-    known = size("resnet50-h100", demand, measured_by_curve(make_run, 0.05)).measured
-    assert known.low_bytes_per_s < known.read_bytes_per_s < known.high_bytes_per_s
-    assert known.counted_bytes_per_s == known.low_bytes_per_s
 
 
 def test_the_warnings_of_the_curve_come_with_its_rate(make_run: Build) -> None:

@@ -37,13 +37,6 @@ def test_threads_are_added_up_to_the_plateau(plateau: int, threads: int, restore
     assert (climb.threads, climb.settled) == (threads, True)
 
 
-def test_large_blocks_limit_the_threads() -> None:
-    climb = stream._Climb(8, settled=False)
-    climb.limit(20)
-    reads(climb, 1000, blocks=1e6)
-    assert (climb.threads, climb.settled) == (16, True)
-
-
 @pytest.mark.parametrize("gain", [0.0, 1e9])
 def test_a_restore_is_complete_while_threads_come_and_go(
     tmp_path: Path, gain: float, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict.rebuild import conclude
 from iobench.schema.record import Finding, TrainingRecord
 from iobench.schema.training import Epoch
 
@@ -50,12 +49,6 @@ def test_a_page_cache_that_was_not_emptied_has_its_own_remedy(make_run: Build) -
     assert rule(warm, "cache.first-touch") is None
 
 
-def test_an_interrupted_first_repetition_is_not_compared(make_run: Build) -> None:
-    doc = make_run(measured=[900.0, 1900.0, 1910.0, 1890.0, 1900.0])
-    doc.job.repetitions[0].complete = False
-    assert rule(conclude(doc), "cache.first-touch") is None
-
-
 def device(read: int | None, **more: Any) -> dict[str, Any]:
     """A repetition of 12 GB of samples, in which the device read so many bytes."""
     return {"resources": {"device": "vda", "device_read_bytes": read}} | more
@@ -67,9 +60,6 @@ def uncounted() -> list[Epoch]:
         Epoch(epoch=each, residency_before=0.0, bytes_read=6 * GB, sample_bytes=6 * GB)
         for each in range(2)
     ]
-
-
-ANY = {"cache": "any"}
 
 
 @pytest.mark.parametrize(
@@ -101,32 +91,6 @@ def test_the_load_of_others(
         assert finding.level == "warning"
         assert "vda" in finding.evidence
         assert "14.0 GiB" in finding.evidence
-
-
-def test_a_few_megabytes_are_no_load(make_run: Build) -> None:
-    small = [
-        Epoch(epoch=0, residency_before=0.0, sample_bytes=10**6, bytes_fetched=10**6, startup_s=0.0)
-    ]
-    doc = make_run(repetition=device(60 << 20, epochs=small), workload={"batch_size": 1})
-    assert rule(doc, "device.other-load") is None
-
-
-@pytest.mark.parametrize(
-    "repetition",
-    [
-        {"resources": None},  # an older version
-        {"resources": {"device": None, "not_measured": {"device": "no block device"}}},
-        {"resources": {"wall_s": 60.0}},
-    ],
-)
-@pytest.mark.parametrize("direct", [True, False])
-def test_storage_without_counters_gives_no_alarm(
-    make_run: Build, repetition: dict[str, Any], direct: bool
-) -> None:
-    doc = make_run(repetition=repetition, loader={"direct": direct}, storage=LOCAL, workload=ANY)
-    assert not {"device.other-load", "device.served-by-cache"} & {
-        each.rule for each in doc.findings
-    }
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from iobench.runner.cache import prepare_cache, run_cached_phase
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.tasks import load
-from iobench.schema.training import Epoch
 from iobench.schema.workload import AcceleratorSpec, load_workload
 
 EPOCHS, RANKS = 3, 2
@@ -58,18 +57,6 @@ def data(make_dataset: Any) -> Path:
     if why := probe(list((path / "data").iterdir())):
         pytest.skip(f"reads of {path} are not counted: {why}")
     return Path(path)
-
-
-@pytest.mark.parametrize("url", ["{}", "throttled+{}?latency=1ms"])
-def test_ranks_count_for_themselves_and_their_workers(data: Path, url: str) -> None:
-    plan = plan_of(url.format(data))
-    stored = plan.manifest.header.stored_bytes
-    epochs = run(plan).epochs
-    assert [epoch.epoch for epoch in epochs] == [0, 1, 2]
-    for epoch in epochs:
-        assert epoch.bytes_fetched is not None
-        assert stored <= epoch.bytes_fetched < 1.5 * stored  # each page once, over both ranks
-        assert "/proc/PID/io" in epoch.fetched_how
 
 
 @pytest.mark.parametrize("cache", ["any", "warm"])
@@ -113,13 +100,6 @@ def test_a_rank_that_loses_its_counter_leaves_no_figure(
     epochs = run(plan_of(data)).epochs
     assert [epoch.bytes_fetched for epoch in epochs] == [None] * EPOCHS
     assert all(epoch.fetched_how.startswith("not measured") for epoch in epochs)
-
-
-def test_the_count_of_an_epoch_is_that_of_all_ranks_or_none() -> None:
-    outcome = Outcome(epochs=[Epoch(epoch=0), Epoch(epoch=1), Epoch(epoch=2)])
-    outcome.add_fetched({0: 5, 1: 6, 2: None})
-    outcome.add_fetched({0: 10, 1: None, 2: 4})
-    assert [epoch.bytes_fetched for epoch in outcome.epochs] == [15, None, None]
 
 
 class _Noted:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from iobench.report.run import sections
-from iobench.report.sections import Items, Pane, Ranges, Section, ShareBars, Table, Timeline
+from iobench.report.sections import Items, Pane, Ranges, Section, Table, Timeline
 from iobench.schema.resources import SAMPLE_COLUMNS
 from tests.unit.conftest import build_events, build_run
 
@@ -53,19 +52,6 @@ def samples(count: int) -> dict[str, np.ndarray]:
         "device_read_bytes": np.full(count, 1e8),
         "loopback_bytes": np.full(count, 1000.0),
     }
-
-
-@pytest.mark.parametrize("ranks", [8, 512])
-def test_the_slowest_rank_is_the_first_bar(ranks: int) -> None:
-    times = [rank_time(rank, 60.0 if rank == ranks - 2 else 30.0) for rank in range(ranks)]
-    shares = by_id(sections(build_run(accelerators=ranks, repetition={"ranks": times})))
-    drawn = shares["time-parts"]
-    assert isinstance(drawn, ShareBars)
-    assert len(drawn.rows) == 8
-    label, parts = drawn.rows[0]
-    assert label == f"rank {ranks - 2}"
-    assert parts[drawn.parts.index("busy")] == 0.6
-    assert (f"8 of {ranks} ranks" in drawn.notes[0]) == (ranks > 8)
 
 
 def test_the_slowest_worker_is_the_first_bar_and_the_others_are_counted() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import pytest
-
-from tools.same import differences, read_renamed
+from tools.same import differences
 
 BEFORE = {
     "report a --format json": json.dumps({"verdict": {"binds": "prep"}, "rates": [1.5, 2.0]}),
@@ -49,17 +46,3 @@ def test_the_markup_of_a_page_may_change_but_not_its_text() -> None:
     assert differences(BEFORE, after) == {}
     after["report a --format html"] = "<div><b>11 samples/s</b></div>"
     assert len(differences(BEFORE, after)) == 1
-
-
-def test_a_document_that_is_missing_is_a_difference() -> None:
-    after = dict(list(BEFORE.items())[1:])
-    assert list(differences(BEFORE, after).values()) == [["report a --format json"]]
-
-
-def test_a_table_of_names_has_two_columns(tmp_path: Path) -> None:
-    table = tmp_path / "renamed"
-    table.write_text("# words\nbinds\tbottleneck\n\n")
-    assert read_renamed(table) == [("binds", "bottleneck")]
-    table.write_text("binds bottleneck\n")
-    with pytest.raises(ValueError, match="renamed:1:"):
-        read_renamed(table)

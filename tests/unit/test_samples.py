@@ -16,7 +16,7 @@ import pytest
 
 from iobench.analyse.figures.timeline import host_use
 from iobench.errors import IobenchError
-from iobench.measure.counters import Gpus, interfaces, parse_memory
+from iobench.measure.counters import Gpus, interfaces
 from iobench.measure.samples import Sampler, read_samples, write_samples
 from iobench.measure.timeline import Columns
 from iobench.schema.resources import SAMPLE_COLUMNS
@@ -73,18 +73,6 @@ def test_a_damaged_file_of_samples_is_one_line(tmp_path: Path, damage: bytes) ->
     assert "\n" not in str(failure.value)
 
 
-def test_the_counters_of_this_host_never_fall() -> None:
-    sampler = Sampler(Path(__file__), interval_s=0.0)
-    sampler.prepare()
-    sampler.begin(0, time.monotonic_ns())
-    sampler.tick()
-    sampler.end()
-    found = sampler.close()
-    assert len(found["epoch"]) >= 1
-    assert found["memory_used_bytes"][0] > 0
-    assert not (found["cpu_total_s"] < 0).any()
-
-
 def rows(**values: list[float]) -> Columns:
     length = len(values["epoch"])
     found: Columns = {name: np.full(length, np.nan) for name in SAMPLE_COLUMNS if name != "phase"}
@@ -117,22 +105,6 @@ def test_samples_lie_on_the_time_axis_of_the_steps() -> None:
     assert host_use(rows(epoch=[]), {0: 0.0}) == {}
 
 
-def test_figures_that_no_host_has_are_left_out() -> None:
-    """A damaged file: a page's script could not read an infinite number."""
-    found = host_use(
-        rows(
-            epoch=[0, 0, 0, 0],
-            start_ns=[0, 1, 2, 3],
-            wall_ns=[1, 10**9, 10**9, -1],
-            device_read_bytes=[1e308, -5.0, 7.0, 8.0],
-            page_cache_bytes=[np.inf, np.nan, -np.inf, 1.0],
-        ),
-        {0: 0.0},
-    )
-    assert set(found) == {"device_read"}
-    assert found["device_read"].values == (7.0,)
-
-
 def test_interfaces_that_pass_on_the_bytes_of_others_count_once(tmp_path: Path) -> None:
     for name in ("lo", "eth0", "bond0"):
         (tmp_path / name).mkdir()
@@ -140,12 +112,6 @@ def test_interfaces_that_pass_on_the_bytes_of_others_count_once(tmp_path: Path) 
     (tmp_path / "eth0" / "device").mkdir()
     assert interfaces(tmp_path) == ["eth0"]
     assert interfaces(tmp_path / "missing") == []
-
-
-def test_what_the_kernel_says_of_memory() -> None:
-    memory = "MemTotal: 100 kB\nMemFree: 5 kB\nMemAvailable: 60 kB\nCached: 30 kB\n"
-    assert parse_memory(memory) == (40 << 10, 30 << 10)
-    assert parse_memory("MemTotal: 100 kB\n") == (None, None)
 
 
 DRIVER = """

@@ -32,7 +32,6 @@ from iobench.analyse.figures.curve import conclude_curve, spent
 from iobench.analyse.tuning.recommend import TuningTarget, recommend, sweep_confirmation
 from iobench.analyse.tuning.sweepfolder import read_sweep
 from iobench.analyse.verdict.rebuild import conclude
-from iobench.cli.main import main
 from iobench.report import (
     ab,
     advise,
@@ -566,35 +565,3 @@ def test_the_reason_of_a_missing_figure_stands_in_its_place() -> None:
     assert max(map(len, rest)) <= 60
     assert f"| b | {plain(why)} | |" in plain(render_markdown([table_of(rows)]))
     assert render_csv([table_of(rows)]).endswith("\nb,,\n")
-
-
-def test_a_table_that_has_no_room_is_stacked() -> None:
-    rows = [(Cell(value="a", text="a" * 30), Cell(value=1, text="1"), Cell(value=2, text="2 s"))]
-    assert render_text([table_of(rows)], width=30) == (
-        f"Title\n  {'a' * 30}\n    < binds\n    rate 1; time 2 s\n"
-    )
-    assert max(map(len, render_text([table_of(rows)], width=30, room=60).splitlines())) > 30
-
-
-@pytest.mark.parametrize(
-    ("words", "kind", "begins"),
-    [
-        (("history", "smallrun", "--results", GOLDEN / "sweep"), "csv", "workload,"),
-        (("whatif", GOLDEN / "runs/calibrated", "--storage-bandwidth", "2x"), "markdown", "**"),
-        (("plan", WORKLOAD), "markdown", "**"),
-        (("size", WORKLOAD, "--accelerators", "8"), "csv", None),  # a report without tables
-    ],
-)
-def test_verbs_print_their_reports_for_pages_and_programs(
-    words: tuple[object, ...],
-    kind: str,
-    begins: str | None,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    command = [*map(str, words), "--format", kind]
-    if begins is None:
-        with pytest.raises(SystemExit):
-            main(command)
-        return
-    assert main(command) == 0
-    assert capsys.readouterr().out.startswith(begins)

@@ -40,11 +40,6 @@ def test_what_two_workloads_need_is_added_up(capsys: pytest.CaptureFixture[str])
         assert both["together"][key] == pytest.approx(sum(each[key] for each in alone)), key
 
 
-def test_one_number_is_that_of_each_workload(capsys: pytest.CaptureFixture[str]) -> None:
-    found = sized(capsys, *JOBS, "--accelerators", "16")
-    assert [job["accelerators"] for job in found["jobs"]] == [16, 16]
-
-
 def test_a_dataset_that_both_read_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
     found = sized(capsys, "unet3d-h100", "unet3d-b200", "--accelerators", "8")
     first, second = found["jobs"]

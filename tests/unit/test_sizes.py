@@ -22,10 +22,6 @@ def spec(**changes: Any) -> DatasetSpec:
     )
 
 
-def test_constant() -> None:
-    assert set(sample_sizes(spec(sample_size={"mean": 114_660})).tolist()) == {114_660}
-
-
 def test_normal() -> None:
     sizes = sample_sizes(
         spec(
@@ -59,35 +55,6 @@ def test_quantiles() -> None:
     assert sizes.max() <= 100_000
 
 
-def test_draws_are_clipped() -> None:
-    sizes = sample_sizes(
-        spec(
-            sample_size={
-                "distribution": "normal",
-                "mean": 1000,
-                "stdev": 5000,
-                "min": 500,
-                "max": 3000,
-            }
-        )
-    )
-    assert (sizes.min(), sizes.max()) == (500, 3000)
-    default = sample_sizes(
-        spec(sample_size={"distribution": "normal", "mean": 1000, "stdev": 50_000})
-    )
-    assert (default.min(), default.max()) == (1, 4000)
-
-
-def test_a_longer_dataset_starts_alike_and_another_seed_differs() -> None:
-    size = {"distribution": "normal", "mean": 100_000, "stdev": 20_000}
-    short, long = (
-        sample_sizes(spec(sample_size=size)),
-        sample_sizes(spec(sample_size=size, samples=5000)),
-    )
-    assert (long[:1000] == short).all()
-    assert (sample_sizes(spec(sample_size=size, seed=2)) != short).mean() > 0.99
-
-
 @given(
     samples=st.integers(1, 3000),
     mean=st.integers(1, 5_000_000),
@@ -107,41 +74,6 @@ def test_plan_covers_every_sample_once_in_order(
     assert plan.units[-1] == plan.shard_count
     assert (np.diff(plan.units) > 0).all()
     assert plan.unit_bytes().sum() == plan.sample_bytes == samples * mean
-
-
-def test_shard_size_is_met_within_a_sample() -> None:
-    plan = plan_shards(
-        spec(
-            format="tar",
-            samples=5000,
-            shard_size="4MiB",
-            sample_size={"distribution": "normal", "mean": 50_000, "stdev": 9000},
-        )
-    )
-    ends = np.concatenate(([0], np.cumsum(plan.sizes)))
-    shards = np.diff(ends[plan.first])[:-1]
-    assert abs(shards - (4 << 20)).max() <= plan.sizes.max()
-
-
-def test_samples_per_shard() -> None:
-    assert np.diff(plan_shards(spec(format="tar", samples_per_shard=300)).first).tolist() == [
-        300,
-        300,
-        300,
-        100,
-    ]
-
-
-def test_default_shards_are_about_64_mib() -> None:
-    plan = plan_shards(spec(format="tfrecord", samples=3000))
-    assert plan.shard_count == 5
-    assert np.diff(plan.first)[:-1].max() * 100_000 < 68_000_000
-
-
-def test_files_are_one_sample_each() -> None:
-    plan = plan_shards(spec())
-    assert plan.shard_count == 1000
-    assert plan.unit_count < 10
 
 
 @pytest.mark.parametrize(

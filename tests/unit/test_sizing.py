@@ -30,16 +30,6 @@ def test_mlperf_minimum() -> None:
     )
 
 
-def test_demand() -> None:
-    # resnet50 on one H100: 400 samples in 0.224 s.
-    assert sizing.demanded_samples_per_s(
-        batch_size=400, step_time_s=0.224, accelerators=2
-    ) == pytest.approx(3571.43, abs=0.01)
-    assert sizing.demanded_bytes_per_s(
-        batch_size=4, step_time_s=2, accelerators=3, bytes_per_sample=10
-    ) == pytest.approx(60)
-
-
 @pytest.mark.parametrize(
     ("cached", "hits"),
     [
@@ -88,20 +78,6 @@ def test_the_cache_of_one_of_several_hosts_agrees_with_simulation(
     )
 
 
-def test_many_hosts_make_a_cache_worth_its_share() -> None:
-    assert sizing.expected_hit_rate(0.3, hosts=1000) == pytest.approx(0.3, abs=0.001)
-    assert sizing.pinned_hit_rate(0.1, hosts=4) == pytest.approx(0.4)
-    assert sizing.pinned_hit_rate(0.5, hosts=4) == 1
-
-
-@pytest.mark.parametrize("hosts", [1, 3, 16])
-def test_the_cache_for_a_hit_rate_is_its_inverse(hosts: int) -> None:
-    for hits in (0.1, 0.5, 0.9):
-        assert sizing.expected_hit_rate(
-            sizing.cache_for_hit_rate(hits, hosts=hosts), hosts=hosts
-        ) == pytest.approx(hits, abs=1e-4)
-
-
 class Counting(LocalStorage):
     """Counts reads."""
 
@@ -146,8 +122,3 @@ def test_reads_per_sample_are_those_of_the_reader(
     assert storage.reads / 240 == pytest.approx(
         formula, rel=0.15
     )  # framing, alignment, and neighbours that meet by chance
-
-
-def test_littles_law() -> None:
-    assert sizing.reads_in_flight(reads_per_s=2000, latency_s=0.005) == 10
-    assert sizing.reads_in_flight(reads_per_s=1, latency_s=0.0001) == 1

@@ -38,11 +38,6 @@ def test_the_tail_of_a_known_distribution() -> None:
     assert set(found["read"].quantiles.values()) == {0.003}
 
 
-@pytest.mark.parametrize(("steps", "last"), [(3, 0.5), (100, 0.99), (999, 0.995), (1000, 0.999)])
-def test_a_quantile_that_the_steps_do_not_tell_is_left_out(steps: int, last: float) -> None:
-    assert max(spreads(events([1.0] * steps))["wait"].quantiles) == last
-
-
 def test_a_merged_row_counts_once_for_each_step() -> None:
     found = spreads(events([2.0, 4.0, 4.0, 4.0], steps=1000))["wait"]
     assert found.merged

@@ -30,30 +30,6 @@ def events(count: int, *, epochs: int = 1, rank: int = 0, wait_ms: int = 2) -> E
     }
 
 
-def both(one: Events, other: Events) -> Events:
-    return {name: np.concatenate([one[name], other[name]]) for name in one}
-
-
-def test_few_steps_are_shown_as_they_are() -> None:
-    found = step_times(events(4))
-    assert found is not None
-    (rank,) = found.ranks
-    assert rank.wait.at_s == (0.0, 0.01, 0.02, 0.03)
-    assert rank.wait.low == rank.wait.high == (0.002,) * 4
-    assert rank.busy.high == (0.008,) * 4
-    assert not found.merged
-
-
-def test_an_epoch_begins_when_the_slowest_rank_has_ended_the_one_before() -> None:
-    slow = events(10, epochs=2, rank=1)
-    slow = {**slow, "checkpoint_ns": np.where(np.arange(20) == 9, 500 * MS, 0)}
-    found = step_times(both(events(10, epochs=2), slow))
-    assert found is not None
-    assert found.epochs_s == {0: 0.0, 1: 0.6}
-    assert found.saves_s == (0.09,)
-    assert all(rank.wait.at_s[10] == 0.6 for rank in found.ranks)
-
-
 def test_no_outlier_is_lost_in_a_million_steps() -> None:
     """One long and one short wait lie between others: both are an end of their bin."""
     rows = dict(events(1_000_000))

@@ -232,16 +232,6 @@ def test_short_windows_tell_where_the_sizes_are_far_apart(
     assert spent(*found) == bound
 
 
-def test_a_client_without_cpu_is_not_the_storage() -> None:
-    points = [
-        point(each.in_flight, each.reads_per_s, client=each.in_flight > 1)
-        for each in planted(0.01, 200.0)
-    ]
-    found = conclude_curve(curve(points), _limited(1 << 22, 1e6, 1e9))
-    assert set(found.bound[1:]) == {"client"}
-    assert spent(found, _limited(1 << 22, 1e6, 1e9)) == "unknown"
-
-
 def test_a_rate_falls_beyond_its_best() -> None:
     rates = [(1, 100.0), (2, 200.0), (4, 150.0), (8, 90.0)]
     points = [point(n, Rate(value=rate, windows=MIN_WINDOWS)) for n, rate in rates]
@@ -268,12 +258,6 @@ def test_one_lucky_window_is_no_plateau_and_not_the_best_point() -> None:
     assert expected is not None
     assert 230 < expected.value < 400  # between its neighbours
     assert found.bound[3] == "latency"  # more reads in flight bring more
-
-
-def test_a_fast_point_of_enough_windows_stays_the_best() -> None:
-    best = highest(conclude_curve(lucky(MIN_WINDOWS)).points)
-    assert best is not None
-    assert best.in_flight == 2
 
 
 def test_a_point_of_two_windows_does_not_decide_the_plateau() -> None:
@@ -333,20 +317,3 @@ def test_an_unknown_interval_stays_unknown(
         rate = expected_rate(concluded.points, asked_for)
         assert rate is not None
         assert (rate.low, rate.high) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("size", "other", "bound"),
-    [
-        (64 << 10, 1 << 20, "operations"),
-        (64 << 10, 80 << 10, "unknown"),  # as near as the rates may be off
-    ],
-)
-def test_rates_without_an_interval_decide_only_where_the_sizes_are_far_apart(
-    size: int, other: int, bound: str
-) -> None:
-    mine, theirs = (
-        conclude_curve(curve(_without_interval(planted(0.005, 250.0), each), each))
-        for each in (size, other)
-    )
-    assert spent(mine, theirs) == bound

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from iobench.load.libraries import LOADERS, library_class
 from iobench.schema.job import LoaderFacts, LoaderSettings, WorkloadFacts
-from iobench.schema.subject import OWN, OWN_LOADER, USER_LOADER, Subject, subject_of
+from iobench.schema.subject import OWN, Subject, subject_of
 from iobench.schema.training import TrainingRun
 from iobench.schema.watched import WatchFacts
 from iobench.schema.workload import AcceleratorSpec
@@ -60,20 +59,6 @@ def test_a_comparison_is_seen(source: str) -> None:
     assert comparisons(source)
 
 
-def test_the_kinds_of_the_table_are_those_of_the_plug_ins() -> None:
-    for kind in LOADERS.entries():
-        subject = subject_of(kind)
-        assert subject.kind == kind
-        assert subject.reads_itself == (kind != OWN_LOADER)
-        assert subject.users == (kind == USER_LOADER)
-        assert bool(subject.uncounted) == subject.reads_itself
-    assert library_class(OWN_LOADER) is None
-    assert not OWN.library
-    assert library_class(USER_LOADER) is None
-    assert not subject_of(USER_LOADER).library
-    assert subject_of("torch-map").library
-
-
 @pytest.mark.parametrize(
     ("facts", "settings", "watched", "expected"),
     [
@@ -96,12 +81,3 @@ def test_the_subject_of_a_record(
         watched=WatchFacts() if watched else None,
     )
     assert job.subject == expected
-
-
-def test_settings_that_reach_a_loader() -> None:
-    user = subject_of("user")
-    assert user.moved_by("loader.workers")
-    assert user.moved_by("accelerators")
-    assert not user.moved_by("reader.concurrency")
-    assert not user.moved_by("loader.transport")
-    assert OWN.moved_by("reader.concurrency")

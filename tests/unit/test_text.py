@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import iobench.report
-from iobench.report.render_csv import render_csv
 from iobench.report.render_html import hypertext
-from iobench.report.sections import Cell, Column, Row, Table
 from iobench.schema.record import Finding
 from iobench.text import csv_cell, escaped, github, markdown, printable, renders
 from tests.hostile import HOSTILE, RAW
@@ -52,35 +50,9 @@ def test_nothing_raw_is_left(text: str) -> None:
     assert printable(shown) == shown
 
 
-def test_a_limit_cuts() -> None:
-    assert printable("x" * 10, 10) == "x" * 10
-    assert printable("x" * 11, 10) == "xxxxxxx..."
-    assert len(printable("\x1b" * 100, 10)) == 10
-
-
-def test_markdown_stays_text() -> None:
-    assert markdown("a|b`c<d>[e](f)*g*\n") == "a\\|b&#96;c&lt;d&gt;\\[e](f)\\*g\\*\\n"
-    assert markdown("a\\|b") == "a&#92;\\|b"
-
-
 @pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "-x"])
 def test_formulas_are_texts(text: str) -> None:
     assert csv_cell(text) == f"'{text}"
-
-
-@pytest.mark.parametrize("value", ["-1.5", "+2", "-1e-9", "", "x=1", "1-2", 3, -4.5, True])
-def test_numbers_and_texts_stay_as_they_are(value: object) -> None:
-    assert csv_cell(value) == value
-
-
-def test_csv_has_empty_cells_for_what_was_not_measured() -> None:
-    rows = [(None, "=x"), (1.5, 'q"')]
-    table = Table(
-        id="t",
-        columns=(Column(name="a"), Column(name="b")),
-        rows=tuple(Row(cells=tuple(Cell(value=value) for value in row)) for row in rows),
-    )
-    assert render_csv([table]) == 'a,b\n,\'=x\n1.5,"q"""\n'
 
 
 class Pair(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,7 +25,6 @@ from tests.tiers import (
     nothing_to_run,
     touched,
 )
-from tools.branches import table
 
 
 def test_every_name_of_the_tables_is_there() -> None:
@@ -52,22 +50,6 @@ def test_what_a_change_runs_of_the_nightly_tests() -> None:
     assert len(loops) > 1
     assert {file_of(name) for name in loops} == {"tests/faults/test_fault_loop.py"}
     assert touched(["CHANGELOG.md", "iobench/storage/base.py"]) == []
-
-
-@pytest.mark.slow
-def test_what_a_change_runs_is_nightly_and_needs_no_quiet_machine() -> None:
-    """Each name stands for tests that no other tier runs."""
-    every = touched([f"{folder}/some.py" for folder in TOUCHED])
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    found = subprocess.run(
-        [*command, "-m", f"{NIGHTLY} and not alone", *every],
-        cwd=TESTS.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 0, found.stdout[-2000:]
-    assert [name for name in every if f"\n{name}" not in f"\n{found.stdout}"] == []
 
 
 def test_every_test_has_a_time_limit_that_counts_its_fixtures(pytestconfig: pytest.Config) -> None:
@@ -148,22 +130,3 @@ def test_every_two_values_meet(parameters: tuple[str, ...], most: int) -> None:
         met = {(case[one], case[other]) for case in cases}
         assert met == set(itertools.product(values, others))
     assert {case[0] for case in cases} == set(parameters[0])
-
-
-def test_branches_are_added_up_by_package() -> None:
-    def of(branches: int, taken: int, lines: int, run: int) -> dict[str, dict[str, int]]:
-        names = ("num_branches", "covered_branches", "num_statements", "covered_lines")
-        return {"summary": dict(zip(names, (branches, taken, lines, run), strict=True))}
-
-    lines = table(
-        {
-            "iobench/storage/s3/url.py": of(8, 4, 20, 15),
-            "iobench/storage/base.py": of(2, 1, 20, 20),
-            "iobench/units.py": of(0, 0, 10, 5),
-        }
-    )
-    assert [line.split() for line in lines[1:]] == [
-        ["storage", "50.0", "%", "10", "87.5", "%", "40"],
-        ["units.py", "-", "0", "50.0", "%", "10"],
-        ["all", "50.0", "%", "10", "80.0", "%", "50"],
-    ]

@@ -73,18 +73,6 @@ def event(epoch: int, step: int, *values: int) -> StepEvent:
     return StepEvent(epoch, step, 1, *values)
 
 
-def test_columns_have_the_types_of_the_schema() -> None:
-    recorder = Recorder(4)
-    recorder.record(event(1, 2, *range(3, 18)))
-    columns = recorder.columns()
-    assert {name: str(array.dtype) for name, array in columns.items()} == {
-        name: text.split(",")[0]
-        for name, text in EVENT_COLUMNS.items()
-        if name not in ("phase", "repetition", "rank")
-    }
-    assert [int(array[0]) for array in columns.values()] == [1, 2, 1, *range(3, 18)]
-
-
 def realistic(steps: int, seed: int) -> Columns:
     """Noisy durations in nanoseconds, as a run has them."""
     random = np.random.default_rng(seed)
@@ -120,13 +108,6 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_ten_thousand_steps_stay_far_below_200_bytes_each(tmp_path: Path) -> None:
     write_events(tmp_path / "e.parquet", [("measure", 0, 0, realistic(10_000, 3))])
     assert (tmp_path / "e.parquet").stat().st_size < 50 * 10_000
-
-
-def test_no_events_at_all_is_a_readable_file(tmp_path: Path) -> None:
-    write_events(tmp_path / "e.parquet", [])
-    assert all(len(array) == 0 for array in read_events(tmp_path / "e.parquet").values())
-    write_events(tmp_path / "f.parquet", [("measure", 0, 0, Recorder(2).columns())])
-    assert len(read_events(tmp_path / "f.parquet")["step"]) == 0
 
 
 def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:

@@ -191,37 +191,6 @@ def test_linked_reads_take_one_place_in_the_window(
     reading.close()
 
 
-@pytest.mark.parametrize("direct", [True, False])
-def test_direct_reads_use_registered_memory(
-    root: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also the memory of bytes that are only counted, and with a ring that is made anew."""
-    kinds: set[int] = set()
-
-    class Seen(uring.Ring):
-        def put(self, requests: Any) -> None:
-            kinds.update(requests["opcode"].tolist())
-            super().put(requests)
-
-    monkeypatch.setattr(uring_engine, "Ring", Seen)
-    reading = engine(root, direct=direct)
-    room = -(-len(CONTENT) // 4096) * 4096
-    memory, other = (buffers.private(room).array for _ in range(2))
-    reading.register(memory.data)
-    whole = [Extent("x", 0, room, 0, len(CONTENT))]
-    expected = {uring.READ_FIXED if direct else uring.READ}
-    for _ in range(2):
-        kinds.clear()
-        assert reading.read(whole, memory.data) == len(CONTENT)
-        assert memory[: len(CONTENT)].tobytes() == CONTENT
-        assert reading.read(whole, None) == len(CONTENT)
-        assert kinds == expected
-        assert reading.read(whole, other.data) == len(CONTENT)
-        assert kinds == expected | {uring.READ}
-        reading.settle()
-    reading.close()
-
-
 @pytest.mark.parametrize("once", [True, False])
 def test_failures_are_told_as_by_threads(root: Path, tmp_path: Path, once: bool) -> None:
     (tmp_path / "short").write_bytes(b"12345")

@@ -77,12 +77,6 @@ def test_a_batch_is_sized_whatever_it_is_made_of(value: Any, nbytes: int, sample
     assert (size.nbytes, size.samples) == (nbytes, samples)
 
 
-def test_a_batch_that_holds_itself_has_an_end() -> None:
-    value: list[Any] = [torch.zeros(2)]
-    value.append(value)
-    assert measure(value).samples == 2
-
-
 def test_bytes_of_an_array_are_not_copied() -> None:
     array = torch.arange(6, dtype=torch.int16).reshape(2, 3)
     found = as_bytes(array)
@@ -202,20 +196,6 @@ def test_kept_samples_replace_the_dataset(data: str) -> None:
     assert found[0][0].shape == (8, 1000)
 
 
-def test_kept_samples_in_a_list_are_as_many_as_before(data: str) -> None:
-    """Else each entry of a sample would be a sample, and a step would take hours."""
-    spec = LoaderSpec(
-        kind="user",
-        factory=f"{PLANTED}:of_kind",
-        args={"kind": "ragged", "workers": 0},
-        replay="samples",
-    )
-    loader = UserLoader(spec, data=data, root=data, batch_size=4, stored_bytes=5000)
-    found = [cast(Any, batch).stats.samples for _, batch in zip(range(3), loader, strict=False)]
-    loader.shutdown()
-    assert found == [4, 4, 4]
-
-
 def test_kept_batches_are_repeated(data: str) -> None:
     spec = LoaderSpec(
         kind="user", factory=f"{PLANTED}:of_files", args={"workers": 1}, replay="batches"
@@ -257,21 +237,6 @@ def test_an_iterable_for_one_epoch_says_so() -> None:
     with pytest.raises(UsageError) as refused:
         leaves_of(loader, epoch=1)
     assert "only once" in str(refused.value)
-
-
-def test_the_number_of_samples_may_be_stated() -> None:
-    spec = LoaderSpec(kind="user", factory=f"{PLANTED}:ragged", samples_per_batch=5)
-    loader = UserLoader(spec, data="", root="", batch_size=5, stored_bytes=1)
-    assert [cast(Any, batch).stats.samples for batch in loader] == [5] * 4
-
-
-@pytest.mark.parametrize("shape", [3, 4, 5000])
-def test_a_list_of_samples_has_as_many_as_the_loader_was_asked_for(shape: int) -> None:
-    loader = made("of_lists_of_samples", shape=shape)
-    batches = [cast(Any, batch) for batch in loader]
-    expected = [4, 4, 4, 2 if shape != 4 else 4]  # 4 by 4: it looks like a stacked batch
-    assert [batch.stats.samples for batch in batches] == expected
-    assert len(batches[0].lengths) <= 4
 
 
 def test_an_error_with_several_lines_is_one_line() -> None:
@@ -352,19 +317,6 @@ def test_findings_by_name(make_run: Any, facts: dict[str, Any], rules: list[str]
 
     assert found("user", UserFacts(**facts)) == rules
     assert found("iobench", None) == []
-
-
-def test_findings_about_time_need_ranks_that_wait(make_run: Any) -> None:
-    facts = CPU | {"fetch_cpu_s": 9.5, "collate_s": 9.0, "out_of_order_s": 5.0, "wait_s": 5.0}
-    loader = LoaderFacts(kind="user", user=UserFacts(**facts))
-
-    def found(wait_s: float) -> set[str]:
-        repetition = Repetition(seed=1, accelerators=1, wall_s=10.0, wait_s=wait_s)
-        doc = make_run().with_job(loader=loader, repetitions=[repetition])
-        return {each.rule for each in user_findings(doc)}
-
-    assert found(0.1) == set()
-    assert {"user.out_of_order_wait", "user.collate_share"} < found(5.0)
 
 
 def test_the_wait_for_a_batch_that_comes_in_turn_is_divided() -> None:

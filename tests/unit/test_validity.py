@@ -372,13 +372,6 @@ def test_a_good_run_is_valid_under_both_sets(make_run: Build) -> None:
     assert evaluate(make_run(), "quick") == []
 
 
-def test_missing_evidence_is_neither_pass_nor_fail(make_run: Build) -> None:
-    assert make_run(repetition={"epochs": UNMEASURED}).validity == "unknown"
-    throttle = {"repetition": {"throttled_s": None}}
-    assert make_run(**throttle).validity == "valid"  # quick would only have warned
-    assert build(make_run, "cpu.throttled", throttle, rules="mlperf").validity == "unknown"
-
-
 FED = {"au": 0.99, "measured": 1980.0}
 TWO_CORES = dict.fromkeys(("cores", "affinity_cores", "effective_cores"), 2)
 FAST_READER = {"rates": {"fetch": 40_000.0, "storage_raw": 45_000.0}, "host": TWO_CORES}
@@ -690,15 +683,6 @@ def test_what_nobody_counted_is_unknown_where_a_cache_could_have_served(
     make_run: Build, changes: dict[str, Any], validity: str
 ) -> None:
     assert make_run(**{"repetition": {"epochs": UNCOUNTED}, **changes}).validity == validity
-
-
-def test_an_interrupted_repetition_needs_no_count_beside_complete_ones(make_run: Build) -> None:
-    doc = make_run()
-    cut = doc.job.repetitions[0].model_copy(
-        update={"complete": False, "epochs": UNCOUNTED, "seed": 99}
-    )
-    doc = make_run(repetitions=1).with_job(repetitions=[*doc.job.repetitions, cut])
-    assert "cache.cold-fetch" not in levels(conclude(doc))
 
 
 @pytest.mark.parametrize(("fetched", "level"), [(3000, None), (0, "invalid"), (None, "unknown")])

@@ -179,18 +179,6 @@ def test_what_explains_a_wait(
     assert judge(make_run, rates=rates, measured=measured, au=measured / 2000).binds == binds
 
 
-def test_a_librarys_harness_is_not_missing(make_run: Build) -> None:
-    rates = {"fetch": 900, "prep": 500, "harness": None}
-    found = judge(make_run, rates=rates, measured=300, au=0.15, loader={"kind": "litdata"})
-    assert (found.binds, found.starved) == ("prep", True)
-
-
-def test_without_prep_there_are_no_stalls(make_run: Build) -> None:
-    found = judge(make_run, rates={"prep": None})
-    assert found.prep_stall is None
-    assert found.not_measured["fetch_stall"] == "the prep ceiling was not measured"
-
-
 def test_nothing_measured(make_run: Build) -> None:
     nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "harness"))
     found = judge(make_run, rates=nothing, repetitions=0)
@@ -284,14 +272,3 @@ def test_what_slows_the_run_down_is_not_advice(make_run: Build) -> None:
             advice.predicted_gain is not None and advice.predicted_gain > 1.02
             for advice in found.advice
         )
-
-
-@pytest.mark.parametrize(
-    ("codec", "cheaper"),
-    [("gzip:9", ["zstd:1", "lz4", "none"]), ("zstd:1", ["lz4", "none"]), ("lz4", ["none"])],
-)
-def test_the_codec_in_use_is_not_advised(make_run: Build, codec: str, cheaper: list[str]) -> None:
-    spec = {"name": "d", "content": "raw", "codec": codec, "compress_ratio": 1.5}
-    data = {"spec": spec, "cheaper_codecs": cheaper}
-    change = advised(judge(make_run, **PREP, dataset=data))["codec"].change
-    assert codec.partition(":")[0] not in change.rpartition(f"than {codec}: ")[2]

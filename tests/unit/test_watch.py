@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import random
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +19,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import iobench
 from iobench.analyse.verdict.rebuild import rebuild
-from iobench.cli.main import main
 from iobench.errors import UsageError
 from iobench.load.torch_compat import inner_loader
 from iobench.measure.timeline import read_events
-from iobench.runner.watching import context, record
+from iobench.runner.watching import context
 from iobench.schema.record import EVENTS_FILE, TrainingRecord, load_training
 from iobench.subject import meter, process, watched
 
@@ -365,15 +363,6 @@ def test_ranks_of_one_launch_share_a_directory(
     assert again.directory not in (None, found[0][0])
 
 
-def test_a_launch_is_told_from_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = record.shared_directory(tmp_path, "a", 0, 0)
-    assert record.shared_directory(tmp_path, "a", 1, 0) == first
-    assert record.shared_directory(tmp_path, "a", 0, 1) != first
-    assert record.shared_directory(tmp_path, "b", 0, 0) != first
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert record.shared_directory(tmp_path, "a", 0, 0) != first
-
-
 @pytest.mark.parametrize("loader", [5, None])
 def test_what_is_no_loader_is_refused(loader: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
@@ -408,32 +397,11 @@ def test_wrong_arguments_do_not_end_the_training(
     assert doc.tags == {}
 
 
-def test_a_training_has_labels(tmp_path: Path) -> None:
-    given: list[Any] = [torch.ones(2)] * 3
-    with (watch := iobench.watch(given, results=tmp_path, tags={"box": "nfs-b"})) as batches:
-        assert len(list(batches)) == 3
-    assert leaves_record(watch.directory).tags == {"box": "nfs-b"}
-
-
 def test_a_watch_that_is_not_entered_says_so() -> None:
     for use in (iter, list, enumerate):
         with pytest.raises(UsageError) as caught:
             use(iobench.watch([1]))
         assert "with iobench.watch" in str(caught.value)
-
-
-def test_it_ends_with_its_answer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with (watch := iobench.watch([torch.ones(2)] * 30, results=tmp_path)) as batches:
-        list(batches)
-    out, err = capfd.readouterr()
-    assert out == ""
-    answer, again = err.splitlines()
-    doc = leaves_record(watch.directory)
-    assert doc.job.verdict is not None
-    assert answer.removeprefix("iobench.watch: ") in doc.job.verdict.sentence
-    words = shlex.split(again[again.index("iobench report") :])
-    assert main(words[1:]) == 0
-    assert doc.job.verdict.sentence[:40] in " ".join(capfd.readouterr().out.split())
 
 
 def test_a_closed_stderr_does_not_end_the_training(

@@ -121,13 +121,6 @@ def test_what_the_reader_would_get(make_run: Build, run: str, change: Change, fe
         assert any(f"limited by {READS}" in basis for basis in found.bases)
 
 
-def test_enough_bandwidth_lets_the_accelerators_bind(starved: Any) -> None:
-    found = what_if(starved, Change(storage_bandwidth=Quantity(5, relative=True)))
-    assert found.what_if.job.verdict is not None
-    assert found.what_if.job.verdict.binds == "accelerator"
-    assert rates(found)["predicted"] == 2000
-
-
 def test_the_clients_cpu_bounds_faster_storage(make_run: Build) -> None:
     """0.5 CPU s/GB on 8 cores are 16 GB/s, or 160,000 samples/s."""
     doc = make_run(rates={"storage_raw": 4100}, dataset={"shards": 60_000})
@@ -184,15 +177,6 @@ def test_workers_prepare_in_proportion_up_to_the_cores(
     assert rates(what_if(doc, Change(workers=Quantity(workers))))[stage] == pytest.approx(rate)
 
 
-def test_accelerators_bring_their_workers_and_their_appetite(make_run: Build) -> None:
-    found = what_if(make_run(), Change(accelerators=Quantity(4)))
-    moved = rates(found)
-    assert (moved["accelerator"], moved["prep"], moved["harness"]) == (4000, 12_000, 16_000)
-    assert found.what_if.job.accelerators == 4
-    assert found.what_if.job.verdict is not None
-    assert found.what_if.job.verdict.headroom == pytest.approx(1.0)
-
-
 def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
     """By the ceilings four accelerators are fed; the search found three, and 4 starved at 0.78."""
     points = [
@@ -217,30 +201,6 @@ def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
         assert found.corrected_samples_per_s is None
     modelled = what_if(doc, Change(step_time=TWICE)).what_if.job
     assert modelled.find_max is None
-
-
-def test_faster_accelerators(make_run: Build) -> None:
-    found = what_if(make_run(), Change(step_time=Quantity(0.25, relative=True)))
-    assert rates(found)["accelerator"] == pytest.approx(8000)
-    verdict = found.what_if.job.verdict
-    assert verdict is not None
-    assert verdict.binds == "storage"
-    assert verdict.starved
-    assert found.recorded is not None
-    assert found.recorded.binds == "accelerator"
-
-
-def test_the_recorded_run_is_left_alone(make_run: Build) -> None:
-    doc = make_run()
-    before = doc.model_dump_json()
-    what_if(doc, Change(workers=TWICE, cache_bytes=10**9, storage_bandwidth=TWICE))
-    assert doc.model_dump_json() == before
-
-
-def test_without_a_repetition_the_error_is_not_known(make_run: Build) -> None:
-    found = what_if(make_run(repetitions=0), Change(storage_bandwidth=TWICE))
-    assert found.model_error is None
-    assert found.corrected_samples_per_s is None
 
 
 @pytest.mark.parametrize(
@@ -278,24 +238,6 @@ def test_runs_that_do_not_know_enough(
 ) -> None:
     with pytest.raises(UsageError, match=says):
         what_if(make_run(**run), change)
-
-
-@pytest.mark.parametrize(
-    "change", [Change(workers=TWICE), Change(accelerators=TWICE), Change(storage_bandwidth=TWICE)]
-)
-def test_without_a_fetch_ceiling_the_raw_one_stands_in_and_that_is_said(
-    make_run: Build, change: Change
-) -> None:
-    """Raw storage is an upper bound of what the reader gets, and it moves with bandwidth alone."""
-    doc = make_run(rates={"fetch": None, "storage_raw": 1500})
-    found = what_if(doc, change)
-    grown = 2 if change.storage_bandwidth else 1
-    ceilings = found.what_if.job.ceilings
-    assert ceilings["storage_raw"].samples_per_s == pytest.approx(grown * 1500)
-    assert ceilings["fetch"].samples_per_s is None
-    assert [line for line in found.bases if line.startswith("fetch: not measured")]
-    whole = what_if(make_run(), change)
-    assert not [line for line in whole.bases if line.startswith("fetch: not measured")]
 
 
 @pytest.mark.parametrize(("hits", "shuffle"), [(0.153, True), (0.0, False)])

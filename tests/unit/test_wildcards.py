@@ -24,9 +24,3 @@ def test_pieces_between_stars_in_their_order(pieces: list[str], name: str) -> No
     pattern = "".join(pieces)
     expression = "[^/]*".join(map(re.escape, pattern.split("*")))
     assert matches(pattern, name) == bool(re.fullmatch(expression, name))
-
-
-def test_many_stars_are_no_matter() -> None:
-    """A regular expression would take longer than the age of the universe."""
-    assert not matches("*a" * 100 + "b", "a" * 255)
-    assert matches("*a" * 100, "a" * 255)

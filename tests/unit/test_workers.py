@@ -38,19 +38,6 @@ def test_a_worker_that_is_twice_as_slow_is_first() -> None:
     assert [each.worker for each in others] == [0, 2]
 
 
-def test_workers_of_each_epoch_count_as_one() -> None:
-    """Processes that end with their epoch: the first one's CPU time is that of both."""
-    book = WorkerBook()
-    for processes in ((11, 12), (21, 22)):
-        book.begin(lasting=False)
-        for number in range(6):
-            book.add(batch(processes[number % 2], cpu_ns=10**9 * number))
-    assert [(each.worker, each.batches, each.cpu_s) for each in book.loads(0)] == [
-        (0, 6, 8.0),
-        (1, 6, 10.0),
-    ]
-
-
 def test_threads_share_their_process_and_its_cpu_time() -> None:
     book = WorkerBook()
     book.begin(lasting=False)

@@ -102,20 +102,6 @@ def test_overrides_have_a_depth() -> None:
         apply_overrides({}, [".".join("a" * 5000) + "=1"])
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *("accelerator.step_time=1e308", "accelerator.step_time=1e-300"),
-        *("accelerator.step_time=.inf", "accelerator.step_time=.nan", "batch_size=.inf"),
-        *("required_accelerator_utilization=.nan", "batch_size=1e308", "epochs=1e18"),
-        *("reader.block_size=1e308",),
-    ],
-)
-def test_numbers_that_make_no_sense(setting: str) -> None:
-    check(run("plan", "demo", "--set", setting), (2,), setting)
-    check(run("size", "demo", "--accelerators", "8", "--set", setting), (2,), setting)
-
-
 def test_what_iobench_ships_is_read() -> None:
     for folder in ("workloads", "datasets", "results"):
         for path in (ROOT / folder).glob("*.yaml"):
