@@ -144,28 +144,6 @@ def test_smaller_row_groups_are_as_many_reads(
     assert ("block_size" in found.remedy) is smaller
 
 
-def short_run(make_run: Build, max_steps: int | None) -> TrainingRecord:
-    """One accelerator with epochs of 600 steps, of which a repetition made 40."""
-    return make_run(
-        accelerators=1,
-        repetition={"steps": 40, "samples": 4000},
-        measured=700,
-        au=0.7,
-        workload={"max_steps": max_steps},
-        knock_outs=without(fill=(1.38, 1.42), storage=(0.98, 1.02)),
-    )
-
-
-def test_short_epochs_of_a_budget_are_not_blamed_on_the_data(make_run: Build) -> None:
-    found = verdict_of(short_run(make_run, 40))
-    assert [each.id for each in found.advice] == ["longer-run"]
-    assert found.advice[0].predicted_gain is None
-    assert "--budget" in found.advice[0].change
-    assert "longer-epochs" in [each.id for each in verdict_of(short_run(make_run, None)).advice]
-    whole = verdict_of(short_run(make_run, 600))
-    assert whole.advice  # it was stopped for another reason
-
-
 def test_an_upper_bound_is_not_broken_from_below(make_run: Build) -> None:
     """At most 2.05 x was promised, by what leaving the storage out brought; 1.5 x was found."""
     doc = spent(make_run)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from iobench.contents import CONTENTS
 from iobench.runner.plan import describe_plan
 from iobench.schema.dataset import load_dataset_spec
 from iobench.schema.workload import load_workload
@@ -119,14 +118,3 @@ def test_a_specs_identity_leaves_the_prose_out() -> None:
         == load_dataset_spec("demo").identity()
     )
     assert load_dataset_spec("demo", ["seed=2"]).identity() != load_dataset_spec("demo").identity()
-
-
-@pytest.mark.parametrize("name", [name for name in WORKLOADS if load_workload(name).reader.crop])
-def test_what_is_handed_on_fits_into_a_decoded_sample(name: str) -> None:
-    workload = load_workload(name)
-    spec = load_dataset_spec(workload.dataset)
-    smallest = spec.sample_size.min or spec.sample_size.mean
-    content = CONTENTS.open(spec.content)
-    sample = memoryview(bytearray(smallest))
-    content.build(sample, seed=spec.seed, index=0, compress_ratio=1.0)
-    assert content.decoded_bytes(sample) >= workload.reader.crop

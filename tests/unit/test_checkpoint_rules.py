@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from iobench.analyse.checkpoint.rules import (
+    MIN_BYTES,
     MIN_SAVES,
     back_pressure,
     cold_restore,
@@ -18,6 +19,7 @@ from iobench.analyse.checkpoint.rules import (
     ranks,
     scaled,
     stopped_early,
+    tiny,
     verified,
 )
 from iobench.analyse.verdict.rules_data import RuleOutcome
@@ -129,6 +131,10 @@ def test_a_study_in_which_all_is_well(rule: Callable[[Any], RuleOutcome | None])
         (stopped_early, study({"status": "interrupted"}), FAILS),
         (stopped_early, study({"status": "failed", "error": "no space left"}), FAILS),
         (stopped_early, study(spec={"count": 11}), FAILS),
+        # Each of two ranks has too little to measure with, but the whole model is what it is.
+        (tiny, study(bytes=MIN_BYTES, full_bytes=100 * GB, ranks=1), PASSES),
+        (tiny, study(bytes=MIN_BYTES, full_bytes=100 * GB, ranks=2), FAILS),
+        (tiny, study(bytes=100 * GB, full_bytes=100 * GB, ranks=10**6), PASSES),
         (back_pressure, study(saves=[save(waited_s=0.2)] * 10), FAILS),
         (back_pressure, study(saves=[save(waited_s=0.05)] * 10), PASSES),
         (back_pressure, study(saves=[save(blocked_s=0.0)] * 10), PASSES),
@@ -167,3 +173,28 @@ def test_how_saves_slow_loads_down(
     assert result(contention(doc.with_job(quiet=alone, saves=both))) == expected
     without = study(saves=[save()]).checkpoints
     assert result(contention(doc.with_job(quiet=alone, saves=without))) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("loaded_s", "alone_s", "expected"),
+    [
+        (2.0, 1.0, FAILS),
+        (1.05, 1.0, PASSES),
+        (1.0, 0.0, UNKNOWN),  # a clock that stood still
+        (1.0, None, UNKNOWN),
+        (None, 1.0, UNKNOWN),
+    ],
+)
+def test_how_loads_slow_saves_down(
+    make_run: Callable[..., TrainingRecord],
+    loaded_s: float | None,
+    alone_s: float | None,
+    expected: str,
+) -> None:
+    loaded, alone = (
+        save(blocked_s=0.5, accepted_s=end_s, durable_s=end_s) for end_s in (loaded_s, alone_s)
+    )
+    doc = make_run(repetition={"read_s": 1.0, "bytes_read": GB})
+    both = study(saves=[loaded], alone=[alone]).checkpoints
+    found = contention(doc.with_job(quiet=doc.job.repetitions[0], saves=both))
+    assert result(found) == expected

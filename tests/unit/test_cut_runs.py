@@ -60,7 +60,6 @@ def test_a_promise_rests_on_the_rate_after_the_fill(
 ) -> None:
     """Over whole repetitions, the accelerator demands 2.3 and 2.8 times what it got."""
     found = cut(busy=busy, steps=steps, knock_outs=without(prep=gain) if gain else []).job.verdict
-    assert found is not None
     assert found.binds == "prep"
     promises = [each.predicted_gain for each in found.advice if each.predicted_gain]
     assert promises

@@ -1,4 +1,5 @@
-"""Late wake-ups of the emulated accelerator change the rate only where the rule says that they do.
+"""Late wake-ups of the emulated accelerator change the rate only where the rule says that they do,
+and do not add up.
 
 The clock is simulated: a pipeline makes a batch in PERIOD_S as soon as one of its places is free,
 and each sleep of the accelerator ends late by a random time.
@@ -10,6 +11,8 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from iobench.accelerate import emulated
 from iobench.accelerate.emulated import EmulatedAccelerator
@@ -21,11 +24,13 @@ STEPS = 3000
 
 
 class Clock:
-    """Time that passes only when somebody sleeps; a sleep ends late by ``late_s`` on average."""
+    """Time that passes only when somebody sleeps; a sleep ends late by ``late_s`` on average, or
+    the first ones by the given nanoseconds.
+    """
 
-    def __init__(self, late_s: float) -> None:
+    def __init__(self, late_s: float = 0.0, *first_ns: int) -> None:
         self.now_ns = 0
-        self.late_s = late_s
+        self.late_s, self.first_ns = late_s, list(first_ns)
         self.random = random.Random(1)
 
     def monotonic_ns(self) -> int:
@@ -33,7 +38,15 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         late = self.random.expovariate(1 / self.late_s) if self.late_s else 0.0
-        self.now_ns += round((seconds + late) * 1e9)
+        first = self.first_ns.pop(0) if self.first_ns else 0
+        self.now_ns += round((seconds + late) * 1e9) + first
+
+
+def started(clock: Clock, monkeypatch: pytest.MonkeyPatch, step_s: float) -> EmulatedAccelerator:
+    monkeypatch.setattr(emulated, "time", clock)
+    accelerator = EmulatedAccelerator(AcceleratorSpec(kind="emulated", step_time=step_s))
+    accelerator.start()
+    return accelerator
 
 
 def run(
@@ -41,11 +54,7 @@ def run(
 ) -> tuple[float, float]:
     """(steps per second, p99 of the lateness in steps) with a queue of ``in_flight`` batches."""
     clock = Clock(late_s)
-    monkeypatch.setattr(emulated, "time", clock)
-    accelerator = EmulatedAccelerator(
-        AcceleratorSpec(kind="emulated", name="test", step_time=STEP_S)
-    )
-    accelerator.start()
+    accelerator = started(clock, monkeypatch, STEP_S)
     taken: list[int] = []
     late: list[int] = []
     made = 0
@@ -85,8 +94,33 @@ def test_lateness_far_beyond_the_bound_lowers_the_rate(
     assert rate < 0.985 * exact
 
 
-def test_each_late_wake_up_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With batches always at hand the steps take their nominal time, but for the last wake-up."""
-    rate, p99 = run(monkeypatch, late_s=0.005, period_s=0.001, in_flight=8)
-    assert p99 > 0.5
-    assert rate == pytest.approx(1 / STEP_S, rel=0.002)
+@given(st.lists(st.integers(0, 5_000_000), min_size=1, max_size=30))
+def test_oversleeping_does_not_add_up(oversleep: list[int]) -> None:
+    """All that is left of any number of late wake-ups is the last one."""
+    step = round(STEP_S * 1e9)
+    clock = Clock(0.0, *oversleep)
+    with pytest.MonkeyPatch.context() as patch:
+        accelerator = started(clock, patch, STEP_S)
+        done = [accelerator.step(None, clock.now_ns) for _ in oversleep]
+    assert clock.now_ns == len(oversleep) * step + oversleep[-1]
+    assert [time.busy_ns for time in done] == [step] * len(oversleep)
+    assert [time.late_ns for time in done] == oversleep
+
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize("stood_ns", [2 * SECOND, 4 * SECOND, 60 * SECOND])
+def test_no_step_makes_up_for_a_process_that_stood_still(
+    stood_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after SIGSTOP: 40 steps of 0.5 s, of which the tenth ends seconds late."""
+    clock = Clock(0.0, *[0] * 9, stood_ns)
+    accelerator = started(clock, monkeypatch, 0.5)
+    lost, late = 0, []
+    for _ in range(40):
+        late.append(accelerator.step(None, clock.now_ns).late_ns)
+        lost += accelerator.lost_ns
+    assert clock.now_ns - 20 * SECOND == lost >= stood_ns - 3 * SECOND // 2
+    assert lost < stood_ns
+    assert sum(late) <= 3 * SECOND // 2 * 2  # what later steps make up for

@@ -26,17 +26,6 @@ def installed(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
     monkeypatch.setattr(metadata, "distribution", lambda name: Recorded())
 
 
-def test_from_a_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    wheel = tmp_path / "iobench-1-py3-none-any.whl"
-    wheel.write_bytes(b"")
-    installed(monkeypatch, {"url": wheel.as_uri(), "archive_info": {}})
-    assert shlex.split(install_command("s3")) == [
-        "pip",
-        "install",
-        f"iobench[s3] @ {wheel.as_uri()}",
-    ]
-
-
 def test_from_a_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     url = "https://user:secret@example.org/iobench.git"
     installed(monkeypatch, {"url": url, "vcs_info": {"vcs": "git", "commit_id": "1"}})
@@ -52,16 +41,3 @@ def test_not_installed_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "distribution", nothing)
     root = Path(__file__).resolve().parents[2]
     assert shlex.split(install_command("s3")) == ["pip", "install", f"{root}[s3]"]
-
-
-@pytest.mark.parametrize("recorded", ["", "{", "[]", '"x"'])
-def test_a_damaged_record_counts_as_none(monkeypatch: pytest.MonkeyPatch, recorded: str) -> None:
-    class Damaged(metadata.Distribution):
-        def read_text(self, filename: str) -> str | None:
-            return recorded
-
-        def locate_file(self, path: object) -> Path:  # type: ignore[override]
-            raise NotImplementedError
-
-    monkeypatch.setattr(metadata, "distribution", lambda name: Damaged())
-    assert shlex.split(install_command("s3")) == ["pip", "install", "iobench[s3]"]

@@ -73,11 +73,3 @@ def test_a_parents_connections_are_kept(
     assert s3._inherited == []
     storage.delete("x")
     storage.close()
-
-
-def test_children_of_children(rclone_s3: S3Server, s3_environment: Mapping[str, str]) -> None:
-    storage: Any = open_storage(rclone_s3.url())
-    storage.replace("x", b"data")
-    assert in_child(lambda: storage.size("x") == 4 and in_child(lambda: storage.size("x") == 4))
-    storage.delete("x")
-    storage.close()

@@ -20,7 +20,6 @@ TOLD = [
 
 
 def advised(doc: TrainingRecord) -> list[str]:
-    assert doc.job.verdict is not None
     (advice,) = doc.job.verdict.advice
     return shlex.split(advice.change[advice.change.index("iobench ") :])
 

@@ -52,12 +52,8 @@ def rounds_of(*ratios: float, complete: bool = True) -> list[KnockOutRound]:
 
 def test_a_gain_is_the_geometric_mean_and_a_drift_of_both_sides_cancels() -> None:
     found = gain(rounds_of(2.0, 2.0, 2.0))
-    assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
     uneven = gain(rounds_of(1.0, 4.0))
-    assert uneven is not None
-    assert uneven.low is not None
-    assert uneven.high is not None
     assert uneven.value == pytest.approx(2.0)
     assert uneven.low < 1 < 4 < uneven.high
 
@@ -68,9 +64,6 @@ def test_the_interval_of_a_gain_covers_the_truth() -> None:
     for _ in range(400):
         ratios = [1.5 * math.exp(drawn.gauss(0.0, 0.1)) for _ in range(5)]
         found = gain(rounds_of(*ratios))
-        assert found is not None
-        assert found.low is not None
-        assert found.high is not None
         covered += found.low <= 1.5 <= found.high
     assert 366 <= covered <= 394  # 95 % of 400, and three standard deviations
 
@@ -95,7 +88,6 @@ def test_what_left_out_reading_too_is_as_if_it_had_not(
     assert gains["storage"].value == pytest.approx(whole_s / (prep_s + other_s))
     assert gains["prep"].value == pytest.approx(whole_s / (read_s + other_s))
     apart = with_gains([storage, both], in_one=False)[1].gain
-    assert apart is not None
     assert apart.value == pytest.approx(whole_s / other_s)
 
 
@@ -126,7 +118,6 @@ def test_batches_in_flight_at_the_start_make_no_short_phase_faster(make_events: 
     assert in_flight_of(how, base, make_events([])) == 0
     faster, rate = rate_of(short, how), rate_of(base, how)
     assert faster is not None
-    assert rate is not None
     assert faster / rate > 1.15
 
 

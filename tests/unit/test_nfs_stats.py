@@ -137,7 +137,6 @@ def later(text: str = V3) -> nfs.MountStats:
 
 def test_a_difference_is_of_the_time_between(mounts: list[nfs.MountStats]) -> None:
     found = nfs.diff(mounts[0], later())
-    assert found is not None
     assert (found.read_ops, found.read_bytes, found.written_bytes) == (200, 20_971_520, 0)
     assert (found.read_rtt_ms, found.read_execute_ms) == (5.0, 6.0)
     assert (found.retransmits, found.timeouts, found.errors) == (4, 1, 1)
@@ -195,5 +194,4 @@ def test_a_path_on_such_a_mount_has_it_all(tmp_path: Path, monkeypatch: pytest.M
     before = resources.Snapshot.take(target)
     stats["text"] = stats["text"].replace("READ: 1000 1003 1 128000", "READ: 1001 1004 1 128000")
     used = nfs.diff(before.nfs, resources.Snapshot.take(target).nfs)
-    assert used is not None
     assert (used.mount_point, used.read_ops, used.retransmits) == (str(tmp_path), 1, 0)

@@ -331,8 +331,6 @@ def the_page_says_what_the_sentence_says(doc: TrainingRecord, found: Verdict) ->
     if fed.basis == "find-max" or found.starved is None:
         return
     now, alone = (re.search(r"\d+", part) for part in told.replace(",", "").split(";"))
-    assert now is not None
-    assert alone is not None
     assert int(alone[0]) == fed.accelerators
     fewer = int(now[0]) == (0 if ranks == 1 else ranks) if found.starved else True
     assert fewer

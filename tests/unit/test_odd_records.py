@@ -124,7 +124,6 @@ def test_another_loader_is_advised_only_if_it_was_tried(
     details = doc.job.ceilings["prep"].details.model_copy(update={"own_samples_per_s": own})
     prep = doc.job.ceilings["prep"].model_copy(update={"details": details})
     found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"prep": prep})).job.verdict
-    assert found is not None
     assert found.binds == "prep"
     advised = [one for one in found.advice if OWN_LOADER in one.change]
     assert len(advised) == (own is not None)

@@ -59,7 +59,6 @@ def test_each_second_has_the_samples_of_all_ranks(make_events: Build) -> None:
     # Rank 0 makes 2 steps a second, rank 1 makes 1 in 2 s: 20 + 5 samples/s for 8 s.
     rows = steps([0.5] * 16) + steps([2.0] * 4, rank=1)
     found = measured(make_events, rows).rates
-    assert found is not None
     assert found.bin_s == 1.0
     assert found.samples_per_s == pytest.approx([25.0] * 8)
     assert found.stored_bytes_per_s == pytest.approx([2500.0] * 8)
@@ -76,7 +75,6 @@ def test_no_sample_is_invented(lengths: list[list[float]], round_steps: int) -> 
 
     rows = [row for rank, some in enumerate(lengths) for row in steps(some, rank=rank)]
     found = measured(build_events, rows, round_steps=round_steps).rates
-    assert found is not None
     assert len(found.samples_per_s) == len(found.stored_bytes_per_s) <= MAX_BINS
     total = sum(found.samples_per_s) * found.bin_s
     assert total <= 10 * sum(map(len, lengths)) * (1 + 1e-4)
@@ -104,7 +102,6 @@ def test_steady_state_as_snia_defines_it(values: list[float], begin: float | Non
 def test_a_lasting_fall_is_found_where_it_is(fast: int, slow: int, noise: float) -> None:
     jitter = np.exp(noise * np.random.default_rng(fast + slow).normal(size=fast + slow))
     found = lasting_fall(rates(np.r_[np.full(fast, 1000.0), np.full(slow, 500.0)] * jitter))
-    assert found is not None
     assert found.at_s == pytest.approx(fast, abs=2)
     assert found.share == pytest.approx(0.5, rel=0.1)
 

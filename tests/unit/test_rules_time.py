@@ -43,7 +43,6 @@ def test_the_first_repetition_is_compared_with_the_spread_of_the_others(
 def test_a_page_cache_that_was_not_emptied_has_its_own_remedy(make_run: Build) -> None:
     measured = [900.0, 1900.0, 1910.0, 1890.0, 1900.0]
     found = rule(make_run(measured=measured, workload={"cache": "any"}), "cache.first-touch")
-    assert found is not None
     assert "cache: cold" in found.remedy
     warm = make_run(measured=measured, workload={"cache": "warm"})
     assert rule(warm, "cache.first-touch") is None

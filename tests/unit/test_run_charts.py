@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from iobench.report.run import sections
-from iobench.report.sections import Items, Pane, Ranges, Section, Table, Timeline
+from iobench.report.sections import Items, Ranges, Section, Table
 from iobench.schema.resources import SAMPLE_COLUMNS
 from tests.unit.conftest import build_events, build_run
 
@@ -91,20 +91,3 @@ def test_a_record_without_workers_says_why_they_are_not_shown() -> None:
     assert isinstance(found, Items)
     assert len(found.items) == 2
     assert all("spdl" in item.text for item in found.items)
-
-
-def test_what_the_host_did_is_below_the_timeline() -> None:
-    """A device of 200 MB/s. What is not counted, and a loopback that is not used, is not drawn."""
-    doc = build_run(repetitions=1, repetition={"ranks": [rank_time(0, 60.0)]})
-    found = by_id(sections(doc, EVENTS, samples(4)))
-    timeline, table = found["timeline"], found["host-use"]
-    assert isinstance(timeline, Timeline)
-    assert isinstance(table, Table)
-    (pane,) = timeline.panes
-    assert isinstance(pane, Pane)
-    (track,) = pane.tracks
-    assert track.at == (0.25, 0.75, 1.25, 1.75)
-    assert set(track.high) == {2e8}
-    assert [row.cells[0].value for row in table.rows] == ["device_read"]
-    assert timeline.marks[0].label == "epoch 1 cold"
-    assert "host-use" not in by_id(sections(doc, EVENTS))

@@ -77,7 +77,6 @@ def test_a_storage_that_fails_under_depth_keeps_the_points_before(
     objects = {key: Path(path, key).read_bytes() for key in plan.keys}
     bench = bench_of(replace(plan, storage=Watched(objects, most=3)), tmp_path)
     ceiling = storage_curve(bench)
-    assert bench.curve is not None
     assert [point.in_flight for point in bench.curve.curve.points] == [1, 2]
     assert "too many open connections" in bench.curve.curve.stopped
     assert ceiling.by == "reader"

@@ -38,7 +38,6 @@ def owner(folder: Path, kind: str = "alone") -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(folder), kind], stdout=subprocess.PIPE
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == b"made\n"
     return process
 
@@ -46,7 +45,6 @@ def owner(folder: Path, kind: str = "alone") -> subprocess.Popen[bytes]:
 def end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
-    assert process.stdout is not None
     process.stdout.close()
 
 

@@ -88,8 +88,6 @@ def test_plateau_and_knee_are_the_planted_ones(
     reads, there, at = found
     truth = min(limit, 64 / latency_s)
     # No window errs by more than the noise, so its mean does not.
-    assert reads.low is not None
-    assert reads.high is not None
     assert reads.low * (1 - noise) * (1 - 1e-9) <= truth <= reads.high * (1 + noise) * (1 + 1e-9)
     assert reads.low <= reads.value <= reads.high
     assert there.value == pytest.approx(reads.value * 4096)
@@ -100,9 +98,6 @@ def test_the_interval_covers_the_plateau_as_often_as_it_says() -> None:
     covered = 0
     for seed in range(400):
         found = plateau(planted(0.01, 1234.0, noise=0.04, seed=seed))
-        assert found is not None
-        assert found[0].low is not None
-        assert found[0].high is not None
         covered += found[0].low <= 1234.0 <= found[0].high
     assert covered >= 380
 
@@ -117,7 +112,6 @@ def test_a_curve_that_still_grows_has_no_plateau(latency_s: float, knee: float) 
     assert set(found.bound[:-1]) == {"latency"}
     assert found.bound[-1] == "unknown"  # more reads in flight were not tried
     beyond = expected_rate(points, 512)
-    assert beyond is not None
     assert beyond.high is None
 
 
@@ -125,7 +119,6 @@ def test_a_curve_that_still_grows_has_no_plateau(latency_s: float, knee: float) 
 def test_expected_rates_follow_littles_law(latency_s: float, knee: float, asked: float) -> None:
     points = planted(latency_s, knee / latency_s)
     found = expected_rate(points, asked)
-    assert found is not None
     truth = min(max(asked, 1.0 if knee < 1 else 0) / latency_s, knee / latency_s)
     if knee < 1:  # one read at a time already waits for the limit
         assert found.value <= truth * (1 + 1e-6)
@@ -183,7 +176,6 @@ def test_two_curves_tell_operations_from_bytes(iops: float, bytes_per_s: float, 
     small, large = _limited(4096, iops, bytes_per_s), _limited(1 << 22, iops, bytes_per_s)
     assert spent(small, large) == bound
     knee = small.knee_in_flight
-    assert knee is not None
     assert knee > 1
     assert bound_at(small, knee / 2, large) == "latency"
     assert bound_at(small, knee, large) == bound
@@ -237,7 +229,6 @@ def test_a_rate_falls_beyond_its_best() -> None:
     points = [point(n, Rate(value=rate, windows=MIN_WINDOWS)) for n, rate in rates]
     found = conclude_curve(curve(points))
     assert found.knee_in_flight == 2
-    assert found.plateau_reads_per_s is not None
     assert found.plateau_reads_per_s.value == 200
 
 
@@ -252,10 +243,8 @@ def test_one_lucky_window_is_no_plateau_and_not_the_best_point() -> None:
     found = conclude_curve(lucky(1))
     assert found.knee_in_flight is None
     best = highest(found.points)
-    assert best is not None
     assert best.in_flight == 64
     expected = expected_rate(found.points, 2)
-    assert expected is not None
     assert 230 < expected.value < 400  # between its neighbours
     assert found.bound[3] == "latency"  # more reads in flight bring more
 
@@ -268,7 +257,6 @@ def test_a_point_of_two_windows_does_not_decide_the_plateau() -> None:
         for in_flight, value, windows in rates
     ]
     found = conclude_curve(curve(points))
-    assert found.plateau_reads_per_s is not None
     assert found.plateau_reads_per_s.value == pytest.approx(200, rel=0.01)
     assert found.knee_in_flight == 2
 
@@ -304,16 +292,12 @@ def test_an_unknown_interval_stays_unknown(
     for unknown in (one, flat):
         mixed = [point(p.in_flight, unknown) if p is near else p for p in points]
         found = plateau(mixed)
-        assert found is not None
         assert (found[0].low, found[0].high) == (None, None)
         asked = expected_rate(mixed, near.in_flight)
-        assert asked is not None
         assert (asked.low, asked.high) == (None, None)
     concluded = conclude_curve(curve(_without_interval(points)))
     for rate in (concluded.plateau_reads_per_s, concluded.plateau_bytes_per_s):
-        assert rate is not None
         assert (rate.low, rate.high) == (None, None)
     for asked_for in (1, 3, which + 0.5, 500):
         rate = expected_rate(concluded.points, asked_for)
-        assert rate is not None
         assert (rate.low, rate.high) == (None, None)

@@ -90,7 +90,6 @@ def test_training_learns_from_the_batches(optimizer: str) -> None:
         assert accelerator.step(batch(), 0).busy_ns > 0
         losses.append(accelerator.facts().last_loss)
     assert losses[0] == accelerator.facts().first_loss
-    assert losses[-1] is not None
     assert losses[0] is not None
     assert losses[-1] < 0.7 * losses[0]
 
@@ -219,7 +218,6 @@ def test_two_ranks_learn_what_one_learns_from_batches_twice_as_large(tmp_path: P
     ).detach()
     assert not np.allclose(first.parameters, untrained.numpy(), rtol=1e-4, atol=1e-6)
     assert alone.exchange_s is None
-    assert first.exchange_s is not None
     assert first.exchange_s > 0
 
 

@@ -119,7 +119,6 @@ def test_a_saturated_client_is_not_blamed_on_storage(make_run: Build) -> None:
         update={"cpu_s_per_gb": 16.0}
     )  # 0.06 GB/s x 16 = 0.96 of 1 core
     found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"fetch": hungry})).job.verdict
-    assert found is not None
     assert (found.binds, found.storage_bound) == ("cpu", "client")
     assert advised(found)["direct"].settings == ["reader.direct=true"]
     assert advised(found)["cores"].predicted_gain == pytest.approx(2, rel=0.05)
@@ -150,7 +149,6 @@ def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build)
     )
     hungry = doc.job.ceilings["fetch"].model_copy(update={"cpu_s_per_gb": 16.0})
     found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"fetch": hungry})).job.verdict
-    assert found is not None
     assert found.advice[0].id == "cores"
     assert "direct" not in advised(found)
     warm = make_run(residency=0.5, loader=library)

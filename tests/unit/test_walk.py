@@ -78,7 +78,6 @@ def test_a_walk_keeps_what_is_told_to_be_faster_and_goes_on_from_there() -> None
     assert found["batch_size=64"].answer == "faster"
     assert found["workers=1"].answer == "not told"
     ratio = found["batch_size=32"].ratio
-    assert ratio is not None
     assert ratio.value == pytest.approx(1.5, rel=0.01)
     assert found["old"].why == "ended with 2.8"
 
@@ -96,7 +95,6 @@ def test_several_kept_settings_are_compared_with_the_beginning() -> None:
     assert next_step(sweep) == []
     whole = rows(sweep)[-1]
     assert whole.step == ALL
-    assert whole.ratio is not None
     assert whole.ratio.value == pytest.approx(3.0)
     assert best_command(sweep).endswith("--set batch_size=32 --set loader.workers=1")
 
@@ -164,7 +162,6 @@ def test_values_by_the_cores() -> None:
 
 def test_the_built_in_walk_has_the_published_order() -> None:
     spec = find_walk("cpu-training")
-    assert spec is not None
     assert [step.name for step in spec.walk] == [
         "batch size", "workers", "threads", "bfloat16", "channels_last", "compile", "allocator",
         "NUMA binding", "ipex.optimize",
@@ -265,7 +262,6 @@ def test_a_visit_apart_has_the_allocator_that_was_asked_for(
     with Apart() as apart:
         found = apart.measure(with_accelerator(visit, allocator="jemalloc", threads=2))
     trained = load_training(found.directory).job.trained
-    assert trained is not None
     assert trained.allocator == "jemalloc"
     assert trained.threads == 2
     assert trained.environment["OMP_NUM_THREADS"] == "1"

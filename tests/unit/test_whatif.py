@@ -57,7 +57,6 @@ def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
     assert moved["raw"] == pytest.approx(1300)
     assert (moved["prep"], moved["harness"], moved["accelerator"]) == (6000, 8000, 2000)
     verdict = found.what_if.job.verdict
-    assert verdict is not None
     assert verdict.binds == "storage"
     assert verdict.headroom == pytest.approx(0.6)
     assert verdict.accelerators_fed == 1
@@ -195,7 +194,6 @@ def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
     for ranks, rate in ((4, 3120), (6, 3120)):
         found = what_if(doc, Change(accelerators=Quantity(ranks)))
         verdict = found.what_if.job.verdict
-        assert verdict is not None
         assert verdict.predicted_samples_per_s == rate
         assert (verdict.starved, verdict.accelerators_fed) == (True, 3)
         assert found.corrected_samples_per_s is None

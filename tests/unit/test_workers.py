@@ -38,14 +38,6 @@ def test_a_worker_that_is_twice_as_slow_is_first() -> None:
     assert [each.worker for each in others] == [0, 2]
 
 
-def test_threads_share_their_process_and_its_cpu_time() -> None:
-    book = WorkerBook()
-    book.begin(lasting=False)
-    for worker in (11, 12, 11):
-        book.add(batch(worker, process=10))
-    assert [(each.batches, each.cpu_s) for each in book.loads(0)] == [(2, None), (1, None)]
-
-
 def test_a_record_keeps_the_slowest_of_many_workers() -> None:
     many = [
         WorkerLoad(
