@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -29,7 +28,7 @@ class StepTime(NamedTuple):
 class RankPlace(NamedTuple):
     """Which of the job's ranks an accelerator belongs to, and the seed of the repetition.
 
-    ``meeting``: a directory that the ranks share, if they exchange gradients. ``local`` and
+    ``meeting``: the URL at which the ranks meet, if they exchange gradients. ``local`` and
     ``on_host``: the number of this rank on its host, and how many ranks that has; by default all
     ranks are on one host.
     """
@@ -38,7 +37,7 @@ class RankPlace(NamedTuple):
     world: int
     batch_size: int
     seed: int
-    meeting: Path | None = None
+    meeting: str | None = None
     local: int | None = None
     on_host: int | None = None
 

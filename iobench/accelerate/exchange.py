@@ -1,8 +1,8 @@
 """The exchange of gradients between ranks that train one model together (data-parallel training).
 
-The ranks meet at a file, so that no port is needed, and exchange by gloo on CPUs and by NCCL on
-GPUs. The caller sees to it that all ranks make the same steps: a rank that steps alone would wait
-for the others until the time limit.
+The ranks of one host meet at a file, so that no port is needed, and those of several at a port of
+the first host. They exchange by gloo on CPUs and by NCCL on GPUs. The caller sees to it that all
+ranks make the same steps: a rank that steps alone would wait for the others until the time limit.
 """
 
 # No postponed annotations here: torch compares those of a hook with its own types.
@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,19 +27,21 @@ _LOOPBACK = "lo"
 
 
 class GradientExchange:
-    """The process group of ``world`` ranks of this host.
+    """The process group of ``world`` ranks, of which ``on_host`` are on this host.
 
-    ``meeting``: a directory that all ranks share. All ranks must open it, and make the same calls
-    in the same order. Raises UsageError where two ranks would share a GPU, which NCCL refuses, and
-    LostRankError if the others do not come within ``TIMEOUT_S``.
+    ``meeting``: where all ranks meet, as a URL for torch's ``init_method``. All ranks must open
+    it, and make the same calls in the same order. Raises UsageError where two ranks would share a
+    GPU, which NCCL refuses, and LostRankError if the others do not come within ``TIMEOUT_S``.
     """
 
-    def __init__(self, meeting: Path, *, rank: int, world: int, device: torch.device) -> None:
+    def __init__(
+        self, meeting: str, *, rank: int, world: int, on_host: int, device: torch.device
+    ) -> None:
         self._device = device
         cuda = device.type == "cuda"
-        if cuda and world > torch.cuda.device_count():
+        if cuda and on_host > torch.cuda.device_count():
             raise UsageError(
-                f"accelerator.gradient_sync=ddp needs a GPU for each of {world} ranks, but there "
+                f"accelerator.gradient_sync=ddp needs a GPU for each of {on_host} ranks, but there "
                 f"are {torch.cuda.device_count()}",
                 remedy="use fewer --accelerators, or accelerator.gradient_sync=none",
             )
@@ -51,7 +52,7 @@ class GradientExchange:
         with self.told():
             dist.init_process_group(
                 "nccl" if cuda else "gloo",
-                store=dist.FileStore(str(meeting / "gradients"), world),  # type: ignore[attr-defined]
+                init_method=meeting,
                 rank=rank,
                 world_size=world,
                 timeout=datetime.timedelta(seconds=TIMEOUT_S),

@@ -117,7 +117,11 @@ class ModelAccelerator:
     def _in_exchange(self, model: Model, place: RankPlace) -> torch.nn.Module:
         assert place.meeting is not None, "ranks that exchange gradients have a meeting place"
         self._exchange = GradientExchange(
-            place.meeting, rank=place.rank, world=place.world, device=self._device
+            place.meeting,
+            rank=place.rank,
+            world=place.world,
+            on_host=place.share[1],
+            device=self._device,
         )
         with self._told():
             return self._exchange.wrap(model)

@@ -155,11 +155,11 @@ _LOST_S = 10.0
 class StepAgreement:
     """What the ranks agree on. Made before they are forked; each call waits for all ranks.
 
-    All ranks must make the same calls in the same order.
+    All ranks must make the same calls in the same order. ``barrier``: has all ranks as members.
     """
 
-    def __init__(self, ranks: int) -> None:
-        self._barrier = StepBarrier(ranks)
+    def __init__(self, barrier: StepBarrier) -> None:
+        self._barrier = barrier
 
     def any(self, own: bool, stopped: Flag) -> bool | None:
         """Whether it is true of any rank; None if this rank is to stop instead."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Protocol
 
 from ..errors import WorkerError
@@ -54,7 +53,7 @@ class ForkedRanks:
 
     head_start_ns = HEAD_START_NS
 
-    def __init__(self, meeting: Path | None = None) -> None:
+    def __init__(self, meeting: str | None = None) -> None:
         self.meeting = meeting
 
     def make(self, phase: Phase) -> tuple[Load, Crew]:
@@ -89,7 +88,7 @@ def run_phase(
     WorkerError for a rank that died, and PhaseInterrupted, which has what was recorded until then.
     """
     with scratch("ranks") if phase.exchanges_gradients else nullcontext() as meeting:
-        ranks = ranks or ForkedRanks(meeting)
+        ranks = ranks or ForkedRanks(f"file://{meeting}/gradients" if meeting else None)
         task, crew = ranks.make(phase)
         observer = observer or Observer()
         loading = _Loading(phase, task, prepare, finish, observer, sampler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.schema.record import TrainingRecord, load_run
 from tests.hosts import ended, job
-from tests.processes import Command
+from tests.processes import Command, loader_workers, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -42,7 +43,10 @@ def start(tmp_path: Path, data: Path, *words: object, **others: Any) -> list[Com
 
 
 def record_of(tmp_path: Path) -> TrainingRecord:
-    (folder,) = (each.parent for each in tmp_path.glob("r/*/run.json"))
+    """That of the run, beside which may lie the part of a host of one that ended early."""
+    (folder,) = (
+        each.parent for each in tmp_path.glob("r/*/run.json") if "-host-" not in each.parent.name
+    )
     doc = load_run(folder)
     assert isinstance(doc, TrainingRecord)
     return doc
@@ -89,6 +93,54 @@ def test_a_loader_of_the_users_own_on_two_hosts(files: Path, tmp_path: Path) -> 
     assert user is not None
     assert user.shared_samples == 0
     assert (user.compared_samples or 0) >= 3 * 8  # the first batches of the ranks of both hosts
+
+
+def trainers(data: Path, tmp_path: Path, *words: object) -> list[Command]:
+    """Three ranks of two hosts that train one model."""
+    settings = ("gradient_sync=ddp", "threads=1", "device=cpu")
+    sets = (*(f"accelerator.{each}" for each in settings), "cache=any", "loader.workers=1", *words)
+    asked = ("train", "tests.networks:Tiny", "--data", data, "--batch-size", 10, "-n", 1, "-q")
+    more = (word for each in sets for word in ("--set", each))
+    usual = (*asked, "--no-knockouts", "--results", tmp_path / "r", *more)
+    return job(tmp_path, *usual, of=UNEQUAL)
+
+
+def test_ranks_of_two_hosts_train_one_model(make_dataset: Any, tmp_path: Path) -> None:
+    """The shares of the ranks have 9, 8 and 8 batches, and all of them make 9 steps."""
+    data = make_dataset(samples=241, format="tar", samples_per_shard=20)[1]
+    found = ended(trainers(data, tmp_path, "max_steps=1000", "epochs=2"))
+    assert {each.code for each in found} in ({0}, {3}), [each.err for each in found]
+    doc = record_of(tmp_path)
+    trained, repetition = doc.job.trained, doc.job.repetitions[0]
+    assert trained is not None
+    assert trained.gradient_bytes == 4 * 98_600
+    assert trained.exchange_s
+    assert repetition.complete
+    assert repetition.samples == 2 * 241
+    assert len(repetition.ranks) == 3
+    assert repetition.steps == 2 * 25
+    assert doc.job.ceilings["accelerator"].samples_per_s
+
+
+@pytest.mark.parametrize(("number", "codes"), [("SIGKILL", [1, -9]), ("SIGINT", [130, 130])])
+def test_one_model_on_two_hosts_ends_with_a_host(
+    data: Path, tmp_path: Path, number: str, codes: list[int]
+) -> None:
+    commands = trainers(data, tmp_path, "max_steps=null", "epochs=1000000")
+    wait_until(
+        lambda: (
+            all(loader_workers(each.pid) for each in commands)
+            or any(each.ended() for each in commands)
+        ),
+        "the ranks did not begin",
+    )
+    commands[1].signal(signal.Signals[number])
+    found = ended(commands)
+    assert [each.code for each in found] == codes, [each.err for each in found]
+    assert record_of(tmp_path).status == ("failed" if number == "SIGKILL" else "interrupted")
+    assert list(tmp_path.glob("r/*-host-1-*")) or number == "SIGKILL"
+    if number == "SIGKILL":
+        assert "host 1 (" in found[0].err
 
 
 def test_headspace_is_refused_on_every_host(files: Path, tmp_path: Path) -> None:

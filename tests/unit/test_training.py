@@ -181,7 +181,7 @@ class Trained(Last):
 class Trains:
     """Each rank trains on its part of the same batches, from the same parameters."""
 
-    meeting: Path
+    meeting: str
     model: str
     samples: int = 8
 
@@ -206,7 +206,7 @@ class Trains:
 
 def test_two_ranks_learn_what_one_learns_from_batches_twice_as_large(tmp_path: Path) -> None:
     def trained(world: int) -> list[Trained]:
-        task = Trains(tmp_path, "tests.networks:Tiny")
+        task = Trains(f"file://{tmp_path}/gradients", "tests.networks:Tiny")
         return last_messages(ForkedCrew(world, task), Trained)
 
     (alone,), (first, second) = trained(1), trained(2)
@@ -224,7 +224,7 @@ def test_two_ranks_learn_what_one_learns_from_batches_twice_as_large(tmp_path: P
 def test_ranks_need_a_gpu_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UsageError, match="2 ranks"):
-        GradientExchange(tmp_path, rank=0, world=2, device=torch.device("cuda:0"))
+        GradientExchange("", rank=0, world=4, on_host=2, device=torch.device("cuda:0"))
 
 
 @pytest.mark.parametrize("changed", [{"kind": "emulated", "step_time": 1}, {"sync": "epoch"}])

@@ -20,6 +20,7 @@ from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
 from ..third_party import prepare_library
 from .barrier import HostsBarrier, barrier_s
+from .interface import set_interface
 from .localreads import LocalReads
 from .meeting import Meeting
 from .orders import phase_of
@@ -55,9 +56,15 @@ class Agent(RankedAgent):
         barrier = None
         if begin.barrier_port:
             barrier = HostsBarrier(
-                self.meeting, begin.barrier_port, order.number, offset_ns=begin.offset_ns
+                self.meeting,
+                begin.barrier_port,
+                order.number,
+                offset_ns=0 if order.meeting else begin.offset_ns,
+                members=begin.count if order.meeting else 0,
             )
-        return Load(phase, barrier)
+        if order.meeting is not None:
+            set_interface(self.meeting)
+        return Load(phase, barrier, meeting=order.meeting)
 
     @property
     def _saves(self) -> SavesThere:

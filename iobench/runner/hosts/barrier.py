@@ -1,4 +1,4 @@
-"""The barrier at which the ranks of several hosts wait for each other after each step.
+"""The barrier at which the ranks of several hosts wait for each other after, or before, each step.
 
 On each host it is ``StepBarrier``. The last rank of a host to arrive tells the controller the
 latest nominal end of the host's ranks. When the last host has arrived, the controller tells all of
@@ -16,7 +16,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -29,6 +29,9 @@ from .wire import watch_silence
 
 _LOOK_S = 0.2
 """How often a host that waits looks whether it is to stop."""
+
+_PATIENCE_S = 1.0
+"""How long after a stop a host waits for the others, if all of them make a step or none does."""
 
 _LOST_S = 10.0
 """How long a rank that has lost the controller waits for its agent to stop it."""
@@ -67,6 +70,10 @@ class BarrierServer:
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="barrier", daemon=True)
         self._thread.start()
+
+    def expect(self, phase: int, hosts: Sequence[int]) -> None:
+        """These hosts, and no others, take part in all steps of a phase, as its epoch 0."""
+        self._epochs[phase, 0] = _Epoch(set(hosts))
 
     def close(self) -> None:
         self._closed = True
@@ -227,13 +234,18 @@ class HostsBarrier(StepBarrier):
     """Made before the ranks of this host are forked. ``port``: of the controller's server.
 
     ``phase``: its number in the run. ``offset_ns``: how far this host's clock is ahead of the
-    controller's. Raises WorkerError from its methods if the controller is lost.
+    controller's. ``members``: as in ``StepBarrier``, ranks of this host that take part in all
+    steps; the server must then ``expect`` this host. Raises WorkerError from its methods if the
+    controller is lost.
     """
 
-    def __init__(self, meeting: Meeting, port: int, phase: int, *, offset_ns: int) -> None:
-        super().__init__()
+    def __init__(
+        self, meeting: Meeting, port: int, phase: int, *, offset_ns: int = 0, members: int = 0
+    ) -> None:
+        super().__init__(members)
         self._meeting, self._port, self._phase = meeting, port, phase
         self._offset_ns = offset_ns
+        self._patience_s = _PATIENCE_S if members else 0.0
         self._opened: tuple[int, BarrierClient] | None = None
 
     @property
@@ -251,8 +263,12 @@ class HostsBarrier(StepBarrier):
         """Meet the other hosts at the end of a step; False: the rank is to stop."""
         try:
             self._client.arrive(self._phase, epoch, self._latest() - self._offset_ns)
+            stopped_s = None
             while (latest := self._client.answer()) is None:
-                if stopped.value:
+                if not stopped.value:
+                    continue
+                stopped_s = stopped_s or time.monotonic()
+                if time.monotonic() - stopped_s >= self._patience_s:
                     return False
         except WorkerError as error:
             # This host's agent notices that the controller is lost, too. Then the ranks are

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from ..agent import CacheState, FetchCounter, HostAgent, Used, change_cache
 from ..plan import Plan
 from .barrier import BarrierServer
 from .clock import ECHOES, Clock, Echo
+from .interface import set_interface
 from .meeting import Joined, Meeting
 from .wire import Wire
 from .words import Ask, Bye, Counted, Interrupted, Ping, Pong, Refused, Told
@@ -109,6 +111,13 @@ class Peer:
         return Echo(sent, there, time.monotonic_ns())
 
 
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
 def named(error: IobenchError, host: Joined) -> IobenchError:
     """The error with the name of the host on which it happened."""
     return rebuilt(error, f"{host.label}: {error.what}")
@@ -131,6 +140,17 @@ class Control:
         if self._barriers is None:
             self._barriers = BarrierServer(self.meeting)
         return self._barriers.port
+
+    def expect(self, hosts: Sequence[int]) -> None:
+        """The ranks of these hosts take part in all steps of the current phase."""
+        assert self._barriers is not None, "their port was asked for"
+        self._barriers.expect(self.phases, hosts)
+
+    def rendezvous(self) -> str:
+        """The URL of a port of this host at which ranks of all hosts meet, for torch."""
+        set_interface(self.meeting)
+        address = self.meeting.launch.address
+        return f"tcp://{f'[{address}]' if ':' in address else address}:{_free_port()}"
 
     def share(self, accelerators: int) -> list[range]:
         """The ranks of each host, numbered through, if there are so many in all.

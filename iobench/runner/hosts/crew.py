@@ -91,12 +91,22 @@ class HostsRanks:
         control.phases += 1
         shares = control.share(phase.accelerators)
         hosts = taking_part(shares)
-        port = control.barrier_port if phase.in_step and len(hosts) > 1 else 0
+        together = len(hosts) > 1 and (phase.in_step or phase.exchanges_gradients)
+        port = control.barrier_port if together else 0
+        meeting = None
+        if phase.exchanges_gradients:
+            meeting = control.rendezvous()
+            control.expect(hosts)
         barrier = None
-        if port and shares[0]:
-            barrier = HostsBarrier(control.meeting, port, control.phases, offset_ns=0)
-        task = Load(phase, barrier)
-        order = order_of(phase, control.phases, self.bench)
+        if port:
+            barrier = HostsBarrier(
+                control.meeting,
+                port,
+                control.phases,
+                members=len(shares[0]) if meeting is not None else 0,
+            )
+        task = Load(phase, barrier, meeting=meeting)
+        order = order_of(phase, control.phases, self.bench, meeting)
         begins = begins_of(control, order, shares, port)
         local = ForkedCrew(len(shares[0]), task, first=0, world=phase.accelerators)
         return task, HostsCrew(control, local, begins, task.counters)

@@ -1,7 +1,7 @@
-"""The network interface through which this host reaches the others, for gloo.
+"""The network interface through which this host reaches the others, for gloo and NCCL.
 
 gloo takes the interface whose address the host's own name resolves to, which often is the loopback
-interface. GLOO_SOCKET_IFNAME names another one.
+interface. GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name another one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def set_interface(meeting: Meeting) -> None:
-    """Set GLOO_SOCKET_IFNAME for the ranks of this host, unless it is set or can't be told."""
+    """Set these variables for the ranks of this host, unless they are set or can't be told."""
     with socket.socket(fileno=os.dup(meeting.wires[0].fileno())) as wire:
         address = str(wire.getsockname()[0])
     name = interface_of(address.removeprefix("::ffff:"))
     if name is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", name)
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # torch would look for torchrun's store
 
 
 def interface_of(address: str) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import HostLostError, InterruptedRun, UsageError
+from ...errors import HostLostError, InterruptedRun
 from ...schema.record import TrainingRecord
 from ..agent import HostAgent
 from ..calibration.bench import Bench
@@ -33,16 +33,6 @@ from .words import Ask
 log = logging.getLogger(__name__)
 
 
-def check_supported(plan: Plan) -> None:
-    """Raise UsageError for what can't be measured over many hosts yet."""
-    if plan.workload.accelerator.gradient_sync == "ddp":
-        raise UsageError(
-            "the exchange of gradients (accelerator.gradient_sync=ddp) can't be measured over many "
-            "hosts yet",
-            remedy="measure it on one",
-        )
-
-
 def same_of(plan: Plan, mixed: Mixed | None) -> dict[str, str]:
     """What must be the same on all hosts. ``mixed``: the checkpoints during the run."""
     header = plan.manifest.header.model_dump_json()
@@ -58,8 +48,11 @@ def same_of(plan: Plan, mixed: Mixed | None) -> dict[str, str]:
 
 
 def _settings(plan: Plan) -> str:
-    """The workload without the engine that this host's trial found; the controller's is used."""
-    workload = plan.workload
+    """The workload without what trials on this host found; the controller's is used.
+
+    These are the engine, and the number of steps for which a training's pace leaves time.
+    """
+    workload = plan.workload.model_copy(update={"max_steps": None})
     if plan.engine_choice:
         reader = workload.reader.model_copy(update={"engine": "auto"})
         workload = workload.model_copy(update={"reader": reader})
@@ -127,7 +120,6 @@ def run_as_controller(
     """Run the plan on all hosts, and then let the others go. Raises as ``experiment.run``."""
 
     def act() -> tuple[TrainingRecord, Path]:
-        check_supported(plan)
         plan_of_all = plan
         if plan.subject.users:
             tried = control.ask(Ask("tried"), list, lambda: list(plan.tried))

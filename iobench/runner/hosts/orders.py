@@ -14,8 +14,11 @@ from .words import PhaseOrder, SavingOrder, Source
 _SAME = sorted({each.name for each in fields(Phase)} & {each.name for each in fields(PhaseOrder)})
 
 
-def order_of(phase: Phase, number: int, bench: Bench) -> PhaseOrder:
-    """The order for another host to take part in this phase, the run's ``number``-th."""
+def order_of(phase: Phase, number: int, bench: Bench, meeting: str | None) -> PhaseOrder:
+    """The order for another host to take part in this phase, the run's ``number``-th.
+
+    ``meeting``: the URL at which the ranks meet, if they exchange gradients.
+    """
     same = {name: getattr(phase, name) for name in _SAME}
     saves = None
     if (saving := phase.saving) is not None:
@@ -25,6 +28,7 @@ def order_of(phase: Phase, number: int, bench: Bench) -> PhaseOrder:
         source=_source(phase.reader, bench),
         copy_bytes=bench.copy_bytes,
         saves=saves,
+        meeting=meeting,
         **same,
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -97,8 +96,7 @@ class HostsSaves:
                 )
 
     def rendezvous(self) -> str:
-        set_interface(self.control.meeting)
-        return f"tcp://{_bracketed(self.control.meeting.launch.address)}:{_free_port()}"
+        return self.control.rendezvous()
 
     @contextmanager
     def crew(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:
@@ -184,14 +182,3 @@ def _text(url: str, key: str) -> str:
         return ""
     finally:
         storage.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port: int = free.getsockname()[1]
-    return port
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

@@ -39,13 +39,15 @@ class PhaseOrder:
     """A phase as the agent of another host can make it from its own plan; see ``phase.Phase``.
 
     ``source``: the reader; ``copy_bytes``: how much of the dataset it copies into memory, if it
-    reads such a copy. ``number``: of the phase in the run.
+    reads such a copy. ``number``: of the phase in the run. ``meeting``: the URL at which its ranks
+    meet, if they exchange gradients.
     """
 
     number: int
     source: Source
     copy_bytes: int
     saves: SavingOrder | None
+    meeting: str | None
     name: str
     reading: ReaderSpec
     loading: LoaderSpec

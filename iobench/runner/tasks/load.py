@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from ...accelerate import ACCELERATORS
 from ...accelerate.base import Closes, Imports, Prepares, RankPlace, Samples, Tells, device_of_rank
@@ -44,20 +43,21 @@ class Load:
     """The task of a phase.
 
     ``counters``: what its ranks have done so far; ``stops``: when they stood still.
-    ``barrier``: at which ranks that are in step meet, if they are not all on this host.
-    ``meeting``: a directory in which the ranks meet, if they exchange gradients.
+    ``barrier``: at which the ranks meet, if they step together and are not all on this host.
+    ``meeting``: the URL at which the ranks meet, if they exchange gradients.
     """
 
     def __init__(
-        self, phase: Phase, barrier: StepBarrier | None = None, *, meeting: Path | None = None
+        self, phase: Phase, barrier: StepBarrier | None = None, *, meeting: str | None = None
     ) -> None:
         self.phase, self.meeting = phase, meeting
         kind: object = ACCELERATORS.load(phase.accelerator.kind)
         if isinstance(kind, Imports):
             kind.import_early()
         self.counters, self.stops = Counters(phase.accelerators), Stops(phase.accelerators)
-        self.together = StepAgreement(phase.accelerators) if meeting is not None else None
-        self.barrier = None
+        self.together = self.barrier = None
+        if meeting is not None:
+            self.together = StepAgreement(barrier or StepBarrier(phase.accelerators))
         if phase.in_step:
             self.barrier = StepBarrier() if barrier is None else barrier
 
