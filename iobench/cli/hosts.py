@@ -72,7 +72,7 @@ def printed_lines(args: argparse.Namespace) -> bool:
     if named != bool(args.print_lines):
         raise UsageError(
             "--hosts and --print belong together: iobench starts nothing on other hosts",
-            remedy="add both to get the commands for torchrun, srun, mpirun and kubectl",
+            remedy="add both to get the commands for torchrun, srun, mpirun, Ray and kubectl",
         )
     if not named:
         return False

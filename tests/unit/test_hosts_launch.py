@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import kubernetes_validate
@@ -133,6 +136,7 @@ def test_each_line_starts_one_process_on_each_host() -> None:
         "srun",
         "mpirun",
         "mpiexec",
+        "Ray",
         "kubectl",
     ]
     torchrun, srun, mpirun, mpich = (shlex.split(line) for line in list(lines.values())[:4])
@@ -151,6 +155,50 @@ def test_each_line_starts_one_process_on_each_host() -> None:
         env = dict(word.split("=", 1) for word in line[line.index("env") + 1 : -5])
         assert env == {"MASTER_ADDR": "h1", "MASTER_PORT": "29500"}
         assert line[-5].endswith("iobench")
+
+
+def test_the_line_for_ray_starts_the_command_on_each_of_its_nodes(tmp_path: Path) -> None:
+    """With a double of Ray, which runs its tasks at once, and a command that says what it was."""
+    tool = tmp_path / "setpriv"
+    tool.write_text(
+        '#!/bin/sh\nshift 2\necho "$IOBENCH_HOST_INDEX $IOBENCH_HOSTS '
+        '$MASTER_ADDR $MASTER_PORT $*" >> told; exit "$IOBENCH_HOST_INDEX"\n'
+    )
+    tool.chmod(0o755)
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text(RAY)
+    (tmp_path / "ray" / "util").mkdir()
+    (tmp_path / "ray" / "util" / "scheduling_strategies.py").write_text(
+        "def NodeAffinitySchedulingStrategy(node, soft): return node\n"
+    )
+    lines = start_lines(["h1", "h2"], ["run", "demo", "--data", "/a 'b\"\nEND"])
+    (script,) = (line for name, line in lines.items() if name.startswith("Ray"))
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ended = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, check=False
+    )
+    assert ended.returncode == 1
+    first, second = (tmp_path / "told").read_text().split("END\n")[:2]
+    assert first.startswith("0 2 h1 29500 ")
+    assert second.startswith("1 2 h1 29500 ")
+    assert first.endswith("iobench run demo --data /a 'b\"\n")
+
+
+RAY = """
+def init(address): assert address == "auto"
+def nodes():
+    return [{"Alive": True, "NodeID": name * 2, "NodeManagerHostname": name, "NodeName": name,
+             "NodeManagerAddress": name} for name in ("h0", "h1", "h2")]
+def get(codes): return codes
+def remote(**options):
+    return lambda function: Task(function)
+class Task:
+    def __init__(self, function): self.function = function
+    def options(self, scheduling_strategy):
+        assert scheduling_strategy in ("h1h1", "h2h2")
+        return self
+    def remote(self, number): return self.function(number)
+"""
 
 
 WORDS = ["run", "unet3d-h100", "--data", "/data/unet3d", "--accelerators-per-host", "8"]

@@ -11,11 +11,34 @@ from pathlib import Path
 
 from ...errors import UsageError
 from .kubernetes import manifest
-from .launch import ADDRESS, FIRST_PORT, node_names
+from .launch import ADDRESS, FIRST_PORT, HOSTS, INDEX, PORT, node_names
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:_-]{0,252}[A-Za-z0-9])?")
 
 RENDEZVOUS_PORT = 29_400
+
+_RAY = """python - <<'END'
+import os, subprocess, sys, ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+
+hosts = {hosts!r}
+words = {words!r}
+
+@ray.remote(num_cpus=0, max_retries=0)
+def start(index):
+    host = {{"{INDEX}": str(index), "{HOSTS}": str(len(hosts))}}
+    return subprocess.call(words, env=os.environ | host | {job!r})
+
+ray.init(address="auto")
+keys = "NodeManagerHostname", "NodeManagerAddress", "NodeName"
+nodes = {{node[key]: node["NodeID"] for node in ray.nodes() if node["Alive"] for key in keys}}
+places = [On(nodes[name], soft=False) for name in hosts]
+started = [start.options(scheduling_strategy=on).remote(n) for n, on in enumerate(places)]
+sys.exit(max(abs(code) for code in ray.get(started)))
+END"""
+"""One task on each node of a Ray cluster, which runs the same program with the variables of
+``launch``. Ctrl-C ends the tasks, but not what they have started, which setpriv(1) then interrupts.
+"""
 
 
 def parse_hosts(text: str) -> list[str]:
@@ -57,11 +80,15 @@ def start_lines(hosts: Sequence[str], words: Sequence[str]) -> dict[str, str]:
         f"{program} {command}"
     )
     mpich = f"mpiexec -n {count} -hosts {','.join(hosts)} -ppn 1 {program} {command}"
+    job = {ADDRESS: first, PORT: str(FIRST_PORT)}
+    started = ["setpriv", "--pdeathsig", "INT", _program(), *words]
+    ray = _RAY.format(hosts=[*hosts], words=started, INDEX=INDEX, HOSTS=HOSTS, job=job)
     return {
         "torchrun (enter it on each host)": torchrun,
         "srun": srun,
         "mpirun of Open MPI": mpirun,
         "mpiexec of MPICH": mpich,
+        "Ray (enter it on a node of the cluster)": ray,
         "kubectl (save this as job.yaml, change what it says, then the first line)": manifest(
             count, words
         ).rstrip(),
