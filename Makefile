@@ -32,7 +32,7 @@ setup: $(STAMP) fio libnfs  ## make .venv with everything in it; fio and libnfs 
 
 demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 	test -f demo-data/manifest.json || $(BIN)/iobench generate demo --to demo-data
-	$(BIN)/iobench run demo --data demo-data --repeat 4 --calibration 2s --knockouts 12s
+	$(BIN)/iobench run demo --data demo-data --repeat 4 --calibration 2s --ablations 12s
 
 test: setup gcc  ## each verb, contracts, security and a short oracle for each answer (3 minutes)
 	$(TOGETHER) -m 'fast and not alone'

@@ -400,11 +400,11 @@ def compare(
     of its repetitions. Runs are only comparable if they demand the same of the storage, and the
     runs of one side must be equal in everything that may change a figure; ``across`` names keys
     that may differ nevertheless (``dataset.shard_size``). The result's ``difference`` is
-    ``better``, ``worse``, ``equal`` (within 5 %) or ``not told``, for the most important metric.
-    ``rows`` has each metric with its claim, ``changes`` the other differences, and ``obstacles``
-    the reasons if the sides cannot be compared. With fewer than 4 runs on a side, and too few on
-    both to tell the variance between runs, nothing is told: ``iobench compare`` also uses the drift
-    of earlier runs. ``include_invalid`` also counts runs that violate a rule.
+    ``better``, ``worse``, ``equal`` (within 5 %) or ``inconclusive``, for the most important
+    metric. ``rows`` has each metric with its claim, ``changes`` the other differences, and
+    ``obstacles`` the reasons if the sides cannot be compared. With fewer than 4 runs on a side, and
+    too few on both to tell the variance between runs, nothing is told: ``iobench compare`` also
+    uses the drift of earlier runs. ``include_invalid`` also counts runs that violate a rule.
 
     Raises UsageError if a side has no run that counts, or runs that demand different things of the
     storage; UnknownNameError for an unknown metric.

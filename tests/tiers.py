@@ -65,7 +65,7 @@ TIER_OF = {
     "e2e/test_ab.py": SLOW,
     "e2e/test_advised_commands.py": SLOW,
     "e2e/test_check.py": SLOW,
-    "e2e/test_knock_out_runs.py": SLOW,
+    "e2e/test_ablation_runs.py": SLOW,
     "e2e/test_own_loader.py": SLOW,
     "e2e/test_probe.py": SLOW,
     "e2e/test_sync.py": SLOW,

@@ -39,7 +39,7 @@ _MODEL = "cpu-training"  # trains a real model, which is not a matter of the sto
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What one command told. ``answer``: what binds; empty: there was no verdict."""
+    """What one command told. ``answer``: the bottleneck; empty: there was no verdict."""
 
     workload: str
     storage: str
@@ -48,7 +48,7 @@ class Row:
     seconds: float
     answer: str = ""
     basis: str = ""
-    gain: str = ""  # of what binds, with its interval
+    gain: str = ""  # of the bottleneck, with its interval
     repetitions: int = 0
     steps: int = 0
     error: str = ""
@@ -110,7 +110,7 @@ def row_of(workload: str, storage: str, verb: str, words: Sequence[str]) -> Row:
         job = load_run(directory).job
     if not isinstance(job, TrainingRun) or job.verdict is None:
         return plain
-    gain = next((each.gain for each in job.knock_outs if each.stage == job.verdict.binds), None)
+    gain = next((each.gain for each in job.ablations if each.stage == job.verdict.bottleneck), None)
     interval = "" if gain is None or gain.low is None else f" [{gain.low:.2f}, {gain.high:.2f}]"
     return Row(
         workload=workload,
@@ -118,7 +118,7 @@ def row_of(workload: str, storage: str, verb: str, words: Sequence[str]) -> Row:
         verb=verb,
         code=code,
         seconds=seconds,
-        answer=job.verdict.binds,
+        answer=job.verdict.bottleneck,
         basis=str(job.verdict.basis),
         gain="" if gain is None else f"{gain.value:.2f} x{interval}",
         repetitions=len(job.repetitions),

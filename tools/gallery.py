@@ -64,21 +64,21 @@ GALLERY = (
         name="run",
         what="A run on a local disk, which feeds one accelerator of the demo at a quarter of its "
         "speed; images are not decoded.",
-        measure="run demo --data data --repeat 6 --calibration 2s --knockouts 20s "
+        measure="run demo --data data --repeat 6 --calibration 2s --ablations 20s "
         "--set reader.decode=false --set accelerator.step_time=100ms",
     ),
     Shown(
-        name="storage-binds",
+        name="storage-bound",
         what="The same images as single files, behind a link on which each read takes 20 ms. The "
         "advice was tried, in turns with the settings of the run.",
-        measure=f"run demo --data {quoted(SLOW)} --repeat 4 --calibration 2s --knockouts 40s "
+        measure=f"run demo --data {quoted(SLOW)} --repeat 4 --calibration 2s --ablations 40s "
         "--confirm --set reader.decode=false",
     ),
     Shown(
         name="find-max",
         what="How many accelerators a link of 100 MB/s feeds.",
         measure="run demo --data 'throttled+more?bandwidth=100MB' --find-max --repeat 2 "
-        "--calibration 1s --no-knockouts --set accelerator.step_time=60ms --set batch_size=16 "
+        "--calibration 1s --no-ablations --set accelerator.step_time=60ms --set batch_size=16 "
         "--set reader.decode=false",
     ),
     Shown(
@@ -130,7 +130,7 @@ GALLERY = (
     ),
 )
 
-PICTURES = ("storage-binds", "sweep")
+PICTURES = ("storage-bound", "sweep")
 """Pages of which there is a picture."""
 
 

@@ -43,7 +43,7 @@ COSMOFLOW = Barrier(0.000734, 0.000173)
 """The barrier that the rows of CosmoFlow give."""
 
 DLRM_TOKENS = 5  # 4 threads of the reader with one batch each, and the one being computed on
-DLRM_HARNESS_S = 0.0016
+DLRM_LOADER_S = 0.0016
 """At 10 ms: published utilization and rate differ by so much in each step."""
 
 
@@ -360,9 +360,9 @@ def knees() -> list[Row]:
     rows = loaders("dlrm")
     capacity = sum(row["samples_per_s"] for row in rows[:2]) / 2
 
-    def rate(row: dict[str, float], harness_s: float) -> float:
+    def rate(row: dict[str, float], loader_s: float) -> float:
         batch = row["batch_size"]
-        step = row["step_time_s"] + harness_s
+        step = row["step_time_s"] + loader_s
         return batch / float(cycle_s(batch / capacity, step, tokens=DLRM_TOKENS))
 
     found = []
@@ -372,8 +372,8 @@ def knees() -> list[Row]:
             _figure(case, rate(row, 0.0), row["samples_per_s"], None if last else 5.0, "samples/s")
         )
         if last:
-            given = rate(row, DLRM_HARNESS_S)
-            case = f"{case}, 1.6 ms of harness given"
+            given = rate(row, DLRM_LOADER_S)
+            case = f"{case}, 1.6 ms of loader given"
             found.append(_figure(case, given, row["samples_per_s"], 5.0, "samples/s"))
         smaller = min(capacity, row["batch_size"] / row["step_time_s"])
         found.append(

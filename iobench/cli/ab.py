@@ -29,7 +29,7 @@ EXAMPLES = """examples:
   iobench ab /mnt/fast/resnet50 /mnt/slow/resnet50 --workload resnet50-h100 --budget 10m
   iobench ab /mnt/fast/resnet50 --workload resnet50-h100 --set-b reader.concurrency=16
   iobench ab results/<run> --set-b loader.workers=8
-  iobench ab results/<run> /mnt/slow/resnet50 --fail-on 5% --if-untold warn
+  iobench ab results/<run> /mnt/slow/resnet50 --fail-on 5% --if-inconclusive warn
 
 A is the baseline, B the candidate. A turn is one repetition of each, with the same seed; the order
 is A B, B A, A B, ... After 4, 6, 8, ... turns a sequential test looks whether the difference is
@@ -39,7 +39,7 @@ Code that the record of a run names is not run before it is named again, as by
 --set loader.factory=MODULE:FUNCTION or --set accelerator.model=MODULE:CLASS.
 
 exit status: 0 ok, 1 failed, 2 usage, 3 a side is INVALID, 130 interrupted; with --fail-on 4 if B is
-worse, and as --if-untold says where nothing is told or a side is INVALID
+worse, and as --if-inconclusive says where nothing is told or a side is INVALID
 """
 
 
@@ -187,19 +187,21 @@ def finish(record: AbRecord, directory: Path, *, kind: str, new: bool) -> int:
 
 
 def gated(args: argparse.Namespace, record: AbRecord) -> int:
-    """The exit code of ``--fail-on``: 4 if B is worse, and as ``--if-untold`` says if not told.
+    """The exit code of ``--fail-on``: 4 if B is worse, or as ``--if-inconclusive`` says.
 
-    What is told of a side that is INVALID is not told.
+    What is told of a side that is INVALID is inconclusive.
     """
     from ..analyse.compare.sequential import primary, verdict
     from ..report.ab import answer
     from .gate import status_of
 
     found = verdict(primary(record))
-    untold = [f"side {side.name} is INVALID" for side in invalid_sides(record)]
-    if found == "not told":
-        untold.append(answer(record).removeprefix("not told").lstrip(": "))
-    return status_of(args, failed=[answer(record)] if found == "worse" else [], untold=untold)
+    inconclusive = [f"side {side.name} is INVALID" for side in invalid_sides(record)]
+    if found == "inconclusive":
+        inconclusive.append(answer(record).removeprefix("inconclusive").lstrip(": "))
+    return status_of(
+        args, failed=[answer(record)] if found == "worse" else [], inconclusive=inconclusive
+    )
 
 
 def invalid_sides(record: AbRecord) -> list[Side]:

@@ -212,7 +212,7 @@ def _confirm(args: argparse.Namespace) -> int:
         results=args.results,
         command=tuple(args.command_line),
         calibration_s=0.0,
-        knock_outs=False,
+        ablations=False,
         prove=False,
         confirm=Confirm(
             advice=tuple(advice),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   iobench compare results/<run> results/<run>
-  iobench compare results/<run> results/<run> --fail-on 2% --if-untold warn
+  iobench compare results/<run> results/<run> --fail-on 2% --if-inconclusive warn
   iobench compare results/<run> results/<run> --across dataset.shard_size,dataset.codec \
 --format markdown
   iobench compare results --by loader.workers --metric samples_per_s
@@ -32,7 +32,7 @@ storage, or read other data, are not comparable; --across names keys that may di
 passes what is told to be better or equal, and where the interval excludes a loss of the threshold.
 
 exit status: 0 ok, 1 failed, 2 nothing could be compared, 4 --fail-on: a metric is worse, or (unless
---if-untold says otherwise) it is not told
+--if-inconclusive says otherwise) it is inconclusive
 """
 
 
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     return status_of(
         args,
         [line_of(each) for each in gated if each.outcome == "failed"],
-        [*(line_of(each) for each in gated if each.outcome == "not told"), *found.unseen],
+        [*(line_of(each) for each in gated if each.outcome == "inconclusive"), *found.unseen],
     )
 
 

@@ -23,7 +23,7 @@ EXAMPLES = """examples:
 """
 _LOCAL = "demo-data"
 _REPEAT, _CALIBRATION = 4, "2s"
-_KNOCKOUTS = "12s"
+_ABLATIONS = "12s"
 """Enough for three rounds, and the demo stays short."""
 
 
@@ -96,7 +96,7 @@ def _run_commands(args: argparse.Namespace, place: str, *, generate: bool) -> in
     if args.budget is not None:
         words += ["--budget", f"{args.budget:g}s"]
     else:
-        words += ["--knockouts", _KNOCKOUTS]
+        words += ["--ablations", _ABLATIONS]
         repeat = _REPEAT if repeat is None else repeat
         calibration_s = duration(_CALIBRATION) if calibration_s is None else calibration_s
     words += ["--repeat", str(repeat)] if repeat is not None else []

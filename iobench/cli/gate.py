@@ -1,4 +1,4 @@
-"""The flags of a gate, ``--fail-on`` and ``--if-untold``, and the exit status that follows."""
+"""The flags of a gate, ``--fail-on`` and ``--if-inconclusive``, and the exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_gate(parser: argparse.ArgumentParser, of: str) -> None:
         help=f"exit with status 4 if the candidate is worse, with this threshold (e.g. 2%%): {of}",
     )
     parser.add_argument(
-        "--if-untold",
+        "--if-inconclusive",
         choices=("fail", "warn", "pass"),
         default="fail",
         help="what --fail-on does where nothing is told, a metric is missing, or a run is INVALID: "
@@ -27,17 +27,17 @@ def add_gate(parser: argparse.ArgumentParser, of: str) -> None:
     )
 
 
-def status_of(args: argparse.Namespace, failed: Iterable[str], untold: Iterable[str]) -> int:
+def status_of(args: argparse.Namespace, failed: Iterable[str], inconclusive: Iterable[str]) -> int:
     """The exit status of a gate, after a line on stderr for each failure.
 
-    ``failed``: what is worse, one line each. ``untold``: what is not told.
+    ``failed``: what is worse, one line each. ``inconclusive``: what is inconclusive.
     """
     from .terminal import warn
 
-    worse, unknown = list(failed), list(untold)
+    worse, unknown = list(failed), list(inconclusive)
     for line in worse:
         warn(f"--fail-on {args.fail_on}: {line}")
-    if args.if_untold != "pass":
+    if args.if_inconclusive != "pass":
         for line in unknown:
-            warn(f"--fail-on {args.fail_on}: not told: {line}")
-    return FAILED if worse or (unknown and args.if_untold == "fail") else 0
+            warn(f"--fail-on {args.fail_on}: inconclusive: {line}")
+    return FAILED if worse or (unknown and args.if_inconclusive == "fail") else 0

@@ -113,20 +113,20 @@ def add_measuring(parser: argparse.ArgumentParser, *, repeat: int = 6) -> None:
         type=duration,
         metavar="TIME",
         help="time for the whole run, from the start of iobench to the verdict: a pilot tells how "
-        "many steps, repetitions and knock-outs fit. What is given by --repeat, --calibration, "
-        "--knockouts, --set max_steps and --set epochs stays as it is",
+        "many steps, repetitions and ablations fit. What is given by --repeat, --calibration, "
+        "--ablations, --set max_steps and --set epochs stays as it is",
     )
     parser.add_argument(
-        "--knockouts",
+        "--ablations",
         type=duration,
         metavar="TIME",
-        dest="knock_outs_s",
-        help="time for all knock-outs together, which measure what each stage costs by leaving it "
+        dest="ablations_s",
+        help="time for all ablations together, which measure what each stage costs by leaving it "
         "out, and as much again for --confirm (default: as long as the repetitions together, and "
         "at least three rounds)",
     )
     parser.add_argument(
-        "--no-knockouts",
+        "--no-ablations",
         action="store_true",
         help="leave no stage out; the verdict is then inferred from the ceilings, not tested",
     )
@@ -246,9 +246,9 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
         command=tuple(args.command_line),
         calibration_s=args.calibration_s,
         find_max=args.find_max,
-        confirm=Confirm(budget_s=args.knock_outs_s) if args.confirm else None,
-        knock_outs=not args.no_knockouts,
-        knock_outs_s=args.knock_outs_s,
+        confirm=Confirm(budget_s=args.ablations_s) if args.confirm else None,
+        ablations=not args.no_ablations,
+        ablations_s=args.ablations_s,
         budget=Budget(seconds=args.budget, began_s=args.began_s, given=given),
         began_s=args.began_s,
         mixed=mixed,
@@ -278,7 +278,7 @@ def _given(args: argparse.Namespace) -> frozenset[Given]:
     asked: dict[Given, bool] = {
         "repetitions": args.repeat is not None,
         "calibration": args.calibration_s is not None,
-        "knock_outs": args.knock_outs_s is not None,
+        "ablations": args.ablations_s is not None,
         "steps": bool(steps) or getattr(args, "time", None) is not None,
     }
     args.repeat = args.usual_repeat if args.repeat is None else args.repeat
@@ -323,7 +323,7 @@ def _mixed(args: argparse.Namespace, ranks: int) -> Mixed | None:
 
 
 VERB = Verb(
-    help="measure each stage alone and all together, and print what binds and why",
+    help="measure each stage alone and all together, and print the bottleneck and why",
     description=(
         "Run a workload on a dataset: measure the ceiling of each stage alone, then all stages "
         "together, and print the verdict."

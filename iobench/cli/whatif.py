@@ -326,7 +326,7 @@ VERB = Verb(
         "Predict the ceilings and the verdict of a recorded run with changes, by documented "
         "models, and show the error of the models on the recorded run. A factor such as 2x "
         "multiplies what was recorded. With --hosts: samples/s and utilization on more hosts, with "
-        "intervals, and what binds there. Nothing is read or measured."
+        "intervals, and the bottleneck there. Nothing is read or measured."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -25,7 +25,7 @@ from .requests import Indices
 class NullReader:
     """Returns batches of the right size at once; it reads and prepares nothing.
 
-    What remains is the cost of the harness. ``delivered`` holds the bytes that each sample has when
+    What remains is the cost of the loader. ``delivered`` holds the bytes that each sample has when
     it reaches the training process.
     """
 

@@ -42,7 +42,7 @@ SHOWN_DIFFERENCES = 12
 """Lines of what differs that a report shows; the record has both identities."""
 
 _ENDED = {
-    "told": "",
+    "significant": "",
     "turns": "all turns that were asked for have been taken (--max-turns)",
     "budget": "the budget has no time for another turn (--budget)",
     "": "",
@@ -95,14 +95,14 @@ def answer(record: AbRecord) -> str:
     claim = primary(record)
     turns = f"{counted(len(record.turns), 'turn')} of 2 repetitions"
     if claim.ratio is None:
-        return f"not told: {claim.why}" if record.turns else "not told: no turn is complete"
+        return f"inconclusive: {claim.why}" if record.turns else "inconclusive: no turn is complete"
     if claim.answer == "equal":
         shown = interval(claim.ratio)
         within = format_share(record.threshold)
         return f"equal within {within}: {_is(claim, shown)}; told after {turns}"
     if claim.answer == "different":
         return f"{_is(claim, interval(claim.ratio))}: told after {turns}"
-    return f"not told after {turns}: {_is(claim, interval(claim.ratio))}"
+    return f"inconclusive after {turns}: {_is(claim, interval(claim.ratio))}"
 
 
 def _is(claim: Claim, ratio: str) -> str:
@@ -117,8 +117,8 @@ def _sentences(record: AbRecord, claim: Claim) -> list[str]:
     found = []
     if record.status != "ok":
         found.append("Only complete turns count.")
-    if claim.answer == "not told" and record.turns:
-        found.append(_untold(record, claim))
+    if claim.answer == "inconclusive" and record.turns:
+        found.append(_inconclusive(record, claim))
     if claim.answer == "different" and _may_be_small(claim):
         found.append(f"The difference may be less than {format_share(record.threshold)}.")
     invalid = [side.name for side in record.sides if side.validity == "invalid"]
@@ -146,7 +146,7 @@ def _may_be_small(claim: Claim) -> bool:
     return ratio.high > 1 / most if ratio.value < 1 else ratio.low < most
 
 
-def _untold(record: AbRecord, claim: Claim) -> str:
+def _inconclusive(record: AbRecord, claim: Claim) -> str:
     parts = [claim.why] if claim.why else []
     if _ENDED[record.ended]:
         parts.append(_ENDED[record.ended])

@@ -40,11 +40,11 @@ from .sections import (
 STAGES = {
     "storage": "storage",
     "prep": "preparation",
-    "harness": "the loader itself",
+    "loader": "the loader itself",
     "accelerator": "the accelerator",
     "cpu": "this host's CPU",
     "sync": "the slowest rank",
-    "saves": "saving checkpoints",
+    "checkpoint": "saving checkpoints",
     "fill": "the start of each epoch",
 }
 """What can be the bottleneck, in a title and in a sentence."""
@@ -61,7 +61,7 @@ CEILINGS = {
     "storage_raw": "storage, at its best",
     "fetch": "storage, as it is read",
     "prep": "preparation",
-    "harness": "loader",
+    "loader": "loader",
     "cpu": "all cores",
 }
 
@@ -102,7 +102,7 @@ def _headline(doc: TrainingRecord) -> Headline:
 def _state(verdict: Verdict) -> str:
     """``starved by storage``, ``fed``: the answer in a few words."""
     stages = " and ".join(
-        STAGES[stage] for stage in (verdict.binds, *verdict.also) if stage in STAGES
+        STAGES[stage] for stage in (verdict.bottleneck, *verdict.also) if stage in STAGES
     )
     if verdict.starved:
         return f"starved by {stages}" if stages else "starved, the bottleneck is undecided"
@@ -114,7 +114,7 @@ def _state(verdict: Verdict) -> str:
 def _sentences(doc: TrainingRecord, verdict: Verdict) -> Iterator[str]:
     """What the bottleneck is, why, and what a short time could not tell."""
     yield _what(doc, verdict) or verdict.sentence
-    if "storage" in (verdict.binds, *verdict.also) and verdict.storage_bound in WHY:
+    if "storage" in (verdict.bottleneck, *verdict.also) and verdict.storage_bound in WHY:
         yield WHY[verdict.storage_bound]
     if verdict.too_short:
         yield verdict.too_short
@@ -129,7 +129,7 @@ def _what(doc: TrainingRecord, verdict: Verdict) -> str:
     used = doc.metrics.get(UTILIZATION)
     plain = not doc.job.subject.reads_itself
     lasting = verdict.fed is None or verdict.fed.basis != "run"
-    known = verdict.binds in STAGES and verdict.starved is not None and used is not None
+    known = verdict.bottleneck in STAGES and verdict.starved is not None and used is not None
     if not (plain and lasting and known and doc.job.saves is None):
         return ""
     assert used is not None
@@ -137,11 +137,11 @@ def _what(doc: TrainingRecord, verdict: Verdict) -> str:
     ranks = counted(doc.job.accelerators, "accelerator")
     busy = f"{percent_beside(used.median, limit)} busy"
     required = f"{limit * 100:.4g} % is required"
-    names = [STAGES[stage] for stage in (verdict.binds, *verdict.also)]
+    names = [STAGES[stage] for stage in (verdict.bottleneck, *verdict.also)]
     subject = " and ".join(names)
     subject = subject[:1].upper() + subject[1:]
     tested = "" if verdict.basis == "tested" else " This is inferred from the ceilings, not tested."
-    if verdict.binds == "accelerator":
+    if verdict.bottleneck == "accelerator":
         is_are = "is" if doc.job.accelerators == 1 else "are"
         state = "fed" if verdict.starved is False else "the bottleneck"
         return f"{ranks} {is_are} {state}: {busy}, {required}.{tested}"
@@ -157,14 +157,14 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> list[Section]:
         "storage_raw": evidence.raw,
         "fetch": evidence.fetch,
         "prep": evidence.prep,
-        "harness": evidence.harness,
+        "loader": evidence.loader,
         "cpu": evidence.cpu,
     }
     known = {name: rate for name, rate in rates.items() if rate}
     if not known or not evidence.measured:
         return []
-    binds = doc.job.verdict.binds if doc.job.verdict else ""
-    bound = next((name for name in BOUND_BY.get(binds, ()) if name in known), "")
+    bottleneck = doc.job.verdict.bottleneck if doc.job.verdict else ""
+    bound = next((name for name in BOUND_BY.get(bottleneck, ()) if name in known), "")
 
     def told(rate: float) -> str:
         return format_rate(rate * size) if size else f"{format_count(rate)}/s"

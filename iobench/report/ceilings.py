@@ -17,22 +17,22 @@ LABELS = {
     "storage_raw": "storage, raw",
     "fetch": "fetch",
     "prep": "prep",
-    "harness": "harness",
+    "loader": "loader",
     "cpu": "all cores",
     "accelerator": "accelerators",
 }
 BOUND_BY = {
     "storage": ("fetch", "storage_raw"),
     "prep": ("prep",),
-    "harness": ("harness",),
+    "loader": ("loader",),
     "accelerator": ("accelerator",),
     "cpu": ("cpu",),
 }
-"""The ceilings of what binds; saves, barriers and the start of epochs have none."""
+"""The ceilings of the bottleneck; saves, barriers and the start of epochs have none."""
 LONGEST = 8
 """Longest bar, as a multiple of the lowest rate.
 
-Without this limit a harness of 12 GB/s would make the other bars too short to compare.
+Without this limit a loader of 12 GB/s would make the other bars too short to compare.
 """
 
 
@@ -46,7 +46,7 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         "storage_raw": evidence.raw,
         "fetch": evidence.fetch,
         "prep": evidence.prep,
-        "harness": evidence.harness,
+        "loader": evidence.loader,
         "cpu": evidence.cpu,
         "accelerator": evidence.accelerator,
         "predicted": evidence.predicted,
@@ -57,7 +57,7 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         return []
     reasons = {name: one.not_measured or NO_REASON for name, one in doc.job.ceilings.items()}
     reasons |= {"predicted": "no ceiling was measured", "measured": "no complete repetition"}
-    bound = BOUND_BY.get(doc.job.verdict.binds, ()) if doc.job.verdict else ()
+    bound = BOUND_BY.get(doc.job.verdict.bottleneck, ()) if doc.job.verdict else ()
     if "fetch" in bound and rates["fetch"] is not None:
         bound = ("fetch",)
     divisor, unit = _unit(min(known) * size) if size else (1.0, "")
@@ -81,7 +81,7 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
             figure(ceiling.cpu_s_per_gb, lambda seconds: f"{seconds:.4g}", missing=""),
             word(ceiling.how),
         ]
-        rows.append(Row(cells=tuple(cells), mark="binds" if name in bound else ""))
+        rows.append(Row(cells=tuple(cells), mark="bottleneck" if name in bound else ""))
     stored = Column(name="stored_bytes_per_s", label=unit, unit="bytes/s", align="right")
     columns = (
         Column(name="ceiling"),
@@ -137,7 +137,7 @@ def _roofline(
                 value=rate,
                 low=windows.low if windows is not None and exact else None,
                 high=windows.high if windows is not None and exact else None,
-                mark="binds" if name in bound else "",
+                mark="bottleneck" if name in bound else "",
             )
         )
     demand, ranks = rates.get("accelerator"), doc.job.accelerators
@@ -177,12 +177,12 @@ def _with_interval(rate: float, ceiling: Ceiling) -> str:
 
 
 def _transport(doc: TrainingRecord, size: float | None) -> tuple[str, ...]:
-    tax = doc.job.ceilings.get("harness", Ceiling()).details.tensor_samples_per_s
+    tax = doc.job.ceilings.get("loader", Ceiling()).details.tensor_samples_per_s
     if not tax:
         return ()
     moved = f"{format_count(tax)} samples/s"
     moved = f"{format_rate(tax * size)} ({moved})" if size else moved
-    return (f"with torch's default transport the harness would end at {moved}",)
+    return (f"with torch's default transport the loader would end at {moved}",)
 
 
 def _of_watched(doc: TrainingRecord) -> tuple[str, ...]:

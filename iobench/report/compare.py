@@ -234,7 +234,7 @@ def _answer(row: ComparedMetric) -> str:
         return f"equal within {_percent(claim.threshold)}"
     if claim.answer == "different":
         return "better" if claim.better else "WORSE"
-    return "not told"
+    return "inconclusive"
 
 
 def told(row: ComparedMetric | None) -> str:
@@ -249,7 +249,7 @@ def told(row: ComparedMetric | None) -> str:
         return f"{'better' if claim.better else 'WORSE'}: {ratio}"
     reasons = [claim.why if not claim.method else "", more_text(claim) + " would tell"]
     why = "; ".join(filter(None, reasons if claim.more else reasons[:1]))
-    return f"not told: {ratio}" + (f"; {why}" if why else "")
+    return f"inconclusive: {ratio}" + (f"; {why}" if why else "")
 
 
 def more_text(claim: Claim) -> str:
@@ -340,7 +340,7 @@ def _of(metric: str, values: Mapping[str, tuple[float, float]]) -> str:
 
 def _mark(claim: Claim) -> str:
     """Better and worse are words, too: no figure is told by colour alone."""
-    if claim.answer == "not told":
+    if claim.answer == "inconclusive":
         return ""
     if claim.better is None:
         return claim.answer

@@ -157,7 +157,7 @@ def _answer(option: Option) -> Cell:
     missed = "" if option.in_time_and_budget else f", {_missed(option)}"
     if against is None:
         return Cell(value="best", text=f"the least{missed}")
-    text = {"equal": "as much", "different": "", "not told": "not told"}[against.answer]
+    text = {"equal": "as much", "different": "", "inconclusive": "inconclusive"}[against.answer]
     ratio = times(against)
     text = f"{text}: {ratio}" if text and ratio else text or ratio
     return Cell(value=against.answer, text=text + missed)

@@ -30,13 +30,13 @@ def title(one: Ranking) -> str:
         return f"{one.workload} on {_named(best)}"
     if not best.figures.samples_per_usd:
         return f"{one.workload}: nothing is trained with any option"
-    untold = any(
+    inconclusive = any(
         option.against is not None
-        and option.against.answer == "not told"
+        and option.against.answer == "inconclusive"
         and not option.figures.never_interrupted
         for option in one.options
     )
-    came_out = "came out cheapest" if untold else "is cheapest"
+    came_out = "came out cheapest" if inconclusive else "is cheapest"
     return f"{one.workload} {came_out} on {_named(best)}"
 
 
@@ -167,7 +167,7 @@ def _next_best(one: Ranking) -> Iterator[str]:
     else:
         yield (
             f"With {named}, a sample cost {_said(against)} in these runs; whether that holds on "
-            f"another day is not told: {against.why or 'the interval holds both'}."
+            f"another day is inconclusive: {against.why or 'the interval holds both'}."
         )
     if other.machine == best.machine and (lines := other.differs):
         keys = [line.partition(":")[0] for line in lines[:MAX_DIFFERENCES]]

@@ -9,7 +9,7 @@ from ..schema.training import Ceiling
 from .figures import word
 from .sections import Axis, Cell, Column, Range, Ranges, Row, Section, Table
 
-STAGES = {"fetch": "fetch", "prep": "decode", "harness": "hand-over"}
+STAGES = {"fetch": "fetch", "prep": "decode", "loader": "hand-over"}
 
 
 def cpu_sections(doc: TrainingRecord) -> list[Section]:

@@ -176,15 +176,17 @@ def _about(doc: RunRecord, run: Labels) -> Iterator[Family]:
 
 
 def _of_verdict(doc: TrainingRecord, run: Labels) -> Iterator[Family]:
-    """What binds, what each stage costs, and the ceilings."""
+    """The bottleneck, what each stage costs, and the ceilings."""
     verdict = doc.job.verdict
-    name = "iobench_verdict_binds"
+    name = "iobench_verdict_bottleneck"
     if verdict is not None:
-        stage = {**run, "stage": verdict.binds}
-        yield Family(name, "gauge", "1 for the stage that binds.", [MetricSample(stage, 1)])
+        stage = {**run, "stage": verdict.bottleneck}
+        yield Family(
+            name, "gauge", "1 for the stage that is the bottleneck.", [MetricSample(stage, 1)]
+        )
     gains = [
         MetricSample({**run, "stage": each.stage, "bound": bound}, value)
-        for each in doc.job.knock_outs
+        for each in doc.job.ablations
         for bound, value in _bounds(each.gain)
     ]
     told = "Samples/s if a stage took no time, over samples/s as it is; with its 95 % interval."

@@ -90,7 +90,7 @@ def fed_now_and_alone(doc: TrainingRecord) -> str:
 def _more_ranks(fed: Fed, required: float) -> Table:
     rows = []
     for one in fed.at:
-        told = {True: "fed", False: "starved", None: "not told"}[one.fed]
+        told = {True: "fed", False: "starved", None: "inconclusive"}[one.fed]
         utilization = one.accelerator_utilization
         rows.append(
             Row(

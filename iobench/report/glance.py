@@ -51,7 +51,7 @@ def ended(what: str, status: str, error: str) -> list[Section]:
 
 
 def glance_sections(doc: TrainingRecord) -> list[Section]:
-    """What binds and by how much, utilization, accelerators fed, trust, and what was measured."""
+    """The bottleneck and its gain, utilization, accelerators fed, trust, what was measured."""
     facts = [] if doc.job.verdict is None else [*_answers(doc, doc.job.verdict)]
     facts += [Fact(label="trust", text=trust_text(doc)), Fact(label="measured", text=_what(doc))]
     return [Facts(id="glance", facts=tuple(facts), where="pages")]
@@ -80,16 +80,16 @@ def trust_text(doc: RunRecord) -> str:
 
 
 def _answers(doc: TrainingRecord, verdict: Verdict) -> Iterator[Fact]:
-    gain = verdict.gains.get(verdict.binds)
-    binds = str(verdict.binds)
+    gain = verdict.gains.get(verdict.bottleneck)
+    bottleneck = str(verdict.bottleneck)
     if verdict.also:
-        binds += f", or {' or '.join(verdict.also)}: their gains can't be told apart"
-    if gain is not None and verdict.binds != "accelerator":
+        bottleneck += f", or {' or '.join(verdict.also)}: their gains can't be told apart"
+    if gain is not None and verdict.bottleneck != "accelerator":
         told = shown(gain)
         if tells_nothing(gain):
             told = f"{gain.value:.2f} x (its interval has room for none)"
-        binds += f"; without its cost {told} the samples/s"
-    yield Fact(label="what binds", text=binds)
+        bottleneck += f"; without its cost {told} the samples/s"
+    yield Fact(label="the bottleneck", text=bottleneck)
     used = doc.metrics.get(UTILIZATION)
     limit = doc.job.workload.required_accelerator_utilization
     required = format_percent(limit)

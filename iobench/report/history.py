@@ -47,7 +47,7 @@ def sections(found: Sequence[History], left_out: Sequence[str]) -> list[Section]
 def _history(one: History, name: str) -> list[Section]:
     metric = COMPARED[one.metric]
     trend = "" if one.trend is None else f", newest third {format_factor(one.trend)} the oldest"
-    if trend and one.answer == "not told":
+    if trend and one.answer == "inconclusive":
         trend += ": inconclusive"
     runs = counted(len(one.entries), "run")
     points = {point.at: point for point in (*one.points, *([one.possible] if one.possible else []))}
@@ -146,8 +146,8 @@ def _seconds(first: str, last: str) -> float | None:
 
 
 def _notes(one: History) -> tuple[str, ...]:
-    if one.answer == "not told":
-        return (f"it is not told whether it changed: {one.why}",)
+    if one.answer == "inconclusive":
+        return (f"inconclusive: {one.why}",)
     if one.answer == "no change":
         return (f"no lasting change of more than {format_percent(NOISE)} was found",)
     return ()
@@ -212,7 +212,7 @@ def _change(point: ChangePoint, entry: RunEntry) -> Item:
     interval = ""
     if ratio.low is not None and ratio.high is not None:
         interval = f" [{ratio.low:.3g}, {ratio.high:.3g}]"
-    told = f", not told: {point.why}" if point.why else ""
+    told = f", inconclusive: {point.why}" if point.why else ""
     if point.p is not None:
         told = f", p {point.p:.2g}"
     text = (

@@ -43,7 +43,7 @@ WAITS = {
 }
 """The parts of a step, as a reader sees them."""
 
-UNDECIDED = "not told"
+UNDECIDED = "inconclusive"
 
 
 def sections(found: HostsPrediction) -> list[Section]:
@@ -73,7 +73,7 @@ def sections(found: HostsPrediction) -> list[Section]:
 
 
 def spread(found: Band, show: Format) -> str:
-    """``1,900 [1,880, 1,910]``; without a value ``not told [950, 1,910]``."""
+    """``1,900 [1,880, 1,910]``; without a value ``inconclusive [950, 1,910]``."""
     value = UNDECIDED if found.value is None else show(found.value)
     ends = show(found.low), show(found.high)
     if ends[0] == ends[1] == value:
@@ -140,10 +140,10 @@ def _answer(found: HostsPrediction) -> str:
 
 
 def _binding(at: HostsPoint) -> str:
-    if len(at.binds) > 1:
-        names = " or ".join(at.binds)
-        return f"What binds is undecided: {names}"
-    return f"What binds: {at.binds[0]}" + (", so they are fed" if at.fed else "")
+    if len(at.bottleneck) > 1:
+        names = " or ".join(at.bottleneck)
+        return f"The bottleneck is undecided: {names}"
+    return f"The bottleneck: {at.bottleneck[0]}" + (", so they are fed" if at.fed else "")
 
 
 def _takes_over(found: HostsPrediction) -> str:
@@ -205,7 +205,7 @@ def _hosts(found: HostsPrediction) -> Table:
             *_cells(one.samples_per_s, format_count),
             figure(rate, format_count) if measured else BLANK,
             *_cells(one.accelerator_utilization, format_percent),
-            word(" or ".join(one.binds)),
+            word(" or ".join(one.bottleneck)),
             word({True: "yes", False: "no", None: UNDECIDED}[one.fed]),
             figure(past, format_factor) if past > 1 else BLANK,
         )
@@ -221,7 +221,7 @@ def _hosts(found: HostsPrediction) -> Table:
                 name="measured_samples_per_s", label="measured", unit="samples/s", align="right"
             ),
             *_columns("accelerator_utilization", "utilization", "share"),
-            Column(name="binds", label="what binds"),
+            Column(name="bottleneck", label="the bottleneck"),
             Column(name="fed", label="fed"),
             Column(name="past", label="past the runs", unit="ratio", align="right"),
         ),

@@ -15,6 +15,7 @@ from ..units import (
     format_duration,
     format_percent,
 )
+from .ablations import ablation_sections
 from .again import again_sections
 from .cache import cold_reads
 from .ceilings import ceiling_sections
@@ -25,7 +26,6 @@ from .fed import fed_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
 from .glance import finding_sections, glance_sections, status_sections
 from .hosts import host_sections, hosts_text
-from .knockouts import knock_out_sections
 from .labels import label_cells, label_columns, tags_text
 from .loader import library_sections
 from .rates import rate_over_time
@@ -55,7 +55,7 @@ from .workers import worker_sections
 OF_STORED = "of the samples' stored bytes"
 
 NO_ADVICE = (
-    "No change can be promised, since what binds could not be told from noise. Measure with more "
+    "No change can be promised, since the bottleneck could not be significant. Measure with more "
     "repetitions (--repeat), longer ones and more time (--budget); the findings say what else is "
     "missing."
 )
@@ -79,7 +79,7 @@ def sections(
     found.append(failed)
     found += curve_sections(doc)
     found += ceiling_sections(doc)
-    found += knock_out_sections(doc)
+    found += ablation_sections(doc)
     found += host_sections(doc)
     found += time_sections(doc)
     if events is not None:
@@ -107,12 +107,12 @@ def _not_drawn(reasons: list[str]) -> list[Section]:
     return [Items(id="not-drawn", title="Not shown", items=items)] if items else []
 
 
-def binds_text(verdict: Verdict, *, watched: bool = False) -> str:
-    """``storage binds``, for a title. ``watched``: of a training of the user's own."""
-    undecided = verdict.binds == "undecided"
-    if watched and verdict.binds == "accelerator":
-        return "your step binds"
-    return "what binds is undecided" if undecided else f"{verdict.binds} binds"
+def bottleneck_text(verdict: Verdict, *, watched: bool = False) -> str:
+    """``storage is the bottleneck``, for a title. ``watched``: of a training of the user's own."""
+    undecided = verdict.bottleneck == "undecided"
+    if watched and verdict.bottleneck == "accelerator":
+        return "your step is the bottleneck"
+    return "the bottleneck is undecided" if undecided else f"{verdict.bottleneck} is the bottleneck"
 
 
 def state_text(doc: RunRecord) -> str:
@@ -151,7 +151,7 @@ def _verdict(doc: TrainingRecord) -> Headline:
         return Headline(id="verdict", title="No verdict", sentences=(why,), page_title=on_page)
     told = (doc.job.verdict.sentence, doc.job.verdict.explanation)
     fed: Tone = "good" if doc.job.verdict.starved is False else "plain"
-    answer = f"{binds_text(doc.job.verdict, watched=watched)} ({state_text(doc)})"
+    answer = f"{bottleneck_text(doc.job.verdict, watched=watched)} ({state_text(doc)})"
     known = {True: "starved, ", False: "fed, ", None: ""}[doc.job.verdict.starved]
     return Headline(
         id="verdict",
@@ -241,7 +241,7 @@ def _advice(doc: TrainingRecord) -> list[Section]:
     if doc.job.verdict is None:
         return []
     if not doc.job.verdict.advice:
-        why = NO_ADVICE if doc.job.verdict.binds == "undecided" else "No change is known."
+        why = NO_ADVICE if doc.job.verdict.bottleneck == "undecided" else "No change is known."
         return [Items(id="advice", title="What would help", items=(Item(text=why),))]
     items = tuple(
         Item(
@@ -311,7 +311,7 @@ PARTS = {
     "calibrate": "each stage alone",
     "checkpoint": "checkpoints alone",
     "measure": "repetitions",
-    "knock_outs": "knock-outs",
+    "ablations": "ablations",
     "find_max": "search for the largest number",
     "confirm": "trying the advice",
 }

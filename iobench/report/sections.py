@@ -107,7 +107,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A cell for each column. ``mark`` is a word that sets the row apart, such as "binds"."""
+    """A cell for each column. ``mark`` is a word that sets the row apart, such as "bottleneck"."""
 
     cells: tuple[Cell, ...]
     mark: str = ""

@@ -10,7 +10,7 @@ from ..units import counted, format_count, format_percent
 from .figures import Format, figure, spread, word
 from .glance import UTILIZATION
 from .labels import labels_of, tags_text, with_all_tags
-from .run import binds_text
+from .run import bottleneck_text
 from .sections import Cell, Chart, Column, Headline, Prose, Row, Section, Table, Value
 
 RATE = "samples_per_s"
@@ -18,9 +18,7 @@ RATE = "samples_per_s"
 
 def several_sections(runs: Sequence[tuple[RunRecord, Sequence[Section]]]) -> list[Section]:
     """An overview of the runs, and the sections of each with its number in ids and titles."""
-    told = (
-        "Each run is shown by itself. Whether runs differ is not told here: iobench compare does."
-    )
+    told = "Each run is shown by itself. iobench compare tells whether runs differ."
     found: list[Section] = [
         Headline(id="runs", title=counted(len(runs), "run"), sentences=(told,)),
         _overview([doc for doc, _ in runs]),
@@ -65,7 +63,7 @@ def _overview(docs: Sequence[RunRecord]) -> Table:
             *([Column(name="tags", label="labels")] if any(doc.tags for doc in docs) else []),
             Column(name="created", label="when"),
             Column(name="status", label="ended"),
-            Column(name="binds", label="what binds"),
+            Column(name="bottleneck", label="the bottleneck"),
             Column(name=UTILIZATION, label="utilization", unit="share"),
             Column(name=RATE, label="samples/s", unit="samples/s"),
             Column(name="validity", label="validity"),
@@ -79,12 +77,12 @@ def _overview(docs: Sequence[RunRecord]) -> Table:
 
 def _row(number: int, doc: RunRecord, *, tagged: bool) -> Row:
     found = labels_of(doc)
-    job, binds = str(doc.job.kind), "-"
+    job, bottleneck = str(doc.job.kind), "-"
     if isinstance(doc, CheckpointRecord):
         job = f"checkpoint of {doc.job.model}"
     elif isinstance(doc, TrainingRecord):
         job = f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"
-        binds = binds_text(doc.job.verdict) if doc.job.verdict else "no verdict"
+        bottleneck = bottleneck_text(doc.job.verdict) if doc.job.verdict else "no verdict"
     return Row(
         cells=(
             figure(number, str),
@@ -94,7 +92,7 @@ def _row(number: int, doc: RunRecord, *, tagged: bool) -> Row:
             *([_known(tags_text(doc) or None)] if tagged else []),
             word(doc.created[:16].replace("T", " "), doc.created),
             word(doc.status),
-            word(binds),
+            word(bottleneck),
             _median(doc, UTILIZATION, format_percent),
             _median(doc, RATE, format_count),
             word(doc.validity),

@@ -13,13 +13,13 @@ from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
 ANSWERS = {
     "kept": "the promise was kept",
     "not kept": "the promise was not kept",
-    "not told": "it is not told whether the promise was kept",
+    "inconclusive": "inconclusive: the promise may have been kept or not",
 }
 
 BOUNDED = {
     "kept": "it brings a gain",
     "not kept": "it brings no gain",
-    "not told": "it is not told whether it brings a gain",
+    "inconclusive": "inconclusive: it may bring a gain or none",
 }
 """The answers where at most so much was promised."""
 
@@ -91,8 +91,8 @@ def _table(tried: list[Confirmation]) -> Table:
     notes = [
         f"{', '.join(each.settings)}: {each.not_measured}" for each in tried if each.not_measured
     ]
-    if any(each.answer == "not told" and len(each.turns) > 1 for each in tried):
-        notes.append("not told: the interval has room for the promised gain and for none")
+    if any(each.answer == "inconclusive" and len(each.turns) > 1 for each in tried):
+        notes.append("inconclusive: the interval has room for the promised gain and for none")
     return Table(
         id="confirmations",
         title="Advice that was tried, in turns with today's settings: gain in samples/s",

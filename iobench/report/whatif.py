@@ -9,7 +9,7 @@ from ..analyse.verdict.promise import in_headline
 from ..units import format_count, format_percent
 from .ceilings import LABELS
 from .figures import BLANK, figure, word
-from .run import binds_text
+from .run import bottleneck_text
 from .sections import Column, Headline, Item, Items, Prose, Row, Section, Table
 
 TRUSTED = 0.2
@@ -19,7 +19,7 @@ Stages compete, or a ceiling was measured under other conditions than those of t
 """
 
 _CEILINGS = tuple(
-    zip(LABELS, ("raw", "fetch", "prep", "harness", "cpu", "accelerator"), strict=True)
+    zip(LABELS, ("raw", "fetch", "prep", "loader", "cpu", "accelerator"), strict=True)
 )
 """Names of the ceilings, and of their attributes in the evidence."""
 
@@ -30,7 +30,9 @@ def sections(found: Prediction) -> list[Section]:
     verdict = found.what_if.job.verdict
     title = f"Run {found.run_id} with {'; '.join(found.changes)}"
     sentences = (
-        () if verdict is None else (f"Predicted verdict: {binds_text(verdict)}", verdict.sentence)
+        ()
+        if verdict is None
+        else (f"Predicted verdict: {bottleneck_text(verdict)}", verdict.sentence)
     )
     parts: list[Section] = [
         Headline(id="what-if", title=title, sentences=sentences),
@@ -39,7 +41,7 @@ def sections(found: Prediction) -> list[Section]:
     ]
     if found.bases:
         parts.append(Items(id="bases", items=tuple(Item(text=basis) for basis in found.bases)))
-    if verdict is not None and verdict.advice and verdict.binds != "accelerator":
+    if verdict is not None and verdict.advice and verdict.bottleneck != "accelerator":
         first = verdict.advice[0]
         promise = in_headline(first)
         gain = f" ({promise})" if promise else ""

@@ -43,7 +43,7 @@ from .repetition import measure, repetition_phase
 from .third_party import prepare_library
 from .trials import take_turns
 
-NO_KNOCK_OUTS = "two sides in turns leave no stage out"
+NO_ABLATIONS = "two sides in turns leave no stage out"
 
 _WARM_UP_SEED = MAX_TURNS
 """Added to the seed for the warm-up, so that no turn reads in the same order."""
@@ -106,7 +106,7 @@ class MeasuredSide:
             command=command,
             rules=rules,
         )
-        self.doc.job.no_knock_outs = NO_KNOCK_OUTS
+        self.doc.job.no_ablations = NO_ABLATIONS
         self.record = Side(
             name=name,
             run=own.name,
@@ -354,8 +354,8 @@ class _Comparison:
 
         def stop(turn: int, sides: Sequence[MeasuredSide]) -> bool:
             if turn and test.ends(logs_of(record.turns, record.metric)):
-                told = record.claims[0].answer != "not told"
-                record.ended = "told" if told else "turns"
+                told = record.claims[0].answer != "inconclusive"
+                record.ended = "significant" if told else "turns"
                 return True
             if turn >= min(planned, test.looks[-1]):
                 record.ended = "budget"

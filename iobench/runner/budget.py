@@ -18,7 +18,7 @@ END_S = 1.3
 LATE_S, LATE = 5.0, 0.1
 """A budget is kept if it is exceeded by no more than these seconds, or by this share of it."""
 
-Given = Literal["repetitions", "steps", "calibration", "knock_outs"]
+Given = Literal["repetitions", "steps", "calibration", "ablations"]
 
 
 @dataclass(kw_only=True)

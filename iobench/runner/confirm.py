@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from ..analyse.compare.statistics import ratio_estimate
-from ..analyse.figures.knockouts import steady_rate
+from ..analyse.figures.ablations import steady_rate
 from ..analyse.figures.metrics import repetition_metrics
 from ..analyse.verdict.promise import WORTH, told_again
 from ..errors import IobenchError, SpecError, UsageError
@@ -187,7 +187,7 @@ class Trying:
         if used_s + needed <= self.budget_s:
             return False
         for side in active:
-            if side.tried is not None and side.tried.answer == "not told":
+            if side.tried is not None and side.tried.answer == "inconclusive":
                 side.tried.not_measured = (
                     f"the time limit of {format_duration(self.budget_s)} has room for "
                     f"{turn} turns: the next one takes about {format_duration(needed)}"

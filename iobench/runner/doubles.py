@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..analyse.figures.knockouts import in_step
+from ..analyse.figures.ablations import in_step
 from ..errors import UsageError
 from ..load import make_reader
 from ..load.null import ReadyReader
 from ..schema.training import Ceiling, Repetition
-from ..schema.verdict import KnockedOut
+from ..schema.verdict import AblatedStage
 from .cache import fill_cache, why_not_warm
 from .calibration.bench import Bench
 from .phase import Phase
@@ -27,7 +27,7 @@ class Double:
     repetition without it. ``stored``: that phase reads the plan's storage.
     """
 
-    stage: KnockedOut
+    stage: AblatedStage
     how: str
     why_not: Callable[[Bench, bool], str]
     without: Callable[[Bench, Phase, Repetition], Phase]
@@ -130,7 +130,7 @@ DOUBLES = (
         stored=False,
     ),
     Double(
-        stage="saves",
+        stage="checkpoint",
         how="no checkpoints are saved",
         why_not=_no_saves,
         without=_without_saves,
@@ -158,7 +158,7 @@ DOUBLES = (
 short for all of them, the last ones are not measured.
 """
 
-_OF_USER: dict[KnockedOut, str] = {
+_OF_USER: dict[AblatedStage, str] = {
     "storage": "the dataset is in the page cache",
     "prep": "the samples of one batch are kept: what the page cache brings is taken off",
 }
@@ -174,7 +174,7 @@ def how_left_out(double: Double, plan: Plan) -> str:
     return double.how
 
 
-_OF_CEILING: dict[KnockedOut, tuple[str, ...]] = {
+_OF_CEILING: dict[AblatedStage, tuple[str, ...]] = {
     "storage": ("storage_raw", "fetch"),
     "prep": ("prep",),
 }
@@ -185,7 +185,7 @@ UNLIKELY = 4.0
 
 
 def _headroom(
-    stage: KnockedOut, ceilings: Mapping[str, Ceiling], measured: float | None
+    stage: AblatedStage, ceilings: Mapping[str, Ceiling], measured: float | None
 ) -> float | None:
     """The stage's rate alone over that of all together; None if it is not known."""
     names = _OF_CEILING.get(stage, ())
@@ -194,10 +194,10 @@ def _headroom(
 
 
 def likely(
-    stages: Sequence[KnockedOut], ceilings: Mapping[str, Ceiling], measured: float | None
-) -> list[KnockedOut]:
+    stages: Sequence[AblatedStage], ceilings: Mapping[str, Ceiling], measured: float | None
+) -> list[AblatedStage]:
     """The stages that may limit a run, by their ceilings; the accelerator is what they feed."""
-    found: list[KnockedOut] = []
+    found: list[AblatedStage] = []
     for stage in stages:
         headroom = _headroom(stage, ceilings, measured)
         if stage != "accelerator" and (headroom is None or headroom < UNLIKELY):
@@ -206,8 +206,8 @@ def likely(
 
 
 def by_likelihood(
-    stages: Sequence[KnockedOut], ceilings: Mapping[str, Ceiling], measured: float | None
-) -> list[KnockedOut]:
+    stages: Sequence[AblatedStage], ceilings: Mapping[str, Ceiling], measured: float | None
+) -> list[AblatedStage]:
     """The stages, the likeliest limit first: where the time is short, the last are left out."""
     first = likely(stages, ceilings, measured)
     first.sort(key=lambda stage: _headroom(stage, ceilings, measured) or 1.0)

@@ -6,12 +6,12 @@ import time
 
 from ..schema.plan import PartTime
 from ..units import counted
+from .ablations import MIN_S, USUAL_ROUNDS
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.curve import budget_s, storage_curve
 from .calibration.findmax import USUAL_TRIES, most_s, wanted_steps
 from .checkpoint import ALONE
 from .confirm import MAX_TRIED, MIN_TURNS, Confirm
-from .knockouts import MIN_S, USUAL_ROUNDS
 from .options import Options
 from .plan import Plan, steps_per_repetition
 
@@ -62,8 +62,8 @@ def estimate(
         why = "the storage's write bandwidth is not known"
         what = f"{counted(ALONE, 'checkpoint')} alone, and those during the repetitions"
         found.append(PartTime(part="checkpoint", what=what, seconds=None, not_known=why))
-    # A repetition without checkpoints is otherwise one of the knock-outs.
-    number = plan.repetitions + (options.mixed is not None and not options.knock_outs)
+    # A repetition without checkpoints is otherwise one of the ablations.
+    number = plan.repetitions + (options.mixed is not None and not options.ablations)
     steps = _steps(plan)
     found.append(
         PartTime(
@@ -74,8 +74,8 @@ def estimate(
             not_known="" if each is not None else "the accelerator has no step time",
         )
     )
-    if options.knock_outs:
-        found.append(_knock_outs(plan, options, found[-1], each))
+    if options.ablations:
+        found.append(_ablations(plan, options, found[-1], each))
     if options.confirm is not None:
         found.append(_confirm(options.confirm, each))
     if options.find_max:
@@ -102,18 +102,16 @@ def _try_s(plan: Plan) -> float:
     return min(most_s(plan.workload), wanted_steps(plan.workload) * step_time)
 
 
-def _knock_outs(
-    plan: Plan, options: Options, repetitions: PartTime, each: float | None
-) -> PartTime:
-    """The knock-outs: their budget, or as long as the repetitions and a few rounds at least."""
+def _ablations(plan: Plan, options: Options, repetitions: PartTime, each: float | None) -> PartTime:
+    """The ablations: their budget, or as long as the repetitions and a few rounds at least."""
     seconds, least = repetitions.seconds, repetitions.at_least
-    if options.knock_outs_s is not None:
-        seconds, least = options.knock_outs_s, False
+    if options.ablations_s is not None:
+        seconds, least = options.ablations_s, False
     elif seconds is not None and each is not None:
         rounds = min(plan.repetitions, USUAL_ROUNDS)
         seconds = max(seconds, rounds * _USUAL_STAGES * (min(MIN_S, each) + START_S))
     return PartTime(
-        part="knock_outs",
+        part="ablations",
         what="the same without one stage each, in turns",
         seconds=seconds,
         at_least=least,
@@ -238,7 +236,7 @@ def shorter(plan: Plan, parts: list[PartTime]) -> list[str]:
     measure = known.get("measure")
     if measure is None or not spent > LONG_S:
         return []
-    measure += known.get("knock_outs") or 0.0
+    measure += known.get("ablations") or 0.0
     share = max(0.0, LONG_S - (spent - measure)) / measure
     steps = _steps(plan)
     found = [f"--set max_steps={max(1, int(steps * share))}"] if steps > 1 else []

@@ -322,13 +322,13 @@ def _fit(
         raise too_short(budget, fitted.least_s)
     log.info(
         "fitted to the budget: %d repetitions of at most %s steps, windows of %.2f s and %d rounds "
-        "for each ceiling but %s, %.1f s for knock-outs; %.1f s are left",
+        "for each ceiling but %s, %.1f s for ablations; %.1f s are left",
         fitted.plan.repetitions,
         fitted.plan.workload.max_steps,
         fitted.calibration_s,
         fitted.min_rounds,
         ", ".join(sorted(fitted.skipped)) or "none",
-        fitted.knock_outs_s,
+        fitted.ablations_s,
         budget.left_s,
     )
     bench.plan, bench.seconds = fitted.plan, fitted.calibration_s
@@ -339,7 +339,7 @@ def _fit(
 
 def fitted_options(options: Options, fitted: Fitted) -> Options:
     """The options as they were fitted."""
-    return replace(options, calibration_s=fitted.calibration_s, knock_outs_s=fitted.knock_outs_s)
+    return replace(options, calibration_s=fitted.calibration_s, ablations_s=fitted.ablations_s)
 
 
 def _calibrate(

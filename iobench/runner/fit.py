@@ -1,8 +1,8 @@
 """A run of the length of a budget: first a short pilot tells how many steps fit into it.
 
-The time first buys a few repetitions that are long enough to tell what binds, then what decides the
-answer: the storage's curve, the same without one stage each, and each stage alone. What does not
-fit is made shorter, then there is less of it, and then it is left out, with the reason.
+The time first buys a few repetitions that are long enough to tell the bottleneck, then what decides
+the answer: the storage's curve, the same without one stage each, and each stage alone. What does
+not fit is made shorter, then there is less of it, and then it is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..analyse.figures.ablations import in_step, steady_rate
 from ..analyse.figures.events import rank_epochs
-from ..analyse.figures.knockouts import in_step, steady_rate
 from ..analyse.verdict.short import needed_steps
 from ..errors import UsageError
 from ..schema.training import Ceiling
@@ -38,8 +38,8 @@ steps that are needed."""
 
 _GOOD = 2
 
-KNOCK_OUTS = 1.5
-"""Time of the knock-outs for each second of repetitions: their round has three stages or more."""
+ABLATIONS = 1.5
+"""Time of the ablations for each second of repetitions: their round has three stages or more."""
 
 CALIBRATION_SHARE = 0.25
 MIN_CALIBRATION_S, MAX_CALIBRATION_S = 0.1, 3.0
@@ -66,14 +66,14 @@ _FULL = 0.95
 """The share of the time that is planned: what a part takes is not known exactly."""
 
 _STARVED, _EXPLAINED = 0.7, 0.6
-"""A curve below this share of the demand tells that the storage binds, if all stages together reach
-that share of it."""
+"""A curve below this share of the demand tells that the storage is the bottleneck, if all stages
+together reach that share of it."""
 
 _WAITED_NS = 1_000_000
 """A batch for which the training waited less had arrived before."""
 
 STAGES = 3
-"""Stages that a round of knock-outs usually leaves out; with ranks in step there is one more."""
+"""Stages that a round of ablations usually leaves out; with ranks in step there is one more."""
 
 NO_TIME = "the budget had no time for it: raise --budget"
 
@@ -83,7 +83,7 @@ Skipped = frozenset[str]
 CURVE: Skipped = frozenset({"storage_raw"})
 _FETCH: Skipped = frozenset({"fetch"})  # of which the curve tells the most
 _SLOW: Skipped = frozenset({"fetch", "prep"})
-_ALL: Skipped = frozenset({"fetch", "prep", "harness", "accelerator"})
+_ALL: Skipped = frozenset({"fetch", "prep", "loader", "accelerator"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,13 +111,13 @@ class Fitted:
     """A plan whose run takes about as long as there is time.
 
     ``calibration_s``: of each ceiling; ``min_rounds``: of workers, in each of its windows and in
-    each knock-out; ``skipped``: ceilings for which there is no time. ``knock_outs_s``: of all
-    knock-outs together; ``least_s``: of the shortest run that can tell anything.
+    each ablation; ``skipped``: ceilings for which there is no time. ``ablations_s``: of all
+    ablations together; ``least_s``: of the shortest run that can tell anything.
     """
 
     plan: Plan
     calibration_s: float
-    knock_outs_s: float
+    ablations_s: float
     least_s: float
     min_rounds: int = MIN_ROUNDS
     skipped: Skipped = frozenset()
@@ -139,7 +139,7 @@ def check_budget(plan: Plan, options: Options, budget: Budget) -> None:
 
 def too_short(budget: Budget, least_s: float) -> UsageError:
     """The error of a run that takes at least ``least_s`` from now on."""
-    other = ", or leave --repeat, --calibration, --knockouts and steps to it"
+    other = ", or leave --repeat, --calibration, --ablations and steps to it"
     return budget.too_short(least_s, other=other if budget.given else "")
 
 
@@ -227,7 +227,7 @@ def with_ceilings(pilot: Pilot, ceilings: Mapping[str, Ceiling]) -> Pilot:
     """The pilot, whose rate is that of no more than the slowest stage alone."""
     known = [
         rate
-        for name in ("fetch", "prep", "harness")
+        for name in ("fetch", "prep", "loader")
         if name in ceilings and (rate := ceilings[name].samples_per_s)
     ]
     if not known or pilot.samples_per_s is None:
@@ -250,7 +250,7 @@ class Work:
     """What the parts of a run take, by what its pilot told.
 
     ``whole``: steps of a repetition as they were asked for; ``needed``: the fewest that can tell
-    what binds; ``together``: steps of a round of the workers, who make it in ``load_s``.
+    the bottleneck; ``together``: steps of a round of the workers, who make it in ``load_s``.
     """
 
     whole: int
@@ -306,8 +306,8 @@ class Work:
             steps = max(self.needed, steps - steps % self.together)
         return max(1, steps)
 
-    def knock_outs_s(self, stages: int, min_rounds: int) -> float:
-        """Seconds of one round of knock-outs that are as short as possible.
+    def ablations_s(self, stages: int, min_rounds: int) -> float:
+        """Seconds of one round of ablations that are as short as possible.
 
         The last stage is the accelerator: without it, batches are taken as fast as they are made.
         """
@@ -328,7 +328,7 @@ def choose(
     """Divide ``seconds``: the fewest repetitions that are long enough, and then all the rest.
 
     The storage's curve has been measured. Usually the ceilings have CALIBRATION_SHARE, and the
-    knock-outs KNOCK_OUTS times as much as the repetitions; the trial of advice as much as these.
+    ablations KNOCK_OUTS times as much as the repetitions; the trial of advice as much as these.
     What is ``given`` stays as it is. ``calibrated``: each ceiling has been measured once, as
     ``before`` says.
     """
@@ -371,10 +371,10 @@ def choose(
         min_rounds, skipped = before.min_rounds, before.skipped
     elif "calibration" not in given and window_s > 0:
         window_s = MIN_CALIBRATION_S
-        once_s = work.knock_outs_s(stages, MIN_ROUNDS) * options.knock_outs
+        once_s = work.ablations_s(stages, MIN_ROUNDS) * options.ablations
         if shortest_s + ceilings_s(window_s, MIN_ROUNDS, skipped) + once_s > seconds:
             min_rounds = FEW_ROUNDS
-        # Fewer repetitions rather than no ceilings at all, unless the curve tells what binds.
+        # Fewer repetitions rather than no ceilings at all, unless the curve tells the bottleneck.
         fewest = count if pilot.told or "repetitions" in given else 1
         choices = [
             (number, left_out)
@@ -394,11 +394,11 @@ def choose(
             longer *= 0.9
     left = max(0.0, seconds - ceilings_s(window_s, min_rounds, skipped))
 
-    others = KNOCK_OUTS * options.knock_outs + options.later
+    others = ABLATIONS * options.ablations + options.later
     fixed_s = 0.0
-    if "knock_outs" in given:
+    if "ablations" in given:
         others = options.find_max
-        fixed_s = (options.knock_outs + options.confirms) * (options.knock_outs_s or 0.0)
+        fixed_s = (options.ablations + options.confirms) * (options.ablations_s or 0.0)
         left = max(0.0, left - fixed_s)
     share = left / (1 + others)
     repetitions = count
@@ -420,16 +420,16 @@ def choose(
     if steps < work.whole:
         workload = workload.model_copy(update={"max_steps": steps})
     rest_s = max(0.0, left - repetitions * work.repetition_s(steps))
-    knock_outs_s = rest_s * KNOCK_OUTS / (KNOCK_OUTS + options.later)
-    if not options.knock_outs:
-        knock_outs_s = 0.0
-    if "knock_outs" in given:
-        knock_outs_s = options.knock_outs_s or 0.0
+    ablations_s = rest_s * ABLATIONS / (ABLATIONS + options.later)
+    if not options.ablations:
+        ablations_s = 0.0
+    if "ablations" in given:
+        ablations_s = options.ablations_s or 0.0
     fewest = plan.repetitions if "repetitions" in given else 1
     return Fitted(
         plan=replace(plan, workload=workload, repetitions=repetitions),
         calibration_s=window_s,
-        knock_outs_s=knock_outs_s,
+        ablations_s=ablations_s,
         min_rounds=min_rounds,
         skipped=skipped,
         least_s=_LEAST_SHARE
@@ -453,7 +453,7 @@ def repetitions_again(
 ) -> int:
     """How many repetitions a fitted run makes in all, once it is known what one takes.
 
-    ``round_s``: of a round of knock-outs. Where not all is possible, there are fewer repetitions,
+    ``round_s``: of a round of ablations. Where not all is possible, there are fewer repetitions,
     but MIN_REPETITIONS if there is time for these alone.
     """
     if repetition_s <= 0:

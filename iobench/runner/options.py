@@ -20,9 +20,9 @@ class Options:
     calibration_s: float = 3.0  # for each ceiling; 0 leaves calibration out
     find_max: bool = False
     confirm: Confirm | None = None  # try advice in turns with today's settings
-    knock_outs: bool = True
-    # Seconds for all knock-outs together; None: see ``plan_turns``.
-    knock_outs_s: float | None = None
+    ablations: bool = True
+    # Seconds for all ablations together; None: see ``plan_turns``.
+    ablations_s: float | None = None
     # The rest of the options, and the plan, are fitted to it.
     budget: Budget = field(default_factory=Budget)
     began_s: float | None = None  # when the process began, by ``time.monotonic()``
@@ -36,5 +36,5 @@ class Options:
 
     @property
     def later(self) -> int:
-        """What comes after the repetitions, and shares the time that is left with knock-outs."""
+        """What comes after the repetitions, and shares the time that is left with ablations."""
         return self.confirms + self.find_max

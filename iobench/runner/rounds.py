@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from ..errors import IobenchError
 from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
-from ..schema.verdict import KnockedOut
+from ..schema.verdict import AblatedStage
+from .ablations import PART, Ablations
 from .cache import Others
 from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES, CeilingEntry, measure_again, plan_windows, worth_again
@@ -23,7 +24,6 @@ from .doubles import DOUBLES
 from .estimate import later_s
 from .facts import add_loader_facts, add_work
 from .fit import MIN_REPETITIONS, STAGES, has_time, repetitions_again
-from .knockouts import PART, KnockOuts
 from .options import Options
 from .progress import timed
 from .repetition import measure, repetition_phase
@@ -31,7 +31,7 @@ from .trials import take_turns
 
 log = logging.getLogger(__name__)
 
-SWITCHED_OFF = "knock-outs were switched off (--no-knockouts)"
+SWITCHED_OFF = "ablations were switched off (--no-ablations)"
 
 _REPETITION = "repetition"
 """Its name in the budget."""
@@ -47,7 +47,7 @@ class RoundVariant:
     part: str
     title: Callable[[int], str]
     measure: Callable[[int], None]
-    stage: KnockedOut | None = None
+    stage: AblatedStage | None = None
 
 
 @dataclass(kw_only=True)
@@ -63,17 +63,17 @@ class Rounds:
     def __post_init__(self) -> None:
         job, self.budget = self.doc.job, self.options.budget
         self.windows = plan_windows(self.options.calibration_s, self.bench.plan.repetitions)
-        self.knock_outs: KnockOuts | None = None
-        job.no_knock_outs = SWITCHED_OFF
-        if self.options.knock_outs:
-            self.knock_outs = KnockOuts(
+        self.ablations: Ablations | None = None
+        job.no_ablations = SWITCHED_OFF
+        if self.options.ablations:
+            self.ablations = Ablations(
                 self.bench,
                 job,
                 self.saver,
                 self.others.look,
                 budget=self.budget,
-                budget_s=self.options.knock_outs_s,
-                for_them_s=self._for_knock_outs_s,
+                budget_s=self.options.ablations_s,
+                for_them_s=self._for_ablations_s,
             )
         self.repetition = RoundVariant(part="measure", title=self._title, measure=self._repeat)
         self.without = {double.stage: self._without(double.stage) for double in DOUBLES}
@@ -82,7 +82,7 @@ class Rounds:
             title=lambda number: "a repetition without checkpoints",
             measure=self._without_checkpoints,
         )
-        self.left_out: Sequence[KnockedOut] = ()
+        self.left_out: Sequence[AblatedStage] = ()
 
     def run(self) -> None:
         """Make all rounds."""
@@ -101,12 +101,12 @@ class Rounds:
         """The repetition is the first of each round: what follows depends on how long it took."""
         yield self.repetition
         for stage in self.left_out:
-            if self.knock_outs is not None and self.knock_outs.has_time(stage, number):
+            if self.ablations is not None and self.ablations.has_time(stage, number):
                 yield self.without[stage]
         if number in self.windows.after and self._has_windows(number):
             for entry in [each for each in ENTRIES if worth_again(self.bench, each)]:
                 yield self._again(entry)
-        saves_left_out = self.knock_outs is not None and self.knock_outs.leaves_saves_out
+        saves_left_out = self.ablations is not None and self.ablations.leaves_saves_out
         has_time = self.budget.fits(self._repetition_s)
         if self.saver and number == 0 and not saves_left_out and has_time:
             yield self.quiet
@@ -117,9 +117,9 @@ class Rounds:
 
     def _fail(self, variant: RoundVariant, error: IobenchError) -> None:
         """A stage that can't be left out is not measured; without the others there is no run."""
-        if variant.stage is None or self.knock_outs is None:
+        if variant.stage is None or self.ablations is None:
             raise error
-        self.knock_outs.fail(variant.stage, error)
+        self.ablations.fail(variant.stage, error)
         self.others.look()
 
     def _title(self, number: int) -> str:
@@ -140,13 +140,13 @@ class Rounds:
         took_s = self.budget.last_s(_REPETITION)
         if number == 0:
             self._plan_again(took_s)
-        if self.knock_outs is not None:
-            self.left_out = self.knock_outs.begin(number, outcome, took_s)
+        if self.ablations is not None:
+            self.left_out = self.ablations.begin(number, outcome, took_s)
 
-    def _without(self, stage: KnockedOut) -> RoundVariant:
+    def _without(self, stage: AblatedStage) -> RoundVariant:
         def leave_out(number: int) -> None:
-            assert self.knock_outs is not None
-            self.knock_outs.run(stage, number)
+            assert self.ablations is not None
+            self.ablations.run(stage, number)
             self.others.look()
 
         return RoundVariant(
@@ -189,7 +189,7 @@ class Rounds:
             1,
             left_s=self.budget.left_s,
             repetition_s=took_s,
-            round_s=STAGES * self.options.knock_outs * took_s,
+            round_s=STAGES * self.options.ablations * took_s,
         )
         self.bench.plan = replace(plan, repetitions=count)
 
@@ -198,7 +198,7 @@ class Rounds:
         planned = self.bench.plan.repetitions
         if not self.budget.fitted("repetitions"):
             return number < planned
-        more = not self.options.later and self.budget.fitted("knock_outs")
+        more = not self.options.later and self.budget.fitted("ablations")
         if number >= planned and not more:
             return False
         return has_time(number, planned, left_s=self.budget.left_s, repetition_s=self._repetition_s)
@@ -218,8 +218,8 @@ class Rounds:
         plan = self.bench.plan
         return later_s(plan, self.options.calibration_s, repetitions=plan.repetitions, since=number)
 
-    def _for_knock_outs_s(self, number: int) -> float:
-        """Seconds for knock-outs after repetition ``number``, while others are kept for the rest.
+    def _for_ablations_s(self, number: int) -> float:
+        """Seconds for ablations after repetition ``number``, while others are kept for the rest.
 
         The trial of advice, and the search for the largest number, get as much as is left then.
         """

@@ -16,7 +16,7 @@ from ..errors import HostLostError, InterruptedRun, IobenchError, TargetLostErro
 
 V = TypeVar("V")
 
-Kind = Literal["repetition", "pilot", "window", "knock-out", "confirm", "find-max", "engine"]
+Kind = Literal["repetition", "pilot", "window", "ablation", "confirm", "find-max", "engine"]
 
 _SEEDS: dict[Kind, tuple[int, int, int]] = {
     "repetition": (0, 1, 0),
@@ -25,7 +25,7 @@ _SEEDS: dict[Kind, tuple[int, int, int]] = {
     "window": (104_729, 104_729, 0),
     "confirm": (1_299_709, 1, 0),
     "pilot": (32_452_843, 0, 0),
-    "knock-out": (15_485_863, 1, 15_485_863),
+    "ablation": (15_485_863, 1, 15_485_863),
 }
 """Distance of a trial's seed from the run's: of the first one, of the next number, and of the next
 series. They are so far apart that no two trials of a run read in the same order."""

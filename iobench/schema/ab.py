@@ -27,7 +27,7 @@ MAX_TURNS = 200
 Name = Literal["A", "B"]
 """A is the baseline, B the candidate."""
 
-Ended = Literal["", "told", "turns", "budget"]
+Ended = Literal["", "significant", "turns", "budget"]
 """Why no further turn was taken. ``turns``: all that were planned; ``budget``: no time was left.
 Empty: it still runs, or was interrupted, or has failed."""
 

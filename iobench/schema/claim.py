@@ -14,9 +14,9 @@ from .base import Record
 from .numbers import Count, Figure, Share
 from .verdict import Estimate
 
-Answer = Literal["different", "equal", "not told"]
+Answer = Literal["different", "equal", "inconclusive"]
 """``equal``: the interval of the ratio lies within the threshold. ``different``: it excludes 1, and
-does not lie within the threshold. ``not told``: everything else."""
+does not lie within the threshold. ``inconclusive``: everything else."""
 
 Basis = Literal["runs", "drift", "turns"]
 """``runs``: the runs of both sides, by permutation. ``drift``: the interval adds the variance
@@ -61,4 +61,4 @@ class Claim(Record):
     baseline_runs: Count = 0
     candidate_runs: Count = 0
     more: Count | None = None  # further runs on each side, or turns, that would tell; None: unknown
-    why: str = ""  # it is not told
+    why: str = ""  # it is inconclusive

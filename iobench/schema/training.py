@@ -20,10 +20,10 @@ from .numbers import Count, Duration, Few, Figure, Number, Ranks
 from .resources import DeviceUse, ModelWork, NfsTraffic, Resources
 from .subject import Subject, subject_of
 from .verdict import (
+    Ablation,
     Confirmation,
     Estimate,
     FedAt,
-    KnockOut,
     RankTime,
     RunCurve,
     Verdict,
@@ -33,9 +33,9 @@ from .watched import WatchFacts
 from .workload import Sync
 
 EVENT_COLUMNS = {
-    "phase": "str: calibrate.fetch, calibrate.prep, calibrate.harness, calibrate.accelerator, "
+    "phase": "str: calibrate.fetch, calibrate.prep, calibrate.loader, calibrate.accelerator, "
     "warm-up (of ab, not counted), measure, quiet, find-max.<N>, "
-    "without-<stage> (a knock-out; its repetition is the round), "
+    "without-<stage> (an ablation; its repetition is the round), "
     "confirm.<n> (the n-th of confirmations, 0: today's settings; its repetition is the turn), "
     "warm-up (of a side of 'iobench ab', not counted)",
     "repetition": "uint16, from 0",
@@ -320,11 +320,11 @@ class TrainingRun(Record):
     loader: LoaderFacts = LoaderFacts()
     trained: StepFacts | None = None  # by rank 0, if the accelerator is a real model
     work: ModelWork | None = None  # of that model
-    ceilings: dict[str, Ceiling] = {}  # storage_raw, fetch, prep, harness, accelerator
+    ceilings: dict[str, Ceiling] = {}  # storage_raw, fetch, prep, loader, accelerator
     repetitions: list[Repetition] = []
     curve: RunCurve | None = None  # of the storage; None if not measured
-    knock_outs: list[KnockOut] = []
-    no_knock_outs: str = ""  # why there are none: the verdict is then inferred
+    ablations: list[Ablation] = []
+    no_ablations: str = ""  # why there are none: the verdict is then inferred
     verdict: Verdict | None = None
     confirmations: list[Confirmation] = []  # advice that was tried
     no_confirmations: str = ""  # why none was tried, although that was asked for

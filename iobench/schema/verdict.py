@@ -14,16 +14,16 @@ from .base import Record
 from .curve import Bound, StorageCurve
 from .numbers import Count, Few, Figure, Ranks, Share
 
-KnockedOut = Literal["storage", "prep", "accelerator", "sync", "saves", "fill"]
+AblatedStage = Literal["storage", "prep", "accelerator", "sync", "checkpoint", "fill"]
 """A stage that can be left out of the pipeline.
 
 ``storage``: the bytes come from memory. ``prep``: ready bytes are handed over instead of decoded
-ones. ``accelerator``: steps take no time. ``sync``: no rank waits for another one. ``saves``: no
-checkpoints. ``fill``: the first batches of each epoch are left out of the rate.
+ones. ``accelerator``: steps take no time. ``sync``: no rank waits for another one. ``checkpoint``:
+no checkpoints. ``fill``: the first batches of each epoch are left out of the rate.
 """
 
-Stage = Literal["storage", "prep", "harness", "accelerator", "cpu", "sync", "saves", "fill"]
-"""What can limit a run. ``harness``: worker processes and batch transport; ``cpu``: this host's
+Stage = Literal["storage", "prep", "loader", "accelerator", "cpu", "sync", "checkpoint", "fill"]
+"""What can limit a run. ``loader``: worker processes and batch transport; ``cpu``: this host's
 cores, which several stages share."""
 
 
@@ -68,7 +68,7 @@ class WorkerTime(Record):
     not_measured: str = ""
 
 
-class KnockOutRound(Record):
+class AblationRound(Record):
     """One turn: the repetition as it is, and the same pipeline without a stage."""
 
     repetition: Count
@@ -81,12 +81,12 @@ class KnockOutRound(Record):
     in_flight: Count = 0
 
 
-class KnockOut(Record):
+class Ablation(Record):
     """A stage that was replaced by a double that costs nothing, in turns with the repetitions."""
 
-    stage: KnockedOut
+    stage: AblatedStage
     how: str = ""  # by what it was replaced, in one sentence
-    rounds: list[KnockOutRound] = []
+    rounds: list[AblationRound] = []
     gain: Estimate | None = None  # rate without the stage over rate with it
     not_measured: str = ""
 
@@ -105,7 +105,7 @@ class FedAt(Record):
 
     ranks: Ranks
     accelerator_utilization: Estimate | None
-    fed: bool | None  # at the required utilization; None: not told
+    fed: bool | None  # at the required utilization; None: inconclusive
     how: Literal["measured", "extrapolated"]
     # The fewest times one job's demand that the storage must deliver to feed these ranks.
     supply: Estimate | None = None
@@ -166,8 +166,8 @@ class Advice(Record):
     found: Estimate | None = None  # by --confirm: the gain that was measured, in turns
 
 
-Answer = Literal["kept", "not kept", "not told"]
-"""Whether a promised gain was found: ``not told`` if the turns allow for both."""
+Answer = Literal["kept", "not kept", "inconclusive"]
+"""Whether a promised gain was found: ``inconclusive`` if the turns allow for both."""
 
 
 class Turn(Record):
@@ -190,15 +190,15 @@ class Confirmation(Record):
     promised_by: str = ""  # id of the run that gave the advice; empty: this run
     turns: list[Turn] = []  # the complete ones
     found: Estimate | None = None
-    answer: Answer = "not told"
+    answer: Answer = "inconclusive"
     not_measured: str = ""  # why there are no turns, or no more of them
 
 
 class Verdict(Record):
-    """What binds, whether the accelerators starve, and what would help."""
+    """The bottleneck, whether the accelerators starve, and what would help."""
 
-    binds: Stage | Literal["undecided"]
-    also: list[Stage] = []  # stages whose gains can't be told from that of ``binds``
+    bottleneck: Stage | Literal["undecided"]
+    also: list[Stage] = []  # stages whose gains can't be told from that of ``bottleneck``
     # tested: by leaving stages out. inferred: from the ceilings alone.
     basis: Literal["tested", "inferred"] = "inferred"
     sentence: str  # for everyone

@@ -67,7 +67,8 @@ def through_iobench(made: Made, *, workers: int, batch: int, crop: int | None) -
 def through_dlio(
     program: Path, files: list[Path], *, size: int, workers: int, epochs: int, **settings: Any
 ) -> Figure:
-    """Whole epochs of DLIO over these files. Its CPU time is not told apart from its start-up's."""
+    """Whole epochs of DLIO over these files. Its CPU time is inconclusive apart from its
+    start-up's."""
     with tempfile.TemporaryDirectory(dir=files[0].parents[2]) as place:
         folder = Path(place)
         folders = {file.parent for file in files}

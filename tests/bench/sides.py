@@ -155,7 +155,7 @@ def _spread(values: list[float]) -> str:
 
 def _cpu_cost(figures: Iterable[Figure]) -> str:
     known = [figure.cpu_s_per_gb for figure in figures if figure.cpu_s_per_gb is not None]
-    return f"{statistics.median(known):.3f}" if known else "not told"
+    return f"{statistics.median(known):.3f}" if known else "inconclusive"
 
 
 def _keep(rows: list[dict[str, Any]]) -> None:

@@ -156,7 +156,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "hostile": hostile,
     "nothing measured": lambda: page(
         empty := build_run(
-            rates=dict.fromkeys(("storage_raw", "fetch", "prep", "harness", "accelerator")),
+            rates=dict.fromkeys(("storage_raw", "fetch", "prep", "loader", "accelerator")),
             measured=None,
             au=None,
             repetitions=0,

@@ -66,7 +66,7 @@ def test_a_slower_side_is_told(
     found = json.loads(out)
     record, directory = the_record(tmp_path)
     assert record.model_dump(mode="json") == found
-    assert (record.status, record.ended, record.threshold) == ("ok", "told", 0.05)
+    assert (record.status, record.ended, record.threshold) == ("ok", "significant", 0.05)
     claim = record.claims[0]
     assert (claim.metric, claim.answer, claim.better) == ("samples_per_s", "different", False)
     assert claim.ratio is not None
@@ -96,9 +96,9 @@ def test_a_side_against_itself_as_in_an_earlier_run(
     call: Call, data: Path, tmp_path: Path, words: tuple[object, ...]
 ) -> None:
     run = ("run", tmp_path / "turns.yaml", "--data", data, "--repeat", 1, "--calibration", "0s")
-    assert call(*run, "--results", tmp_path / "runs", "--no-knockouts", "--quiet")[0] == 0
+    assert call(*run, "--results", tmp_path / "runs", "--no-ablations", "--quiet")[0] == 0
     [earlier] = (tmp_path / "runs").iterdir()
-    code, out, _ = call("ab", earlier, *words[2:], "--max-turns", 4, "--if-untold", "pass")
+    code, out, _ = call("ab", earlier, *words[2:], "--max-turns", 4, "--if-inconclusive", "pass")
     assert code == 0
     assert out
     record, directory = the_record(tmp_path)
@@ -136,7 +136,7 @@ def test_complete_turns_count_after_an_interrupt(
     record, directory = the_record(tmp_path)
     assert record.status == "interrupted"
     assert len(record.turns) == 2
-    assert record.claims[0].answer == "not told"
+    assert record.claims[0].answer == "inconclusive"
     runs = [load_training(directory / each.run) for each in record.sides]
     assert [run.status for run in runs] == ["interrupted"] * 2
     assert [len(run.job.repetitions) for run in runs] == [3, 2]  # the third turn began with A
@@ -173,7 +173,7 @@ def test_what_cannot_be_compared_fails_with_a_record(
     tmp_path: Path,
     words: tuple[object, ...],
 ) -> None:
-    found, _, err = call("ab", data, *words, *asked, "--if-untold", "pass")
+    found, _, err = call("ab", data, *words, *asked, "--if-inconclusive", "pass")
     assert (found, err.count("\n")) == (code, 1)
     record, _ = the_record(tmp_path)
     assert (record.status, record.turns) == ("failed", [])

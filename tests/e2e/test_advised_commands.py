@@ -20,7 +20,7 @@ from tests.conftest import Call
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-BARE = ("-n", "1", "--calibration", "0s", "--no-knockouts", "--quiet", "--json")
+BARE = ("-n", "1", "--calibration", "0s", "--no-ablations", "--quiet", "--json")
 LOADER = "tests.planted_loaders:of_files"
 
 Work = Callable[..., TrainingRecord]

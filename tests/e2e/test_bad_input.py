@@ -26,7 +26,7 @@ walk:
   - {name: batch size, key: batch_size, values: [16]}
 """
 QUICK = (
-    "--repeat 1 --calibration 0 --no-knockouts --set batch_size=2 --set reader.crop=null "
+    "--repeat 1 --calibration 0 --no-ablations --set batch_size=2 --set reader.crop=null "
     "--set epochs=1"
 )
 

@@ -34,7 +34,7 @@ from tests.processes import completed, document, in_process, printed
 Found = subprocess.CompletedProcess[str]
 
 QUICK = (
-    "--repeat 2 --calibration 0.1 --knockouts 2s --set batch_size=10 --set epochs=1 "
+    "--repeat 2 --calibration 0.1 --ablations 2s --set batch_size=10 --set epochs=1 "
     "--set loader.workers=1"
 )
 CANARY = "canary-7f3e91c0b2d84a56"
@@ -128,7 +128,7 @@ NOT_HERE = (
 
 SMALL = {
     "probe": "--max-in-flight 1 --time 3s",
-    "run": "--repeat 1 --calibration 0 --no-knockouts --set batch_size=5 --set epochs=1 "
+    "run": "--repeat 1 --calibration 0 --no-ablations --set batch_size=5 --set epochs=1 "
     "--set loader.workers=1 --set accelerator.step_time=2ms",
     "sweep": "--repeat 1 --calibration 0 --set batch_size=5 --set epochs=1 "
     "--set accelerator.step_time=2ms",
@@ -257,7 +257,7 @@ def test_conditions_and_rules_name_what_failed(data: Path, ran: tuple[Found, Pat
     before = _state(ran[1])
     found = completed(
         *f"run demo --data throttled+{data}?bandwidth=1MB {QUICK} --results {results} "
-        "--set max_steps=5 --no-knockouts --calibration 0 --quiet "
+        "--set max_steps=5 --no-ablations --calibration 0 --quiet "
         "--fail-on accelerator_utilization<90% --fail-on samples_per_s<0".split()
     )
     assert found.returncode == 4
@@ -480,7 +480,7 @@ def test_a_runs_log_has_the_ranks_in_it(tmp_path: Path, make_dataset: Any) -> No
     file = tmp_path / "log"
     printed(
         f"run demo --data {root} --results {tmp_path}/results -n 1 --calibration 0s "
-        "--no-knockouts --accelerators 2 --set batch_size=5 --set loader.workers=1 "
+        "--no-ablations --accelerators 2 --set batch_size=5 --set loader.workers=1 "
         f"--set reader.crop=null --set epochs=1 --log-file {file} --log-level debug"
     )
     found = lines(file.read_text())

@@ -175,7 +175,7 @@ def test_a_ceiling_that_a_cache_served_is_told(
 
     monkeypatch.setattr(cache, "prepare_cache", and_warm)
     settings = arguments("reader.direct=false", "accelerator.step_time=1ms")
-    code = main([*settings, "--json", "--calibration", "0.1", "--no-knockouts"])
+    code = main([*settings, "--json", "--calibration", "0.1", "--no-ablations"])
     doc = json.loads(capsys.readouterr().out)
     assert len(calls) == 2
     assert code == 3
@@ -255,7 +255,7 @@ def test_an_image_in_the_page_cache_is_not_cold(
     size = ("--set", "samples=64", "--set", "sample_size.mean=20kB")
     assert call("generate", "demo", "--to", mount / "data", *size, "--quiet")[0] == 0
     run = ("run", tmp_path / "small.yaml", "--data", mount / "data", "--repeat", 1)
-    run += ("--calibration", "0s", "--no-knockouts", "--results", tmp_path / "results", "--json")
+    run += ("--calibration", "0s", "--no-ablations", "--results", tmp_path / "results", "--json")
     for direct in ("true", "false"):
         code, out, err = call(*run, "--set", f"reader.direct={direct}", "--quiet")
         assert (code, err) == (0, ""), err
@@ -284,7 +284,7 @@ def test_columns_of_rows_are_fetched_alone(tmp_path: Path) -> None:
     root = tmp_path / "data"
     printed(f"generate dlrm --samples 24576 --set samples_per_shard=12288 --to {root}")
     doc = document(
-        f"run dlrm-b200 --data {root} --repeat 1 --calibration 0.2 --no-knockouts "
+        f"run dlrm-b200 --data {root} --repeat 1 --calibration 0.2 --no-ablations "
         f"--set loader.workers=1 --results {tmp_path}/results"
     )
     (repetition,) = doc["job"]["repetitions"]
@@ -300,7 +300,7 @@ def test_each_epoch_through_a_map_begins_cold(tmp_path: Path, workers: int) -> N
     root = tmp_path / "data"
     printed(f"generate llm-tokens --samples 800 --to {root}")
     doc = document(
-        f"run llm-pretrain --data {root} --repeat 1 --calibration 0 --no-knockouts --set epochs=2 "
+        f"run llm-pretrain --data {root} --repeat 1 --calibration 0 --no-ablations --set epochs=2 "
         f"--set max_steps=null --set accelerator.step_time=1ms --set loader.workers={workers} "
         "--set required_accelerator_utilization=0.01 --accelerators 2 "
         f"--results {tmp_path}/results"

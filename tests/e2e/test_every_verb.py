@@ -22,7 +22,7 @@ ONCE = (
     *("--set", "epochs=1", "--set", "batch_size=4"),
     *("--set", "loader.workers=0", "--set", "reader.crop=null"),
 )
-BARE = ("--calibration", "0s", "--no-knockouts")
+BARE = ("--calibration", "0s", "--no-ablations")
 TAG = ("--tag", "box=nfs-b", "--tag", "site=Basel")
 """Labels, given to each verb that records a run."""
 
@@ -93,8 +93,8 @@ def test_every_verb(
     assert story.document("scan", data, "--save", "mine.yaml")["samples"] == SAMPLES
 
     runs = []
-    # With all ceilings and knock-outs, and with none.
-    for options in (("--calibration", "50ms", "--knockouts", "1s"), BARE):
+    # With all ceilings and ablations, and with none.
+    for options in (("--calibration", "50ms", "--ablations", "1s"), BARE):
         asked = ("--repeat", 2, *ONCE, *options, *TAG, "--results", results)
         run = story.document("run", "demo", "--data", data, *asked)
         assert (run["status"], len(run["job"]["repetitions"])) == ("ok", 2)

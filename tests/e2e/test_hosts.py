@@ -30,7 +30,7 @@ def data(make_dataset: Any) -> Path:
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Start ``iobench run demo`` as so many hosts; ``of``: the words of single hosts."""
-    usual = "run demo --repeat 1 --calibration 0s --no-knockouts --quiet --set loader.workers=1 "
+    usual = "run demo --repeat 1 --calibration 0s --no-ablations --quiet --set loader.workers=1 "
     usual += "--set batch_size=4 --set accelerator.step_time=2ms --results"
 
     def started(hosts: int, *words: object, **others: Any) -> list[Command]:

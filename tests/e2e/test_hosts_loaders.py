@@ -56,7 +56,7 @@ def test_checkpoints_between_the_steps_of_two_hosts(data: Path, tmp_path: Path) 
     """test_hosts_checkpoint.py has the ranks of dcp, which meet over all hosts."""
     to = tmp_path / "ckpt"
     saves = ("--checkpoint", "llama3-8b", "--checkpoint-scale", "1/8192", "--checkpoint-to", to)
-    every = ("--checkpoint-every", 5, "--no-knockouts")
+    every = ("--checkpoint-every", 5, "--no-ablations")
     found = ended(start(tmp_path, data, *saves, *every, of=UNEQUAL))
     assert [each.code for each in found] == [0, 0], [each.err for each in found]
     doc = record_of(tmp_path)
@@ -101,7 +101,7 @@ def trainers(data: Path, tmp_path: Path, *words: object) -> list[Command]:
     sets = (*(f"accelerator.{each}" for each in settings), "cache=any", "loader.workers=1", *words)
     asked = ("train", "tests.networks:Tiny", "--data", data, "--batch-size", 10, "-n", 1, "-q")
     more = (word for each in sets for word in ("--set", each))
-    usual = (*asked, "--no-knockouts", "--results", tmp_path / "r", *more)
+    usual = (*asked, "--no-ablations", "--results", tmp_path / "r", *more)
     return job(tmp_path, *usual, of=UNEQUAL)
 
 

@@ -175,7 +175,7 @@ def test_a_run_of_two_hosts_has_their_joint_curve_and_the_counters_of_each(
     data = make_dataset(samples=400, format="tar", samples_per_shard=20)[1]
     words: tuple[object, ...] = ("run", "demo", "--data", f"throttled+{data}?latency=1ms")
     words += ("--results", tmp_path / "r", "--calibration", "500ms", "--repeat", 1, "--quiet")
-    words += ("--no-knockouts", "--set", "loader.workers=1", "--set", "batch_size=4")
+    words += ("--no-ablations", "--set", "loader.workers=1", "--set", "batch_size=4")
     found = ended(job(tmp_path, *words))
     assert [each.code for each in found] == [0, 0], found[0].err + found[1].err
     (folder,) = (each.parent for each in (tmp_path / "r").glob("*/run.json"))

@@ -178,7 +178,7 @@ def test_ctrl_c_in_a_run_leaves_nothing(make_dataset: Any, tmp_path: Path) -> No
     words += [
         "--calibration",
         "0s",
-        "--no-knockouts",
+        "--no-ablations",
         "--set",
         "batch_size=4",
         "--results",

@@ -26,7 +26,7 @@ from tests.processes import completed, document, printed, refused
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-QUICK = "--repeat 1 --calibration 0 --no-knockouts"
+QUICK = "--repeat 1 --calibration 0 --no-ablations"
 
 
 @pytest.fixture

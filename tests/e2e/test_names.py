@@ -55,7 +55,7 @@ def test_they_are_in_the_manifest_and_verified(scanned: Path) -> None:
 def test_they_are_run(scanned: Path) -> None:
     (scanned / "mine.yaml").write_text(WORKLOAD)
     words = ("run", "./mine.yaml", "--data", "found.manifest", *ORIGIN, "--repeat", 1)
-    words += ("--calibration", 0, "--no-knockouts", "--set", "reader.check=content", "--json")
+    words += ("--calibration", 0, "--no-ablations", "--set", "reader.check=content", "--json")
     told = run(*words, "--results", os.fsdecode(b"results\xff"))
     document = json.loads(check(told, (0,), "run"))
     assert document["job"]["repetitions"][0]["samples"] == 4

@@ -26,7 +26,7 @@ from tests.servers.process import missing
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 PLANTED = "tests.planted_loaders"
-BARE = ("--repeat", "1", "--calibration", "0s", "--no-knockouts")
+BARE = ("--repeat", "1", "--calibration", "0s", "--no-ablations")
 
 Run = Callable[..., tuple[int, str, str]]
 

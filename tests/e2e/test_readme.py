@@ -31,7 +31,7 @@ def test_the_readme_shows_every_verb() -> None:
 
 def test_the_readmes_answer_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    words = ("report", "results/reference/storage-binds")
+    words = ("report", "results/reference/storage-bound")
     assert shlex.join(["iobench", *words]) in COMMANDS
     assert completed(*words).stdout in BLOCKS
 

@@ -27,7 +27,7 @@ from iobench.storage.local.storage import LocalStorage
 from tests.processes import document, printed, refused
 
 QUICK = (
-    "--no-knockouts --repeat 1 --calibration 0 --set batch_size=8 --set epochs=1 "
+    "--no-ablations --repeat 1 --calibration 0 --set batch_size=8 --set epochs=1 "
     "--set loader.workers=1 --set accelerator.step_time=1ms"
 )
 

@@ -198,7 +198,7 @@ def test_a_walk_goes_on_where_its_time_ended(home: Path) -> None:
         fast = point.settings["batch_size"] == 16
         point.samples_per_s = [1000.0 + 500 * fast + visit for visit in range(4)]
     _, *best = shlex.split(best_command(sweep))
-    job = document("", *best, "-n", 1, "--calibration", "0s", "--no-knockouts")["job"]
+    job = document("", *best, "-n", 1, "--calibration", "0s", "--no-ablations")["job"]
     assert job["workload"]["batch_size"] == 16
     assert job["workload"]["loader"]["workers"] == 0
     assert job["dataset"]["samples"] == 48

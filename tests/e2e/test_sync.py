@@ -20,7 +20,7 @@ SAMPLES = 4 * RANKS * (STEPS - 1) + 1  # the first rank has a batch more than th
 
 def measured(tmp_path: Path, data: Path, *arguments: str) -> tuple[TrainingRecord, Events]:
     words = (
-        f"run demo --data {data} --accelerators {RANKS} --repeat 1 --calibration 0s --no-knockouts "
+        f"run demo --data {data} --accelerators {RANKS} --repeat 1 --calibration 0s --no-ablations "
         f"--results {tmp_path}/r --set batch_size=4 --set epochs={EPOCHS} --set loader.workers=0 "
         "--set accelerator.step_time=4ms --set required_accelerator_utilization=0.1"
     )

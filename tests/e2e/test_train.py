@@ -78,7 +78,7 @@ def test_training_is_a_run_with_a_model(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["train", "tests.networks:Tiny", "--data", str(data), "--batch-size", "4"]
-    asked += ["--accelerators", "2", "-n", "1", "--no-knockouts", "--calibration", "200ms", "-q"]
+    asked += ["--accelerators", "2", "-n", "1", "--no-ablations", "--calibration", "200ms", "-q"]
     asked += ["--set", "max_steps=12", "--set", "accelerator.threads=1", "--set", "cache=any"]
     asked += ["--set", "loader.workers=1", "--set", "accelerator.peak_flops=1e12"]
     assert main([*asked, "--results", str(tmp_path)]) in (0, 3)
@@ -116,7 +116,7 @@ def test_training_is_a_run_with_a_model(
 def together(data: Path, results: Path, model: str, *settings: str) -> int:
     """Two ranks that train one model."""
     asked = ["train", f"tests.networks:{model}", "--data", str(data), "--batch-size", "10", "-q"]
-    asked += ["--accelerators", "2", "-n", "1", "--no-knockouts", "--results", str(results)]
+    asked += ["--accelerators", "2", "-n", "1", "--no-ablations", "--results", str(results)]
     for one in ("gradient_sync=ddp", "threads=1", "staged=1", "device=cpu"):
         asked += ["--set", f"accelerator.{one}"]
     for one in ("cache=any", "loader.workers=1", "max_steps=1000", *settings):
@@ -157,7 +157,7 @@ def test_a_recording_is_replayed_without_the_model(data: Path, tmp_path: Path) -
     steps = tmp_path / "steps.json"
     asked = ["record", "tests.networks:Tiny", "--batch-size", "4", "--to", str(steps)]
     assert main([*asked, "--steps", "20", "--time", "0s", "--set", "accelerator.threads=1"]) == 0
-    asked = ["run", "cosmoflow-h100", "--data", str(data), "-n", "1", "--no-knockouts", "-q"]
+    asked = ["run", "cosmoflow-h100", "--data", str(data), "-n", "1", "--no-ablations", "-q"]
     asked += ["--calibration", "0s", "--set", "accelerator.kind=recorded", "--set", "cache=any"]
     asked += ["--set", f"accelerator.steps={steps}", "--set", "batch_size=4"]
     place = ["--results", str(tmp_path / "runs")]
@@ -185,7 +185,7 @@ def test_what_gpus_count_is_shown_apart_from_utilization(
     monkeypatch.setattr(
         "iobench.runner.repetition.GpuWatch", lambda device, ranks: GpuWatch("cuda", 2, environ={})
     )
-    asked = ["run", "cosmoflow-h100", "--data", str(data), "-n", "1", "--no-knockouts", "-q"]
+    asked = ["run", "cosmoflow-h100", "--data", str(data), "-n", "1", "--no-ablations", "-q"]
     asked += ["--calibration", "0s", "--set", "cache=any", "--set", "batch_size=4"]
     asked += ["--set", "accelerator.step_time=60ms", "--set", "max_steps=25", "--json"]
     assert main([*asked, "--results", str(tmp_path), "--set", "epochs=9"]) in (0, 3)

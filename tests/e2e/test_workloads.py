@@ -135,13 +135,13 @@ def test_a_workload_runs_at_its_own_sizes(
         change.append(f"batch_size={SMALL_BATCHES[dataset]}")
     code, out, err = call(
         *("run", name, "--data", tmp_path / "data", "--results", tmp_path / "results"),
-        *("-n", "1", "--calibration", "50ms", "--no-knockouts", "--quiet", "--json"),
+        *("-n", "1", "--calibration", "50ms", "--no-ablations", "--quiet", "--json"),
         *(word for setting in change for word in ("--set", setting)),
     )
     assert code in (0, 3), err  # 3: holes are not on the storage, so the reads are not proven cold
     document = json.loads(out)
     assert document["status"] == "ok"
     assert document["job"]["repetitions"][0]["samples"] > 0
-    for stage in ("fetch", "prep", "harness"):
+    for stage in ("fetch", "prep", "loader"):
         ceiling = document["job"]["ceilings"][stage]
         assert ceiling["samples_per_s"], (stage, ceiling)

@@ -37,7 +37,7 @@ ANSWERS = (0, 1, 2, 3, 4)
 
 
 OWN_MARKUP = re.compile(
-    r"< binds|^<details><summary>[^<]*</summary>$|^</details>$|^</?pre>$", re.MULTILINE
+    r"< bottleneck|^<details><summary>[^<]*</summary>$|^</details>$|^</?pre>$", re.MULTILINE
 )
 """What iobench itself writes with such characters in Markdown."""
 

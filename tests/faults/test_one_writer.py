@@ -34,7 +34,7 @@ DATASET = (
 )  # fmt: skip
 QUICK = ("--repeat", 1, "--calibration", 0, "--set", "epochs=1", "--set", "loader.workers=0",
          "--set", "batch_size=4", "--set", "reader.crop=null", "--set", "reader.decode=false",
-         "--no-knockouts", "--quiet")  # fmt: skip
+         "--no-ablations", "--quiet")  # fmt: skip
 
 WRITING = "iobench.generator.writer:UnitWriter._write_shard"
 READING = "iobench.runner.cache:prepare_cache"

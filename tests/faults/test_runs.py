@@ -389,7 +389,7 @@ def test_ctrl_c_with_two_ranks_keeps_the_finished_repetition(start: Start, tmp_p
         seen.update(worker.pid for worker in loader_workers(command.pid))
         return len(seen) >= 4  # ranks and their workers live for one repetition
 
-    words = "--accelerators 2 --repeat 50 --no-knockouts --set max_steps=20 --set loader.workers=1"
+    words = "--accelerators 2 --repeat 50 --no-ablations --set max_steps=20 --set loader.workers=1"
     document, _ = interrupted(start(words, second_repetition), tmp_path)
     repetitions = document["job"]["repetitions"]
     assert repetitions[0]["complete"] is True
@@ -415,7 +415,7 @@ def test_ctrl_c_while_an_engine_reads_local_files(
             return sum(each.cpu_times().user for each in found) > 0.3
         return False
 
-    words = f"--data LOCAL --no-knockouts --set loader.workers={workers} --set reader.direct=true"
+    words = f"--data LOCAL --no-ablations --set loader.workers={workers} --set reader.direct=true"
     process = start(f"{words} --set reader.engine={engine}", busy)
     document, _ = interrupted(process, tmp_path)
     assert document["job"]["workload"]["reader"]["engine"] == engine

@@ -558,7 +558,7 @@ for client in ("obstore", "s3fs", "boto3"):
 
 
 QUICK = (
-    *("--no-knockouts", "--repeat", "1", "--calibration", "0.1"),
+    *("--no-ablations", "--repeat", "1", "--calibration", "0.1"),
     *("--set", "epochs=1", "--set", "loader.workers=1", "--json"),
 )
 

@@ -154,7 +154,7 @@ def test_each_key_that_the_analysis_reads_is_of_one_kind() -> None:
         ("job.ceilings.fetch.details.startup_s", "x"),
         ("job.ceilings.fetch.details.round_steps", []),
         ("job.ceilings.prep.details.cpu_s", "x"),
-        ("job.ceilings.harness.details.tensor_samples_per_s", "x"),
+        ("job.ceilings.loader.details.tensor_samples_per_s", "x"),
         ("job.workload.reader", 7),
         ("job.workload.batch_size", "x"),
         ("job.workload.accelerator.step_time", [1]),

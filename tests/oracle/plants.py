@@ -54,16 +54,17 @@ def ran(
     repetitions: int = 1,
     seed: int = 7,
     calibration_s: float = 0.0,
-    knock_outs: bool = False,
-    knock_outs_s: float | None = None,
+    ablations: bool = False,
+    ablations_s: float | None = None,
     find_max: bool = False,
     confirm: Confirm | None = None,
     mixed: Mixed | None = None,
     **workload: object,
 ) -> tuple[TrainingRecord, Path]:
-    """The record and the directory of a run in this process, which only repeats if not told more.
+    """The record and the directory of a run in this process, which only repeats if inconclusive
+    more.
 
-    ``workload``: keys of a Workload. ``knock_outs_s``: of the knock-outs together.
+    ``workload``: keys of a Workload. ``ablations_s``: of the ablations together.
     """
     spec = {"name": "oracle", "dataset": "demo", "batch_size": 10, **workload}
     plan = make_plan(
@@ -76,8 +77,8 @@ def ran(
     options = Options(
         results=results,
         calibration_s=calibration_s,
-        knock_outs=knock_outs,
-        knock_outs_s=knock_outs_s,
+        ablations=ablations,
+        ablations_s=ablations_s,
         find_max=find_max,
         confirm=confirm,
         mixed=mixed,
@@ -89,7 +90,7 @@ def ran(
 
 def measured(results: Path, url: object, **more: Any) -> TrainingRecord:
     """A run with ceilings, three repetitions, and rounds in which each stage is left out."""
-    whole = {"repetitions": 3, "calibration_s": 0.6, "knock_outs": True}
+    whole = {"repetitions": 3, "calibration_s": 0.6, "ablations": True}
     return ran(results, url, **{**whole, **more})[0]
 
 
@@ -135,7 +136,7 @@ def promise_of(advice: Advice) -> Estimate:
 
 def judged(
     doc: TrainingRecord,
-    binds: str,
+    bottleneck: str,
     *,
     bound: str = "",
     gain: float | None = None,
@@ -150,10 +151,10 @@ def judged(
     ``advised``: the first advice. ``never``: advice that would bring nothing.
     """
     verdict = verdict_of(doc)
-    found = (verdict.binds, verdict.starved)
-    assert found == (binds, starved), (verdict.sentence, verdict.gains)
+    found = (verdict.bottleneck, verdict.starved)
+    assert found == (bottleneck, starved), (verdict.sentence, verdict.gains)
     assert not bound or verdict.storage_bound == bound, verdict.sentence
-    assert gain is None or gain_of(doc, binds) == pytest.approx(gain, rel=rel), verdict.gains
+    assert gain is None or gain_of(doc, bottleneck) == pytest.approx(gain, rel=rel), verdict.gains
     assert not advised or first_advice(doc).id == advised, verdict.advice
     assert not {advice.id for advice in verdict.advice} & set(never), verdict.advice
 

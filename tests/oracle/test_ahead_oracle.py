@@ -1,5 +1,5 @@
 """Loaders of others and iobench's own on storage of planted speed: the rate of reads ahead, the
-length of a window, and storage that binds through a library.
+length of a window, and storage that is the bottleneck through a library.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ def test_storage_of_known_speed_binds_through_a_library(
         f"--calibration 0.5 --results {tmp_path}"
     )
     job, (repetition,) = doc["job"], doc["job"]["repetitions"]
-    assert job["verdict"]["binds"] == "storage"
+    assert job["verdict"]["bottleneck"] == "storage"
     # The throttle's burst and two workers' first reads are free; noise only slows.
     assert repetition["read_bytes_per_s"] == pytest.approx(50 * MB, rel=0.1)
     assert (repetition["bytes_read"], repetition["read_amplification"]) == (None, None)
     assert kind in repetition["not_measured"]["read_amplification"]
     assert document(f"report {tmp_path / doc['run_id']}") == doc
     assert job["ceilings"]["prep"]["samples_per_s"] > 200
-    assert job["ceilings"]["harness"]["not_measured"]
+    assert job["ceilings"]["loader"]["not_measured"]
     assert job["loader"]["delivery"] == {
         "delivered": 100, "missing": 0, "repeated": 0, "unknown": 0, "of": 100, "whole_epoch": True
     }  # fmt: skip

@@ -49,8 +49,8 @@ def test_half_of_the_time_in_saves(tmp_path: Path, place: Place) -> None:
     saves = [repetition.checkpoint_s for repetition in doc.job.repetitions]
     truth = 1 + sum(save or 0 for save in saves) / len(saves) / 3
     assert truth == pytest.approx(2, rel=0.1)
-    assert (verdict.binds, first_advice(doc).id) == ("saves", "faster-saves")
-    assert gain_of(doc, "saves") == pytest.approx(truth, rel=0.1)
+    assert (verdict.bottleneck, first_advice(doc).id) == ("checkpoint", "faster-saves")
+    assert gain_of(doc, "checkpoint") == pytest.approx(truth, rel=0.1)
     assert gain_of(doc, "storage") == pytest.approx(1, abs=0.1)
     assert verdict.fetch_stall == pytest.approx(0, abs=0.05)
     fast = saving(place.target(f"{tmp_path.name}-fast"), bandwidth="10GB", every=10)
@@ -119,7 +119,7 @@ def dominated(
     times that. ``dataset`` makes one with the given specification.
 
     Workers read three batches ahead, so that the stages overlap and the planted factors are those
-    of the pipeline. One round of knock-outs decides, and nothing is calibrated.
+    of the pipeline. One round of ablations decides, and nothing is calibrated.
     """
     rates = dict.fromkeys(("storage", "prep", "accelerator"), RATE * factor)
     rates[dominant] = RATE
@@ -157,12 +157,12 @@ def test_the_dominant_stage(
     verdict = dominated(
         tmp_path, lambda **spec: make_dataset(**spec)[1], dominant, factor, seed=seed
     )
-    named = [verdict.binds, *verdict.also]
+    named = [verdict.bottleneck, *verdict.also]
     request.node.user_properties += [
-        ("binds", " ".join(named)),
+        ("bottleneck", " ".join(named)),
         *((stage, f"{gain.value:.3f}") for stage, gain in verdict.gains.items()),
     ]
     if factor >= 1.5:
-        assert verdict.binds == dominant, verdict.gains
+        assert verdict.bottleneck == dominant, verdict.gains
     else:
-        assert verdict.binds == "undecided" or dominant in named, (named, verdict.gains)
+        assert verdict.bottleneck == "undecided" or dominant in named, (named, verdict.gains)

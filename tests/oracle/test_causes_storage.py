@@ -208,7 +208,7 @@ def test_what_of_the_storage_is_spent(
         assert plateau is not None
         assert plateau.value == pytest.approx(cause.limit.bytes_per_s, rel=0.05)
     changed = apply_overrides(job, first_advice(doc).settings)
-    alone = {"repetitions": 2, "calibration_s": 0, "knock_outs": False}
+    alone = {"repetitions": 2, "calibration_s": 0, "ablations": False}
     with planting(place, cause.better, tmp_path) as measure:
         again = measure(cause.packed or cause.data, **alone, **changed)
     followed(doc, rate_of(again), f"{name}, {request.node.callspec.id}")

@@ -121,7 +121,7 @@ def test_the_interval_of_the_plateau_covers_the_truth() -> None:
             curve=RunCurve(curve=curve, in_flight=64.0),
             ceilings=doc.job.ceilings | {"storage_raw": raw},
         )
-        found = fed(replace(judge(doc), decision=Decision(binds="accelerator")))
+        found = fed(replace(judge(doc), decision=Decision(bottleneck="accelerator")))
         most = int(truth / 0.9)
         assert found.low is not None
         high = found.high if found.high is not None else most

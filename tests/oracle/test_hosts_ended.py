@@ -19,21 +19,21 @@ from tests.processes import wait_until
 from tests.servers.namespaces import Hosts, Job, hosts
 
 LONG = ("--repeat", "1", "--set", "loader.workers=1")
-ENDLESS = ("--calibration", "0s", "--no-knockouts", "--set", "epochs=1000000")
+ENDLESS = ("--calibration", "0s", "--no-ablations", "--set", "epochs=1000000")
 STEPS = ("--set", "accelerator.kind=emulated", "--set", "accelerator.step_time=20ms")
 SAVES = ("--checkpoint", "llama3-8b", "--checkpoint-scale", "1/8192", "--checkpoint-every", "2")
 
 PHASES = {
     "meeting": ("--calibration", "0s", "--join-within", "20s"),
     "calibration": ("--calibration", "60s"),
-    "knock-outs": (*STEPS, "--calibration", "0.3s", "--set", "epochs=60"),
+    "ablations": (*STEPS, "--calibration", "0.3s", "--set", "epochs=60"),
     "epoch": ENDLESS,
     "saves": (*ENDLESS, *SAVES),
-    "search": (*STEPS, "--calibration", "0s", "--no-knockouts", "--find-max"),
+    "search": (*STEPS, "--calibration", "0s", "--no-ablations", "--find-max"),
 }
 """Words with which a run stays in its phase until it is ended."""
 
-TOLD = {"knock-outs": ", without ", "search": "trying "}
+TOLD = {"ablations": ", without ", "search": "trying "}
 """What the first host says in its phase; in the others, its ranks have begun."""
 
 

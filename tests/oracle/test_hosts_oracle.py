@@ -40,7 +40,7 @@ LINK = 12 * MB
 CLEAN_RUNS = int(os.environ.get("IOBENCH_CLEAN_RUNS", "6"))
 """Runs of equal hosts; docs/hosts.md has the count of 40 of them."""
 
-QUICK = ("--calibration", "0s", "--no-knockouts", "--quiet", "--set", "loader.workers=1")
+QUICK = ("--calibration", "0s", "--no-ablations", "--quiet", "--set", "loader.workers=1")
 PLAIN = (
     *("--set", "accelerator.kind=null", "--set", "accelerator.sync=none", "--set", "batch_size=4"),
     *("--set", "reader.crop=null", "--set", "reader.decode=false", "--set", "epochs=1"),
@@ -205,7 +205,7 @@ def test_one_warm_host_among_cold_ones_makes_the_run_invalid(
         for number, host in enumerate(net.hosts):
             copy = tmp_path / f"copy-{number}"
             make(copy, samples=80)
-            host.binds[copy] = place
+            host.bottleneck[copy] = place
             if number == warm:
                 stack.enter_context(kept_in_memory(copy))
         doc = Cluster(net, str(place), tmp_path).run(

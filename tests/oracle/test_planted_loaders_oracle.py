@@ -47,8 +47,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Planted(NamedTuple):
     """A loader of ``tests.planted_loaders``, and what is to be said of it.
 
-    ``run`` and ``watch``: what binds, by either of them; none: not tried. ``finding``: the rule of
-    a finding. ``advised``: a name in the first advice that ``watch`` leads to.
+    ``run`` and ``watch``: the bottleneck, by either of them; none: not tried. ``finding``: the rule
+    of a finding. ``advised``: a name in the first advice that ``watch`` leads to.
     """
 
     loader: str
@@ -85,12 +85,12 @@ CASES = {
     "generator": Planted("of_generator", {}, {"prep"}, "prep", "user.workers_wait", "num_workers"),
     "generator that computes": Planted("of_generator", {"sleep": 0, "spin": 0.004}, {"prep"}, ""),
     "iterable": Planted("slow_stream", {}, set(), "prep", "user.workers_wait", "workers"),
-    "large batches": Planted("large", {}, {"harness"}, "harness", "", "uint8"),
-    "payload": Planted("payload", {}, {"harness"}, ""),
+    "large batches": Planted("large", {}, {"loader"}, "loader", "", "uint8"),
+    "payload": Planted("payload", {}, {"loader"}, ""),
     "spawn": Planted(
         *("spawned", {}, set(), "fill", "user.spawn_cost", "persistent_workers", {"epochs": 2}),
     ),
-    "collate": Planted("slow_collate", {}, {"harness"}, "", "user.collate_share"),
+    "collate": Planted("slow_collate", {}, {"loader"}, "", "user.collate_share"),
     "long collate": Planted(
         "slow_collate", {"sleep": 0.04}, set(), "prep", "user.collate_share", "collate_fn"
     ),
@@ -128,18 +128,18 @@ def user_of(doc: TrainingRecord) -> UserFacts:
 def test_a_run_names_what_was_planted(data: Path, measure: Measure, name: str) -> None:
     case = CASES[name]
     doc = measure(case.loader, data, **case.arguments)
-    assert verdict_of(doc).binds in case.run, verdict_of(doc).sentence
+    assert verdict_of(doc).bottleneck in case.run, verdict_of(doc).sentence
     assert not case.finding or case.finding in findings(doc)
     user = user_of(doc)
     assert user.wait_s is not None
-    if case.run == {"harness"} and name != "collate":
+    if case.run == {"loader"} and name != "collate":
         assert (user.hand_over_s or 0) > 0.5 * user.wait_s
     if case.loader == "one_slow_worker":
         assert (user.out_of_order_s or 0) > 0.5 * user.wait_s
         assert "in_order=False" in verdict_of(doc).advice[0].change
 
 
-BARE = "--repeat 1 --calibration 0s --no-knockouts"
+BARE = "--repeat 1 --calibration 0s --no-ablations"
 """Only the loader's trial comes before the repetition."""
 
 
@@ -164,7 +164,7 @@ def test_the_time_of_batches_is_what_the_loader_took(
     assert waits == pytest.approx(wall - cpu - queued, abs=0.05 * wall)
 
 
-NO_STAGES = "--calibration 0s --no-knockouts"
+NO_STAGES = "--calibration 0s --no-ablations"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def first_of(batch: Any) -> torch.Tensor:
 def told(doc: TrainingRecord, case: Planted) -> None:
     """The record has the verdict, the finding, and advice with the name in it."""
     verdict = verdict_of(doc)
-    assert verdict.binds == case.watch, f"{verdict.sentence} {verdict.explanation}"
+    assert verdict.bottleneck == case.watch, f"{verdict.sentence} {verdict.explanation}"
     assert verdict.starved is (case.watch != "accelerator"), verdict.sentence
     assert not case.finding or case.finding in findings(doc)
     assert case.advised in verdict.advice[0].change
@@ -253,7 +253,7 @@ def test_a_wait_for_nobody_knows_what_is_not_blamed_on_the_loader(
     data: Path, tmp_path: Path
 ) -> None:
     """Nobody said where the data is, so the files may have been what was waited for."""
-    assert verdict_of(trained(CASES["sleep"], str(data), tmp_path)).binds == "storage"
+    assert verdict_of(trained(CASES["sleep"], str(data), tmp_path)).bottleneck == "storage"
 
 
 STORAGE = Planted("of_files", {}, set(), "storage", "user.workers_wait", "reads in flight")
@@ -296,9 +296,9 @@ def test_objects_of_a_store_that_is_far(
         case = STORAGE._replace(loader="of_objects", arguments=where)
         told(trained(case, endpoint, tmp_path / "watched"), case)
         doc = measure("of_objects", rclone_s3.url("own"), endpoint=endpoint, **where)
-    assert verdict_of(doc).binds == "storage", verdict_of(doc).sentence
+    assert verdict_of(doc).bottleneck == "storage", verdict_of(doc).sentence
     assert "user.workers_wait" in findings(doc)
-    (storage,) = (each for each in doc.job.knock_outs if each.stage == "storage")
+    (storage,) = (each for each in doc.job.ablations if each.stage == "storage")
     assert storage.gain is None
     assert storage.not_measured
 

@@ -32,10 +32,14 @@ def short(results: Path, url: object, **run: Any) -> TrainingRecord:
 
 
 def check(
-    doc: TrainingRecord, binds: str, *advised: str, starved: bool | None = True, bound: str = ""
+    doc: TrainingRecord,
+    bottleneck: str,
+    *advised: str,
+    starved: bool | None = True,
+    bound: str = "",
 ) -> None:
-    """This binds alone, and one of these is advised first."""
-    judged(doc, binds, bound=bound, starved=starved)
+    """This is the bottleneck alone, and one of these is advised first."""
+    judged(doc, bottleneck, bound=bound, starved=starved)
     assert verdict_of(doc).also == []
     assert first_advice(doc).id in advised, verdict_of(doc).advice
 
@@ -85,13 +89,13 @@ def test_the_loader(tmp_path: Path, make_dataset: Any) -> None:
         tmp_path,
         data,
         calibration_s=0.5,
-        knock_outs=False,
+        ablations=False,
         batch_size=1,
         accelerator={"kind": "null"},
         cache="warm",
         loader={"workers": 1, "transport": "tensor"},
     )
-    check(doc, "harness", "transport", starved=None)
+    check(doc, "loader", "transport", starved=None)
 
 
 def test_the_accelerator(tmp_path: Path, make_dataset: Any) -> None:
@@ -135,4 +139,4 @@ def test_checkpoints(tmp_path: Path, make_dataset: Any) -> None:
         required_accelerator_utilization=0.5,
         mixed=saving(str(tmp_path / "saves"), bandwidth="3MB", every=8),
     )
-    check(doc, "saves", "faster-saves", starved=False)
+    check(doc, "checkpoint", "faster-saves", starved=False)

@@ -248,7 +248,7 @@ def test_twice_the_bandwidth_on_paper_and_in_truth(tmp_path: Path, make_dataset:
     slow, _ = ran(tmp_path, f"throttled+{root}?bandwidth=50MB", calibration_s=0.6, epochs=3, **job)
     fast, _ = ran(tmp_path, f"throttled+{root}?bandwidth=100MB", epochs=3, **job)
     found = what_if(slow, Change(storage_bandwidth=Quantity(2, relative=True)))
-    assert verdict_of(found.what_if).binds == "storage"
+    assert verdict_of(found.what_if).bottleneck == "storage"
     assert found.model_error == pytest.approx(0, abs=0.1)
     assert rate_of(fast) == pytest.approx(1000, rel=0.1)
     for figure in (

@@ -159,7 +159,7 @@ def confirmed(tmp_path: Path, url: str, **workload: Any) -> TrainingRun:
     """The job of a run that tried its advice."""
     job = {"accelerator": {"kind": "null"}, "loader": {"workers": 1}, **workload}
     how: dict[str, Any] = {"repetitions": 2, "calibration_s": 4.0, "confirm": Confirm()}
-    return ran(tmp_path, url, knock_outs=True, seed=5, **how, **job)[0].job
+    return ran(tmp_path, url, ablations=True, seed=5, **how, **job)[0].job
 
 
 def kept(job: TrainingRun, promised: float) -> Confirmation:
@@ -206,6 +206,6 @@ def test_where_the_bandwidth_is_spent_no_setting_is_tried(
     much: dict[str, Any] = {"reader": {"concurrency": 8}, "loader": {"workers": 2}}
     job = confirmed(tmp_path, f"throttled+{data}?bandwidth=20MB", **much)
     assert job.verdict is not None
-    assert job.verdict.binds == "storage"
+    assert job.verdict.bottleneck == "storage"
     assert job.confirmations == []
     assert job.no_confirmations

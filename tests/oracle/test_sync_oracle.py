@@ -156,7 +156,7 @@ def test_the_time_in_which_a_rank_was_stopped_is_lost(
         "loader.workers": 1,
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    words = ["--calibration", "0s", "--no-knockouts", *words, "--json"]
+    words = ["--calibration", "0s", "--no-ablations", *words, "--json"]
     url = f"throttled+{data}?latency={STEP_S / BATCH}s" if starved else data
     run = Command(
         ("run", "demo", "--data", url, "--results", tmp_path / "r", "--repeat", "1", *words),

@@ -50,7 +50,7 @@ accelerator: {kind: "null"}
 reader: {direct: true, crop: null, decode: false}
 loader: {workers: 2, prefetch_factor: 1}
 """
-SHORT = ("--repeat", "2", "--calibration", "0", "--no-knockouts", "--quiet")
+SHORT = ("--repeat", "2", "--calibration", "0", "--no-ablations", "--quiet")
 
 PRICES = """type,usd_per_hour,region,priced
 small,0.10,here,2026-11-22
@@ -254,7 +254,7 @@ def test_size_says_which_of_the_two_to_buy(machines: Machines) -> None:
     for disk in (machines.slow, machines.fast):
         document = answer(
             *(machines, "run", workload, "--data", disk / "data", *emulated, *SHORT[:4]),
-            *("--no-knockouts", "--results", machines.scratch / "sized"),
+            *("--no-ablations", "--results", machines.scratch / "sized"),
         )
         metric = document["metrics"]["accelerator_utilization_sustained"]
         fed[disk] = metric["median"] >= sized["required_accelerator_utilization"]

@@ -269,7 +269,7 @@ def test_large_tensors_through_torchs_transport_bind_the_loader(
         cache="warm",
         epochs=4,
     )
-    judged(doc, "harness", starved=None)
+    judged(doc, "loader", starved=None)
 
 
 # The kernel's own throttle: the whole tool on the real disk at a known speed
@@ -305,7 +305,7 @@ def test_a_disk_at_the_kernels_speed(
         root,
         repetitions=1 if direct else 2,
         calibration_s=2.0,
-        knock_outs=False,
+        ablations=False,
         accelerator={"step_time": "50ms"},
         reader={"direct": direct},
     )

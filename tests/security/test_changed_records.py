@@ -37,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     found = []
     for name, calibration in (("one", "0.1s"), ("other", "0s")):
         run = ("run", home / "small.yaml", "--data", home / "data", "--results", home / name)
-        flags = ("--repeat", 2, "--calibration", calibration, "--no-knockouts", "--quiet")
+        flags = ("--repeat", 2, "--calibration", calibration, "--no-ablations", "--quiet")
         code, _, err = in_process(*run, *flags)
         assert code == 0, err
         found += list((home / name).iterdir())

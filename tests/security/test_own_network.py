@@ -42,7 +42,8 @@ def watch(event, arguments):
             write_down(sys.argv[1] + ".writes", os.path.abspath(path))
     if event not in NETWORK:
         return
-    # A name in the file system is no network; urllib3 binds ('::1', 0) to see whether IPv6 works.
+    # A name in the file system is no network; urllib3 is the bottleneck ('::1', 0) to see whether
+    # IPv6 works.
     place = arguments[1] if event in NETWORK[:3] else None
     if isinstance(place, (str, bytes)) or (event, place) == ("socket.bind", ("::1", 0)):
         return

@@ -67,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert in_process("generate", "demo", "--to", home / "data", *size, "--quiet")[0] == 0
     slow = f"throttled+{home / 'data'}?latency=5ms"
     run = ("run", home / "small.yaml", "--data", slow, "--results", home / "runs")
-    bare = ("--repeat", 1, "--calibration", "0s", "--no-knockouts", "--quiet")
+    bare = ("--repeat", 1, "--calibration", "0s", "--no-ablations", "--quiet")
     code, _, err = in_process(*run, *bare)
     assert code == 0, err
     return home
@@ -129,7 +129,7 @@ def test_advise_confirm(kind: str, call: Call, home: Path) -> None:
         "storage_raw": {"by": "fio", "samples_per_s": rate * 3, "bytes_per_s": rate * 60_000},
         "fetch": {"by": "reader", "samples_per_s": rate, "bytes_per_s": rate * 20_000},
         "prep": {"by": "reader", "samples_per_s": rate * 50},
-        "harness": {"by": "loader", "samples_per_s": rate * 90},
+        "loader": {"by": "loader", "samples_per_s": rate * 90},
     }
     run = planted(home, CODE[kind](home), ceilings=ceilings, no_confirmations="")
     refused(call, "advise", run, "--confirm", "--budget", "5s", "--results", home / "results")
@@ -257,7 +257,7 @@ def test_a_recording_of_steps_names_its_model_only(call: Call, made: Path, home:
         WORKLOAD.replace('{kind: "null"}', "{kind: recorded, steps: steps.json}")
     )
     run = ("run", "small.yaml", "--data", made / "data", "--results", home / "results")
-    code, _, err = call(*run, "--repeat", 1, "--calibration", "0s", "--no-knockouts", "--quiet")
+    code, _, err = call(*run, "--repeat", 1, "--calibration", "0s", "--no-ablations", "--quiet")
     assert code == 0, err
     [directory] = (home / "results").iterdir()
     named = load_training(directory).job.workload.accelerator.name
@@ -277,7 +277,7 @@ def test_code_that_the_user_names_again_runs(
                           "args": {"workers": 0, "divide": True}}},
     )  # fmt: skip
     words = ("ab", run, made / "data", "--data", made / "data", "--max-turns", 4, "--quiet")
-    results = ("--results", home / "results", "--if-untold", "pass")
+    results = ("--results", home / "results", "--if-inconclusive", "pass")
     refused(call, *words, *results)
     again = ["--set", "loader.factory=tests.planted_loaders:of_files"]
     refused(call, *words, *results, *again)

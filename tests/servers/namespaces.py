@@ -54,7 +54,7 @@ def _run(*words: object) -> str:
 
 @dataclass
 class Host:
-    """A namespace. ``binds``: files and folders that stand in others' places on this host.
+    """A namespace. ``bottleneck``: files and folders that stand in others' places on this host.
 
     ``ahead_s``: how far its monotonic clock is ahead of the machine's, under torchrun.
     """
@@ -63,7 +63,7 @@ class Host:
     address: str
     namespace: str
     device: str  # the end of its link in the namespace that forwards
-    binds: dict[Path, Path | str] = field(default_factory=dict)
+    bottleneck: dict[Path, Path | str] = field(default_factory=dict)
     ahead_s: int = 0
 
     def enter(self) -> None:
@@ -74,7 +74,7 @@ class Host:
         _checked(_libc.sethostname(name, len(name)), "sethostname")
         private = (b"none", b"/", None, _RECURSIVE | _PRIVATE, None)
         _checked(_libc.mount(*private), "mount /")
-        for source, target in self.binds.items():
+        for source, target in self.bottleneck.items():
             _bind(source, target)
         if self.ahead_s:  # holds from the next exec on
             _checked(_libc.unshare(_NEWTIME), "unshare the time")
@@ -227,7 +227,7 @@ def hosts(count: int, folder: Path, *, delay_s: float = 0.0) -> Iterator[Hosts]:
         names = folder / "hosts"
         names.write_text("".join(f"{each.address} {each.name}\n" for each in (*made, server)))
         for each in made:
-            each.binds[names] = "/etc/hosts"
+            each.bottleneck[names] = "/etc/hosts"
         found = Hosts(made, server, forwards, folder)
         try:
             yield found

@@ -25,7 +25,7 @@ from iobench.cli.verbs import VERBS
 from iobench.schema.ab import save_ab
 from tests.processes import in_process
 from tests.unit.conftest import build_run
-from tests.unit.test_ab import FASTER, UNTOLD
+from tests.unit.test_ab import FASTER, INCONCLUSIVE
 from tests.unit.test_causes import LATENT, SLOW, curve, run_curve, without
 from tests.unit.test_fed_agrees import with_tail
 
@@ -146,11 +146,11 @@ REPORTS = (
     "size resnet50-h100 --accelerators 8 --hosts 2",
     "advise sweep",
     "report turns",
-    "report untold",
+    "report inconclusive",
 )
 
 NULL = {"accelerator": {"kind": "null", "name": "null", "step_time": None}}
-UNMEASURED = dict.fromkeys(("storage_raw", "fetch", "prep", "harness"))
+UNMEASURED = dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))
 SMALL_HOST = {"cores": 1, "affinity_cores": 1, "effective_cores": 1.0}
 
 VERDICTS: dict[str, dict[str, Any]] = {
@@ -187,7 +187,7 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "measured": 680,
         "au": 0.68,
         "curve": run_curve(curve(*[8000.0] * 8)),
-        "knock_outs": without(storage=(1.44, 1.48)),
+        "ablations": without(storage=(1.44, 1.48)),
         "repetition": {
             "rates": {
                 "bin_s": 1.0,
@@ -203,7 +203,7 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "au": 0.5,
         "dataset": {"shards": 60_000},
         "curve": with_tail((160, 330, 400, 520, 700, 900, 1150, 1150), 0.002, 0.202),
-        "knock_outs": without(storage=(1.95, 2.0)),
+        "ablations": without(storage=(1.95, 2.0)),
     },
     "just below what is required": {
         "accelerators": 1,
@@ -218,13 +218,13 @@ VERDICTS: dict[str, dict[str, Any]] = {
     },
     "prep": {"rates": {"prep": 1000}, "measured": 980, "au": 0.49},
     "prep of a library": {
-        "rates": {"fetch": 900, "prep": 500, "harness": None},
+        "rates": {"fetch": 900, "prep": 500, "loader": None},
         "measured": 300,
         "au": 0.15,
         "loader": {"kind": "litdata"},
     },
-    "harness": {
-        "rates": {"harness": 800},
+    "loader": {
+        "rates": {"loader": 800},
         "measured": 790,
         "au": 0.4,
         "loader": {"transport": "tensor"},
@@ -255,32 +255,32 @@ VERDICTS: dict[str, dict[str, Any]] = {
     "latency, tested": {
         **SLOW,
         "curve": run_curve(curve(*LATENT)),
-        "knock_outs": without(storage=(4.9, 5.1), prep=(0.99, 1.01)),
+        "ablations": without(storage=(4.9, 5.1), prep=(0.99, 1.01)),
     },
     "operations are spent, tested": {
         **SLOW,
         "curve": run_curve(
             curve(200, 400, 401, 400), curve(50, 51, 50, size=4_000_000, order="sequential")
         ),
-        "knock_outs": without(storage=(4.8, 5.2)),
+        "ablations": without(storage=(4.8, 5.2)),
     },
-    "not starved, and the storage binds": {
+    "not starved, and the storage is the bottleneck": {
         "rates": {"fetch": 1460, "storage_raw": 1500},
         "measured": 1440,
         "au": 0.72,
         "workload": {"required_accelerator_utilization": 0.7},
-        "knock_outs": without(storage=(1.34, 1.40), prep=(0.98, 1.01), accelerator=(1.0, 1.02)),
+        "ablations": without(storage=(1.34, 1.40), prep=(0.98, 1.01), accelerator=(1.0, 1.02)),
     },
     "storage and prep can't be told apart": {
         "measured": 1000,
         "au": 0.5,
-        "knock_outs": without(storage=(1.9, 2.2), prep=(1.8, 2.0)),
+        "ablations": without(storage=(1.9, 2.2), prep=(1.8, 2.0)),
     },
     "saves": {
         "measured": 1000,
         "au": 0.995,
         "repetition": {"wall_s": 20.0, "checkpoint_s": 10.0},
-        "knock_outs": without(saves=(1.95, 2.05), storage=(0.99, 1.01)),
+        "ablations": without(checkpoint=(1.95, 2.05), storage=(0.99, 1.01)),
     },
     "a warm cache": {
         "rates": {"storage_raw": 650, "fetch": 600},
@@ -288,7 +288,7 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "au": 0.29,
         "workload": {"cache": "warm"},
         "residency": 1.0,
-        "knock_outs": without(prep=(1.4, 1.5)),
+        "ablations": without(prep=(1.4, 1.5)),
     },
     "a warm cache that holds a part": {
         "rates": {"storage_raw": 650, "fetch": 600},
@@ -296,7 +296,7 @@ VERDICTS: dict[str, dict[str, Any]] = {
         "au": 0.29,
         "workload": {"cache": "warm"},
         "residency": 0.44,
-        "knock_outs": without(prep=(1.4, 1.5)),
+        "ablations": without(prep=(1.4, 1.5)),
     },
     "too short": {"repetition": {"steps": 8}, "measured": 100, "au": 0.05},
     "a small host": {
@@ -325,7 +325,7 @@ def _workplace() -> Iterator[Path]:
             shutil.copytree(GOLDEN / source, here / name)
         shutil.copy(GOLDEN / "smallrun.yaml", here)
         shutil.copy(GOLDEN / "small.yaml", here)
-        for name, found in {"turns": FASTER, "untold": UNTOLD}.items():
+        for name, found in {"turns": FASTER, "inconclusive": INCONCLUSIVE}.items():
             (here / name).mkdir()
             save_ab(here / name, found)
         (here / "empty").mkdir()
@@ -383,7 +383,7 @@ def verdicts() -> str:
     for name, changes in VERDICTS.items():
         verdict = build_run(**changes).job.verdict
         assert verdict is not None
-        lines = [f"{name}: {verdict.binds}", *textwrap.wrap(verdict.sentence, 98)]
+        lines = [f"{name}: {verdict.bottleneck}", *textwrap.wrap(verdict.sentence, 98)]
         lines += textwrap.wrap(
             verdict.explanation, 94, initial_indent="   ", subsequent_indent="   "
         )

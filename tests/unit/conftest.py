@@ -20,7 +20,7 @@ BY = {
     "storage_raw": "fio",
     "fetch": "reader",
     "prep": "reader",
-    "harness": "loader",
+    "loader": "loader",
     "accelerator": "accelerator",
 }
 """What measures each ceiling."""
@@ -74,7 +74,7 @@ def build_run(
         "storage_raw": 5000.0,
         "fetch": 4000.0,
         "prep": 6000.0,
-        "harness": 8000.0,
+        "loader": 8000.0,
         "accelerator": 1000.0 * accelerators,
     } | (rates or {})
     ceilings = {

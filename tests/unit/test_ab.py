@@ -73,10 +73,10 @@ def record(a: Values, b: Values, **changes: object) -> AbRecord:
     return AbRecord.model_validate(base | changes)
 
 
-FASTER = record([100, 101, 99, 100], [134, 133, 135, 134], ended="told")
-SLOWER = record([134, 133, 135, 134], [100, 101, 99, 100], ended="told")
-SAME = record([100, 101, 99, 100], [100.5, 100, 99.5, 100], ended="told")
-UNTOLD = record([100, 120, 90, 100], [110, 100, 105, 101])
+FASTER = record([100, 101, 99, 100], [134, 133, 135, 134], ended="significant")
+SLOWER = record([134, 133, 135, 134], [100, 101, 99, 100], ended="significant")
+SAME = record([100, 101, 99, 100], [100.5, 100, 99.5, 100], ended="significant")
+INCONCLUSIVE = record([100, 120, 90, 100], [110, 100, 105, 101])
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ UNTOLD = record([100, 120, 90, 100], [110, 100, 105, 101])
         (FASTER, "better", (0, 0, 0)),
         (SLOWER, "worse", (4, 4, 4)),
         (SAME, "equal", (0, 0, 0)),
-        (UNTOLD, "not told", (4, 0, 0)),
-        (record([100] * 3, [50] * 3), "not told", (4, 0, 0)),
+        (INCONCLUSIVE, "inconclusive", (4, 0, 0)),
+        (record([100] * 3, [50] * 3), "inconclusive", (4, 0, 0)),
     ],
-    ids=["better", "worse", "equal", "not told", "too few"],
+    ids=["better", "worse", "equal", "inconclusive", "too few"],
 )
 def test_the_answer_and_the_gate(
     found: AbRecord,
@@ -97,10 +97,12 @@ def test_the_answer_and_the_gate(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert verdict(primary(found)) == told
-    for if_untold, code in zip(("fail", "warn", "pass"), codes, strict=True):
-        args = argparse.Namespace(fail_on="5%", if_untold=if_untold)
+    for if_inconclusive, code in zip(("fail", "warn", "pass"), codes, strict=True):
+        args = argparse.Namespace(fail_on="5%", if_inconclusive=if_inconclusive)
         assert gated(args, found) == code
-        silent = told in ("better", "equal") or (told == "not told" and if_untold == "pass")
+        silent = told in ("better", "equal") or (
+            told == "inconclusive" and if_inconclusive == "pass"
+        )
         assert (capsys.readouterr().err == "") == silent
 
 
@@ -121,11 +123,11 @@ def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
     less = [{"samples_per_s": 100.0, "cpu_s": 2.0 + n / 1e3} for n in range(5)]
     found = record([*full, {"samples_per_s": 100.0}], less)
     claim = next(claim for claim in claims_of(found) if claim.metric == "cpu_s")
-    assert claim.answer == "not told"
+    assert claim.answer == "inconclusive"
     assert claim.why
     assert not measured(found, claim)
     zero = record([0.0] * 4, [1.0] * 4)
-    assert (primary(zero).answer, primary(zero).ratio) == ("not told", None)
+    assert (primary(zero).answer, primary(zero).ratio) == ("inconclusive", None)
     assert answer(zero)
 
 
@@ -135,7 +137,7 @@ def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
         FASTER,
         SLOWER,
         SAME,
-        UNTOLD,
+        INCONCLUSIVE,
         record([], [], status="failed", error="side B: no", planned_turns=None),
         record([1.0], [2.0], status="interrupted", ended=""),
         record([1.0] * 2, [2.0] * 2, planned_turns=2, ended="budget"),
@@ -166,8 +168,10 @@ def test_an_invalid_side_is_status_3(tmp_path: Path, capsys: pytest.CaptureFixtu
     save_ab(tmp_path, found)
     assert main(["report", str(tmp_path / "ab.json"), "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["b"]["validity"] == "invalid"
-    for if_untold, code in (("fail", 4), ("warn", 0), ("pass", 0)):
-        assert gated(argparse.Namespace(fail_on="5%", if_untold=if_untold), found) == code
+    for if_inconclusive, code in (("fail", 4), ("warn", 0), ("pass", 0)):
+        assert (
+            gated(argparse.Namespace(fail_on="5%", if_inconclusive=if_inconclusive), found) == code
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """What advice promises, in which order it stands, and what it does not blame on the job. The base
-run is that of test_verdict.py: demand 2,000, storage 4,000, prep 6,000, harness 8,000.
+run is that of test_verdict.py: demand 2,000, storage 4,000, prep 6,000, loader 8,000.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def spent(make_run: Build, **changes: Any) -> TrainingRecord:
     """Operations are spent, on shards of 1,000 samples that are read at random."""
     slow = SLOW | {"workload": {"reader": {"concurrency": 2, "access": "random"}}}
     return make_run(
-        **slow | {"dataset": PACKED, "curve": SPENT, "knock_outs": without(storage=(2.0, 2.1))}
+        **slow | {"dataset": PACKED, "curve": SPENT, "ablations": without(storage=(2.0, 2.1))}
         | changes
     )  # fmt: skip
 
@@ -105,20 +105,20 @@ def test_a_map_of_the_files_is_given_up_where_reads_get_more(
             curve=run_curve(curve(own / 2, own, own, own)),
         )
     )
-    assert found.binds == "storage"
+    assert found.bottleneck == "storage"
     advised = {each.id: each.predicted_gain for each in found.advice}
     assert advised.get("mapping") == (None if gain is None else pytest.approx(gain, rel=0.02))
     assert found.advice[0].settings == (["reader.mmap=false"] if gain else found.advice[0].settings)
 
 
-@pytest.mark.parametrize("stage", ["storage", "prep", "fill", "sync", "saves"])
+@pytest.mark.parametrize("stage", ["storage", "prep", "fill", "sync", "checkpoint"])
 @pytest.mark.parametrize("gain", [(6.0, 7.0), 6.5])
 def test_no_promise_exceeds_what_the_accelerators_demand(
     stage: str, gain: Any, make_run: Build
 ) -> None:
     """A round without the stage began beside other load: 6.5 x of 395 is more than 2,000."""
     rates = {"fetch": 5000, "prep": 400} if stage == "prep" else SLOW["rates"]
-    found = verdict_on(make_run, **SLOW | {"rates": rates}, knock_outs=without(**{stage: gain}))
+    found = verdict_on(make_run, **SLOW | {"rates": rates}, ablations=without(**{stage: gain}))
     promises = [each for each in found.advice if each.predicted_gain is not None]
     assert promises
     for each in promises:
@@ -166,12 +166,12 @@ def test_a_further_change_is_promised_no_more_than_the_run_without_its_storage(
     """
     doc = make_run(
         accelerators=1,
-        rates={"storage_raw": 107, "fetch": 107, "prep": 1200, "harness": 2000, "accelerator": 292},
+        rates={"storage_raw": 107, "fetch": 107, "prep": 1200, "loader": 2000, "accelerator": 292},
         measured=107,
         au=0.37,
         workload={"accelerator": {"kind": "emulated", "name": "h", "step_time": 100 / 292}},
         dataset={"shards": 60_000},
-        knock_outs=without(storage=(2.10, 2.21)),
+        ablations=without(storage=(2.10, 2.21)),
     )
     found = what_if(doc, Change(storage_bandwidth=Quantity(2, relative=True)))
     rate = found.what_if.metrics["samples_per_s"].median
@@ -197,9 +197,9 @@ def test_data_of_a_loader_of_the_users_own_is_what_it_is(
         au=0.7,
         loader={"kind": "user"},
         workload={"loader": {"workers": 2, "persistent_workers": persistent}},
-        knock_outs=without(**FILL),
+        ablations=without(**FILL),
     )
-    assert found.binds == "fill"
+    assert found.bottleneck == "fill"
     ids = [each.id for each in found.advice]
     assert "first-batches" in ids
     assert "longer-epochs" not in ids

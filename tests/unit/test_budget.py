@@ -99,7 +99,7 @@ class Simulated:
             "calibrate.fetch": self.storage,
             "calibrate.prep": self.prep,
         }.get(phase.name, min(self.storage, self.prep))
-        if phase.name.startswith(("calibrate.harness", "calibrate.accelerator")):
+        if phase.name.startswith(("calibrate.loader", "calibrate.accelerator")):
             loads = 1e9
         slow = phase.name == "measure" and phase.repetition >= self.machine.slow_after
         ranks = phase.accelerators / self.plan.accelerators
@@ -261,7 +261,7 @@ def spend(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_fits_into_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(time, "monotonic", clock)
-    budget = Budget(seconds=20.0, end_s=1.0, limits={"knock_outs": 5.0})
+    budget = Budget(seconds=20.0, end_s=1.0, limits={"ablations": 5.0})
     with budget.turn("measure"):
         clock.passed_s += 4.0
     budget.took("measure", 2.0)
@@ -271,12 +271,12 @@ def test_what_fits_into_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert budget.left_s == pytest.approx(15.0)
     assert budget.fits(14.9)
     assert not budget.fits(14.9, keeping_s=0.2)
-    budget.took("knock_outs", 3.0)
-    assert budget.fits(1.9, "knock_outs")
-    assert not budget.fits(2.1, "knock_outs")
-    endless = Budget(limits={"knock_outs": 5.0})
+    budget.took("ablations", 3.0)
+    assert budget.fits(1.9, "ablations")
+    assert not budget.fits(2.1, "ablations")
+    endless = Budget(limits={"ablations": 5.0})
     assert endless.fits(1e9)
-    assert not endless.fits(5.1, "knock_outs")
+    assert not endless.fits(5.1, "ablations")
 
 
 def enough_s(ended_or_plan: Simulated, *, repetitions: int) -> float:
@@ -310,14 +310,14 @@ def test_each_workload_has_an_answer_within_two_minutes(spend: Any, name: str, p
     assert ended.took_s <= 1.1 * budget_s
     if enough_s(ended.simulated, repetitions=1) <= 0.6 * budget_s:
         assert ended.steps >= needed_steps(ended.simulated.plan.workload.loader.workers)
-        assert ended.doc.job.verdict.binds != "undecided"
+        assert ended.doc.job.verdict.bottleneck != "undecided"
         one_s = enough_s(ended.simulated, repetitions=1)
         repetitions = len(ended.doc.job.repetitions)
         assert ended.took_s + 1.5 * one_s > 0.8 * budget_s or repetitions >= MAX_REPETITIONS
     if enough_s(ended.simulated, repetitions=3) <= 0.35 * budget_s:
         assert len(ended.doc.job.repetitions) >= MIN_REPETITIONS
     if enough_s(ended.simulated, repetitions=6) <= 0.35 * budget_s:
-        assert any(each.rounds for each in ended.doc.job.knock_outs if each.stage == "storage")
+        assert any(each.rounds for each in ended.doc.job.ablations if each.stage == "storage")
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_what_decides_comes_before_further_repetitions(
     """A minute has no time for a round of all stages: the likeliest one is left out alone."""
     ended = spend(name, machine, 60.0)
     verdict = ended.doc.job.verdict
-    assert (verdict.binds, verdict.basis) == (answer, "tested")
+    assert (verdict.bottleneck, verdict.basis) == (answer, "tested")
     assert ended.took_s <= 65.0
 
 
@@ -351,7 +351,7 @@ def test_the_largest_number_is_searched_while_there_is_time(spend: Any) -> None:
     short = spend("resnet50-h100", machine, 40.0, *changes, find_max=True)
     assert short.took_s <= 45.0
     assert "budget" in short.doc.job.find_max.bound
-    assert short.doc.job.verdict.binds
+    assert short.doc.job.verdict.bottleneck
 
 
 def test_the_trial_of_advice_ends_with_the_budget(spend: Any) -> None:
@@ -365,9 +365,9 @@ def test_the_trial_of_advice_ends_with_the_budget(spend: Any) -> None:
 def test_the_fill_of_what_a_budget_cut_is_no_cause(spend: Any) -> None:
     """It is shown, but the verdict and the advice do not rest on it."""
     doc = spend("resnet50-h100", CPU, 120.0).doc
-    shown = next(each for each in doc.job.knock_outs if each.stage == "fill")
+    shown = next(each for each in doc.job.ablations if each.stage == "fill")
     assert shown.gain.value > 1.2
-    assert (doc.job.verdict.binds, "fill" in judge(doc).evidence.gains) == ("prep", False)
+    assert (doc.job.verdict.bottleneck, "fill" in judge(doc).evidence.gains) == ("prep", False)
     whole = doc.with_job(fitted=None)
     assert "fill" in judge(whole).evidence.gains
     checked = whole.storage.model_copy(update={"url": "/mnt/iobench-check-1"})
@@ -389,9 +389,9 @@ def test_batches_of_the_fill_make_no_accelerator_fed(spend: Any, prep: float, an
     ]
     name = "accelerator_utilization_sustained"
     busy = doc.metrics[name].model_copy(update={"median": 0.452, "min": 0.44, "max": 0.46})
-    doc = doc.with_job(repetitions=repetitions, knock_outs=[], verdict=None)
+    doc = doc.with_job(repetitions=repetitions, ablations=[], verdict=None)
     doc = doc.model_copy(update={"metrics": {**doc.metrics, name: busy}})
     found = verdict(judge(doc))
-    assert found.binds == answer
+    assert found.bottleneck == answer
     assert found.starved is None
     assert found.not_measured["starved"]

@@ -1,5 +1,5 @@
-"""What binds where stages were left out in turns with the repetitions. The base run is that of
-test_verdict.py: demand 2,000, storage 4,000, prep 6,000, harness 8,000.
+"""The bottleneck where stages were left out in turns with the repetitions. The base run is that of
+test_verdict.py: demand 2,000, storage 4,000, prep 6,000, loader 8,000.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from iobench.analyse.verdict.judged import judge
 from iobench.analyse.verdict.verdict import verdict
 from iobench.schema.curve import CurvePoint, Rate, StorageCurve
 from iobench.schema.training import Ceiling
-from iobench.schema.verdict import Estimate, KnockOut, RunCurve, Verdict
-from iobench.schema.verdict import KnockedOut as Stage
+from iobench.schema.verdict import AblatedStage as Stage
+from iobench.schema.verdict import Ablation, Estimate, RunCurve, Verdict
 
 Build = Callable[..., Any]
 
 
-def without(**gains: float | tuple[float, float]) -> list[KnockOut]:
-    """Knock-outs: (low, high) over three rounds, with the middle as the value, or one round."""
+def without(**gains: float | tuple[float, float]) -> list[Ablation]:
+    """Ablations: (low, high) over three rounds, with the middle as the value, or one round."""
     found = []
     for stage, gain in gains.items():
         estimate = (
@@ -29,7 +29,7 @@ def without(**gains: float | tuple[float, float]) -> list[KnockOut]:
             if isinstance(gain, tuple)
             else Estimate(value=gain)
         )
-        found.append(KnockOut.model_validate({"stage": stage, "gain": estimate}))
+        found.append(Ablation.model_validate({"stage": stage, "gain": estimate}))
     return found
 
 
@@ -76,16 +76,16 @@ def verdict_on(make_run: Build, **changes: Any) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("gains", "binds", "also"),
+    ("gains", "bottleneck", "also"),
     [
         ({"storage": (2.3, 2.5), "prep": (0.98, 1.02)}, "storage", []),
         ({"storage": (1.01, 1.04), "prep": (1.8, 2.0)}, "prep", []),
         ({"storage": (1.9, 2.2), "prep": (1.8, 2.0)}, "storage", ["prep"]),
-        ({"storage": (1.06, 1.1), "saves": (1.9, 2.1)}, "saves", []),
+        ({"storage": (1.06, 1.1), "checkpoint": (1.9, 2.1)}, "checkpoint", []),
         ({"storage": (0.99, 1.01), "fill": (1.3, 1.32)}, "fill", []),
         # The accelerator is what the others are to feed: it is named last.
         ({"storage": (1.3, 1.4), "accelerator": (3.0, 3.2)}, "storage", []),
-        # Wide intervals: nothing is told from noise.
+        # Wide intervals: nothing is significant.
         ({"storage": (0.8, 1.9), "prep": (0.9, 1.7)}, "undecided", []),
         # One round has no interval.
         ({"storage": 1.16}, "storage", []),
@@ -94,10 +94,10 @@ def verdict_on(make_run: Build, **changes: Any) -> Verdict:
     ],
 )
 def test_the_largest_gain_that_is_told_from_noise_binds(
-    make_run: Build, gains: dict[str, Any], binds: str, also: list[Stage]
+    make_run: Build, gains: dict[str, Any], bottleneck: str, also: list[Stage]
 ) -> None:
-    found = verdict_on(make_run, measured=1000, au=0.5, knock_outs=without(**gains))
-    assert (found.binds, found.also) == (binds, also)
+    found = verdict_on(make_run, measured=1000, au=0.5, ablations=without(**gains))
+    assert (found.bottleneck, found.also) == (bottleneck, also)
     assert found.starved is True
     assert found.basis == "tested"
     assert set(found.gains) == set(gains)
@@ -108,7 +108,7 @@ COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
 
 
 @pytest.mark.parametrize(
-    ("times", "gains", "rates", "binds", "basis"),
+    ("times", "gains", "rates", "bottleneck", "basis"),
     [
         # It waits while it makes a batch, but not for the dataset's storage.
         (READS, {"storage": (0.99, 1.02), "prep": (2.0, 2.2)}, {}, "prep", "tested"),
@@ -117,26 +117,26 @@ COMPUTES = {"fetch_s": 5.0, "prep_s": 50.0}
         (READS, {"prep": (2.0, 2.2)}, {}, "storage", "tested"),
         (COMPUTES, {"prep": (2.0, 2.2)}, {}, "prep", "tested"),
         # Its dataset can't be replaced: what remains is inferred, without the storage.
-        (READS, {"storage": (0.99, 1.02)}, {"prep": 1050.0, "harness": None}, "prep", "inferred"),
-        (READS, {"storage": (0.99, 1.02)}, {"harness": None}, "prep", "inferred"),
-        (READS, {"storage": (1.9, 2.2)}, {"harness": None}, "storage", "tested"),
-        # Over kept samples it is hardly faster: what binds is to collate and to hand over.
-        (COMPUTES, {"prep": (1.08, 1.12)}, {"harness": 1100.0}, "harness", "inferred"),
+        (READS, {"storage": (0.99, 1.02)}, {"prep": 1050.0, "loader": None}, "prep", "inferred"),
+        (READS, {"storage": (0.99, 1.02)}, {"loader": None}, "prep", "inferred"),
+        (READS, {"storage": (1.9, 2.2)}, {"loader": None}, "storage", "tested"),
+        # Over kept samples it is hardly faster: the bottleneck is to collate and to hand over.
+        (COMPUTES, {"prep": (1.08, 1.12)}, {"loader": 1100.0}, "loader", "inferred"),
         (
             READS,
             {"storage": (1.1, 1.3), "prep": (1.0, 1.2)},
-            {"harness": 1500.0},
-            "harness",
+            {"loader": 1500.0},
+            "loader",
             "inferred",
         ),
         (
             READS,
             {"storage": (1.1, 1.3), "prep": (1.0, 1.2)},
-            {"harness": 2500.0},
+            {"loader": 2500.0},
             "storage",
             "tested",
         ),
-        (COMPUTES, {"prep": (1.9, 1.95)}, {"harness": 1100.0}, "prep", "tested"),
+        (COMPUTES, {"prep": (1.9, 1.95)}, {"loader": 1100.0}, "prep", "tested"),
     ],
 )
 def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_left_out(
@@ -144,7 +144,7 @@ def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_l
     times: dict[str, float],
     gains: dict[str, Any],
     rates: dict[str, Any],
-    binds: str,
+    bottleneck: str,
     basis: str,
 ) -> None:
     rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
@@ -156,17 +156,21 @@ def test_a_loader_of_the_users_that_waits_does_not_wait_for_a_storage_that_was_l
         rates=rates,
         loader={"kind": "user"},
         repetition={"ranks": [rank | rest | times]},
-        knock_outs=without(**gains),
+        ablations=without(**gains),
     )
-    assert (found.binds, found.basis) == (binds, basis)
-    if binds == "prep" and times is READS:
+    assert (found.bottleneck, found.basis) == (bottleneck, basis)
+    if bottleneck == "prep" and times is READS:
         advised = [advice.id for advice in found.advice]
         assert "cores" not in advised  # it waits: cores are not what is missing
         assert "workers" in advised or "prep" not in gains | rates
 
 
-@pytest.mark.parametrize(("queued_s", "binds"), [(0.0, "storage"), (6.0, "storage"), (9.2, "prep")])
-def test_waits_for_a_core_are_no_preparing(make_run: Build, queued_s: float, binds: str) -> None:
+@pytest.mark.parametrize(
+    ("queued_s", "bottleneck"), [(0.0, "storage"), (6.0, "storage"), (9.2, "prep")]
+)
+def test_waits_for_a_core_are_no_preparing(
+    make_run: Build, queued_s: float, bottleneck: str
+) -> None:
     """Objects can't be cached, and the host is busy: of the batch's time it computes a part."""
     rank = {"rank": 0, "wall_s": 65.0, "startup_s": 0.0, "fill_s": 0.0, "wait_s": 0.0}
     rest = {"copy_s": 0.0, "busy_s": 10.0, "sync_s": 0.0, "saves_s": 0.0, "rest_s": 0.0}
@@ -178,16 +182,16 @@ def test_waits_for_a_core_are_no_preparing(make_run: Build, queued_s: float, bin
         au=0.5,
         loader={"kind": "user", "user": facts},
         repetition={"ranks": [rank | rest | times]},
-        knock_outs=without(prep=(1.9, 2.2)),
+        ablations=without(prep=(1.9, 2.2)),
     )
-    assert (found.binds, found.also) == (binds, [])
+    assert (found.bottleneck, found.also) == (bottleneck, [])
 
 
 MADE = {"fetches": 10, "fetch_wall_s": 10.0, "wait_s": 10.0}
 
 
 @pytest.mark.parametrize(
-    ("gains", "binds"),
+    ("gains", "bottleneck"),
     [
         # 1 / 0.1 is lost. What the page cache brings is all of it, or little of it.
         ({"storage": (8.0, 9.0)}, "storage"),
@@ -197,36 +201,36 @@ MADE = {"fetches": 10, "fetch_wall_s": 10.0, "wait_s": 10.0}
     ],
 )
 def test_a_small_gain_of_storage_does_not_explain_a_large_loss(
-    make_run: Build, gains: dict[str, Any], binds: str
+    make_run: Build, gains: dict[str, Any], bottleneck: str
 ) -> None:
     facts = MADE | {"fetch_cpu_s": 9.5}
     loader = {"kind": "user", "user": facts}
-    found = verdict_on(make_run, measured=200, au=0.1, loader=loader, knock_outs=without(**gains))
-    assert found.binds == binds
-    if binds != "prep":
-        own = verdict_on(make_run, measured=200, au=0.1, knock_outs=without(**gains))
-        assert own.binds == found.binds
+    found = verdict_on(make_run, measured=200, au=0.1, loader=loader, ablations=without(**gains))
+    assert found.bottleneck == bottleneck
+    if bottleneck != "prep":
+        own = verdict_on(make_run, measured=200, au=0.1, ablations=without(**gains))
+        assert own.bottleneck == found.bottleneck
 
 
 @pytest.mark.parametrize(
-    ("hand_over_s", "storage", "binds"),
+    ("hand_over_s", "storage", "bottleneck"),
     [
-        (7.0, (0.9, 1.1), "harness"),
+        (7.0, (0.9, 1.1), "loader"),
         (3.0, (0.9, 1.1), "undecided"),
         # The page cache brings a part of what is lost, or most of it.
-        (7.0, (1.1, 1.3), "harness"),
+        (7.0, (1.1, 1.3), "loader"),
         (3.0, (1.1, 1.3), "storage"),
         (7.0, (1.7, 1.9), "storage"),
     ],
 )
-def test_batches_that_are_made_and_not_here_are_the_harness(
-    make_run: Build, hand_over_s: float, storage: tuple[float, float], binds: str
+def test_batches_that_are_made_and_not_here_are_the_loader(
+    make_run: Build, hand_over_s: float, storage: tuple[float, float], bottleneck: str
 ) -> None:
     """The rank receives a batch itself, so that no ceiling without the step explains the rate."""
     loader = {"kind": "user", "user": MADE | {"hand_over_s": hand_over_s, "fetch_cpu_s": 9.5}}
     gains = without(storage=storage, prep=(0.9, 1.1), accelerator=(1.2, 1.6))
-    found = verdict_on(make_run, measured=1000, au=0.5, loader=loader, knock_outs=gains)
-    assert found.binds == binds
+    found = verdict_on(make_run, measured=1000, au=0.5, loader=loader, ablations=gains)
+    assert found.bottleneck == bottleneck
 
 
 @pytest.mark.parametrize(
@@ -257,32 +261,34 @@ def test_advice_on_a_loader_of_the_users_follows_what_its_workers_did(
     loader = {"kind": "user", "user": MADE | facts}
     gains = without(storage=(1.0, 1.01), prep=(4.0, 5.0))
     found = verdict_on(
-        make_run, measured=200, au=0.1, workers=4, prep=300, loader=loader, knock_outs=gains
+        make_run, measured=200, au=0.1, workers=4, prep=300, loader=loader, ablations=gains
     )
-    assert found.binds == "prep"
+    assert found.bottleneck == "prep"
     assert says in found.advice[0].change
 
 
-@pytest.mark.parametrize(("au", "binds"), [(0.96, "accelerator"), (0.6, "undecided")])
+@pytest.mark.parametrize(("au", "bottleneck"), [(0.96, "accelerator"), (0.6, "undecided")])
 def test_no_gain_is_only_the_accelerator_where_it_hardly_waits(
-    make_run: Build, au: float, binds: str
+    make_run: Build, au: float, bottleneck: str
 ) -> None:
     left_out = without(storage=(0.98, 1.03), prep=(0.97, 1.02), accelerator=(1.1, 1.3))
-    found = verdict_on(make_run, measured=2000 * au, au=au, knock_outs=left_out)
-    assert found.binds == binds
-    assert [advice.id for advice in found.advice] == (["none"] if binds == "accelerator" else [])
+    found = verdict_on(make_run, measured=2000 * au, au=au, ablations=left_out)
+    assert found.bottleneck == bottleneck
+    assert [advice.id for advice in found.advice] == (
+        ["none"] if bottleneck == "accelerator" else []
+    )
 
 
 def test_a_faster_accelerator_that_brings_more_than_all_waiting_binds(make_run: Build) -> None:
     left_out = without(storage=(0.98, 1.03), accelerator=(1.9, 2.1))
-    found = verdict_on(make_run, measured=1840, au=0.92, knock_outs=left_out)
-    assert (found.binds, found.starved) == ("accelerator", False)
+    found = verdict_on(make_run, measured=1840, au=0.92, ablations=left_out)
+    assert (found.bottleneck, found.starved) == ("accelerator", False)
 
 
-def test_by_elimination_the_harness(make_run: Build) -> None:
+def test_by_elimination_the_loader(make_run: Build) -> None:
     left_out = without(storage=(0.98, 1.03), prep=(0.97, 1.02))
-    found = verdict_on(make_run, rates={"harness": 800}, measured=790, au=0.4, knock_outs=left_out)
-    assert found.binds == "harness"
+    found = verdict_on(make_run, rates={"loader": 800}, measured=790, au=0.4, ablations=left_out)
+    assert found.bottleneck == "loader"
 
 
 def test_not_starved_and_yet_the_storage_binds(make_run: Build) -> None:
@@ -293,9 +299,9 @@ def test_not_starved_and_yet_the_storage_binds(make_run: Build) -> None:
         measured=1440,
         au=0.72,
         workload={"required_accelerator_utilization": 0.7},
-        knock_outs=without(storage=(1.34, 1.40), prep=(0.98, 1.01), accelerator=(1.0, 1.02)),
+        ablations=without(storage=(1.34, 1.40), prep=(0.98, 1.01), accelerator=(1.0, 1.02)),
     )
-    assert (found.binds, found.starved) == ("storage", False)
+    assert (found.bottleneck, found.starved) == ("storage", False)
     assert found.accelerators_fed >= 2
     assert "none" not in [advice.id for advice in found.advice]
     assert found.advice[0].predicted_gain == pytest.approx(1.37)
@@ -311,7 +317,7 @@ def test_stages_that_share_the_cpu(make_run: Build) -> None:
         au=0.565,
         host={"cores": 2, "affinity_cores": 2, "effective_cores": 2.0},
         repetition={"wall_s": 60.0, "cpu_s": 118.0},
-        knock_outs=without(storage=(1.7, 1.8), prep=(2.2, 2.3)),
+        ablations=without(storage=(1.7, 1.8), prep=(2.2, 2.3)),
         dataset={"spec": {"name": "d", "codec": "gzip"}, "cheaper_codecs": ["lz4", "none"]},
         concluded=False,
     )
@@ -320,9 +326,9 @@ def test_stages_that_share_the_cpu(make_run: Build) -> None:
         name: doc.job.ceilings[name].model_copy(update={"cpu_s_per_gb": cost})
         for name, cost in per_gb.items()
     }
-    for knock_outs in (doc.job.knock_outs, []):
-        found = verdict(judge(doc.with_job(ceilings=ceilings, knock_outs=knock_outs)))
-        assert found.binds == "cpu"
+    for ablations in (doc.job.ablations, []):
+        found = verdict(judge(doc.with_job(ceilings=ceilings, ablations=ablations)))
+        assert found.bottleneck == "cpu"
         assert found.predicted_samples_per_s == pytest.approx(1130, rel=0.01)
         free, advice = found.advice[:2]
         assert (free.id, free.settings) == ("direct", ["reader.direct=true"])
@@ -330,11 +336,13 @@ def test_stages_that_share_the_cpu(make_run: Build) -> None:
         assert advice.predicted_gain == pytest.approx(2000 / 1130, rel=0.01)  # the demand
         assert found.gains["cpu"].value == advice.predicted_gain
     slight = without(storage=(1.7, 1.8), prep=(1.2, 1.3))
-    advised = verdict(judge(doc.with_job(ceilings=ceilings, knock_outs=slight))).advice
+    advised = verdict(judge(doc.with_job(ceilings=ceilings, ablations=slight))).advice
     of_prep = [each.predicted_gain for each in advised if each.id in ("codec", "decoding")]
-    assert of_prep == [1.25]  # what leaving out preparation brought, although the CPU binds
+    assert of_prep == [
+        1.25
+    ]  # what leaving out preparation brought, although the CPU is the bottleneck
     ceilings["cpu"] = Ceiling(samples_per_s=5000, by="accelerator")  # not near it
-    assert verdict(judge(doc.with_job(ceilings=ceilings))).binds == "prep"
+    assert verdict(judge(doc.with_job(ceilings=ceilings))).bottleneck == "prep"
 
 
 def test_preparation_that_takes_the_cpu_is_named_itself(make_run: Build) -> None:
@@ -344,12 +352,12 @@ def test_preparation_that_takes_the_cpu_is_named_itself(make_run: Build) -> None
         au=0.49,
         host={"effective_cores": 2.0},
         repetition={"wall_s": 60.0, "cpu_s": 118.0},
-        knock_outs=without(storage=(1.06, 1.09), prep=(2.0, 2.1)),
+        ablations=without(storage=(1.06, 1.09), prep=(2.0, 2.1)),
         concluded=False,
     )
     prep = doc.job.ceilings["prep"].model_copy(update={"cpu_s_per_gb": 19.0})
     found = verdict(judge(doc.with_job(ceilings=doc.job.ceilings | {"prep": prep})))
-    assert found.binds == "prep"
+    assert found.bottleneck == "prep"
 
 
 def test_ranks_that_wait_for_each_other(make_run: Build) -> None:
@@ -374,9 +382,9 @@ def test_ranks_that_wait_for_each_other(make_run: Build) -> None:
         measured=1400,
         au=0.35,
         repetition={"ranks": ranks},
-        knock_outs=without(storage=(2.3, 2.5), sync=(1.65, 1.75)),
+        ablations=without(storage=(2.3, 2.5), sync=(1.65, 1.75)),
     )
-    assert (found.binds, found.slowest_rank) == ("sync", 2)
+    assert (found.bottleneck, found.slowest_rank) == ("sync", 2)
     assert "no-barrier" in [advice.id for advice in found.advice]
 
 
@@ -388,9 +396,9 @@ def test_half_of_the_time_in_saves(make_run: Build, *, tested: bool) -> None:
         measured=1000,
         au=0.995,
         repetition={"wall_s": 20.0, "checkpoint_s": 10.0},
-        knock_outs=without(saves=(1.95, 2.05), storage=(0.99, 1.01)) if tested else [],
+        ablations=without(checkpoint=(1.95, 2.05), storage=(0.99, 1.01)) if tested else [],
     )
-    assert (found.binds, found.starved) == ("saves", False)
+    assert (found.bottleneck, found.starved) == ("checkpoint", False)
     assert found.fetch_stall == pytest.approx(0, abs=0.01)
     (advice,) = found.advice
     assert advice.id == "faster-saves"
@@ -408,10 +416,10 @@ def test_a_cache_that_served_the_reads_is_not_storage(make_run: Build, cause: st
             rates={"storage_raw": 650, "fetch": 600},
             measured=580,
             au=0.29,
-            knock_outs=left_out,
+            ablations=left_out,
             **changes,
         )
-        assert found.binds != "storage"
+        assert found.bottleneck != "storage"
         assert found.storage_bound is None
         assert found.headroom is None
         assert found.accelerators_fed is None
@@ -437,9 +445,9 @@ def test_latency_asks_for_reads_in_flight_and_promises_what_the_curve_has(make_r
         make_run,
         **SLOW,
         curve=run_curve(curve(*LATENT)),
-        knock_outs=without(storage=(4.9, 5.1), prep=(0.99, 1.01)),
+        ablations=without(storage=(4.9, 5.1), prep=(0.99, 1.01)),
     )
-    assert (found.binds, found.storage_bound) == ("storage", "latency")
+    assert (found.bottleneck, found.storage_bound) == ("storage", "latency")
     (advice,) = found.advice
     assert (advice.id, advice.settings) == ("concurrency", ["reader.concurrency=8"])
     assert advice.predicted_gain == pytest.approx(4.0, rel=0.02)
@@ -452,14 +460,14 @@ def test_operations_are_spent_and_bytes_are_not(make_run: Build) -> None:
         curve(200, 400, 401, 400), curve(50, 51, 50, size=4_000_000, order="sequential")
     )
     left_out = without(storage=(4.8, 5.2))
-    found = verdict_on(make_run, **SLOW, curve=spent, knock_outs=left_out)
-    assert (found.binds, found.storage_bound) == ("storage", "operations")
+    found = verdict_on(make_run, **SLOW, curve=spent, ablations=left_out)
+    assert (found.bottleneck, found.storage_bound) == ("storage", "operations")
     assert [advice.id for advice in found.advice] == ["pack", "faster-storage"]
     packed = {advice.id: advice for advice in found.advice}["pack"]
     assert packed.settings == []
     assert (packed.predicted_gain or 0) <= 5.2
     in_shards = verdict_on(
-        make_run, **(SLOW | {"dataset": {"shards": 60}}), curve=spent, knock_outs=left_out
+        make_run, **(SLOW | {"dataset": {"shards": 60}}), curve=spent, ablations=left_out
     )
     assert "pack" not in [advice.id for advice in in_shards.advice]
 
@@ -467,7 +475,7 @@ def test_operations_are_spent_and_bytes_are_not(make_run: Build) -> None:
 def test_small_requests_tell_operations_but_not_how_much_packing_brings(make_run: Build) -> None:
     """Files of 100 kB: there is nothing larger to read, but 4 KiB come no more often."""
     spent = run_curve(curve(200, 400, 401, 400), curve(200, 400, 401, 400, size=4096))
-    found = verdict_on(make_run, **SLOW, curve=spent, knock_outs=without(storage=(4.8, 5.2)))
+    found = verdict_on(make_run, **SLOW, curve=spent, ablations=without(storage=(4.8, 5.2)))
     assert found.storage_bound == "operations"
     advice = found.advice[0]
     assert (advice.id, advice.low, advice.high) == ("pack", 1.0, DEMANDED)
@@ -477,8 +485,8 @@ def test_bandwidth_is_spent(make_run: Build) -> None:
     spent = run_curve(
         curve(200, 400, 401, 400), curve(5, 10, 10, 10, size=4_000_000, order="sequential")
     )
-    found = verdict_on(make_run, **SLOW, curve=spent, knock_outs=without(storage=(4.8, 5.2)))
-    assert (found.binds, found.storage_bound) == ("storage", "bandwidth")
+    found = verdict_on(make_run, **SLOW, curve=spent, ablations=without(storage=(4.8, 5.2)))
+    assert (found.bottleneck, found.storage_bound) == ("storage", "bandwidth")
     (advice,) = found.advice
     assert (advice.id, advice.low, advice.high) == ("faster-storage", 4.8, DEMANDED)
 
@@ -493,8 +501,8 @@ def test_bandwidth_is_spent(make_run: Build) -> None:
 )
 def test_a_run_that_is_too_short_says_so(make_run: Build, changes: dict[str, Any]) -> None:
     for left_out in ([], without(storage=(4.8, 5.2))):
-        found = verdict_on(make_run, **changes, knock_outs=left_out)
-        assert found.binds == "undecided"
+        found = verdict_on(make_run, **changes, ablations=left_out)
+        assert found.bottleneck == "undecided"
         assert "iobench " in found.too_short
         (advice,) = found.advice
         assert (advice.id, advice.predicted_gain) == ("longer-run", None)

@@ -78,7 +78,7 @@ def test_the_size_grows_until_the_time_is_used(
 
 
 def test_two_batches_for_each_accelerator(filling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert filling(accelerators=8).least == 5 * 8 * BATCH  # steps that tell what binds
+    assert filling(accelerators=8).least == 5 * 8 * BATCH  # steps that tell the bottleneck
     assert filling(epochs=4).least == 2 * BATCH
     assert filling(epochs=2, workers=8).least == 8 * BATCH
     assert filling(accelerators=8, samples=90).least == 90

@@ -58,11 +58,11 @@ def bounds(found: Claim) -> tuple[float, float]:
         (0.96, 0.98, 0.02, "different"),
         (0.94, 0.98, 0.05, "different"),
         (1.01, 1.2, 0.05, "different"),
-        (0.94, 1.0, 0.05, "not told"),
-        (0.9, 1.1, 0.05, "not told"),
+        (0.94, 1.0, 0.05, "inconclusive"),
+        (0.9, 1.1, 0.05, "inconclusive"),
         (0.9, 1.1, 0.2, "equal"),
         (1.0, 1.0, 0.0, "equal"),
-        (1.0, 1.1, 0.0, "not told"),
+        (1.0, 1.1, 0.0, "inconclusive"),
     ],
 )
 def test_the_answer_follows_from_the_interval(
@@ -91,27 +91,27 @@ def test_four_runs_a_side_are_told_apart_by_their_ranks() -> None:
 
 def test_one_run_a_side_needs_the_drift_of_earlier_runs() -> None:
     found = rate([96.0], [100.0])
-    assert (found.answer, found.basis, found.more) == ("not told", None, None)
+    assert (found.answer, found.basis, found.more) == ("inconclusive", None, None)
     assert found.ratio.value == pytest.approx(0.96)
     assert found.ratio.low is None
     assert "iobench ab" in found.why
     known = rate([96.0], [100.0], drift=drift(0.04))
-    assert (known.answer, known.basis, known.method) == ("not told", "drift", "t")
+    assert (known.answer, known.basis, known.method) == ("inconclusive", "drift", "t")
     half = 2.228 * 0.04 * math.sqrt(2)
     assert bounds(known) == pytest.approx((0.96 * math.exp(-half), 0.96 * math.exp(half)), rel=1e-3)
     assert known.more
     assert rate([80.0], [100.0], drift=drift(0.04)).answer == "different"
     assert rate([100.0], [101.0], drift=drift(0.01)).answer == "equal"
-    assert rate([80.0], [100.0], drift=drift(0.04, degrees=2)).answer == "not told"
+    assert rate([80.0], [100.0], drift=drift(0.04, degrees=2)).answer == "inconclusive"
 
 
 def test_what_was_not_measured_is_not_told() -> None:
     for candidate, baseline in (([], [1.0]), ([1.0], []), ([], [])):
         found = rate(candidate, baseline)
-        assert (found.answer, found.ratio) == ("not told", None)
+        assert (found.answer, found.ratio) == ("inconclusive", None)
         assert found.why
     zero = rate([0.0, 0.1, 0.1, 0.1], [0.1, 0.3, 0.4, 0.5])
-    assert (zero.answer, zero.ratio) == ("not told", None)
+    assert (zero.answer, zero.ratio) == ("inconclusive", None)
     # without a ratio, the ranks still tell
     zero = rate([0.0, 0.1, 0.1, 0.1], [0.2, 0.3, 0.4, 0.5])
     assert (zero.answer, zero.better, zero.ratio) == ("different", False, None)
@@ -121,7 +121,7 @@ def test_what_was_not_measured_is_not_told() -> None:
 def test_further_runs_would_tell() -> None:
     """The number of further runs is enough in most cases, if the ratio is as estimated."""
     found = rate([97.0], [100.0], drift=drift(0.02, 20), threshold=0.01)
-    assert found.answer == "not told"
+    assert found.answer == "inconclusive"
     assert found.more
     runs = 1 + found.more
     rng = np.random.default_rng(3)
@@ -138,7 +138,7 @@ def test_further_runs_would_tell() -> None:
 
 
 def test_several_metrics_are_told_by_holms_procedure() -> None:
-    """5 metrics of equal sides are all called equal or not told in 95 % of comparisons."""
+    """5 metrics of equal sides are all called equal or inconclusive in 95 % of comparisons."""
     rng = np.random.default_rng(11)
     false = 0
     for _ in range(200):
@@ -169,11 +169,11 @@ def test_several_metrics_are_told_by_holms_procedure() -> None:
     [
         (0.96, 0.98, True, "passed"),  # equal: the loss is told, and smaller than 5 %
         (1.01, 1.2, True, "passed"),
-        (0.96, 1.2, True, "passed"),  # not told, but no loss of 5 %
-        (0.94, 1.2, True, "not told"),
+        (0.96, 1.2, True, "passed"),  # inconclusive, but no loss of 5 %
+        (0.94, 1.2, True, "inconclusive"),
         (0.8, 0.9, True, "failed"),
         (0.8, 1.04, False, "passed"),
-        (0.8, 1.06, False, "not told"),
+        (0.8, 1.06, False, "inconclusive"),
         (1.1, 1.2, False, "failed"),
         (0.8, 0.9, False, "passed"),
     ],
@@ -205,7 +205,7 @@ def test_the_other_side_gives_the_inverse_and_the_same_answer(
     assert found.ratio.value == pytest.approx(1 / back.ratio.value)
     assert found.more == back.more or found.answer != back.answer
     if found.ratio.low is None:
-        assert found.answer == back.answer == "not told"
+        assert found.answer == back.answer == "inconclusive"
         return
     low, high = bounds(found)
     assert (low, high) == pytest.approx(tuple(1 / each for each in reversed(bounds(back))))

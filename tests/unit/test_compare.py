@@ -132,11 +132,11 @@ def test_repetitions_of_one_run_prove_nothing_about_another() -> None:
     one, other = write("x/a", BASE), write("y/b", FAST)
     (found,) = compared(one, other)["comparisons"]
     claim = found["rows"][0]["claim"]
-    assert (found["difference"], claim["basis"], claim["p"]) == ("not told", None, None)
+    assert (found["difference"], claim["basis"], claim["p"]) == ("inconclusive", None, None)
     assert (claim["baseline_runs"], claim["candidate_runs"]) == (1, 1)
     assert "iobench ab" in claim["why"]
     assert main(["compare", one, other, "--fail-on", "5%"]) == 4
-    assert main(["compare", one, other, "--fail-on", "5%", "--if-untold", "warn"]) == 0
+    assert main(["compare", one, other, "--fail-on", "5%", "--if-inconclusive", "warn"]) == 0
 
 
 def test_one_run_a_side_is_told_by_the_drift_of_earlier_runs() -> None:
@@ -152,7 +152,7 @@ def test_one_run_a_side_is_told_by_the_drift_of_earlier_runs() -> None:
     shutil.rmtree(slow)
     other = write("results/other", [80.0], run_id="other", storage__url="/there")
     (found,) = compared("results/0", other)["comparisons"]
-    assert found["difference"] == "not told"
+    assert found["difference"] == "inconclusive"
     for number, rate in enumerate(drifting):
         write(f"there/{number}", [rate], run_id=f"t{number}", storage__url="/there")
     known = ("--history", "results", "--history", "there")
@@ -196,7 +196,7 @@ def test_a_study_is_one_run() -> None:
     (found,) = compared(*studies)["comparisons"]
     rows = {row["metric"]: row for row in found["rows"]}
     assert [run["repetitions"] for run in rows["blocked_s"]["baseline"]] == [2]
-    assert {row["claim"]["answer"] for row in rows.values()} == {"not told"}
+    assert {row["claim"]["answer"] for row in rows.values()} == {"inconclusive"}
 
 
 def test_a_gate_takes_its_own_threshold() -> None:
@@ -215,13 +215,13 @@ def test_a_gate_never_passes_what_is_not_told() -> None:
     base = several("a", [90.0, 95.0, 100.0, 105.0, 110.0])
     new = several("b", [88.0, 93.0, 98.0, 103.0, 108.0])
     gate = ("compare", base, new, "--fail-on", "5%")
-    for untold, code, warned in (("fail", 4, 1), ("warn", 0, 1), ("pass", 0, 0)):
-        ended, _, err = in_process(*gate, "--if-untold", untold)
-        assert (ended, err.count("not told")) == (code, warned), untold
+    for inconclusive, code, warned in (("fail", 4, 1), ("warn", 0, 1), ("pass", 0, 0)):
+        ended, _, err = in_process(*gate, "--if-inconclusive", inconclusive)
+        assert (ended, err.count("inconclusive")) == (code, warned), inconclusive
     assert main([*gate]) == 4
     # what is told worse fails, whatever is done about the rest
     slow = several("c", [50.0, 51.0, 52.0, 53.0, 54.0])
-    assert main(["compare", base, slow, "--fail-on", "5%", "--if-untold", "pass"]) == 4
+    assert main(["compare", base, slow, "--fail-on", "5%", "--if-inconclusive", "pass"]) == 4
 
 
 def with_waits(name: str, waits: list[float], *, steps: int = 10, **figures: float) -> str:
@@ -277,7 +277,7 @@ def test_a_metric_that_one_side_lacks_is_no_pass() -> None:
     assert found["comparisons"][0]["missing"]
     both = ("--metric", "samples_per_s", "--metric", "wait_p99_s", "--fail-on", "5%")
     found = compared(base, new, *both, code=4)
-    assert [each["outcome"] for each in found["gate"]] == ["passed", "not told"]
+    assert [each["outcome"] for each in found["gate"]] == ["passed", "inconclusive"]
     # a rate that is null on one side: the primary metric is missing, whatever else was measured
     for number in range(6):
         write(f"n/{number}", [None], run_id=f"n{number}")  # type: ignore[list-item]
@@ -291,7 +291,7 @@ def test_invalid_runs_and_missing_workloads_are_no_pass() -> None:
     write("b/invalid", BASE, run_id="i", validity="invalid")
     assert main([*gate]) == 4
     assert main([*gate, "--include-invalid"]) == 4
-    assert main([*gate, "--if-untold", "warn"]) == 0
+    assert main([*gate, "--if-inconclusive", "warn"]) == 0
     shutil.rmtree("b/invalid")
     several("a/more", BASE, workload__name="more")
     assert main([*gate]) == 4
@@ -325,7 +325,7 @@ def test_folders_are_taken_apart_by_what_they_ask() -> None:
     found = compared("one", "two")
     assert [(len(each["baseline_runs"]), each["difference"]) for each in found["comparisons"]] == [
         (6, "better"),
-        (1, "not told"),
+        (1, "inconclusive"),
     ]
     assert any("only-one" in line for line in found["left_out"])
 
@@ -367,7 +367,7 @@ def test_what_does_not_count_is_named() -> None:
     Path("r/notes.txt").write_text("mine")
     found = compared("r", "s")
     (each,) = found["comparisons"]
-    assert (len(each["baseline_runs"]), each["difference"]) == (1, "not told")
+    assert (len(each["baseline_runs"]), each["difference"]) == (1, "inconclusive")
     for words in ("cache.cold-residency", "empty", "'3.0'", "half", "NaN", "foreign"):
         assert any(words in line for line in found["left_out"]), words
     (each,) = compared("r", "s", "--include-invalid")["comparisons"]
@@ -385,7 +385,7 @@ def test_a_copied_run_counts_once() -> None:
     for side, rates in (("one", BASE[:3]), ("two", FAST[:3])):
         write(f"{side}/r", rates), write(f"{side}/copied/r", rates)
     found = compared("one", "two")
-    assert found["comparisons"][0]["difference"] == "not told"
+    assert found["comparisons"][0]["difference"] == "inconclusive"
     assert any("one/r is a copy of one/copied/r" in line for line in found["left_out"])
     write("by/w1", BASE[:3]), write("by/w2", FAST[:3], workload__loader__workers=4)
     (each,) = compared("by", "by/w1", "by/w2", "--by", "loader.workers")["comparisons"]

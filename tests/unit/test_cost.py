@@ -173,7 +173,7 @@ def test_unknown_interruptions_give_upper_bounds_which_are_never_the_best() -> N
     assert (spot.figures.kind, spot.figures.never_interrupted) == ("spot", True)
     assert spot.figures.samples_per_usd == pytest.approx(4 * best.figures.samples_per_usd)
     against = found.options[1].against
-    assert (against.answer, against.low, against.high) == ("not told", 0.25, None)
+    assert (against.answer, against.low, against.high) == ("inconclusive", 0.25, None)
     # It costs a quarter, so it pays until three quarters of the time are lost.
     often = spot.figures.break_even_interruptions_per_hour
     assert lost_share(Schedule(), often) == pytest.approx(0.75)
@@ -304,7 +304,7 @@ def test_one_run_a_side_tells_no_order_and_known_drift_does() -> None:
     given = [(run_of(BASE), machine), (run_of(FAST, storage__url="/b"), machine)]
     (found,) = rankings(given, Terms())
     against = found.options[1].against
-    assert (against.answer, against.low) == ("not told", None)
+    assert (against.answer, against.low) == ("inconclusive", None)
     assert against.ratio == pytest.approx(1.2, rel=0.01)
     earlier = [
         run_of([100.0 * (1 + 0.02 * (-1) ** day)] * 3, run_id=f"{day}{url[1]}", storage__url=url)
@@ -318,7 +318,7 @@ def test_one_run_a_side_tells_no_order_and_known_drift_does() -> None:
     half_known = [doc for doc in earlier if doc.storage.url == "/b"]
     (found,) = rankings(given, Terms(), earlier=half_known)
     against = found.options[1].against
-    assert against.answer == "not told"
+    assert against.answer == "inconclusive"
     low = found.options[0].figures.samples_per_usd_low
     assert low < 0.97 * found.options[0].figures.samples_per_usd
 

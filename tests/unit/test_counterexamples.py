@@ -1,7 +1,7 @@
 """Constructed runs on which earlier rules of the verdict named a wrong cause or a wrong figure.
 
 Each test is one of them, with the answer that arithmetic gives. In the base run 2 accelerators ask
-for 2,000 samples/s of 100 kB, storage delivers 4,000, preparation 6,000, the harness 8,000.
+for 2,000 samples/s of 100 kB, storage delivers 4,000, preparation 6,000, the loader 8,000.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def ids(doc: TrainingRecord) -> list[str]:
     return [advice.id for advice in verdict_of(doc).advice]
 
 
-# What binds
+# The bottleneck
 
 
 def test_accelerators_fed_are_a_property_of_the_storage(make_run: Build) -> None:
@@ -48,7 +48,7 @@ def test_accelerators_fed_are_a_property_of_the_storage(make_run: Build) -> None
     for ranks in (1, 2, 4, 8):
         doc = make_run(
             accelerators=ranks,
-            rates={"fetch": 400 * ranks, "prep": 1e5, "harness": 1e5},
+            rates={"fetch": 400 * ranks, "prep": 1e5, "loader": 1e5},
             measured=400 * ranks,
             au=0.8,
             workload={"accelerator": {"kind": "emulated", "name": "h", "step_time": 0.2}},
@@ -74,7 +74,7 @@ def test_a_required_utilization_that_is_reached_is_no_cause(make_run: Build) -> 
     )
     found = verdict_of(doc)
     assert found.starved is False
-    assert found.binds == "storage"
+    assert found.bottleneck == "storage"
     assert "none" not in ids(doc)
     assert found.advice[0].predicted_gain == pytest.approx(2000 / 1460, rel=0.05)
 
@@ -92,7 +92,7 @@ def test_ceilings_that_cannot_be_told_apart_name_no_single_stage(make_run: Build
             value=value, low=0.85 * value, high=1.15 * value, n=4
         )
     found = verdict_of(conclude(doc))
-    assert found.binds == "undecided" or {found.binds, *found.also} >= {"storage", "prep"}
+    assert found.bottleneck == "undecided" or {found.bottleneck, *found.also} >= {"storage", "prep"}
 
 
 def test_a_batch_of_one_request_has_one_read_in_flight(make_run: Build) -> None:
@@ -144,7 +144,7 @@ def test_a_model_is_not_corrected_by_another_stages_error(make_run: Build) -> No
 def test_workers_that_take_turns_are_modelled_as_that(make_run: Build) -> None:
     """Fetch 1,000 and prep 1,200 in turns are 545. Reads of half the latency: 750."""
     doc = make_run(
-        rates={"storage_raw": 9000, "fetch": 1000, "prep": 1200, "harness": None},
+        rates={"storage_raw": 9000, "fetch": 1000, "prep": 1200, "loader": None},
         measured=545,
         au=0.27,
         dataset={"shards": 60_000},

@@ -59,8 +59,8 @@ def test_a_promise_rests_on_the_rate_after_the_fill(
     cut: Cut, busy: float, steps: int, gain: float | None, most: float
 ) -> None:
     """Over whole repetitions, the accelerator demands 2.3 and 2.8 times what it got."""
-    found = cut(busy=busy, steps=steps, knock_outs=without(prep=gain) if gain else []).job.verdict
-    assert found.binds == "prep"
+    found = cut(busy=busy, steps=steps, ablations=without(prep=gain) if gain else []).job.verdict
+    assert found.bottleneck == "prep"
     promises = [each.predicted_gain for each in found.advice if each.predicted_gain]
     assert promises
     assert max(promises) == pytest.approx(most, rel=0.01)

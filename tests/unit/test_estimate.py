@@ -52,7 +52,7 @@ def make(make_dataset: MakeDataset) -> Any:
 
 
 def options(**changes: Any) -> Options:
-    given = {"calibration_s": 0.0, "knock_outs": False, **changes}
+    given = {"calibration_s": 0.0, "ablations": False, **changes}
     return Options(results=Path("results"), **given)
 
 
@@ -100,10 +100,10 @@ ASKED = Options(results=Path("results"))
 
 def test_what_is_given_stays(make: Any) -> None:
     plan = make(epochs=100_000, max_steps=7, repetitions=2)
-    asked = options(calibration_s=0.4, knock_outs=True, knock_outs_s=5.0)
-    given = frozenset[Given](("repetitions", "steps", "calibration", "knock_outs"))
+    asked = options(calibration_s=0.4, ablations=True, ablations_s=5.0)
+    given = frozenset[Given](("repetitions", "steps", "calibration", "ablations"))
     fitted = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given)
-    assert (fitted.plan, fitted.calibration_s, fitted.knock_outs_s) == (plan, 0.4, 5.0)
+    assert (fitted.plan, fitted.calibration_s, fitted.ablations_s) == (plan, 0.4, 5.0)
     more = choose(plan, Pilot(samples_per_s=50.0, start_s=0.1), 60.0, asked, given - {"steps"})
     assert more.plan.repetitions == 2
     assert fitted.least_s > 0.8 * (5.0 + 2 * 7 * BATCH / 50.0)

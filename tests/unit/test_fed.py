@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from iobench.analyse.figures.curve import conclude_curve, rate_of
 from iobench.analyse.figures.instep import OwnStepTimes, at_more_ranks, step_times
 from iobench.analyse.verdict import fed as feeding
-from iobench.analyse.verdict.evidence import Binds, Decision
+from iobench.analyse.verdict.evidence import Bottleneck, Decision
 from iobench.analyse.verdict.fed import delivered
 from iobench.analyse.verdict.judged import judge
 from iobench.analyse.verdict.rebuild import conclude
@@ -75,9 +75,9 @@ def with_curve(doc: TrainingRecord, curve: StorageCurve, in_flight: float = 64.0
     )
 
 
-def fed(doc: TrainingRecord, binds: Binds = "prep") -> Fed:
-    """The number for a run of which this binds."""
-    return feeding.fed(replace(judge(doc), decision=Decision(binds=binds)))
+def fed(doc: TrainingRecord, bottleneck: Bottleneck = "prep") -> Fed:
+    """The number for a run of which this is the bottleneck."""
+    return feeding.fed(replace(judge(doc), decision=Decision(bottleneck=bottleneck)))
 
 
 def test_the_plateau_over_the_required_demand(make_run: Build) -> None:

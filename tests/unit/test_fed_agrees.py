@@ -39,18 +39,18 @@ def with_curve(doc: TrainingRecord, found: Any, **changes: Any) -> TrainingRecor
 
 
 def test_a_gain_beside_another_stage_does_not_starve_them(make_run: Build) -> None:
-    """Preparation binds. One round without the storage brought something, too, but the storage
-    alone delivers 14 times the demand: it could feed 15, and not 0.
+    """Preparation is the bottleneck. One round without the storage brought something, too, but the
+    storage alone delivers 14 times the demand: it could feed 15, and not 0.
     """
     doc = make_run(
         accelerators=1,
         measured=230.0,
         au=0.23,
-        rates={"fetch": 14_320.0, "prep": 230.0, "harness": 9000.0},
-        knock_outs=without(storage=1.36, prep=(4.2, 4.6)),
+        rates={"fetch": 14_320.0, "prep": 230.0, "loader": 9000.0},
+        ablations=without(storage=1.36, prep=(4.2, 4.6)),
     )
     found, fed = told(doc)
-    assert (found.binds, found.starved) == ("prep", True)
+    assert (found.bottleneck, found.starved) == ("prep", True)
     assert found.headroom == pytest.approx(14.32)
     assert (fed.accelerators, fed.today, fed.potential) == (15, 15, None)
 
@@ -63,10 +63,10 @@ def test_what_the_advice_makes_possible_is_no_absolute_no(make_run: Build) -> No
         au=0.38,
         rates={"fetch": 400.0},
         workload={"reader": {"concurrency": 2, "decode": True}},
-        knock_outs=without(storage=(2.4, 2.8)),
+        ablations=without(storage=(2.4, 2.8)),
     )
     found, fed = told(with_curve(doc, latent()))
-    assert (found.binds, found.storage_bound) == ("storage", "latency")
+    assert (found.bottleneck, found.storage_bound) == ("storage", "latency")
     assert found.advice[0].id == "concurrency"
     assert (fed.accelerators, fed.today, fed.potential) == (0, 0, 1)
 
@@ -81,7 +81,7 @@ def test_what_was_tried_counts_before_what_was_promised(
         au=0.38,
         rates={"fetch": 400.0},
         workload={"reader": {"concurrency": 2, "decode": True}},
-        knock_outs=without(storage=(2.4, 2.8)),
+        ablations=without(storage=(2.4, 2.8)),
     )
     plain = with_curve(doc, latent())
     advice: Advice = told(plain)[0].advice[0]
@@ -138,7 +138,7 @@ def test_more_ranks_get_no_more_than_the_run_received(make_run: Build) -> None:
         au=0.6,
         rates={"fetch": 5000.0},
         repetition={"at_more_ranks": [more]},
-        knock_outs=without(storage=(1.5, 1.6)),
+        ablations=without(storage=(1.5, 1.6)),
     )
     _, fed = told(with_curve(doc, run_curve(curve(*[5000.0] * 8))))
     assert fed.at[-1].accelerator_utilization.value == pytest.approx(600 / 8000)
@@ -171,7 +171,7 @@ def burst(make_run: Build, after: float = 500.0, **changes: Any) -> TrainingReco
         "measured": mean,
         "au": mean / 1000,
         "rates": {"fetch": 8100.0, "storage_raw": 8100.0},
-        "knock_outs": without(storage=(990 / mean, 1010 / mean)),
+        "ablations": without(storage=(990 / mean, 1010 / mean)),
         "repetition": {"rates": bins, "at_more_ranks": [EIGHT]},
     } | changes
     return with_curve(make_run(**given), run_curve(curve(*[8000.0] * 8)))
@@ -181,7 +181,7 @@ def test_a_verdict_rests_on_the_rate_that_lasts(make_run: Build) -> None:
     """Half of the demand lasts. So the storage costs a factor of 2, and not 1.47."""
     doc = burst(make_run)
     found, fed = told(doc)
-    assert (found.binds, found.starved) == ("storage", True)
+    assert (found.bottleneck, found.starved) == ("storage", True)
     assert found.measured_samples_per_s == pytest.approx(501, abs=1)
     assert found.headroom == pytest.approx(0.501, abs=0.002)
     assert found.gains["storage"].value == pytest.approx(2.0, abs=0.03)
@@ -194,7 +194,7 @@ def test_a_verdict_rests_on_the_rate_that_lasts(make_run: Build) -> None:
     notes = [
         note
         for each in sections(doc)
-        if isinstance(each, Table) and each.id in ("ceilings", "curve", "knock-outs")
+        if isinstance(each, Table) and each.id in ("ceilings", "curve", "ablations")
         for note in each.notes
     ]
     assert len([note for note in notes if "fall" in note]) == 3
@@ -210,7 +210,7 @@ def test_a_burst_that_hides_that_they_starve_does_not(make_run: Build) -> None:
         measured=mean,
         au=mean / 1000,
         rates={"fetch": 3000.0},
-        knock_outs=without(storage=(1.06, 1.08)),
+        ablations=without(storage=(1.06, 1.08)),
         repetition={
             "rates": {
                 "bin_s": 1.0,
@@ -220,7 +220,7 @@ def test_a_burst_that_hides_that_they_starve_does_not(make_run: Build) -> None:
         },
     )
     found, fed = told(doc)
-    assert (found.binds, found.starved) == ("storage", True)
+    assert (found.bottleneck, found.starved) == ("storage", True)
     assert fed.accelerators == 0
     assert {each.rule for each in doc.findings} >= {"rate.falls", "au.threshold"}
 
@@ -250,12 +250,12 @@ def test_a_tail_is_named_and_more_batches_hide_it(make_run: Build, rates: Any) -
         "au": 0.5,
         "rates": {"fetch": 520.0, "storage_raw": 1150.0},
         "dataset": {"shards": 60_000},
-        "knock_outs": without(storage=(1.95, 2.0)),
+        "ablations": without(storage=(1.95, 2.0)),
         "repetition": {"at_more_ranks": [EIGHT]},
     }
     doc = make_run(**starved)
     found, fed = told(with_curve(doc, with_tail(rates, 0.002, 0.202)))
-    assert (found.binds, found.storage_bound) == ("storage", "stragglers")
+    assert (found.bottleneck, found.storage_bound) == ("storage", "stragglers")
     first = found.advice[0]
     assert first.id == "workers"
     (setting,) = first.settings
@@ -267,6 +267,6 @@ def test_a_tail_is_named_and_more_batches_hide_it(make_run: Build, rates: Any) -
     assert fed.at[-1].accelerator_utilization.value == pytest.approx(1150 / 8000, rel=0.02)
     even, _ = told(with_curve(doc, with_tail(rates, 0.002, 0.004)))
     assert even.storage_bound != "stragglers"
-    prep = make_run(**starved | {"knock_outs": without(storage=(0.98, 1.02), prep=(1.9, 2.0))})
+    prep = make_run(**starved | {"ablations": without(storage=(0.98, 1.02), prep=(1.9, 2.0))})
     other, _ = told(with_curve(prep, with_tail(rates, 0.002, 0.202)))
     assert other.storage_bound != "stragglers"

@@ -68,7 +68,7 @@ def wait_for_zombie(pid: int) -> None:
 
 
 def grown(steps: list[Callable[[], object]]) -> list[int | None]:
-    """How many files' bytes the family's count has grown by after each step; None: not told.
+    """How many files' bytes the family's count has grown by after each step; None: inconclusive.
 
     Rounded: a host that is short of memory may have to fetch a page of a program again.
     """

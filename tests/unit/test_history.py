@@ -75,11 +75,11 @@ def test_repetitions_of_a_run_are_one_value() -> None:
         (5, 5, "changed", True),
         (4, 4, "changed", True),
         (18, 2, "changed", True),
-        (6, 2, "not told", False),  # p of 8 runs is 2 / 28 at best
-        (3, 3, "not told", False),
-        (1, 1, "not told", False),
-        (2, 1, "not told", False),
-        (12, 1, "not told", False),  # until the next run confirms it
+        (6, 2, "inconclusive", False),  # p of 8 runs is 2 / 28 at best
+        (3, 3, "inconclusive", False),
+        (1, 1, "inconclusive", False),
+        (2, 1, "inconclusive", False),
+        (12, 1, "inconclusive", False),  # until the next run confirms it
     ],
 )
 def test_a_large_step_is_told_or_possible(before: int, after: int, answer: str, told: bool) -> None:
@@ -132,7 +132,7 @@ def test_history_as_a_user_calls_it(
     documents = json.loads(capsys.readouterr().out)["histories"]
     # another batch size asks something else
     assert sorted((len(each["entries"]), each["answer"]) for each in documents) == [
-        (2, "not told"),
+        (2, "inconclusive"),
         (10, "changed"),
     ]
     assert documents[0]["points"][0]["ratio"]["value"] == pytest.approx(0.8, abs=0.03)

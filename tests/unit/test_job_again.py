@@ -15,7 +15,7 @@ SHORT = {"repetition": {"steps": 4}, "measured": 100, "au": 0.05}
 
 TOLD = [
     *("--origin", "/mnt/my data", "--loader", "mine:make", "--loader-args", "n=2"),
-    *("--accelerators", "2", "--seed", "7", "--set", "reader.concurrency=3", "--no-knockouts"),
+    *("--accelerators", "2", "--seed", "7", "--set", "reader.concurrency=3", "--no-ablations"),
 ]
 
 

@@ -153,7 +153,7 @@ def test_one_number_of_hosts_leaves_the_storage_undecided() -> None:
     assert found.what_if.samples_per_s.value is None
     assert found.what_if.samples_per_s.low == pytest.approx(600, rel=0.01)
     assert found.what_if.samples_per_s.high == pytest.approx(8 * 40 / 0.102, rel=0.01)
-    assert (found.what_if.fed, found.what_if.binds) == (None, ("accelerator", "storage"))
+    assert (found.what_if.fed, found.what_if.bottleneck) == (None, ("accelerator", "storage"))
     assert found.storage_takes_over_from == (2, None)
     assert (found.leave_one_out, bool(found.no_leave_one_out)) == ((), True)
     assert (found.times_measured, found.marked) == (8, True)
@@ -163,7 +163,7 @@ def test_a_stated_limit_decides() -> None:
     """2 GB/s are 2,000 samples/s: five hosts of 392 are fed, and the sixth is too many."""
     found = asked([job(1, 600.0)], 16, stated=Stated(storage_bytes_per_s=2e9))
     assert found.what_if.samples_per_s.value == pytest.approx(2000, rel=0.01)
-    assert (found.what_if.binds, found.what_if.fed) == (("storage",), False)
+    assert (found.what_if.bottleneck, found.what_if.fed) == (("storage",), False)
     assert found.storage_takes_over_from == (6, 6)
     part = found.what_if.parts_s["storage"]
     assert part.value == pytest.approx(640 / 2000 - 0.102, rel=0.03)
@@ -173,14 +173,14 @@ def test_a_network_and_the_hosts_own_work_limit_each_host() -> None:
     jobs = [job(1, 600.0)]
     wide = Stated(storage_bytes_per_s=1e12, host_network_bytes_per_s=200e6)
     assert asked(jobs, 4, stated=wide).what_if.samples_per_s.value == pytest.approx(800, rel=0.01)
-    assert asked(jobs, 4, stated=wide).what_if.binds == ("network",)
-    slow = HostLimits(ranks=4, workers=2, cores=8, prep=420.0, harness=900.0, cpu=450.0)
+    assert asked(jobs, 4, stated=wide).what_if.bottleneck == ("network",)
+    slow = HostLimits(ranks=4, workers=2, cores=8, prep=420.0, loader=900.0, cpu=450.0)
     limited = [job(1, 600.0, limits=slow)]
     found = asked(limited, 4, per_host=8, stated=Stated(storage_bytes_per_s=1e12))
     assert found.what_if.samples_per_s.value == pytest.approx(
         4 * 420, rel=0.02
     )  # all cores are busy
-    assert found.what_if.binds == ("host",)
+    assert found.what_if.bottleneck == ("host",)
 
 
 def test_caches_spare_the_storage() -> None:
@@ -263,7 +263,7 @@ def save_runs(folder: Path, hosts: int, *, name: str = "", **document: Any) -> P
         accelerators=ranks,
         repetitions=3,
         run_id=name or f"hosts-{hosts}",
-        rates={"fetch": rate, "storage_raw": rate, "prep": 9e3 * hosts, "harness": 9e3 * hosts},
+        rates={"fetch": rate, "storage_raw": rate, "prep": 9e3 * hosts, "loader": 9e3 * hosts},
         measured=950.0 * ranks,
         repetition={"sync": "step"},
         concluded=False,

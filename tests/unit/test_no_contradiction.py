@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from iobench.analyse.capacity.ceilings import Change, Quantity
 from iobench.analyse.capacity.whatif import what_if
-from iobench.analyse.figures.knockouts import interval, is_told
+from iobench.analyse.figures.ablations import interval, is_told
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.errors import UsageError
 from iobench.report.render_text import render_text
@@ -33,7 +33,7 @@ BY_STAGE = {
     "prep": {"decoding", "codec", "loader"},
     "sync": {"no-barrier"},
     "fill": {"longer-epochs", "longer-run", "first-batches"},
-    "saves": {"faster-saves"},
+    "checkpoint": {"faster-saves"},
 }
 """Advice that is about one stage alone."""
 
@@ -43,9 +43,9 @@ SAME_STORAGE = {"concurrency", "workers", "pack", "order", "direct", "mapping", 
 
 @st.composite
 def gains(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Knock-outs of some stages, of one, two or five rounds."""
+    """Ablations of some stages, of one, two or five rounds."""
     found = []
-    for stage in ("storage", "prep", "accelerator", "sync", "saves", "fill"):
+    for stage in ("storage", "prep", "accelerator", "sync", "checkpoint", "fill"):
         value = draw(st.none() | st.floats(0.8, 6))
         if value is None:
             continue
@@ -121,7 +121,7 @@ def more_ranks(utilization: float) -> list[dict[str, Any]]:
 
 
 RATES = st.none() | st.floats(50, 50_000)
-STAGES = ("storage_raw", "fetch", "prep", "harness")
+STAGES = ("storage_raw", "fetch", "prep", "loader")
 
 RECORDS = st.fixed_dictionaries(
     {
@@ -148,7 +148,7 @@ RECORDS = st.fixed_dictionaries(
                 "at_more_ranks": st.sampled_from([[], more_ranks(0.97), more_ranks(0.5)]),
             }
         ),
-        "knock_outs": gains(),
+        "ablations": gains(),
         "curve": curves(),
         "find_max": searches(),
     }
@@ -189,8 +189,8 @@ def test_a_verdict_does_not_contradict_itself(record: dict[str, Any]) -> None:
 
 
 def starved_or_fed(doc: TrainingRecord, found: Verdict, *, cached: bool) -> None:
-    blamed = "storage" in (found.binds, *found.also)
-    if found.starved and (blamed or found.binds == "undecided") and found.accelerators_fed:
+    blamed = "storage" in (found.bottleneck, *found.also)
+    if found.starved and (blamed or found.bottleneck == "undecided") and found.accelerators_fed:
         searched = found.fed is not None and found.fed.basis == "find-max"
         assert searched or found.accelerators_fed < doc.job.accelerators
     if found.starved is False and found.accelerators_fed is not None and not doc.job.find_max:
@@ -198,23 +198,23 @@ def starved_or_fed(doc: TrainingRecord, found: Verdict, *, cached: bool) -> None
     if cached:
         assert not (blamed and doc.job.repetitions)
         assert found.storage_bound is None or not doc.job.repetitions
-    if found.binds == "accelerator" and found.basis == "tested":
+    if found.bottleneck == "accelerator" and found.basis == "tested":
         others = {stage: gain for stage, gain in found.gains.items() if stage != "accelerator"}
         told = {stage for stage, gain in others.items() if is_told(gain)}
         assert told <= ({"storage"} if cached else set())
     if any(advice.id == "none" for advice in found.advice):
-        assert found.binds == "accelerator"
+        assert found.bottleneck == "accelerator"
     if found.too_short:
-        assert found.binds == "undecided"
+        assert found.bottleneck == "undecided"
     if found.storage_bound == "stragglers":
         assert blamed
         assert "faster-storage" not in {each.id for each in found.advice}
 
 
 def what_binds_has_the_largest_gain(found: Verdict) -> None:
-    if found.basis != "tested" or found.binds in ("undecided", "accelerator", "cpu", "sync"):
+    if found.basis != "tested" or found.bottleneck in ("undecided", "accelerator", "cpu", "sync"):
         return
-    mine = found.gains[found.binds]
+    mine = found.gains[found.bottleneck]
     assert is_told(mine)
     for stage in found.also:
         assert is_told(found.gains[stage])
@@ -230,7 +230,7 @@ def no_advice_promises_more_than_leaving_its_stage_out_brought(found: Verdict) -
         assert advice.predicted_gain is None or advice.predicted_gain >= 1
         for stage, ids in BY_STAGE.items():
             gain = found.gains.get(stage)
-            if gain is None or advice.id not in ids or found.binds == "cpu":
+            if gain is None or advice.id not in ids or found.bottleneck == "cpu":
                 continue
             assert max(known, default=0) <= (gain.value if gain.high is None else gain.high) + 1e-9
 
@@ -289,7 +289,7 @@ def what_the_storage_feeds_is_one_figure(doc: TrainingRecord, found: Verdict) ->
     required = doc.job.workload.required_accelerator_utilization
     if fed is None or fed.accelerators is None or fed.basis == "find-max":
         return
-    blamed = {"storage", "sync", "undecided"} & {found.binds, *found.also}
+    blamed = {"storage", "sync", "undecided"} & {found.bottleneck, *found.also}
     falls = any(each.rule == "rate.falls" for each in doc.findings)
     assert (fed.basis == "run") == bool(falls and blamed and found.starved is not False)
     if fed.basis == "run" and found.headroom is not None and found.starved:
@@ -368,7 +368,7 @@ def test_a_what_if_does_not_contradict_itself(record: dict[str, Any], change: Ch
     no_advice_promises_more_than_the_accelerators_take(found.what_if, answer)
     assert answer.basis == "inferred"
     assert set(answer.gains) <= {"cpu"}
-    if answer.starved and "storage" in (answer.binds, *answer.also):
+    if answer.starved and "storage" in (answer.bottleneck, *answer.also):
         assert (
             answer.accelerators_fed is None
             or answer.accelerators_fed < found.what_if.job.accelerators

@@ -32,7 +32,7 @@ from iobench.schema.verdict import Verdict
 from .conftest import build_run
 from .test_checkpoint_rules import study
 
-STAGES = ("storage_raw", "fetch", "prep", "harness", "accelerator")
+STAGES = ("storage_raw", "fetch", "prep", "loader", "accelerator")
 RATES = st.sampled_from([None, 150.0, 600.0, 1500.0, 4000.0, 12_000.0])
 
 RECORDS = st.fixed_dictionaries(
@@ -89,14 +89,14 @@ def test_a_verdict_rests_on_what_was_measured(record: dict[str, Any]) -> None:
     known = {
         "storage": evidence.storage,
         "prep": evidence.prep,
-        "harness": evidence.harness,
+        "loader": evidence.loader,
         "cpu": evidence.cpu,
         "accelerator": evidence.accelerator,
     }
     measured = [rate for rate in known.values() if rate is not None]
     assert found.predicted_samples_per_s == (min(measured) if measured else None)
-    if found.binds not in ("undecided", "accelerator"):  # a busy accelerator is evidence, too
-        assert known[found.binds] is not None
+    if found.bottleneck not in ("undecided", "accelerator"):  # a busy accelerator is evidence, too
+        assert known[found.bottleneck] is not None
     if evidence.storage is None:
         assert found.headroom is None
         assert found.accelerators_fed is None
@@ -116,7 +116,7 @@ def test_another_loader_is_advised_only_if_it_was_tried(
     make_run: Callable[..., TrainingRecord], own: float | None
 ) -> None:
     doc = make_run(
-        rates={"prep": 600.0, "harness": None},
+        rates={"prep": 600.0, "loader": None},
         measured=580.0,
         au=0.29,
         loader={"delivery": {"not_measured": "no proof"}, "kind": "torch-map"},
@@ -124,7 +124,7 @@ def test_another_loader_is_advised_only_if_it_was_tried(
     details = doc.job.ceilings["prep"].details.model_copy(update={"own_samples_per_s": own})
     prep = doc.job.ceilings["prep"].model_copy(update={"details": details})
     found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"prep": prep})).job.verdict
-    assert found.binds == "prep"
+    assert found.bottleneck == "prep"
     advised = [one for one in found.advice if OWN_LOADER in one.change]
     assert len(advised) == (own is not None)
     assert all(one.predicted_gain == pytest.approx(2.5) for one in advised)
@@ -159,7 +159,7 @@ def test_a_rate_that_fell_to_nothing_is_worse_at_every_threshold() -> None:
     back = claim("samples_per_s", base, [0.0] * 6, higher_is_better=True)
     assert outcome_of(back, higher_is_better=True) == "passed"
     one = claim("samples_per_s", [0.0], [100.0], higher_is_better=True)
-    assert outcome_of(one, higher_is_better=True) == "not told"
+    assert outcome_of(one, higher_is_better=True) == "inconclusive"
     nobody = Group("a")
     assert compare(nobody, nobody).difference is None
 

@@ -104,7 +104,7 @@ OF_TRAINING: dict[str, Callable[[Json], object]] = {
     "no accelerators": lambda run: run["job"].update(accelerators=0),
     "half a step": lambda run: run["job"]["repetitions"][0].update(steps=1.5),
     "a repetition without a seed": lambda run: run["job"]["repetitions"][0].pop("seed"),
-    "an unknown stage": lambda run: run["job"]["verdict"].update(binds="disk"),
+    "an unknown stage": lambda run: run["job"]["verdict"].update(bottleneck="disk"),
     "a utilization above 1": lambda run: run["job"]["workload"].update(
         required_accelerator_utilization=90
     ),

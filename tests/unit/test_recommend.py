@@ -65,7 +65,7 @@ def planted(make_run: Build) -> Build:
                 "storage_raw": link / stored,
                 "fetch": fetch,
                 "prep": prep,
-                "harness": 1e9,
+                "loader": 1e9,
                 "accelerator": demand,
             },
             measured=rate,
@@ -343,8 +343,8 @@ def test_a_codec_without_ceilings_is_not_judged(planted: Build) -> None:
 
 
 def test_a_whole_sweep(swept: Callable[..., Recommendation]) -> None:
-    """4 formats of settings at once: the link of 300 MB/s binds, zstd doubles it, 8 workers with
-    shards of 64 MiB reach 600.
+    """4 formats of settings at once: the link of 300 MB/s is the bottleneck, zstd doubles it, 8
+    workers with shards of 64 MiB reach 600.
     """
     axes = {
         "workers": (2, 4, 8),

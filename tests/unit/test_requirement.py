@@ -172,7 +172,7 @@ def test_what_makes_no_sense_is_refused(demand: Demand, says: str) -> None:
 
 
 def test_a_run_without_ceilings_is_refused(make_run: Build) -> None:
-    nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "harness"))
+    nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))
     with pytest.raises(UsageError, match="--calibration"):
         size("demo", Demand(accelerators=1), make_run(rates=nothing))
 
@@ -358,7 +358,7 @@ def test_the_warnings_of_the_curve_come_with_its_rate(make_run: Build) -> None:
 def test_a_host_that_starved_its_own_accelerators_is_named(make_run: Build) -> None:
     """The storage would feed 16, and one host of the run was too slow for two."""
     slow = make_run(rates={"prep": 600}, measured=590, au=0.3)
-    assert slow.job.verdict.binds == "prep"
+    assert slow.job.verdict.bottleneck == "prep"
     demand = Demand(accelerators=2)
     notes = size("resnet50-h100", demand, slow).measured.notes
     assert len(notes) == 1 + len(size("resnet50-h100", demand, make_run()).measured.notes)

@@ -533,7 +533,7 @@ COLUMNS = (
 
 def table_of(rows: Sequence[tuple[Cell, ...]], bars: Bars | None = None) -> Table:
     made = tuple(
-        Row(cells=row, mark="binds" if number == 0 else "") for number, row in enumerate(rows)
+        Row(cells=row, mark="bottleneck" if number == 0 else "") for number, row in enumerate(rows)
     )
     return Table(id="t", title="Title", columns=COLUMNS, rows=made, bars=bars)
 
@@ -548,7 +548,7 @@ def test_a_bar_is_as_long_as_its_value_and_one_that_is_cut_says_so() -> None:
     whole = lines[2].count("█") + 1
     assert lines[2].endswith("█▶")
     assert [line.count("█") for line in lines[:2]] == [round(whole / 2), round(whole / 4)]
-    assert lines[0].endswith(" < binds")
+    assert lines[0].endswith(" < bottleneck")
     assert "█" not in lines[3] + lines[4]
 
 

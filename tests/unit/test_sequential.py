@@ -116,16 +116,16 @@ def test_too_little_is_not_told() -> None:
     test = Sequential(4, 0.05)
     wide = [0.2, -0.1, 0.15, -0.02]
     claim = test.claim("samples_per_s", wide, higher_is_better=True)
-    assert claim.answer == "not told"
+    assert claim.answer == "inconclusive"
     assert claim.why
     assert claim.more is not None
     assert claim.more % 2 == 0
     assert test.ends(wide)
     few = test.claim("samples_per_s", [0.7, 0.7, 0.7], higher_is_better=True)
-    assert few.answer == "not told"
+    assert few.answer == "inconclusive"
     assert few.more == 1
     none = test.claim("samples_per_s", [], higher_is_better=True)
-    assert (none.answer, none.ratio, none.more) == ("not told", None, None)
+    assert (none.answer, none.ratio, none.more) == ("inconclusive", None, None)
     assert test.estimate([math.log(3)]) is not None
 
 

@@ -113,6 +113,6 @@ def test_no_two_trials_of_a_run_have_the_same_seed() -> None:
     kinds: tuple[Kind, ...] = ("repetition", "window", "confirm", "find-max", "engine")
     seeds = [seed_of(42, kind, number) for kind in kinds[:4] for number in range(100)]
     seeds += [seed_of(42, "engine"), seed_of(42, "pilot")]
-    seeds += [seed_of(42, "knock-out", n, series=stage) for n in range(100) for stage in range(5)]
+    seeds += [seed_of(42, "ablation", n, series=stage) for n in range(100) for stage in range(5)]
     seeds += [seed_of(42, "find-max", n, series=trial) for n in range(100) for trial in (1, 2)]
     assert len(set(seeds)) == len(seeds)

@@ -50,13 +50,13 @@ def estimate(value: float, low: float | None = None, high: float | None = None) 
         (estimate(2.0, 1.9, 2.1), estimate(3.0, 2.9, 3.1), "kept"),  # more than was promised
         (estimate(2.0, 1.9, 2.1), estimate(1.5, 1.4, 1.6), "not kept"),
         (estimate(2.0, 1.9, 2.1), estimate(0.8, 0.7, 0.9), "not kept"),
-        (estimate(2.0, 1.9, 2.1), estimate(1.5, 0.8, 2.2), "not told"),
-        (estimate(2.0, 1.9, 2.1), estimate(2.0), "not told"),  # one turn has no interval
-        (estimate(2.0), None, "not told"),
+        (estimate(2.0, 1.9, 2.1), estimate(1.5, 0.8, 2.2), "inconclusive"),
+        (estimate(2.0, 1.9, 2.1), estimate(2.0), "inconclusive"),  # one turn has no interval
+        (estimate(2.0), None, "inconclusive"),
         (estimate(1.2, 1.0, 1.4), estimate(1.0, 0.99, 1.01), "not kept"),  # no gain at all
         (estimate(1.0), estimate(1.0, 0.97, 1.03), "kept"),  # smaller settings, no slower
         (estimate(1.0), estimate(0.8, 0.75, 0.85), "not kept"),
-        (estimate(1.0), estimate(1.0, 0.7, 1.4), "not told"),
+        (estimate(1.0), estimate(1.0, 0.7, 1.4), "inconclusive"),
     ],
 )
 def test_a_promise_is_kept_where_the_intervals_overlap(
@@ -70,7 +70,7 @@ def test_finding_exactly_what_was_promised_never_breaks_a_promise(
     value: float, low: float, high: float
 ) -> None:
     promise = estimate(value, value * low, value * high)
-    assert answer(promise, promise) in ("kept", "not told")
+    assert answer(promise, promise) in ("kept", "inconclusive")
     assert answer(promise, estimate(value, value, value)) == "kept"
 
 
@@ -168,7 +168,7 @@ def options(results: Path, *advice: Advice, budget_s: float | None = None) -> Op
     return Options(
         results=results,
         calibration_s=0.0,
-        knock_outs=False,
+        ablations=False,
         confirm=Confirm(advice=advice, by="earlier", budget_s=budget_s),
     )
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_tried_says_why_and_the_rest_is_tried(data: Path, tmp_pat
     assert (wrong.turns, same.turns) == ([], [])
     assert wrong.not_measured
     assert same.not_measured
-    assert (wrong.answer, same.answer) == ("not told", "not told")
+    assert (wrong.answer, same.answer) == ("inconclusive", "inconclusive")
 
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
@@ -244,7 +244,7 @@ def test_a_change_that_fails_is_left_out(
     [found] = doc.job.confirmations
     assert len(found.turns) == 1
     assert found.not_measured == "no memory"
-    assert found.answer == "not told"
+    assert found.answer == "inconclusive"
 
 
 def test_a_run_without_ceilings_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,7 +268,7 @@ def recorded(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "storage_raw": {"by": "fio", "samples_per_s": rate * 3, "bytes_per_s": rate * 60_000},
         "fetch": {"by": "reader", "samples_per_s": rate, "bytes_per_s": rate * 20_000},
         "prep": {"by": "reader", "samples_per_s": rate * 50},
-        "harness": {"by": "loader", "samples_per_s": rate * 90},
+        "loader": {"by": "loader", "samples_per_s": rate * 90},
     }
     record["job"]["no_confirmations"] = ""
     path.write_text(json.dumps(record))

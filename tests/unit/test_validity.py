@@ -106,7 +106,7 @@ def closed(name: str = "unet3d-b200") -> dict[str, Any]:
     shards = -(-samples // spec.samples_per_shard) if spec.samples_per_shard else samples
     demand = workload.samples_per_s_per_accelerator or 0.0
     size = round(spec.nominal_bytes / spec.samples)
-    times = dict.fromkeys(("storage_raw", "fetch", "prep", "harness"), 3 * demand)
+    times = dict.fromkeys(("storage_raw", "fetch", "prep", "loader"), 3 * demand)
     epochs = [
         Epoch(
             epoch=number,
@@ -234,9 +234,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         {"host": {"affinity_cores": None}},
     ),
     "cpu.other-load": (BUSY_HOST, {"repetition": {"resources": {"cpu_busy": None}}}),
-    "harness.bound": (
-        {**STARVED, "rates": {"harness": 1700}},
-        {**STARVED, "rates": {"harness": None}},
+    "loader.bound": (
+        {**STARVED, "rates": {"loader": 1700}},
+        {**STARVED, "rates": {"loader": None}},
     ),
     "client.bound": (
         {**STARVED, "host": {"cores": 0.1, "affinity_cores": 0.1, "effective_cores": 0.1}},
@@ -255,7 +255,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
             "rates": {"prep": 1000.0},
             "measured": 980.0,
             "au": 0.49,
-            "knock_outs": [
+            "ablations": [
                 {"stage": "storage", "gain": {"value": 2.0, "low": 1.9, "high": 2.1, "n": 3}},
                 {"stage": "prep", "gain": {"value": 1.0, "low": 0.98, "high": 1.02, "n": 3}},
             ],
@@ -310,7 +310,7 @@ ALWAYS = (
 )
 
 
-UNTOLD = (CHANGED, "cache.loop")
+INCONCLUSIVE = (CHANGED, "cache.loop")
 
 
 def build(make_run: Build, rule: str, changes: dict[str, Any], **more: Any) -> RunRecord:
@@ -358,9 +358,9 @@ def test_pass_fail_unknown(make_run: Build, rule: Any) -> None:
         found = evaluate(broken, rule_set)
         whole = validity(found, rule_set)
         if rule_set == "quick":
-            untold = "unknown" if rule.id in UNTOLD else "valid"
-            assert whole == ("invalid" if rule.id in ALWAYS else untold)
-        elif expected == "invalid" or rule.id in UNTOLD:
+            inconclusive = "unknown" if rule.id in INCONCLUSIVE else "valid"
+            assert whole == ("invalid" if rule.id in ALWAYS else inconclusive)
+        elif expected == "invalid" or rule.id in INCONCLUSIVE:
             assert whole == expected
 
 
@@ -430,7 +430,7 @@ def workers(own_s: float, children_s: float) -> dict[str, float]:
         ("client.bound", "mlperf", {**STARVED, **FAST_READER}, None),
         ("client.bound", "quick", merged(FAST_READER, NO_DEMAND), "warning"),
         # A loader just above the demand of a fed run.
-        ("harness.bound", "mlperf", {**FED, "rates": {"harness": 2150.0}}, None),
+        ("loader.bound", "mlperf", {**FED, "rates": {"loader": 2150.0}}, None),
         # Other processes took what the run did not take itself: more than 2 of 8 cores.
         ("cpu.other-load", "quick", other_load(0.24, 0.0, 70.0), None),
         ("cpu.other-load", "quick", other_load(0.26, 0.0, 70.0), "warning"),

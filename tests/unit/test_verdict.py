@@ -1,5 +1,5 @@
-"""What binds, what it costs, what would help. The base run: demand 2,000, storage 4,000, prep
-6,000, harness 8,000. It has no stages left out, so what binds is inferred from its ceilings; the
+"""The bottleneck, what it costs, what would help. The base run: demand 2,000, storage 4,000, prep
+6,000, loader 8,000. It has no stages left out, so the bottleneck is inferred from its ceilings; the
 tested verdict is in test_causes.py. Texts are in tests/snapshots.
 """
 
@@ -37,7 +37,7 @@ PREP = {"rates": {"prep": 1000}, "measured": 980, "au": 0.49}
         # 4,000 / (0.9 x 1,000) = 4.4
         (
             {},
-            {"binds": "accelerator", "starved": False, "headroom": 2.0, "accelerators_fed": 4}
+            {"bottleneck": "accelerator", "starved": False, "headroom": 2.0, "accelerators_fed": 4}
             | {"predicted_samples_per_s": 2000},
             ("none", 1.0, []),
         ),
@@ -45,36 +45,36 @@ PREP = {"rates": {"prep": 1000}, "measured": 980, "au": 0.49}
         # were not measured. Gains are over what was measured.
         (
             SLOW,
-            {"binds": "storage", "starved": True, "headroom": 0.3, "accelerators_fed": 0}
+            {"bottleneck": "storage", "starved": True, "headroom": 0.3, "accelerators_fed": 0}
             | {"fetch_stall": 0.71, "prep_stall": 0, "storage_bound": "unknown"},
             ("faster-storage", 2000 / 580, []),
         ),
         # 4 reads in flight x 1500 / 600
         (
             FEW_READS,
-            {"binds": "storage", "storage_bound": "latency"},
+            {"bottleneck": "storage", "storage_bound": "latency"},
             ("concurrency", 2.5, ["reader.concurrency=10"]),
         ),
         # (1/1000 - 1/2000) x 980; 8 cores, 2 accelerators
         (
             PREP,
-            {"binds": "prep", "prep_stall": 0.49, "fetch_stall": 0.02},
+            {"bottleneck": "prep", "prep_stall": 0.49, "fetch_stall": 0.02},
             ("workers", 2.0, ["loader.workers=4"]),
         ),
         (
-            {"rates": {"harness": 800}, "measured": 790, "au": 0.4}
+            {"rates": {"loader": 800}, "measured": 790, "au": 0.4}
             | {"loader": {"transport": "tensor"}},
-            {"binds": "harness"},
+            {"bottleneck": "loader"},
             ("transport", 2.6 / 1.4, ["loader.transport=ring"]),
         ),
         # A ceiling that the run refutes: measured on a busier host, 300 samples/s alone.
         (
             {"rates": {"prep": 300}, "measured": 900, "au": 0.45},
-            {"binds": "prep"},
+            {"bottleneck": "prep"},
             ("workers", 2.0, ["loader.workers=4"]),
         ),
     ],
-    ids=["accelerator", "storage", "few reads in flight", "prep", "harness", "refuted ceiling"],
+    ids=["accelerator", "storage", "few reads in flight", "prep", "loader", "refuted ceiling"],
 )
 def test_what_binds_and_what_would_help(
     make_run: Build,
@@ -119,7 +119,7 @@ def test_a_saturated_client_is_not_blamed_on_storage(make_run: Build) -> None:
         update={"cpu_s_per_gb": 16.0}
     )  # 0.06 GB/s x 16 = 0.96 of 1 core
     found = conclude(doc.with_job(ceilings=doc.job.ceilings | {"fetch": hungry})).job.verdict
-    assert (found.binds, found.storage_bound) == ("cpu", "client")
+    assert (found.bottleneck, found.storage_bound) == ("cpu", "client")
     assert advised(found)["direct"].settings == ["reader.direct=true"]
     assert advised(found)["cores"].predicted_gain == pytest.approx(2, rel=0.05)
     assert found.gains["cpu"].value == advised(found)["cores"].predicted_gain
@@ -131,7 +131,7 @@ def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build)
     library = {"kind": "webdataset", "direct": False, "workers": 2}
     waiting = judge(
         make_run,
-        rates={"storage_raw": 1500, "fetch": 600, "harness": None},
+        rates={"storage_raw": 1500, "fetch": 600, "loader": None},
         measured=590,
         au=0.3,
         loader=library,
@@ -157,7 +157,7 @@ def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build)
 
 
 @pytest.mark.parametrize(
-    ("rates", "measured", "binds"),
+    ("rates", "measured", "bottleneck"),
     [
         ({"fetch": 1000, "prep": 1030}, 900, "undecided"),  # within noise
         ({"fetch": 9000, "prep": 9500}, 1000, "undecided"),  # nothing explains the wait
@@ -167,20 +167,22 @@ def test_a_library_is_not_advised_what_only_iobenchs_reader_has(make_run: Build)
         # Evidence is missing.
         ({"fetch": 600, "prep": None}, 300, "undecided"),
         ({"fetch": 600, "prep": None}, 590, "storage"),
-        ({"fetch": 600, "harness": None}, 300, "undecided"),
+        ({"fetch": 600, "loader": None}, 300, "undecided"),
         ({"fetch": None, "storage_raw": 600}, 590, "storage"),  # raw stands in for fetch
     ],
 )
 def test_what_explains_a_wait(
-    make_run: Build, rates: dict[str, float], measured: float, binds: str
+    make_run: Build, rates: dict[str, float], measured: float, bottleneck: str
 ) -> None:
-    assert judge(make_run, rates=rates, measured=measured, au=measured / 2000).binds == binds
+    assert (
+        judge(make_run, rates=rates, measured=measured, au=measured / 2000).bottleneck == bottleneck
+    )
 
 
 def test_nothing_measured(make_run: Build) -> None:
-    nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "harness"))
+    nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))
     found = judge(make_run, rates=nothing, repetitions=0)
-    assert found.binds == "undecided"
+    assert found.bottleneck == "undecided"
     assert found.headroom is None
     assert found.accelerators_fed is None
     assert set(found.not_measured) >= {
@@ -225,7 +227,7 @@ def test_a_met_requirement_is_not_the_end_of_waiting(make_run: Build) -> None:
     found = judge(
         make_run, au=0.75, measured=1500, workload={"required_accelerator_utilization": 0.7}
     )
-    assert (found.starved, found.binds) == (False, "undecided")
+    assert (found.starved, found.bottleneck) == (False, "undecided")
     assert all(advice.id != "none" for advice in found.advice)
 
 
@@ -242,7 +244,7 @@ def test_null_accelerator(make_run: Build) -> None:
         measured=3900,
         repetition=missing,
     )
-    assert found.binds == "storage"
+    assert found.bottleneck == "storage"
     assert found.starved is None
     assert found.headroom is None
     assert found.prep_stall is None
@@ -263,7 +265,7 @@ def test_what_slows_the_run_down_is_not_advice(make_run: Build) -> None:
     """One accelerator of two could be fed: 0.72 x the samples/s that the two get now, which helps
     nobody.
     """
-    for rates in ({"fetch": 1300, "storage_raw": 1400}, {"prep": 1300}, {"harness": 1300}):
+    for rates in ({"fetch": 1300, "storage_raw": 1400}, {"prep": 1300}, {"loader": 1300}):
         found = judge(make_run, rates=rates, measured=1250, au=0.6)
         assert found.advice
         assert all(

@@ -19,7 +19,7 @@ def table() -> str:
         lines.append(f"| | **{part.title}** | | |")
         for row in part.rows:
             number += 1
-            lines.append(f"| {number} | {row.when} | {row.binds} | {row.source} |")
+            lines.append(f"| {number} | {row.when} | {row.bottleneck} | {row.source} |")
     return "\n".join(lines)
 
 

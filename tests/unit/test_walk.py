@@ -70,13 +70,13 @@ def test_a_walk_keeps_what_is_told_to_be_faster_and_goes_on_from_there() -> None
         {"batch_size": 32, "loader.workers": 0},
         {"batch_size": 32, "loader.workers": 1},
     ]
-    visited(second, [15, 15.2, 14.9, 15.1], [15, 15.3, 14.8, 15.1])  # not told
+    visited(second, [15, 15.2, 14.9, 15.1], [15, 15.3, 14.8, 15.1])  # inconclusive
     assert kept_settings(sweep) == {"batch_size": 32, "loader.workers": 0}
     assert next_step(sweep) == []  # one setting was kept, and its step has told its gain
     found = {row.setting: row for row in rows(sweep)}
     assert [row.kept for row in found.values()] == [False, False, True, False, False]
     assert found["batch_size=64"].answer == "faster"
-    assert found["workers=1"].answer == "not told"
+    assert found["workers=1"].answer == "inconclusive"
     ratio = found["batch_size=32"].ratio
     assert ratio.value == pytest.approx(1.5, rel=0.01)
     assert found["old"].why == "ended with 2.8"
@@ -103,7 +103,7 @@ def test_several_kept_settings_are_compared_with_the_beginning() -> None:
     ("variant", "keeps"),
     [
         ([11.0, 11.2, 10.9, 11.1], True),
-        ([10.0, 10.3, 9.8, 10.2], False),  # not told
+        ([10.0, 10.3, 9.8, 10.2], False),  # inconclusive
         ([9.0, 9.2, 8.9, 9.1], False),
         ([11.0, 11.2], False),  # visits are missing
     ],
@@ -127,7 +127,7 @@ def test_of_many_variants_each_must_tell_more() -> None:
         overrides=["loader.workers=0"],
     )
     visited(next_step(many), before, lucky, *[before] * 9)
-    assert rows(many)[1].answer == "not told"
+    assert rows(many)[1].answer == "inconclusive"
 
 
 def test_what_this_host_cannot_do_is_not_visited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_samples_for_a_usd_to_the_digit(
     cells = [row.cells[table.at("samples_per_usd")] for row in table.rows]
     assert [cell.text for cell in cells] == [shown, shown]
     assert rows(sweep)[0].step == BASELINE
-    assert rows(sweep)[1].answer == "not told"  # one visit has no interval
+    assert rows(sweep)[1].answer == "inconclusive"  # one visit has no interval
 
 
 # A visit in a process of its own

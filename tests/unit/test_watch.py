@@ -84,7 +84,7 @@ def leaves_record(directory: Path | None) -> TrainingRecord:
 
 
 @pytest.mark.parametrize(
-    ("kind", "load_ms", "busy_ms", "binds", "starved"),
+    ("kind", "load_ms", "busy_ms", "bottleneck", "starved"),
     [
         ("sleep", 30, 10, "storage", True),
         ("spin", 30, 10, "prep", True),
@@ -95,7 +95,7 @@ def test_planted_times_and_the_verdict(
     kind: str,
     load_ms: float,
     busy_ms: float,
-    binds: str,
+    bottleneck: str,
     starved: bool,
     clock: Clock,
     tmp_path: Path,
@@ -117,10 +117,10 @@ def test_planted_times_and_the_verdict(
     # The time after the last epoch is no part of any; that between two is.
     assert doc.job.watched.between_s == pytest.approx(0.5)
     verdict = doc.job.verdict
-    assert (verdict.binds, verdict.starved, verdict.basis) == (binds, starved, "inferred")
+    assert (verdict.bottleneck, verdict.starved, verdict.basis) == (bottleneck, starved, "inferred")
     assert doc.validity == "valid"
     assert {name for name, one in doc.job.ceilings.items() if one.not_measured} == {
-        *("storage_raw", "fetch", "prep", "harness")
+        *("storage_raw", "fetch", "prep", "loader")
     }
     user = doc.job.loader.user
     assert (user.batches, user.samples, user.delivered_bytes) == (60, 240, 60 * 160)
@@ -137,9 +137,9 @@ def test_a_cached_dataset_is_not_blamed_on_the_storage(clock: Clock, tmp_path: P
     doc = leaves_record(watch.directory)
     epoch = doc.job.repetitions[0].epochs[0]
     if epoch.residency_before is None:
-        pytest.skip(f"NOT RUN: the page cache is not told here: {epoch.residency_how}")
+        pytest.skip(f"NOT RUN: the page cache is inconclusive here: {epoch.residency_how}")
     assert epoch.residency_before == 1.0
-    assert doc.job.verdict.binds == "prep"
+    assert doc.job.verdict.bottleneck == "prep"
     assert doc.job.loader.user.files_inside == 0  # our own looks at the cache do not count
 
 

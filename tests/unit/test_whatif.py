@@ -22,8 +22,8 @@ TWICE = Quantity(2, relative=True)
 
 @pytest.fixture
 def starved(make_run: Build) -> Any:
-    """Storage binds: 600 of 2,000 samples/s, the device is spent. Reading costs 0.05 CPU seconds
-    per GB.
+    """Storage is the bottleneck: 600 of 2,000 samples/s, the device is spent. Reading costs 0.05
+    CPU seconds per GB.
     """
     return cheap(
         make_run(
@@ -46,7 +46,7 @@ def rates(found: Prediction) -> dict[str, float | None]:
     evidence = judge(found.what_if).evidence
     return {
         name: getattr(evidence, name)
-        for name in ("raw", "fetch", "prep", "harness", "accelerator", "predicted")
+        for name in ("raw", "fetch", "prep", "loader", "accelerator", "predicted")
     }
 
 
@@ -55,9 +55,9 @@ def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
     moved = rates(found)
     assert moved["fetch"] == pytest.approx(1200)
     assert moved["raw"] == pytest.approx(1300)
-    assert (moved["prep"], moved["harness"], moved["accelerator"]) == (6000, 8000, 2000)
+    assert (moved["prep"], moved["loader"], moved["accelerator"]) == (6000, 8000, 2000)
     verdict = found.what_if.job.verdict
-    assert verdict.binds == "storage"
+    assert verdict.bottleneck == "storage"
     assert verdict.headroom == pytest.approx(0.6)
     assert verdict.accelerators_fed == 1
     assert found.model_error == pytest.approx(600 / 580 - 1)
@@ -154,7 +154,7 @@ def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
     half = rates(what_if(doc, Change(cache_bytes=300_000_000, pinned=True)))["fetch"]
     assert half == pytest.approx(
         1 / (0.5 / 8000 + 0.5 / 600), rel=1e-3
-    )  # half from memory, as fast as the harness
+    )  # half from memory, as fast as the loader
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
         (16, "prep", 2000),
         (1, "prep", 500),
         (0, "prep", 500),  # each of the two ranks prepares by itself
-        (1, "harness", 4000),
-        (8, "harness", 8000),
+        (1, "loader", 4000),
+        (8, "loader", 8000),
     ],
 )
 def test_workers_prepare_in_proportion_up_to_the_cores(
@@ -222,7 +222,7 @@ def test_what_makes_no_sense_is_refused(make_run: Build, change: Change, says: s
     ("run", "change", "says"),
     [
         (
-            {"rates": dict.fromkeys(("storage_raw", "fetch", "prep", "harness"))},
+            {"rates": dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))},
             Change(storage_bandwidth=TWICE),
             "--calibration",
         ),

@@ -217,9 +217,9 @@ def _rates(
         rates["prep"] = prepared(
             before.prep, busy_before=busy_before, busy=after.busy, cores=before.cores
         )
-    if before.harness is not None:
-        rates["harness"] = handed_over(
-            before.harness,
+    if before.loader is not None:
+        rates["loader"] = handed_over(
+            before.loader,
             ranks_before=before.accelerators,
             ranks=after.ranks,
             busy_before=busy_before,
@@ -340,7 +340,7 @@ def _fetch(
     memory = (
         fetch.client
         if math.isfinite(fetch.client)
-        else max(known for known in (before.prep, before.harness, rate) if known)
+        else max(known for known in (before.prep, before.loader, rate) if known)
     )
     kept, hits = with_cache(
         rate,

@@ -1,4 +1,4 @@
-"""One step of H hosts: what the accelerators take, what they wait for, and what binds.
+"""One step of H hosts: what the accelerators take, what they wait for, and the bottleneck.
 
 A step of all ranks together takes the busy time of an accelerator, the loader's own time for each
 step, the lateness of the slowest rank and the barrier. Beside it the storage, the network and the
@@ -189,8 +189,8 @@ PARTS = (ACCELERATOR, LOADER, STRAGGLERS, BARRIER, STORAGE, NETWORK, HOST)
 class HostsPoint:
     """The job on ``hosts`` hosts. ``parts_s``: the time of a step by PARTS; they add up to it.
 
-    ``fed``: at the required utilization; None: not told. ``binds`` has more than one name where
-    the recorded runs don't tell which of them.
+    ``fed``: at the required utilization; None: inconclusive. ``bottleneck`` has more than one name
+    where the recorded runs don't tell which of them.
     """
 
     hosts: int
@@ -198,7 +198,7 @@ class HostsPoint:
     samples_per_s: Band
     accelerator_utilization: Band
     parts_s: dict[str, Band]
-    binds: tuple[str, ...]
+    bottleneck: tuple[str, ...]
     fed: bool | None
 
 
@@ -257,7 +257,7 @@ class HostsModel:
         told = True if used.low >= required else False if used.high < required else None
         if told and self.stragglers_unknown(ranks):
             told = None
-        names = {self._binds(case) for case in cases}
+        names = {self._bottlenecks(case) for case in cases}
         if told is None:
             names.add(ACCELERATOR)  # it may be as busy as required
         return HostsPoint(
@@ -266,14 +266,15 @@ class HostsModel:
             samples_per_s=rate,
             accelerator_utilization=used,
             parts_s=parts,
-            binds=tuple(name for name in PARTS if name in names),
+            bottleneck=tuple(name for name in PARTS if name in names),
             fed=told,
         )
 
     def storage_takes_over(self, per_host: float, *, most: int) -> tuple[int | None, int | None]:
         """(fewest, most) hosts from which on the steps wait for the storage above all.
 
-        None: not up to ``most`` hosts. The two differ where it is not told what the storage gives.
+        None: not up to ``most`` hosts. The two differ where it is inconclusive what the storage
+        gives.
         """
         return self._first(per_host, 0, most), self._first(per_host, -1, most)
 
@@ -424,7 +425,7 @@ class HostsModel:
         likely = cases[1][1:] if len(cases) > 2 else None
         return either(cases[0][1:], likely, cases[-1][1:], same=NOISE)
 
-    def _binds(self, case: _Case) -> str:
+    def _bottlenecks(self, case: _Case) -> str:
         """The part that costs most, or the accelerator if it is as busy as required."""
         times = {name: float(np.median(part)) for name, part in case.parts_s.items()}
         if self.base.busy_s >= self.base.required * float(np.median(case.cycle_s)):

@@ -37,7 +37,7 @@ class HostLimits:
     workers: int
     cores: float | None
     prep: float | None = None
-    harness: float | None = None
+    loader: float | None = None
     cpu: float | None = None
 
     def rate(self, ranks: float) -> float | None:
@@ -46,10 +46,10 @@ class HostLimits:
         found = [] if self.cpu is None else [self.cpu]
         if self.prep is not None:
             found.append(prepared(self.prep, busy_before=before, busy=after, cores=self.cores))
-        if self.harness is not None:
+        if self.loader is not None:
             found.append(
                 handed_over(
-                    self.harness,
+                    self.loader,
                     ranks_before=max(1, round(self.ranks)),
                     ranks=max(1, round(ranks)),
                     busy_before=before,
@@ -271,7 +271,7 @@ def _limits(doc: TrainingRecord, evidence: Evidence, hosts: int) -> HostLimits:
         workers=doc.job.workers,
         cores=of_one(evidence.cores),
         prep=of_one(evidence.prep),
-        harness=of_one(evidence.harness),
+        loader=of_one(evidence.loader),
         cpu=of_one(evidence.cpu),
     )
 

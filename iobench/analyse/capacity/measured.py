@@ -59,7 +59,7 @@ class MeasuredStorage:
     raw_bytes_per_s: float | None
     latency_s: float | None
     latency_from: str
-    cpu_s_per_gb: float | None  # fetch, prep and harness together
+    cpu_s_per_gb: float | None  # fetch, prep and loader together
     accelerators_fed: int  # if all hosts together get the rate of this one
     accelerators_fed_local: int  # if each host has such a storage of its own
     missing_bytes_per_s: float  # in the first case; 0 if nothing is missing
@@ -185,11 +185,11 @@ def _notes(doc: TrainingRecord, job: SizedJob, *, curve: bool) -> list[str]:
     if curve and doc.job.curve is not None:
         notes += [f"its curve: {note}" for note in _doubts(doc.job.curve.curve)]
     found = doc.job.verdict
-    if found is not None and found.starved and found.binds not in ("storage", "undecided"):
+    if found is not None and found.starved and found.bottleneck not in ("storage", "undecided"):
         notes.append(
             f"the run itself starved its {counted(doc.job.accelerators, 'accelerator')}, since "
-            f"{found.binds} binds on its {counted(len(doc.hosts), 'host')}: what the storage would "
-            "feed takes hosts that are fast enough"
+            f"{found.bottleneck} is the bottleneck on its {counted(len(doc.hosts), 'host')}: what "
+            "the storage would feed takes hosts that are fast enough"
         )
     return notes
 
@@ -204,12 +204,12 @@ def _doubts(curve: StorageCurve) -> Iterator[str]:
 
 
 def cpu_s_per_gb(doc: TrainingRecord) -> float | None:
-    """CPU seconds per 1e9 stored bytes of fetch, prep and harness; None unless all are known.
+    """CPU seconds per 1e9 stored bytes of fetch, prep and loader; None unless all are known.
 
     Work that the stages share is counted twice.
     """
     costs = [
-        doc.job.ceilings.get(name, Ceiling()).cpu_s_per_gb for name in ("fetch", "prep", "harness")
+        doc.job.ceilings.get(name, Ceiling()).cpu_s_per_gb for name in ("fetch", "prep", "loader")
     ]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if len(known) == len(costs) else None

@@ -172,7 +172,7 @@ def requirement(
     if measured is None or measured.cpu_s_per_gb is None:
         missing["cores"] = (
             "no CPU time per byte was given: use --from with a run that measured fetch, prep and "
-            "harness"
+            "loader"
         )
     saves = demand.saves
     if saves.write_bytes_per_s is None:

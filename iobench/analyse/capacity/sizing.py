@@ -289,7 +289,7 @@ def prepared(rate: float, *, busy_before: int, busy: int, cores: float | None) -
 def handed_over(
     rate: float, *, ranks_before: int, ranks: int, busy_before: int, busy: int, cores: float | None
 ) -> float:
-    """The harness ceiling: in proportion to ranks, and to workers per rank if these become fewer.
+    """The loader ceiling: in proportion to ranks, and to workers per rank if these become fewer.
 
     More workers alone do not raise it. Source: each rank has a loader of its own, whose training
     process may be the limit. Validity: as for ``prepared``; pessimistic if workers were the limit.

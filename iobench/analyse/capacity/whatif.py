@@ -17,7 +17,7 @@ from ...schema.record import Summary, TrainingRecord
 from ...schema.training import FindMax, FindMaxPoint
 from ...schema.verdict import Estimate, Verdict
 from ...units import format_count
-from ..figures.knockouts import interval
+from ..figures.ablations import interval
 from ..verdict.evidence import Evidence
 from ..verdict.judged import judge
 from ..verdict.promise import limit_of
@@ -59,7 +59,7 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
             "is not known what a change would bring",
             remedy="measure the same loader with: iobench run --loader MODULE:FUNCTION",
         )
-    if before.storage is None and before.prep is None and before.harness is None:
+    if before.storage is None and before.prep is None and before.loader is None:
         raise UsageError(
             f"run {doc.run_id} has no ceilings",
             remedy="name a run that measured its ceilings (without --calibration 0s)",
@@ -74,9 +74,9 @@ def what_if(doc: TrainingRecord, change: Change) -> Prediction:
         repetitions=[],
         # A search for the largest number of accelerators is of this storage, and these settings.
         find_max=_search_of(doc, change),
-        knock_outs=[],
+        ablations=[],
         confirmations=[],
-        no_knock_outs="the figures are predicted",
+        no_ablations="the figures are predicted",
         curve=None,
     )
     turns = before.in_turns

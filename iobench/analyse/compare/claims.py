@@ -1,4 +1,4 @@
-"""What may be said about two groups of runs: different, equal within a threshold, or not told.
+"""What may be said about two groups of runs: different, equal within a threshold, or inconclusive.
 
 The values are one for each run: the median of its repetitions. With ``MIN_RUNS`` or more runs on
 each side, the interval of the ratio is that of the exact permutation test of rank sums
@@ -67,7 +67,7 @@ def answer_of(low: float, high: float, threshold: float) -> Answer:
     """The answer that the interval [low, high] of a ratio gives."""
     if 1 / (1 + threshold) <= low and high <= 1 + threshold:
         return "equal"
-    return "different" if low > 1 or high < 1 else "not told"
+    return "different" if low > 1 or high < 1 else "inconclusive"
 
 
 def claim(
@@ -89,7 +89,7 @@ def claim(
     earlier = drift if min(runs) < MIN_RUNS else None
 
     def told(
-        answer: Answer = "not told",
+        answer: Answer = "inconclusive",
         *,
         why: str = "",
         better: bool | None = None,
@@ -141,7 +141,8 @@ def claim(
         p = t_two_sided_p(middle / error if error else math.inf if middle else 0.0, degrees)
     low, high = (factor_of(bound) for bound in bounds)
     answer = answer_of(low, high, threshold)
-    untold = answer == "not told"
+    inconclusive = answer == "inconclusive"
+    limit = f"{threshold * 100:.3g} %"
     return told(
         answer,
         better=(middle > 0) == higher_is_better if answer == "different" else None,
@@ -149,8 +150,8 @@ def claim(
         p=p,
         basis="drift" if earlier else "runs",
         method="ranks" if ranks else "t",
-        more=_more(runs, middle, spread, degrees, threshold, level) if untold else None,
-        why=f"the interval holds no change and one above {threshold * 100:.3g} %" if untold else "",
+        more=_more(runs, middle, spread, degrees, threshold, level) if inconclusive else None,
+        why=f"the interval holds no change and one above {limit}" if inconclusive else "",
     )
 
 

@@ -40,7 +40,7 @@ class Comparison:
     """``obstacles`` are the reasons why the two are not comparable, as ``key: this -> that``.
 
     If there are any, ``rows`` is empty. ``difference`` is the result for the primary metric:
-    better, worse, equal or not told; None if nothing was compared.
+    better, worse, equal or inconclusive; None if nothing was compared.
     """
 
     workload: str
@@ -69,7 +69,7 @@ def _primary(rows: Sequence[ComparedMetric]) -> ComparedMetric | None:
 
 
 def word_of(found: Claim) -> str:
-    """``better``, ``worse``, ``equal`` or ``not told``."""
+    """``better``, ``worse``, ``equal`` or ``inconclusive``."""
     if found.answer != "different":
         return found.answer
     return "better" if found.better else "worse"

@@ -1,10 +1,10 @@
-"""Whether a change may pass: a gate that no answer passes that is not told.
+"""Whether a change may pass: a gate that no answer passes that is inconclusive.
 
 A metric fails where the candidate is told worse, and passes where the interval of the ratio
 excludes a loss of the threshold: the two are equal, or the candidate is better, or not worse by as
-much. Everything else is not told: an interval that allows for both, a metric that one side lacks,
-INVALID runs, runs that are not comparable. For the test of no loss see J. D'Agostino, J. Massaro
-and L. Sullivan, "Non-inferiority trials: design concepts and issues", 2003.
+much. Everything else is inconclusive: an interval that allows for both, a metric that one side
+lacks, INVALID runs, runs that are not comparable. For the test of no loss see J. D'Agostino, J.
+Massaro and L. Sullivan, "Non-inferiority trials: design concepts and issues", 2003.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...units import format_factor
 from .comparison import ComparedMetric, Comparison
 from .runs import PRIMARY, Group
 
-Outcome = Literal["passed", "failed", "not told"]
+Outcome = Literal["passed", "failed", "inconclusive"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,13 +40,13 @@ def outcome_of(found: Claim, *, higher_is_better: bool) -> Outcome:
         return "passed" if found.better else "failed"
     ratio = found.ratio
     if ratio is None or ratio.low is None or ratio.high is None:
-        return "not told"
+        return "inconclusive"
     no_loss = (
         ratio.low >= 1 / (1 + found.threshold)
         if higher_is_better
         else ratio.high <= 1 + found.threshold
     )
-    return "passed" if no_loss else "not told"
+    return "passed" if no_loss else "inconclusive"
 
 
 def gate(compared: Sequence[Comparison], metrics: Sequence[str] = ()) -> list[Gated]:
@@ -84,7 +84,7 @@ def _gated(each: Comparison, metric: str) -> Gated:
 
 def _outcome(each: Comparison, metric: str) -> tuple[Outcome, str]:
     row = next((row for row in each.rows if row.metric == metric), None)
-    told: Outcome = "not told"
+    told: Outcome = "inconclusive"
     if row is not None and not row.negligible:
         told = outcome_of(row.claim, higher_is_better=COMPARED[metric].better == "more")
     if row is not None and told == "failed":
@@ -93,18 +93,18 @@ def _outcome(each: Comparison, metric: str) -> tuple[Outcome, str]:
         doc.run_id for group in each.sides for doc in group.runs if doc.validity == "invalid"
     ]
     if each.obstacles:
-        return "not told", f"not comparable: {each.obstacles[0]}"
+        return "inconclusive", f"not comparable: {each.obstacles[0]}"
     if invalid:
-        return "not told", f"{invalid[0]} is INVALID"
+        return "inconclusive", f"{invalid[0]} is INVALID"
     if row is None:
         missing = (line for line in each.missing if line.startswith(f"{metric} "))
-        return "not told", next(missing, f"{metric} was not measured")
+        return "inconclusive", next(missing, f"{metric} was not measured")
     if row.negligible:
         return "passed", row.negligible
     if told == "passed":
-        untold = row.claim.answer == "not told"
+        inconclusive = row.claim.answer == "inconclusive"
         excluded = f", which excludes a loss of {row.claim.threshold * 100:.3g} %"
-        return told, shown(row) + (excluded if untold else "")
+        return told, shown(row) + (excluded if inconclusive else "")
     return told, f"{shown(row)}: {row.claim.why or 'a loss of the threshold is not excluded'}"
 
 

@@ -2,8 +2,8 @@
 
 The value of a run is the median of its repetitions, which share the run's hour and tell nothing
 about the next one. ``changes`` finds the change points by permutation of the runs. A change that
-only the newest run shows, or that too few runs show, is not told: it is ``possible``, with what is
-missing. INVALID runs are shown, but not counted.
+only the newest run shows, or that too few runs show, is inconclusive: it is ``possible``, with what
+is missing. INVALID runs are shown, but not counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .statistics import NOISE, SIGNIFICANT, ratio_interval, t_two_sided_p
 MIN_GAP_DAYS = 7
 """A time without runs is shown if it is at least as long."""
 
-Told = Literal["changed", "no change", "not told"]
+HistoryAnswer = Literal["changed", "no change", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,9 @@ class ChangePoint:
     """A change of the metric at run number ``at``: the level from there on over that before it.
 
     The levels are those of the runs up to the next change on each side. ``why`` says why the change
-    is not told, and ``more`` how many further runs could tell it; both are empty where it is told.
-    ``more`` is None, too, where no number of runs could: one run alone was made before the change.
+    is inconclusive, and ``more`` how many further runs could tell it; both are empty where it is
+    told. ``more`` is None, too, where no number of runs could: one run alone was made before the
+    change.
     """
 
     at: int
@@ -75,8 +76,8 @@ class History:
     workload: str
     metric: str
     entries: tuple[RunEntry, ...]  # oldest first
-    answer: Told
-    why: str  # it is not told
+    answer: HistoryAnswer
+    why: str  # it is inconclusive
     points: tuple[ChangePoint, ...]
     possible: ChangePoint | None
     trend: float | None  # newest third over oldest third of the counted runs; None for fewer than 3
@@ -155,16 +156,16 @@ def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
 
 def _answer(
     medians: Sequence[float], *, positive: bool, told: bool, possible: ChangePoint | None
-) -> tuple[Told, str]:
+) -> tuple[HistoryAnswer, str]:
     if not medians:
-        return "not told", "no run counts"
+        return "inconclusive", "no run counts"
     if not positive:
-        return "not told", "a value is 0, so that there is no ratio"
+        return "inconclusive", "a value is 0, so that there is no ratio"
     if len(medians) < MIN_RUNS:
-        return "not told", f"{len(medians)} of the {MIN_RUNS} runs that it takes at least"
+        return "inconclusive", f"{len(medians)} of the {MIN_RUNS} runs that it takes at least"
     if told:
         return "changed", ""
-    return ("no change", "") if possible is None else ("not told", possible.why)
+    return ("no change", "") if possible is None else ("inconclusive", possible.why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,10 +170,10 @@ def _against(option: Option, best: Option) -> Against:
         if ratio > 1 + NOISE and _same_runs(one, other):
             return Against(answer="different", ratio=ratio, low=ratio)
         why = "its interruptions are not known"
-        return Against(answer="not told", ratio=ratio, low=ratio, why=why)
+        return Against(answer="inconclusive", ratio=ratio, low=ratio, why=why)
     if option.figures.if_storage_grows != best.figures.if_storage_grows:
         why = "one of the two needs a storage that grows with its hosts"
-        return Against(answer="not told", ratio=ratio, why=why)
+        return Against(answer="inconclusive", ratio=ratio, why=why)
     if option.figures.storage_limits or best.figures.storage_limits:
         return _by_intervals(option, best, ratio)
     if _same_runs(one, other):
@@ -188,7 +188,7 @@ def _against(option: Option, best: Option) -> Against:
     )
     interval = found.ratio
     if interval is None or interval.low is None or interval.high is None:
-        return Against(answer="not told", ratio=ratio, why=found.why)
+        return Against(answer="inconclusive", ratio=ratio, why=found.why)
     factor = ratio * one.middle / other.middle  # of the stated figures
     low, high = interval.low * factor, interval.high * factor
     return Against(
@@ -202,7 +202,7 @@ def _by_intervals(option: Option, best: Option, ratio: float) -> Against:
     low, high = best.figures.samples_per_usd_low, best.figures.samples_per_usd_high
     if not least or not most or low is None or high is None:
         why = "how exactly the storage was measured is not known"
-        return Against(answer="not told", ratio=ratio, why=why)
+        return Against(answer="inconclusive", ratio=ratio, why=why)
     low, high = low / most, high / least
     return Against(answer=answer_of(low, high, NOISE), ratio=ratio, low=low, high=high)
 

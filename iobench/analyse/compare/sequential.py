@@ -73,7 +73,7 @@ _POWER_Z = 0.8416
 """Quantile of the normal distribution at 0.8: the planned turns tell a difference so often."""
 
 _MAX_MORE = 1000
-"""Beyond so many turns their number is not told: it would be a guess."""
+"""Beyond so many turns their number is not said: it would be a guess."""
 
 
 def log_ratio(b: float | None, a: float | None) -> float | None:
@@ -137,7 +137,7 @@ class Sequential:
     def answer(self, logs: Sequence[float]) -> Answer:
         """What is told after these turns; fewer than MIN_TURNS never tell anything."""
         if len(logs) < MIN_TURNS:
-            return "not told"
+            return "inconclusive"
         low, _, high = self.interval(logs)
         return answer_of(factor_of(low), factor_of(high), self.threshold)
 
@@ -145,7 +145,7 @@ class Sequential:
         """Whether to stop after these turns: told at a look, or all turns were taken."""
         if len(logs) >= self.looks[-1]:
             return True
-        return len(logs) in self.looks and self.answer(logs) != "not told"
+        return len(logs) in self.looks and self.answer(logs) != "inconclusive"
 
     def turns_for_threshold(self, logs: Sequence[float]) -> int | None:
         """Turns that tell a difference of the threshold in 80 % of cases, at the present spread.
@@ -180,7 +180,7 @@ class Sequential:
         better = None
         if answer == "different":
             better = (fmean(logs) > 0) == higher_is_better
-        elif answer == "not told":
+        elif answer == "inconclusive":
             more = self.more(logs) if logs else None
         return Claim(
             metric=metric,
@@ -193,7 +193,7 @@ class Sequential:
             baseline_runs=len(logs),
             candidate_runs=len(logs),
             more=more,
-            why=self._why(len(logs)) if answer == "not told" else "",
+            why=self._why(len(logs)) if answer == "inconclusive" else "",
         )
 
     def _why(self, turns: int) -> str:
@@ -221,7 +221,7 @@ def _first(start: int, holds: Callable[[int], bool]) -> int | None:
 METRICS: tuple[Metric, ...] = tuple(each for each in COMPARED.values() if each.of == "repetition")
 """The metrics of repetitions by which two sides are compared."""
 
-Verdict = Literal["better", "worse", "equal", "not told"]
+Verdict = Literal["better", "worse", "equal", "inconclusive"]
 
 
 def figures_of(repetition: Repetition) -> dict[str, float]:
@@ -254,7 +254,8 @@ def logs_of(turns: Sequence[AbTurn], metric: str) -> list[float]:
 def claims_of(record: AbRecord) -> list[Claim]:
     """A claim for each metric that a turn has measured, that of the record's metric first.
 
-    A metric that is missing in a turn is not told, because the turns that have it are a selection.
+    A metric that is missing in a turn is inconclusive, because the turns that have it are a
+    selection.
     """
     test = sequential_of(record)
     names = [record.metric, *(each.name for each in METRICS if each.name != record.metric)]
@@ -270,7 +271,7 @@ def claims_of(record: AbRecord) -> list[Claim]:
         if len(logs) < len(record.turns):
             why = f"it is missing or 0 in {len(record.turns) - len(logs)} of the turns"
             found = found.model_copy(
-                update={"answer": "not told", "better": None, "more": None, "why": why}
+                update={"answer": "inconclusive", "better": None, "more": None, "why": why}
             )
         claims.append(found)
     return claims
@@ -290,7 +291,7 @@ def verdict(claim: Claim) -> Verdict:
     """B by A, in one word."""
     if claim.answer == "different":
         return "better" if claim.better else "worse"
-    return "equal" if claim.answer == "equal" else "not told"
+    return "equal" if claim.answer == "equal" else "inconclusive"
 
 
 def differs(record: AbRecord) -> tuple[str, ...]:

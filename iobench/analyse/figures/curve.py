@@ -31,7 +31,7 @@ LUCKY = 1.2
 ALIKE = 0.8
 """Rates that reach this share of another one count as the same limit, see ``spent``."""
 
-UNTOLD = 1.5
+INCONCLUSIVE = 1.5
 """A rate without an interval is taken as known to within this factor, where two are compared."""
 
 EQUAL = 1e-9
@@ -300,10 +300,10 @@ def conclude_curve(curve: StorageCurve, large: StorageCurve | None = None) -> St
 
 
 def _low(rate: Rate) -> float:
-    """The low end of a rate; one without an interval is known to within ``UNTOLD``."""
-    return rate.low if rate.low is not None and is_known(rate) else rate.value / UNTOLD
+    """The low end of a rate; one without an interval is known to within ``INCONCLUSIVE``."""
+    return rate.low if rate.low is not None and is_known(rate) else rate.value / INCONCLUSIVE
 
 
 def _high(rate: Rate) -> float:
-    """The high end of a rate; one without an interval is known to within ``UNTOLD``."""
-    return rate.high if rate.high is not None and is_known(rate) else rate.value * UNTOLD
+    """The high end of a rate; one without an interval is known to within ``INCONCLUSIVE``."""
+    return rate.high if rate.high is not None and is_known(rate) else rate.value * INCONCLUSIVE

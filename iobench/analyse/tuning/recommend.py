@@ -204,7 +204,7 @@ def _shard(
     )
     evidence = judge(chosen.document).evidence
     others = [
-        rate for rate in (evidence.prep, evidence.harness, evidence.accelerator) if rate is not None
+        rate for rate in (evidence.prep, evidence.loader, evidence.accelerator) if rate is not None
     ]
     needed = evidence.bytes_per_s(min(others, default=None))
     return shard_size(found, bounds, smallest=min(known), largest=max(known), needed=needed)
@@ -371,7 +371,7 @@ def sweep_confirmation(
     if advice.gain is not None:
         promised = Estimate(value=advice.gain, low=advice.gain_low, high=advice.gain_high)
     row = next(row for row in compared.rows if row.metric == "samples_per_s")
-    told: Answer = "not told" if promised is None else answer(promised, row.claim.ratio)
+    told: Answer = "inconclusive" if promised is None else answer(promised, row.claim.ratio)
     return SweepConfirmation(
         confirmed=told == "kept",
         answer=told,

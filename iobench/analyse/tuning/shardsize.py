@@ -238,10 +238,10 @@ def judge_codec(
     )
     ratio = plain.stored_bytes / packed.stored_bytes
     predicted_with = _lowest(
-        [without.storage * ratio, with_codec.prep, with_codec.harness, with_codec.accelerator]
+        [without.storage * ratio, with_codec.prep, with_codec.loader, with_codec.accelerator]
     )
     predicted_without = _lowest(
-        [without.storage, without.prep, without.harness, without.accelerator]
+        [without.storage, without.prep, without.loader, without.accelerator]
     )
     return ComparedCodec(
         codec=packed.settings.get(key, packed.document.job.dataset.asked.get("codec", "none")),

@@ -22,7 +22,7 @@ ALL = "all of them"
 
 NO_TIME = "no time left"
 
-Answer = Literal["", "faster", "slower", "not told"]
+Answer = Literal["", "faster", "slower", "inconclusive"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +77,8 @@ def _answer(ratio: Estimate | None) -> Answer:
     if ratio is None:
         return ""
     if ratio.low is None or ratio.high is None:
-        return "not told"
-    return "faster" if ratio.low > 1 else "slower" if ratio.high < 1 else "not told"
+        return "inconclusive"
+    return "faster" if ratio.low > 1 else "slower" if ratio.high < 1 else "inconclusive"
 
 
 def best_of(sweep: Sweep, points: Sequence[SweepPoint]) -> SweepPoint | None:

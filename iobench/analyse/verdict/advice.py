@@ -1,4 +1,4 @@
-"""Changes that would speed up a run: those of the stage that binds first, by predicted gain.
+"""Changes that would speed up a run: first those of the bottleneck, by predicted gain.
 
 A gain is a factor on the measured samples/s. No change is promised more than the accelerators
 demand. Where a stage was left out in turns with the repetitions, no change of that stage is
@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from ...schema.curve import Bound
 from ...schema.subject import Subject
 from ...schema.verdict import Advice, AdviceId, Estimate
-from ..figures.knockouts import is_told
+from ..figures.ablations import is_told
 from .advice_host import (
     cpu_advice,
     fill_advice,
-    harness_advice,
+    loader_advice,
     nothing,
     prep_advice,
     saves_advice,
@@ -34,15 +34,15 @@ BY_STAGE: dict[str, ByStage] = {
     "storage": storage_advice,
     "prep": prep_advice,
     "cpu": cpu_advice,
-    "harness": harness_advice,
+    "loader": loader_advice,
     "fill": fill_advice,
     "sync": sync_advice,
-    "saves": saves_advice,
+    "checkpoint": saves_advice,
 }
 
 CHANGED: dict[AdviceId, str] = {"direct": "storage", "codec": "prep", "decoding": "prep"}
-"""The stage that some advice changes, whatever binds: stages that share the CPU get advice on each
-of them.
+"""The stage that some advice changes, whatever is the bottleneck: stages that share the CPU get
+advice on each of them.
 """
 
 
@@ -67,9 +67,9 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
     if evidence.repeated:
         # What the loader costs is that of a loader that does too much.
         return [Advice(change=EACH_ONCE, basis=evidence.repeated)]
-    if decision.binds == "accelerator":
+    if decision.bottleneck == "accelerator":
         return [watched_nothing(evidence) if evidence.watched else nothing(evidence)]
-    if evidence.watched and decision.binds in CAUSES:
+    if evidence.watched and decision.bottleneck in CAUSES:
         return watched_advice(evidence, decision)
     evidence = reached(evidence)
     found, most = [], demanded(evidence)
@@ -123,8 +123,8 @@ def _of_unknown_gain(advice: Advice, tested: Estimate) -> Advice:
 
 
 def _stages(evidence: Evidence, decision: Decision) -> list[str]:
-    """The stages about which there is advice: what binds, what can't be told from it, the rest."""
-    stages: list[str] = [decision.binds, *decision.also]
+    """The stages about which there is advice: the bottleneck, what may be it, the rest."""
+    stages: list[str] = [decision.bottleneck, *decision.also]
     others = [
         stage
         for stage, gain in evidence.gains.items()

@@ -44,7 +44,7 @@ def cpu_advice(evidence: Evidence, bound: Bound | None) -> Sequence[Advice | Non
     return [more_cores(evidence), direct_advice(evidence), _cheaper_samples(evidence)]
 
 
-def harness_advice(evidence: Evidence, _: Bound | None) -> Sequence[Advice | None]:
+def loader_advice(evidence: Evidence, _: Bound | None) -> Sequence[Advice | None]:
     """Advice on worker processes and the transport of batches."""
     return [_transport(evidence)]
 
@@ -57,7 +57,7 @@ def more_cores(evidence: Evidence) -> Advice | None:
     moved = {
         "cpu": evidence.cpu,
         "prep": evidence.prep,
-        "harness": evidence.harness,
+        "loader": evidence.loader,
         "storage": evidence.storage if client else None,
     }
     scaled = {stage: TWICE * rate for stage, rate in moved.items() if rate}
@@ -206,9 +206,9 @@ def _another_loader(evidence: Evidence) -> Advice | None:
 
 def _cheaper_samples(evidence: Evidence) -> Advice | None:
     """Another codec, or samples that need less decoding."""
-    if evidence.prep is None or evidence.harness is None:
+    if evidence.prep is None or evidence.loader is None:
         return None
-    at_best = f"the harness ({evidence.told(evidence.harness)}) is the limit"
+    at_best = f"the loader ({evidence.told(evidence.loader)}) is the limit"
     if evidence.cheaper_codecs and evidence.storage is not None:
         return Advice(
             id="codec",
@@ -216,7 +216,7 @@ def _cheaper_samples(evidence: Evidence) -> Advice | None:
             f"{' or '.join(evidence.cheaper_codecs)}",
             predicted_gain=model_gain(
                 evidence,
-                prep=evidence.harness,
+                prep=evidence.loader,
                 cpu=None,
                 storage=evidence.storage / evidence.compress_ratio,
             ),
@@ -229,13 +229,13 @@ def _cheaper_samples(evidence: Evidence) -> Advice | None:
         id="decoding",
         change="use samples that need less decoding: smaller images, or images that are decoded "
         "once and stored as arrays",
-        predicted_gain=model_gain(evidence, prep=evidence.harness, cpu=None),
+        predicted_gain=model_gain(evidence, prep=evidence.loader, cpu=None),
         basis=f"at best, decoding takes no time and {at_best}; arrays are larger than images",
     )
 
 
 def _transport(evidence: Evidence) -> Advice | None:
-    if evidence.harness is None:
+    if evidence.loader is None:
         return None
     if evidence.transport == "tensor":
         # Prep used the same transport, so its ceiling would rise too; those of storage and of the
@@ -245,13 +245,13 @@ def _transport(evidence: Evidence) -> Advice | None:
             settings=["loader.transport=ring"],
             change="use loader.transport=ring",
             predicted_gain=model_gain(
-                evidence, harness=evidence.harness * RING_OVER_TENSOR, prep=None, cpu=None
+                evidence, loader=evidence.loader * RING_OVER_TENSOR, prep=None, cpu=None
             ),
             basis="batches stay in shared memory, and only the number of a slot goes through the "
             "pipe; compared with torch's default collate, the ring moves at least 1.9 x the "
             "bytes/s with a tenth of the CPU time",
         )
-    gain = model_gain(evidence, harness=None)
+    gain = model_gain(evidence, loader=None)
     if gain is None or gain < WORTH:
         return None
     if evidence.cores and evidence.workers >= evidence.cores:
@@ -331,8 +331,10 @@ def saves_advice(evidence: Evidence, _: Bound | None) -> Sequence[Advice | None]
             id="faster-saves",
             change="save faster or less often: faster durable writes, an asynchronous writer, or "
             "a longer interval between checkpoints",
-            predicted_gain=_without(evidence, "saves", evidence.shares.saves),
-            basis=_because(evidence, "saves", "the training stands still", evidence.shares.saves),
+            predicted_gain=_without(evidence, "checkpoint", evidence.shares.saves),
+            basis=_because(
+                evidence, "checkpoint", "the training stands still", evidence.shares.saves
+            ),
         )
     ]
 
@@ -356,7 +358,7 @@ def nothing(evidence: Evidence) -> Advice:
     supply = {
         "storage": None if evidence.cached else evidence.storage,
         "prep": evidence.prep,
-        "harness": evidence.harness,
+        "loader": evidence.loader,
     }
     known = {name: rate for name, rate in supply.items() if rate is not None}
     if evidence.utilization is not None:

@@ -1,4 +1,4 @@
-"""Advice on a storage that binds: more reads in flight, larger ones, fewer bytes, or faster."""
+"""Advice where storage is the bottleneck: more reads in flight, larger or fewer, or faster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def storage_advice(evidence: Evidence, bound: Bound | None) -> Sequence[Advice |
         return [_pack(evidence), _faster(evidence)]
     if bound == "bandwidth":
         return [_compress(evidence), _faster(evidence)]
-    # What is spent was not told, so larger reads may be all that is missing.
+    # What is spent was inconclusive, so larger reads may be all that is missing.
     measured = evidence.curve is not None
     untold = measured and _can_pack(evidence) and gain_of_large_reads(evidence) is None
     return [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ..compare.statistics import NOISE
-from ..figures.knockouts import FEW_ROUNDS, MIN_ROUNDS
+from ..figures.ablations import FEW_ROUNDS, MIN_ROUNDS
 from . import by_ablation as gains
 from . import by_ceilings as ceilings
 from . import watched as waits
@@ -26,7 +26,7 @@ class Criterion(NamedTuple):
     """One line of the table. ``source``: the threshold of its check, and where that comes from."""
 
     when: str
-    binds: str
+    bottleneck: str
     source: str
     check: Callable[[Case], Decision | None]
 
@@ -40,12 +40,12 @@ class Criteria(NamedTuple):
 
 
 def decide(evidence: Evidence) -> Decision:
-    """What binds the run, and why; ``undecided`` with the reason where nothing tells."""
+    """The bottleneck of the run, and why; ``undecided`` with the reason where nothing tells."""
     return _first(TABLE, Case(evidence))
 
 
 def by_inference(evidence: Evidence) -> Decision:
-    """What binds by the ceilings and by where the time went, whatever leaving stages out says."""
+    """The bottleneck by the ceilings and by where the time went, not by ablations."""
     return _by_ceilings(Case(evidence))
 
 
@@ -63,13 +63,13 @@ def _is_too_short(case: Case) -> Decision | None:
     short = too_short(case.evidence)
     if short is None:
         return None
-    return Decision(binds="undecided", reason=short.why, too_short=short)
+    return Decision(bottleneck="undecided", reason=short.why, too_short=short)
 
 
 def _is_not_measured(case: Case) -> Decision | None:
     if case.evidence.measured is not None:
         return None
-    return Decision(binds="undecided", reason="no repetition was completed")
+    return Decision(bottleneck="undecided", reason="no repetition was completed")
 
 
 def _hidden_by_the_fill(case: Case) -> Decision | None:
@@ -81,14 +81,13 @@ def _not_refuted(case: Case) -> Decision:
     """What the ceilings say, unless leaving that stage out brought nothing."""
     evidence = case.evidence
     guess = _by_ceilings(gains.refuting(case))
-    if guess.binds not in ("undecided", "accelerator", *evidence.gains):
+    if guess.bottleneck not in ("undecided", "accelerator", *evidence.gains):
         return guess
     tried = ", ".join(stage for stage in evidence.gains if stage != "accelerator")
     return Decision(
-        binds="undecided",
+        bottleneck="undecided",
         basis="tested",
-        reason=f"leaving out a stage ({tried or 'the accelerator'}) brought no gain that "
-        "could be told from noise",
+        reason=f"leaving out a stage ({tried or 'the accelerator'}) brought no significant gain",
     )
 
 
@@ -111,7 +110,7 @@ BY_GAINS: tuple[Criteria, ...] = (
         ),
     ),
     Criteria(
-        "Leaving a stage out brought a gain that is told from noise",
+        "Leaving a stage out brought a significant gain",
         lambda case: case.any_gain,
         (
             Criterion(
@@ -125,7 +124,7 @@ BY_GAINS: tuple[Criteria, ...] = (
             Criterion(
                 "the largest gain is less than what is lost beside it, and a user's loader spends "
                 "most of its waits handing batches over",
-                "harness",
+                "loader",
                 f"gain below the square root of 1 / utilization; more than {gains.MOSTLY:g} of "
                 "the waits, or of the rate of its own ceiling: more than the rest",
                 gains.hand_over_costs_more,
@@ -206,13 +205,13 @@ BY_GAINS: tuple[Criteria, ...] = (
             ),
             Criterion(
                 "a user's loader spends most of its waits handing batches over",
-                "harness",
+                "loader",
                 f"more than {gains.MOSTLY:g} of them, or of the rate of its own ceiling",
                 gains.hand_over_costs_most,
             ),
             Criterion(
                 "the run is about as fast as the loader over samples that are there",
-                "harness",
+                "loader",
                 f"{ceilings.MIN_EXPLAINED:.0%} of its ceiling: {_CHOICE}",
                 gains.loader_explains_it,
             ),
@@ -270,7 +269,7 @@ BY_CEILINGS: tuple[Criteria, ...] = (
             Criterion("what its loader did is not known", "undecided", "", waits.unknown_loader),
             Criterion(
                 "its workers had nothing to do",
-                "harness",
+                "loader",
                 f"less than {waits.MOST:g} of the waits: {_CHOICE}",
                 waits.workers_are_idle,
             ),

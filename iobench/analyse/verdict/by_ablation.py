@@ -1,9 +1,9 @@
-"""What binds, by the stages that were left out in turns with the repetitions.
+"""The bottleneck, by the stages that were left out in turns with the repetitions.
 
 ``gain(stage)`` is the rate without the stage over the rate with it. The stage with the largest
-gain binds, if its interval excludes 1 by the noise threshold. The accelerator is what the others
-are to feed, so it binds only where none of them does. Each check is a row of ``bottleneck``, and
-returns None where it has no answer.
+gain is the bottleneck, if its interval excludes 1 by the noise threshold. The accelerator is what
+the others are to feed, so it is the bottleneck only where none of them does. Each check is a row of
+``bottleneck``, and returns None where it has no answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 
 from ...schema.verdict import Estimate, Stage
-from ..figures.knockouts import interval, is_told
+from ..figures.ablations import interval, is_told
 from .by_ceilings import FED, MIN_EXPLAINED, waited_for
 from .evidence import Case, Decision, Evidence
 
@@ -30,7 +30,7 @@ def only_reading_gains(case: Case) -> Decision | None:
     if case.gaining:
         return None
     return Decision(
-        binds="undecided",
+        bottleneck="undecided",
         basis="tested",
         reason="reading limits the run, but a cache served the reads",
     )
@@ -40,13 +40,13 @@ def hand_over_costs_more(case: Case) -> Decision | None:
     why = _handing_over(case.evidence)
     if not why or not _leaves_most(case.evidence, case.gaining[case.top]):
         return None
-    return Decision(binds="harness", reason=why)
+    return Decision(bottleneck="loader", reason=why)
 
 
 def prep_was_not_left_out(case: Case) -> Decision | None:
     """A loader of the user's own could not run without its dataset, and this is its cost.
 
-    Only the storage was left out then, which may bring something without being what binds.
+    Only the storage was left out then, which may bring something without being the bottleneck.
     """
     alone = case.evidence.subject.users and "prep" not in case.evidence.gains
     if case.top != "storage" or not alone:
@@ -54,7 +54,7 @@ def prep_was_not_left_out(case: Case) -> Decision | None:
     if not _leaves_most(case.evidence, case.gaining["storage"]):
         return None
     return Decision(
-        binds="prep",
+        bottleneck="prep",
         reason="the page cache brings less than what is lost beside it, and that time is your "
         "loader's own",
     )
@@ -70,7 +70,7 @@ def ranks_are_uneven(case: Case) -> Decision | None:
         return None
     if math.log(found["sync"].value) < UNEVEN * math.log(found[case.top].value):
         return None
-    return Decision(binds="sync", basis="tested")
+    return Decision(bottleneck="sync", basis="tested")
 
 
 def cores_are_shared(case: Case) -> Decision | None:
@@ -84,7 +84,7 @@ def cores_are_shared(case: Case) -> Decision | None:
     if not needed:
         return None
     return Decision(
-        binds="cpu",
+        bottleneck="cpu",
         basis="tested",
         reason="the stages share the cores, so each of them slows the others",
     )
@@ -102,7 +102,7 @@ def read_and_prepared_in_one(case: Case) -> Decision | None:
     waited = waited_for(evidence)
     other: tuple[Stage, ...] = () if waited is not None else ("storage",)
     return Decision(
-        binds=waited or "prep",
+        bottleneck=waited or "prep",
         also=other,
         basis="tested",
         reason="your loader reads and prepares in one, and its workers' times tell which took "
@@ -115,33 +115,33 @@ def largest_gain(case: Case) -> Decision:
     low, _ = interval(found[top])
     also = [stage for stage in found if stage != top and interval(found[stage])[1] >= low]
     also.sort(key=lambda stage: -found[stage].value)
-    return Decision(binds=top, also=tuple(also), basis="tested")
+    return Decision(bottleneck=top, also=tuple(also), basis="tested")
 
 
 def accelerator_gains_alone(case: Case) -> Decision | None:
     evidence = case.evidence
     if evidence.utilization is not None or not _accelerator_gains(evidence):
         return None
-    return Decision(binds="accelerator", basis="tested")
+    return Decision(bottleneck="accelerator", basis="tested")
 
 
 def ceilings_keep_up(case: Case) -> Decision | None:
     """Each ceiling is enough for the utilization that is required."""
     evidence, demand = case.evidence, case.evidence.accelerator
-    stages = (None if evidence.cached else evidence.storage, evidence.prep, evidence.harness)
+    stages = (None if evidence.cached else evidence.storage, evidence.prep, evidence.loader)
     known = [rate for rate in (*stages, evidence.cpu) if rate is not None]
     if not evidence.drained or not known or demand is None:
         return None
     if min(known) < evidence.required * demand:
         return None
-    return Decision(binds="accelerator")
+    return Decision(bottleneck="accelerator")
 
 
 def accelerators_are_busy(case: Case) -> Decision | None:
     busy = case.evidence.utilization
     if busy is None or busy < FED:
         return None
-    return Decision(binds="accelerator", basis="tested")
+    return Decision(bottleneck="accelerator", basis="tested")
 
 
 def accelerator_gains_most(case: Case) -> Decision | None:
@@ -150,25 +150,25 @@ def accelerator_gains_most(case: Case) -> Decision | None:
     if busy is None or not _accelerator_gains(evidence):
         return None
     low, _ = interval(evidence.gains["accelerator"])
-    return Decision(binds="accelerator", basis="tested") if low * busy > 1 else None
+    return Decision(bottleneck="accelerator", basis="tested") if low * busy > 1 else None
 
 
 def cores_are_busy(case: Case) -> Decision | None:
     if not case.evidence.cpu_spent:
         return None
-    return Decision(binds="cpu", reason="no stage alone gains, and all cores are busy")
+    return Decision(bottleneck="cpu", reason="no stage alone gains, and all cores are busy")
 
 
 def hand_over_costs_most(case: Case) -> Decision | None:
     why = _handing_over(case.evidence)
-    return Decision(binds="harness", reason=why) if why else None
+    return Decision(bottleneck="loader", reason=why) if why else None
 
 
 def loader_explains_it(case: Case) -> Decision | None:
-    harness, measured = case.evidence.harness, case.evidence.measured or 0.0
-    if not harness or measured < MIN_EXPLAINED * harness:
+    loader, measured = case.evidence.loader, case.evidence.measured or 0.0
+    if not loader or measured < MIN_EXPLAINED * loader:
         return None
-    return Decision(binds="harness", reason="no other stage gains anything if it is left out")
+    return Decision(bottleneck="loader", reason="no other stage gains anything if it is left out")
 
 
 def fill_gains(case: Case) -> Decision | None:
@@ -176,7 +176,7 @@ def fill_gains(case: Case) -> Decision | None:
     evidence = case.evidence
     if not is_told(evidence.gains.get("fill"), evidence.unsteady):
         return None
-    return Decision(binds="fill", basis="inferred")
+    return Decision(bottleneck="fill", basis="inferred")
 
 
 def refuting(case: Case) -> Case:
@@ -203,11 +203,11 @@ def _handing_over(evidence: Evidence) -> str:
 
     Neither can be left out. So they bind where all that was left out brings less than what is lost.
     """
-    own, harness = evidence.own, evidence.harness
+    own, loader = evidence.own, evidence.loader
     if not evidence.subject.users:
         return ""
     if own is not None and own.wait_s and (own.hand_over_s or 0.0) > MOSTLY * own.wait_s:
         return "the batches that were waited for were mostly made already, and on their way"
-    if harness and (evidence.measured or 0.0) > MOSTLY * harness:
+    if loader and (evidence.measured or 0.0) > MOSTLY * loader:
         return "your loader takes most of the time even over samples that are kept in memory"
     return ""

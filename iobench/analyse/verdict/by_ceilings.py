@@ -1,9 +1,9 @@
-"""What binds, inferred from the ceilings and from where the time went.
+"""The bottleneck, inferred from the ceilings and from where the time went.
 
-Model: a data-loading roofline. The stages (fetch, prep, harness, accelerator) overlap, so the
+Model: a data-loading roofline. The stages (fetch, prep, loader, accelerator) overlap, so the
 predicted rate is the lowest ceiling. Fetch and prep run in the same workers, which also hand the
 batches over. If the workers do not read ahead, the true rate lies between the prediction and the
-serial rate 1 / (1/fetch + 1/prep + 1/harness); the rule ``verdict.gap`` reports when the measured
+serial rate 1 / (1/fetch + 1/prep + 1/loader); the rule ``verdict.gap`` reports when the measured
 rate differs by more than 20 %. Each check is a row of ``bottleneck``, and returns None where it has
 no answer.
 """
@@ -19,7 +19,7 @@ MIN_EXPLAINED = 0.8
 """A ceiling explains the measured rate if the rate is at least this share of the ceiling."""
 
 FED = 0.95
-"""Accelerators that are as busy as this wait for nothing that could be told from noise."""
+"""Accelerators that are as busy as this wait for nothing that is significant."""
 
 DOMINANT = 0.8
 """A stage that needs this part of the CPU time is named itself, and not the CPU."""
@@ -29,7 +29,7 @@ def lost_beside_loading(case: Case) -> Decision | None:
     """The part beside loading that took the most time, if it took more than all waiting."""
     shares = case.evidence.shares
     stages: dict[Stage, float | None] = {
-        "saves": shares.saves,
+        "checkpoint": shares.saves,
         "fill": shares.fill,
         "sync": shares.sync,
     }
@@ -43,19 +43,19 @@ def lost_beside_loading(case: Case) -> Decision | None:
     gain = 1 / max(1 - known[top], 1e-9)
     if gain <= 1 + NOISE or known[top] <= waiting:
         return None
-    return Decision(binds=top, reason=why_filling(case.evidence) if top == "fill" else "")
+    return Decision(bottleneck=top, reason=why_filling(case.evidence) if top == "fill" else "")
 
 
 def accelerators_are_busy(case: Case) -> Decision | None:
     busy = case.evidence.utilization
-    return Decision(binds="accelerator") if busy is not None and busy >= FED else None
+    return Decision(bottleneck="accelerator") if busy is not None and busy >= FED else None
 
 
 def nothing_is_known(case: Case) -> Decision | None:
     if case.ceilings:
         return None
-    why = case.evidence.cached or "no ceiling of storage, prep or harness was measured"
-    return Decision(binds="undecided", reason=why)
+    why = case.evidence.cached or "no ceiling of storage, prep or loader was measured"
+    return Decision(bottleneck="undecided", reason=why)
 
 
 def cores_are_shared(case: Case) -> Decision | None:
@@ -71,21 +71,23 @@ def cores_are_shared(case: Case) -> Decision | None:
     lowest = evidence.cpu * (1 + NOISE) < case.ceilings[case.lowest]
     if not (busy and explains and lowest and max(parts) < DOMINANT * sum(parts)):
         return None
-    return Decision(binds="cpu", reason="the stages share the cores, and all of them are taken")
+    return Decision(
+        bottleneck="cpu", reason="the stages share the cores, and all of them are taken"
+    )
 
 
 def utilization_is_missing(case: Case) -> Decision | None:
     if case.evidence.utilization is not None or not case.missing:
         return None
     return Decision(
-        binds="undecided",
+        bottleneck="undecided",
         reason=f"{' and '.join(case.missing)} was not measured, nor was the accelerators' "
         "utilization",
     )
 
 
 def demand_is_lowest(case: Case) -> Decision | None:
-    return Decision(binds="accelerator") if case.evidence.utilization is None else None
+    return Decision(bottleneck="accelerator") if case.evidence.utilization is None else None
 
 
 def workers_took_longest(case: Case) -> Decision | None:
@@ -96,7 +98,7 @@ def workers_took_longest(case: Case) -> Decision | None:
     if waited is None:
         return None
     return Decision(
-        binds=waited,
+        bottleneck=waited,
         reason=f"the workers took longest for {'reads' if waited == 'storage' else waited}, "
         "although its ceiling alone is above the demand",
     )
@@ -110,7 +112,7 @@ def in_turns(case: Case) -> Decision | None:
     if serial >= FED * (case.evidence.accelerator or 0.0) or measured < (1 - IN_TURNS) * serial:
         return None
     return Decision(
-        binds=case.lowest,
+        bottleneck=case.lowest,
         reason="each worker fetches samples and prepares them one after the other",
     )
 
@@ -119,7 +121,7 @@ def nothing_explains_the_waits(case: Case) -> Decision:
     also = f", and {' and '.join(case.missing)} was not measured" if case.missing else ""
     above = "the measured ceilings are" if case.missing else "every ceiling alone is"
     return Decision(
-        binds="undecided",
+        bottleneck="undecided",
         reason=f"the accelerators wait although {above} above their demand{also}",
     )
 
@@ -130,7 +132,7 @@ def rivals(case: Case) -> Decision | None:
     if not near:
         return None
     return Decision(
-        binds="undecided",
+        bottleneck="undecided",
         reason=f"the ceilings of {case.lowest} and {' and '.join(near)} can't be told apart",
     )
 
@@ -147,7 +149,7 @@ def a_ceiling_is_missing(case: Case) -> Decision | None:
     if not case.missing or share >= MIN_EXPLAINED:
         return None
     return Decision(
-        binds="undecided",
+        bottleneck="undecided",
         reason=f"{' and '.join(case.missing)} was not measured, and {case.lowest} alone does not "
         f"explain why the run reached only {share:.0%} of its ceiling",
     )
@@ -158,13 +160,13 @@ def reading_takes_all_cores(case: Case) -> Decision | None:
     if case.lowest != "storage" or not evidence.client_bound:
         return None
     return Decision(
-        binds="cpu",
+        bottleneck="cpu",
         reason=f"reading alone takes {evidence.fetch_cores:.1f} of {evidence.cores:g} cores",
     )
 
 
 def lowest_ceiling(case: Case) -> Decision:
-    return Decision(binds=case.lowest)
+    return Decision(bottleneck=case.lowest)
 
 
 def waited_for(evidence: Evidence) -> Stage | None:

@@ -14,7 +14,7 @@ from ...schema.verdict import Estimate, RunCurve, Stage
 from ...units import format_count, format_rate
 from ..again import JobAgain
 from ..compare.statistics import NOISE
-from ..figures.knockouts import is_told
+from ..figures.ablations import is_told
 from ..figures.ranktime import Shares
 from ..figures.rates import Lasting
 
@@ -56,7 +56,7 @@ class Evidence:
     prep: float | None
     # for a library: the rate of iobench's own loader in the same measurement
     own_prep: float | None
-    harness: float | None
+    loader: float | None
     cpu: float | None  # all stages together on this host's cores
     cpu_busy: float | None  # share of the usable cores during the repetitions
     # CPU seconds per sample of fetch and of prep, each measured alone
@@ -83,7 +83,7 @@ class Evidence:
     cheaper_codecs: tuple[str, ...]  # with a lower decoding cost, the most expensive first
     decode: bool
     compress_ratio: float
-    # (low, high) of fetch, prep and harness over their windows, where there are several
+    # (low, high) of fetch, prep and loader over their windows, where there are several
     intervals: dict[str, tuple[float, float]]
     shares: Shares  # where the time of the repetitions went
     # the share of the fill, where a budget cut the repetitions: no part of ``shares`` and ``gains``
@@ -147,7 +147,7 @@ class Evidence:
             return self.measured
         known = [
             rate
-            for rate in (self.storage, self.prep, self.harness, self.cpu, self.accelerator)
+            for rate in (self.storage, self.prep, self.loader, self.cpu, self.accelerator)
             if rate is not None
         ]
         return min(known, default=None)
@@ -161,7 +161,7 @@ class Evidence:
         if self.fetch is None or self.prep is None:
             return None
         turns = 1 / sum(
-            1 / rate for rate in (self.fetch, self.prep, self.harness) if rate is not None
+            1 / rate for rate in (self.fetch, self.prep, self.loader) if rate is not None
         )
         return turns if self.accelerator is None else min(turns, self.accelerator)
 
@@ -255,7 +255,7 @@ class LoaderWaits:
 
 
 class TooShort(NamedTuple):
-    """Why a run can't tell what binds, and a command that makes one that is long enough."""
+    """Why a run can't tell the bottleneck, and a command that makes one that is long enough."""
 
     why: str
     command: str
@@ -264,15 +264,15 @@ class TooShort(NamedTuple):
         return f"{self.why}; long enough: {self.command}"
 
 
-Binds = Stage | Literal["undecided"]
+Bottleneck = Stage | Literal["undecided"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What binds. ``reason`` says why, where that is not simply the largest gain."""
+    """The bottleneck. ``reason`` says why, where that is not simply the largest gain."""
 
-    binds: Binds
-    also: tuple[Stage, ...] = ()  # whose gains can't be told from that of ``binds``
+    bottleneck: Bottleneck
+    also: tuple[Stage, ...] = ()  # whose gains can't be told from that of ``bottleneck``
     basis: Literal["tested", "inferred"] = "inferred"
     reason: str = ""
     too_short: TooShort | None = None
@@ -292,7 +292,7 @@ class Case:
 
     @cached_property
     def _gaining(self) -> dict[Stage, Estimate]:
-        stages: tuple[Stage, ...] = ("storage", "prep", "sync", "saves", "fill")
+        stages: tuple[Stage, ...] = ("storage", "prep", "sync", "checkpoint", "fill")
         gains, unsteady = self.evidence.gains, self.evidence.unsteady
         return {each: gains[each] for each in stages if is_told(gains.get(each), unsteady)}
 
@@ -303,7 +303,7 @@ class Case:
 
     @property
     def gaining(self) -> dict[Stage, Estimate]:
-        """The gains that are told from noise; that of a storage whose reads were cached is none."""
+        """The gains that are significant; that of a storage whose reads were cached is none."""
         left_out = "storage" if self.evidence.cached else ""
         return {stage: gain for stage, gain in self._gaining.items() if stage != left_out}
 
@@ -317,7 +317,7 @@ class Case:
         stages: dict[Stage, float | None] = {
             "storage": None if self.evidence.cached else self.evidence.storage,
             "prep": self.evidence.prep,
-            "harness": self.evidence.harness,
+            "loader": self.evidence.loader,
         }
         return {stage: rate for stage, rate in stages.items() if stage not in self.refuted}
 
@@ -331,7 +331,7 @@ class Case:
         """Stages without a ceiling. For a library, the hand-over of batches is part of its prep."""
         needless = {"storage"} if self.evidence.cached else set()
         if self.evidence.subject.reads_itself:
-            needless.add("harness")
+            needless.add("loader")
         return [
             stage for stage, rate in self._rates.items() if rate is None and stage not in needless
         ]

@@ -427,7 +427,7 @@ def may_starve(decision: Decision) -> bool:
 
     Ranks that wait for each other wait for the slowest read of all of them.
     """
-    return decision.binds == "undecided" or does_starve(decision)
+    return decision.bottleneck == "undecided" or does_starve(decision)
 
 
 def does_starve(decision: Decision) -> bool:
@@ -435,4 +435,4 @@ def does_starve(decision: Decision) -> bool:
 
     A storage that costs something beside another stage that costs more is not what they wait for.
     """
-    return bool({"storage", "sync"} & {decision.binds, *decision.also})
+    return bool({"storage", "sync"} & {decision.bottleneck, *decision.also})

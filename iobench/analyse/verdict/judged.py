@@ -32,7 +32,7 @@ CHECKED = "iobench-check-"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """A record, the evidence in it, and what binds. All else follows from these three."""
+    """A record, the evidence in it, and the bottleneck. All else follows from these three."""
 
     record: TrainingRecord
     evidence: Evidence
@@ -85,7 +85,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         fetch=_rate(doc, "fetch", size),
         prep=_rate(doc, "prep", size),
         own_prep=doc.job.ceilings.get("prep", Ceiling()).details.own_samples_per_s,
-        harness=_rate(doc, "harness", size),
+        loader=_rate(doc, "loader", size),
         cpu=_cpu(doc, costs, cores, size),
         cpu_busy=_cpu_busy(done, cores),
         cpu_costs=costs,
@@ -117,7 +117,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
         drained=drained,
         gains={
             each.stage: _beside(each.stage, each.gain, lasts)
-            for each in doc.job.knock_outs
+            for each in doc.job.ablations
             if each.gain is not None and each.gain.value > 0 and not (each.stage == "fill" and cut)
         },
         curve=curve if curve is not None and curve.curve.points else None,
@@ -235,7 +235,7 @@ def _working(done: Sequence[Repetition]) -> float | None:
 def _intervals(doc: TrainingRecord) -> dict[str, tuple[float, float]]:
     """The intervals of the ceilings, by the stage that each of them limits."""
     found = {}
-    for stage, name in (("storage", "fetch"), ("prep", "prep"), ("harness", "harness")):
+    for stage, name in (("storage", "fetch"), ("prep", "prep"), ("loader", "loader")):
         windows = doc.job.ceilings.get(name, Ceiling()).windows
         if windows is not None and windows.low is not None and windows.high is not None:
             found[stage] = (windows.low, windows.high)

@@ -133,7 +133,7 @@ class Stragglers:
 
 
 def stragglers(evidence: Evidence, bound: Bound | None) -> Stragglers | None:
-    """The stragglers that hold up the batches of a storage that binds; None if none do.
+    """The stragglers that hold up the batches of a storage that is the bottleneck; None if none do.
 
     ``bound``: what the curve says of the storage. A plateau of operations or of bandwidth is the
     limit, unless the run is far from it.
@@ -177,7 +177,7 @@ def more_batches(evidence: Evidence) -> Advice | None:
     if found is None or not evidence.measured:
         return None
     tested = evidence.gains.get("storage")
-    most = [evidence.raw, evidence.accelerator, evidence.prep, evidence.harness]
+    most = [evidence.raw, evidence.accelerator, evidence.prep, evidence.loader]
     gains = [rate / evidence.measured for rate in most if rate]
     gains += [tested.value] if tested is not None else []
     useful = max(1.0, min(gains, default=1.0))

@@ -17,7 +17,7 @@ from ...schema.verdict import Advice, Answer, Confirmation, Estimate, Verdict
 from ..compare.statistics import NOISE, ratio_estimate
 from .evidence import Evidence
 
-CEILINGS = ("raw", "fetch", "prep", "harness", "cpu")
+CEILINGS = ("raw", "fetch", "prep", "loader", "cpu")
 
 WORTH = 1 + NOISE
 """Advice needs at least this predicted gain, since smaller ones are within the noise."""
@@ -51,14 +51,14 @@ def limit_of(
     ceilings = {
         "storage": evidence.storage,
         "prep": evidence.prep,
-        "harness": evidence.harness,
+        "loader": evidence.loader,
         "cpu": evidence.cpu,
         "accelerator": evidence.accelerator,
         **moved,
     }
     known = {stage: rate for stage, rate in ceilings.items() if rate}
     if evidence.in_turns if in_turns is None else in_turns:
-        turns = [known.pop(stage) for stage in ("storage", "prep", "harness") if stage in known]
+        turns = [known.pop(stage) for stage in ("storage", "prep", "loader") if stage in known]
         if turns:
             known[SERIAL] = 1 / sum(1 / rate for rate in turns)
     if not known:
@@ -240,20 +240,20 @@ def answer(promised: Estimate, found: Estimate | None, *, bound: bool = False) -
 
     ``not kept``: the whole interval of the found gain is below that of the promised one, which is
     taken to be wider by the noise threshold; or the found gain is none, although one above noise
-    was promised. ``not told``: the interval has room for the promised gain and for none. Finding
-    more than was promised keeps the promise. ``bound``: at most so much was promised, so that any
-    gain keeps it.
+    was promised. ``inconclusive``: the interval has room for the promised gain and for none.
+    Finding more than was promised keeps the promise. ``bound``: at most so much was promised, so
+    that any gain keeps it.
     """
     if found is None or found.low is None or found.high is None:
-        return "not told"
+        return "inconclusive"
     least = promised.value if promised.low is None else promised.low
     if not bound and found.high < least * (1 - NOISE):
         return "not kept"
     if promised.value <= 1 + NOISE:  # smaller settings, which need to be no slower
-        return "kept" if found.low >= 1 - NOISE else "not told"
+        return "kept" if found.low >= 1 - NOISE else "inconclusive"
     if found.low > 1:
         return "kept"
-    return "not kept" if found.high <= 1 + NOISE else "not told"
+    return "not kept" if found.high <= 1 + NOISE else "inconclusive"
 
 
 def told_again(confirmation: Confirmation) -> Confirmation:

@@ -19,10 +19,10 @@ from ...schema.verdict import RunCurve
 from ...units import format_count
 from ..checkpoint.meaning import with_meaning
 from ..checkpoint.study import summaries_of, with_figures
+from ..figures.ablations import ablations_again, phase_of
 from ..figures.curve import conclude_curve
 from ..figures.events import Events, select
 from ..figures.in_flight import run_reads_in_flight
-from ..figures.knockouts import knock_outs_again, phase_of
 from ..figures.metrics import repetition_metrics, summarise, uncounted_reads, with_device_figures
 from ..figures.search import find_max_point, with_answer
 from ..figures.windows import ceiling_again, cpu_ceiling
@@ -115,11 +115,11 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
     if quiet is not None:
         rows = select(events, "quiet", 0)
         if not len(rows["step"]):
-            rows = select(events, phase_of("saves"), 0)
+            rows = select(events, phase_of("checkpoint"), 0)
         quiet = _again(quiet, rows, uncounted, workers)
     before = doc
     doc = doc.with_job(repetitions=repetitions, ceilings=ceilings, find_max=find_max, quiet=quiet)
-    doc = conclude(doc.with_job(knock_outs=knock_outs_again(doc.job, events)))
+    doc = conclude(doc.with_job(ablations=ablations_again(doc.job, events)))
     found = list(differences(before, doc))
     return conclude(doc.with_changes(found)) if found else doc
 

@@ -106,7 +106,7 @@ def cpu_affinity(judged: Judged) -> RuleOutcome | None:
     return None
 
 
-def harness_bound(judged: Judged) -> RuleOutcome | None:
+def loader_bound(judged: Judged) -> RuleOutcome | None:
     """Check that the loader without storage is faster than what limits the run.
 
     If the accelerators are fed, their rate is the result, however little more the loader could do.
@@ -116,23 +116,23 @@ def harness_bound(judged: Judged) -> RuleOutcome | None:
         return None  # a library is the subject of the measurement, not the measuring tool
     if evidence.fed:
         return None
-    if evidence.harness is None or evidence.measured is None:
+    if evidence.loader is None or evidence.measured is None:
         return unknown(
-            "the harness ceiling or the measured rate is missing, so the tool itself may be the "
+            "the loader ceiling or the measured rate is missing, so the tool itself may be the "
             "bottleneck"
         )
     others = [
         rate for rate in (evidence.storage, evidence.prep, evidence.accelerator) if rate is not None
     ]
-    share = evidence.measured / evidence.harness
-    if share >= 0.9 or (others and evidence.harness <= min(others) * (1 + NOISE)):
+    share = evidence.measured / evidence.loader
+    if share >= 0.9 or (others and evidence.loader <= min(others) * (1 + NOISE)):
         remedy = (
             "use loader.transport=ring, more workers or larger batches; until then the rate is "
             "that of the loader, not of the storage"
         )
         lowest = "" if share >= 0.9 else ", the lowest of all ceilings"
         return RuleOutcome(
-            f"without any storage, the loader reaches {format_count(evidence.harness)} "
+            f"without any storage, the loader reaches {format_count(evidence.loader)} "
             f"samples/s{lowest}; the run reached {share:.0%} of it",
             remedy,
         )
@@ -351,19 +351,19 @@ def read_amplification(doc: TrainingRecord) -> RuleOutcome | None:
 def loader_tax(judged: Judged) -> RuleOutcome | None:
     """Check the CPU time that the loader needs to move ready bytes at the demanded rate."""
     doc, evidence = judged.record, judged.evidence
-    harness = doc.job.ceilings.get("harness", Ceiling())
+    loader = doc.job.ceilings.get("loader", Ceiling())
     if evidence.subject.reads_itself:
         return None  # the report compares the cost of a library with that of a plain read
     demand = evidence.bytes_per_s(
         evidence.accelerator if evidence.accelerator is not None else evidence.measured
     )
-    if harness.cpu_s_per_gb is None or demand is None or not evidence.cores:
+    if loader.cpu_s_per_gb is None or demand is None or not evidence.cores:
         return unknown("the loader's CPU time, the demand or the usable cores are not recorded")
-    taken = harness.cpu_s_per_gb * demand / 1e9
+    taken = loader.cpu_s_per_gb * demand / 1e9
     if taken > MAX_LOADER_CPU * evidence.cores:
         found = (
             f"moving ready bytes at the demanded rate takes {taken:.1f} of {evidence.cores:g} "
-            f"cores ({harness.cpu_s_per_gb:.2f} CPU s/GB)"
+            f"cores ({loader.cpu_s_per_gb:.2f} CPU s/GB)"
         )
         return RuleOutcome(
             found,
@@ -394,7 +394,7 @@ def shares_cores(doc: TrainingRecord) -> RuleOutcome | None:
 
 
 def disagreement(judged: Judged) -> RuleOutcome | None:
-    """Check that the ceilings predict the stage that binds by test.
+    """Check that the ceilings predict the stage that is the bottleneck by test.
 
     Where they differ by more than noise, the test decides. The what-if and the sizes of this run
     then rest on ceilings that do not describe it.
@@ -405,20 +405,21 @@ def disagreement(judged: Judged) -> RuleOutcome | None:
     ceilings = {
         "storage": None if evidence.cached else evidence.storage,
         "prep": evidence.prep,
-        "harness": evidence.harness,
+        "loader": evidence.loader,
         "accelerator": evidence.accelerator,
     }
-    guess = by_inference(evidence).binds
-    predicted, tested = ceilings.get(guess), ceilings.get(decision.binds)
-    if guess in (decision.binds, *decision.also) or predicted is None or tested is None:
+    guess = by_inference(evidence).bottleneck
+    predicted, tested = ceilings.get(guess), ceilings.get(decision.bottleneck)
+    if guess in (decision.bottleneck, *decision.also) or predicted is None or tested is None:
         return None
     if predicted * (1 + NOISE) >= tested:
         return None
     gain = evidence.gains.get(guess)
     without = f", but leaving it out brought {shown(gain)}" if gain is not None else ""
     return RuleOutcome(
-        f"by its ceiling {guess} binds ({evidence.told(predicted)}){without}; "
-        f"{decision.binds} binds by test, and its ceiling is {evidence.told(tested)}",
+        f"by its ceiling {guess} is the bottleneck ({evidence.told(predicted)}){without}; "
+        f"{decision.bottleneck} is the bottleneck by test, and its ceiling is "
+        f"{evidence.told(tested)}",
         "trust the test; a ceiling was measured under other conditions than the run (a cache, "
         "another load on the host, other reads in flight): measure for longer with --calibration",
     )

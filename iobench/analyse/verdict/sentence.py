@@ -14,11 +14,11 @@ from .promise import in_headline
 SUBJECTS = {
     "storage": "storage",
     "prep": "data preparation on this host",
-    "harness": "the loader itself (worker processes and batch transport)",
+    "loader": "the loader itself (worker processes and batch transport)",
     "accelerator": "the accelerator",
     "cpu": "this host's CPU",
     "sync": "waiting for the slowest rank at each step",
-    "saves": "saving checkpoints",
+    "checkpoint": "saving checkpoints",
     "fill": "the start of each epoch, until the first batch is there,",
 }
 
@@ -36,12 +36,12 @@ def degree(utilization: float) -> str:
 
 
 def sentence(evidence: Evidence, decision: Decision, found: Verdict) -> str:
-    """The verdict in one sentence: starved or not, what binds, what to do, how many can be fed."""
+    """The verdict in one sentence: starved or not, by what, what to do, how many can be fed."""
     state, feeds = _state(evidence, decision, found), _feeds(evidence, decision, found.fed)
     parts = [state, *feeds, *_todo(found)]
     untested = (
         " (inferred, not tested)"
-        if decision.basis == "inferred" and decision.binds != "undecided"
+        if decision.basis == "inferred" and decision.bottleneck != "undecided"
         else ""
     )
     return f"{_capital('; '.join(parts))}{untested}."
@@ -53,28 +53,28 @@ def explanation(evidence: Evidence, decision: Decision, found: Verdict) -> str:
 
 
 def _state(evidence: Evidence, decision: Decision, found: Verdict) -> str:
-    """Whether the accelerators starve, and what binds."""
+    """Whether the accelerators starve, and the bottleneck."""
     accelerators = _who(evidence)
-    undecided = decision.binds == "undecided"
+    undecided = decision.bottleneck == "undecided"
     if evidence.utilization is None:
         return _without_utilization(evidence, decision, found, accelerators)
     busy = _busy(evidence)
     if evidence.fed:
         is_are = "is" if evidence.accelerators == 1 else "are"
         fed = f"{accelerators} {is_are} fed {busy}"
-        if decision.binds == "accelerator" and evidence.watched:
+        if decision.bottleneck == "accelerator" and evidence.watched:
             return f"{fed}: the time goes into your step and the rest of its loop"
-        if decision.binds == "accelerator":
+        if decision.bottleneck == "accelerator":
             return fed
         if undecided:
             return f"{fed}; what takes the rest of the time is undecided: {decision.reason}"
-        return f"{fed}, but {_subject(evidence, decision, found)} {_binds(decision)}"
+        return f"{fed}, but {_subject(evidence, decision, found)} {_is_bottleneck(decision)}"
     if undecided:
         starve = "starves" if evidence.accelerators == 1 else "starve"
         return f"{accelerators} {starve} {busy}, and why is undecided: {decision.reason}"
-    if decision.binds == "accelerator":
-        binds = "binds" if evidence.accelerators == 1 else "bind"
-        return f"{accelerators} {busy} {binds}, and no other stage gains anything"
+    if decision.bottleneck == "accelerator":
+        is_are = "is" if evidence.accelerators == 1 else "are"
+        return f"{accelerators} {busy} {is_are} the bottleneck, and no other stage gains anything"
     what = _subject(evidence, decision, found)
     return f"{what} {_starves(evidence, decision)} {accelerators} {busy}"
 
@@ -96,14 +96,14 @@ def _without_utilization(
             f"the accelerators set no demand: the loader sustains "
             f"{evidence.told(evidence.measured)}{cold}"
         )
-    elif decision.binds == "accelerator":
+    elif decision.bottleneck == "accelerator":
         return f"the data pipeline is expected to keep up with {accelerators}"
     else:
         were = f"would be is not known ({DRAINED})" if evidence.drained else "were is not known"
         rate = f"how busy {accelerators} {were}"
-    if decision.binds == "undecided":
-        return f"{rate}; what binds is undecided: {decision.reason}"
-    return f"{rate}, and {_subject(evidence, decision, found)} {_binds(decision)}"
+    if decision.bottleneck == "undecided":
+        return f"{rate}; the bottleneck is undecided: {decision.reason}"
+    return f"{rate}, and {_subject(evidence, decision, found)} {_is_bottleneck(decision)}"
 
 
 def _busy(evidence: Evidence) -> str:
@@ -119,8 +119,8 @@ def _busy(evidence: Evidence) -> str:
 
 
 def _subject(evidence: Evidence, decision: Decision, found: Verdict) -> str:
-    """What binds, with what can't be told from it."""
-    names = [_name(evidence, stage) for stage in (decision.binds, *decision.also)]
+    """The bottleneck, with what can't be told from it."""
+    names = [_name(evidence, stage) for stage in (decision.bottleneck, *decision.also)]
     if found.storage_bound == "stragglers" and names == [SUBJECTS["storage"]]:
         return "storage, by stragglers among its reads,"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} together"
@@ -136,8 +136,8 @@ def _name(evidence: Evidence, stage: str) -> str:
     return SUBJECTS[stage]
 
 
-def _binds(decision: Decision) -> str:
-    return "bind" if decision.also else "binds"
+def _is_bottleneck(decision: Decision) -> str:
+    return "are the bottleneck" if decision.also else "is the bottleneck"
 
 
 def _starves(evidence: Evidence, decision: Decision) -> str:
@@ -149,7 +149,7 @@ def _starves(evidence: Evidence, decision: Decision) -> str:
 
 def _feeds(evidence: Evidence, decision: Decision, fed: Fed | None) -> list[str]:
     """How many accelerators the storage can feed; nothing where that was not measured."""
-    if evidence.cached and decision.binds != "undecided":
+    if evidence.cached and decision.bottleneck != "undecided":
         return [f"{evidence.cached}, so this says nothing about the storage"]
     if fed is None or fed.accelerators is None or evidence.utilization is None:
         return []
@@ -162,9 +162,9 @@ def _feeds(evidence: Evidence, decision: Decision, fed: Fed | None) -> list[str]
         # Without an upper end, the search ended for another reason than the storage.
         bounded = fed.low is None or fed.high is not None
         number += " (measured)" if bounded else " or more (measured)"
-    if decision.binds == "undecided" and not searched and not evidence.fed:
+    if decision.bottleneck == "undecided" and not searched and not evidence.fed:
         return []
-    if "storage" not in (decision.binds, *decision.also) or evidence.fed:
+    if "storage" not in (decision.bottleneck, *decision.also) or evidence.fed:
         alone = "storage" if evidence.fed or searched else "storage alone"
         return [f"{alone} could feed {number} {at}{_today(fed)}"]
     storage = "storage" if decision.also else "it"
@@ -226,11 +226,11 @@ NAMES = {
 def explained(evidence: Evidence, decision: Decision, found: Verdict) -> Iterator[str]:
     """The sentences of the explanation."""
     yield _rates(evidence, found)
-    if decision.reason and decision.binds != "undecided":
+    if decision.reason and decision.bottleneck != "undecided":
         yield f"{decision.reason[:1].upper()}{decision.reason[1:]}."
     if evidence.cached:
         yield f"A cache served reads ({evidence.cached}), so their rate is not that of the storage."
-    elif "storage" in (decision.binds, *decision.also) or found.storage_bound == "client":
+    elif "storage" in (decision.bottleneck, *decision.also) or found.storage_bound == "client":
         yield from _storage(evidence, found)
         yield from _less_than_alone(evidence, decision, found)
     elif refuted := _refuted(evidence, decision):
@@ -258,12 +258,12 @@ def _rates(evidence: Evidence, found: Verdict) -> str:
             parts.append(f"{name} delivered {evidence.told(evidence.storage)}{cold}{kind}")
         else:
             parts.append(f"{name} delivers {evidence.told(evidence.storage)}{cold}{times}")
-    rate = {"prep": evidence.prep, "harness": evidence.harness, "cpu": evidence.cpu}.get(
-        found.binds
+    rate = {"prep": evidence.prep, "loader": evidence.loader, "cpu": evidence.cpu}.get(
+        found.bottleneck
     )
     if rate is not None:
-        what = {"prep": "preparation", "harness": "the loader", "cpu": "this host's CPU"}
-        parts.append(f"{what[found.binds]} alone yields {evidence.told(rate)}")
+        what = {"prep": "preparation", "loader": "the loader", "cpu": "this host's CPU"}
+        parts.append(f"{what[found.bottleneck]} alone yields {evidence.told(rate)}")
     text = "; ".join(parts) or "nothing was measured"
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -323,7 +323,7 @@ def _storage(evidence: Evidence, found: Verdict) -> Iterator[str]:
 def _less_than_alone(evidence: Evidence, decision: Decision, found: Verdict) -> Iterator[str]:
     """Why a storage that alone delivers enough feeds fewer accelerators than that."""
     fed, enough = found.fed, found.headroom is not None and found.headroom >= evidence.required
-    if not enough or not found.starved or "storage" not in (decision.binds, *decision.also):
+    if not enough or not found.starved or "storage" not in (decision.bottleneck, *decision.also):
         return
     if fed is None or fed.basis == "find-max" or evidence.modelled:
         return
@@ -335,7 +335,7 @@ def _less_than_alone(evidence: Evidence, decision: Decision, found: Verdict) -> 
 
 def _refuted(evidence: Evidence, decision: Decision) -> str:
     """A ceiling that the run exceeded was measured too low, and says so."""
-    rate = {"prep": evidence.prep, "harness": evidence.harness}.get(decision.binds)
+    rate = {"prep": evidence.prep, "loader": evidence.loader}.get(decision.bottleneck)
     if rate is None or evidence.measured is None or evidence.measured <= rate * (1 + NOISE):
         return ""
     return "The run was faster than that ceiling, which was measured on a busier host."

@@ -16,12 +16,12 @@ MIN_ROUNDS = 2
 
 
 def needed_steps(workers: float) -> int:
-    """Steps of a rank with so many workers in a repetition that can tell what binds."""
+    """Steps of a rank with so many workers in a repetition that can tell the bottleneck."""
     return max(MIN_TOLD_STEPS, int(MIN_ROUNDS * workers))
 
 
 def too_short(evidence: Evidence) -> TooShort | None:
-    """Why the run is too short to tell what binds; None if it is long enough, or not known."""
+    """Why the run is too short to tell the bottleneck; None if it is long enough, or not known."""
     samples, batch, steps = evidence.samples, evidence.batch_size, evidence.rank_steps
     if evidence.modelled or evidence.measured is None:
         return None

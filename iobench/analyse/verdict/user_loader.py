@@ -116,7 +116,7 @@ def _collate(facts: UserFacts) -> Iterator[Finding]:
 
 def _tested(doc: TrainingRecord) -> str:
     """What the page cache in place of the storage brought, if that was measured."""
-    for each in doc.job.knock_outs:
+    for each in doc.job.ablations:
         if each.stage == "storage" and each.gain is not None:
             return f" (with the dataset in the page cache, the run is {shown(each.gain)} as fast)"
     return ""

@@ -82,7 +82,7 @@ class Rule(Generic[R]):
 ALWAYS = Levels("invalid", "invalid")
 REFUSED = Levels("warning", "invalid")
 WARNED = Levels("warning", "warning")
-UNTOLD = Levels("unknown", "unknown")
+INCONCLUSIVE = Levels("unknown", "unknown")
 NOTED = Levels("info", "warning")
 MLPERF = Levels(None, "invalid")
 MLPERF_WARNED = Levels(None, "warning")
@@ -97,12 +97,12 @@ RULES: tuple[Rule[Judged], ...] = (
     Rule("data.mismatch", of_record(data.data_mismatch), ALWAYS),
     Rule("loader.delivery", of_record(data.delivered_samples), ALWAYS),
     Rule("data.changed", of_record(data.data_changed), ALWAYS),
-    Rule(CHANGED, of_record(data.record_changed), UNTOLD),
+    Rule(CHANGED, of_record(data.record_changed), INCONCLUSIVE),
     Rule("storage.throttled", data.storage_throttled, REFUSED),
     Rule("storage.retries", of_record(data.storage_retries), NOTED),
     Rule("cache.cold-residency", of_record(cache.cold_residency), ALWAYS),
     Rule("cache.cold-fetch", of_record(cache.cold_fetch), ALWAYS),
-    Rule("cache.loop", of_record(cache.loop_device), UNTOLD),
+    Rule("cache.loop", of_record(cache.loop_device), INCONCLUSIVE),
     Rule("cache.warm-residency", of_record(cache.warm_residency), WARNED),
     Rule("cache.residency-unknown", of_record(cache.residency_unknown), WARNED),
     Rule("run.incomplete", of_record(data.run_incomplete), REFUSED),
@@ -124,7 +124,7 @@ RULES: tuple[Rule[Judged], ...] = (
     Rule("cpu.throttled", speed.cpu_throttled, REFUSED),
     Rule("cpu.affinity", speed.cpu_affinity, REFUSED),
     Rule("cpu.other-load", of_record(ranks.cpu_other_load), WARNED),
-    Rule("harness.bound", speed.harness_bound, REFUSED),
+    Rule("loader.bound", speed.loader_bound, REFUSED),
     Rule("client.bound", speed.client_bound, REFUSED),
     Rule("emulation.error", of_record(speed.emulation_error), REFUSED),
     Rule("accelerator.shares-cores", of_record(speed.shares_cores), NOTED),

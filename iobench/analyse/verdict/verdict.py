@@ -1,7 +1,7 @@
-"""The verdict on a run: what binds, whether the accelerators starve, and what would help.
+"""The verdict on a run: the bottleneck, whether the accelerators starve, and what would help.
 
 Two questions have two answers. Starved? compares the accelerators' utilization with what the
-workload requires. What binds? is answered whether they starve or not (``decide``).
+workload requires. What is the bottleneck? is answered whether they starve or not (``decide``).
 
 The stalls (shares of the time that accelerators waited for fetch and for prep) come from the run's
 own events where they are recorded. Otherwise they are as in DS-Analyzer (Mohan et al., VLDB
@@ -30,7 +30,7 @@ from .sentence import explanation, sentence
 
 
 def verdict(judged: Judged, bounds: Mapping[str, Estimate] | None = None) -> Verdict:
-    """The verdict on a record, from its ceilings, metrics and knock-outs.
+    """The verdict on a record, from its ceilings, metrics and ablations.
 
     ``bounds``: the most that changes of a stage bring, where no stage was left out of this run.
     A figure that cannot be computed is None, and ``not_measured`` gives the reason.
@@ -50,12 +50,12 @@ def verdict(judged: Judged, bounds: Mapping[str, Estimate] | None = None) -> Ver
     advice = advise(replace(evidence, gains={**(bounds or {}), **evidence.gains}), decision, bound)
     gains = dict(evidence.gains)
     cores = next((each for each in advice if each.id == "cores"), None)
-    if decision.binds == "cpu" and cores is not None and cores.predicted_gain is not None:
+    if decision.bottleneck == "cpu" and cores is not None and cores.predicted_gain is not None:
         gains["cpu"] = Estimate(value=cores.predicted_gain, low=cores.low, high=cores.high)
     slow = usual_slow_rank([each for each in doc.job.repetitions if each.complete])
     _missing(doc, evidence, can_feed, missing)
     answer = Verdict(
-        binds=decision.binds,
+        bottleneck=decision.bottleneck,
         also=list(decision.also),
         basis=decision.basis,
         sentence="",
@@ -132,14 +132,14 @@ def _no_utilization(doc: TrainingRecord) -> str:
 
 
 def _blamed(decision: Decision) -> bool:
-    return "storage" in (decision.binds, *decision.also)
+    return "storage" in (decision.bottleneck, *decision.also)
 
 
 def stalls(evidence: Evidence, missing: dict[str, str]) -> tuple[float | None, float | None]:
     """(prep stall, fetch stall) as shares of the time without saves, 0 to 1; together at most 1.
 
     A reason for each None is added to ``missing``. Without events of its own, the prep stall
-    includes the harness, which DS-Analyzer does not separate.
+    includes the loader, which DS-Analyzer does not separate.
     """
     shares = evidence.shares
     saves = shares.saves or 0.0
@@ -155,7 +155,7 @@ def stalls(evidence: Evidence, missing: dict[str, str]) -> tuple[float | None, f
         return _no_stalls(missing, "no repetition was completed")
     measured = evidence.measured / (1 - saves)
     without_fetch = min(
-        rate for rate in (evidence.accelerator, evidence.prep, evidence.harness) if rate is not None
+        rate for rate in (evidence.accelerator, evidence.prep, evidence.loader) if rate is not None
     )
     prep = _as_share(measured / without_fetch - measured / evidence.accelerator)
     return prep, min(1 - prep, _as_share(1 - measured / without_fetch))

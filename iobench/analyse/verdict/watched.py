@@ -1,8 +1,8 @@
-"""A training that ``iobench.watch`` measured: findings, what binds, and advice.
+"""A training that ``iobench.watch`` measured: findings, the bottleneck, and advice.
 
-No stage was measured alone, so what binds is inferred, and no gain is promised. While a batch was
-waited for, its worker computed, or waited itself, or the batch was made and on its way; in which of
-these the time went, the counts of the loader's processes tell.
+No stage was measured alone, so the bottleneck is inferred, and no gain is promised. While a batch
+was waited for, its worker computed, or waited itself, or the batch was made and on its way; in
+which of these the time went, the counts of the loader's processes tell.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ MOST = 0.5
 
 
 def training_is_fed(case: Case) -> Decision | None:
-    return Decision(binds="accelerator") if case.evidence.fed else None
+    return Decision(bottleneck="accelerator") if case.evidence.fed else None
 
 
 def unknown_loader(case: Case) -> Decision | None:
@@ -79,7 +79,8 @@ def unknown_loader(case: Case) -> Decision | None:
     if shares.fetch is not None and shares.prep is not None and shares.fetch + shares.prep:
         return None
     return Decision(
-        binds="undecided", reason="what the loader did while batches were waited for is unknown"
+        bottleneck="undecided",
+        reason="what the loader did while batches were waited for is unknown",
     )
 
 
@@ -87,7 +88,7 @@ def workers_are_idle(case: Case) -> Decision | None:
     wait, seen = case.evidence.shares.wait, _seen(case)
     if not wait or seen.working is None or seen.working >= MOST * wait:
         return None
-    return Decision(binds="harness", reason=_idle(seen))
+    return Decision(bottleneck="loader", reason=_idle(seen))
 
 
 def one_worker_is_slow(case: Case) -> Decision | None:
@@ -95,7 +96,7 @@ def one_worker_is_slow(case: Case) -> Decision | None:
     if seen.uneven is None or (seen.held_back or 0.0) < MIN_HELD_BACK:
         return None
     return Decision(
-        binds="prep",
+        bottleneck="prep",
         reason=f"{slow_worker(seen.uneven)}, and in {format_percent(seen.held_back or 0.0)} of "
         "the waits a later batch was ready and held back",
     )
@@ -103,31 +104,33 @@ def one_worker_is_slow(case: Case) -> Decision | None:
 
 def workers_compute(case: Case) -> Decision | None:
     fetch, prep = _waited(case)
-    return Decision(binds="prep", reason=_divided(case)) if prep >= CLEAR * fetch else None
+    return Decision(bottleneck="prep", reason=_divided(case)) if prep >= CLEAR * fetch else None
 
 
 def collate_takes_most(case: Case) -> Decision | None:
     collate = _seen(case).collate
     if collate is None or collate < MOST:
         return None
-    return Decision(binds="prep", reason=f"{_divided(case)}, most of it in collate_fn")
+    return Decision(bottleneck="prep", reason=f"{_divided(case)}, most of it in collate_fn")
 
 
 def files_were_cached(case: Case) -> Decision | None:
     if not case.evidence.cached:
         return None
-    return Decision(binds="prep", reason=f"{_divided(case)}, but not for its files")
+    return Decision(bottleneck="prep", reason=f"{_divided(case)}, but not for its files")
 
 
 def workers_wait(case: Case) -> Decision | None:
     fetch, prep = _waited(case)
     if fetch < CLEAR * prep:
         return None
-    return Decision(binds="storage", reason=f"{_divided(case)}: for storage, a network or a lock")
+    return Decision(
+        bottleneck="storage", reason=f"{_divided(case)}: for storage, a network or a lock"
+    )
 
 
 def workers_do_both(case: Case) -> Decision:
-    return Decision(binds="storage", also=("prep",), reason=_divided(case))
+    return Decision(bottleneck="storage", also=("prep",), reason=_divided(case))
 
 
 def _seen(case: Case) -> LoaderWaits:
@@ -174,7 +177,7 @@ def why_filling(evidence: Evidence) -> str:
     return f"the first batches of epochs are waited for {share} of the time{until}"
 
 
-CAUSES = ("storage", "prep", "harness", "fill")
+CAUSES = ("storage", "prep", "loader", "fill")
 """Stages of the user's own loader."""
 
 KEEP_WORKERS = "set persistent_workers=True in the DataLoader, so that its workers start only once"
@@ -192,7 +195,7 @@ def watched_advice(evidence: Evidence, decision: Decision) -> list[Advice]:
     basis = f"{most}the training did not wait for batches {busy} of the time"
     change = _change(evidence, decision, evidence.watched or LoaderWaits())
     found = [Advice(change=change, basis=basis)]
-    return [*found, Advice(change=TEST, basis="what binds was inferred from one training")]
+    return [*found, Advice(change=TEST, basis="the bottleneck was inferred from one training")]
 
 
 def watched_nothing(evidence: Evidence) -> Advice:
@@ -210,9 +213,9 @@ def watched_nothing(evidence: Evidence) -> Advice:
 def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
     each = evidence.workers // max(1, evidence.accelerators)
     now = f"now {counted(each, 'worker')} for each rank"
-    if decision.binds == "fill":
+    if decision.bottleneck == "fill":
         return _fill(evidence, seen)
-    if decision.binds == "harness":
+    if decision.bottleneck == "loader":
         return (
             "make the hand-over of batches cheaper: smaller types (uint8 instead of float32), "
             f"fewer and larger tensors, smaller samples ({_size(seen)})"
@@ -239,7 +242,7 @@ def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
             "let worker processes make the batches while the training computes: num_workers of a "
             "DataLoader (now the training process makes them itself)"
         )
-    if decision.binds == "storage":
+    if decision.bottleneck == "storage":
         return (
             f"keep more reads in flight: more workers, threads or a longer prefetch ({now}); where "
             "that brings nothing, faster storage"

@@ -1,4 +1,4 @@
-"""The ceilings: raw storage, fetch, prep, harness and accelerator, one entry each.
+"""The ceilings: raw storage, fetch, prep, loader and accelerator, one entry each.
 
 The method is that of DS-Analyzer's differential runs (Mohan et al., VLDB 2021). Another measurement
 of a part of the pipeline is another entry.
@@ -138,7 +138,7 @@ def prep_of_user(bench: Bench) -> Ceiling:
     ).ceiling
 
 
-def harness_of_user(bench: Bench) -> Ceiling:
+def loader_of_user(bench: Bench) -> Ceiling:
     """The user's loader over the samples of one batch, which are kept: collate and transport."""
     plan = bench.plan
     why = plan.tried[0].not_cached if plan.tried else ""
@@ -149,7 +149,7 @@ def harness_of_user(bench: Bench) -> Ceiling:
     try:
         return bench.window(
             Window(
-                phase=bench.phase("harness", reader, loading),
+                phase=bench.phase("loader", reader, loading),
                 how=f"your loader, its dataset replaced by the samples of one batch, "
                 f"{_ranks(plan)}",
                 by="loader",
@@ -159,12 +159,12 @@ def harness_of_user(bench: Bench) -> Ceiling:
         return Ceiling(not_measured=str(error))
 
 
-def harness(bench: Bench) -> Ceiling:
+def loader(bench: Bench) -> Ceiling:
     """The loader over a reader that delivers at once: only workers and transport."""
     plan, loading = bench.plan, bench.plan.workload.loader
     measured = bench.window(
         Window(
-            phase=bench.phase("harness", _null_reader(bench), loading),
+            phase=bench.phase("loader", _null_reader(bench), loading),
             how=f"loader over null storage, transport {loading.transport}, {_workers(plan)}",
             by="loader",
         )
@@ -173,11 +173,11 @@ def harness(bench: Bench) -> Ceiling:
     return measured.ceiling
 
 
-def harness_by_tensors(bench: Bench) -> Ceiling:
-    """The same loader with torch's default way of handing batches over, as a detail of harness."""
-    plan, ceiling = bench.plan, bench.ceilings["harness"]
+def loader_by_tensors(bench: Bench) -> Ceiling:
+    """The same loader with torch's default way of handing batches over, as a detail of loader."""
+    plan, ceiling = bench.plan, bench.ceilings["loader"]
     default = plan.workload.loader.model_copy(update={"transport": "tensor", "slot_size": None})
-    phase = bench.phase("harness-tensor", _null_reader(bench), default)
+    phase = bench.phase("loader-tensor", _null_reader(bench), default)
     tensor = bench.window(
         Window(phase=replace(phase, limit_s=bench.seconds / 2), how="", by="loader")
     ).ceiling
@@ -185,7 +185,7 @@ def harness_by_tensors(bench: Bench) -> Ceiling:
     return ceiling
 
 
-def harness_of_library(bench: Bench) -> Ceiling:
+def loader_of_library(bench: Bench) -> Ceiling:
     """Nothing: a library can't be measured without its reading."""
     kind = bench.plan.workload.loader.kind
     why = f"the loader '{kind}' can't run without reading, so its cost is part of prep"
@@ -272,18 +272,18 @@ ENTRIES = (
         measure=prep_of_user,
         applies=_user_loader,
     ),
-    CeilingEntry(name="harness", title="harness", measure=harness, applies=_own_loader),
+    CeilingEntry(name="loader", title="loader", measure=loader, applies=_own_loader),
     CeilingEntry(
-        name="harness",
-        title="harness (torch's default transport)",
-        measure=harness_by_tensors,
+        name="loader",
+        title="loader (torch's default transport)",
+        measure=loader_by_tensors,
         applies=_ring,
         again=False,
     ),
     CeilingEntry(
-        name="harness", title="harness", measure=harness_of_library, applies=_library, again=False
+        name="loader", title="loader", measure=loader_of_library, applies=_library, again=False
     ),
-    CeilingEntry(name="harness", title="harness", measure=harness_of_user, applies=_user_loader),
+    CeilingEntry(name="loader", title="loader", measure=loader_of_user, applies=_user_loader),
     CeilingEntry(name="accelerator", title="accelerator", measure=accelerator),
 )
 """All ceilings, in the order in which they are measured. A later entry of a name replaces an

@@ -205,7 +205,7 @@ def _most(plan: Plan) -> tuple[int, str]:
 def _first_number(bench: Bench, required: float) -> int:
     ceilings = [
         bench.ceilings[name].samples_per_s
-        for name in ("fetch", "prep", "harness")
+        for name in ("fetch", "prep", "loader")
         if name in bench.ceilings
     ]
     known = [value for value in ceilings if value]

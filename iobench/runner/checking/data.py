@@ -53,7 +53,7 @@ MEMORY_MULTIPLE = 5
 
 MIN_BATCHES = 2
 """Batches of each accelerator that the smallest dataset has; and all epochs together have those
-that tell what binds, where the workload reads it several times."""
+that tell the bottleneck, where the workload reads it several times."""
 
 _FIRST_BYTES = 256 << 10
 _GROWTH, _SHORT_GROWTH = 64, 8

@@ -83,7 +83,7 @@ def measure(visit: Visit, observer: Observer | None = None) -> MeasuredVisit:
         command=tuple(visit.command),
         calibration_s=visit.calibration_s,
         rules="quick",
-        knock_outs=False,
+        ablations=False,
         prove=visit.prove,
     )
     with tagged(visit.tags):

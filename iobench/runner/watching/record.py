@@ -141,7 +141,7 @@ def parts_in(directory: Path) -> list[WatchedPart]:
 
 Ended = Literal["ok", "failed", "interrupted"]
 
-CEILINGS = ("storage_raw", "fetch", "prep", "harness")
+CEILINGS = ("storage_raw", "fetch", "prep", "loader")
 """Ceilings that take runs of their own, which a training that is watched does not make."""
 
 
@@ -205,7 +205,7 @@ def merged(directory: Path, parts: Sequence[WatchedPart]) -> TrainingRecord:
             ceilings={name: Ceiling(not_measured=UNTESTED) for name in CEILINGS}
             | {"accelerator": _demand(steps)},
             repetitions=[repetition],
-            no_knock_outs=UNTESTED,
+            no_ablations=UNTESTED,
             watched=facts,
         ),
     )

@@ -6,40 +6,40 @@ from collections.abc import Sequence
 
 from ..analyse.verdict.promise import shown
 from ..schema.record import TrainingRecord
-from ..schema.verdict import KnockedOut, KnockOut
+from ..schema.verdict import AblatedStage, Ablation
 from ..units import format_count
 from .figures import NO_REASON, raw, word
 from .rates import is_burst
 from .sections import Axis, Bars, Cell, Column, Prose, Range, Ranges, Row, Section, Table
 
-LABELS: dict[KnockedOut, str] = {
+LABELS: dict[AblatedStage, str] = {
     "storage": "storage",
     "prep": "prep",
     "accelerator": "accelerators",
     "sync": "sync",
-    "saves": "checkpoints",
+    "checkpoint": "checkpoints",
     "fill": "fill",
 }
 LONGEST = 8.0
 """Longest bar, as a multiple of the rate as it is."""
 
 
-def knock_out_sections(doc: TrainingRecord) -> list[Section]:
+def ablation_sections(doc: TrainingRecord) -> list[Section]:
     """A bar for each stage that was left out; why, where none was."""
     job = doc.job
-    present = [each for each in job.knock_outs if _concerns(doc, each.stage)]
+    present = [each for each in job.ablations if _concerns(doc, each.stage)]
     if not any(each.gain for each in present):
-        if not job.no_knock_outs:
+        if not job.no_ablations:
             return []
-        why = f"What each stage costs was not measured: {job.no_knock_outs}."
-        return [Prose(id="knock-outs", paragraphs=(why,))]
+        why = f"What each stage costs was not measured: {job.no_ablations}."
+        return [Prose(id="ablations", paragraphs=(why,))]
     present.sort(key=lambda each: -each.gain.value if each.gain else 0.0)
     largest = max(each.gain.value for each in present if each.gain)
     full = min(max(largest, 1.0), LONGEST)
     return [
         _chart(present, full),
         Table(
-            id="knock-outs",
+            id="ablations",
             title="What each stage costs: samples/s if it took no time, over samples/s as it is",
             columns=(
                 Column(name="stage"),
@@ -67,7 +67,7 @@ def _over_what_lasts(doc: TrainingRecord) -> tuple[str, ...]:
     )
 
 
-def _chart(present: Sequence[KnockOut], full: float) -> Ranges:
+def _chart(present: Sequence[Ablation], full: float) -> Ranges:
     """The gains as bars from 1, which is the rate as it is."""
     rows = tuple(
         Range(
@@ -87,23 +87,23 @@ def _chart(present: Sequence[KnockOut], full: float) -> Ranges:
         rows=rows,
         origin=1.0,
         full=full,
-        table="knock-outs",
+        table="ablations",
     )
 
 
-def _concerns(doc: TrainingRecord, stage: KnockedOut) -> bool:
+def _concerns(doc: TrainingRecord, stage: AblatedStage) -> bool:
     """Whether the run has such a stage: one rank waits for no other one."""
     if stage == "sync":
         return doc.job.accelerators > 1
-    return stage != "saves" or doc.job.saves is not None
+    return stage != "checkpoint" or doc.job.saves is not None
 
 
-def _row(knock_out: KnockOut) -> Row:
-    gain = knock_out.gain
-    label = word(LABELS[knock_out.stage], knock_out.stage)
-    how = word(knock_out.how)
+def _row(ablation: Ablation) -> Row:
+    gain = ablation.gain
+    label = word(LABELS[ablation.stage], ablation.stage)
+    how = word(ablation.how)
     if gain is None:
-        why = f"not measured: {knock_out.not_measured or NO_REASON}"
+        why = f"not measured: {ablation.not_measured or NO_REASON}"
         return Row(cells=(label, Cell(value=None, why=why), raw(None), raw(None), raw(None), how))
     number = Cell(value=gain.n, text=format_count(gain.n))
     cells = (

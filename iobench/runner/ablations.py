@@ -1,7 +1,7 @@
-"""Knock-outs: a repetition with one stage replaced by a double that costs nothing.
+"""Ablations: a repetition with one stage replaced by a double that costs nothing.
 
 They take turns with the repetitions (see ``rounds``), so that a drift of the machine or the storage
-hits all alike. What a stage costs is then the ratio of two rates of the same round. Each knock-out
+hits all alike. What a stage costs is then the ratio of two rates of the same round. Each ablation
 should follow as many repetitions as possible; it needs a time that is long enough for a rate, and
 is never longer than a repetition.
 """
@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from ..analyse.figures.events import Events
-from ..analyse.figures.knockouts import (
+from ..analyse.figures.ablations import (
     FILL,
     how_of,
     how_without,
@@ -24,9 +23,10 @@ from ..analyse.figures.knockouts import (
     with_gains,
     without_fill,
 )
+from ..analyse.figures.events import Events
 from ..interrupts import defer_interrupts
 from ..schema.training import Repetition, TrainingRun
-from ..schema.verdict import KnockedOut, KnockOut, KnockOutRound
+from ..schema.verdict import AblatedStage, Ablation, AblationRound
 from ..units import format_duration
 from .budget import Budget
 from .calibration.bench import Bench
@@ -38,9 +38,9 @@ from .trials import rotated, seed_of, spread
 
 log = logging.getLogger(__name__)
 
-TOO_EARLY = "the run ended before the first knock-out"
+TOO_EARLY = "the run ended before the first ablation"
 
-PART = "knock_outs"
+PART = "ablations"
 """Their key in a record's timings, and in the budget."""
 
 MIN_S = 1.0
@@ -50,21 +50,21 @@ USUAL_ROUNDS = 3
 """Rounds that the default budget has time for: an interval from fewer of them is far too wide."""
 
 _ROUNDS_OF_WORKERS = 4
-"""Rounds of all workers that a knock-out needs: one of them is the fill."""
+"""Rounds of all workers that an ablation needs: one of them is the fill."""
 
 _EPOCHS = 4
 """Fewer epochs may end before the time does, if an epoch is short."""
 
 _OVERRUN, _OVERRUN_OF_BUDGET = 2.0, 1.25
-"""How much longer than planned the knock-outs may take; where a budget was given, it is less."""
+"""How much longer than planned the ablations may take; where a budget was given, it is less."""
 
 _TOO_SHORT = (
-    "the time of {budget} for knock-outs is too short for {what}: raise --knockouts or --budget"
+    "the time of {budget} for ablations is too short for {what}: raise --ablations or --budget"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnockOutLength:
+class AblationLength:
     """What a repetition took, in seconds.
 
     ``loading_s``: its epochs. ``fixed_s``: all the rest, such as processes that start and a page
@@ -78,29 +78,29 @@ class KnockOutLength:
 
     @property
     def shortest_s(self) -> float:
-        """The least time of loading for a knock-out."""
+        """The least time of loading for an ablation."""
         return min(self.loading_s, max(MIN_S, self.least_s))
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnockOutPlan:
+class AblationPlan:
     """After each of the repetitions ``rounds``, all ``stages`` are left out once each.
 
     Each takes ``seconds`` of loading. ``left_out``: why other stages are not measured. No round
-    begins that would end after ``limit_s`` seconds of knock-outs: those with slow batches take
+    begins that would end after ``limit_s`` seconds of ablations: those with slow batches take
     longer than planned. ``one_by_one``: the time is too short for all that may limit the run, so
     each of them is left out only if there is time, the likeliest first.
     """
 
     rounds: tuple[int, ...] = ()
-    stages: tuple[KnockedOut, ...] = ()
+    stages: tuple[AblatedStage, ...] = ()
     seconds: float = 0.0
     each_s: float = 0.0  # with its start, where they are left out one by one
     limit_s: float = 0.0
-    left_out: dict[KnockedOut, str] = field(default_factory=dict)
+    left_out: dict[AblatedStage, str] = field(default_factory=dict)
     one_by_one: bool = False
 
-    def order(self, number: int, *, further: bool = False) -> Sequence[KnockedOut]:
+    def order(self, number: int, *, further: bool = False) -> Sequence[AblatedStage]:
         """The stages after repetition ``number``; the first one moves on from round to round.
 
         ``further``: also after repetitions that were not planned, which follow the last round.
@@ -113,21 +113,21 @@ class KnockOutPlan:
         return rotated(number, self.stages) if beyond else ()
 
 
-def plan_knock_outs(
-    stages: Sequence[KnockedOut],
+def plan_ablations(
+    stages: Sequence[AblatedStage],
     *,
     repetitions: int,
-    length: KnockOutLength,
+    length: AblationLength,
     budget_s: float | None,
-) -> KnockOutPlan:
+) -> AblationPlan:
     """Divide the time; ``stages`` are in the order of importance.
 
-    Without a budget, all knock-outs together take as long as the repetitions together, or for
+    Without a budget, all ablations together take as long as the repetitions together, or for
     USUAL_ROUNDS rounds of the shortest ones if that is more. With one that is too small, fewer
     rounds are taken, and then the least important stages are left out.
     """
     if not stages or length.loading_s <= 0:
-        return KnockOutPlan()
+        return AblationPlan()
     overrun = _OVERRUN_OF_BUDGET
     if budget_s is None:
         overrun = _OVERRUN
@@ -141,20 +141,20 @@ def plan_knock_outs(
             if seconds < length.shortest_s - 1e-9:
                 continue
             why = _TOO_SHORT.format(budget=budget, what="it")
-            return KnockOutPlan(
+            return AblationPlan(
                 rounds=spread(rounds, repetitions),
                 stages=tuple(stages[:count]),
                 seconds=min(seconds, length.loading_s),
                 limit_s=budget_s * overrun,
                 left_out=dict.fromkeys(stages[count:], why),
             )
-    return KnockOutPlan(
+    return AblationPlan(
         left_out=dict.fromkeys(stages, _TOO_SHORT.format(budget=budget, what="any of them"))
     )
 
 
-class KnockOuts:
-    """The knock-outs of a run.
+class Ablations:
+    """The ablations of a run.
 
     Call ``begin`` after each repetition, and ``run`` for each stage that it names. Both keep the
     job's record up to date.
@@ -177,14 +177,14 @@ class KnockOuts:
         """
         self.bench, self.job, self.saver, self.look = bench, job, saver, look
         self.budget, self.budget_s, self.for_them_s = budget, budget_s, for_them_s
-        self.fitted = budget.fitted("knock_outs")
-        self.plan: KnockOutPlan | None = None
+        self.fitted = budget.fitted("ablations")
+        self.plan: AblationPlan | None = None
         self.doubles = {double.stage: double for double in DOUBLES}
         self._base: Events | None = None
-        self._failed: set[KnockedOut] = set()
-        job.no_knock_outs = TOO_EARLY
+        self._failed: set[AblatedStage] = set()
+        job.no_ablations = TOO_EARLY
 
-    def begin(self, number: int, outcome: Outcome, took_s: float) -> Sequence[KnockedOut]:
+    def begin(self, number: int, outcome: Outcome, took_s: float) -> Sequence[AblatedStage]:
         """Return the stages to leave out after repetition ``number``.
 
         ``outcome`` is that of the repetition, which took ``took_s`` seconds.
@@ -195,11 +195,11 @@ class KnockOuts:
         self._add("fill", without_fill(number, self._base, outcome.epochs, how_of(self.job)))
         stages = self.plan.order(number, further=self.fitted)
         if stages and not self.plan.one_by_one and not self._has_time(number):
-            log.info("no round after repetition %d: the time for knock-outs is over", number)
+            log.info("no round after repetition %d: the time for ablations is over", number)
             return ()
         return [stage for stage in stages if stage not in self._failed]
 
-    def has_time(self, stage: KnockedOut, number: int) -> bool:
+    def has_time(self, stage: AblatedStage, number: int) -> bool:
         """Whether a stage that is named is left out: one by one, it has to end in time."""
         assert self.plan is not None
         slack_s = 0.0 if self.budget.turns(PART) else self.budget.slack_s
@@ -207,7 +207,7 @@ class KnockOuts:
 
     def _has_time(self, number: int) -> bool:
         """Whether a round as long as those before ends in time; the first one always begins."""
-        rounds = max(len(each.rounds) for each in self.job.knock_outs if each.stage != "fill")
+        rounds = max(len(each.rounds) for each in self.job.ablations if each.stage != "fill")
         if not rounds:
             return True
         round_s = self.budget.spent_s(PART) / rounds
@@ -215,8 +215,8 @@ class KnockOuts:
             return round_s <= self.for_them_s(number)
         return self.budget.fits(round_s, PART)
 
-    def _planned(self, number: int, took_s: float) -> KnockOutPlan:
-        """Plan the knock-outs by the first repetition, and begin their records."""
+    def _planned(self, number: int, took_s: float) -> AblationPlan:
+        """Plan the ablations by the first repetition, and begin their records."""
         bench, first = self.bench, self.job.repetitions[0]
         why = {
             stage: double.why_not(bench, self.saver is not None)
@@ -225,30 +225,30 @@ class KnockOuts:
         stages = [stage for stage, reason in why.items() if not reason]
         plan = self._divided(stages, first, took_s, number)
         why |= plan.left_out
-        self.job.knock_outs = [
+        self.job.ablations = [
             *(
-                KnockOut(
+                Ablation(
                     stage=stage,
                     how=how_left_out(double, bench.plan),
                     not_measured=why[stage],
                 )
                 for stage, double in self.doubles.items()
             ),
-            KnockOut(stage="fill", how=FILL),
+            Ablation(stage="fill", how=FILL),
         ]
-        self.job.no_knock_outs = ""
+        self.job.no_ablations = ""
         if not plan.stages or plan.one_by_one:
-            self.job.no_knock_outs = next(iter(plan.left_out.values()), "") or (
+            self.job.no_ablations = next(iter(plan.left_out.values()), "") or (
                 "no stage of this run can be left out"
             )
         if not self.fitted:
             self.budget.limits[PART] = plan.limit_s
-        log.info("knock-outs: %s", plan)
+        log.info("ablations: %s", plan)
         return plan
 
     def _divided(
-        self, stages: list[KnockedOut], first: Repetition, took_s: float, number: int
-    ) -> KnockOutPlan:
+        self, stages: list[AblatedStage], first: Repetition, took_s: float, number: int
+    ) -> AblationPlan:
         """Divide the time. In a short one, each may have the fewest rounds of workers.
 
         Where it is too short for one round of all that may limit the run, these come before all
@@ -256,9 +256,9 @@ class KnockOuts:
         """
         bench = self.bench
 
-        def divided(rounds: int) -> KnockOutPlan:
+        def divided(rounds: int) -> AblationPlan:
             bench.min_rounds = rounds
-            return plan_knock_outs(
+            return plan_ablations(
                 stages,
                 repetitions=bench.plan.repetitions,
                 length=self._length(first, took_s),
@@ -269,7 +269,7 @@ class KnockOuts:
             return divided(bench.min_rounds)
         stages = by_likelihood(stages, bench.ceilings, first.samples_per_s)
         rivals = likely(stages, bench.ceilings, first.samples_per_s)
-        plan = KnockOutPlan(left_out=dict.fromkeys(stages, ""))
+        plan = AblationPlan(left_out=dict.fromkeys(stages, ""))
         if bench.min_rounds > FEW_ROUNDS and not self._is_longer(first):
             plan = divided(bench.min_rounds)
         if plan.left_out:
@@ -280,7 +280,7 @@ class KnockOuts:
         if not any(stage in rivals for stage in plan.left_out):
             return plan
         length = self._length(first, took_s)
-        return KnockOutPlan(
+        return AblationPlan(
             stages=tuple(rivals),
             seconds=length.shortest_s,
             each_s=length.shortest_s + length.fixed_s,
@@ -289,12 +289,12 @@ class KnockOuts:
         )
 
     def _is_longer(self, first: Repetition) -> bool:
-        """Whether the rounds of a knock-out are more than those of the repetition."""
+        """Whether the rounds of an ablation are more than those of the repetition."""
         steps = first.steps / max(1, first.accelerators)
         return steps < self.bench.min_rounds * max(1, how_of(self.job).round_steps)
 
-    def _length(self, first: Repetition, took_s: float) -> KnockOutLength:
-        """What the repetition took, and how long a knock-out has to be for a rate."""
+    def _length(self, first: Repetition, took_s: float) -> AblationLength:
+        """What the repetition took, and how long an ablation has to be for a rate."""
         loading_s = first.wall_s or 0.0
         step_s = loading_s * first.accelerators / max(1, first.steps)
         few = self.bench.min_rounds < MIN_ROUNDS
@@ -302,7 +302,7 @@ class KnockOuts:
         steps = rounds * max(1, how_of(self.job).round_steps)
         if self.saver is not None and self._has_saves(first):
             steps = max(steps, self.saver.every)
-        return KnockOutLength(
+        return AblationLength(
             loading_s=loading_s,
             fixed_s=max(0.0, took_s - loading_s),
             least_s=step_s * steps,
@@ -326,17 +326,17 @@ class KnockOuts:
 
     @property
     def leaves_saves_out(self) -> bool:
-        """Whether a repetition without checkpoints is among the knock-outs."""
-        return self.plan is not None and "saves" in self.plan.stages
+        """Whether a repetition without checkpoints is among the ablations."""
+        return self.plan is not None and "checkpoint" in self.plan.stages
 
-    def run(self, stage: KnockedOut, number: int) -> None:
+    def run(self, stage: AblatedStage, number: int) -> None:
         """Measure repetition ``number`` again without a stage, and add the round.
 
         Raises PhaseInterrupted after the round was added as not complete, and what fails.
         """
         assert self._base is not None
         how = how_of(self.job)
-        one = KnockOutRound(
+        one = AblationRound(
             repetition=number,
             samples_per_s=None,
             base_samples_per_s=rate_of(self._base, how),
@@ -360,21 +360,21 @@ class KnockOuts:
             "in_flight": in_flight,
         }
         self._add(stage, one.model_copy(update=found))
-        self.job.no_knock_outs = ""
+        self.job.no_ablations = ""
 
-    def fail(self, stage: KnockedOut, error: Exception) -> None:
+    def fail(self, stage: AblatedStage, error: Exception) -> None:
         """Leave a stage out from now on: its failure is the reason why it is not measured."""
-        log.warning("the knock-out of %s failed: %s", stage, error)
+        log.warning("the ablation of %s failed: %s", stage, error)
         self._failed.add(stage)
         self._replace(self._of(stage).model_copy(update={"not_measured": str(error)}))
 
     def _measure(self, double: Double, number: int, saving: Saving | None) -> Outcome:
-        """Run the phase of a knock-out, and keep its events."""
+        """Run the phase of an ablation, and keep its events."""
         bench, stage = self.bench, double.stage
         assert self.plan is not None
         base = repetition_phase(bench.plan, number, name=phase_of(stage), saving=saving)
         phase = double.without(bench, base, self.job.repetitions[number])
-        if stage == "saves" and self.job.quiet is None:
+        if stage == "checkpoint" and self.job.quiet is None:
             # The report compares the repetitions with a whole one without checkpoints.
             return measure(bench, phase, self._keep_quiet, self.look, keep_interrupted=False)
         phase = self._shortened(phase, number, stage)
@@ -384,13 +384,13 @@ class KnockOuts:
             bench.keep(phase, outcome)
         return outcome
 
-    def _shortened(self, phase: Phase, number: int, stage: KnockedOut) -> Phase:
+    def _shortened(self, phase: Phase, number: int, stage: AblatedStage) -> Phase:
         """The phase of whole rounds of the workers, with batches of its own."""
         assert self.plan is not None
         series = list(self.doubles).index(stage)
         return replace(
             phase,
-            seed=seed_of(self.bench.plan.seed, "knock-out", number, series=series),
+            seed=seed_of(self.bench.plan.seed, "ablation", number, series=series),
             epochs=max(phase.epochs, _EPOCHS) if phase.epochs else 0,
             max_steps=None,
             limit_s=self.plan.seconds,
@@ -402,21 +402,21 @@ class KnockOuts:
     def _keep_quiet(self, repetition: Repetition) -> None:
         self.job.quiet = repetition
 
-    def _saving(self, stage: KnockedOut) -> AbstractContextManager[Saving | None]:
+    def _saving(self, stage: AblatedStage) -> AbstractContextManager[Saving | None]:
         """Checkpoints as in a repetition; they are not among those that the run records."""
-        if self.saver is None or stage == "saves":
+        if self.saver is None or stage == "checkpoint":
             return nullcontext()
         return self.saver.during(recorded=False)
 
-    def _of(self, stage: KnockedOut) -> KnockOut:
-        return next(each for each in self.job.knock_outs if each.stage == stage)
+    def _of(self, stage: AblatedStage) -> Ablation:
+        return next(each for each in self.job.ablations if each.stage == stage)
 
-    def _add(self, stage: KnockedOut, one: KnockOutRound) -> None:
+    def _add(self, stage: AblatedStage, one: AblationRound) -> None:
         found = self._of(stage)
         self._replace(found.model_copy(update={"rounds": [*found.rounds, one]}))
         in_one = self.bench.plan.subject.users
-        self.job.knock_outs = with_gains(self.job.knock_outs, in_one=in_one)
+        self.job.ablations = with_gains(self.job.ablations, in_one=in_one)
 
-    def _replace(self, knock_out: KnockOut) -> None:
-        stages = [each.stage for each in self.job.knock_outs]
-        self.job.knock_outs[stages.index(knock_out.stage)] = knock_out
+    def _replace(self, ablation: Ablation) -> None:
+        stages = [each.stage for each in self.job.ablations]
+        self.job.ablations[stages.index(ablation.stage)] = ablation

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...schema.training import Epoch, TrainingRun
-from ...schema.verdict import Estimate, KnockedOut, KnockOut, KnockOutRound
+from ...schema.verdict import AblatedStage, Ablation, AblationRound, Estimate
 from ...schema.workload import AcceleratorSpec
 from ..compare.statistics import NOISE, ratio_estimate
 from .events import Events, RankEpoch, rank_epochs, select
@@ -62,14 +62,14 @@ def how_of(job: TrainingRun) -> How:
     )
 
 
-def how_without(stage: KnockedOut, job: TrainingRun) -> How:
+def how_without(stage: AblatedStage, job: TrainingRun) -> How:
     """How they step without a stage: without ``sync``, each of them counts by itself."""
     how = how_of(job)
     return how._replace(together=False) if stage == "sync" else how
 
 
-def phase_of(stage: KnockedOut) -> str:
-    """The phase of a knock-out in the events."""
+def phase_of(stage: AblatedStage) -> str:
+    """The phase of an ablation in the events."""
     return f"without-{stage}"
 
 
@@ -180,7 +180,7 @@ class _Counted:
         return self.loading_s + self.saves_s * self.samples / self.all_samples
 
 
-def gain(rounds: Sequence[KnockOutRound]) -> Estimate | None:
+def gain(rounds: Sequence[AblationRound]) -> Estimate | None:
     """The gain over all complete rounds; without an interval if there is only one."""
     return ratio_estimate(
         [
@@ -191,35 +191,35 @@ def gain(rounds: Sequence[KnockOutRound]) -> Estimate | None:
     )
 
 
-def with_gain(knock_out: KnockOut, without_storage: Sequence[KnockOutRound] = ()) -> KnockOut:
-    """The knock-out with its gain, or with the reason why there is none.
+def with_gain(ablation: Ablation, without_storage: Sequence[AblationRound] = ()) -> Ablation:
+    """The ablation with its gain, or with the reason why there is none.
 
     ``without_storage``: rounds whose gain is no part of this one's (``without_prep_alone``).
     """
-    rounds = without_prep_alone(knock_out.rounds, without_storage)
+    rounds = without_prep_alone(ablation.rounds, without_storage)
     found = gain(rounds)
-    why = knock_out.not_measured
+    why = ablation.not_measured
     if found is not None:
         why = ""
     elif not why:
-        why = "no round was completed" if knock_out.rounds else "no round was made"
-    return knock_out.model_copy(update={"gain": found, "not_measured": why})
+        why = "no round was completed" if ablation.rounds else "no round was made"
+    return ablation.model_copy(update={"gain": found, "not_measured": why})
 
 
-def with_gains(knock_outs: Sequence[KnockOut], *, in_one: bool) -> list[KnockOut]:
-    """All knock-outs with their gains.
+def with_gains(ablations: Sequence[Ablation], *, in_one: bool) -> list[Ablation]:
+    """All ablations with their gains.
 
     ``in_one``: the loader reads and prepares in one, so that ``prep`` left out both.
     """
-    storage = next((each.rounds for each in knock_outs if each.stage == "storage"), [])
+    storage = next((each.rounds for each in ablations if each.stage == "storage"), [])
     return [
-        with_gain(each, storage if in_one and each.stage == "prep" else ()) for each in knock_outs
+        with_gain(each, storage if in_one and each.stage == "prep" else ()) for each in ablations
     ]
 
 
 def without_prep_alone(
-    rounds: Sequence[KnockOutRound], without_storage: Sequence[KnockOutRound]
-) -> list[KnockOutRound]:
+    rounds: Sequence[AblationRound], without_storage: Sequence[AblationRound]
+) -> list[AblationRound]:
     """The rounds that left out storage and preparation, as if they had left out the latter only.
 
     A worker reads and prepares one after the other, so the time that leaving out the storage saves
@@ -244,12 +244,12 @@ def without_prep_alone(
     return found
 
 
-def without_fill(number: int, events: Events, epochs: Sequence[Epoch], how: How) -> KnockOutRound:
+def without_fill(number: int, events: Events, epochs: Sequence[Epoch], how: How) -> AblationRound:
     """The round of ``fill``: it needs no phase of its own.
 
     ``events`` and ``epochs`` are those of repetition ``number``.
     """
-    return KnockOutRound(
+    return AblationRound(
         repetition=number,
         samples_per_s=rate_of(events, how),
         base_samples_per_s=whole_rate(events, epochs, together=how.together),
@@ -257,25 +257,23 @@ def without_fill(number: int, events: Events, epochs: Sequence[Epoch], how: How)
     )
 
 
-def knock_outs_again(job: TrainingRun, events: Events) -> list[KnockOut]:
-    """The knock-outs of ``job`` computed again; what has no events stays as recorded."""
+def ablations_again(job: TrainingRun, events: Events) -> list[Ablation]:
+    """The ablations of ``job`` computed again; what has no events stays as recorded."""
     how = how_of(job)
     again = [
-        knock_out.model_copy(
+        ablation.model_copy(
             update={
-                "rounds": [
-                    _again(knock_out.stage, one, job, events, how) for one in knock_out.rounds
-                ]
+                "rounds": [_again(ablation.stage, one, job, events, how) for one in ablation.rounds]
             }
         )
-        for knock_out in job.knock_outs
+        for ablation in job.ablations
     ]
     return with_gains(again, in_one=job.subject.users)
 
 
 def _again(
-    stage: KnockedOut, one: KnockOutRound, job: TrainingRun, events: Events, how: How
-) -> KnockOutRound:
+    stage: AblatedStage, one: AblationRound, job: TrainingRun, events: Events, how: How
+) -> AblationRound:
     base = select(events, "measure", one.repetition)
     if stage == "fill":
         if one.repetition >= len(job.repetitions) or not len(base["step"]):
@@ -303,7 +301,7 @@ def interval(gain: Estimate) -> tuple[float, float]:
 
 
 def is_told(gain: Estimate | None, unsteady: float = 0.0) -> bool:
-    """Whether a gain is told from noise: it excludes 1 by the noise threshold.
+    """Whether a gain is significant: it excludes 1 by the noise threshold.
 
     ``unsteady``: by how much the fastest repetition was faster than the slowest one. A gain of one
     or two rounds that is not larger may be no more than that.

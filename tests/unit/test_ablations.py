@@ -1,4 +1,4 @@
-"""Gains of knock-outs, from planted events; and how the time for them is divided."""
+"""Gains of ablations, from planted events; and how the time for them is divided."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.figures.knockouts import (
+from iobench.analyse.figures.ablations import (
     How,
     gain,
     in_flight_of,
@@ -18,7 +18,7 @@ from iobench.analyse.figures.knockouts import (
 )
 from iobench.analyse.verdict.rebuild import rebuild
 from iobench.schema.training import Epoch
-from iobench.schema.verdict import KnockedOut, KnockOut, KnockOutRound
+from iobench.schema.verdict import AblatedStage, Ablation, AblationRound
 
 Build = Callable[..., Any]
 
@@ -37,9 +37,9 @@ def steps(count: int, each_s: float, *, fill_s: float = 0.0, **more: Any) -> lis
     ]
 
 
-def rounds_of(*ratios: float, complete: bool = True) -> list[KnockOutRound]:
+def rounds_of(*ratios: float, complete: bool = True) -> list[AblationRound]:
     return [
-        KnockOutRound(
+        AblationRound(
             repetition=number,
             samples_per_s=ratio * 1000.0 * (number + 1),  # a drift that both sides share
             base_samples_per_s=1000.0 * (number + 1),
@@ -68,9 +68,11 @@ def test_the_interval_of_a_gain_covers_the_truth() -> None:
     assert 366 <= covered <= 394  # 95 % of 400, and three standard deviations
 
 
-def one_round(stage: KnockedOut, rate: float, *, base: float = 100.0, number: int = 0) -> KnockOut:
-    one = KnockOutRound(repetition=number, samples_per_s=rate, base_samples_per_s=base, seconds=1.0)
-    return KnockOut(stage=stage, rounds=[one])
+def one_round(
+    stage: AblatedStage, rate: float, *, base: float = 100.0, number: int = 0
+) -> Ablation:
+    one = AblationRound(repetition=number, samples_per_s=rate, base_samples_per_s=base, seconds=1.0)
+    return Ablation(stage=stage, rounds=[one])
 
 
 @pytest.mark.parametrize(
@@ -128,19 +130,19 @@ def test_rebuild_computes_the_gains_from_the_events(make_run: Build, make_events
         rows += steps(20, 0.2, fill_s=0.4, phase="measure", **more)
         rows += steps(20, 0.1, fill_s=9.0, phase="without-storage", **more)
     unknown = [
-        KnockOutRound(repetition=n, samples_per_s=1.0, base_samples_per_s=7.0, seconds=2.0)
+        AblationRound(repetition=n, samples_per_s=1.0, base_samples_per_s=7.0, seconds=2.0)
         for n in range(3)
     ]
     doc = make_run(repetitions=3, workload={"epochs": 1, "loader": {"workers": 2}}).with_job(
-        knock_outs=[
-            KnockOut(stage="storage", rounds=unknown),
-            KnockOut(stage="prep", rounds=unknown),  # without events: stays as recorded
-            KnockOut(stage="fill", rounds=unknown),
+        ablations=[
+            Ablation(stage="storage", rounds=unknown),
+            Ablation(stage="prep", rounds=unknown),  # without events: stays as recorded
+            Ablation(stage="fill", rounds=unknown),
         ]
     )
     for repetition in doc.job.repetitions:
         repetition.epochs = [Epoch(epoch=0, startup_s=0.0)]
-    again = {each.stage: each for each in rebuild(doc, make_events(rows)).job.knock_outs}
+    again = {each.stage: each for each in rebuild(doc, make_events(rows)).job.ablations}
     gains = {stage: each.gain for stage, each in again.items()}
     assert gains["storage"] is not None
     assert gains["storage"].value == pytest.approx(2.0)

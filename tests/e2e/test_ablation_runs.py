@@ -1,4 +1,4 @@
-"""Runs with knock-outs: each really leaves its stage out, and nothing else."""
+"""Runs with ablations: each really leaves its stage out, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import pytest
 from iobench.errors import InterruptedRun, StorageError, TargetLostError, UsageError
 from iobench.load.reader import BatchReader
 from iobench.runner import repetition, rounds
+from iobench.runner.ablations import Ablations
 from iobench.runner.budget import Budget, Given
 from iobench.runner.calibration.bench import Bench
 from iobench.runner.checkpoint import Mixed
 from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
-from iobench.runner.knockouts import KnockOuts
 from iobench.runner.phase import PhaseInterrupted
 from iobench.runner.plan import make_plan
 from iobench.schema.record import TrainingRecord, load_training
-from iobench.schema.verdict import KnockOut
+from iobench.schema.verdict import Ablation
 from iobench.schema.workload import load_workload
 from iobench.storage.local.storage import LocalStorage
 from tests.processes import document
@@ -65,8 +65,8 @@ def measure(tmp_path: Path, make_dataset: Any) -> Measure:
     return run
 
 
-def of(doc: TrainingRecord) -> dict[str, KnockOut]:
-    return {each.stage: each for each in doc.job.knock_outs}
+def of(doc: TrainingRecord) -> dict[str, Ablation]:
+    return {each.stage: each for each in doc.job.ablations}
 
 
 def rows_of(directory: Path, phase: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def test_each_stage_is_really_left_out(measure: Measure, monkeypatch: pytest.Mon
     """And a report computes the same gains from the events."""
     reads = Counted(monkeypatch, LocalStorage, "read_into")
     prepared = Counted(monkeypatch, BatchReader, "_prepare")
-    doc, directory = measure(repetitions=2, knock_outs_s=60.0)
+    doc, directory = measure(repetitions=2, ablations_s=60.0)
     phases = {"measure", "without-storage", "without-prep", "without-accelerator"}
     assert set(reads.by_phase) == set(prepared.by_phase) == phases
     assert {name for name in phases if not reads.by_phase[name]} == {"without-storage"}
@@ -118,10 +118,10 @@ def test_each_stage_is_really_left_out(measure: Measure, monkeypatch: pytest.Mon
         rounds = set(rows_of(directory, f"without-{stage}")["repetition"].tolist())
         assert rounds == {0, 1}
     assert of(doc)["fill"].gain is not None
-    assert {stage for stage, each in of(doc).items() if each.not_measured} == {"sync", "saves"}
-    assert doc.job.no_knock_outs == ""
-    again = document(f"report {directory}")["job"]["knock_outs"]
-    assert again == json.loads(doc.model_dump_json())["job"]["knock_outs"]
+    assert {stage for stage, each in of(doc).items() if each.not_measured} == {"sync", "checkpoint"}
+    assert doc.job.no_ablations == ""
+    again = document(f"report {directory}")["job"]["ablations"]
+    assert again == json.loads(doc.model_dump_json())["job"]["ablations"]
 
 
 def test_what_is_not_there_cannot_be_left_out(measure: Measure) -> None:
@@ -135,8 +135,8 @@ def test_what_is_not_there_cannot_be_left_out(measure: Measure) -> None:
 
 
 def test_a_budget_that_is_too_small_leaves_all_out(measure: Measure) -> None:
-    doc, directory = measure(knock_outs_s=1e-3)
-    assert doc.job.no_knock_outs
+    doc, directory = measure(ablations_s=1e-3)
+    assert doc.job.no_ablations
     measured = {stage for stage, each in of(doc).items() if each.gain is not None}
     assert measured == {"fill"}  # it needs no time
     assert all(each.not_measured for stage, each in of(doc).items() if stage != "fill")
@@ -144,14 +144,14 @@ def test_a_budget_that_is_too_small_leaves_all_out(measure: Measure) -> None:
 
 
 @pytest.mark.parametrize("error", [StorageError("planted"), UsageError("planted")])
-def test_a_knock_out_that_fails_does_not_end_the_run(
+def test_a_ablation_that_fails_does_not_end_the_run(
     measure: Measure, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def failing(*_: Any) -> None:
         raise error
 
     monkeypatch.setattr(Bench, "copy", failing)
-    doc, _ = measure(repetitions=2, knock_outs_s=60.0)
+    doc, _ = measure(repetitions=2, ablations_s=60.0)
     assert doc.status == "ok"
     assert "planted" in of(doc)["storage"].not_measured
     assert of(doc)["prep"].gain is not None
@@ -160,12 +160,12 @@ def test_a_knock_out_that_fails_does_not_end_the_run(
 def test_a_place_of_checkpoints_that_is_lost_ends_the_run(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process writes there now, so no knock-out may go on saving."""
+    """Another process writes there now, so no ablation may go on saving."""
 
     def lost(*_: object) -> None:
         raise TargetLostError("another process has taken it over")
 
-    monkeypatch.setattr(KnockOuts, "_saving", lost)
+    monkeypatch.setattr(Ablations, "_saving", lost)
     with pytest.raises(TargetLostError):
         measure()
 
@@ -173,8 +173,8 @@ def test_a_place_of_checkpoints_that_is_lost_ends_the_run(
 def test_an_interrupted_round_does_not_count(
     measure: Measure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The first round is complete; Ctrl-C comes in the second knock-out of the second round."""
-    run, begun = KnockOuts._measure, []
+    """The first round is complete; Ctrl-C comes in the second ablation of the second round."""
+    run, begun = Ablations._measure, []
 
     def interrupted(this: Any, entry: Any, number: int, saving: Any) -> Any:
         begun.append(entry.stage)
@@ -183,14 +183,14 @@ def test_an_interrupted_round_does_not_count(
             raise PhaseInterrupted(outcome)
         return outcome
 
-    monkeypatch.setattr(KnockOuts, "_measure", interrupted)
+    monkeypatch.setattr(Ablations, "_measure", interrupted)
     with pytest.raises(InterruptedRun):
-        measure(repetitions=3, knock_outs_s=60.0)
+        measure(repetitions=3, ablations_s=60.0)
     (directory,) = (tmp_path / "results").iterdir()
     doc = load_training(directory)
     assert doc.status == "interrupted"
     assert len(doc.job.repetitions) == 2
-    complete = {each.stage: [one.complete for one in each.rounds] for each in doc.job.knock_outs}
+    complete = {each.stage: [one.complete for one in each.rounds] for each in doc.job.ablations}
     assert complete[begun[4]] == [True, False]
     assert complete[begun[3]] == [True, True]
     gain = of(doc)[begun[4]].gain
@@ -204,14 +204,14 @@ def test_a_copy_of_a_part_of_the_dataset_is_read_repeatedly(
     from iobench.runner.calibration import bench
 
     monkeypatch.setattr(bench, "bytes_to_copy", lambda *_: 1)
-    doc, directory = measure("accelerator.step_time=5ms", accelerators=2, knock_outs_s=60.0)
+    doc, directory = measure("accelerator.step_time=5ms", accelerators=2, ablations_s=60.0)
     rows = rows_of(directory, "without-storage")
     for rank in (0, 1):  # the copy has one shard of 20 samples
         assert rows["samples"][rows["rank"] == rank].sum() > 20
     assert of(doc)["storage"].gain is not None
 
 
-def test_checkpoints_are_left_out_and_those_of_other_knock_outs_are_not_recorded(
+def test_checkpoints_are_left_out_and_those_of_other_ablations_are_not_recorded(
     measure: Measure, tmp_path: Path
 ) -> None:
     from iobench.runner.checkpoint_plan import make_study_plan
@@ -220,15 +220,15 @@ def test_checkpoints_are_left_out_and_those_of_other_knock_outs_are_not_recorded
     spec = CheckpointSpec(model="llama3-8b", scale="1/4096", ranks=1, restores=0)
     plan = make_study_plan(spec, str(tmp_path / "ckpt"), Training())
     doc, directory = measure(repetitions=2, mixed=Mixed(plan=plan, every=8))
-    assert rows_of(directory, "without-saves")["checkpoint_ns"].max() == 0
+    assert rows_of(directory, "without-checkpoint")["checkpoint_ns"].max() == 0
     assert rows_of(directory, "without-storage")["checkpoint_ns"].max() > 0
     assert doc.job.saves is not None
     assert len(doc.job.saves.saves) == 2 * 2  # after 8 and 16 of 20 steps, in both repetitions
-    assert of(doc)["saves"].gain is not None
+    assert of(doc)["checkpoint"].gain is not None
     assert doc.job.quiet is not None
     assert doc.job.quiet.steps == 20
     assert not list((tmp_path / "ckpt").glob("*"))
-    code_doc, _ = measure(mixed=Mixed(plan=plan, every=8), knock_outs=False)
+    code_doc, _ = measure(mixed=Mixed(plan=plan, every=8), ablations=False)
     assert code_doc.job.quiet is not None
     assert code_doc.job.quiet.steps == 20
 
@@ -263,7 +263,7 @@ def fitted(seconds: float, *given: Given) -> Budget:
 def test_what_is_left_of_a_budget_ends_the_repetitions(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that were given are made, whatever they take; no round of knock-outs is repeated."""
+    """Those that were given are made, whatever they take; no round of ablations is repeated."""
     made: list[int] = []
 
     def left_s(budget: Budget) -> float:
@@ -278,7 +278,7 @@ def test_what_is_left_of_a_budget_ends_the_repetitions(
     monkeypatch.setattr(rounds, "measure", counted)
     doc, _ = measure(repetitions=6, budget=fitted(60.0, "calibration"))
     assert len(doc.job.repetitions) == 1
-    assert "--budget" in doc.job.no_knock_outs
+    assert "--budget" in doc.job.no_ablations
     made.clear()
     doc, _ = measure(repetitions=4, budget=fitted(60.0, "calibration", "repetitions"))
     assert len(doc.job.repetitions) == 4
