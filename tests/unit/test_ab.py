@@ -11,12 +11,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.compare.sequential import (
-    claims_of,
-    measured,
-    primary,
-    verdict,
-)
+from iobench.analyse.compare.sequential import claims_of, measured, primary, verdict
 from iobench.cli.ab import gated
 from iobench.cli.main import main
 from iobench.errors import IobenchError, UsageError

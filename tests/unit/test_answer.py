@@ -1,4 +1,4 @@
-"""The answer of a run: on one screen, and the same as the record says."""
+"""The answer of a run: on one screen, with the bottleneck marked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory to read into: aligned, zeroed, shared where it says so, and gone without a trace."""
+"""Memory to read into: aligned, zeroed, and shared where it says so."""
 
 from __future__ import annotations
 

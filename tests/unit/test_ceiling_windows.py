@@ -1,4 +1,4 @@
-"""Ceilings from several windows: what they say together, and when they are measured."""
+"""Ceilings from several windows: what they say together, and by which events."""
 
 from __future__ import annotations
 

@@ -18,11 +18,7 @@ from iobench.analyse.figures.in_flight import run_reads_in_flight
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.schema.record import TrainingRecord
 from iobench.schema.training import Ceiling, CeilingDetails
-from iobench.schema.verdict import (
-    Estimate,
-    RunCurve,
-    Verdict,
-)
+from iobench.schema.verdict import Estimate, RunCurve, Verdict
 from tests.unit.test_fed import curve_of
 
 Build = Callable[..., TrainingRecord]

@@ -11,18 +11,9 @@ import pytest
 from iobench.errors import UsageError
 from iobench.runner import estimate as estimating
 from iobench.runner.budget import Budget, Given
-from iobench.runner.estimate import (
-    START_S,
-    TimeLeft,
-    estimate,
-    total,
-)
+from iobench.runner.estimate import START_S, TimeLeft, estimate, total
 from iobench.runner.experiment import Options
-from iobench.runner.fit import (
-    Pilot,
-    check_budget,
-    choose,
-)
+from iobench.runner.fit import Pilot, check_budget, choose
 from iobench.runner.plan import Plan, make_plan
 from iobench.schema.workload import Workload
 from tests.conftest import MakeDataset

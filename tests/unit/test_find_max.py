@@ -1,4 +1,4 @@
-"""The search for the largest number of accelerators, over simulated storage of a known rate."""
+"""The search for the largest number of accelerators, over planted tries and their events."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ from iobench.cli.main import main
 from iobench.errors import NoRoomError
 from iobench.measure.timeline import Recorder, StepEvent
 from iobench.runner.budget import Budget
-from iobench.runner.calibration.findmax import (
-    TRIALS,
-    begin_search,
-    find_max,
-    search,
-)
+from iobench.runner.calibration.findmax import TRIALS, begin_search, find_max, search
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import make_plan
 from iobench.runner.progress import Observer

@@ -13,15 +13,7 @@ import pytest
 
 from iobench.report.render_csv import render_csv
 from iobench.report.render_html import DRAWN, html_page
-from iobench.report.sections import (
-    Axis,
-    Headline,
-    Mark,
-    Range,
-    Ranges,
-    SourceLines,
-    Table,
-)
+from iobench.report.sections import Axis, Headline, Mark, Range, Ranges, SourceLines, Table
 from tests.hostile import HOSTILE
 from tests.unit.test_sections import REPORTS, cells, plain, report, texts
 

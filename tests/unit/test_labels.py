@@ -1,4 +1,4 @@
-"""Runs of several machines can be told apart, in CSV, in overviews and in OpenMetrics."""
+"""Runs of several machines can be told apart, in CSV and in OpenMetrics."""
 
 from __future__ import annotations
 

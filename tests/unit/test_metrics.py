@@ -12,10 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.analyse.compare.runs import values_of
-from iobench.analyse.figures.metrics import (
-    repetition_metrics,
-    uncounted_reads,
-)
+from iobench.analyse.figures.metrics import repetition_metrics, uncounted_reads
 from iobench.analyse.figures.windows import ceiling_from_events
 from iobench.analyse.verdict.rebuild import rebuild
 from iobench.analyse.verdict.validity import evaluate

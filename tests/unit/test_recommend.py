@@ -18,9 +18,7 @@ import pytest
 
 from iobench.analyse.compare.statistics import _orders, ratio_interval
 from iobench.analyse.tuning.knee import pareto
-from iobench.analyse.tuning.points import (
-    SweptPoint,
-)
+from iobench.analyse.tuning.points import SweptPoint
 from iobench.analyse.tuning.recommend import Recommendation, TuningTarget, recommend
 from iobench.analyse.tuning.shardsize import judge_codec
 from iobench.analyse.tuning.sweepfolder import read_sweep

@@ -1,4 +1,4 @@
-"""The storage's curve inside a run: which requests it makes, and the ceiling that it gives."""
+"""The storage's curve inside a run: which bytes it reads, and where there is none or a part."""
 
 from __future__ import annotations
 

@@ -10,17 +10,8 @@ import pytest
 
 from iobench.errors import UsageError
 from iobench.storage import open_storage
-from iobench.storage.s3.errors import (
-    TRANSIENT,
-    Kind,
-    explain,
-    failure_of_answer,
-)
-from iobench.storage.s3.options import (
-    CHOICES,
-    NAMES,
-    parse_options,
-)
+from iobench.storage.s3.errors import TRANSIENT, Kind, explain, failure_of_answer
+from iobench.storage.s3.options import CHOICES, NAMES, parse_options
 
 
 def test_text_becomes_values(tmp_path: Path) -> None:

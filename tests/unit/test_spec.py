@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 
 from iobench.errors import SpecError
-from iobench.schema.base import (
-    apply_overrides,
-    build,
-    find_spec,
-    known_specs,
-)
+from iobench.schema.base import apply_overrides, build, find_spec, known_specs
 from iobench.schema.dataset import DatasetSpec, load_dataset_spec, resized
 from iobench.schema.workload import ReaderSpec, Workload
 from iobench.schema.yamlfile import read_yaml

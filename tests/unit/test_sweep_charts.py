@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 from iobench.analyse.tuning.knee import front
 from iobench.cli.main import main
 from iobench.report import sweep
-from iobench.report.sections import (
-    Heat,
-    Lines,
-    Ranges,
-    Scatter,
-    Section,
-    Square,
-    Table,
-)
+from iobench.report.sections import Heat, Lines, Ranges, Scatter, Section, Square, Table
 from iobench.schema.sweep import Sweep, save_sweep
 from tests.hostile import HOSTILE
 

@@ -17,14 +17,7 @@ from iobench.runner.progress import Observer
 from iobench.runner.sweeping import visits
 from iobench.runner.sweeping.plan import OVER_BUDGET, SweepOptions, groups_within
 from iobench.runner.sweeping.visit import Apart
-from iobench.schema.sweep import (
-    SWEEP_FILE,
-    Sweep,
-    SweepPoint,
-    combinations,
-    load_sweep,
-    save_sweep,
-)
+from iobench.schema.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, load_sweep, save_sweep
 from iobench.schema.workload import load_workload
 from tests.unit.conftest import build_run
 

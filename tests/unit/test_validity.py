@@ -13,12 +13,7 @@ import pytest
 from iobench.analyse.verdict.judged import judge
 from iobench.analyse.verdict.rebuild import conclude
 from iobench.analyse.verdict.rules_mlperf import REFERENCES
-from iobench.analyse.verdict.validity import (
-    RULES,
-    evaluate,
-    level_of,
-    validity,
-)
+from iobench.analyse.verdict.validity import RULES, evaluate, level_of, validity
 from iobench.errors import UsageError
 from iobench.schema.accelerator import StepFacts
 from iobench.schema.dataset import load_dataset_spec

@@ -179,20 +179,6 @@ def test_what_explains_a_wait(
     )
 
 
-def test_nothing_measured(make_run: Build) -> None:
-    nothing = dict.fromkeys(("storage_raw", "fetch", "prep", "loader"))
-    found = judge(make_run, rates=nothing, repetitions=0)
-    assert found.bottleneck == "undecided"
-    assert found.headroom is None
-    assert found.accelerators_fed is None
-    assert set(found.not_measured) >= {
-        "headroom",
-        "accelerators_fed",
-        "measured_samples_per_s",
-        "starved",
-    }
-
-
 @pytest.mark.parametrize(
     ("accelerators", "fetch", "measured", "au", "starved", "fed"),
     [
@@ -218,17 +204,6 @@ def test_how_many_accelerators_are_fed(
         make_run, accelerators=accelerators, rates={"fetch": fetch}, measured=measured, au=au
     )
     assert (found.accelerators_fed, found.starved) == (fed, starved)
-
-
-def test_a_met_requirement_is_not_the_end_of_waiting(make_run: Build) -> None:
-    """Busy 75 % of the time where 70 % are required, and each ceiling alone is far above the
-    demand: the accelerators do not starve, and they are not the limit either.
-    """
-    found = judge(
-        make_run, au=0.75, measured=1500, workload={"required_accelerator_utilization": 0.7}
-    )
-    assert (found.starved, found.bottleneck) == (False, "undecided")
-    assert all(advice.id != "none" for advice in found.advice)
 
 
 def test_null_accelerator(make_run: Build) -> None:

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from iobench.accelerate.possible import why_not
-from iobench.analyse.tuning.walk import ALL, BASELINE, best_of, kept_settings, points_of, rows
+from iobench.analyse.tuning.walk import ALL, best_of, kept_settings, points_of, rows
 from iobench.errors import InterruptedRun, IobenchError, SpecError
 from iobench.generator import generate
-from iobench.report.sections import Table
-from iobench.report.walk import best_command, sections
+from iobench.report.walk import best_command
 from iobench.runner.sweeping import plan as walking
 from iobench.runner.sweeping.plan import next_step, plan_walk
 from iobench.runner.sweeping.visit import Apart, Visit
@@ -191,29 +190,6 @@ def test_a_wrong_file_is_refused(tmp_path: Path, step: str) -> None:
 
 
 # The table
-
-
-FOUNDING = [
-    # samples/s, USD for an hour of the host, and samples for a USD to the digit
-    (9.12, 0.357, "91,966"),
-    (24.34, 0.357, "245,445"),
-    (40.73, 0.1291, "1,135,771"),
-    (340.0, 1.212, "1,009,901"),
-]
-"""A published table of steps on c7i.2xlarge, the last of them on spot, and of a GPU."""
-
-
-@pytest.mark.parametrize(("samples_per_s", "usd_per_hour", "shown"), FOUNDING)
-def test_samples_for_a_usd_to_the_digit(
-    samples_per_s: float, usd_per_hour: float, shown: str
-) -> None:
-    sweep = planned(STEPS[1], repetitions=1, usd_per_hour=usd_per_hour)
-    visited(next_step(sweep), [samples_per_s], [samples_per_s])
-    table = next(each for each in sections(sweep) if isinstance(each, Table))
-    cells = [row.cells[table.at("samples_per_usd")] for row in table.rows]
-    assert [cell.text for cell in cells] == [shown, shown]
-    assert rows(sweep)[0].step == BASELINE
-    assert rows(sweep)[1].answer == "inconclusive"  # one visit has no interval
 
 
 # A visit in a process of its own

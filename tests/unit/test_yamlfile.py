@@ -9,12 +9,7 @@ import pytest
 
 from iobench.errors import SpecError
 from iobench.schema.base import apply_overrides, known_specs
-from iobench.schema.yamlfile import (
-    MAX_BYTES,
-    MAX_DEPTH,
-    parse_yaml,
-    read_yaml,
-)
+from iobench.schema.yamlfile import MAX_BYTES, MAX_DEPTH, parse_yaml, read_yaml
 from tests.hostile import check, run
 
 ROOT = Path(__file__).resolve().parents[2]
