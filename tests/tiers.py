@@ -9,7 +9,8 @@
   (``make test-touched``); ``TOUCHED`` says which.
 
 A file belongs to the tier of the table here, or else is fast; a test's own mark moves it to a later
-tier. Tests with the mark ``alone`` measure speeds: they run one at a time, beside nothing.
+tier. Tests with the mark ``alone`` measure speeds: they run one at a time, beside nothing, and the
+short ones, which mostly wait, two at a time.
 """
 
 from __future__ import annotations

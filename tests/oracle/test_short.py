@@ -75,7 +75,7 @@ def test_bandwidth(tmp_path: Path, make_dataset: Any) -> None:
 def test_preparation(tmp_path: Path, make_dataset: Any) -> None:
     """A sample takes the one worker 5 ms: 200 samples/s."""
     _, data = make_dataset(**FILES, codec="sleeping:50")
-    doc = short(tmp_path, data, **HUNGRY | {"loader": {"workers": 1}})
+    doc = short(tmp_path, data, calibration_s=0.1, **HUNGRY | {"loader": {"workers": 1}})
     check(doc, "prep", "workers", "cores")
 
 
@@ -103,6 +103,7 @@ def test_the_accelerator(tmp_path: Path, make_dataset: Any) -> None:
     doc = short(
         tmp_path,
         f"throttled+{make_dataset(**FILES)[1]}?iops=1000",
+        calibration_s=0.0,
         accelerator={"step_time": "100ms"},
         loader={"workers": 2},
         required_accelerator_utilization=0.5,
@@ -129,7 +130,7 @@ def test_the_slowest_rank(tmp_path: Path, make_dataset: Any) -> None:
 
 
 def test_checkpoints(tmp_path: Path, make_dataset: Any) -> None:
-    """20 steps of 20 ms, and two saves of 0.6 s each. Between saves the accelerator is fed."""
+    """20 steps of 20 ms, and two saves of 0.5 s each. Between saves the accelerator is fed."""
     doc = short(
         tmp_path / "results",
         make_dataset(**FILES)[1],
@@ -137,6 +138,6 @@ def test_checkpoints(tmp_path: Path, make_dataset: Any) -> None:
         accelerator={"step_time": "20ms"},
         max_steps=20,
         required_accelerator_utilization=0.5,
-        mixed=saving(str(tmp_path / "saves"), bandwidth="3MB", every=8),
+        mixed=saving(str(tmp_path / "saves"), bandwidth="6MB", every=8),
     )
     check(doc, "checkpoint", "faster-saves", starved=False)
