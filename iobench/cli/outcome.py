@@ -11,7 +11,6 @@ from pathlib import Path
 from ..analyse.verdict.validity import violations
 from ..documents import write_whole
 from ..errors import IobenchError
-from ..report.answer import answer_sections
 from ..report.media import is_export
 from ..report.page.whole import page
 from ..report.record import sections
@@ -19,7 +18,7 @@ from ..report.sections import Section
 from ..report.several import several_sections
 from ..schema.record import EVENTS_FILE, SAMPLES_FILE, RunRecord, TrainingRecord
 from .exporting import export, export_all
-from .printing import print_answer, print_report
+from .printing import print_report
 from .terminal import say, warn
 
 PAGE = "report.html"
@@ -43,10 +42,9 @@ def finish(
     brief = kind == "text" and not details and isinstance(doc, TrainingRecord)
     if is_export(kind):
         export(kind, doc, directory)
-    elif brief and isinstance(doc, TrainingRecord):
-        print_answer(answer_sections(doc))
     else:
-        print_report(kind, doc, _page_sections(doc, directory) if kind == "html" else sections(doc))
+        shown = _page_sections(doc, directory) if kind == "html" else sections(doc)
+        print_report(kind, doc, shown, details=not brief)
     if new:
         keep_page(doc, _page_sections(doc, directory), directory)
     if kind == "text":

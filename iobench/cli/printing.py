@@ -11,7 +11,7 @@ from ..report.render_csv import render_csv
 from ..report.render_github import render_github
 from ..report.render_markdown import render_markdown
 from ..report.render_text import render_text
-from ..report.sections import Section
+from ..report.sections import FirstScreen, Section, first_screen
 from .output import COMMAND
 from .terminal import DEFAULT_COLUMNS, columns, show, show_data, show_json, use_color
 
@@ -22,8 +22,13 @@ PIPE_COLUMNS = 140
 """Largest width of a table where standard output is no terminal: other programs fold no lines."""
 
 
-def print_report(kind: str, document: object, sections: Sequence[Section]) -> None:
-    """Print ``document`` as json, or ``sections`` in the format ``kind``, on standard output."""
+def print_report(
+    kind: str, document: object, sections: Sequence[Section], *, details: bool = True
+) -> None:
+    """Print ``document`` as json, or ``sections`` in the format ``kind``, on standard output.
+
+    Text is everything but the first screen, and without ``details`` the first screen alone.
+    """
     if kind == "json":
         show_json(document)
     elif kind == "csv":
@@ -36,13 +41,10 @@ def print_report(kind: str, document: object, sections: Sequence[Section]) -> No
         known = any(section.id == "again" for section in sections)
         again = [] if known or not COMMAND.get() else command_sections(COMMAND.get())
         show_data(page(document, [*sections, *again]))
+    elif not details and any(isinstance(section, FirstScreen) for section in sections):
+        width = min(ANSWER_COLUMNS, columns())
+        show(render_text(first_screen(sections), width=width, color=use_color()))
     else:
         width = min(DEFAULT_COLUMNS, columns())
         room = columns() if sys.stdout.isatty() else PIPE_COLUMNS
         show(render_text(sections, width=width, color=use_color(), room=room))
-
-
-def print_answer(sections: Sequence[Section]) -> None:
-    """Print the answer of a run as text that fits in ``ANSWER_COLUMNS``."""
-    width = min(ANSWER_COLUMNS, columns())
-    show(render_text(sections, width=width, color=use_color()))

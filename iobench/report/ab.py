@@ -21,16 +21,18 @@ from ..schema.metrics import BY_NAME
 from ..units import counted, format_duration, format_share
 from .again import command_sections
 from .compare import ratio_chart
-from .figures import figure, format_of, raw, word
+from .figures import figure, format_of, picture, raw, word
 from .glance import ended
 from .sections import (
     Cell,
     Column,
     Fact,
     Facts,
+    FirstScreen,
     Headline,
     Item,
     Items,
+    KeyFigure,
     Row,
     Section,
     Table,
@@ -54,6 +56,7 @@ def sections(record: AbRecord) -> list[Section]:
     claims = record.claims or claims_of(record)
     found: list[Section] = [
         *ended("This comparison", record.status, record.error),
+        _first(record, claims[0]),
         Headline(
             id="ab",
             title=answer(record),
@@ -88,6 +91,32 @@ def sections(record: AbRecord) -> list[Section]:
         )
         found += [_claims(record, claims), *narrowing_sections(record), _turns(record)]
     return [*found, *command_sections(record.command)]
+
+
+def _first(record: AbRecord, claim: Claim) -> FirstScreen:
+    """The first screen of a page: both sides as bars, and the ratio."""
+    metric, told = BY_NAME[claim.metric], verdict(claim)
+    show = format_of(metric)
+    bars = [
+        (": ".join([side.name, *side.settings]), middle, show(middle), "")
+        for side, at in zip(record.sides, ("a", "b"), strict=True)
+        if (middle := _median(record, claim.metric, at)) is not None
+    ]
+    ratio = claim.ratio
+    gauges = (
+        [] if ratio is None else [KeyFigure(label=f"{metric.short}, B / A", value=interval(ratio))]
+    )
+    many, found = counted(len(record.turns), "turn"), answer(record)
+    return FirstScreen(
+        job=f"A/B of {record.a.workload} on {record.a.data}",
+        state=told if told in ("equal", "inconclusive") else f"B is {told}",
+        flags=() if record.status == "ok" else (record.status,),
+        tone="good" if told in ("better", "equal") else "bad" if told == "worse" else "plain",
+        sentences=(f"{found[:1].upper()}{found[1:]}.", *_sentences(record, claim)),
+        gauges=(*gauges, KeyFigure(label="measured", value=many, note="A and B in turns")),
+        picture=picture(f"{metric.label}: the median over the turns", bars),
+        instead="ab",
+    )
 
 
 def answer(record: AbRecord) -> str:

@@ -18,21 +18,18 @@ from ..units import counted, format_count, format_rate, percent_beside
 from .cache import cold_reads
 from .ceilings import BOUND_BY
 from .fed import number_text
-from .figures import NO_REASON, spread, word
-from .glance import UTILIZATION, status_sections, trust_text
+from .figures import NO_REASON, ends, word
+from .glance import UTILIZATION, about_text, trust_text
 from .sections import (
     Bars,
     Cell,
     Column,
-    Fact,
-    Facts,
     Findings,
-    Headline,
+    FirstScreen,
     Item,
     Items,
-    Prose,
+    KeyFigure,
     Row,
-    Section,
     Table,
     Tone,
 )
@@ -71,32 +68,45 @@ WIDEST = 2.0
 """The longest bar, as a multiple of the demand."""
 
 
-def answer_sections(doc: TrainingRecord) -> list[Section]:
-    """The answer in about 25 lines, with the bars of all ceilings that were measured."""
-    found: list[Section] = [*status_sections(doc), _headline(doc)]
-    evidence = judge(doc).evidence
-    found += _pipeline(doc, evidence)
-    found += _busy(doc)
-    found += _advice(doc)
-    found += _trust(doc)
-    return found
-
-
-def _headline(doc: TrainingRecord) -> Headline:
+def answer(doc: TrainingRecord) -> FirstScreen:
+    """The first screen of a run; as text about 25 lines."""
     verdict = doc.job.verdict
-    where = f" on {doc.storage.url}" if doc.storage.url else ""
-    ranks = counted(doc.job.accelerators, "accelerator")
-    ranks += f" on {len(doc.job.hosts)} hosts" if len(doc.job.hosts) > 1 else ""
-    job = f"{doc.job.workload.name}{where}, {ranks}"
-    if verdict is None:
-        return Headline(id="answer", title=f"{job}: no verdict", tone="bad")
-    tone: Tone = "good" if verdict.starved is False else "plain"
-    return Headline(
-        id="answer",
-        title=f"{job}: {_state(verdict)}{' (INVALID)' if doc.validity == 'invalid' else ''}",
-        sentences=tuple(_sentences(doc, verdict)),
-        tone="bad" if doc.validity == "invalid" else tone,
+    failed = tuple(each for each in doc.findings if each.level == "invalid")[:MAX_FINDINGS]
+    flags = ["INVALID"] if doc.validity == "invalid" else []
+    flags += [doc.status] if doc.status != "ok" else []
+    return FirstScreen(
+        job=_job(doc),
+        state="no verdict" if verdict is None else _state(verdict),
+        flags=tuple(flags),
+        tone=_tone(doc),
+        about=about_text(doc),
+        sentences=() if verdict is None else tuple(_sentences(doc, verdict)),
+        picture=_pipeline(doc, judge(doc).evidence),
+        flow=True,
+        gauges=tuple(_gauges(doc)),
+        changes=_changes(doc),
+        findings=Findings(title="Why it is INVALID", findings=failed) if failed else None,
+        trust=_trust(doc),
     )
+
+
+def _job(doc: TrainingRecord) -> str:
+    """The workload, where its data is, and its accelerators."""
+    where = f" on {doc.storage.url}" if doc.storage.url else ""
+    hosts = f" on {len(doc.job.hosts)} hosts" if len(doc.job.hosts) > 1 else ""
+    return f"{doc.job.workload.name}{where}, {_ranks(doc)}{hosts}"
+
+
+def _ranks(doc: TrainingRecord) -> str:
+    return counted(doc.job.accelerators, "accelerator")
+
+
+def _tone(doc: TrainingRecord) -> Tone:
+    """Good and bad have one colour each; what is not decided has none."""
+    verdict = doc.job.verdict
+    if doc.validity == "invalid" or verdict is None or verdict.starved:
+        return "bad"
+    return "good" if verdict.starved is False else "plain"
 
 
 def _state(verdict: Verdict) -> str:
@@ -134,7 +144,7 @@ def _what(doc: TrainingRecord, verdict: Verdict) -> str:
         return ""
     assert used is not None
     limit = doc.job.workload.required_accelerator_utilization
-    ranks = counted(doc.job.accelerators, "accelerator")
+    ranks = _ranks(doc)
     busy = f"{percent_beside(used.median, limit)} busy"
     required = f"{limit * 100:.4g} % is required"
     names = [STAGES[stage] for stage in (verdict.bottleneck, *verdict.also)]
@@ -150,7 +160,7 @@ def _what(doc: TrainingRecord, verdict: Verdict) -> str:
     return f"{subject} {is_are} the bottleneck: {they} {ranks} {busy}, {required}.{tested}"
 
 
-def _pipeline(doc: TrainingRecord, evidence: Evidence) -> list[Section]:
+def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
     """A bar for what each stage delivers alone and what all deliver together; the demand across."""
     size, demand = bytes_per_sample(doc), evidence.accelerator
     rates = {
@@ -162,7 +172,7 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> list[Section]:
     }
     known = {name: rate for name, rate in rates.items() if rate}
     if not known or not evidence.measured:
-        return []
+        return None
     bottleneck = doc.job.verdict.bottleneck if doc.job.verdict else ""
     bound = next((name for name in BOUND_BY.get(bottleneck, ()) if name in known), "")
 
@@ -176,71 +186,69 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> list[Section]:
         )
         for name, rate in known.items()
     ]
-    rows.append(
-        Row(
-            cells=(
-                word("all together"),
-                Cell(value=evidence.measured, text=told(evidence.measured)),
-            )
-        )
-    )
+    together = Cell(value=evidence.measured, text=told(evidence.measured))
+    rows.append(Row(cells=(word("all together"), together)))
     longest = WIDEST * demand if demand else max(known.values())
     line = f"; the line is the demand, {told(demand)}" if demand else ""
-    return [
-        Table(
-            id="pipeline",
-            title=f"What each stage delivers alone{line}",
-            columns=(
-                Column(name="stage"),
-                Column(name="samples_per_s", unit="samples/s", align="right"),
-            ),
-            rows=tuple(rows),
-            bars=Bars(column="samples_per_s", full=longest, line=demand),
-        )
-    ]
+    return Table(
+        id="pipeline",
+        title=f"What each stage delivers alone{line}",
+        columns=(
+            Column(name="stage"),
+            Column(name="samples_per_s", unit="samples/s", align="right"),
+        ),
+        rows=tuple(rows),
+        bars=Bars(column="samples_per_s", full=longest, line=demand),
+    )
 
 
-def _busy(doc: TrainingRecord) -> list[Section]:
-    """How busy the accelerators are, and how many of them are fed."""
-    facts, verdict = [], doc.job.verdict
-    used = doc.metrics.get(UTILIZATION)
+def _gauges(doc: TrainingRecord) -> Iterator[KeyFigure]:
+    """How busy the accelerators are, how fast the job is, and how many accelerators are fed."""
+    verdict, used = doc.job.verdict, doc.metrics.get(UTILIZATION)
     limit = doc.job.workload.required_accelerator_utilization
     if used is not None:
         show = partial(percent_beside, limit=limit)
-        told = f"{spread(used.median, used.min, used.max, show)}; {limit * 100:.4g} % required"
-        facts.append(Fact(label="utilization", text=told))
+        yield KeyFigure(
+            label="utilization",
+            value=show(used.median),
+            note=f"{ends(used.min, used.max, show)}; {limit * 100:.4g} % required",
+            share=used.median,
+            required=limit,
+        )
+    if verdict is not None and verdict.fed is not None:
+        yield _fed(doc, verdict.fed)
     rate = doc.metrics.get("samples_per_s")
     if rate is not None:
-        told = spread(rate.median, rate.min, rate.max, format_count)
-        facts.append(Fact(label="samples/s", text=told))
-    if verdict is not None and verdict.fed is not None:
-        facts.append(Fact(label="accelerators fed", text=_fed(doc, verdict.fed)))
-    return [Facts(id="busy", title="Measured", facts=tuple(facts))] if facts else []
+        note = ends(rate.min, rate.max, format_count)
+        yield KeyFigure(label="samples/s", value=format_count(rate.median), note=note)
 
 
-def _fed(doc: TrainingRecord, fed: Fed) -> str:
+def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
     """``0 of 1 now; the storage alone could feed 3 [2, 4], and 8 as advised``."""
+    label = "accelerators fed"
     if fed.accelerators is None:
-        return f"not known: {fed.not_measured or NO_REASON}"
+        return KeyFigure(label=label, value="not known:", note=fed.not_measured or NO_REASON)
     same = fed.low == fed.high == fed.accelerators
     number = format_count(fed.accelerators) if same else number_text(fed)
     if fed.basis == "find-max":
-        return f"{number}, measured"
+        return KeyFigure(label=label, value=f"{number},", note="measured")
     alone = f"the storage alone could feed {number}"
     if fed.potential is not None:
         alone += f", and {format_count(fed.potential)} as advised"
     starved, ranks = doc.job.verdict.starved if doc.job.verdict else None, doc.job.accelerators
     if starved is None:
-        return alone
+        return KeyFigure(label=label, value="", note=alone)
     few = "0" if ranks == 1 else "fewer"
-    return f"{few if starved else ranks} of {ranks} now; {alone}"
+    return KeyFigure(
+        label=label, value=f"{few if starved else ranks} of {ranks}", note=f"now; {alone}"
+    )
 
 
-def _advice(doc: TrainingRecord) -> list[Section]:
+def _changes(doc: TrainingRecord) -> Items | None:
     """The first changes, with the factor on samples/s that was found or is predicted."""
     verdict = doc.job.verdict
     if verdict is None or not verdict.advice or verdict.advice[0].id == "none":
-        return []
+        return None
     items = tuple(
         Item(
             text=advice.change,
@@ -249,8 +257,7 @@ def _advice(doc: TrainingRecord) -> list[Section]:
         )
         for advice in verdict.advice[:MAX_ADVICE]
     )
-    title = "What would help: the factor on samples/s"
-    return [Items(id="help", title=title, items=items)]
+    return Items(id="help", title="What would help: the factor on samples/s", items=items)
 
 
 def _gain(advice: Advice) -> str:
@@ -265,17 +272,12 @@ def _gain(advice: Advice) -> str:
     return f"{'at most ' if advice.at_most else ''}{gain.value:.2f} x"
 
 
-def _trust(doc: TrainingRecord) -> list[Section]:
-    """Whether to believe it: the rules that failed, how many others spoke, how cold reads were."""
-    failed = tuple(each for each in doc.findings if each.level == "invalid")
+def _trust(doc: TrainingRecord) -> str:
+    """Whether to believe it: how many rules spoke, which were not judged, how cold reads were."""
     unjudged = [each.rule for each in doc.findings if each.level == "unknown"]
     trust, cold = trust_text(doc), cold_reads(doc)
     told = f"{trust[:1].upper()}{trust[1:]}."
     if doc.validity == "unknown" and unjudged:
         more = f" and {len(unjudged) - MAX_FINDINGS} more" if len(unjudged) > MAX_FINDINGS else ""
         told += f" Not judged: {', '.join(unjudged[:MAX_FINDINGS])}{more}."
-    told += f" Cold reads: {cold}." if cold else ""
-    found: list[Section] = []
-    if failed:
-        found.append(Findings(title="Why it is INVALID", findings=failed[:MAX_FINDINGS]))
-    return [*found, Prose(id="trust", paragraphs=(told,))]
+    return told + (f" Cold reads: {cold}." if cold else "")

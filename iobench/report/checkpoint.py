@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..analyse.checkpoint.study import HostSaves, cpu_s_per_gb, host_saves, slowdown, value_of
-from ..schema.checkpoint import Restore, Save, Study
+from ..schema.checkpoint import Meaning, Restore, Save, Study
 from ..schema.metrics import metrics_of
 from ..schema.record import CheckpointRecord
 from ..units import counted, format_bytes, format_duration, format_rate, format_share
 from .again import again_sections
 from .checkpoint_meaning import meaning_sections
-from .figures import BLANK, NO_REASON, figure, format_of, raw, word
-from .glance import finding_sections, status_sections
+from .figures import (
+    BLANK,
+    MAX_BARS,
+    NO_REASON,
+    ends,
+    evenly,
+    figure,
+    format_of,
+    picture,
+    raw,
+    word,
+)
+from .glance import about_text, finding_sections, status_sections, trust_text
 from .hosts import MAX_ROWS
 from .labels import label_cells, label_columns, tags_text
 from .run import state_text
@@ -22,7 +34,9 @@ from .sections import (
     Column,
     Fact,
     Facts,
+    FirstScreen,
     Headline,
+    KeyFigure,
     Row,
     Section,
     Table,
@@ -44,6 +58,7 @@ def sections(doc: CheckpointRecord) -> list[Section]:
     failed, remarks = finding_sections(doc)
     return [
         *status_sections(doc),
+        _first(doc, study),
         _headline(doc, study),
         failed,
         *_figures(study),
@@ -62,6 +77,44 @@ def _headline(doc: CheckpointRecord, study: Study) -> Headline:
         sentences=(study.meaning.sentence,) if study.meaning.sentence else (),
         tone="bad" if doc.validity == "invalid" else "plain",
     )
+
+
+def _first(doc: CheckpointRecord, study: Study) -> FirstScreen:
+    """The first screen of a page: what a save costs, and the time lost over the interval."""
+    gauges, bars, meaning = [], [], study.meaning
+    if isinstance(meaning, Meaning):
+        advised = meaning.interval_s
+        kept = evenly(meaning.curve, MAX_BARS)
+        bars = [
+            (f"every {format_duration(at)}", lost, format_share(lost), _advised(at, advised))
+            for at, lost in meaning.curve
+            if (at, lost) in kept or _advised(at, advised)
+        ]
+        stops, lost = format_duration(meaning.blocked_s), format_share(meaning.waste)
+        gauges.append(KeyFigure(label="a save stops training for", value=stops))
+        note = f"{lost} of the time is lost then"
+        gauges.append(KeyFigure(label="save every", value=format_duration(advised), note=note))
+    elif "blocked_s" in study.figures:
+        found = study.figures["blocked_s"]
+        note = ends(found.min, found.max, format_duration)
+        stops = format_duration(found.median)
+        gauges.append(KeyFigure(label="a save stops training for", value=stops, note=note))
+    return FirstScreen(
+        job=f"Checkpoint of {study.model} by {study.writer}",
+        state=f"{counted(len(study.saves), 'save')} measured",
+        flags=(*["INVALID"] * (doc.validity == "invalid"), *[doc.status] * (doc.status != "ok")),
+        tone="bad" if doc.validity == "invalid" else "plain",
+        about=about_text(doc),
+        sentences=(meaning.sentence,) if meaning.sentence else (),
+        gauges=tuple(gauges),
+        picture=picture("Time lost, over the interval between saves", bars),
+        trust=f"{trust_text(doc)[:1].upper()}{trust_text(doc)[1:]}.",
+        instead="verdict",
+    )
+
+
+def _advised(interval_s: float, advised_s: float) -> str:
+    return "advised" if math.isclose(interval_s, advised_s) else ""
 
 
 def _figures(study: Study) -> list[Section]:

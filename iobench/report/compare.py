@@ -13,16 +13,18 @@ from ..analyse.compare.statistics import SIGNIFICANT
 from ..schema.claim import Claim, Drift
 from ..schema.metrics import BY_NAME, COMPARED
 from ..units import counted, format_factor, format_share
-from .figures import figure, format_of, raw, spread, word
+from .figures import figure, format_of, picture, raw, spread, word
 from .sections import (
     Axis,
     Cell,
     Column,
     Fact,
     Facts,
+    FirstScreen,
     Headline,
     Item,
     Items,
+    KeyFigure,
     Range,
     Ranges,
     Section,
@@ -109,6 +111,7 @@ def _comparison(each: Comparison, name: str) -> list[Section]:
     facts += [("not compared", line) for line in each.missing]
     facts += _how(each)
     found: list[Section] = [
+        _first(each, name),
         Headline(
             id=name,
             title=f"{each.workload}: {_verdict(each)}",
@@ -137,6 +140,36 @@ def _comparison(each: Comparison, name: str) -> list[Section]:
         )
         found.append(Table(id=f"{name}-metrics", columns=_COLUMNS, rows=rows))
     return found
+
+
+def _first(each: Comparison, name: str) -> FirstScreen:
+    """The first screen of a page: both sides as bars, and the ratio."""
+    row, bars, gauges = each.primary, [], []
+    if row is not None:
+        show = format_of(COMPARED[row.metric])
+        for side, runs in ((each.baseline, row.baseline), (each.candidate, row.candidate)):
+            if runs:
+                middle = median(run.median for run in runs)
+                bars.append((side, middle, show(middle), ""))
+        if row.claim.ratio is not None:
+            gauges.append(KeyFigure(label=f"{COMPARED[row.metric].short}, ratio", value=shown(row)))
+    gauges += [
+        KeyFigure(label=label, value=counted(len(group.runs), "run"), note=group.label)
+        for label, group in zip(("baseline", "candidate"), each.sides, strict=True)
+    ]
+    state = "not comparable" if each.obstacles else each.difference or "nothing was compared"
+    return FirstScreen(
+        id=f"{name}-answer",
+        job=f"{each.workload}: {each.candidate} against {each.baseline}",
+        state=state,
+        tone="good" if state in ("better", "equal") else "bad" if state == "worse" else "plain",
+        sentences=(*each.obstacles, f"{_verdict(each)[:1].upper()}{_verdict(each)[1:]}."),
+        gauges=tuple(gauges),
+        picture=picture(f"{COMPARED[row.metric].label}: the median of the runs", bars)
+        if row is not None
+        else None,
+        instead=name,
+    )
 
 
 def _how(each: Comparison) -> list[tuple[str, str]]:

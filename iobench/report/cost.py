@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ..analyse.compare.cost import Option
 from ..analyse.compare.ranking import Ranking
 from ..analyse.tuning.knee import front
-from ..units import format_count, format_duration
+from ..units import counted, format_count, format_duration
 from .compare import left_out_sections
 from .cost_words import (
     bases,
@@ -19,14 +19,16 @@ from .cost_words import (
     times,
     title,
 )
-from .figures import figure, raw, word
+from .figures import figure, picture_of, raw, word
 from .sections import (
     Axis,
     Cell,
     Column,
     Fact,
     Facts,
+    FirstScreen,
     Headline,
+    KeyFigure,
     Range,
     Ranges,
     Row,
@@ -72,8 +74,10 @@ def sections(found: Sequence[Ranking], left_out: Sequence[str]) -> list[Section]
 
 
 def _ranking(one: Ranking, name: str) -> Iterator[Section]:
+    charts = cost_charts(one, name)
+    yield _first(one, name, charts)
     yield Headline(id=name, title=title(one), sentences=tuple(sentences(one)))
-    yield from cost_charts(one, name)
+    yield from charts
     if one.options:
         job = any(option.figures.job_s is not None for option in one.options)
         columns = (*_SHOWN, *_PAGES, *_DATA)
@@ -99,6 +103,30 @@ def _ranking(one: Ranking, name: str) -> Iterator[Section]:
         for kind in one.without_price
     ]
     yield Facts(id=f"{name}-details", facts=tuple(facts))
+
+
+def _first(one: Ranking, name: str, charts: Sequence[Section]) -> FirstScreen:
+    """The first screen of a page: what a sample costs with the best option, and with others."""
+    gauges = []
+    if one.options:
+        paid = one.options[0].figures
+        if paid.usd_per_million_samples:
+            cheapest = f"{paid.usd_per_million_samples:.4g} USD"
+            gauges.append(KeyFigure(label="a million samples", value=cheapest))
+        if paid.job_usd is not None and paid.job_s is not None:
+            took = f"in {format_duration(paid.job_s)}"
+            gauges.append(
+                KeyFigure(label="the job", value=f"{plain_usd(paid.job_usd)} USD", note=took)
+            )
+    return FirstScreen(
+        id=f"{name}-answer",
+        job=title(one),
+        state=f"{counted(len(one.options), 'way')} to pay" if one.options else "no price",
+        sentences=tuple(sentences(one)),
+        gauges=tuple(gauges),
+        picture=picture_of(charts[0]) if charts else None,
+        instead=name,
+    )
 
 
 def _column(name: str, *, job: bool) -> Column:

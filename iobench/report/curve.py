@@ -9,7 +9,7 @@ from ..analyse.figures.curve import FLATTENED, highest, is_known, is_near, spent
 from ..schema.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
 from ..schema.record import TrainingRecord
 from ..units import counted, format_bytes, format_count, format_duration, format_rate
-from .figures import Format, figure, raw, word
+from .figures import MAX_BARS, Format, evenly, figure, picture, raw, word
 from .rates import BURST, is_burst
 from .sections import (
     Axis,
@@ -17,9 +17,11 @@ from .sections import (
     Cell,
     ChartPoint,
     Column,
+    FirstScreen,
     Headline,
     Item,
     Items,
+    KeyFigure,
     Lines,
     Mark,
     Row,
@@ -42,11 +44,12 @@ def sections(probe: StorageProbe) -> list[Section]:
     if probe.large is not None:
         told.append(_sentence(probe.large, "unknown"))
     found: list[Section] = [
+        _first(probe, told),
         Headline(
             id="storage-curve",
             title=f"Storage curve of {probe.url} ({what}, {format_bytes(probe.bytes)})",
             sentences=tuple(told),
-        )
+        ),
     ]
     for number, curve in enumerate(probe.curves, start=1):
         found += _drawn(curve, f"curve-{number}")
@@ -66,6 +69,38 @@ def sections(probe: StorageProbe) -> list[Section]:
         notes.append("p99 needs 100 reads, and p99.9 needs 1,000")
     found.append(Items(id="notes", title="Notes", items=tuple(Item(text=note) for note in notes)))
     return found
+
+
+def _first(probe: StorageProbe, told: list[str]) -> FirstScreen:
+    """The first screen of a page: reads/s over the reads in flight, and the plateau."""
+    curve = probe.curves[0]
+    few = evenly(curve.points, MAX_BARS)
+    bars = [
+        (
+            f"{point.in_flight:,} in flight",
+            point.reads_per_s.value,
+            f"{format_count(point.reads_per_s.value)} reads/s",
+            "knee" if point.in_flight == curve.knee_in_flight else "",
+        )
+        for point in curve.points
+        if point in few or point.in_flight == curve.knee_in_flight
+    ]
+    reads, there = curve.plateau_reads_per_s, curve.plateau_bytes_per_s
+    gauges = []
+    if reads is not None and there is not None:
+        gauges.append(
+            KeyFigure(label="at most", value=format_rate(there.value), note=_requests(curve))
+        )
+        knee = f"with {format_count(curve.knee_in_flight or 0)} or more in flight"
+        gauges.append(KeyFigure(label="reads/s", value=format_count(reads.value), note=knee))
+    return FirstScreen(
+        job=f"Storage curve of {probe.url}",
+        state="a plateau was reached" if reads else "no plateau was reached",
+        sentences=tuple(told),
+        gauges=tuple(gauges),
+        picture=picture(f"Throughput: {_requests(curve)}", bars),
+        instead="storage-curve",
+    )
 
 
 def _hosts(probe: StorageProbe) -> Table:

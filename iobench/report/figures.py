@@ -8,7 +8,10 @@ from typing import TypeVar
 
 from ..schema.metrics import Metric, Unit
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
-from .sections import Cell, Value
+from .sections import Bars, Cell, Column, Ranges, Row, Section, Table, Value
+
+MAX_BARS = 6
+"""Bars of a picture on a first screen."""
 
 Format = Callable[[float], str]
 T = TypeVar("T")
@@ -33,7 +36,12 @@ def format_of(metric: Metric) -> Format:
 
 def spread(middle: float, low: float, high: float, show: Format) -> str:
     """``1,900 [1,880, 1,910]``: a median with the smallest and the largest value."""
-    return f"{show(middle)} [{show(low)}, {show(high)}]"
+    return f"{show(middle)} {ends(low, high, show)}"
+
+
+def ends(low: float, high: float, show: Format) -> str:
+    """``[1,880, 1,910]``: the smallest and the largest value, or the bounds of an interval."""
+    return f"[{show(low)}, {show(high)}]"
 
 
 def spread_of(values: Sequence[float], show: Format) -> str:
@@ -56,6 +64,42 @@ def word(text: str, value: Value = None) -> Cell:
 def raw(value: Value) -> Cell:
     """The cell of a value that only data shows."""
     return Cell(value=value, text="" if value is None else str(value))
+
+
+def picture(
+    title: str,
+    rows: Sequence[tuple[str, float | None, str, str]],
+    *,
+    line: float | None = None,
+    full: float | None = None,
+) -> Table | None:
+    """Bars for a first screen: of each row its name, value, text and mark.
+
+    None without a value. ``line`` is a value that is marked across all bars.
+    """
+    known = [(name, value, text, mark) for name, value, text, mark in rows if value is not None]
+    longest = full or max([*(value for _, value, _, _ in known), line or 0.0], default=0.0)
+    if not known or longest <= 0:
+        return None
+    return Table(
+        id="picture",
+        title=title,
+        columns=(Column(name="name"), Column(name="value", align="right")),
+        rows=tuple(
+            Row(cells=(word(name), Cell(value=value, text=text)), mark=mark)
+            for name, value, text, mark in known
+        ),
+        bars=Bars(column="value", full=longest, line=line),
+    )
+
+
+def picture_of(chart: Section) -> Table | None:
+    """The longest bars, or points at even distances, of a chart for a first screen."""
+    if isinstance(chart, Ranges):
+        rows = [(row.label, row.value, row.text, row.mark) for row in chart.rows[:MAX_BARS]]
+        line = chart.marks[0].at if chart.marks else None
+        return picture(chart.title, rows, line=line, full=chart.full)
+    return None
 
 
 NO_REASON = "no reason was recorded"

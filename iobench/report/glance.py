@@ -13,7 +13,7 @@ from ..schema.verdict import Verdict
 from ..units import counted, format_percent, percent_beside
 from .fed import fed_now_and_alone
 from .figures import spread
-from .sections import Fact, Facts, Findings, Headline, Section
+from .sections import STATUS, Fact, Facts, Findings, Headline, Section
 
 UTILIZATION = "accelerator_utilization_sustained"
 """By the names of ``schema.metrics``: the figure of the verdict."""
@@ -47,7 +47,7 @@ def ended(what: str, status: str, error: str) -> list[Section]:
     told = [error] if error else []
     told.append("What was measured before is shown below. It is not complete.")
     title = f"{what} {_ENDED.get(status, status)}"
-    return [Headline(id="status", title=title, sentences=tuple(told), tone="bad")]
+    return [Headline(id=STATUS, title=title, sentences=tuple(told), tone="bad")]
 
 
 def glance_sections(doc: TrainingRecord) -> list[Section]:
@@ -112,5 +112,10 @@ def _what(doc: TrainingRecord) -> str:
     """The run in one line: what, of how many, where and when."""
     what = f"{doc.job.workload.name} with {counted(doc.job.accelerators, 'accelerator')}"
     where = f" on {doc.storage.url}" if doc.storage.url else ""
-    when = f", {doc.created[:16].replace('T', ' ')} UTC" if doc.created else ""
-    return f"{what}{where}{when}, run {doc.run_id}"
+    return f"{what}{where}, {about_text(doc)}"
+
+
+def about_text(doc: RunRecord) -> str:
+    """When it was measured, and the name of the run."""
+    when = f"{doc.created[:16].replace('T', ' ')} UTC, " if doc.created else ""
+    return f"{when}run {doc.run_id}"

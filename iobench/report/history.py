@@ -12,16 +12,18 @@ from ..schema.claim import Drift
 from ..schema.metrics import COMPARED
 from ..units import counted, format_duration, format_factor, format_percent
 from .compare import left_out_sections
-from .figures import Format, figure, format_of, raw, spread_of, word
+from .figures import MAX_BARS, Format, figure, format_of, picture, raw, spread_of, word
 from .sections import (
     Axis,
     Bars,
     Cell,
     ChartPoint,
     Column,
+    FirstScreen,
     Headline,
     Item,
     Items,
+    KeyFigure,
     Lines,
     Mark,
     Row,
@@ -52,6 +54,7 @@ def _history(one: History, name: str) -> list[Section]:
     runs = counted(len(one.entries), "run")
     points = {point.at: point for point in (*one.points, *([one.possible] if one.possible else []))}
     found: list[Section] = [
+        _first(one, name, points),
         Headline(
             id=name,
             title=f"{one.workload}: {metric.short} of {runs}{trend}",
@@ -76,11 +79,45 @@ def _history(one: History, name: str) -> list[Section]:
             notes=_notes(one),
         ),
     ]
-    found.insert(1, _chart(one, name, points))
+    found.insert(2, _chart(one, name, points))
     if one.days:
         found.append(_days(one, f"{name}-days"))
     items = tuple(_change(point, one.entries[point.at]) for _, point in sorted(points.items()))
     return [*found, Items(id=f"{name}-changes", title="Changes", items=items)] if items else found
+
+
+def _first(one: History, name: str, points: Mapping[int, ChangePoint]) -> FirstScreen:
+    """The first screen of a page: the newest runs, and whether the figure changed."""
+    metric = COMPARED[one.metric]
+    show = format_of(metric)
+    start = max(0, len(one.entries) - MAX_BARS)
+    bars = [
+        (
+            entry.created[:16].replace("T", " "),
+            entry.median,
+            show(entry.median),
+            _word(points[at]) if at in points else "",
+        )
+        for at, entry in enumerate(one.entries[start:], start)
+    ]
+    gauges = [KeyFigure(label="runs", value=str(len(one.entries)))]
+    if one.trend is not None:
+        newest = "newest third over the oldest" + (
+            ", inconclusive" * (one.answer == "inconclusive")
+        )
+        gauges.insert(0, KeyFigure(label=metric.short, value=format_factor(one.trend), note=newest))
+    worse = any(not point.better and not point.why for point in points.values())
+    return FirstScreen(
+        id=f"{name}-answer",
+        job=f"{one.workload}: {metric.short} over time",
+        state=one.answer,
+        tone="bad" if worse else "plain",
+        sentences=tuple(_sentences(one)),
+        gauges=tuple(gauges),
+        picture=picture(f"{metric.label} of the newest runs", bars),
+        trust=" ".join(_notes(one)),
+        instead=name,
+    )
 
 
 def _chart(one: History, name: str, points: Mapping[int, ChangePoint]) -> Lines:

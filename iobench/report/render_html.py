@@ -16,14 +16,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from ..text import printable, renders
+from .page.answer import first_screen
 from .page.heat import heat
 from .page.scatter import scatter
 from .page.svg import chart
 from .sections import (
     Facts,
     Findings,
+    FirstScreen,
     Headline,
     Heat,
     Items,
@@ -37,6 +40,7 @@ from .sections import (
     SourceLines,
     Table,
     Timeline,
+    leading,
 )
 
 DRAWN = Lines | Ranges | ShareBars | Timeline | Heat | Scatter
@@ -46,10 +50,15 @@ MOVES = {"in": "Zoom in", "out": "Zoom out", "left": "Earlier", "right": "Later"
 
 NO_SCRIPT = "This browser runs no script: timelines and downloads are missing, all else is here."
 
-MIN_LINKS = 3
-"""Headings of a page that has links to them, at least."""
+MAX_OPEN = 4
+"""Sections that are open when a page is opened; the others are a list of titles."""
 
-_HEADING = re.compile(r'<h2 id="([^"]+)"([^>]*)>(.*?)</h2>')
+LEVELS = {
+    "invalid": "Rules that failed",
+    "warning": "Warnings",
+    "unknown": "Rules that could not be judged",
+    "info": "Remarks",
+}
 
 MAX_ROWS = 2000
 """Rows of a table in a page; the downloads have all of them."""
@@ -130,27 +139,67 @@ def render_html(
 ) -> str:
     """What is inside the page's body: all sections but the data.
 
-    ``offered``: ids of the tables and timelines that can be downloaded.
+    The answer comes first. Each section with a title can be folded. ``offered``: ids of the tables
+    and timelines that can be downloaded.
     """
+    first = leading(sections)
     charts = {each.table for each in sections if isinstance(each, DRAWN)}
     told: set[str] = set()
-    blocks = [
-        block for section in sections for block in _blocks(section, sections, charts, told, offered)
-    ]
-    body = _unparted("".join(blocks))
-    first = any(isinstance(section, Headline) for section in sections)
-    heading = "" if first else f"<h1>{title}</h1>\n"
+    body = [] if first else [f"<h1>{title}</h1>\n"]
+    links: list[_Link] = []
+    answers = any(isinstance(each, FirstScreen) for each in sections)
+    replaced = {each.instead for each in sections if isinstance(each, FirstScreen)}
+    folding, number = "", 0
+    for section in sorted(sections, key=lambda each: each is not first):
+        if isinstance(section, Headline) and section.id in replaced:
+            continue
+        blocks = "".join(_blocks(section, sections, charts, told, offered, first))
+        if not blocks:
+            continue
+        name = _heading(section)
+        if isinstance(section, FirstScreen | Headline):
+            body.append(folding)
+            folding = ""
+        elif name:
+            number += 1
+            opened = " open" if number <= MAX_OPEN else ""
+            body.append(f'{folding}<details class="part" id="{section.id}"{opened}>')
+            body.append(f"<summary><h2>{name}</h2></summary>\n")
+            folding = "</details>\n"
+        body.append(blocks)
+        if name and section is not first:
+            whole = isinstance(section, FirstScreen if answers else Headline)
+            links.append(_Link(section.id, name, whole))
+    body.append(folding)
     return (
         '<a class="skip" href="#report">Skip to the report</a>\n<header>\n'
-        f"<p>{made}</p>\n"
+        f'<p>{made}</p>\n<details id="contents"><summary>Contents</summary>\n{_contents(links)}'
+        '<div class="tools"><button type="button" id="unfold" hidden>Open all</button>\n'
         '<button type="button" id="theme" hidden>Light or dark</button>\n'
         '<button type="button" data-of="json" data-name="report.json" '
         'data-type="application/json" hidden>Download JSON</button>\n'
         '<button type="button" data-of="csv" data-name="report.csv" '
-        'data-type="text/csv" hidden>Download CSV</button>\n'
-        f"<noscript><p>{NO_SCRIPT}</p></noscript>\n</header>\n{_contents(body)}"
-        f'<main id="report">\n{heading}{body}</main>\n'
+        'data-type="text/csv" hidden>Download CSV</button></div>\n</details>\n'
+        f"<noscript><p>{NO_SCRIPT}</p></noscript>\n</header>\n"
+        f'<main id="report">\n{_unparted("".join(body))}</main>\n'
     )
+
+
+class _Link(NamedTuple):
+    """A heading, for the contents. ``whole``: a run or a comparison of several begins there."""
+
+    id: str
+    title: str
+    whole: bool
+
+
+def _heading(section: Section) -> str:
+    """The title of a section, if it has one that is shown above it."""
+    if isinstance(section, Findings) and not section.findings:
+        return f"{section.title}: none"
+    if isinstance(section, Prose) or (isinstance(section, SourceLines) and section.folded):
+        return ""
+    return section.title
 
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|x|[kMGT]?B|[KMGT]iB|[kMGT]?B/s|[nmµ]?s|min|h|d)(?![\w/]))")
@@ -168,22 +217,20 @@ def _unparted(body: str) -> str:
     )
 
 
-def _contents(body: str) -> str:
-    """Links to the headings of the second level, if there are a few; of several runs, to each."""
-    headings = _HEADING.findall(body)
-    parts = {name: title for name, kind, title in headings if "part" in kind}
-    whole = {name: title for name, _, title in headings}
-    titles = parts if len(parts) >= MIN_LINKS else whole
-    if len(titles) < MIN_LINKS:
+def _contents(links: Sequence[_Link]) -> str:
+    """Links to the headings, if there are a few; of several runs, to the answer of each."""
+    wholes = [each for each in links if each.whole]
+    shown = wholes if len(wholes) > 1 else links
+    if len(shown) < 2:
         return ""
-    titles = {name: title.partition(" (")[0] for name, title in titles.items()}
+    titles = {each.id: each.title.partition(" (")[0] for each in shown}
     short = {name: re.split(": |, ", title)[0] for name, title in titles.items()}
     number = Counter(short.values())
-    links = "".join(
+    lines = "".join(
         f'<li><a href="#{name}">{each if number[each] == 1 else titles[name]}</a></li>'
         for name, each in short.items()
     )
-    return f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n'
+    return f'<nav aria-label="Sections"><ul>{lines}</ul></nav>\n'
 
 
 def _blocks(
@@ -192,33 +239,26 @@ def _blocks(
     charts: set[str],
     told: set[str],
     offered: frozenset[str],
+    first: Section | None,
 ) -> Iterable[str]:
     """``charts``: the tables behind charts. ``told``: those that are in the page by now."""
-    if isinstance(section, Headline):
-        heading = (
-            "h1"
-            if section is next(each for each in all_of_them if isinstance(each, Headline))
-            else "h2"
-        )
-        names = ["part"] * (heading == "h2") + [section.tone] * (section.tone != "plain")
-        tone = f' class="{" ".join(names)}"' if names else ""
-        title = section.page_title or section.title
-        yield f'<{heading} id="{section.id}"{tone}>{title}</{heading}>\n'
+    if isinstance(section, FirstScreen):
+        yield first_screen(section, "h1" if section is first else "h2")
+    elif isinstance(section, Headline):
+        heading = "h1" if section is first else "h2"
+        tone = f' class="{section.tone}"' if section.tone != "plain" else ""
+        yield f'<{heading} id="{section.id}"{tone}>{section.title}</{heading}>\n'
         yield from (f'<p class="lead">{text}</p>\n' for text in section.sentences)
     elif isinstance(section, Prose):
         yield from (f"<p>{text}</p>\n" for text in section.paragraphs)
     elif isinstance(section, Facts) and section.where != "data":
-        yield _title(section.id, section.title)
         facts = "".join(f"<dt>{f.label}</dt><dd>{f.text}</dd>" for f in section.facts)
         yield f"<dl>{facts}</dl>\n" if facts else ""
     elif isinstance(section, Items):
-        yield _title(section.id, section.title)
         yield _items(section)
     elif isinstance(section, Findings):
-        yield _title(section.id, section.title if section.findings else f"{section.title}: none")
         yield _findings(section)
     elif isinstance(section, DRAWN):
-        yield _title(section.id, section.title)
         if isinstance(section, Timeline):
             yield _timeline(section)
             yield _download(section.id, offered)
@@ -242,10 +282,8 @@ def _blocks(
             opened = f'<details id="{table.id}-figures"><summary>The figures as a table</summary>'
             yield f"{notes}{opened}{_table(table)}{_download(table.id, offered)}</details>\n"
     elif isinstance(section, SourceLines):
-        yield "" if section.folded else _title(section.id, section.title)
         yield _source(section)
     elif isinstance(section, Table) and section.where != "data" and section.id not in charts:
-        yield _title(section.id, section.title)
         yield _table(section)
         yield "".join(f'<p class="note">{note}</p>\n' for note in section.notes)
         yield _download(section.id, offered)
@@ -298,10 +336,6 @@ def _timeline(section: Timeline) -> str:
     )
 
 
-def _title(identity: str, title: str) -> str:
-    return f'<h2 id="{identity}">{title}</h2>\n' if title else ""
-
-
 def _items(section: Items) -> str:
     lines = []
     for item in section.items:
@@ -313,14 +347,21 @@ def _items(section: Items) -> str:
 
 
 def _findings(section: Findings) -> str:
-    lines = []
+    """A list for each weight, in the order of the section, with a heading if there are several."""
+    groups: dict[str, list[str]] = {}
     for each in section.findings:
         remedy = f'<span class="remedy">{each.remedy}</span>' if each.remedy else ""
-        lines.append(
+        groups.setdefault(each.level, []).append(
             f'<li class="{each.level}"><b>{each.level}</b><code>{each.rule}</code> '
             f"{each.evidence}{remedy}</li>"
         )
-    return f"<ul>{''.join(lines)}</ul>\n" if lines else ""
+    several = len(groups) > 1
+    if not groups:
+        return '<p class="note">none</p>\n'
+    return "".join(
+        f"{f'<h3>{LEVELS[level]}: {len(lines)}</h3>' * several}<ul>{''.join(lines)}</ul>\n"
+        for level, lines in groups.items()
+    )
 
 
 def _source(section: SourceLines) -> str:
@@ -332,7 +373,7 @@ def _source(section: SourceLines) -> str:
     if not section.folded:
         return f"{shown}\n"
     summary = f"<summary>{section.title}</summary>"
-    return f'<details id="{section.id}">{summary}{shown}</details>\n'
+    return f'<details class="source" id="{section.id}">{summary}{shown}</details>\n'
 
 
 def _table(table: Table) -> str:

@@ -17,6 +17,7 @@ from ..units import (
 )
 from .ablations import ablation_sections
 from .again import again_sections
+from .answer import answer
 from .cache import cold_reads
 from .ceilings import ceiling_sections
 from .cpu import cpu_sections
@@ -72,14 +73,15 @@ def sections(
     With its ``events``, and the ``samples`` of what its host did, its charts over time, too.
     """
     failed, remarks = finding_sections(doc)
-    found: list[Section] = [*status_sections(doc), _verdict(doc)]
+    found: list[Section] = [*status_sections(doc), answer(doc), _verdict(doc)]
     found += glance_sections(doc)
     found += _advice(doc)
     found += tried_sections(doc)
     found.append(failed)
-    found += curve_sections(doc)
     found += ceiling_sections(doc)
     found += ablation_sections(doc)
+    curve, by_storage = curve_sections(doc), _storage_limits(doc)
+    found += curve if by_storage else []
     found += host_sections(doc)
     found += time_sections(doc)
     if events is not None:
@@ -89,6 +91,7 @@ def sections(
         found += cpu_sections(doc)
         found += _not_drawn([*spread_reasons(doc, events), *worker_reasons(doc)])
     found += _metrics(doc)
+    found += [] if by_storage else curve
     found += device_sections(doc)
     found += fed_sections(doc, of_stored=OF_STORED if reads_unseen(doc) else "")
     found += library_sections(doc)
@@ -99,6 +102,12 @@ def sections(
     found += again_sections(doc)
     found.append(_repetitions(doc))
     return found
+
+
+def _storage_limits(doc: TrainingRecord) -> bool:
+    """Whether the storage is the bottleneck, so that its curve explains the answer."""
+    verdict = doc.job.verdict
+    return verdict is not None and "storage" in (verdict.bottleneck, *verdict.also)
 
 
 def _not_drawn(reasons: list[str]) -> list[Section]:
@@ -144,29 +153,20 @@ def shown_metrics(doc: TrainingRecord) -> list[Metric]:
 
 
 def _verdict(doc: TrainingRecord) -> Headline:
+    """The verdict as an engineer words it."""
     watched = doc.job.subject.watched
     if doc.job.verdict is None:
         why = f"The run's status is {doc.status}."
-        on_page = f"{_job(doc)}: no verdict"
-        return Headline(id="verdict", title="No verdict", sentences=(why,), page_title=on_page)
+        return Headline(id="verdict", title="No verdict", sentences=(why,))
     told = (doc.job.verdict.sentence, doc.job.verdict.explanation)
     fed: Tone = "good" if doc.job.verdict.starved is False else "plain"
-    answer = f"{bottleneck_text(doc.job.verdict, watched=watched)} ({state_text(doc)})"
-    known = {True: "starved, ", False: "fed, ", None: ""}[doc.job.verdict.starved]
+    title = f"Verdict: {bottleneck_text(doc.job.verdict, watched=watched)} ({state_text(doc)})"
     return Headline(
         id="verdict",
-        title=f"Verdict: {answer}",
-        page_title=f"{_job(doc)}: {known}{answer}",
+        title=title,
         sentences=tuple(text for text in told if text),
         tone="bad" if doc.validity == "invalid" else fed,
     )
-
-
-def _job(doc: TrainingRecord) -> str:
-    """The workload, its accelerators and the storage."""
-    where = f" on {doc.storage.url}" if doc.storage.url else ""
-    name, ranks = doc.job.workload.name, counted(doc.job.accelerators, "accelerator")
-    return f"{name}, {ranks}{where}"
 
 
 def _metrics(doc: TrainingRecord) -> list[Section]:

@@ -10,6 +10,7 @@ Charts are for HTML alone. Each draws figures of a table, which the other media 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,23 +22,21 @@ Value = str | float | int | bool | None
 
 Tone = Literal["plain", "good", "bad"]
 
+STATUS = "status"
+"""The id of the headline that says that a run failed, was interrupted or still runs."""
+
 Where = Literal["everywhere", "pages", "data"]
 """Media that show a part: all, only pages (Markdown, HTML) with room for it, or only data (CSV)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Headline:
-    """The answer: a title and its sentences.
-
-    ``page_title`` is the title on pages, and in the browser's tab, where it must also say of what
-    it is the answer.
-    """
+    """A title and its sentences."""
 
     id: str
     title: str
     sentences: tuple[str, ...] = ()
     tone: Tone = "plain"
-    page_title: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,6 +154,70 @@ class Findings:
     id: str = "findings"
     title: str = "Findings"
     findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeyFigure:
+    """A figure of the first screen: ``value`` is large, ``note`` says more about it.
+
+    ``share`` (0 to 1) is drawn as a bar, with a line at the share that is ``required``.
+    """
+
+    label: str
+    value: str
+    note: str = ""
+    share: float | None = None
+    required: float | None = None
+
+    @property
+    def text(self) -> str:
+        return f"{self.value} {self.note}".strip()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstScreen:
+    """The first screen of a report, for those who read no further.
+
+    A page begins with it, and text shows it alone unless the details are asked for. ``job`` is of
+    what it is the answer, ``state`` the answer in a few words, ``tone`` its colour, and ``flags``
+    are what speaks against it, such as ``INVALID``. ``about`` says when and where it was measured.
+    ``picture`` is a table with bars; with ``flow`` its rows are stages, one after another, through
+    which all data goes. ``instead``: the id of a headline that says the same, and that a page with
+    this answer does not show again.
+    """
+
+    id: str = "answer"
+    job: str
+    state: str
+    flags: tuple[str, ...] = ()
+    tone: Tone = "plain"
+    about: str = ""
+    sentences: tuple[str, ...] = ()
+    picture: Table | None = None
+    flow: bool = False
+    gauges: tuple[KeyFigure, ...] = ()
+    changes: Items | None = None
+    findings: Findings | None = None
+    trust: str = ""
+    instead: str = ""
+
+    @property
+    def title(self) -> str:
+        flags = f" ({', '.join(self.flags)})" if self.flags else ""
+        return f"{self.job}: {self.state}{flags}"
+
+    def plain(self) -> list[Section]:
+        """The same as sections of the other kinds, for media without a first screen."""
+        facts = tuple(Fact(label=gauge.label, text=gauge.text) for gauge in self.gauges)
+        parts: list[Section | None] = [
+            Headline(id=self.id, title=self.title, sentences=self.sentences, tone=self.tone),
+            self.picture,
+            Facts(id="measured", title="Measured", facts=facts) if facts else None,
+            self.changes,
+            self.findings,
+            Prose(id="trust", paragraphs=(self.trust,)) if self.trust else None,
+        ]
+        return [each for each in parts if each is not None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -368,5 +431,25 @@ class Scatter:
 
 Chart = Lines | Ranges | ShareBars | Timeline | Heat | Scatter
 
-Section = Headline | Prose | Facts | Items | Table | Findings | SourceLines | Chart
+Section = FirstScreen | Headline | Prose | Facts | Items | Table | Findings | SourceLines | Chart
 """A part of a report. Its ``id`` is stable, and no two sections of a report have the same."""
+
+
+def first_screen(sections: Sequence[Section]) -> list[Section]:
+    """The answers in words, and what comes before them if a run did not end well.
+
+    All sections if there is no answer among them.
+    """
+    found: list[Section] = []
+    for each in sections:
+        if isinstance(each, FirstScreen):
+            found += each.plain()
+        elif each.id == STATUS:
+            found.append(each)
+    return found if any(isinstance(each, FirstScreen) for each in sections) else list(sections)
+
+
+def leading(sections: Sequence[Section]) -> FirstScreen | Headline | None:
+    """The section that names a page: the first answer, or else the first headline."""
+    found = [each for each in sections if isinstance(each, FirstScreen | Headline)]
+    return next((each for each in found if each.id != STATUS), found[0] if found else None)

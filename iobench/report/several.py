@@ -11,7 +11,7 @@ from .figures import Format, figure, spread, word
 from .glance import UTILIZATION
 from .labels import labels_of, tags_text, with_all_tags
 from .run import bottleneck_text
-from .sections import Cell, Chart, Column, Headline, Prose, Row, Section, Table, Value
+from .sections import Cell, Chart, Column, FirstScreen, Headline, Prose, Row, Section, Table, Value
 
 RATE = "samples_per_s"
 
@@ -37,10 +37,11 @@ def numbered(section: Section, number: int, what: str = "run") -> Section:
     if isinstance(section, Prose):
         return replace(section, id=name)
     if isinstance(section, Headline):
-        who = f"{what.capitalize()} {number}"
-        on_page = f"{who}: {section.page_title}" if section.page_title else ""
-        title = f"{who}: {section.title}"
-        return replace(section, id=name, title=title, page_title=on_page)
+        return replace(section, id=name, title=f"{what.capitalize()} {number}: {section.title}")
+    if isinstance(section, FirstScreen):
+        job = f"{what.capitalize()} {number}: {section.job}"
+        instead = f"{what}-{number}-{section.instead}" if section.instead else ""
+        return replace(section, id=name, job=job, instead=instead)
     title = f"{section.title} ({what} {number})" if section.title else ""
     if isinstance(section, Chart):
         table = f"{what}-{number}-{section.table}" if section.table else ""

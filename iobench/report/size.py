@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..analyse.capacity import sizing
 from ..analyse.capacity.measured import MeasuredStorage
 from ..analyse.capacity.requirement import Requirement
@@ -15,7 +17,8 @@ from ..units import (
     format_percent,
     format_rate,
 )
-from .sections import Fact, Facts, Headline, Section
+from .figures import picture_of
+from .sections import Fact, Facts, FirstScreen, Headline, KeyFigure, Section
 from .size_rates import rate_sections
 
 SOME = 1.02
@@ -59,11 +62,35 @@ def sections(need: Requirement) -> list[Section]:
         ]
         rows += [("but", note) for note in need.measured.notes]
     facts = tuple(Fact(label=name, text=text) for name, text in rows)
+    charts = rate_sections(need)
     return [
-        Headline(id="answer", title=_title(need), sentences=(headline(need),)),
+        _first(need, charts),
+        Headline(id="rate", title=_title(need), sentences=(headline(need),)),
         Facts(id="requirement", facts=facts),
-        *rate_sections(need),
+        *charts,
     ]
+
+
+def _first(need: Requirement, charts: Sequence[Section]) -> FirstScreen:
+    """The first screen of a page: the rate to buy, and all others."""
+    gauges = []
+    if need.buy_bytes_per_s is not None:
+        margin = f"{_more(need.margin.factor or 1.0)} margin included"
+        gauges.append(
+            KeyFigure(label="to buy", value=format_rate(need.buy_bytes_per_s), note=margin)
+        )
+    reads = f"of {format_bytes(need.read_bytes)}"
+    rate = need.buy_reads_per_s or need.reads_per_s
+    gauges.append(KeyFigure(label="reads/s", value=format_count(rate), note=reads))
+    job = f"{need.workload}, {counted(need.accelerators, 'accelerator')}"
+    return FirstScreen(
+        job=job,
+        state=_title(need).removeprefix(f"{job}: "),
+        sentences=(f"{headline(need)}.",),
+        gauges=tuple(gauges),
+        picture=picture_of(charts[0]),
+        instead="rate",
+    )
 
 
 def _title(need: Requirement) -> str:

@@ -8,9 +8,20 @@ from statistics import median
 from ..schema.sweep import Sweep, SweepPoint, describe
 from ..units import counted, format_count, format_factor
 from .again import command_sections
-from .figures import BLANK, figure, raw, spread_of, word
+from .figures import BLANK, MAX_BARS, figure, picture, raw, spread_of, word
 from .glance import ended
-from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
+from .sections import (
+    Cell,
+    Column,
+    FirstScreen,
+    Headline,
+    Item,
+    Items,
+    KeyFigure,
+    Row,
+    Section,
+    Table,
+)
 from .sweep_charts import chart_sections
 from .sweep_front import (
     COSTS,
@@ -50,6 +61,7 @@ def sections(sweep: Sweep) -> list[Section]:
     title = f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} visits each"
     told = _sentence(sweep, measured[0][1]) if measured else ""
     found = ended("This sweep", sweep.status, "")
+    found.append(_first(sweep, [point for _, point in measured], told))
     found.append(Headline(id="sweep", title=title, sentences=(told,) if told else ()))
     found += chart_sections(sweep)
     found += [*front_sections(sweep), *price_sections(sweep)]
@@ -58,6 +70,40 @@ def sections(sweep: Sweep) -> list[Section]:
     notes = tuple(Item(text=text) for text in sweep.left_out)
     found += [Items(id="notes", title="Notes", items=notes)] if notes else []
     return [*found, *(command_sections(sweep.command) if sweep.command else [])]
+
+
+def _first(sweep: Sweep, best: list[SweepPoint], told: str) -> FirstScreen:
+    """The first screen of a page: the fastest points, and how much faster than today's settings."""
+    marks = {id(point): "today" for point in sweep.points if point.settings == sweep.default}
+    bars = [
+        (
+            describe(point.settings),
+            median(rates_of(point)),
+            spread_of(rates_of(point), format_count),
+            marks.get(id(point), ""),
+        )
+        for point in best[:MAX_BARS]
+    ]
+    now = next((rate_of(point) for point in best if id(point) in marks), None)
+    gauges = []
+    if bars and now:
+        gauges.append(
+            KeyFigure(label="over today's settings", value=format_factor(bars[0][1] / now))
+        )
+    if bars:
+        gauges.append(KeyFigure(label="highest samples/s", value=format_count(bars[0][1])))
+    failed = sum(1 for point in sweep.points if point.failed)
+    state = f"{counted(len(best), 'point')} measured" + (f", {failed} failed" if failed else "")
+    return FirstScreen(
+        job=f"Sweep of {sweep.workload}",
+        state=state,
+        flags=() if sweep.status == "ok" else (sweep.status,),
+        sentences=(told,) if told else (),
+        gauges=tuple(gauges),
+        picture=picture("Samples/s, the fastest settings first", bars),
+        trust=f"{counted(sweep.repetitions, 'visit')} of each point.",
+        instead="sweep",
+    )
 
 
 def _columns(sweep: Sweep) -> tuple[Column, ...]:

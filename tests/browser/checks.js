@@ -22,6 +22,7 @@
     && a.bottom <= b.bottom + 1;
 
   for (const svg of document.querySelectorAll("svg.chart")) {
+    if (!svg.checkVisibility()) continue;
     const name = svg.querySelector("title").textContent.slice(0, 40), box = svg.getBoundingClientRect();
     const shapes = [...svg.querySelectorAll("rect, path.ground")].map((each) => [each, each.getBoundingClientRect()]);
     const texts = [...svg.querySelectorAll("text")].filter((each) => each.textContent.trim())

@@ -48,6 +48,13 @@ class Opened:
             "() => requestAnimationFrame(done)), 200))"
         )
 
+    def unfold(self) -> None:
+        """Open all parts of the report, and all tables and files in them."""
+        self.page.evaluate(
+            "document.querySelectorAll('main details').forEach(each => { each.open = true })"
+        )
+        self.settle()
+
     def data(self, name: str) -> Any:
         """The JSON in the page's element of this id."""
         return json.loads(self.page.locator(f"script#{name}").text_content() or "")

@@ -44,7 +44,7 @@ def gray(page: Page, selector: str) -> np.ndarray:
 @pytest.fixture
 def timeline(opened: Open) -> Opened:
     found = opened(with_steps("calibrated"))
-    found.settle()
+    found.unfold()
     return found
 
 
@@ -107,15 +107,20 @@ def test_every_control_is_reached_by_the_tab_key_and_seen(timeline: Opened) -> N
         assert at["seen"], at
         reached.append(at["number"])
     assert set(wanted) <= set(reached)
-    page.locator("summary").first.focus()
-    page.keyboard.press("Enter")
-    assert page.locator("details").first.get_attribute("open") is not None
+    part = page.locator("details.part").first
+    for state in ("closed", "open"):
+        part.locator("summary").first.focus()
+        page.keyboard.press("Enter")
+        assert (part.get_attribute("open") is not None) == (state == "open")
 
 
 def test_the_theme_is_chosen_and_paper_stays_white(timeline: Opened) -> None:
     page = timeline.page
     paper = "() => getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(paper)
+    folded = "() => [...document.querySelectorAll('main details')].map(each => each.open)"
+    page.locator("details.part").last.evaluate("each => { each.open = false }")
+    before = page.evaluate(folded)
     page.locator("#theme").press("Enter")
     timeline.settle()
     assert page.evaluate(paper) != light
@@ -125,14 +130,12 @@ def test_the_theme_is_chosen_and_paper_stays_white(timeline: Opened) -> None:
     timeline.settle()
     assert page.evaluate(paper) == "rgb(255, 255, 255)"
     assert gray(page, ".timeline canvas").mean() > 200
-    assert all(page.evaluate("() => [...document.querySelectorAll('details')].map(e => e.open)"))
+    assert all(page.evaluate(folded))
     page.emulate_media(media="screen")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     timeline.settle()
     assert page.evaluate(paper) != light
-    assert not any(
-        page.evaluate("() => [...document.querySelectorAll('details')].map(e => e.open)")
-    )
+    assert page.evaluate(folded) == before
 
 
 def test_parts_of_a_bar_differ_in_gray(timeline: Opened) -> None:
@@ -172,8 +175,12 @@ def test_a_page_is_complete_without_scripts_and_moves_nothing(opened: Open) -> N
     shown = opened(with_steps("calibrated"), java_script_enabled=False, reduced_motion="reduce")
     assert shown.page.locator("main h1").count() == 1
     assert not any(each.is_visible() for each in shown.page.locator("header button").all())
-    shown.page.locator("summary").first.click()
-    assert shown.page.locator("details table").first.is_visible()
+    opened_parts = shown.page.locator("details.part[open]")
+    before = opened_parts.count()
+    shown.page.locator("details.part:not([open]) > summary").first.click()
+    assert opened_parts.count() == before + 1
+    opened_parts.locator("details > summary").first.click()
+    assert opened_parts.locator("details[open] table").first.is_visible()
     assert shown.page.locator("svg.chart").first.is_visible()
     moving = opened(with_steps("calibrated"), reduced_motion="reduce")
     assert moving.page.evaluate("() => document.getAnimations().length") == 0
@@ -213,7 +220,7 @@ def test_a_run_of_a_million_steps_is_a_small_page(opened: Open) -> None:
     doc, events = run_of(10, 100_000)
     text = html_of(doc, sections(doc, events))
     shown = opened(text)
-    shown.settle()
+    shown.unfold()
     data = shown.data("timeline-data")
     tracks = data.get("tracks") or data["panes"][0]["tracks"]
     downloads = "script#json, script[id^=csv]"

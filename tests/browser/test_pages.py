@@ -50,6 +50,7 @@ def test_it_asks_for_nothing_and_prints_nothing(shown: Opened) -> None:
 
 def test_every_chart_is_drawn(shown: Opened) -> None:
     """Paper, text, and at least one colour, in the pixels of each."""
+    shown.unfold()
     charts = shown.page.locator("svg.chart, .timeline canvas")
     assert charts.count() == shown.page.locator("svg.chart, .timeline").count()
     for chart in charts.all():
@@ -66,7 +67,7 @@ def test_every_chart_is_drawn(shown: Opened) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_desk_and_a_phone(shown: Opened, scheme: Any) -> None:
     shown.page.emulate_media(color_scheme=scheme)
-    shown.page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true })")
+    shown.unfold()
     found = {}
     for size in (PHONE, WIDE):
         shown.page.set_viewport_size(size)
@@ -107,10 +108,11 @@ def test_it_prints_whole(shown: Opened, tmp_path: Path) -> None:
     told = normalize("NFKC", "".join("".join(each.extract_text().split()) for each in sheets))
     wanted = shown.page.evaluate(
         "() => [...document.querySelectorAll('h1, h2, th, dd, td, li, svg text')]"
+        ".filter(each => !each.closest('header, .source, .bars.narrow'))"
         ".filter(each => each.checkVisibility() || each.closest('details'))"
         # A text of a chart may have a title, which is not printed.
         ".map(each => { const own = each.cloneNode(true);"
-        "own.querySelectorAll('title, button').forEach(title => title.remove());"
+        "own.querySelectorAll('title, button, .unseen').forEach(title => title.remove());"
         "return own.textContent.replace(/\\s/g, '') })"
         ".filter(each => /^[ -~]{1,200}$/.test(each))"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iobench.analyse.verdict.rebuild import conclude
-from iobench.report.answer import answer_sections
+from iobench.report.answer import answer
 from iobench.report.render_text import render_text
 from iobench.schema.record import TrainingRecord, load_run
 
@@ -26,7 +26,7 @@ Build = Callable[..., TrainingRecord]
 
 
 def text_of(doc: TrainingRecord) -> str:
-    return render_text(answer_sections(doc), width=COLUMNS)
+    return render_text(answer(doc).plain(), width=COLUMNS)
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)

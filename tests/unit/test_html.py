@@ -13,7 +13,18 @@ import pytest
 
 from iobench.report.render_csv import render_csv
 from iobench.report.render_html import DRAWN, html_page
-from iobench.report.sections import Axis, Headline, Mark, Range, Ranges, SourceLines, Table
+from iobench.report.sections import (
+    Axis,
+    Facts,
+    FirstScreen,
+    Headline,
+    Mark,
+    Range,
+    Ranges,
+    Section,
+    SourceLines,
+    Table,
+)
 from tests.hostile import HOSTILE
 from tests.unit.test_sections import REPORTS, cells, plain, report, texts
 
@@ -104,17 +115,28 @@ def test_a_page_shows_all_of_a_report(name: str) -> None:
     assert text.isascii()
     assert len(page.ids) == len(set(page.ids))
     drawn = {each.table for each in report(name) if isinstance(each, DRAWN)}
+    instead = {each.instead for each in report(name) if isinstance(each, FirstScreen)}
     for section in report(name):
-        if isinstance(section, Table):
+        if isinstance(section, Headline) and section.id in instead:
+            assert all(plain(each).rstrip(".") in page.told for each in section.sentences)
+        elif isinstance(section, Table):
             if section.where != "data":
                 shown = [*cells(section, "everywhere", "pages"), *section.notes]
                 shown += [] if section.id in drawn else [section.title]
                 assert all(plain(each) in page.told for each in shown), section.id
         elif isinstance(section, DRAWN):
             assert section.title in page.told
-        elif isinstance(section, Headline) and section.page_title:
-            assert plain(section.page_title) in page.told
-            assert all(plain(each) in page.told for each in section.sentences), section.id
+        elif isinstance(section, FirstScreen):
+            assert plain(section.state) in page.told
+            for gauge in section.gauges:
+                assert plain(gauge.value) in page.told
+                assert plain(gauge.note) in page.told
+            assert all(
+                plain(each) in page.told
+                for part in section.plain()
+                if not isinstance(part, Headline | Facts)
+                for each in texts(part, "everywhere")
+            )
         else:
             assert all(
                 plain(each) in page.told for each in texts(section, "everywhere", "pages")
@@ -145,7 +167,7 @@ def test_a_page_asks_for_nothing_and_runs_only_its_own_script(name: str) -> None
 
 
 def test_text_of_others_stays_text() -> None:
-    found = [
+    found: list[Section] = [
         Headline(id="h", title=HOSTILE, sentences=('"><img src=x onerror=alert(1)>',)),
         Ranges(
             id="r",

@@ -76,7 +76,7 @@ def test_a_figure_that_is_no_number_draws_no_chart_of_it() -> None:
 
 def _coordinates(told: Page) -> list[str]:
     return [
-        value or ""
+        (value or "").removesuffix("%")
         for tag, key, value in told.attributes
         if key in ("x", "y", "cx", "cy", "x1", "y1", "width") and tag not in ("meta",)
     ]

@@ -9,6 +9,28 @@ theme.addEventListener("click", () => {
     : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
 });
+// The contents stand beside the report on a wide screen, and are folded on a narrow one.
+const contents = document.getElementById("contents");
+const desk = matchMedia("(min-width: 75rem)");
+const place = () => { contents.open = desk.matches; };
+desk.addEventListener("change", place);
+place();
+// What a link goes to is opened.
+const parts = [...document.querySelectorAll("details.part")];
+const reveal = () => {
+  const target = location.hash && document.getElementById(location.hash.slice(1));
+  for (let each = target; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
+  if (target && !desk.matches) contents.open = false;
+  if (target) target.scrollIntoView();
+};
+addEventListener("hashchange", reveal);
+const unfold = document.getElementById("unfold");
+unfold.hidden = !parts.length;
+unfold.addEventListener("click", () => {
+  const open = parts.some((each) => !each.open);
+  for (const each of parts) each.open = open;
+  unfold.textContent = open ? "Close all" : "Open all";
+});
 for (const button of document.querySelectorAll("button[data-of]")) {
   button.hidden = false;
   button.addEventListener("click", () => {
@@ -153,24 +175,27 @@ function draw() {
   const before = plots.splice(0);
   const shown = before.map(({ scales: { x } }) => ({ min: x.min, max: x.max }));
   for (const plot of before) plot.destroy();
-  for (const box of document.querySelectorAll(".timeline")) plots.push(...timeline(box));
+  const open = [...document.querySelectorAll(".timeline")].filter((box) => box.clientWidth);
+  for (const box of open) plots.push(...timeline(box));
   shown.forEach(({ min, max }, number) => {  // what was zoomed into stays
-    if (min < max) plots[number].setScale("x", { min, max });
+    if (min < max && plots[number]) plots[number].setScale("x", { min, max });
   });
 }
 if (typeof uPlot !== "undefined") {
   draw();
   theme.addEventListener("click", draw);
+  // A timeline that was folded has no width before it is opened.
+  for (const part of parts) if (part.querySelector(".timeline")) part.addEventListener("toggle", draw);
   let waiting = 0;
   addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(draw, 150); });
 }
-// On paper all tables are open, and timelines have the light colours and the width of a sheet.
+// On paper all parts and tables are open but for specifications, and timelines have the light colours and the width of a sheet.
 const sheet = 640;
 let before = null;
 addEventListener("beforeprint", () => {
   if (before) return;
   const root = document.documentElement;
-  const closed = [...document.querySelectorAll("details:not([open])")];
+  const closed = [...document.querySelectorAll("main details:not([open]):not(.source)")];
   before = { closed, theme: root.dataset.theme };
   closed.forEach((each) => { each.open = true; });
   root.dataset.theme = "light";

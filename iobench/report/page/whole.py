@@ -8,7 +8,7 @@ from ... import __version__
 from ...documents import json_text
 from ..render_csv import render_csv
 from ..render_html import html_page
-from ..sections import Cell, Column, Headline, Row, Section, Table, Timeline
+from ..sections import Cell, Column, Row, Section, Table, Timeline, leading
 
 
 def page(document: object, sections: Sequence[Section]) -> str:
@@ -16,10 +16,10 @@ def page(document: object, sections: Sequence[Section]) -> str:
 
     ``document`` is what ``--json`` prints: a pydantic model, a dataclass or plain data.
     """
-    titles = [each.page_title or each.title for each in sections if isinstance(each, Headline)]
+    first = leading(sections)
     return html_page(
         sections,
-        title=titles[0] if titles else "iobench report",
+        title=first.title if first else "iobench report",
         made=f"iobench {__version__}",
         document=json_text(document),
         table=render_csv(sections),
