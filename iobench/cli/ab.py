@@ -135,7 +135,9 @@ def run(args: argparse.Namespace) -> int:
     from ..runner.ab import AbOptions, compare_in_turns
     from ..runner.budget import Budget
     from ..schema.ab import MAX_TURNS
+    from .hosts import check_one_host
 
+    check_one_host("ab")
     names = [metric.name for metric in METRICS]
     if args.metric not in names:
         raise UnknownNameError("metric", args.metric, names)

@@ -164,10 +164,12 @@ def _confirm(args: argparse.Namespace) -> int:
     from ..schema.record import load_training
     from ..schema.sweep import SWEEP_FILE
     from .common import parse_time
+    from .hosts import check_one_host
     from .live import Live
     from .printing import print_report
     from .terminal import say, warn
 
+    check_one_host("advise --confirm")
     directory = Path(args.directory)
     if (directory / SWEEP_FILE).is_file():
         raise UsageError(

@@ -76,8 +76,10 @@ def run(args: argparse.Namespace) -> int:
     )
     from ..runner.plan import check_asked
     from ..units import format_bytes, parse_size
+    from .hosts import check_one_host
     from .terminal import say
 
+    check_one_host("check")
     began = time.monotonic()
     if args.budget_s < MIN_BUDGET_S:
         raise UsageError(

@@ -107,6 +107,19 @@ def launched(args: argparse.Namespace) -> Launch | None:
     return found
 
 
+def check_one_host(what: str) -> None:
+    """Raise UsageError if a launcher has started ``what``, which measures one host, on several."""
+    from ..errors import UsageError
+    from ..runner.hosts.launch import find_launch
+
+    launch = find_launch(os.environ)
+    if launch is not None:
+        raise UsageError(
+            f"{what} measures one host, but {launch.by} has started it on {launch.hosts}",
+            remedy="start it on one host",
+        )
+
+
 def accelerators_here(args: argparse.Namespace, hosts: int) -> int:
     """The ranks of this host. Raises UsageError for numbers that contradict each other."""
     from ..errors import UsageError

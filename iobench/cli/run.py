@@ -19,7 +19,15 @@ from .common import (
     duration,
     whole_number,
 )
-from .hosts import accelerators_here, add_hosts, come_together, launched, printed_lines, take_part
+from .hosts import (
+    accelerators_here,
+    add_hosts,
+    check_one_host,
+    come_together,
+    launched,
+    printed_lines,
+    take_part,
+)
 from .own_loader import add_own_loader, loader_overrides, scan_first, tell_headspace
 from .verbs import DOCUMENTS, Verb
 
@@ -182,10 +190,7 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
 
     launch = launched(args)
     if launch is not None and bound_only:
-        raise UsageError(
-            "--headspace measures one host, but iobench was started on several",
-            remedy="add --hosts here, or start it on one host",
-        )
+        check_one_host("--headspace")
     if args.confirm and args.calibration_s == 0:
         raise UsageError(
             "--confirm tries the advice, which comes from the ceilings, but --calibration 0s skips "

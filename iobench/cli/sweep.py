@@ -167,8 +167,10 @@ def run(args: argparse.Namespace) -> int:
     from ..runner.budget import Budget
     from ..runner.sweeping.plan import SweepOptions
     from ..units import parse_duration, parse_size
+    from .hosts import check_one_host
     from .live import Live
 
+    check_one_host("sweep")
     if args.confirm is not None and args.resume is not None:
         raise UsageError("--confirm and --resume can't be used together", remedy="give one of them")
     _refuse_changes(args)
