@@ -34,8 +34,8 @@ def first_screen(answer: FirstScreen, heading: str) -> str:
     cards += _changes(answer.changes) if answer.changes else ""
     grid = f'<div class="cards">{cards}</div>\n' if cards else ""
     return (
-        f'<section class="answer {answer.tone}" id="{answer.id}" aria-label="{answer.title}">\n'
-        f'{about}<{heading}>{answer.job}<span class="unseen">: </span>'
+        f'<section class="answer {answer.tone}" id="{answer.id}">\n{about}'
+        f'<{heading}>{answer.job}<span class="unseen">: </span>'
         f'<span class="state">{answer.state}</span>{flags}</{heading}>\n{lead}'
         f"{grid}{_picture(answer)}{_trust(answer)}</section>\n"
     )
