@@ -26,6 +26,12 @@ class CheckpointWriter(Protocol):
     def __init__(self, job: Job, **options: Any) -> None:
         """A writer's own parameters are its options; their values may come as text."""
 
+    def check(self, state: State, target: CheckpointTarget) -> None:
+        """Check that the state can be saved, and take the memory for it, before the clock starts.
+
+        Raises CheckpointError, UsageError.
+        """
+
     def save(
         self,
         state: State,

@@ -81,10 +81,6 @@ class Writer(ABC):
         return self.begin(state, target, known, fsync=fsync)
 
     def check(self, state: State, target: CheckpointTarget) -> None:
-        """Check, before the clock starts, that the state can be saved.
-
-        Raises CheckpointError, UsageError.
-        """
         return
 
     @abstractmethod

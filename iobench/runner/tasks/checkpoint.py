@@ -118,6 +118,8 @@ class CheckpointRank:
         self.state = build()
         self.checksums = state_checksums(self.state)
         self.writer: CheckpointWriter = make_writer(spec.writer, job, writer_options(spec))
+        # It takes its memory now: the first save would else begin later than the common start.
+        self.writer.check(self.state, root.step(0))
         self.training = TrainingSteps(spec.step_time, spec.host_share) if spec.steps else None
         self.going: _Going | None = None
 
