@@ -120,7 +120,7 @@ GALLERY = (
     Shown(
         name="history",
         what="All runs of the sweep over time.",
-        report="history demo --results {sweep}",
+        report="compare {sweep} --over-time demo",
     ),
     Shown(
         name="probe",

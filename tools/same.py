@@ -65,7 +65,7 @@ def commands(tree: Path) -> list[list[str]]:
         name = str(sweep.relative_to(tree))
         members = sorted(str(path.parent.relative_to(tree)) for path in sweep.glob("*/run.json"))
         out += [["report", name]]
-        asked += [["history", "smallrun", "--results", name], ["compare", *members[:2]]]
+        asked += [["compare", name, "--over-time", "smallrun"], ["compare", *members[:2]]]
         asked += [["advise", name], ["cost", *members, "--host-price-per-hour", "12"]]
     out = [[*words, "--format", name] for words in out for name in FORMATS]
     out += [[*words, "--details"] for words in out if words[-1] == "text"]

@@ -23,7 +23,7 @@ ACCELERATORS: Registry[Accelerator] = Registry(
         ),
         "recorded": PlugIn(
             target="iobench.accelerate.emulated:RecordedAccelerator",
-            summary="each step takes the time that 'iobench record' found for a real model",
+            summary="each step takes the time that 'iobench train --record' found for a real model",
         ),
         "model": PlugIn(
             target="iobench.accelerate.model:ModelAccelerator",

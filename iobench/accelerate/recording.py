@@ -102,7 +102,8 @@ def record(
         device_kind="cuda" if (spec.device or "cpu").startswith("cuda") else "cpu",
         recorded=datetime.datetime.now(datetime.UTC).date().isoformat(),
         iobench_version=__version__,
-        source=f"iobench record, {__version__}, on {platform.node() or 'a host without a name'}",
+        source=f"iobench train --record, {__version__}, "
+        f"on {platform.node() or 'a host without a name'}",
         where=where,
         flops_per_sample=work.flops_per_sample,
         peak_flops=work.peak_flops,

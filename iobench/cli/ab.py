@@ -278,7 +278,7 @@ class ShownTurns(Live):
 
 
 VERB = Verb(
-    help="measure two configurations in turns until it is told whether they differ",
+    help="two configurations in turns, until it is clear",
     description=(
         "Measure two datasets, storages or settings in turns, until a sequential test with a "
         "controlled error rate tells whether they differ by more than a threshold, or the budget "

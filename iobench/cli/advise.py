@@ -239,7 +239,7 @@ def _confirm(args: argparse.Namespace) -> int:
 
 
 VERB = Verb(
-    help="recommended layout and settings, with reasons and predicted gains",
+    help="recommended settings, reasons and predicted gains",
     description=(
         "Recommend settings from runs of one workload with different settings: the smallest "
         "settings within 5 % of the best, whether a codec is worth its cost, how large a shard "

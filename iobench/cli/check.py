@@ -161,7 +161,7 @@ def _measure(
 _SEED = 42
 
 VERB = Verb(
-    help="the first answer about a storage: generate data, measure, remove the data",
+    help="a first answer about a storage, with data of its own",
     description=(
         "Generate a dataset below DIR that fits the time and the space, measure the storage and "
         "run the workload on it, print the verdict, and remove the data. A dataset that lies in "

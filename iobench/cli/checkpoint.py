@@ -344,7 +344,7 @@ def asked_training(args: argparse.Namespace) -> Training:
 
 
 VERB = Verb(
-    help="cost of checkpoints: time blocked, time until durable, restore, how often to save",
+    help="cost of checkpoints: blocked, durable, restored",
     description=(
         "Save a model's state repeatedly, restore it from cold storage, verify it, and compute "
         "what that costs a training."

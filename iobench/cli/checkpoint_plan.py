@@ -1,23 +1,21 @@
-"""``iobench checkpoint plan``: the size and cost of a checkpoint before anything is written."""
+"""``iobench plan MODEL``: the size and cost of a checkpoint before anything is written."""
 
 from __future__ import annotations
 
 import argparse
 
-from .checkpoint import add_hosts, asked_hosts
+from .checkpoint import HOSTS, add_hosts, asked_hosts
 from .common import parse_share, parse_time, whole_number
-from .verbs import PAGES, Verb
 
-EXAMPLES = """examples:
-  iobench checkpoint plan llama3-405b --to /mnt/ckpt
-  iobench checkpoint plan llama3-405b --interval 30min --stall-budget 1% --stall-budget 2%
-  iobench checkpoint plan llama3-405b --hosts-writing 64 --storage-write-limit 100GB/s
-  iobench checkpoint plan llama3-8b --to /mnt/ckpt --ranks 2 --scale 1/64
-"""
+OF_A_CHECKPOINT = (
+    *("--to", "--scale", "--mtbf", "--interval", "--ranks", "--stall-budget"),
+    *HOSTS,
+)
+"""The flags that ``add_checkpoint`` adds."""
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a model's plan."""
+def add_checkpoint(parser: argparse._ActionsContainer) -> None:
+    """Add the flags of the plan of a model's checkpoint."""
     texts = {
         "--to": ("DIR", "directory or URL for the checkpoints, to check its free space"),
         "--scale": ("SHARE", "share of the model's bytes, e.g. 1/64 (default: 1)"),
@@ -48,21 +46,6 @@ def _add(parser: argparse.ArgumentParser) -> None:
     add_hosts(parser)
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="model to checkpoint (iobench list models)")
-    parser.add_argument(
-        "--accelerators",
-        type=whole_number,
-        metavar="N",
-        help="accelerators in the real training, for its failure rate (default: as published)",
-    )
-    _add(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    return show_plan(args, args.model)
-
-
 def show_plan(args: argparse.Namespace, model: str) -> int:
     """Print the plan of ``model``'s checkpoint. Raises UsageError, UnknownNameError."""
     from ..errors import UsageError
@@ -76,7 +59,7 @@ def show_plan(args: argparse.Namespace, model: str) -> int:
     spec = build(
         CheckpointSpec,
         {key: value for key, value in asked.items() if value is not None},
-        where="checkpoint plan",
+        where="the plan of a checkpoint",
     )
     if args.accelerators is not None and args.accelerators < 1:
         raise UsageError(f"--accelerators must be at least 1, but is {args.accelerators}")
@@ -90,20 +73,9 @@ def show_plan(args: argparse.Namespace, model: str) -> int:
         spec,
         args.to,
         ranks=args.ranks,
-        training=build(Training, training, where="checkpoint plan"),
+        training=build(Training, training, where="the plan of a checkpoint"),
         budgets=[parse_share("--stall-budget", text) for text in args.stall_budget or ()]
         or STALL_BUDGETS,
     )
     print_report(args.format, plan, sections(plan))
     return 0
-
-
-VERB = Verb(
-    help="size of a model's checkpoint: bytes of each rank, free space, the write rate to buy",
-    description="Compute what a checkpoint of a model needs before anything is built or written: "
-    "bytes of each rank, memory, free space in the target, and the write rate for a stall budget.",
-    examples=EXAMPLES,
-    arguments=arguments,
-    run=run,
-    formats=PAGES,
-)

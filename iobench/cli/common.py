@@ -62,6 +62,21 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def given(args: argparse.Namespace, flags: Sequence[str]) -> list[str]:
+    """Those of the flags that stand in the command line, also shortened and with ``=VALUE``."""
+    words = [word.partition("=")[0] for word in args.command_line]
+    return [
+        flag
+        for flag in flags
+        if any(
+            word == flag
+            or (len(word) > 2 and word[:2] == "--" and flag.startswith(word))
+            or (flag[:2] != "--" and word.startswith(flag))
+            for word in words
+        )
+    ]
+
+
 def add_accelerators(parser: argparse.ArgumentParser) -> None:
     """Add ``--accelerators``, the number of ranks of a run."""
     parser.add_argument(

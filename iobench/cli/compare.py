@@ -21,6 +21,7 @@ EXAMPLES = """examples:
   iobench compare results/<run> results/<run> --across dataset.shard_size,dataset.codec \
 --format markdown
   iobench compare results --by loader.workers --metric samples_per_s
+  iobench compare results --over-time resnet50-h100
 
 Each run is one value, the median of its repetitions: repetitions of one run share its hour and its
 cache. The answer for a metric is 'equal' if the 95 % interval of the ratio lies within the
@@ -30,6 +31,10 @@ fewer it needs the drift between runs, from earlier runs on the same host and st
 Where that is not known, 'iobench ab' measures both in turns. Runs that ask something else of the
 storage, or read other data, are not comparable; --across names keys that may differ. --fail-on
 passes what is told to be better or equal, and where the interval excludes a loss of the threshold.
+
+--over-time shows all runs of a workload, oldest first, and where their level changed. Runs on
+another machine or storage, and runs with other settings, are shown separately. A change is told if
+at least two runs show it and 8 runs or more are there.
 
 exit status: 0 ok, 1 failed, 2 nothing could be compared, 4 --fail-on: a metric is worse, or (unless
 --if-inconclusive says otherwise) it is inconclusive
@@ -61,12 +66,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="compare only this metric; repeatable: the intervals are then corrected (Holm)",
     )
+    parser.add_argument(
+        "--over-time",
+        metavar="WORKLOAD",
+        help="show the runs of this workload (of checkpoint studies: of this model) in one "
+        "directory over time: trend, when it changed, and what else changed then (of "
+        "samples_per_s, or of checkpoints blocked_s, or of --metric)",
+    )
     add_history(parser, "those that are compared")
     add_gate(parser, "of the primary metric, or of those named by --metric")
     parser.add_argument("--include-invalid", action="store_true", help="also use INVALID runs")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.over_time is not None:
+        from .over_time import show_over_time
+
+        return show_over_time(args)
     from ..analyse.compare.comparison import best_first
     from ..analyse.compare.gate import gate, line_of
     from ..errors import UnknownNameError, UsageError
@@ -159,11 +175,12 @@ def _compared(
 
 
 VERB = Verb(
-    help="two runs or directories of runs: what became better or worse, and how certain that is",
+    help="what became better or worse, also over time",
     description=(
         "Compare recorded runs: the first place is the baseline, each other one a candidate, and "
         "several candidates are listed best first. The runs of a directory are compared "
-        "separately for each workload, and for each kind of host, storage, version and settings."
+        "separately for each workload, and for each kind of host, storage, version and settings. "
+        "With --over-time: one workload over time."
     ),
     examples=EXAMPLES,
     arguments=arguments,

@@ -1,4 +1,4 @@
-"""``iobench completion``: a script with which a shell completes verbs, flags and names.
+"""``iobench --completion``: a script with which a shell completes verbs, flags and names.
 
 The script is generated from the parsers and does not call iobench when the user types. So it must
 be generated again after an update.
@@ -8,22 +8,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .terminal import show_data
-from .verbs import VERBS, Verb
-
-EXAMPLES = """examples:
-  iobench completion bash > ~/.local/share/bash-completion/completions/iobench
-  iobench completion zsh > ~/.zfunc/_iobench      # with ~/.zfunc in fpath, before compinit
-  iobench completion fish > ~/.config/fish/completions/iobench.fish
-"""
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=sorted(_SCRIPTS), help="shell to print the script for")
-
+from .verbs import SHELLS, VERBS, load_verbs
 
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -47,16 +35,12 @@ class Completions:
     words: tuple[str, ...]
 
 
-def table() -> dict[str, Completions]:
-    """Return the completions of each verb, from the parsers that ``iobench`` itself uses."""
-    from .main import build_parser
-
+def table(parser: argparse.ArgumentParser) -> dict[str, Completions]:
+    """Return the completions of each verb, from the parser of all verbs."""
     (verbs,) = (
-        action
-        for action in build_parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )
-    helps = {choice.dest: choice.help or "" for choice in verbs._choices_actions}
+    helps = {name: verb.help for name, verb in load_verbs()}
     return {name: _completions(name, verbs.choices[name], helps[name]) for name in VERBS}
 
 
@@ -83,26 +67,22 @@ def _names(verb: str) -> list[str]:
     from ..schema.base import known_specs
 
     found: Iterable[str] = ()
-    if verb in ("run", "plan", "size", "sweep", "history"):
+    if verb in ("run", "plan", "size", "sweep"):
         found = known_specs("workload")
+        if verb == "plan":
+            found = {*found, *MODELS}
         if verb == "sweep":
             found = {*found, *known_specs("sweep")}
     elif verb == "generate":
         found = known_specs("dataset")
-    elif verb in ("checkpoint", "checkpoint plan"):
+    elif verb == "checkpoint":
         found = MODELS
     return sorted(name for name in found if _PLAIN.fullmatch(name))
 
 
-def run(args: argparse.Namespace) -> int:
-    from .terminal import show_json
-
-    found = table()
-    if args.json:
-        show_json(found)
-    else:
-        show_data(_SCRIPTS[args.shell](found))
-    return 0
+def script(shell: str, parser: argparse.ArgumentParser) -> str:
+    """Return the script for one of ``SHELLS``; ``parser`` knows all verbs."""
+    return _SCRIPTS[shell](table(parser))
 
 
 def _bash(found: Mapping[str, Completions]) -> str:
@@ -116,8 +96,7 @@ def _bash(found: Mapping[str, Completions]) -> str:
             if flag.choices:
                 names = "|".join(f"'{verb} {name}'" for name in flag.names)
                 values.append(f"    {names}) words='{' '.join(flag.choices)}' only=1 ;;")
-    first = " ".join(name for name in found if " " not in name)
-    second = "|".join(f"'{name}'" for name in found if " " in name)
+    first = " ".join(found)
     return "\n".join(
         [
             "# bash completion for iobench",
@@ -125,18 +104,15 @@ def _bash(found: Mapping[str, Completions]) -> str:
             "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}",
             "  local verb=${COMP_WORDS[1]} flags='' words='' only=''",
             '  if [ "$COMP_CWORD" = 1 ]; then',
-            f"    COMPREPLY=($(compgen -W '{first} --help --version' -- \"$word\"))",
+            f"    COMPREPLY=($(compgen -W '{first} --help --version --completion' -- \"$word\"))",
             "    return",
             "  fi",
-            f'  case "$verb ${{COMP_WORDS[2]}}" in {second}) '
-            '[ "$COMP_CWORD" -gt 2 ] && verb="$verb ${COMP_WORDS[2]}" ;; esac',
             '  case "$verb" in',
             *cases,
             "  esac",
             '  case "$verb $before" in',
             *values,
             "  esac",
-            '  [ "$verb" = checkpoint ] && [ "$COMP_CWORD" = 2 ] && words="$words plan"',
             '  if [ -n "$only" ]; then COMPREPLY=($(compgen -W "$words" -- "$word")); return; fi',
             '  case "$word" in',
             '    -*) COMPREPLY=($(compgen -W "$flags" -- "$word")) ;;',
@@ -163,19 +139,10 @@ def _zsh(found: Mapping[str, Completions]) -> str:
 def _fish(found: Mapping[str, Completions]) -> str:
     lines = ["# fish completion for iobench"]
     for verb, follows in found.items():
-        first, _, second = verb.partition(" ")
-        if second:
-            when = f"__fish_seen_subcommand_from {first}; and __fish_seen_subcommand_from {second}"
-            lines.append(
-                f"complete -c iobench -n '__fish_seen_subcommand_from {first}' "
-                f"-a {second} -d {_quoted(follows.help)}"
-            )
-        else:
-            when = f"__fish_seen_subcommand_from {first}"
-            lines.append(
-                f"complete -c iobench -n __fish_use_subcommand -f "
-                f"-a {first} -d {_quoted(follows.help)}"
-            )
+        when = f"__fish_seen_subcommand_from {verb}"
+        lines.append(
+            f"complete -c iobench -n __fish_use_subcommand -f -a {verb} -d {_quoted(follows.help)}"
+        )
         if follows.words:
             lines.append(f"complete -c iobench -n '{when}' -a {_quoted(' '.join(follows.words))}")
         for flag in follows.flags:
@@ -194,17 +161,4 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-_SCRIPTS: dict[str, Callable[[Mapping[str, Completions]], str]] = {
-    "bash": _bash,
-    "fish": _fish,
-    "zsh": _zsh,
-}
-
-VERB = Verb(
-    help="script for bash, zsh or fish that completes verbs, flags and names",
-    description="Print a script with which a shell completes iobench's command line. Print it "
-    "again after an update of iobench.",
-    examples=EXAMPLES,
-    arguments=arguments,
-    run=run,
-)
+_SCRIPTS = dict(zip(SHELLS, (_bash, _fish, _zsh), strict=True))

@@ -308,7 +308,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 VERB = Verb(
-    help="samples per dollar, dollars for a job, dollars lost while accelerators wait",
+    help="samples per dollar, dollars for a job and for waiting",
     description=(
         "Rank the ways to pay for the work of recorded runs: the cheapest first, and last what "
         "misses --deadline or --max-cost. Nothing is measured, and no price is looked up over a "

@@ -107,7 +107,7 @@ def _run_commands(args: argparse.Namespace, place: str, *, generate: bool) -> in
 
 
 VERB = Verb(
-    help="generate a small dataset and run a workload on it, on local disk or on S3",
+    help="generate a small dataset, and run a workload on it",
     description=(
         "Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk "
         f"the dataset stays in ./{_LOCAL}. With --s3, a real S3 server (rclone) is started on "

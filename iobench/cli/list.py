@@ -151,8 +151,7 @@ def _instance(found: Any) -> str:
 
 
 VERB = Verb(
-    help="names of workloads, datasets, sweeps, formats, codecs, storage, accelerators, networks, "
-    "loaders, writers, models, instances",
+    help="names of workloads, datasets, formats, storage, ...",
     description="List everything that iobench knows by name, with one line about each.",
     examples="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n"
     "  iobench list --schema run\n",

@@ -14,7 +14,7 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from ..errors import InterruptedRun, nearest
@@ -26,18 +26,16 @@ from .output import COMMAND, output_to
 from .streams import survive_closed_readers
 from .tagging import tagged
 from .terminal import prepare_streams, warn
-from .verbs import VERBS, load_verbs, one_word
+from .verbs import GROUPS, SHELLS, VERBS, load_verbs
 
-_EXIT_CODES = """exit codes:
-  0    ok
-  1    failed: storage, dataset or a worker
-  2    usage: the command or a specification is wrong, or another process uses the directory
-  3    the run is INVALID by the rules in force
-  4    a --fail-on condition holds, or advice was not confirmed
-  5    verify could not read everything, and found no damage in the rest
-  70   internal error: please report it, with the log file that the message names
-  130  interrupted; partial results are saved
+_HELP = """usage: iobench VERB [--help] ... | --version | --completion bash|fish|zsh
+Will this storage starve these accelerators, why, and what would fix it?
 
+{verbs}
+
+exit codes:  0 ok  1 failed  2 wrong usage, or the directory is in use  3 INVALID run
+  4 a --fail-on condition holds, or advice was not confirmed  5 verify could not read
+  everything  70 internal error  130 interrupted
 examples:
   iobench generate demo --to demo-data
   iobench run demo --data demo-data
@@ -45,7 +43,12 @@ examples:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that prints errors in one line."""
+    """An argument parser that prints errors in one line. ``overview``: its help as a whole."""
+
+    overview = ""
+
+    def format_help(self) -> str:
+        return self.overview or super().format_help()
 
     def error(self, message: str) -> NoReturn:
         known = _CHOICE.fullmatch(message)
@@ -54,6 +57,20 @@ class _Parser(argparse.ArgumentParser):
         shown = printable(message, MAX_SHOWN)
         stop = "" if shown.endswith("?") else "."
         self.exit(2, f"iobench: {shown}{stop} See: {self.prog} --help\n")
+
+
+class _Completion(argparse.Action):
+    """Prints the script that a shell needs for completion, and ends iobench."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _: object, shell: object, *__: object
+    ) -> None:
+        from .completion import script
+        from .terminal import show_data
+
+        show_data(script(str(shell), parser))
+        sys.stdout.flush()
+        parser.exit()
 
 
 _CHOICE = re.compile(
@@ -78,16 +95,14 @@ def build_parser(verbs: Sequence[str] = VERBS) -> argparse.ArgumentParser:
     """Return the parser of the command line, which knows these verbs."""
     from .. import __version__
 
-    parser = _Parser(
-        prog="iobench",
-        description="Will this storage starve these accelerators, why, and what would fix it?",
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = _Parser(prog="iobench")
     parser.add_argument("--version", action="version", version=f"iobench {__version__}")
+    parser.add_argument("--completion", choices=SHELLS, action=_Completion)
     parsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     width = max(40, shutil.get_terminal_size().columns - 2)
+    helps = {}
     for name, verb in load_verbs(verbs):
+        helps[name] = verb.help
         own = parsers.add_parser(
             name,
             help=verb.help,
@@ -99,7 +114,16 @@ def build_parser(verbs: Sequence[str] = VERBS) -> argparse.ArgumentParser:
         verb.arguments(own)
         add_common(own, verb.formats)
         own.set_defaults(run=verb.run)
+    if len(helps) == len(VERBS):
+        parser.overview = _HELP.format(verbs="\n".join(_grouped(helps)))
     return parser
+
+
+def _grouped(helps: Mapping[str, str]) -> Iterator[str]:
+    """A line for each verb; the first one of a group begins with its name."""
+    for group, names in GROUPS.items():
+        for name in names:
+            yield f"{group if name == names[0] else '':<12}{name:<12}{helps[name]}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,10 +133,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        given = one_word(words)
         # If the command begins with its verb, no other verb takes part in what is printed.
-        known = given[:1] if given[:1] and given[0] in VERBS else VERBS
-        args = build_parser(known).parse_args(given)
+        known = words[:1] if words[:1] and words[0] in VERBS else VERBS
+        args = build_parser(known).parse_args(words)
         args.command_line = ["iobench", *words]
         args.began_s = began
         COMMAND.set(("iobench", *words))
@@ -148,7 +171,7 @@ def _age_s() -> float:
 
 
 def _verb(words: Sequence[str]) -> str:
-    return next((word for word in one_word(words) if word in VERBS), "")
+    return next((word for word in words if word in VERBS), "")
 
 
 if __name__ == "__main__":

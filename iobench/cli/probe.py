@@ -149,7 +149,7 @@ def _on_all_hosts(
 
 
 VERB = Verb(
-    help="throughput and latency of a storage over the number of reads in flight",
+    help="throughput and latency over reads in flight",
     description="Read with 1, 2, 4, ... requests in flight until more of them bring nothing, and "
     "show the plateau (the most that the storage delivers), the knee (the fewest reads in flight "
     "that reach it) and the latencies. Large sequential requests are measured as well, which tells "

@@ -154,7 +154,7 @@ def _refuse_rules(args: argparse.Namespace, what: str, runs: str) -> None:
 
 
 VERB = Verb(
-    help="compute and print a recorded run again: verdict, ceilings, metrics, findings",
+    help="print a recorded run again: verdict, ceilings, findings",
     description=(
         "Compute every figure of a run again from its recorded events, and print it. Neither torch "
         "nor the storage is needed."

@@ -328,7 +328,7 @@ def _mixed(args: argparse.Namespace, ranks: int) -> Mixed | None:
 
 
 VERB = Verb(
-    help="measure each stage alone and all together, and print the bottleneck and why",
+    help="each stage alone and all together: the bottleneck",
     description=(
         "Run a workload on a dataset: measure the ceiling of each stage alone, then all stages "
         "together, and print the verdict."

@@ -109,7 +109,7 @@ def _quantiles(sizes: Any, points: tuple[float, ...]) -> Any:
 
 
 VERB = Verb(
-    help="describe existing data, so that it can be measured where it is",
+    help="describe existing data, to measure it where it is",
     description=(
         "Read the headers of files, WebDataset tars, TFRecords, Parquet or HDF5 below a directory "
         "or URL, and write nothing there. Parquet does not record the sizes of samples, so the "

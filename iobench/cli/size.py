@@ -321,7 +321,7 @@ def _demand(
 
 
 VERB = Verb(
-    help="how much storage to buy: read and write rates, IOPS, concurrency, cache, network",
+    help="how much storage to buy: rates, IOPS, cache, network",
     description=(
         "Compute what N accelerators demand of storage. Nothing is read or measured. With --from, "
         "the storage of a recorded run is compared with the demand. Of several workloads that are "

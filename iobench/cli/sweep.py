@@ -406,7 +406,7 @@ def _begin(
 
 
 VERB = Verb(
-    help="run a workload with combinations of settings of its data and loader",
+    help="run a workload with combinations of settings",
     description=(
         "Generate the datasets that the combinations (points) need, run each point several times "
         "with the points taking turns, and remove the data again. Keys that begin with 'dataset.' "

@@ -6,6 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from .common import add_overrides, duration, whole_number
+from .recording import STEPS as RECORDED_STEPS
+from .recording import TIME_S as RECORDED_S
+from .recording import record_steps
 from .run import add_measuring, measure
 from .verbs import DOCUMENTS, Verb
 
@@ -19,6 +22,11 @@ EXAMPLES = """examples:
   iobench train resnet50 --data demo-data --set accelerator.memory_format=channels_last \
 --set accelerator.threads=4
   iobench train mypkg.models:make --data /mnt/fast/resnet50
+  iobench train resnet18 --batch-size 16 --record resnet18.json
+  iobench train vit-b16 --device cuda --batch-size 128 --precision bfloat16 --record vit-b16.json
+
+Replay recorded steps on any storage, without the device: iobench run WORKLOAD --data DIR \
+--set batch_size=128 --set accelerator.kind=recorded --set accelerator.steps=vit-b16.json
 """
 
 _MIN_STEPS, _TRIAL_S, _TRAINS_S = 10, 3.0, 10.0
@@ -48,22 +56,51 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument(
-        "--data", required=True, metavar="DIR", help="directory or URL of the dataset"
+        "--data",
+        metavar="DIR",
+        help="directory or URL of the dataset; needed without --record",
     )
     parser.add_argument(
         "--time",
         type=duration,
         metavar="TIME",
         help="about how long a repetition should train (default: 10s, or what --budget has time "
-        f"for, and at least {_MIN_STEPS} steps)",
+        f"for, and at least {_MIN_STEPS} steps); with --record the shortest time of all steps "
+        f"together (default: {RECORDED_S:g}s)",
+    )
+    recorded = parser.add_argument_group("step times, to replay them without the device")
+    recorded.add_argument(
+        "--record",
+        metavar="FILE",
+        help="train on batches that are in memory, and write down how long each step takes; an "
+        "existing file is not replaced",
+    )
+    recorded.add_argument(
+        "--steps",
+        type=whole_number,
+        metavar="N",
+        help=f"smallest number of steps with --record (default: {RECORDED_STEPS})",
     )
     add_measuring(parser, repeat=3)
     add_overrides(parser, "accelerator.compile=true")
 
 
 def run(args: argparse.Namespace) -> int:
-    workload = workload_of(args)
-    return measure(workload, args)
+    from ..errors import UsageError
+
+    if args.record is not None:
+        return record_steps(args, asked_accelerator(args))
+    if args.steps is not None:
+        raise UsageError(
+            "--steps can only be used with --record",
+            remedy="leave it out, or say it with --set max_steps=N",
+        )
+    if args.data is None:
+        raise UsageError(
+            "train needs data to train on",
+            remedy="add --data DIR, or --record FILE to write down the step times alone",
+        )
+    return measure(workload_of(args), args)
 
 
 def asked_accelerator(args: argparse.Namespace) -> dict[str, object]:
@@ -119,11 +156,13 @@ def workload_of(args: argparse.Namespace) -> Workload:
 
 
 VERB = Verb(
-    help="train a real model on the data, and tell what limits the training",
+    help="train a real model: what limits it, or its step times",
     description=(
         "Train a real model on the batches that the storage delivers: on a GPU, or on the CPU "
         "beside its own loader. Measures the same ceilings as 'iobench run', and the training step "
-        "alone. Needs no labels: the targets are computed from the data."
+        "alone. Needs no labels: the targets are computed from the data. With --record it reads "
+        "no data, and writes down the step times, which a workload with accelerator.kind: "
+        "recorded replays on any storage."
     ),
     examples=EXAMPLES,
     arguments=arguments,

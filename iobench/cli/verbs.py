@@ -15,43 +15,30 @@ from ..report.media import DOCUMENTS as DOCUMENTS
 from ..report.media import PAGES as PAGES
 from ..report.media import RECORDS as RECORDS
 
-VERBS = (
-    "check",
-    "demo",
-    "list",
-    "plan",
-    "size",
-    "probe",
-    "generate",
-    "scan",
-    "run",
-    "train",
-    "record",
-    "sweep",
-    "ab",
-    "checkpoint",
-    "checkpoint plan",
-    "verify",
-    "report",
-    "compare",
-    "cost",
-    "history",
-    "whatif",
-    "advise",
-    "clean",
-    "doctor",
-    "completion",
-)
-"""In the order of ``iobench --help``. The module of a verb of two words has an underscore."""
+GROUPS = {
+    "start": ("check", "demo", "plan", "size"),
+    "data": ("generate", "scan", "verify"),
+    "measure": ("run", "train", "checkpoint", "sweep", "ab", "probe"),
+    "understand": ("report", "compare", "whatif", "advise", "cost"),
+    "keep": ("list", "doctor", "clean"),
+}
+"""In the order of ``iobench --help``."""
+
+VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
+
+
+SHELLS = ("bash", "fish", "zsh")
+"""The shells for which ``iobench --completion`` has a script."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verb:
     """One verb of the command line.
 
-    ``help`` is its line in ``iobench --help``. ``examples`` is printed below the flags, without
-    changes. ``arguments`` adds the verb's own arguments to the parser. ``run`` does the work and
-    returns the exit code. ``formats`` are the values of ``--format``; the first is the default.
+    ``help`` is its line in ``iobench --help``, of at most 56 characters. ``examples`` is printed
+    below the flags, without changes. ``arguments`` adds the verb's own arguments to the parser.
+    ``run`` does the work and returns the exit code. ``formats`` are the values of ``--format``; the
+    first is the default.
     """
 
     help: str
@@ -65,14 +52,5 @@ class Verb:
 def load_verbs(names: Sequence[str] = VERBS) -> Iterator[tuple[str, Verb]]:
     """Yield each verb with its name; a verb's module imports little besides argparse."""
     for name in names:
-        module = importlib.import_module(f"iobench.cli.{name.replace(' ', '_')}")
+        module = importlib.import_module(f"iobench.cli.{name}")
         yield name, module.VERB
-
-
-def one_word(words: Sequence[str]) -> list[str]:
-    """Join a verb of two words (``checkpoint plan``) into one argument of the command line."""
-    for name in VERBS:
-        first, space, second = name.partition(" ")
-        if space and list(words[:2]) == [first, second]:
-            return [name, *words[2:]]
-    return list(words)

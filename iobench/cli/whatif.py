@@ -321,7 +321,7 @@ def _barrier(text: str | None) -> Barrier | None:
 
 
 VERB = Verb(
-    help="a recorded run with changed storage or settings, or on more hosts",
+    help="a recorded run with other storage, settings or hosts",
     description=(
         "Predict the ceilings and the verdict of a recorded run with changes, by documented "
         "models, and show the error of the models on the recorded run. A factor such as 2x "

@@ -1,4 +1,4 @@
-"""``iobench checkpoint plan``: what a model's checkpoint is, before anything is written."""
+"""``iobench plan``: what a model's checkpoint is, before anything is written."""
 
 from __future__ import annotations
 

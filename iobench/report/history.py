@@ -1,4 +1,4 @@
-"""``iobench history``: a line with a bar for each run, where the level changed, and the drift."""
+"""``iobench compare --over-time``: a bar for each run, where the level changed, and the drift."""
 
 from __future__ import annotations
 

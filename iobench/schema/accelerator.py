@@ -122,5 +122,5 @@ class StepRecording(Record):
 
 
 def read_recording(path: str | Path) -> StepRecording:
-    """Read a file that ``iobench record`` has written. Raises UsageError, IobenchError."""
+    """Read a file that ``iobench train --record`` has written. Raises UsageError, IobenchError."""
     return fitting(Path(path), StepRecording, read_json(Path(path), version="1"))

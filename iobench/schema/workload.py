@@ -47,9 +47,9 @@ class AcceleratorSpec(Strict):
     before the accelerator is free, with 1 as by a training loop that copies the next batch on a
     stream of its own; MLPerf Storage accepts none.
 
-    For kind ``recorded``: ``steps`` is the file of step times that ``iobench record`` has written,
-    and ``accept_cpu`` replays one of a CPU, too. For kind ``model``: ``model`` is trained on the
-    batches, on ``device`` (the CPU if None), with ``optimizer`` and ``learning_rate``.
+    For kind ``recorded``: ``steps`` is the file of step times that ``iobench train --record`` has
+    written, and ``accept_cpu`` replays one of a CPU, too. For kind ``model``: ``model`` is trained
+    on the batches, on ``device`` (the CPU if None), with ``optimizer`` and ``learning_rate``.
     ``precision``: bfloat16 and float16 by autocast. ``threads``: threads of torch in each rank;
     None: the cores of this process divided among the ranks. ``bind``: each rank and its workers
     keep to the cores of one NUMA node, or to a share of the cores of their own. ``allocator``: the
@@ -87,7 +87,8 @@ class AcceleratorSpec(Strict):
             raise ValueError("an emulated accelerator needs 'step_time', its busy time per batch")
         if self.kind == "recorded" and self.steps is None:
             raise ValueError(
-                "a recorded accelerator needs 'steps', the file that 'iobench record' has written"
+                "a recorded accelerator needs 'steps', the file that 'iobench train --record' has "
+                "written"
             )
         if self.kind == "model" and self.model is None:
             raise ValueError(

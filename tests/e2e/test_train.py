@@ -155,7 +155,7 @@ def test_a_rank_that_fails_ends_those_that_wait_for_its_gradients(
 
 def test_a_recording_is_replayed_without_the_model(data: Path, tmp_path: Path) -> None:
     steps = tmp_path / "steps.json"
-    asked = ["record", "tests.networks:Tiny", "--batch-size", "4", "--to", str(steps)]
+    asked = ["train", "tests.networks:Tiny", "--batch-size", "4", "--record", str(steps)]
     assert main([*asked, "--steps", "20", "--time", "0s", "--set", "accelerator.threads=1"]) == 0
     asked = ["run", "cosmoflow-h100", "--data", str(data), "-n", "1", "--no-ablations", "-q"]
     asked += ["--calibration", "0s", "--set", "accelerator.kind=recorded", "--set", "cache=any"]

@@ -67,7 +67,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["report", "{0}", "--fail-on", "samples_per_s<1"], 0),
         (["report", "{0}", "--fail-on", "headroom<1.2"], 4),  # it was not measured
         (["compare", "{0}", "{1}"], 0),
-        (["history", "mine", "--results", "{results}"], 0),
+        (["compare", "{results}", "--over-time", "mine"], 0),
         (["cost", "{0}", "--host-price-per-hour", "3"], 0),
         (["cost", "{0}"], 2),
         (["whatif", "{0}", "--workers", "4"], 2),

@@ -71,7 +71,7 @@ def readers(run_directory: str, workload: str) -> list[tuple[str, ...]]:
     verbs += [("compare", "plain", run_directory, *form) for form in forms]
     verbs += [("compare", run_directory, "plain", "--by", "host.node")]
     verbs += [("cost", run_directory, "--host-price-per-hour", "1", *form) for form in forms]
-    verbs += [("history", workload, "--results", ".", *form) for form in forms]
+    verbs += [("compare", ".", "--over-time", workload, *form) for form in forms]
     changed = ("whatif", run_directory, "--storage-bandwidth", "2x")
     verbs += [(*changed, *form) for form in forms]
     size = ("size", "demo", "--accelerators", "2", "--from", run_directory)
@@ -261,7 +261,7 @@ def test_names_of_files_and_folders(here: Path) -> None:
     for place in ("results", "broken"):
         for verb in (("compare", place, "--by", "host.node"), ("advise", place)):
             check(run(*verb), ANSWERS, verb)
-        check(run("history", "smallrun", "--results", place), ANSWERS, "history")
+        check(run("compare", place, "--over-time", "smallrun"), ANSWERS, "history")
     check(run("generate", "demo", "--to", "results"), (2,), "not empty")
 
 

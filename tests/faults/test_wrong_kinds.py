@@ -66,7 +66,7 @@ READERS = (
     ("report", "run", "--format", "github"),
     ("report", "run", "--format", "openmetrics"),
     ("report", "run", "--format", "mlperf"),
-    ("history", "smallrun", "--results", "."),
+    ("compare", ".", "--over-time", "smallrun"),
     ("compare", "run", "plain", "--by", "host.cores", "--format", "csv"),
 )
 
@@ -193,7 +193,7 @@ def test_the_line_names_the_file_and_the_key(
         (("whatif", "run", "--workers", "3"), 1),
         (("size", "demo", "--accelerators", "8", "--from", "run"), 1),
         (("cost", "run", "--host-price-per-hour", "1"), 2),
-        (("history", "smallrun", "--results", "."), 2),
+        (("compare", ".", "--over-time", "smallrun"), 2),
     ):
         ended, out, err = run(*verb)
         assert (ended, out, err.count("\n")) == (code, "", 1), verb

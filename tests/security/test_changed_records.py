@@ -129,7 +129,7 @@ def test_verbs_that_read_the_record_alone_know_of_other_events(
     run: Path, runs: tuple[Path, Path], call: Call
 ) -> None:
     shutil.copy(runs[1] / "events.parquet", run)
-    code, out, err = call("history", "small", "--results", run.parent, "--json")
+    code, out, err = call("compare", run.parent, "--over-time", "small", "--json")
     assert code == 0, err
     assert "unknown" in out
 

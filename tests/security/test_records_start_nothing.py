@@ -229,7 +229,7 @@ READING = {
     "report as CSV": ("report", "run", "--format", "csv"),
     "report as JSON": ("report", "run", "--format", "json"),
     "compare": ("compare", "run", "run"),
-    "history": ("history", "run"),
+    "compare over time": ("compare", ".", "--over-time", "small"),
     "cost": ("cost", "run", "--host-price-per-hour", "1"),
     "whatif": ("whatif", "run", "--latency", "2x"),
     "whatif on more hosts": ("whatif", "run", "--hosts", "2"),

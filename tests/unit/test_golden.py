@@ -102,7 +102,7 @@ def test_runs_are_compared_priced_and_put_in_order(
     printed(capsys, "compare", runs / "calibrated", runs / "throttled")
     printed(capsys, "cost", runs / "calibrated", "--instance", "g5.xlarge")
     printed(capsys, "whatif", runs / "calibrated", "--storage-bandwidth", "2x")
-    printed(capsys, "history", "smallrun", "--results", golden / "sweep")
+    printed(capsys, "compare", golden / "sweep", "--over-time", "smallrun")
     printed(capsys, "compare", *sweep[:2])
 
 

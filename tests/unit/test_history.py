@@ -124,11 +124,11 @@ def test_history_as_a_user_calls_it(
         (folder / "run.json").write_text(json.dumps(each))
     (tmp_path / "results" / "half").mkdir()
     (tmp_path / "results" / "half" / "run.json").write_text("{")
-    assert main(["history", "w"]) == 0
+    assert main(["compare", "results", "--over-time", "w"]) == 0
     shown = capsys.readouterr().out
     assert "WORSE: 0.8" in shown
     assert "results/half" in shown.split("Left out")[1]
-    assert main(["history", "w", "--json"]) == 0
+    assert main(["compare", "results", "--over-time", "w", "--json"]) == 0
     documents = json.loads(capsys.readouterr().out)["histories"]
     # another batch size asks something else
     assert sorted((len(each["entries"]), each["answer"]) for each in documents) == [
@@ -137,23 +137,23 @@ def test_history_as_a_user_calls_it(
     ]
     assert documents[0]["points"][0]["ratio"]["value"] == pytest.approx(0.8, abs=0.03)
     assert documents[0]["drift"]["degrees"] == 9
-    assert main(["history", "w", "--format", "csv"]) == 0
+    assert main(["compare", "results", "--over-time", "w", "--format", "csv"]) == 0
     runs_table, days_table = capsys.readouterr().out.split("\n\n")
     assert (runs_table.count("\n"), runs_table.count("WORSE")) == (12, 1)
     assert days_table.count("\n") == 13
-    assert main(["history", "v"]) == 2
+    assert main(["compare", "results", "--over-time", "v"]) == 2
     assert ": w\n" in capsys.readouterr().err  # what there is
-    assert main(["history", "w", "--metric", "speed"]) == 2
+    assert main(["compare", "results", "--over-time", "w", "--metric", "speed"]) == 2
     capsys.readouterr()
-    assert main(["history", "w", "--metric", "blocked_s"]) == 2
+    assert main(["compare", "results", "--over-time", "w", "--metric", "blocked_s"]) == 2
     assert "blocked_s" in capsys.readouterr().err
-    assert main(["history", "w", "--results", "nowhere"]) == 2
+    assert main(["compare", "nowhere", "--over-time", "w"]) == 2
     (tmp_path / "none" / "r").mkdir(parents=True)
     (tmp_path / "none" / "r" / "run.json").write_text(
         json.dumps(document([], status="interrupted"))
     )
     capsys.readouterr()
-    assert main(["history", "w", "--results", "none"]) == 2
+    assert main(["compare", "none", "--over-time", "w"]) == 2
     told = capsys.readouterr().err
     assert ("none/r" in told, "interrupted" in told) == (True, True)
 
@@ -171,7 +171,7 @@ def test_runs_with_other_settings_are_another_history(
         folder = tmp_path / "results" / str(number)
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps(each))
-    assert main(["history", "w", "--json"]) == 0
+    assert main(["compare", "results", "--over-time", "w", "--json"]) == 0
     histories = json.loads(capsys.readouterr().out)["histories"]
     assert [len(each["entries"]) for each in histories] == [5, 5]
     assert not any(each["points"] or each["possible"] for each in histories)

@@ -122,7 +122,7 @@ def test_everything_that_asks_for_memory_gets_one_answer(
         buffers.private(100 << 20)
     assert main(["plan", "demo", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["memory_bytes"] == 64 << 20
-    assert main(["checkpoint", "plan", "resnet50", "--json"]) == 0
+    assert main(["plan", "resnet50", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["memory_available_bytes"] == 48 << 20
     words = ["generate", "demo", "--to", str(tmp_path / "d"), "--memory-multiple", "0.01"]
     assert main([*words, "--json", "--workers", "1"]) == 0

@@ -15,12 +15,12 @@ from iobench.cli.main import main
 
 
 def plan(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
-    assert main(["checkpoint", "plan", *map(str, arguments), "--json"]) == 0
+    assert main(["plan", *map(str, arguments), "--json"]) == 0
     return dict(json.loads(capsys.readouterr().out))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    assert main(["checkpoint", "plan", *map(str, arguments)]) == 2
+    assert main(["plan", *map(str, arguments)]) == 2
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n")) == ("", 1)
     return told.err
@@ -36,7 +36,7 @@ def test_room_for_two(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert plan(capsys, "llama3-1t")["fits"] is None
     large = plan(capsys, "llama3-1t", "--to", tmp_path)
     assert large["fits"] is (large["needed_bytes"] <= space.f_bavail * space.f_frsize)
-    assert main(["checkpoint", "plan", "llama3-1t", "--to", str(tmp_path)]) == 0
+    assert main(["plan", "llama3-1t", "--to", str(tmp_path)]) == 0
     text = " ".join(capsys.readouterr().out.split())  # a long path wraps the line
     assert ("NOT ENOUGH" in text) is not large["fits"]
     assert "1,024" in text

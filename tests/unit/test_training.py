@@ -460,9 +460,9 @@ def test_an_interrupted_trial_leaves_no_process(monkeypatch: pytest.MonkeyPatch)
 def test_record_does_not_replace_a_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.json"
     path.write_text("mine")
-    assert main(["record", "tests.networks:Tiny", "--to", str(path)]) == 2
+    assert main(["train", "tests.networks:Tiny", "--record", str(path)]) == 2
     assert path.read_text() == "mine"
-    assert main(["record", "tests.networks:Tiny", "--to", str(tmp_path / "no" / "s.json")]) == 2
+    assert main(["train", "tests.networks:Tiny", "--record", str(tmp_path / "no" / "s.json")]) == 2
 
 
 def interrupted(*args: object) -> None:
@@ -476,8 +476,8 @@ def no_space(descriptor: int) -> None:
 def test_a_recording_that_fails_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["record", "tests.networks:Tiny", "--batch-size", "4", "--steps", "3", "--time", "0s"]
-    asked += ["--to", str(tmp_path / "steps.json"), "--set", "accelerator.threads=1"]
+    asked = ["train", "tests.networks:Tiny", "--batch-size", "4", "--steps", "3", "--time", "0s"]
+    asked += ["--record", str(tmp_path / "steps.json"), "--set", "accelerator.threads=1"]
     with monkeypatch.context() as patch:
         patch.setattr(ModelAccelerator, "step", interrupted)
         assert main(asked) == 130

@@ -69,7 +69,7 @@ def test_what_reads_records_needs_no_plug_in(version: str, tmp_path: Path) -> No
         ["report", str(run), "--format", "markdown"],
         ["report", str(run), "--json"],
         ["compare", str(run), str(runs / "throttled")],
-        ["history", "smallrun", "--results", str(runs)],
+        ["compare", str(runs), "--over-time", "smallrun"],
         ["cost", str(run), "--host-price-per-hour", "1.20"],
         ["size", "resnet50-h100", "--accelerators", "8", "--from", str(run)],
         ["size", "unet3d-b200", "--accelerators", "64", "--hosts", "8"],

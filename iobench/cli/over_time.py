@@ -1,12 +1,11 @@
-"""``iobench history``: the results of one workload over time."""
+"""``iobench compare --over-time WORKLOAD``: the results of one workload over time."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from .common import add_results
-from .verbs import DOCUMENTS, Verb
+from .common import given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,38 +15,38 @@ if TYPE_CHECKING:
 MAX_FACT = 60
 """Longest fact, in characters, that a title shows."""
 
-EXAMPLES = """examples:
-  iobench history resnet50-h100
-  iobench history resnet50-h100 --results results --metric read_bytes_per_s --json
-"""
+_OF_PAIRS = ("--by", "--across", "--history", "--fail-on", "--if-inconclusive", "--include-invalid")
+"""Flags that can't be used with ``--over-time``, which compares no pairs."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "workload", help="recorded name of the workload (for checkpoint studies: of the model)"
-    )
-    add_results(parser, "of the runs")
-    parser.add_argument(
-        "--metric",
-        metavar="NAME",
-        help="metric to show (default: samples_per_s; for checkpoint studies: blocked_s)",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+def show_over_time(args: argparse.Namespace) -> int:
+    """Print the histories of ``args.over_time``; return the exit code."""
     from ..analyse.compare.history import history
-    from ..analyse.compare.identity import place, settings_of, workload_of
+    from ..analyse.compare.identity import place as place_of
+    from ..analyse.compare.identity import settings_of, workload_of
     from ..analyse.compare.runs import collect, question, usable
     from ..errors import UnknownNameError, UsageError
     from ..report.history import sections
     from ..schema.metrics import COMPARED
     from .printing import print_report
 
-    if args.metric is not None and args.metric not in COMPARED:
-        raise UnknownNameError("metric", args.metric, COMPARED)
-    found = collect(args.results)
+    workload, asked_metrics = args.over_time, args.metric or ()
+    if others := given(args, _OF_PAIRS):
+        raise UsageError(
+            f"{others[0]} can't be used with --over-time, which compares no pairs",
+            remedy=f"leave {others[0]} out, or --over-time",
+        )
+    if len(args.results) != 1 or len(asked_metrics) > 1:
+        raise UsageError(
+            "--over-time shows one metric of the runs in one directory",
+            remedy="name one directory of runs, and --metric once at most",
+        )
+    (place,), wanted = args.results, next(iter(asked_metrics), None)
+    if wanted is not None and wanted not in COMPARED:
+        raise UnknownNameError("metric", wanted, COMPARED)
+    found = collect(place)
     left_out = list(found.left_out)
-    names = {args.workload, f"checkpoint {args.workload}"}
+    names = {workload, f"checkpoint {workload}"}
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for directory, doc in found.runs.items():
         if workload_of(doc) not in names:
@@ -57,14 +56,12 @@ def run(args: argparse.Namespace) -> int:
             left_out.append(why)
         else:
             settings = (f"{key}={value}" for key, value in sorted(settings_of(doc).items()))
-            facts = dict.fromkeys((*question(doc), *place(doc), *settings))
+            facts = dict.fromkeys((*question(doc), *place_of(doc), *settings))
             groups.setdefault(tuple(facts), []).append(doc)
     shown, metrics = [], set()
     titles = _titles(groups)
     for asked, runs in groups.items():
-        metric = args.metric or (
-            "blocked_s" if asked[0].startswith("checkpoint ") else "samples_per_s"
-        )
+        metric = wanted or ("blocked_s" if asked[0].startswith("checkpoint ") else "samples_per_s")
         metrics.add(metric)
         one = history(titles[asked], runs, metric)
         if one.entries:
@@ -72,18 +69,17 @@ def run(args: argparse.Namespace) -> int:
     if not shown:
         if groups:
             raise UsageError(
-                f"no run of {args.workload} in {args.results} measured "
-                f"{' or '.join(sorted(metrics))}",
+                f"no run of {workload} in {place} measured {' or '.join(sorted(metrics))}",
                 remedy="choose another one with --metric",
             )
         if any(workload_of(doc) in names for doc in found.runs.values()):
             raise UsageError(
-                f"no run of {args.workload} in {args.results} can be used: {left_out[-1]}",
+                f"no run of {workload} in {place} can be used: {left_out[-1]}",
                 remedy="record a run that completes",
             )
         known = sorted({workload_of(doc) for doc in found.runs.values()})
         raise UsageError(
-            f"{args.results} holds no run of {args.workload}",
+            f"{place} holds no run of {workload}",
             remedy=f"there are runs of: {', '.join(known)}",
         )
     document = {"histories": shown, "left_out": left_out}
@@ -113,18 +109,3 @@ def _titles(groups: Mapping[tuple[str, ...], Sequence[RunRecord]]) -> dict[tuple
 def _node(facts: Sequence[str]) -> str:
     key = "host.node="
     return next((fact.removeprefix(key) for fact in facts if fact.startswith(key)), "?")
-
-
-VERB = Verb(
-    help="one workload over time: trend, when it changed, and what else changed then",
-    description=(
-        "Show all runs of a workload, oldest first, and where their level changed. The value of a "
-        "run is the median of its repetitions. Runs on another machine or storage, and runs with "
-        "other settings, are shown separately. A change is told if at least "
-        "two runs show it and 8 runs or more are there."
-    ),
-    examples=EXAMPLES,
-    arguments=arguments,
-    run=run,
-    formats=DOCUMENTS,
-)

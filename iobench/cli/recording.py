@@ -1,0 +1,93 @@
+"""``iobench train --record FILE``: write down the step times of a model, and train on no data."""
+
+from __future__ import annotations
+
+import argparse
+from errno import EEXIST
+
+from .common import given
+
+STEPS, TIME_S = 300, 30.0
+"""Smallest number of steps, and shortest time of all steps together, where no flag says it."""
+
+_OF_A_RUN = (
+    *("--data", "--origin", "--accelerators", "--hosts", "--print", "-n", "--repeat"),
+    *("--find-max", "--confirm", "--rules", "--fail-on", "--details", "--results", "--tag"),
+    *("--seed", "--calibration", "--budget", "--ablations", "--no-ablations", "--break-lock"),
+    *("--checkpoint", "--checkpoint-every", "--checkpoint-to", "--checkpoint-writer"),
+    *("--checkpoint-scale", "--accelerators-per-host", "--join-within"),
+)
+"""Flags that can't be used with ``--record``, which reads no data and measures no run."""
+
+
+def record_steps(args: argparse.Namespace, asked: dict[str, object]) -> int:
+    """Train the accelerator of ``asked`` on batches in memory; return the exit code."""
+    import os
+    from pathlib import Path
+
+    from ..accelerate.bind import use_allocator
+    from ..accelerate.recording import record
+    from ..documents import json_text, write_whole
+    from ..errors import StorageError, UsageError
+    from ..schema.base import apply_overrides, build
+    from ..schema.workload import AcceleratorSpec
+    from ..units import format_duration
+    from .terminal import say, show_json
+
+    if others := given(args, _OF_A_RUN):
+        raise UsageError(
+            f"{others[0]} can't be used with --record, which reads no data",
+            remedy=f"leave {others[0]} out, or --record",
+        )
+    steps = STEPS if args.steps is None else args.steps
+    target = Path(args.record)
+    if target.exists():
+        raise UsageError(f"{target} exists already", remedy="choose another name for --record")
+    if not target.parent.is_dir():
+        raise UsageError(f"{target.parent} is no directory", remedy="create it first")
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(
+            f"no file can be made in {target.parent}", remedy="choose another place for --record"
+        )
+    if steps < 2:
+        raise UsageError(f"--steps must be at least 2, but is {steps}")
+    changed = apply_overrides({"accelerator": asked}, args.overrides)
+    spec = build(AcceleratorSpec, changed["accelerator"], where="iobench train --record")
+    use_allocator(spec.allocator, args.command_line[1:])
+    recording = record(
+        spec, args.batch_size, steps=steps, seconds=TIME_S if args.time is None else args.time
+    )
+    try:
+        if target.exists():  # made meanwhile
+            raise FileExistsError(EEXIST, "it exists already")
+        write_whole(target, json_text(recording))
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {target}: {error.strerror or error}",
+            remedy="the step times are lost: record again with another --record",
+        ) from error
+    if args.format == "json":
+        show_json(recording.model_dump())
+        return 0
+    times = recording.quantiles_s
+    say(
+        f"{recording.model} on {recording.where.device}, batches of {recording.batch_size}, "
+        f"{recording.precision}: {len(recording.steps_s)} steps, mean "
+        f"{format_duration(recording.mean_s)}, p50 {format_duration(times[50])}, "
+        f"p99 {format_duration(times[99])}"
+    )
+    where = recording.where
+    known = (
+        ("MFU {:.1%}", recording.mfu),
+        ("SMs at {:,.0f} MHz", where.clock_mhz),
+        ("power {:,.0f} W", where.power_w),
+        ("power limit {:,.0f} W", where.power_limit_w),
+    )
+    if told := [text.format(value) for text, value in known if value is not None]:
+        say(", ".join(told))
+    say(f"written to {target}; replay it on any storage:")
+    say(
+        "  iobench run WORKLOAD --data DIR --set accelerator.kind=recorded "
+        f"--set accelerator.steps={target} --set batch_size={recording.batch_size}"
+    )
+    return 0
