@@ -36,7 +36,7 @@ demo: setup  ## generate a small dataset in demo-data, run, print the verdict
 	test -f demo-data/manifest.json || $(BIN)/iobench generate demo --to demo-data
 	$(BIN)/iobench run demo --data demo-data --repeat 4 --calibration 2s --ablations 12s
 
-test: setup gcc  ## each verb, contracts, security and a short oracle for each answer (3 minutes)
+test: setup gcc  ## each verb, contracts, security and a short oracle for each answer (3 to 5 minutes)
 	$(TOGETHER) -m 'fast and not alone'
 	$(TWO_AT_A_TIME) -m 'fast and alone'
 

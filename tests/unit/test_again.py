@@ -60,7 +60,7 @@ def test_several_runs_are_one_document(tmp_path: Path) -> None:
     page = tmp_path / "both.html"
     assert in_process("report", *both, "--html", "-o", str(page))[0] == 0
     text = page.read_text()
-    assert all(f'id="run-{number}-verdict"' in text for number in (1, 2))
+    assert all(f'id="run-{number}-answer"' in text for number in (1, 2))
     assert text.count("<h1") == 1
     code, _, err = in_process("report", *both, "--fail-on", "samples_per_s<1e9")
     assert (code, err.count("--fail-on")) == (4, 2)
