@@ -107,7 +107,7 @@ def launched(args: argparse.Namespace) -> Launch | None:
     return found
 
 
-def check_one_host(what: str) -> None:
+def check_one_host(what: str, remedy: str = "start it on one host") -> None:
     """Raise UsageError if a launcher has started ``what``, which measures one host, on several."""
     from ..errors import UsageError
     from ..runner.hosts.launch import find_launch
@@ -116,7 +116,7 @@ def check_one_host(what: str) -> None:
     if launch is not None:
         raise UsageError(
             f"{what} measures one host, but {launch.by} has started it on {launch.hosts}",
-            remedy="start it on one host",
+            remedy=remedy,
         )
 
 

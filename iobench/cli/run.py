@@ -190,7 +190,7 @@ def measure(workload: Workload, args: argparse.Namespace, *, bound_only: bool = 
 
     launch = launched(args)
     if launch is not None and bound_only:
-        check_one_host("--headspace")
+        check_one_host("--headspace", "add --hosts here, or start it on one host")
     if args.confirm and args.calibration_s == 0:
         raise UsageError(
             "--confirm tries the advice, which comes from the ceilings, but --calibration 0s skips "

@@ -150,7 +150,7 @@ def test_labels_of_others_stay_text_in_a_sweeps_page(tmp_path: Path) -> None:
     assert main(["report", str(tmp_path), "--html", "-o", str(page)]) == 0
     text = page.read_text()
     drawn = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert sum("class=\"inline\"" not in each for each in drawn) == 3
+    assert sum('class="inline"' not in each for each in drawn) == 3
     for each in drawn:
         names = {element.tag for element in ElementTree.fromstring(each).iter()}
         assert names <= {
