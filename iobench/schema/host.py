@@ -81,7 +81,7 @@ class JobHost(OpenRecord):
     offset_s: float | None = None
     offset_error_s: Figure | None = None  # half of the shortest round trip
     offsets: Count = 0  # how often the offset was measured
-    drift: float | None = None  # its clock is faster by this share; None: inconclusive
+    drift: float | None = None  # its clock is faster by this share; None: not known
     machine: str | None = None  # the id of its boot: hosts with the same one are one machine
 
 

@@ -84,7 +84,7 @@ class KernelCounters:
         return self._io.read(_io_bytes)
 
     def queued_ns(self) -> int:
-        """How long this thread has waited for a core so far, in nanoseconds; 0 if inconclusive."""
+        """How long this thread has waited for a core so far, in nanoseconds; 0 if not known."""
         thread = threading.get_ident()
         if thread == self._thread:
             return self._schedule.read(_queued_ns) or 0

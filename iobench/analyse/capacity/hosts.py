@@ -189,7 +189,7 @@ PARTS = (ACCELERATOR, LOADER, STRAGGLERS, BARRIER, STORAGE, NETWORK, HOST)
 class HostsPoint:
     """The job on ``hosts`` hosts. ``parts_s``: the time of a step by PARTS; they add up to it.
 
-    ``fed``: at the required utilization; None: inconclusive. ``bottleneck`` has more than one name
+    ``fed``: at the required utilization; None: not known. ``bottleneck`` has more than one name
     where the recorded runs don't tell which of them.
     """
 
@@ -273,7 +273,7 @@ class HostsModel:
     def storage_takes_over(self, per_host: float, *, most: int) -> tuple[int | None, int | None]:
         """(fewest, most) hosts from which on the steps wait for the storage above all.
 
-        None: not up to ``most`` hosts. The two differ where it is inconclusive what the storage
+        None: not up to ``most`` hosts. The two differ where it is not known what the storage
         gives.
         """
         return self._first(per_host, 0, most), self._first(per_host, -1, most)

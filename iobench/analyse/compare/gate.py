@@ -1,4 +1,4 @@
-"""Whether a change may pass: a gate that no answer passes that is inconclusive.
+"""Whether a change may pass: a gate that no inconclusive answer passes.
 
 A metric fails where the candidate is told worse, and passes where the interval of the ratio
 excludes a loss of the threshold: the two are equal, or the candidate is better, or not worse by as

@@ -45,7 +45,7 @@ def storage_advice(evidence: Evidence, bound: Bound | None) -> Sequence[Advice |
         return [_pack(evidence), _faster(evidence)]
     if bound == "bandwidth":
         return [_compress(evidence), _faster(evidence)]
-    # What is spent was inconclusive, so larger reads may be all that is missing.
+    # What is spent is not known, so larger reads may be all that is missing.
     measured = evidence.curve is not None
     untold = measured and _can_pack(evidence) and gain_of_large_reads(evidence) is None
     return [
