@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-touched test-nightly oracles coverage check bench fuzz mutations promises scale gallery same size clean fio libnfs gcc strace ganesha slurm chromium
+.PHONY: help setup demo test test-all test-slow test-touched test-nightly oracles coverage check bench fuzz mutations promises scale gallery docs same size clean fio libnfs gcc strace ganesha slurm chromium
 
 # Without it, each of hundreds of processes that tests start would compile iobench anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -92,6 +92,9 @@ scale: $(STAMP)  ## compute the tables of docs/scale.md from published measureme
 
 gallery: setup  ## measure small runs of each kind, and keep their pages in results/reference (ten minutes)
 	$(BIN)/python -m tools.gallery
+
+docs: $(STAMP)  ## the pages as a site in build/site, with every link checked (seconds)
+	$(BIN)/python -m tools.site
 
 same: $(STAMP)  ## which figures and words of reports changed since BASE=HEAD; RENAMED=FILE has changed names
 	$(BIN)/python -m tools.same --base "$(BASE)" $(if $(RENAMED),--renamed "$(RENAMED)")

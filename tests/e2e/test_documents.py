@@ -1,0 +1,89 @@
+"""What the README and the pages of docs/ say of commands, options and exit codes is true."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from iobench import errors
+from iobench.cli.main import build_parser
+from iobench.cli.verbs import VERBS
+from tests.processes import completed
+from tools import site
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path) -> list[str]:
+    """What stands between fences without a language: commands, and what they print."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text("utf-8"), flags=re.S | re.M)
+    return [body for language, body in fenced if not language]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of each command of a page, without what the shell takes for itself."""
+    lines = "\n".join(blocks(page)).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines if line.startswith("iobench ")]
+    return [list(takewhile(lambda word: word not in (">", ">>"), each[1:])) for each in words]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_parses(page: Path) -> None:
+    parser, refused = build_parser(), []
+    for words in commands(page):
+        try:
+            understood = parser.parse_args(words).verb == words[0]
+        except SystemExit:
+            understood = False
+        if not understood:
+            refused.append(shlex.join(words))
+    assert refused == []
+
+
+def test_every_verb_has_a_page_that_begins_with_commands_of_it() -> None:
+    pages = {page.stem: page for page in (ROOT / "docs/commands").glob("*.md")}
+    assert set(pages) == set(VERBS)
+    for verb, page in pages.items():
+        assert page.read_text("utf-8").startswith(f"# {verb}: ")
+        assert verb in {words[0] for words in commands(page)}
+        assert f"(docs/commands/{page.name})" in README.read_text("utf-8")
+
+
+def test_the_readme_is_short_and_its_answer_is_what_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert len(README.read_text("utf-8").splitlines()) <= 250
+    words = ["report", "results/reference/storage-bound"]
+    assert words in commands(README)
+    assert completed(*words).stdout in blocks(README)
+
+
+def test_the_exit_codes_are_the_documented_ones() -> None:
+    page = (ROOT / "docs/scripts.md").read_text("utf-8")
+    table = {int(code) for code in re.findall(r"^\| (\d+) \|", page, flags=re.M)}
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.IobenchError)
+    ]
+    assert table == {0} | {kind.exit_code for kind in kinds}
+
+
+def test_the_site_has_every_page_in_its_menu() -> None:
+    menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
+    assert sorted(re.findall(r"[\w/.-]+\.md", str(menu))) == [
+        str(page.relative_to(ROOT)) for page in site.pages()
+    ]
+
+
+@pytest.mark.slow
+def test_no_link_of_the_site_is_broken() -> None:
+    assert site.main() == 0
