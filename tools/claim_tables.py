@@ -61,7 +61,7 @@ def figures() -> tuple[list[str], bool]:
             ),
             [f"{world.of_turns} | {found.cells}" for world, found in turns.items()],
         ),
-        f"`history`, per cent of {HISTORIES} simulated histories for each row:",
+        f"`compare --over-time`, per cent of {HISTORIES} simulated histories for each row:",
         "",
         *_table(
             (
