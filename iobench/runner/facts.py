@@ -217,10 +217,9 @@ def add_plan(doc: TrainingRecord, plan: Plan, *, asked: Plan) -> None:
     ``asked``: the plan before that. What differs is the size of the sample, and no setting.
     """
     doc.job.workload = WorkloadFacts.model_validate(plan.workload.model_dump(mode="json"))
-    steps = asked.workload.max_steps
-    doc.job.fitted = (
-        None if steps == plan.workload.max_steps else FittedFacts(asked_max_steps=steps)
-    )
+    steps, epochs = asked.workload.max_steps, asked.workload.epochs
+    same = (steps, epochs) == (plan.workload.max_steps, plan.workload.epochs)
+    doc.job.fitted = None if same else FittedFacts(asked_max_steps=steps, asked_epochs=epochs)
 
 
 def _offer(plan: Plan) -> tuple[float, int]:

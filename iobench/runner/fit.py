@@ -268,14 +268,13 @@ class Work:
         workload, samples = plan.workload, plan.manifest.sample_count
         once = workload.model_copy(update={"epochs": 1, "max_steps": None})
         whole = steps_per_repetition(workload, samples=samples, accelerators=plan.accelerators)
-        together = pilot.round_steps or max(1, workload.loader.workers)
+        together = _together(plan, pilot)
         rate = pilot.samples_per_s or _demand(plan) or 0.0
         size = workload.batch_size * plan.accelerators
         loads = max(pilot.loads_per_s or 0.0, rate)
-        needed = max(needed_steps(workload.loader.workers), FEW_ROUNDS * together)
         return cls(
             whole=whole,
-            needed=whole if steps_given else min(whole, needed),
+            needed=whole if steps_given else min(whole, needed_of(plan, pilot)),
             together=together,
             epoch_steps=steps_per_repetition(once, samples=samples, accelerators=plan.accelerators),
             step_s=(size / rate if rate else 0.0) + pilot.save_s / max(1, pilot.every),
@@ -327,11 +326,16 @@ def choose(
 ) -> Fitted:
     """Divide ``seconds``: the fewest repetitions that are long enough, and then all the rest.
 
+    Where the dataset is so small that its epochs can't tell the bottleneck, a repetition has
+    several of them, unless the steps are ``given``.
+
     The storage's curve has been measured. Usually the ceilings have CALIBRATION_SHARE, and the
     ablations KNOCK_OUTS times as much as the repetitions; the trial of advice as much as these.
     What is ``given`` stays as it is. ``calibrated``: each ceiling has been measured once, as
     ``before`` says.
     """
+    if "steps" not in given:
+        plan = with_enough_epochs(plan, pilot)
     work = Work.of(plan, pilot, steps_given="steps" in given)
     if 2 * work.repetition_s(work.every) <= seconds:  # then a repetition has a checkpoint
         work = replace(work, needed=max(work.needed, work.every))
@@ -439,6 +443,29 @@ def choose(
             + fewest * work.repetition_s(work.needed)
         ),
     )
+
+
+def with_enough_epochs(plan: Plan, pilot: Pilot) -> Plan:
+    """The plan with as many epochs in a repetition as have twice the steps that are needed.
+
+    A training goes through its data again and again, so more epochs of a small dataset are more of
+    the same job. A workload whose own ``max_steps`` is smaller stays as it is.
+    """
+    epoch_steps = Work.of(plan, pilot, steps_given=False).epoch_steps
+    epochs = math.ceil(_GOOD * needed_of(plan, pilot) / epoch_steps)
+    if epochs <= plan.workload.epochs:
+        return plan
+    return replace(plan, workload=plan.workload.model_copy(update={"epochs": epochs}))
+
+
+def needed_of(plan: Plan, pilot: Pilot) -> int:
+    """The fewest steps of a rank in a repetition that can tell the bottleneck."""
+    workers = plan.workload.loader.workers
+    return max(needed_steps(workers), FEW_ROUNDS * _together(plan, pilot))
+
+
+def _together(plan: Plan, pilot: Pilot) -> int:
+    return pilot.round_steps or max(1, plan.workload.loader.workers)
 
 
 def _some(steps: int, work: Work) -> float:

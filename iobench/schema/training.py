@@ -304,10 +304,11 @@ class FindMax(Record):
 class FittedFacts(Record):
     """What a budget changed of the workload: the number of steps is then the size of a sample.
 
-    ``asked_max_steps``: as the workload has it; None: whole epochs.
+    ``asked_max_steps`` and ``asked_epochs``: as the workload has them; no steps: whole epochs.
     """
 
     asked_max_steps: Number | None = None
+    asked_epochs: Number | None = None
 
 
 class TrainingRun(Record):

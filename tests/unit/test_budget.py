@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.analyse.compare.identity import settings_of
 from iobench.analyse.figures.curve import conclude_curve
 from iobench.analyse.verdict.judged import judge
 from iobench.analyse.verdict.short import needed_steps
@@ -23,7 +24,7 @@ from iobench.dataset import load_dataset_spec
 from iobench.errors import UsageError
 from iobench.measure.timeline import Recorder
 from iobench.runner import experiment
-from iobench.runner.budget import Budget
+from iobench.runner.budget import Budget, Given
 from iobench.runner.calibration import bench as benching
 from iobench.runner.calibration import curve as curving
 from iobench.runner.confirm import Confirm
@@ -231,6 +232,7 @@ def spend(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         seconds: float,
         *overrides: str,
         strict: bool = True,
+        given: frozenset[Given] = frozenset(),
         **options: Any,
     ) -> Ended:
         usual = ("dataset=demo", "reader.crop=null", "reader.columns=null", "reader.mmap=false")
@@ -249,7 +251,7 @@ def spend(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(curving, "measure", simulated.curve)
         began = clock()
         clock.passed_s += machine.begin_s
-        budget = Budget(seconds=seconds, began_s=began, strict=strict)
+        budget = Budget(seconds=seconds, began_s=began, strict=strict, given=given)
         doc, _ = experiment.run(
             plan, Options(results=tmp_path / "results", budget=budget, **options)
         )
@@ -337,6 +339,19 @@ def test_what_decides_comes_before_further_repetitions(
     verdict = ended.doc.job.verdict
     assert (verdict.bottleneck, verdict.basis) == (answer, "tested")
     assert ended.took_s <= 65.0
+
+
+def test_a_repetition_has_several_epochs_of_a_small_dataset(spend: Any) -> None:
+    """An epoch has 5 steps, and 8 workers need 16 to tell their start from the rest."""
+    small = ("epochs=1", f"batch_size={SAMPLES // 5}", "accelerator.step_time=400ms")
+    fast = Machine(storage=60.0 * GB, prep=60.0 * GB)
+    ended = spend("flux-b200", fast, 120.0, *small)
+    job = ended.doc.job
+    assert ended.steps >= needed_steps(8)
+    assert (job.verdict.bottleneck, job.fitted.asked_epochs) != ("undecided", None)
+    assert settings_of(ended.doc)["epochs"] == "1"  # no difference to a run with another budget
+    told = spend("flux-b200", fast, 120.0, *small, given=frozenset({"steps"}))
+    assert told.steps <= 5  # what the user gave stays as it is
 
 
 def test_the_largest_number_is_searched_while_there_is_time(spend: Any) -> None:
