@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from ..report.again import command_sections
 from ..report.page.whole import page
 from ..report.render_csv import render_csv
-from ..report.render_github import render_github
-from ..report.render_markdown import render_markdown
+from ..report.render_markdown import render_github, render_markdown
 from ..report.render_text import render_text
 from ..report.sections import FirstScreen, Section, first_screen
 from .output import COMMAND

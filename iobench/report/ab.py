@@ -20,8 +20,8 @@ from ..schema.claim import Claim
 from ..schema.metrics import BY_NAME
 from ..units import counted, format_duration, format_share
 from .again import command_sections
-from .compare import ratio_chart
-from .figures import figure, format_of, picture, raw, word
+from .compare import ratio_chart, tone_of
+from .figures import estimated, figure, format_of, picture, raw, word
 from .glance import ended
 from .sections import (
     Cell,
@@ -76,19 +76,6 @@ def sections(record: AbRecord) -> list[Section]:
             )
         )
     if record.turns:
-        found += ratio_chart(
-            claims,
-            name="ratios",
-            title="Ratios, with their intervals",
-            label="B / A",
-            table="claims",
-            values={
-                claim.metric: (before, after)
-                for claim in claims
-                if (before := _median(record, claim.metric, "a")) is not None
-                and (after := _median(record, claim.metric, "b")) is not None
-            },
-        )
         found += [_claims(record, claims), *narrowing_sections(record), _turns(record)]
     return [*found, *command_sections(record.command)]
 
@@ -202,12 +189,10 @@ def _claims(record: AbRecord, claims: list[Claim]) -> Table:
                 Cell(value=claim.metric, text=BY_NAME[claim.metric].short),
                 _middle(record, claim.metric, "a"),
                 _middle(record, claim.metric, "b"),
-                Cell(
-                    value=claim.ratio.value if claim.ratio else None,
-                    text=interval(claim.ratio),
-                ),
+                estimated(claim.ratio),
                 word(verdict(claim)),
             ),
+            tone=tone_of(claim),
             mark="" if measured(record, claim) else claim.why,
         )
         for claim in claims
@@ -219,10 +204,11 @@ def _claims(record: AbRecord, claims: list[Claim]) -> Table:
             Column(name="metric", label="metric"),
             Column(name="a", label="A", align="right"),
             Column(name="b", label="B", align="right"),
-            Column(name="ratio", label="B / A", align="right"),
+            Column(name="ratio", label="B / A", unit="ratio", align="right"),
             Column(name="answer", label="B is"),
         ),
         rows=rows,
+        charts=ratio_chart(claims, "B / A"),
         notes=(
             f"The intervals hold at the same time for all looks at one metric; {record.metric} "
             "alone decides.",

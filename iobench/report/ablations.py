@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..analyse.verdict.promise import shown
 from ..schema.record import TrainingRecord
 from ..schema.verdict import AblatedStage, Ablation
 from ..units import format_count
-from .figures import NO_REASON, raw, word
+from .figures import NO_REASON, estimated, raw, word
 from .rates import is_burst
-from .sections import Axis, Bars, Cell, Column, Prose, Range, Ranges, Row, Section, Table
+from .sections import Bars, Cell, Chart, Column, Prose, Row, Section, Table
 
 LABELS: dict[AblatedStage, str] = {
     "storage": "storage",
@@ -37,7 +35,6 @@ def ablation_sections(doc: TrainingRecord) -> list[Section]:
     largest = max(each.gain.value for each in present if each.gain)
     full = min(max(largest, 1.0), LONGEST)
     return [
-        _chart(present, full),
         Table(
             id="ablations",
             title="What each stage costs: samples/s if it took no time, over samples/s as it is",
@@ -51,6 +48,17 @@ def ablation_sections(doc: TrainingRecord) -> list[Section]:
             ),
             rows=tuple(_row(each) for each in present),
             bars=Bars(column="gain", full=full),
+            charts=(
+                Chart(
+                    kind="bars",
+                    y=("gain",),
+                    label=("stage",),
+                    title="What each stage costs",
+                    y_label="samples/s without the stage, over samples/s as it is",
+                    origin=1.0,
+                    full=full,
+                ),
+            ),
             notes=_over_what_lasts(doc),
         ),
     ]
@@ -64,30 +72,6 @@ def _over_what_lasts(doc: TrainingRecord) -> tuple[str, ...]:
     return (
         "rounds compare whole repetitions; over the rate after its fall, leaving out the storage "
         f"brings {shown(gain)}",
-    )
-
-
-def _chart(present: Sequence[Ablation], full: float) -> Ranges:
-    """The gains as bars from 1, which is the rate as it is."""
-    rows = tuple(
-        Range(
-            label=LABELS[each.stage],
-            text=shown(each.gain),
-            value=each.gain.value,
-            low=each.gain.low,
-            high=each.gain.high,
-        )
-        for each in present
-        if each.gain
-    )
-    return Ranges(
-        id="gains",
-        title="What each stage costs",
-        axis=Axis(label="samples/s without the stage, over samples/s as it is", unit="ratio"),
-        rows=rows,
-        origin=1.0,
-        full=full,
-        table="ablations",
     )
 
 
@@ -108,7 +92,7 @@ def _row(ablation: Ablation) -> Row:
     number = Cell(value=gain.n, text=format_count(gain.n))
     cells = (
         label,
-        Cell(value=gain.value, text=shown(gain)),
+        estimated(gain),
         raw(gain.low),
         raw(gain.high),
         number,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..analyse.figures.in_flight import bytes_per_sample
 from ..analyse.verdict.judged import judge
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
 from ..units import RATE_UNITS, counted, format_count, format_rate
-from .figures import BLANK, NO_REASON, figure, spread, word
+from .figures import BLANK, NO_REASON, figure, with_interval, word
 from .rates import BURST, is_burst
-from .sections import Axis, Bars, Cell, Column, Mark, Range, Ranges, Row, Section, Table
+from .sections import Bars, Cell, Chart, Column, Mark, Row, Section, Table
 
 LABELS = {
     "storage_raw": "storage, raw",
@@ -76,7 +76,7 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         cells = [
             label,
             *([Cell(value=rate * size, text=_figure(rate * size / divisor))] if size else []),
-            Cell(value=rate, text=_with_interval(rate, ceiling)),
+            _with_interval(rate, ceiling),
             figure(ceiling.bytes_per_s, format_rate, missing=""),
             figure(ceiling.cpu_s_per_gb, lambda seconds: f"{seconds:.4g}", missing=""),
             word(ceiling.how),
@@ -100,13 +100,23 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
     of = f"{unit} of stored bytes and samples/s" if size else "samples/s"
     longest = min(max(known), LONGEST * min(known))
     return [
-        _roofline(doc, rates, bound, longest),
         Table(
             id="ceilings",
             title=f"Ceilings of each stage alone, {of}",
             columns=columns,
             rows=tuple(rows),
             bars=Bars(column="samples_per_s", full=longest),
+            charts=(
+                Chart(
+                    kind="bars",
+                    y=("samples_per_s",),
+                    label=("ceiling",),
+                    title="What each stage can do alone, and what the accelerators demand",
+                    y_label="samples/s",
+                    full=longest,
+                    marks=_demands(doc, rates, longest),
+                ),
+            ),
             notes=(*_transport(doc, size), *_of_watched(doc), *_of_burst(doc)),
         ),
     ]
@@ -120,40 +130,15 @@ MAX_DEMANDS = 6
 """Numbers of accelerators whose demand is marked: 1, 2, 4 ... and the number of the run."""
 
 
-def _roofline(
-    doc: TrainingRecord, rates: Mapping[str, float | None], bound: Sequence[str], longest: float
-) -> Ranges:
-    """The ceilings, with the demand of the run's accelerators and of more of them as lines."""
-    rows = []
-    for name, rate in rates.items():
-        if not rate:
-            continue
-        windows = doc.job.ceilings.get(name, Ceiling()).windows
-        exact = windows is not None and windows.value == rate
-        rows.append(
-            Range(
-                label=LABELS.get(name, name),
-                text=_with_interval(rate, doc.job.ceilings.get(name, Ceiling())),
-                value=rate,
-                low=windows.low if windows is not None and exact else None,
-                high=windows.high if windows is not None and exact else None,
-                mark="bottleneck" if name in bound else "",
-            )
-        )
+def _demands(
+    doc: TrainingRecord, rates: Mapping[str, float | None], longest: float
+) -> tuple[Mark, ...]:
+    """The demand of the run's accelerators and of more of them, as lines of a chart."""
     demand, ranks = rates.get("accelerator"), doc.job.accelerators
     each = demand / ranks if demand else 0.0
-    marks = tuple(
+    return tuple(
         Mark(at=each * number, label=f"demand of {counted(number, 'accelerator')}")
         for number in demands(ranks, int(min(longest / each, 1e18)) if each > 0 else 0)
-    )
-    return Ranges(
-        id="roofline",
-        title="What each stage can do alone, and what the accelerators demand",
-        axis=Axis(label="samples/s", unit="samples/s"),
-        rows=tuple(rows),
-        full=longest,
-        marks=marks,
-        table="ceilings",
     )
 
 
@@ -168,12 +153,12 @@ def demands(ranks: int, limit: int) -> list[int]:
     return sorted([*own, *others[-(MAX_DEMANDS - len(own)) :]])
 
 
-def _with_interval(rate: float, ceiling: Ceiling) -> str:
-    """``1,900 [1,880, 1,910]``, if the rate is that of several windows."""
+def _with_interval(rate: float, ceiling: Ceiling) -> Cell:
+    """The rate, with its interval if it is that of several windows."""
     windows = ceiling.windows
-    if windows is None or windows.low is None or windows.high is None or windows.value != rate:
-        return format_count(rate)
-    return spread(rate, windows.low, windows.high, format_count)
+    if windows is None or windows.value != rate:
+        return Cell(value=rate, text=format_count(rate))
+    return with_interval(rate, windows.low, windows.high, format_count)
 
 
 def _transport(doc: TrainingRecord, size: float | None) -> tuple[str, ...]:

@@ -9,17 +9,14 @@ from ..schema.checkpoint import Meaning, Study
 from ..units import counted, format_bytes, format_count, format_duration, format_rate, format_share
 from .figures import figure, spread
 from .sections import (
-    Axis,
     Bars,
-    ChartPoint,
+    Chart,
     Column,
     Fact,
     Facts,
-    Lines,
     Mark,
     Row,
     Section,
-    Series,
     Table,
 )
 
@@ -62,7 +59,6 @@ def meaning_sections(study: Study) -> list[Section]:
             title=f"What it means for {study.model}: {format_bytes(found.bytes)} a checkpoint",
             facts=tuple(Fact(label=label, text=text) for label, text in facts if text),
         ),
-        _drawn(found),
         _chart(found),
     ]
 
@@ -168,22 +164,8 @@ def _today(found: Meaning) -> str:
     )
 
 
-def _drawn(found: Meaning) -> Lines:
-    advised = found.interval_s
-    return Lines(
-        id="waste",
-        title="Time lost, over the interval between saves",
-        x=Axis(label="interval between saves", unit="s", scale="log2"),
-        y=Axis(label="share of the time that is lost", unit="share"),
-        series=(
-            Series(label="lost", points=tuple(ChartPoint(x=at, y=y) for at, y in found.curve)),
-        ),
-        marks=(Mark(at=advised, label=f"advised: {format_duration(advised)}"),),
-        table="interval",
-    )
-
-
 def _chart(found: Meaning) -> Table:
+    advised = found.interval_s
     rows = [
         Row(
             cells=(figure(at, format_duration), figure(share, format_share)),
@@ -200,4 +182,15 @@ def _chart(found: Meaning) -> Table:
         ),
         rows=tuple(rows),
         bars=Bars(column="waste", full=max((share for _, share in found.curve), default=0.0)),
+        charts=(
+            Chart(
+                kind="lines",
+                x="interval_s",
+                y=("waste",),
+                x_label="interval between saves",
+                y_label="share of the time that is lost",
+                marks=(Mark(at=advised, label=f"advised: {format_duration(advised)}"),),
+                log="x",
+            ),
+        ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 from ..analyse.compare.claims import MAX_MORE
@@ -11,12 +11,12 @@ from ..analyse.compare.gate import Gated, line_of, shown
 from ..analyse.compare.runs import Group, RunValue
 from ..analyse.compare.statistics import SIGNIFICANT
 from ..schema.claim import Claim, Drift
-from ..schema.metrics import BY_NAME, COMPARED
-from ..units import counted, format_factor, format_share
-from .figures import figure, format_of, picture, raw, spread, word
+from ..schema.metrics import COMPARED
+from ..units import counted, format_share
+from .figures import estimated, figure, format_of, picture, raw, spread, word
 from .sections import (
-    Axis,
     Cell,
+    Chart,
     Column,
     Fact,
     Facts,
@@ -25,10 +25,9 @@ from .sections import (
     Item,
     Items,
     KeyFigure,
-    Range,
-    Ranges,
     Section,
     Table,
+    Tone,
 )
 from .sections import Row as TableRow
 
@@ -39,7 +38,7 @@ _COLUMNS = (
     Column(name="metric"),
     Column(name="baseline_median", label="baseline"),
     Column(name="candidate_median", label="candidate"),
-    Column(name="ratio", label="ratio"),
+    Column(name="ratio", label="ratio", unit="ratio"),
     *(Column(name=name, where="data") for name in ("low", "high", "confidence")),
     Column(name="p", label="p", where="pages"),
     Column(name="answer", label="answer"),
@@ -123,22 +122,8 @@ def _comparison(each: Comparison, name: str) -> list[Section]:
     ]
     if each.rows:
         rows = tuple(_row(each, row) for row in each.rows)
-        found += ratio_chart(
-            [row.claim for row in each.rows],
-            name=f"{name}-ratios",
-            title="Ratios, with their intervals",
-            label="candidate over baseline",
-            table=f"{name}-metrics",
-            values={
-                row.metric: (
-                    median(run.median for run in row.baseline),
-                    median(run.median for run in row.candidate),
-                )
-                for row in each.rows
-                if row.baseline and row.candidate
-            },
-        )
-        found.append(Table(id=f"{name}-metrics", columns=_COLUMNS, rows=rows))
+        charts = ratio_chart([row.claim for row in each.rows], "candidate over baseline")
+        found.append(Table(id=f"{name}-metrics", columns=_COLUMNS, rows=rows, charts=charts))
     return found
 
 
@@ -232,7 +217,7 @@ def _row(each: Comparison, row: ComparedMetric) -> TableRow:
             word(metric.short, row.metric),
             _values(row.baseline, row.metric),
             _values(row.candidate, row.metric),
-            Cell(value=ratio.value, text=shown(row)) if ratio else figure(None, str),
+            estimated(ratio, shown(row)) if ratio else figure(None, str),
             raw(ratio.low if ratio else None),
             raw(ratio.high if ratio else None),
             raw(claim.confidence),
@@ -247,7 +232,8 @@ def _row(each: Comparison, row: ComparedMetric) -> TableRow:
             raw(row.drift.sd if row.drift else None),
             raw(row.negligible),
             raw(claim.why),
-        )
+        ),
+        tone=tone_of(claim),
     )
 
 
@@ -325,56 +311,29 @@ MIN_SPAN, MAX_SPAN = 0.05, 1.0
 """How far from 1 the axis reaches on each side."""
 
 
-def ratio_chart(
-    claims: Sequence[Claim],
-    *,
-    name: str,
-    title: str,
-    label: str,
-    table: str,
-    values: Mapping[str, tuple[float, float]],
-) -> list[Section]:
-    """One bar for each claim with a ratio; nothing without any. ``label`` is that of the axis.
-
-    ``values``: of a metric, the figures of the baseline and of the candidate, which are shown
-    beside the ratio.
-    """
-    known = [(claim, claim.ratio) for claim in claims if claim.ratio is not None]
+def ratio_chart(claims: Sequence[Claim], label: str) -> tuple[Chart, ...]:
+    """A bar for each claim with a ratio; nothing without any. ``label`` is that of the axis."""
+    known = [claim.ratio for claim in claims if claim.ratio is not None]
+    ends = [end for ratio in known for end in (ratio.low, ratio.value, ratio.high) if end]
     if not known:
-        return []
-    ends = [end for _, ratio in known for end in (ratio.low, ratio.value, ratio.high) if end]
+        return ()
     span = min(MAX_SPAN, max(MIN_SPAN, *(1.1 * abs(end - 1) for end in ends)))
-    rows = tuple(
-        Range(
-            label=BY_NAME[claim.metric].short,
-            text=format_factor(ratio.value) + _of(claim.metric, values),
-            value=ratio.value,
-            low=ratio.low,
-            high=ratio.high,
-            mark=_mark(claim),
-            tone="plain" if claim.better is None else "good" if claim.better else "bad",
-        )
-        for claim, ratio in known
+    return (
+        Chart(
+            kind="bars",
+            y=("ratio",),
+            label=("metric",),
+            text=("ratio", "answer"),
+            title="Ratios, with their intervals",
+            y_label=label,
+            start=1 - span,
+            origin=1.0,
+            full=1 + span,
+        ),
     )
-    axis = Axis(label=label, unit="ratio", start=1 - span)
-    chart = Ranges(
-        id=name, title=title, axis=axis, rows=rows, origin=1.0, full=1 + span, table=table
-    )
-    return [chart]
 
 
-def _of(metric: str, values: Mapping[str, tuple[float, float]]) -> str:
-    if metric not in values:
-        return ""
-    show = format_of(BY_NAME[metric])
-    before, after = values[metric]
-    return f": {show(before)} -> {show(after)}"
-
-
-def _mark(claim: Claim) -> str:
-    """Better and worse are words, too: no figure is told by colour alone."""
-    if claim.answer == "inconclusive":
-        return ""
+def tone_of(claim: Claim) -> Tone:
     if claim.better is None:
-        return claim.answer
-    return "better" if claim.better else "WORSE"
+        return "plain"
+    return "good" if claim.better else "bad"

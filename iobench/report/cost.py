@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ..analyse.compare.cost import Option
 from ..analyse.compare.ranking import Ranking
-from ..analyse.tuning.knee import front
 from ..units import counted, format_count, format_duration
 from .compare import left_out_sections
 from .cost_words import (
@@ -19,23 +19,20 @@ from .cost_words import (
     times,
     title,
 )
-from .figures import figure, picture_of, raw, word
+from .figures import MAX_BARS, figure, picture, raw, word
 from .sections import (
-    Axis,
     Cell,
+    Chart,
     Column,
     Fact,
     Facts,
     FirstScreen,
     Headline,
     KeyFigure,
-    Range,
-    Ranges,
     Row,
-    Scatter,
     Section,
-    Spot,
     Table,
+    Where,
 )
 
 _SHOWN = {
@@ -59,6 +56,8 @@ _DATA = (
     *("preparation_s", "samples_in_budget", "within_deadline", "within_budget"),
     *("hosts_in_time", "in_time_usd", "ratio", "ratio_low", "ratio_high"),
 )
+_TITLE = "What a million samples cost"
+_CHARTED = {"usd": "USD for a million samples"}
 _JOB = ("job_usd", "job_s")
 _WORDS = ("machine", "kind", "answer")
 
@@ -74,13 +73,11 @@ def sections(found: Sequence[Ranking], left_out: Sequence[str]) -> list[Section]
 
 
 def _ranking(one: Ranking, name: str) -> Iterator[Section]:
-    charts = cost_charts(one, name)
-    yield _first(one, name, charts)
+    yield _first(one, name)
     yield Headline(id=name, title=title(one), sentences=tuple(sentences(one)))
-    yield from charts
     if one.options:
         job = any(option.figures.job_s is not None for option in one.options)
-        columns = (*_SHOWN, *_PAGES, *_DATA)
+        columns = (*_SHOWN, *_PAGES, *_DATA, *_CHARTED)
         yield Table(
             id=f"{name}-options",
             columns=tuple(_column(column, job=job) for column in columns),
@@ -88,6 +85,7 @@ def _ranking(one: Ranking, name: str) -> Iterator[Section]:
                 _row(one, number, option, columns)
                 for number, option in enumerate(one.options, start=1)
             ),
+            charts=tuple(cost_charts(one)),
         )
     facts = [
         Fact(label=f"option {number}", text=text)
@@ -105,7 +103,7 @@ def _ranking(one: Ranking, name: str) -> Iterator[Section]:
     yield Facts(id=f"{name}-details", facts=tuple(facts))
 
 
-def _first(one: Ranking, name: str, charts: Sequence[Section]) -> FirstScreen:
+def _first(one: Ranking, name: str) -> FirstScreen:
     """The first screen of a page: what a sample costs with the best option, and with others."""
     gauges = []
     if one.options:
@@ -124,18 +122,20 @@ def _first(one: Ranking, name: str, charts: Sequence[Section]) -> FirstScreen:
         state=f"{counted(len(one.options), 'way')} to pay" if one.options else "no price",
         sentences=tuple(sentences(one)),
         gauges=tuple(gauges),
-        picture=picture_of(charts[0]) if charts else None,
+        picture=picture(_TITLE, _bars(one)[:MAX_BARS]),
         instead=name,
     )
 
 
 def _column(name: str, *, job: bool) -> Column:
     shown = name in _SHOWN and (job or name not in _JOB)
+    where: Where = "everywhere" if shown else "pages" if name in _PAGES else "data"
     return Column(
         name=name,
-        label=_SHOWN.get(name) or _PAGES.get(name, ""),
+        label=(_SHOWN | _PAGES | _CHARTED).get(name, ""),
+        unit="s" if name == "job_s" else "",
         align="left" if name in _WORDS else "right",
-        where="everywhere" if shown else "pages" if name in _PAGES else "data",
+        where="page" if name in _CHARTED else where,
     )
 
 
@@ -157,6 +157,12 @@ def _row(one: Ranking, rank: int, option: Option, columns: Sequence[str]) -> Row
             text=most + format_count(paid.samples_per_s),
         ),
         "answer": _answer(option),
+        "usd": Cell(
+            value=paid.usd_per_million_samples,
+            text=_text(option) if paid.usd_per_million_samples else "",
+            low=_usd(paid.samples_per_usd_high),
+            high=_usd(paid.samples_per_usd_low),
+        ),
         "save_blocked_s": raw(paid.saving.blocked_s if paid.saving else None),
         "workload": raw(one.workload),
         "hosts": raw(option.hosts),
@@ -199,29 +205,49 @@ def _missed(option: Option) -> str:
 MILLION = 1e6
 
 
-def cost_charts(one: Ranking, name: str) -> list[Section]:
-    """USD for a million samples of each way to pay, and USD over time. The table follows them."""
-    options = [option for option in one.options if option.figures.usd_per_million_samples]
-    if not options:
-        return []
-    rows = tuple(
-        Range(
-            label=_label(option),
-            text=_text(option),
-            value=option.figures.usd_per_million_samples or 0.0,
-            low=_usd(option.figures.samples_per_usd_high),
-            high=_usd(option.figures.samples_per_usd_low),
-            mark="best known"
-            if option is one.options[0] and not option.figures.never_interrupted
-            else "",
+def cost_charts(one: Ranking) -> Iterator[Chart]:
+    """USD for a million samples of each way to pay, and USD over time.
+
+    USD over the time of the job, or over samples/s where no job was stated. A figure that is only a
+    bound, since interruptions are not known, beats nothing: it is left out.
+    """
+    options = [*enumerate(one.options)]
+    paid = tuple(at for at, each in options if each.figures.usd_per_million_samples)
+    if not paid:
+        return
+    usd, names = "usd", ("kind", "machine")
+    yield Chart(kind="bars", y=(usd,), label=names, text=(usd, "answer"), title=_TITLE, rows=paid)
+    known = tuple(at for at in paid if not one.options[at].figures.never_interrupted)
+    left_out = ", without spot: its interruptions are not known" if len(known) < len(paid) else ""
+    title = f"Pareto front of the cost and the time of %s{left_out}"
+    over = Chart(kind="front", y=(usd,), label=names, rows=known)
+    if len(known) < 2:
+        return
+    if all(one.options[at].figures.job_s and one.options[at].figures.job_usd for at in known):
+        yield replace(
+            over,
+            x="job_s",
+            y=("job_usd",),
+            title=title % "the job",
+            x_label="time of the job",
+            y_label="USD of the job",
+            better=("less", "less"),
         )
-        for option in options
-    )
-    axis = Axis(label="USD for a million samples", unit="count")
-    found: list[Section] = [
-        Ranges(id=f"{name}-usd", title="What a million samples cost", axis=axis, rows=rows)
-    ]
-    return [*found, *_over_time(options, name)]
+    else:
+        yield replace(
+            over, x="samples_per_s", title=title % "a million samples", better=("more", "less")
+        )
+
+
+def _bars(one: Ranking) -> list[tuple[str, float | None, str, str]]:
+    """The bars of the first screen."""
+    rows: list[tuple[str, float | None, str, str]] = []
+    for number, option in enumerate(one.options):
+        paid = option.figures
+        if paid.usd_per_million_samples:
+            mark = "best known" if not number and not paid.never_interrupted else ""
+            rows.append((_label(option), paid.usd_per_million_samples, _text(option), mark))
+    return rows
 
 
 def _label(option: Option) -> str:
@@ -237,48 +263,3 @@ def _text(option: Option) -> str:
     low, high = _usd(option.figures.samples_per_usd_high), _usd(option.figures.samples_per_usd_low)
     interval = "" if low is None or high is None else f" [{low:.4g}, {high:.4g}]"
     return f"{least}{option.figures.usd_per_million_samples:.4g}{interval}"
-
-
-def _million_s(option: Option) -> float | None:
-    return MILLION / option.figures.samples_per_s if option.figures.samples_per_s else None
-
-
-def _over_time(options: list[Option], name: str) -> list[Section]:
-    """USD over the time of the job, or of a million samples where no job was stated.
-
-    A figure that is only a bound, since interruptions are not known, beats nothing: it is left out.
-    """
-    bounds = [option for option in options if option.figures.never_interrupted]
-    options = [option for option in options if not option.figures.never_interrupted]
-    job = all(option.figures.job_s and option.figures.job_usd for option in options)
-    known = [
-        (option, seconds, paid)
-        for option in options
-        if (seconds := option.figures.job_s if job else _million_s(option)) is not None
-        and (paid := option.figures.job_usd if job else option.figures.usd_per_million_samples)
-        is not None
-    ]
-    if len(known) < 2:
-        return []
-    what = "of the job" if job else "of a million samples"
-    left_out = ", without spot: its interruptions are not known" if bounds else ""
-    kept = front([(seconds, paid) for _, seconds, paid in known])
-    return [
-        Scatter(
-            id=f"{name}-time",
-            title=f"Pareto front of the cost and the time {what}{left_out}",
-            x=Axis(label=f"time {what}", unit="s"),
-            y=Axis(label=f"USD {what}", unit="count"),
-            better="less",
-            spots=tuple(
-                Spot(
-                    label=_label(option),
-                    text=f"{plain_usd(paid)} USD, {format_duration(seconds)}",
-                    x=seconds,
-                    y=paid,
-                    front=on,
-                )
-                for (option, seconds, paid), on in zip(known, kept, strict=True)
-            ),
-        )
-    ]

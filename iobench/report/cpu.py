@@ -7,7 +7,7 @@ from statistics import median
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
 from .figures import word
-from .sections import Axis, Cell, Column, Range, Ranges, Row, Section, Table
+from .sections import Cell, Chart, Column, Row, Section, Table
 
 STAGES = {"fetch": "fetch", "prep": "decode", "loader": "hand-over"}
 
@@ -31,16 +31,6 @@ def cpu_sections(doc: TrainingRecord) -> list[Section]:
         return []
     title = "CPU seconds per GB of stored samples, by stage"
     return [
-        Ranges(
-            id="cpu-stages",
-            title=title,
-            axis=Axis(label="CPU s/GB", unit="count"),
-            rows=tuple(
-                Range(label=label, text=f"{value:.3g}", value=value)
-                for label, value, _ in found.values()
-            ),
-            table="cpu",
-        ),
         Table(
             id="cpu",
             title=title,
@@ -53,6 +43,7 @@ def cpu_sections(doc: TrainingRecord) -> list[Section]:
                 Row(cells=(word(label, name), Cell(value=value, text=f"{value:.4g}"), word(how)))
                 for name, (label, value, how) in found.items()
             ),
+            charts=(Chart(kind="bars", y=("cpu_s_per_gb",), label=("stage",)),),
             notes=_missing(doc),
             where="pages",
         ),

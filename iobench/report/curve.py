@@ -12,21 +12,18 @@ from ..units import counted, format_bytes, format_count, format_duration, format
 from .figures import MAX_BARS, Format, evenly, figure, picture, raw, word
 from .rates import BURST, is_burst
 from .sections import (
-    Axis,
     Bars,
     Cell,
-    ChartPoint,
+    Chart,
     Column,
     FirstScreen,
     Headline,
     Item,
     Items,
     KeyFigure,
-    Lines,
     Mark,
     Row,
     Section,
-    Series,
     Table,
 )
 
@@ -52,9 +49,9 @@ def sections(probe: StorageProbe) -> list[Section]:
         ),
     ]
     for number, curve in enumerate(probe.curves, start=1):
-        found += _drawn(curve, f"curve-{number}")
+        found += [_table(curve, f"curve-{number}")] if curve.points else []
     if probe.large is not None and probe.large.points:
-        found += _drawn(probe.large, "curve-large")
+        found.append(_table(probe.large, "curve-large"))
     if probe.hosts:
         found.append(_hosts(probe))
     everything = [*probe.curves, *([probe.large] if probe.large else [])]
@@ -152,9 +149,8 @@ def curve_sections(doc: TrainingRecord) -> list[Section]:
     told = [_sentence(found.curve, spent(found.curve, found.large), larger_reads(doc))]
     told += [found.not_measured] if found.not_measured else []
     told += [f"its rates were {BURST}"] if is_burst(doc) else []
-    *charts, table = _drawn(found.curve, "curve", found.in_flight)
-    assert isinstance(table, Table)
-    return [*charts, replace(table, notes=(*told, *found.curve.notes))]
+    table = _table(found.curve, "curve", found.in_flight)
+    return [replace(table, notes=(*told, *found.curve.notes))]
 
 
 def larger_reads(doc: TrainingRecord) -> str:
@@ -167,60 +163,28 @@ def larger_reads(doc: TrainingRecord) -> str:
     return "for example larger blocks (reader.block_size)"
 
 
-def _drawn(curve: StorageCurve, name: str, in_flight: float | None = None) -> list[Section]:
-    """Charts of throughput and latency, and the table of both; nothing without points."""
-    if not curve.points:
-        return []
-    requests = _requests(curve)
-    x = Axis(label="reads in flight", unit="count", scale="log2")
-    knee = curve.knee_in_flight
+def _charts(curve: StorageCurve, in_flight: float | None) -> tuple[Chart, ...]:
+    """Throughput and latency over the reads in flight."""
+    requests, knee = _requests(curve), curve.knee_in_flight
     marks = [Mark(at=knee, label="knee")] if knee else []
     marks += [Mark(at=in_flight, label="your job works here")] if in_flight else []
-    rate = Series(
-        label="reads/s",
-        points=tuple(
-            ChartPoint(
-                x=point.in_flight,
-                y=point.reads_per_s.value,
-                low=point.reads_per_s.low,
-                high=point.reads_per_s.high,
-            )
-            for point in curve.points
-        ),
+    rate = Chart(
+        kind="lines",
+        x="in_flight",
+        y=("reads_per_s",),
+        title=f"Throughput: {requests}",
+        x_label="reads in flight",
+        marks=tuple(marks),
+        log="x",
     )
-    times = {
-        "p50": [(point.in_flight, point.latency_p50_s) for point in curve.points],
-        "p99": [(point.in_flight, point.latency_p99_s) for point in curve.points],
-        "p99.9": [(point.in_flight, point.latency_p999_s) for point in curve.points],
-    }
-    latency = tuple(
-        Series(label=label, points=tuple(ChartPoint(x=at, y=each) for at, each in found if each))
-        for label, found in times.items()
-        if any(each for _, each in found)
+    latency = replace(
+        rate,
+        y=("latency_p50_s", "latency_p99_s", "latency_p999_s"),
+        title=f"Latency of a read: {requests}",
+        y_label="time of one read",
+        log="xy",
     )
-    charts: list[Section] = [
-        Lines(
-            id=f"{name}-throughput",
-            title=f"Throughput: {requests}",
-            x=x,
-            y=Axis(label="reads/s", unit="count"),
-            series=(rate,),
-            marks=tuple(marks),
-            table=name,
-        )
-    ]
-    if latency:
-        charts.append(
-            Lines(
-                id=f"{name}-latency",
-                title=f"Latency of a read: {requests}",
-                x=x,
-                y=Axis(label="time of one read", unit="s", scale="log10"),
-                series=latency,
-                marks=tuple(marks),
-            )
-        )
-    return [*charts, _table(curve, name, in_flight)]
+    return (rate, latency)
 
 
 def _requests(curve: StorageCurve) -> str:
@@ -294,6 +258,10 @@ def _interval(rate: Rate) -> Cell:
     return word(f"[{format_count(rate.low)}, {format_count(rate.high)}]")
 
 
+def _rate(rate: Rate) -> Cell:
+    return Cell(value=rate.value, text=format_count(rate.value), low=rate.low, high=rate.high)
+
+
 def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Table:
     right: tuple[Column, ...] = (
         Column(name="in_flight", label="in flight", unit="count", align="right"),
@@ -309,7 +277,7 @@ def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Ta
         Row(
             cells=(
                 figure(point.in_flight, format_count),
-                figure(point.reads_per_s.value, format_count),
+                _rate(point.reads_per_s),
                 _interval(point.reads_per_s),
                 figure(point.bytes_per_s.value, format_rate),
                 figure(point.latency_p50_s, format_duration, missing=_TOO_FEW),
@@ -329,6 +297,7 @@ def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Ta
         columns=right,
         rows=rows,
         bars=Bars(column="reads_per_s", full=full),
+        charts=_charts(curve, in_flight),
     )
 
 

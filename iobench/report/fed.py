@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from statistics import median
 
 from ..analyse.figures.search import STEADY, trials_of, utilization_of
 from ..schema.record import TrainingRecord
@@ -12,16 +11,13 @@ from ..schema.verdict import Estimate, Fed
 from ..units import counted, format_count, format_percent, format_rate, percent_beside
 from .figures import BLANK, NO_REASON, figure, word
 from .sections import (
-    Axis,
     Bars,
     Cell,
-    ChartPoint,
+    Chart,
     Column,
-    Lines,
     Mark,
     Row,
     Section,
-    Series,
     Table,
 )
 
@@ -41,8 +37,7 @@ def fed_sections(doc: TrainingRecord, *, of_stored: str = "") -> list[Section]:
     """
     found: list[Section] = []
     if doc.job.find_max is not None:
-        table = _search(doc.job.find_max, of_stored)
-        found += [*_drawn(doc.job.find_max, table), table]
+        found.append(_search(doc.job.find_max, of_stored))
     fed = doc.job.verdict.fed if doc.job.verdict else None
     if fed is not None and any(each.how == "extrapolated" for each in fed.at):
         found.append(_more_ranks(fed, doc.job.workload.required_accelerator_utilization))
@@ -138,29 +133,23 @@ def _share(estimate: Estimate | None, required: float) -> Cell:
     return Cell(value=estimate.value, text=text)
 
 
-def _drawn(found: FindMax, table: Table) -> list[Section]:
-    """The median utilization of each number that was tried, from its lowest to its highest try."""
-    points = []
-    for number, tries in trials_of(found.points).items():
-        known = [au for each in tries if (au := utilization_of(each)) is not None]
-        if known:
-            points.append(ChartPoint(x=number, y=median(known), low=min(known), high=max(known)))
-    if not points:
-        return []
+def _drawn(found: FindMax) -> tuple[Chart, ...]:
+    """The utilization of each try."""
     required, answer = found.required_accelerator_utilization, found.accelerators
-    wide = points[-1].x >= 4 * points[0].x > 0
-    return [
-        Lines(
-            id="utilization",
-            title=table.title,
-            x=Axis(label="accelerators", unit="count", scale="log2" if wide else "linear"),
-            y=Axis(label="utilization", unit="share"),
-            series=(Series(label="utilization", points=tuple(points)),),
+    known = [point.accelerators for point in found.points if utilization_of(point) is not None]
+    if not known:
+        return ()
+    return (
+        Chart(
+            kind="lines",
+            x="accelerators",
+            y=("accelerator_utilization_sustained",),
+            dots=("accelerator_utilization_sustained",),
             marks=(Mark(at=answer, label=f"{format_count(answer)} fed"),) if answer else (),
             limits=(Mark(at=required, label=f"required: {format_percent(required)}"),),
-            table=table.id,
-        )
-    ]
+            log="x" if max(known) >= 4 * min(known) > 0 else "",
+        ),
+    )
 
 
 def _search(found: FindMax, of_stored: str) -> Table:
@@ -214,5 +203,6 @@ def _search(found: FindMax, of_stored: str) -> Table:
         ),
         rows=tuple(rows),
         bars=Bars(column="accelerator_utilization_sustained", full=1.0),
+        charts=_drawn(found),
         notes=tuple(notes),
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import TypeVar
 
-from ..schema.metrics import Metric, Unit
+from ..analyse.verdict.promise import shown
+from ..schema.metrics import Metric
+from ..schema.verdict import Estimate
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
-from .sections import Bars, Cell, Column, Ranges, Row, Section, Table, Value
+from .sections import Bars, Cell, Column, Row, Table, Value
 
 MAX_BARS = 6
 """Bars of a picture on a first screen."""
@@ -16,7 +18,7 @@ MAX_BARS = 6
 Format = Callable[[float], str]
 T = TypeVar("T")
 
-_BY_UNIT: dict[Unit, Format] = {
+BY_UNIT: Mapping[str, Format] = {
     "samples/s": format_count,
     "count": format_count,
     "bytes/s": format_rate,
@@ -31,7 +33,7 @@ _BY_UNIT: dict[Unit, Format] = {
 
 def format_of(metric: Metric) -> Format:
     """The function that turns the metric's value, in base units, into text."""
-    return _BY_UNIT[metric.unit]
+    return BY_UNIT[metric.unit]
 
 
 def spread(middle: float, low: float, high: float, show: Format) -> str:
@@ -47,6 +49,25 @@ def ends(low: float, high: float, show: Format) -> str:
 def spread_of(values: Sequence[float], show: Format) -> str:
     """The ``spread`` of one value or more."""
     return spread(median(values), min(values), max(values), show)
+
+
+def with_interval(rate: float, low: float | None, high: float | None, show: Format) -> Cell:
+    """The cell of a figure with its interval, which charts draw: ``1,900 [1,880, 1,910]``."""
+    if low is None or high is None:
+        return Cell(value=rate, text=show(rate))
+    return Cell(value=rate, text=spread(rate, low, high, show), low=low, high=high)
+
+
+def median_cell(values: Sequence[float], show: Format) -> Cell:
+    """The cell of the median of the values, with the smallest and the largest one."""
+    return with_interval(median(values), min(values), max(values), show)
+
+
+def estimated(gain: Estimate | None, text: str = "") -> Cell:
+    """The cell of an estimate with its interval, or with another text; ``-`` without one."""
+    if gain is None:
+        return Cell(value=None, text="-")
+    return Cell(value=gain.value, text=text or shown(gain), low=gain.low, high=gain.high)
 
 
 def figure(value: float | None, show: Format, *, missing: str = "-", why: str = "") -> Cell:
@@ -91,15 +112,6 @@ def picture(
         ),
         bars=Bars(column="value", full=longest, line=line),
     )
-
-
-def picture_of(chart: Section) -> Table | None:
-    """The longest bars, or points at even distances, of a chart for a first screen."""
-    if isinstance(chart, Ranges):
-        rows = [(row.label, row.value, row.text, row.mark) for row in chart.rows[:MAX_BARS]]
-        line = chart.marks[0].at if chart.marks else None
-        return picture(chart.title, rows, line=line, full=chart.full)
-    return None
 
 
 NO_REASON = "no reason was recorded"

@@ -12,23 +12,20 @@ from ..schema.claim import Drift
 from ..schema.metrics import COMPARED
 from ..units import counted, format_duration, format_factor, format_percent
 from .compare import left_out_sections
-from .figures import MAX_BARS, Format, figure, format_of, picture, raw, spread_of, word
+from .figures import MAX_BARS, Format, figure, format_of, median_cell, picture, raw, word
 from .sections import (
-    Axis,
     Bars,
     Cell,
-    ChartPoint,
+    Chart,
     Column,
     FirstScreen,
     Headline,
     Item,
     Items,
     KeyFigure,
-    Lines,
     Mark,
     Row,
     Section,
-    Series,
     Table,
 )
 
@@ -76,10 +73,10 @@ def _history(one: History, name: str) -> list[Section]:
             ),
             rows=tuple(_run(one, number, points.get(number)) for number in range(len(one.entries))),
             bars=Bars(column="median", full=max(entry.median for entry in one.entries)),
+            charts=(_chart(one, points),),
             notes=_notes(one),
         ),
     ]
-    found.insert(2, _chart(one, name, points))
     if one.days:
         found.append(_days(one, f"{name}-days"))
     items = tuple(_change(point, one.entries[point.at]) for _, point in sorted(points.items()))
@@ -120,26 +117,17 @@ def _first(one: History, name: str, points: Mapping[int, ChangePoint]) -> FirstS
     )
 
 
-def _chart(one: History, name: str, points: Mapping[int, ChangePoint]) -> Lines:
+def _chart(one: History, points: Mapping[int, ChangePoint]) -> Chart:
     """The runs that count, in their order; a mark where the figure changed."""
     metric = COMPARED[one.metric]
-    counted_runs = [
-        (number, entry)
-        for number, entry in enumerate(one.entries, 1)
-        if entry.validity != "invalid"
-    ]
-    runs = tuple(
-        ChartPoint(x=number, y=entry.median, low=min(entry.values), high=max(entry.values))
-        for number, entry in counted_runs
-    )
-    return Lines(
-        id=f"{name}-chart",
+    return Chart(
+        kind="lines",
+        y=("median",),
         title=f"{metric.label} of each run: median, and range of its repetitions",
-        x=Axis(label="run, oldest first", unit="count"),
-        y=Axis(label=metric.short, unit=metric.unit),
-        series=(Series(label="median", points=runs),),
+        x_label="run, oldest first",
+        y_label=metric.short,
+        rows=tuple(at for at, each in enumerate(one.entries) if each.validity != "invalid"),
         marks=tuple(Mark(at=at + 1, label=_word(point)) for at, point in sorted(points.items())),
-        table=f"{name}-runs",
     )
 
 
@@ -200,7 +188,7 @@ def _run(one: History, number: int, point: ChangePoint | None) -> Row:
             raw(one.metric),
             word(entry.run_id),
             word(entry.created[:16], entry.created),
-            Cell(value=entry.median, text=spread_of(entry.values, show)),
+            median_cell(entry.values, show),
             raw(min(entry.values)),
             raw(max(entry.values)),
             raw(entry.validity),

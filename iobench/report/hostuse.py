@@ -9,7 +9,7 @@ from ..analyse.figures.timeline import Use
 from ..schema.metrics import Unit
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
 from .figures import figure
-from .sections import Axis, Cell, ChartTrack, Column, Pane, Row, Table
+from .sections import Cell, ChartTrack, Column, Pane, Row, Table
 
 MIN_LOOPBACK = 1 << 20
 """Bytes/s over loopback below which no storage is read in this way: it is not shown."""
@@ -95,8 +95,7 @@ def panes(uses: Mapping[str, Use]) -> tuple[Pane, ...]:
             if (use := uses.get(name)) is not None
         )
         if tracks:
-            axis = Axis(label=pane.title, unit=pane.unit)
-            found.append(Pane(title=pane.title, y=axis, tracks=tracks))
+            found.append(Pane(title=pane.title, unit=pane.unit, tracks=tracks))
     return tuple(found)
 
 

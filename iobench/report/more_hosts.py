@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from statistics import fmean
 
 from ..analyse.capacity.hosts import PARTS, HostsPoint
 from ..analyse.capacity.more_hosts import MARKED, HostsPrediction, LeftOut, MeasuredJob, Storms
@@ -17,20 +20,17 @@ from ..units import (
 )
 from .figures import BLANK, Format, figure, raw, word
 from .sections import (
-    Axis,
     Cell,
+    Chart,
     Column,
     Headline,
     Item,
     Items,
-    Lines,
     Mark,
     Row,
     Section,
-    Series,
     Table,
 )
-from .sections import ChartPoint as Dot
 
 WAITS = {
     "accelerator": "the accelerator computes",
@@ -59,7 +59,7 @@ def sections(found: HostsPrediction) -> list[Section]:
     ]
     if found.leave_one_out:
         parts.append(_left_out(found.leave_one_out))
-    parts += [*cluster_charts(found), _hosts(found), _step(at)]
+    parts += [_hosts(found), _step(at)]
     if found.storms is not None:
         parts.append(_storms(found.storms))
     parts.append(
@@ -90,7 +90,8 @@ def _in_words(found: Band, show: Format) -> str:
 def _cells(found: Band, show: Format) -> tuple[Cell, Cell, Cell]:
     """The figure, and for data its two ends; see ``_columns``."""
     text = spread(found, show)
-    return Cell(value=found.value, text=text), raw(found.low), raw(found.high)
+    value = Cell(value=found.value, text=text, low=found.low, high=found.high)
+    return value, raw(found.low), raw(found.high)
 
 
 def _columns(name: str, label: str, unit: str) -> tuple[Column, Column, Column]:
@@ -197,17 +198,19 @@ def _hosts(found: HostsPrediction) -> Table:
     rows = []
     for one in found.over_hosts:
         past = max(one.hosts / most, one.accelerators / ranks)
-        measured = [job.samples_per_s for job in _measured(found, one.hosts)]
-        rate = sum(measured) / len(measured) if measured else None
+        jobs = _measured(found, one.hosts)
+        rate = fmean(job.samples_per_s for job in jobs) if jobs else None
+        busy = fmean(job.accelerator_utilization for job in jobs) if jobs else None
         cells = (
             figure(one.hosts, format_count),
             figure(one.accelerators, format_count),
             *_cells(one.samples_per_s, format_count),
-            figure(rate, format_count) if measured else BLANK,
+            BLANK if rate is None else figure(rate, format_count),
             *_cells(one.accelerator_utilization, format_percent),
             word(" or ".join(one.bottleneck)),
             word({True: "yes", False: "no", None: UNDECIDED}[one.fed]),
             figure(past, format_factor) if past > 1 else BLANK,
+            figure(busy, format_percent, missing=""),
         )
         rows.append(Row(cells=cells, mark=f"past {MARKED} x" if past > MARKED else ""))
     return Table(
@@ -224,8 +227,16 @@ def _hosts(found: HostsPrediction) -> Table:
             Column(name="bottleneck", label="the bottleneck"),
             Column(name="fed", label="fed"),
             Column(name="past", label="past the runs", unit="ratio", align="right"),
+            Column(
+                name="measured_utilization",
+                label="measured",
+                unit="share",
+                align="right",
+                where="page",
+            ),
         ),
         rows=tuple(rows),
+        charts=tuple(_charts(found)),
     )
 
 
@@ -284,51 +295,30 @@ def _known(found: Band | None, show: Format, why: str) -> tuple[Cell, Cell, Cell
     return (figure(None, show, why=why), BLANK, BLANK) if found is None else _cells(found, show)
 
 
-def cluster_charts(found: HostsPrediction) -> list[Section]:
+def _charts(found: HostsPrediction) -> Iterator[Chart]:
     """Samples/s and utilization over hosts: predicted with its band, and what was measured."""
-    x = Axis(label="hosts", unit="count", scale="log2", start=1)
-    measured = [job for job in found.measured if job.per_host == found.per_host]
-
     low, high = found.storage_takes_over_from
-    takes_over = () if low is None or low != high else (Mark(at=low, label="storage takes over"),)
+    marks = (Mark(at=low, label="storage takes over"),) if low is not None and low == high else ()
     if low is not None and low > found.what_if.hosts:
-        takes_over = ()
-
-    def lines(name: str, title: str, y: Axis, predicted: list[Dot], dots: list[Dot]) -> Lines:
-        series = [Series(label="predicted", points=tuple(predicted))]
-        if dots:
-            series.append(Series(label="measured", points=tuple(dots), joined=False))
-        return Lines(
-            id=name,
-            title=title,
-            x=x,
-            y=y,
-            series=tuple(series),
-            marks=takes_over,
-            limits=limits if y.unit == "share" else (),
-            table="hosts",
-        )
-
-    limits = (Mark(at=found.required, label="required"),)
-    return [
-        lines(
-            "rates",
-            "Samples/s over hosts",
-            Axis(label="samples/s", unit="samples/s"),
-            [_dot(one.hosts, one.samples_per_s) for one in found.over_hosts],
-            [Dot(x=job.hosts, y=job.samples_per_s) for job in measured],
-        ),
-        lines(
-            "utilizations",
-            "Accelerator utilization over hosts",
-            Axis(label="utilization", unit="share"),
-            [_dot(one.hosts, one.accelerator_utilization) for one in found.over_hosts],
-            [Dot(x=job.hosts, y=job.accelerator_utilization) for job in measured],
-        ),
-    ]
-
-
-def _dot(hosts: int, found: Band) -> Dot:
-    """Where nothing tells the value, the dot is in the middle of its interval."""
-    value = (found.low + found.high) / 2 if found.value is None else found.value
-    return Dot(x=hosts, y=value, low=found.low, high=found.high)
+        marks = ()
+    measured = "measured_samples_per_s"
+    rates = Chart(
+        kind="lines",
+        x="hosts",
+        y=("samples_per_s", measured),
+        dots=(measured,),
+        title="Samples/s over hosts",
+        y_label="samples/s",
+        marks=marks,
+        log="x",
+    )
+    yield rates
+    measured = "measured_utilization"
+    yield replace(
+        rates,
+        y=("accelerator_utilization", measured),
+        dots=(measured,),
+        title="Accelerator utilization over hosts",
+        y_label="utilization",
+        limits=(Mark(at=found.required, label="required"),),
+    )

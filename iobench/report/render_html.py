@@ -1,8 +1,8 @@
 """Sections as one HTML page that needs nothing else: no request leaves it.
 
 Style, script and data are inside the file. A Content-Security-Policy allows this style and this
-script alone, by their hashes, and no connection at all. Charts are drawn as SVG, each with its
-table below it. The data is JSON in script elements of a type that browsers do not run.
+script alone, by their hashes, and no connection at all. Charts are drawn as SVG, with their
+table below them. The data is JSON in script elements of a type that browsers do not run.
 """
 
 from __future__ import annotations
@@ -20,30 +20,21 @@ from typing import NamedTuple
 
 from ..text import printable, renders
 from .page.answer import first_screen
-from .page.heat import heat
-from .page.scatter import scatter
-from .page.svg import chart
+from .page.chart import chart_of, is_drawn, shades_of
 from .sections import (
     Facts,
     Findings,
     FirstScreen,
     Headline,
-    Heat,
     Items,
-    Lines,
     Pane,
     Prose,
-    Ranges,
-    Scatter,
     Section,
-    ShareBars,
     SourceLines,
     Table,
     Timeline,
     leading,
 )
-
-DRAWN = Lines | Ranges | ShareBars | Timeline | Heat | Scatter
 
 MOVES = {"in": "Zoom in", "out": "Zoom out", "left": "Earlier", "right": "Later", "all": "All"}
 """The buttons of a timeline, by what ``page.js`` calls them."""
@@ -143,8 +134,6 @@ def render_html(
     and timelines that can be downloaded.
     """
     first = leading(sections)
-    charts = {each.table for each in sections if isinstance(each, DRAWN)}
-    told: set[str] = set()
     body = [] if first else [f"<h1>{title}</h1>\n"]
     links: list[_Link] = []
     answers = any(isinstance(each, FirstScreen) for each in sections)
@@ -153,7 +142,7 @@ def render_html(
     for section in sorted(sections, key=lambda each: each is not first):
         if isinstance(section, Headline) and section.id in replaced:
             continue
-        blocks = "".join(_blocks(section, sections, charts, told, offered, first))
+        blocks = "".join(_blocks(section, offered, first))
         if not blocks:
             continue
         name = _heading(section)
@@ -199,6 +188,8 @@ def _heading(section: Section) -> str:
         return f"{section.title}: none"
     if isinstance(section, Prose) or (isinstance(section, SourceLines) and section.folded):
         return ""
+    if isinstance(section, Table) and section.charts:
+        return section.charts[0].title or section.title
     return section.title
 
 
@@ -233,15 +224,7 @@ def _contents(links: Sequence[_Link]) -> str:
     return f'<nav aria-label="Sections"><ul>{lines}</ul></nav>\n'
 
 
-def _blocks(
-    section: Section,
-    all_of_them: Sequence[Section],
-    charts: set[str],
-    told: set[str],
-    offered: frozenset[str],
-    first: Section | None,
-) -> Iterable[str]:
-    """``charts``: the tables behind charts. ``told``: those that are in the page by now."""
+def _blocks(section: Section, offered: frozenset[str], first: Section | None) -> Iterable[str]:
     if isinstance(section, FirstScreen):
         yield first_screen(section, "h1" if section is first else "h2")
     elif isinstance(section, Headline):
@@ -258,35 +241,30 @@ def _blocks(
         yield _items(section)
     elif isinstance(section, Findings):
         yield _findings(section)
-    elif isinstance(section, DRAWN):
-        if isinstance(section, Timeline):
-            yield _timeline(section)
-            yield _download(section.id, offered)
-        else:
-            yield (
-                f'<div class="figure-box" role="group" aria-label="{section.title}" '
-                f'tabindex="0">{_drawn(section)}</div>\n'
-            )
-        if isinstance(section, ShareBars):
-            yield from (f'<p class="note">{note}</p>\n' for note in section.notes)
-        behind = [
-            each for each in all_of_them if isinstance(each, Table) and each.id == section.table
-        ]
-        for table in behind:
-            if table.id in told:
-                link = f'<a href="#{table.id}-figures">The figures as a table</a>'
-                yield f'<p class="note">{link}</p>\n'
-                continue
-            told.add(table.id)
-            notes = "".join(f'<p class="note">{note}</p>\n' for note in table.notes)
-            opened = f'<details id="{table.id}-figures"><summary>The figures as a table</summary>'
-            yield f"{notes}{opened}{_table(table)}{_download(table.id, offered)}</details>\n"
+    elif isinstance(section, Timeline):
+        yield _timeline(section)
+        yield _download(section.id, offered)
     elif isinstance(section, SourceLines):
         yield _source(section)
-    elif isinstance(section, Table) and section.where != "data" and section.id not in charts:
-        yield _table(section)
-        yield "".join(f'<p class="note">{note}</p>\n' for note in section.notes)
-        yield _download(section.id, offered)
+    elif isinstance(section, Table) and section.where != "data":
+        yield from _charted(section, offered)
+
+
+def _charted(table: Table, offered: frozenset[str]) -> Iterable[str]:
+    """A table, or its charts and the table folded below them; a heat map comes first."""
+    notes = "".join(f'<p class="note">{note}</p>\n' for note in table.notes)
+    drawn = [each for each in table.charts if is_drawn(table, each)]
+    as_table = not drawn or table.charts[0].kind == "heat"
+    if as_table:
+        yield f"{_table(table)}{notes}{_download(table.id, offered)}"
+    for number, chart in enumerate(drawn):
+        if number or as_table:
+            yield f"<h3>{chart.title}</h3>\n"
+        yield chart_of(table, chart, f"{table.id}-chart-{number + 1}")
+    if not as_table:
+        summary = "<summary>The figures as a table</summary>"
+        folded = f"{_table(table)}{_download(table.id, offered)}"
+        yield f"{notes}<details>{summary}{folded}</details>\n"
 
 
 def _download(name: str, offered: frozenset[str]) -> str:
@@ -299,12 +277,6 @@ def _download(name: str, offered: frozenset[str]) -> str:
     )
 
 
-def _drawn(section: Lines | Ranges | ShareBars | Heat | Scatter) -> str:
-    if isinstance(section, Heat):
-        return heat(section)
-    return scatter(section) if isinstance(section, Scatter) else chart(section)
-
-
 def _timeline(section: Timeline) -> str:
     """The data of a timeline, which the script draws with uPlot, and buttons to move in it."""
     name = f"{section.id}-data"
@@ -313,7 +285,7 @@ def _timeline(section: Timeline) -> str:
         "panes": [
             {
                 "title": pane.title,
-                "unit": pane.y.unit,
+                "unit": pane.unit,
                 "tracks": [
                     {"label": each.label, "at": each.at, "low": each.low, "high": each.high}
                     for each in pane.tracks
@@ -386,9 +358,14 @@ def _table(table: Table) -> str:
         else "<td></td>"
         for at in shown
     ) + ("<td></td>" if marks else "")
-    lines = []
-    for row in table.rows[:MAX_ROWS]:
-        cells = "".join(f"<td{align[at]}>{row.cells[at].shown}</td>" for at in shown)
+    lines, shades = [], shades_of(table)
+    for number, row in enumerate(table.rows[:MAX_ROWS]):
+        cells = "".join(
+            f'<td class="shade h{shades[number, at]}">{row.cells[at].shown}</td>'
+            if (number, at) in shades
+            else f"<td{align[at]}>{row.cells[at].shown}</td>"
+            for at in shown
+        )
         cells += f"<td>{row.mark}</td>" if marks else ""
         lines.append(f'<tr class="marked">{cells}</tr>' if row.mark else f"<tr>{cells}</tr>")
     more = table.more + max(0, len(table.rows) - MAX_ROWS)

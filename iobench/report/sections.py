@@ -5,7 +5,7 @@ medium (text, Markdown, CSV, HTML) has one renderer, which knows sections only. 
 of a medium in a section: no width, no colour, no markup. The texts in it may come from others; the
 renderers escape them (``text.renders``).
 
-Charts are for HTML alone. Each draws figures of a table, which the other media show.
+Charts are for HTML alone. Each draws columns of a table, which the other media show.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ Tone = Literal["plain", "good", "bad"]
 STATUS = "status"
 """The id of the headline that says that a run failed, was interrupted or still runs."""
 
-Where = Literal["everywhere", "pages", "data"]
-"""Media that show a part: all, only pages (Markdown, HTML) with room for it, or only data (CSV)."""
+Where = Literal["everywhere", "pages", "page", "data"]
+"""Media that show a part: all, only pages (Markdown, HTML) with room for it, only an HTML page,
+since the part is there for its chart, or only data (CSV).
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,11 +84,16 @@ class Items:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """A value, and how people see it. Without a value, ``why`` says the reason if there is one."""
+    """A value, and how people see it. Without a value, ``why`` says the reason if there is one.
+
+    ``low`` and ``high`` are the interval of the value, for charts.
+    """
 
     value: Value
     text: str = ""
     why: str = ""
+    low: float | None = None
+    high: float | None = None
 
     @property
     def shown(self) -> str:
@@ -106,10 +113,14 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A cell for each column. ``mark`` is a word that sets the row apart, such as "bottleneck"."""
+    """A cell for each column. ``mark`` is a word that sets the row apart, such as "bottleneck".
+
+    ``tone``: whether the row is good or bad news, where it is a comparison.
+    """
 
     cells: tuple[Cell, ...]
     mark: str = ""
+    tone: Tone = "plain"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,8 +137,55 @@ class Bars:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """A line across a chart at a value of one of its axes, with a label."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """How a page draws columns of a table: what a chart shows is what its table says.
+
+    - ``lines``: the columns ``y`` over the column ``x``. Those in ``dots`` are not joined.
+    - ``bars``: the column ``y`` from ``origin``. A bar that is longer than ``full`` is cut.
+    - ``parts``: a bar of full length for each row, divided by the shares in the columns ``y``.
+    - ``front``: dots of ``y`` over ``x``, those on the Pareto front joined and named. ``better``
+      says what is better of ``x`` and of ``y``.
+    - ``heat``: the cells of the columns ``y`` are shaded in the table itself.
+
+    Without ``x``, the rows are counted. Intervals are those of the cells, units those of the
+    columns. The columns ``label`` name a row, and the columns ``text`` are shown beside its bar, if
+    it is not the value alone. ``rows`` are drawn, if not all of them. ``marks`` are lines at values
+    of the horizontal axis, ``limits`` at values of the vertical one. ``log`` names the axes that
+    are logarithmic, ``start`` is where the axis of ``y`` begins if it is not. ``named``: the texts
+    of ``x`` are its ticks.
+    """
+
+    kind: Literal["lines", "bars", "parts", "front", "heat"]
+    y: tuple[str, ...]
+    x: str = ""
+    label: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    dots: tuple[str, ...] = ()
+    title: str = ""
+    x_label: str = ""
+    y_label: str = ""
+    rows: tuple[int, ...] | None = None
+    marks: tuple[Mark, ...] = ()
+    limits: tuple[Mark, ...] = ()
+    log: Literal["", "x", "y", "xy"] = ""
+    start: float = 0.0
+    origin: float = 0.0
+    full: float | None = None
+    named: bool = False
+    better: tuple[Literal["more", "less"], Literal["more", "less"]] = ("less", "more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows of cells, with bars if one of the columns is drawn.
+    """Rows of cells. Text draws ``bars`` of one of the columns, and a page all ``charts``.
 
     A table without a title goes with the section above it. ``where`` is "data" if each row is one
     thing that was measured, such as a repetition: these tables are what CSV is made of.
@@ -138,6 +196,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     bars: Bars | None = None
+    charts: tuple[Chart, ...] = ()
     notes: tuple[str, ...] = ()
     more: int = 0  # rows that were left out at the end
     where: Where = "everywhere"
@@ -234,108 +293,6 @@ class SourceLines:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Axis:
-    """What an axis shows, in base units. A logarithmic one has ticks at powers of two or ten.
-
-    ``start`` is where a linear one begins. ``ticks`` are values with names, instead of the usual
-    ones.
-    """
-
-    label: str
-    unit: Unit
-    scale: Literal["linear", "log2", "log10"] = "linear"
-    start: float = 0.0
-    ticks: tuple[tuple[float, str], ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
-    """A line across a chart at a value of its horizontal axis, with a label."""
-
-    at: float
-    label: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChartPoint:
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Series:
-    """Points that a line joins, or, with ``joined`` False, dots alone."""
-
-    label: str
-    points: tuple[ChartPoint, ...]
-    joined: bool = True
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lines:
-    """A line for each series, with intervals where points have them. ``table``: its figures.
-
-    ``limits`` are lines across it at values of its vertical axis, each with a label.
-    """
-
-    id: str
-    title: str
-    x: Axis
-    y: Axis
-    series: tuple[Series, ...]
-    marks: tuple[Mark, ...] = ()
-    limits: tuple[Mark, ...] = ()
-    table: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Range:
-    """A row of ``Ranges``: a value with its interval; ``text`` is how people see both.
-
-    ``tone``: whether it is good or bad news, where the row is a comparison.
-    """
-
-    label: str
-    text: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-    mark: str = ""
-    tone: Tone = "plain"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ranges:
-    """Bars from ``origin``, with intervals, and lines across all of them at the marks.
-
-    A bar that is longer than ``full`` is cut, and its end shows that.
-    """
-
-    id: str
-    title: str
-    axis: Axis
-    rows: tuple[Range, ...]
-    origin: float = 0.0
-    full: float | None = None
-    marks: tuple[Mark, ...] = ()
-    table: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShareBars:
-    """A bar of full length for each row, divided by the shares of its parts."""
-
-    id: str
-    title: str
-    parts: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[float, ...]], ...]  # label, and a share of 0 to 1 for each part
-    table: str = ""
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ChartTrack:
     """One figure over time. ``low`` and ``high`` differ where a point stands for several steps."""
 
@@ -350,7 +307,7 @@ class Pane:
     """Further tracks below a timeline, with a vertical axis of their own."""
 
     title: str
-    y: Axis
+    unit: Unit
     tracks: tuple[ChartTrack, ...]
 
 
@@ -363,75 +320,14 @@ class Timeline:
 
     id: str
     title: str
-    y: Axis
+    unit: Unit
     tracks: tuple[ChartTrack, ...]
     marks: tuple[Mark, ...] = ()
     notes: tuple[str, ...] = ()
-    table: str = ""
     panes: tuple[Pane, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Square:
-    """A cell of ``Heat``. Without a value, ``text`` says why. ``mark`` is a word such as "best"."""
-
-    value: float | None
-    text: str
-    mark: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Heat:
-    """A square for each row and column, shaded by its value from ``low`` to ``high``.
-
-    ``x`` names what the columns differ in, ``y`` what the rows differ in, ``unit`` the values.
-    """
-
-    id: str
-    title: str
-    x: str
-    y: str
-    unit: str
-    columns: tuple[str, ...]
-    rows: tuple[str, ...]
-    squares: tuple[tuple[Square, ...], ...]  # of each row
-    low: float
-    high: float
-    table: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spot:
-    """A dot of ``Scatter``: ``text`` shows both figures, ``low`` and ``high`` are of ``y``."""
-
-    label: str
-    text: str
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
-    front: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scatter:
-    """Dots, of which those on the Pareto front are joined, numbered and named below the chart.
-
-    Less of ``x`` is better, and ``better`` says what is better of ``y``.
-    """
-
-    id: str
-    title: str
-    x: Axis
-    y: Axis
-    spots: tuple[Spot, ...]
-    better: Literal["more", "less"] = "more"
-    table: str = ""
-
-
-Chart = Lines | Ranges | ShareBars | Timeline | Heat | Scatter
-
-Section = FirstScreen | Headline | Prose | Facts | Items | Table | Findings | SourceLines | Chart
+Section = FirstScreen | Headline | Prose | Facts | Items | Table | Findings | SourceLines | Timeline
 """A part of a report. Its ``id`` is stable, and no two sections of a report have the same."""
 
 

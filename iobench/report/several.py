@@ -11,7 +11,7 @@ from .figures import Format, figure, spread, word
 from .glance import UTILIZATION
 from .labels import labels_of, tags_text, with_all_tags
 from .run import bottleneck_text
-from .sections import Cell, Chart, Column, FirstScreen, Headline, Prose, Row, Section, Table, Value
+from .sections import Cell, Column, FirstScreen, Headline, Prose, Row, Section, Table, Value
 
 RATE = "samples_per_s"
 
@@ -43,9 +43,12 @@ def numbered(section: Section, number: int, what: str = "run") -> Section:
         instead = f"{what}-{number}-{section.instead}" if section.instead else ""
         return replace(section, id=name, job=job, instead=instead)
     title = f"{section.title} ({what} {number})" if section.title else ""
-    if isinstance(section, Chart):
-        table = f"{what}-{number}-{section.table}" if section.table else ""
-        return replace(section, id=name, title=title, table=table)
+    if isinstance(section, Table):
+        charts = tuple(
+            replace(each, title=f"{each.title} ({what} {number})") if each.title else each
+            for each in section.charts
+        )
+        return replace(section, id=name, title=title, charts=charts)
     return replace(section, id=name, title=title)
 
 

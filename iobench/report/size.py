@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..analyse.capacity import sizing
 from ..analyse.capacity.measured import MeasuredStorage
 from ..analyse.capacity.requirement import Requirement
@@ -17,9 +15,8 @@ from ..units import (
     format_percent,
     format_rate,
 )
-from .figures import picture_of
 from .sections import Fact, Facts, FirstScreen, Headline, KeyFigure, Section
-from .size_rates import rate_sections
+from .size_rates import rate_picture, rate_table
 
 SOME = 1.02
 """A read amplification below this is not worth a word."""
@@ -62,16 +59,15 @@ def sections(need: Requirement) -> list[Section]:
         ]
         rows += [("but", note) for note in need.measured.notes]
     facts = tuple(Fact(label=name, text=text) for name, text in rows)
-    charts = rate_sections(need)
     return [
-        _first(need, charts),
+        _first(need),
         Headline(id="rate", title=_title(need), sentences=(headline(need),)),
         Facts(id="requirement", facts=facts),
-        *charts,
+        rate_table(need),
     ]
 
 
-def _first(need: Requirement, charts: Sequence[Section]) -> FirstScreen:
+def _first(need: Requirement) -> FirstScreen:
     """The first screen of a page: the rate to buy, and all others."""
     gauges = []
     if need.buy_bytes_per_s is not None:
@@ -88,7 +84,7 @@ def _first(need: Requirement, charts: Sequence[Section]) -> FirstScreen:
         state=_title(need).removeprefix(f"{job}: "),
         sentences=(f"{headline(need)}.",),
         gauges=tuple(gauges),
-        picture=picture_of(charts[0]),
+        picture=rate_picture(need),
         instead="rate",
     )
 

@@ -6,8 +6,18 @@ from collections.abc import Sequence
 
 from ..analyse.capacity.requirement import JointDemand, Requirement
 from ..units import counted, format_bytes, format_count, format_rate
-from .figures import figure, spread, word
-from .sections import Axis, Bars, Cell, Column, Headline, Mark, Range, Ranges, Row, Section, Table
+from .figures import MAX_BARS, figure, picture, with_interval, word
+from .sections import (
+    Bars,
+    Cell,
+    Chart,
+    Column,
+    Headline,
+    Mark,
+    Row,
+    Section,
+    Table,
+)
 from .several import numbered
 
 UNKNOWN = "no rate is enough"
@@ -99,61 +109,69 @@ def _table(whole: JointDemand, jobs: Sequence[tuple[Requirement, Sequence[Sectio
     )
 
 
-def rate_sections(need: Requirement) -> list[Section]:
-    """Bars of every rate that is known, with a line at what the storage must sustain."""
-    found = need.measured
+NamedRate = tuple[str, float, str, str]
+"""The name of a rate, the rate, how a bar shows it, and what sets it apart."""
+
+
+def rates_of(need: Requirement) -> list[NamedRate]:
+    """Every rate that is known: those that the job demands, and what the storage delivers."""
     rates = {
         "reads, mean": need.read_bytes_per_s,
         "reads, to buy": need.buy_bytes_per_s,
         "reads, at the most": need.peak_read_bytes_per_s,
         "writes of a save": need.write_bytes_per_s,
         "reads of a restore": need.restore_bytes_per_s,
+        "measured": need.measured.read_bytes_per_s if need.measured else None,
     }
-    rows = [
-        Range(label=label, text=format_rate(rate), value=rate)
+    return [
+        (label, rate, format_rate(rate), "delivered" if label == "measured" else "")
         for label, rate in rates.items()
         if rate is not None
     ]
-    needed = need.buy_bytes_per_s
-    if found is not None:
-        rate, low, high = found.read_bytes_per_s, found.low_bytes_per_s, found.high_bytes_per_s
-        rows.append(
-            Range(
-                label="measured",
-                text=format_rate(rate),
-                value=rate,
-                low=low,
-                high=high,
-                mark="delivered",
+
+
+def rate_picture(need: Requirement) -> Table | None:
+    """Bars of the rates, with a line at what the storage must sustain."""
+    return picture(_title(need), rates_of(need)[:MAX_BARS], line=_needed(need))
+
+
+def rate_table(need: Requirement) -> Table:
+    """The rates as a table and a chart."""
+    needed, found = _needed(need), need.measured
+    low, high = (found.low_bytes_per_s, found.high_bytes_per_s) if found else (None, None)
+    return Table(
+        id="rates",
+        title=_title(need),
+        columns=(
+            Column(name="rate", label="rate"),
+            Column(name="bytes_per_s", label="bytes/s", unit="bytes/s", align="right"),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    word(label),
+                    with_interval(rate, low, high, format_rate)
+                    if mark
+                    else figure(rate, format_rate),
+                )
             )
-        )
-        needed = found.needed_bytes_per_s
-    title = "What the job demands" + (", and what the storage delivers" if found else "")
-    columns = (
-        Column(name="rate", label="rate"),
-        Column(name="bytes_per_s", label="bytes/s", unit="bytes/s", align="right"),
+            for label, rate, _, mark in rates_of(need)
+        ),
+        charts=(
+            Chart(
+                kind="bars",
+                y=("bytes_per_s",),
+                label=("rate",),
+                marks=() if needed is None else (Mark(at=needed, label="needed"),),
+            ),
+        ),
+        where="pages",
     )
-    cells = [(Cell(value=row.label, text=row.label), _cell(row)) for row in rows]
-    return [
-        Ranges(
-            id="supply",
-            title=title,
-            axis=Axis(label="bytes/s", unit="bytes/s"),
-            rows=tuple(rows),
-            marks=() if needed is None else (Mark(at=needed, label="needed"),),
-            table="rates",
-        ),
-        Table(
-            id="rates",
-            title=title,
-            columns=columns,
-            rows=tuple(Row(cells=each) for each in cells),
-            where="pages",
-        ),
-    ]
 
 
-def _cell(row: Range) -> Cell:
-    if row.low is None or row.high is None:
-        return Cell(value=row.value, text=row.text)
-    return Cell(value=row.value, text=spread(row.value, row.low, row.high, format_rate))
+def _title(need: Requirement) -> str:
+    return "What the job demands" + (", and what the storage delivers" if need.measured else "")
+
+
+def _needed(need: Requirement) -> float | None:
+    return need.measured.needed_bytes_per_s if need.measured else need.buy_bytes_per_s

@@ -7,7 +7,7 @@ from ..analyse.figures.timeline import KINDS, LEVELS, TimeSpread, spreads
 from ..schema.record import TrainingRecord
 from ..units import counted, format_count, format_duration
 from .figures import figure
-from .sections import Axis, Cell, ChartPoint, Column, Lines, Row, Section, Series, Table
+from .sections import Cell, Chart, Column, Row, Section, Table
 from .time import middle_repetition
 
 LABELS = {
@@ -27,7 +27,7 @@ def spread_sections(doc: TrainingRecord, events: Events) -> list[Section]:
         return []
     of = f", repetition {chosen[0] + 1}" if len(doc.job.repetitions) > 1 else ""
     title = f"How the times of the steps are spread over all ranks{of}"
-    return [_curve(found, title), _table(found, title)]
+    return [_curve(found, of), _table(found, title)]
 
 
 def reasons(doc: TrainingRecord, events: Events) -> list[str]:
@@ -55,30 +55,38 @@ def _drawn(found: dict[str, TimeSpread]) -> bool:
     return any(len(each.quantiles) > 1 for each in found.values())
 
 
-def _curve(found: dict[str, TimeSpread], title: str) -> Lines:
+def _curve(found: dict[str, TimeSpread], of: str) -> Table:
     """Seconds over 1 / (1 - quantile), so that each nine takes the same room."""
-    return Lines(
+    kinds = [kind for kind in KINDS if kind in found and len(found[kind].quantiles) > 1]
+    levels = [level for level in LEVELS if any(level in found[kind].quantiles for kind in kinds)]
+    return Table(
         id="spread",
-        title=title,
-        x=Axis(
-            label="share of the steps that take at most so long",
-            unit="ratio",
-            scale="log10",
-            ticks=tuple((1 / (1 - level), f"p{100 * level:g}") for level in LEVELS),
+        title=f"Quantiles of the times of the steps{of}",
+        columns=(
+            Column(name="quantile", label="quantile", unit="ratio"),
+            *(Column(name=kind, label=LABELS[kind], unit="s", align="right") for kind in kinds),
         ),
-        y=Axis(label="time", unit="s", scale="log10"),
-        series=tuple(
-            Series(
-                label=kind if kind != "prep" else "decode",
-                points=tuple(
-                    ChartPoint(x=1 / (1 - level), y=seconds)
-                    for level, seconds in found[kind].quantiles.items()
-                ),
+        rows=tuple(
+            Row(
+                cells=(
+                    Cell(value=1 / (1 - level), text=f"p{100 * level:g}"),
+                    *(figure(found[kind].quantiles.get(level), format_duration) for kind in kinds),
+                )
             )
-            for kind in KINDS
-            if kind in found and len(found[kind].quantiles) > 1
+            for level in levels
         ),
-        table="spreads",
+        charts=(
+            Chart(
+                kind="lines",
+                x="quantile",
+                y=tuple(kinds),
+                x_label="share of the steps that take at most so long",
+                y_label="time",
+                log="xy",
+                named=True,
+            ),
+        ),
+        where="page",
     )
 
 

@@ -1,17 +1,22 @@
-"""``iobench sweep``: the points, the fastest first, and their charts."""
+"""``iobench sweep``: the points, the fastest first, what they cost, and their charts."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
+from ..analyse.tuning.knee import front
 from ..schema.sweep import Sweep, SweepPoint, describe
-from ..units import counted, format_count, format_factor
+from ..units import counted, format_bytes, format_count, format_factor
 from .again import command_sections
-from .figures import BLANK, MAX_BARS, figure, picture, raw, spread_of, word
+from .figures import BLANK, MAX_BARS, Format, figure, median_cell, picture, raw, spread_of, word
 from .glance import ended
 from .sections import (
     Cell,
+    Chart,
     Column,
     FirstScreen,
     Headline,
@@ -22,16 +27,50 @@ from .sections import (
     Section,
     Table,
 )
-from .sweep_charts import chart_sections
-from .sweep_front import (
-    COSTS,
-    front_sections,
-    on_front,
-    price_sections,
-    rate_of,
-    rates_of,
-    usd_per_million,
-)
+from .sweep_grid import over_settings, rate_of, rates_of
+
+
+class Cost(NamedTuple):
+    """What a point costs: in a title, along an axis, and behind a figure."""
+
+    what: str
+    axis: str
+    of: Callable[[SweepPoint], float | None]  # None: not measured
+    show: Format
+    label: str
+    unit: str
+
+
+COSTS: dict[str, Cost] = {
+    "stored_bytes": Cost(
+        what="stored bytes",
+        axis="bytes stored",
+        of=lambda point: point.stored_bytes,
+        show=format_bytes,
+        label="stored",
+        unit="bytes",
+    ),
+    "read_bytes_per_sample": Cost(
+        what="bytes read",
+        axis="bytes read for each sample",
+        of=lambda point: _middle_of(point.read_bytes_per_sample),
+        show=format_bytes,
+        label="read for each sample",
+        unit="bytes",
+    ),
+    "cpu_s_per_gb": Cost(
+        what="CPU time",
+        axis="CPU seconds for each GB of samples",
+        of=lambda point: _middle_of(point.cpu_s_per_gb),
+        show=lambda cost: f"{cost:.3g}",
+        label="CPU s/GB",
+        unit="count",
+    ),
+}
+"""What a point costs, by the names of the table's columns."""
+
+ALIKE = 1.02
+"""Costs within this factor of each other are not worth a chart."""
 
 _USD = "usd_per_million_samples"
 _FIGURES = ("samples_per_s", "min", "max")
@@ -41,7 +80,7 @@ _COLUMNS = (
     *(Column(name=name, unit="samples/s", where="data") for name in _FIGURES[1:]),
     Column(name="visits", unit="count", where="data"),
     *(
-        Column(name=name, label=cost.unit, unit=cost.axis.unit, align="right", where="pages")
+        Column(name=name, label=cost.label, unit=cost.unit, align="right", where="pages")
         for name, cost in COSTS.items()
     ),
     Column(name=_USD, label="USD/million", align="right", where="data"),
@@ -51,7 +90,7 @@ _COLUMNS = (
 
 def sections(sweep: Sweep) -> list[Section]:
     """Charts, and a row for each point: samples/s over its repetitions, or why it failed."""
-    kept = dict(zip(map(id, sweep.points), on_front(sweep), strict=True))
+    kept = dict(zip(map(id, sweep.points), _on_front(sweep), strict=True))
     measured = sorted(
         ((rate, point) for point in sweep.points if (rate := rate_of(point)) is not None),
         key=lambda pair: -pair[0],
@@ -63,10 +102,13 @@ def sections(sweep: Sweep) -> list[Section]:
     found = ended("This sweep", sweep.status, "")
     found.append(_first(sweep, [point for _, point in measured], told))
     found.append(Headline(id="sweep", title=title, sentences=(told,) if told else ()))
-    found += chart_sections(sweep)
-    found += [*front_sections(sweep), *price_sections(sweep)]
-    if rows:
-        found.append(Table(id="points", columns=_columns(sweep), rows=tuple(rows)))
+    table = Table(
+        id="points", columns=_columns(sweep), rows=tuple(rows), charts=tuple(_fronts(sweep))
+    )
+    over = over_settings(sweep)
+    found += over if table.charts else []
+    found += [table] if rows else []
+    found += [] if table.charts else over
     notes = tuple(Item(text=text) for text in sweep.left_out)
     found += [Items(id="notes", title="Notes", items=notes)] if notes else []
     return [*found, *(command_sections(sweep.command) if sweep.command else [])]
@@ -135,12 +177,12 @@ def _measured(sweep: Sweep, point: SweepPoint, *, on_front: bool) -> Row:
     return Row(
         cells=(
             word(describe(point.settings)),
-            Cell(value=median(rates), text=spread_of(rates, format_count)),
+            median_cell(rates, format_count),
             raw(min(rates)),
             raw(max(rates)),
             raw(len(rates)),
             *(figure(cost.of(point), cost.show) for cost in COSTS.values()),
-            figure(usd_per_million(sweep, point), lambda usd: f"{usd:.4g}"),
+            figure(_usd_per_million(sweep, point), lambda usd: f"{usd:.4g}"),
             Cell(value=on_front, text="yes" if on_front else ""),
         ),
         mark="; ".join(marks),
@@ -151,3 +193,64 @@ def _failed(point: SweepPoint) -> Row:
     lacking = Cell(value=None, why=f"failed: {point.failed}")
     blank = [BLANK] * (len(_COLUMNS) - 2)
     return Row(cells=(word(describe(point.settings)), lacking, *blank))
+
+
+def _fronts(sweep: Sweep) -> Iterator[Chart]:
+    """The Pareto front of samples/s and each cost that differs between the points.
+
+    With a price, also that of the price of samples and the bytes that are stored. All points have
+    run on one host, so the fastest is the cheapest: what a price adds is what a point with fewer
+    stored bytes costs more in hours of the host.
+    """
+    for name, cost in COSTS.items():
+        known = [
+            each
+            for point in sweep.points
+            if rate_of(point) is not None and (each := cost.of(point)) is not None
+        ]
+        if len(known) < 2 or max(known) <= ALIKE * min(known):
+            continue
+        chart = Chart(
+            kind="front",
+            x=name,
+            y=(_FIGURES[0],),
+            label=("settings",),
+            title=f"Pareto front of samples/s and {cost.what}",
+            x_label=cost.axis,
+            y_label="samples/s",
+        )
+        yield chart
+        if name == "stored_bytes" and sweep.usd_per_hour is not None:
+            yield replace(
+                chart,
+                y=(_USD,),
+                title="Pareto front of the price of samples and stored bytes",
+                y_label="USD for a million samples",
+                better=("less", "less"),
+            )
+
+
+def _usd_per_million(sweep: Sweep, point: SweepPoint) -> float | None:
+    """The price of a million samples of a point; None without a price, or without a rate."""
+    rate = rate_of(point)
+    return (
+        None if sweep.usd_per_hour is None or not rate else sweep.usd_per_hour / rate / 3600 * 1e6
+    )
+
+
+def _on_front(sweep: Sweep) -> list[bool]:
+    """For each point whether no other one is as fast with as little of every cost."""
+    costs = [
+        (
+            None if (rate := rate_of(point)) is None else -rate,
+            *(cost.of(point) for cost in COSTS.values()),
+        )
+        for point in sweep.points
+    ]
+    return [on and costs[at][0] is not None for at, on in enumerate(front(costs))]
+
+
+def _middle_of(values: Sequence[float | None]) -> float | None:
+    """The median of those that were measured."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return median(known) if known else None

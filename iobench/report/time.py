@@ -8,7 +8,7 @@ from ..schema.training import Repetition
 from ..schema.verdict import RankTime, WorkerTime
 from ..units import format_percent
 from .figures import figure, raw
-from .sections import Cell, Column, Row, Section, ShareBars, Table
+from .sections import Cell, Chart, Column, Row, Section, Table
 
 MAX_ROWS = 8
 
@@ -62,20 +62,6 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
     of = f", repetition {number + 1}" if len(doc.job.repetitions) > 1 else ""
     title = f"Where the time went: shares of the wall time of each rank{of}"
     return [
-        ShareBars(
-            id="time-parts",
-            title=title,
-            parts=tuple(columns.values()),
-            rows=tuple(
-                (
-                    f"rank {each.rank}",
-                    tuple((getattr(each, key) or 0.0) / each.wall_s for key in columns),
-                )
-                for each in sorted(shown, key=own_s, reverse=True)
-            ),
-            table="time",
-            notes=_of_all(len(shown), len(times)),
-        ),
         Table(
             id="time",
             title=title,
@@ -88,6 +74,13 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
                 Column(name="wall_s", unit="s", where="data"),
             ),
             rows=rows,
+            charts=(
+                Chart(
+                    kind="parts",
+                    label=("rank",),
+                    y=tuple(key.removesuffix("_s") for key in columns),
+                ),
+            ),
             notes=_notes(repetition.worker_time, user=user),
             more=len(times) - len(shown),
         ),

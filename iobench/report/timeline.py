@@ -13,7 +13,7 @@ from ..schema.training import Repetition
 from ..units import format_count, format_duration, format_percent
 from .figures import figure
 from .hostuse import panes, shown, use_table
-from .sections import Axis, Cell, ChartTrack, Column, Mark, Row, Section, Table, Timeline
+from .sections import Cell, ChartTrack, Column, Mark, Row, Section, Table, Timeline
 from .time import middle_repetition
 
 MAX_RANKS = 8
@@ -62,11 +62,10 @@ def timeline_sections(
         Timeline(
             id="timeline",
             title=f"Each step over time{of}",
-            y=Axis(label="time of a step", unit="s"),
+            unit="s",
             tracks=tuple(tracks),
             marks=marks[:MAX_MARKS],
             notes=tuple(notes),
-            table="waits",
             panes=panes(uses),
         ),
         _waits(found, of),

@@ -7,9 +7,16 @@ from ..analyse.compare.statistics import factor_of
 from ..schema.ab import AbRecord
 from ..schema.metrics import BY_NAME
 from ..units import format_factor, format_share
-from .figures import raw
-from .sections import Axis, Cell, ChartPoint, Column, Lines, Mark, Row, Section, Series, Table
-from .tried import interval
+from .figures import estimated, raw
+from .sections import (
+    Cell,
+    Chart,
+    Column,
+    Mark,
+    Row,
+    Section,
+    Table,
+)
 
 MARGIN = 0.02
 """Room below the lowest and above the highest value, as a share of them."""
@@ -23,53 +30,50 @@ def narrowing_sections(record: AbRecord) -> list[Section]:
         return []
     ratios = [factor_of(log) for log in logs]
     so_far = [test.estimate(logs[:number]) for number in range(1, len(logs) + 1)]
-    band = tuple(
-        ChartPoint(x=number, y=each.value, low=each.low, high=each.high)
-        for number, each in enumerate(so_far, start=1)
-        if number >= MIN_TURNS and each is not None
-    )
     most = 1 + record.threshold
-    shown = [*ratios, 1 / most, most, *(point.low for point in band if point.low)]
+    told = [number >= MIN_TURNS for number in range(1, len(logs) + 1)]
+    lows = [each.low for each, known in zip(so_far, told, strict=True) if known and each]
+    shown = [*ratios, 1 / most, most, *(low for low in lows if low)]
     title = f"{metric.short} of B over A, turn by turn, and the interval as it narrowed"
     rows = tuple(
         Row(
             cells=(
                 raw(number),
                 Cell(value=ratio, text=format_factor(ratio)),
-                Cell(value=each.value if each else None, text=interval(each) if each else "-"),
+                estimated(each) if known else Cell(value=None, text=estimated(each).text),
             )
         )
-        for number, (ratio, each) in enumerate(zip(ratios, so_far, strict=True), start=1)
-    )
-    dots = tuple(ChartPoint(x=number, y=ratio) for number, ratio in enumerate(ratios, start=1))
-    lines = (
-        Series(label="so far", points=band),
-        Series(label="each turn", points=dots, joined=False),
+        for number, (ratio, each, known) in enumerate(
+            zip(ratios, so_far, told, strict=True), start=1
+        )
     )
     noise = format_share(record.threshold)
     return [
-        Lines(
-            id="narrowing",
-            title=title,
-            x=Axis(label="turns", unit="count"),
-            y=Axis(label="B / A", unit="ratio", start=min(shown) * (1 - MARGIN)),
-            series=tuple(each for each in lines if each.points),
-            limits=(
-                Mark(at=1.0, label="the same"),
-                Mark(at=most, label=f"{noise} more"),
-                Mark(at=1 / most, label=f"{noise} less"),
-            ),
-            table="turn-by-turn",
-        ),
         Table(
             id="turn-by-turn",
             title=title,
             columns=(
-                Column(name="turn", label="turn"),
-                Column(name="ratio", label="B / A", align="right"),
-                Column(name="so_far", label="so far", align="right"),
+                Column(name="turn", label="turn", unit="count"),
+                Column(name="ratio", label="B / A", unit="ratio", align="right"),
+                Column(name="so_far", label="so far", unit="ratio", align="right"),
             ),
             rows=rows,
+            charts=(
+                Chart(
+                    kind="lines",
+                    x="turn",
+                    y=("so_far", "ratio"),
+                    dots=("ratio",),
+                    x_label="turns",
+                    y_label="B / A",
+                    limits=(
+                        Mark(at=1.0, label="the same"),
+                        Mark(at=most, label=f"{noise} more"),
+                        Mark(at=1 / most, label=f"{noise} less"),
+                    ),
+                    start=min(shown) * (1 - MARGIN),
+                ),
+            ),
             where="pages",
         ),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from ..analyse.tuning import walk
 from ..analyse.tuning.walk import ALL, BASELINE, TriedSetting, samples_per_usd
@@ -11,17 +10,15 @@ from ..schema.sweep import Sweep, describe, setting_text
 from ..text import quoted
 from ..units import counted, format_count
 from .again import command_sections
-from .figures import BLANK, figure, raw, spread_of, word
+from .figures import BLANK, estimated, figure, median_cell, raw, word
 from .glance import ended
 from .sections import (
-    Axis,
     Cell,
+    Chart,
     Column,
     Headline,
     Item,
     Items,
-    Range,
-    Ranges,
     Row,
     Section,
     SourceLines,
@@ -52,12 +49,12 @@ def sections(sweep: Sweep) -> list[Section]:
     title = f"{sweep.preset}: {measured} settings, up to {visits} visits each"
     found = ended("This walk", sweep.status, "")
     found.append(Headline(id="walk", title=title, sentences=tuple(_told(sweep, rows))))
-    found += _chart(rows)
     found.append(
         Table(
             id="steps",
             columns=_columns(sweep),
             rows=tuple(_row(sweep, row) for row in rows),
+            charts=_charts(rows),
             notes=(NOTE,),
         )
     )
@@ -176,11 +173,11 @@ def _row(sweep: Sweep, row: TriedSetting) -> Row:
     return Row(
         cells=(
             *first,
-            Cell(value=median(rates), text=spread_of(rates, format_count)),
+            median_cell(rates, format_count),
             raw(min(rates)),
             raw(max(rates)),
             raw(len(rates)),
-            BLANK if ratio is None else Cell(value=ratio.value, text=interval(ratio)),
+            BLANK if ratio is None else estimated(ratio),
             raw(None if ratio is None else ratio.low),
             raw(None if ratio is None else ratio.high),
             word(row.answer),
@@ -198,22 +195,18 @@ def _per_usd(sweep: Sweep, row: TriedSetting) -> float | None:
     return samples_per_usd(rate, sweep.usd_per_hour)
 
 
-def _chart(rows: list[TriedSetting]) -> list[Section]:
-    """Bars of samples/s, for a page."""
-    bars = tuple(
-        Range(
-            label=row.setting if row.step not in (BASELINE, ALL) else row.step,
-            text=spread_of(row.rates, format_count),
-            value=median(row.rates),
-            low=min(row.rates),
-            high=max(row.rates),
-            mark="kept" if row.kept and row.step != ALL else "",
-        )
-        for row in rows
-        if row.rates
-    )
-    if len(bars) < 2:
-        return []
-    axis = Axis(label="samples/s", unit="samples/s")
+def _charts(rows: list[TriedSetting]) -> tuple[Chart, ...]:
+    measured = tuple(at for at, row in enumerate(rows) if row.rates)
+    if len(measured) < 2:
+        return ()
     title = "Samples/s of each setting that was tried"
-    return [Ranges(id="walk-rates", title=title, axis=axis, rows=bars, table="steps")]
+    return (
+        Chart(
+            kind="bars",
+            y=("samples_per_s",),
+            label=("setting",),
+            title=title,
+            y_label="samples/s",
+            rows=measured,
+        ),
+    )

@@ -6,7 +6,7 @@ from ..schema.record import TrainingRecord
 from ..schema.training import WorkerLoad
 from ..units import format_bytes, format_count, format_duration
 from .figures import figure
-from .sections import Axis, Cell, Column, Range, Ranges, Row, Section, Table
+from .sections import Cell, Chart, Column, Row, Section, Table
 from .time import middle_repetition
 
 MAX_BARS = 16
@@ -25,23 +25,6 @@ def worker_sections(doc: TrainingRecord) -> list[Section]:
     count = len(found) + repetition.workers_left_out
     title = f"Balance of the workers: busy time for a batch, the slowest first{of}"
     return [
-        Ranges(
-            id="balance",
-            title=title,
-            axis=Axis(label="busy time for a batch", unit="s"),
-            rows=tuple(
-                Range(
-                    label=f"rank {each.rank}, worker {each.worker}"
-                    if several
-                    else f"worker {each.worker}",
-                    text=f"{format_duration(each.s_per_batch)}, "
-                    f"{format_count(each.batches)} batches",
-                    value=each.s_per_batch,
-                )
-                for each in found[:MAX_BARS]
-            ),
-            table="workers",
-        ),
         Table(
             id="workers",
             title=title,
@@ -57,6 +40,15 @@ def worker_sections(doc: TrainingRecord) -> list[Section]:
                 Column(name="cpu_s", label="CPU", unit="s", align="right"),
             ),
             rows=tuple(_row(each) for each in found[:MAX_ROWS]),
+            charts=(
+                Chart(
+                    kind="bars",
+                    y=("busy_per_batch_s",),
+                    label=("rank", "worker") if several else ("worker",),
+                    y_label="busy time for a batch",
+                    rows=tuple(range(min(MAX_BARS, len(found)))),
+                ),
+            ),
             notes=_notes(found, count),
             more=count - len(found[:MAX_ROWS]),
             where="pages",

@@ -18,7 +18,7 @@ from iobench.report.export_mlperf import mlperf
 from iobench.report.export_openmetrics import family_name, openmetrics
 from iobench.report.media import MEDIA, RECORDS, refusal
 from iobench.report.record import sections
-from iobench.report.render_github import render_github
+from iobench.report.render_markdown import render_github
 from iobench.schema.ab import save_ab
 from iobench.schema.metrics import METRICS
 from iobench.schema.record import Finding, load_run

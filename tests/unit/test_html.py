@@ -11,19 +11,22 @@ from typing import NamedTuple
 
 import pytest
 
+from iobench.report.figures import word
 from iobench.report.render_csv import render_csv
-from iobench.report.render_html import DRAWN, html_page
+from iobench.report.render_html import html_page
 from iobench.report.sections import (
-    Axis,
+    Cell,
+    Chart,
+    Column,
     Facts,
     FirstScreen,
     Headline,
     Mark,
-    Range,
-    Ranges,
+    Row,
     Section,
     SourceLines,
     Table,
+    Timeline,
 )
 from tests.hostile import HOSTILE
 from tests.unit.test_sections import REPORTS, cells, plain, report, texts
@@ -114,17 +117,16 @@ def test_a_page_shows_all_of_a_report(name: str) -> None:
     text, page = made(name)
     assert text.isascii()
     assert len(page.ids) == len(set(page.ids))
-    drawn = {each.table for each in report(name) if isinstance(each, DRAWN)}
     instead = {each.instead for each in report(name) if isinstance(each, FirstScreen)}
     for section in report(name):
         if isinstance(section, Headline) and section.id in instead:
             assert all(plain(each).rstrip(".") in page.told for each in section.sentences)
         elif isinstance(section, Table):
             if section.where != "data":
-                shown = [*cells(section, "everywhere", "pages"), *section.notes]
-                shown += [] if section.id in drawn else [section.title]
+                shown = [*cells(section, "everywhere", "pages", "page"), *section.notes]
+                shown += [each.title for each in section.charts] or [section.title]
                 assert all(plain(each) in page.told for each in shown), section.id
-        elif isinstance(section, DRAWN):
+        elif isinstance(section, Timeline):
             assert section.title in page.told
         elif isinstance(section, FirstScreen):
             assert plain(section.state) in page.told
@@ -169,12 +171,22 @@ def test_a_page_asks_for_nothing_and_runs_only_its_own_script(name: str) -> None
 def test_text_of_others_stays_text() -> None:
     found: list[Section] = [
         Headline(id="h", title=HOSTILE, sentences=('"><img src=x onerror=alert(1)>',)),
-        Ranges(
-            id="r",
+        Table(
+            id="t",
             title=HOSTILE,
-            axis=Axis(label=HOSTILE, unit="ratio"),
-            rows=(Range(label=HOSTILE, text=HOSTILE, value=1.0),),
-            marks=(Mark(at=1.0, label=HOSTILE),),
+            columns=(Column(name=HOSTILE, label=HOSTILE), Column(name="y", label=HOSTILE)),
+            rows=(Row(cells=(word(HOSTILE), Cell(value=1.0, text=HOSTILE)), mark=HOSTILE),),
+            charts=tuple(
+                Chart(
+                    kind=kind,
+                    y=("y",),
+                    label=(HOSTILE,),
+                    title=HOSTILE,
+                    y_label=HOSTILE,
+                    marks=(Mark(at=1.0, label=HOSTILE),),
+                )
+                for kind in ("bars", "parts", "heat")
+            ),
         ),
     ]
     text = html_page(found, title=HOSTILE, made=HOSTILE, document="{}", table=HOSTILE)

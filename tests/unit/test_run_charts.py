@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from iobench.report.page.chart import chart_of
 from iobench.report.run import sections
-from iobench.report.sections import Items, Ranges, Section, Table
+from iobench.report.sections import Items, Section, Table
 from iobench.schema.resources import SAMPLE_COLUMNS
 from tests.unit.conftest import build_events, build_run
 
@@ -69,11 +70,15 @@ def test_the_slowest_worker_is_the_first_bar_and_the_others_are_counted() -> Non
             EVENTS,
         )
     )
-    bars, table = found["balance"], found["workers"]
-    assert isinstance(bars, Ranges)
+    table = found["workers"]
     assert isinstance(table, Table)
-    assert bars.rows[0].label == "rank 77, worker 0"
-    assert [row.value for row in bars.rows[:2]] == [0.2, 0.1]
+    (bars,), busy = table.charts, table.at("busy_per_batch_s")
+    assert bars.rows == tuple(range(16))
+    assert table.rows[0].cells[0].value == 77
+    assert [row.cells[busy].value for row in table.rows[:2]] == [0.2, 0.1]
+    drawn = chart_of(table, bars, "c")
+    assert drawn.index("rank 77, worker 0") < drawn.index("rank 0, worker 0")
+    assert drawn.count("<rect") == 16
     assert len(table.rows) + table.more == 400
     assert "not-drawn" not in found
 
@@ -82,7 +87,7 @@ def test_a_record_without_workers_says_why_they_are_not_shown() -> None:
     """Those of an older version, and those of a library, which does not tell its times either."""
     ranks = {"ranks": [rank_time(0, 60.0)]}
     old = by_id(sections(build_run(repetitions=1, repetition=ranks), EVENTS))
-    assert "balance" not in old
+    assert "workers" not in old
     assert isinstance(old["not-drawn"], Items)
     assert len(old["not-drawn"].items) == 1
     untold = {**EVENTS, "read_ns": 0 * EVENTS["read_ns"], "prep_ns": 0 * EVENTS["prep_ns"]}

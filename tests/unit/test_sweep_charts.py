@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from iobench.analyse.tuning.knee import front
 from iobench.cli.main import main
 from iobench.report import sweep
-from iobench.report.sections import Heat, Lines, Ranges, Scatter, Section, Square, Table
+from iobench.report.page.chart import chart_of, shades_of
+from iobench.report.page.scale import number_of
+from iobench.report.sections import Section, Table
 from iobench.schema.sweep import Sweep, save_sweep
 from tests.hostile import HOSTILE
 
@@ -46,28 +48,37 @@ def crossed(**changes: float) -> Points:
     ]
 
 
-def test_two_settings_have_a_map_of_every_point_and_a_line_for_each_row() -> None:
+def values(table: Section, *columns: int) -> list[list[object]]:
+    assert isinstance(table, Table)
+    return [[row.cells[at].value for at in columns] for row in table.rows]
+
+
+def test_two_settings_have_a_map_of_every_point_and_a_line_for_each_column() -> None:
     points = crossed()
     points[1] = {"settings": points[1]["settings"], "failed": "a worker died"}
     del points[4]
-    found = charts(points, default=points[0]["settings"])
-    drawn, lines = found["heat"], found["lines"]
-    assert isinstance(drawn, Heat)
-    assert isinstance(lines, Lines)
-    assert (drawn.columns, drawn.rows) == (("1", "2", "4"), ("1", "8"))
-    values = [[square.value for square in row] for row in drawn.squares]
-    expected: list[list[float | None]] = [[101, 201, None], [None, 208, 408]]
-    for row, wanted in zip(values, expected, strict=True):
-        for value, middle in zip(row, wanted, strict=True):
-            assert value == (middle and pytest.approx(middle * 1.05))
-    assert drawn.squares[1][0].text == "failed"
-    assert drawn.squares[0][2].text == "not run"
-    assert [square.mark for row in drawn.squares for square in row] == [
-        *("today", "", ""),
-        *("", "", "highest"),
-    ]
-    assert [len(series.points) for series in lines.series] == [2, 2]
-    assert lines.series[1].points[-1].high == pytest.approx(408 * 1.1)
+    table = charts(points, default=points[0]["settings"])["heat"]
+    assert isinstance(table, Table)
+    assert table.where == "page"
+    assert [column.label for column in table.columns] == ["x", "y 1", "y 8"]
+    rates = [101 * 1.05, "failed", 201 * 1.05, 208 * 1.05, "not run", 408 * 1.05]
+    found = [cell for row in table.rows for cell in row.cells[1:]]
+    for cell, rate in zip(found, rates, strict=True):
+        if isinstance(rate, str):
+            assert (number_of(cell), cell.text) == (None, rate)
+        else:
+            assert cell.value == pytest.approx(rate)
+    assert found[0].text.endswith(" today")
+    assert found[5].text.endswith(" highest")
+    assert found[5].high == pytest.approx(408 * 1.1)
+    shades = shades_of(table)
+    assert set(shades) == {(0, 1), (1, 1), (1, 2), (2, 2)}
+    assert (shades[0, 1], shades[2, 2]) == (0, 8)
+    heat, lines = table.charts
+    drawn = chart_of(table, lines, "c")
+    assert (heat.kind, lines.kind) == ("heat", "lines")
+    assert drawn.count("<polyline") == 2
+    assert drawn.count("<circle") == 4
 
 
 def test_one_at_a_time_is_a_chart_for_each_setting_and_no_map() -> None:
@@ -78,22 +89,21 @@ def test_one_at_a_time_is_a_chart_for_each_setting_and_no_map() -> None:
         point(9, a_x=1, a_y=1, a_z="q"),
     ]
     found = charts(points, default=points[0]["settings"])
-    drawn = [each for each in found.values() if isinstance(each, Lines | Ranges | Heat)]
-    assert [(type(each), each.title) for each in drawn] == [
-        (Lines, "Samples/s over x, with y=1 z=p"),
-        (Lines, "Samples/s over y, with x=1 z=p"),
-        (Ranges, "Samples/s over z, with x=1 y=1"),
+    drawn = [each for each in found.values() if isinstance(each, Table) and each.charts]
+    assert [(each.charts[0].kind, each.title) for each in drawn] == [
+        ("lines", "Samples/s over x, with y=1 z=p"),
+        ("lines", "Samples/s over y, with x=1 z=p"),
+        ("bars", "Samples/s over z, with x=1 y=1"),
     ]
-    assert isinstance(drawn[0], Lines)
-    assert [point.y for point in drawn[0].series[0].points] == pytest.approx([10.5, 15.75])
+    assert [value for (value,) in values(drawn[0], 1)] == pytest.approx([10.5, 15.75])
+    assert [row.mark for row in drawn[2].rows] == ["today", ""]
 
 
 @pytest.mark.parametrize("rates", [[], [[]], [[5.0]], [[0.0], [-3.0]], [[float("nan")], [1.0]]])
 def test_too_few_figures_are_no_chart(rates: list[list[float]]) -> None:
     points = [{"settings": {"a": at}, "samples_per_s": each} for at, each in enumerate(rates)]
     found = charts(points)
-    drawn = (Heat, Lines, Ranges, Scatter)
-    assert not any(isinstance(each, drawn) for each in found.values())
+    assert not any(each.charts for each in found.values() if isinstance(each, Table))
 
 
 COSTS = st.lists(
@@ -115,30 +125,6 @@ def test_the_front_is_what_nothing_beats(costs: list[tuple[float | None, ...]]) 
     assert front(costs) == [not beaten(each) for each in costs]
 
 
-def squares(columns: int, rows: int, **changes: object) -> Heat:
-    given = {
-        "id": "h",
-        "title": "t",
-        "x": "x",
-        "y": "y",
-        "unit": "u",
-        "columns": tuple(f"format=parquet compression=zstd:{at}" for at in range(columns)),
-        "rows": tuple(map(str, range(rows))),
-        "squares": tuple(
-            tuple(
-                Square(value=None, text="failed")
-                if along == down
-                else Square(value=float(along - down), text=f"{along - down}.0")
-                for along in range(columns)
-            )
-            for down in range(rows)
-        ),
-        "low": -20.0,
-        "high": 20.0,
-    }
-    return Heat(**(given | changes))  # type: ignore[arg-type]
-
-
 def test_labels_of_others_stay_text_in_a_sweeps_page(tmp_path: Path) -> None:
     points = [
         point(10.0 * (x + y), a_x=f"{HOSTILE}{'long ' * 30}{x}", a_y=y)
@@ -150,7 +136,7 @@ def test_labels_of_others_stay_text_in_a_sweeps_page(tmp_path: Path) -> None:
     assert main(["report", str(tmp_path), "--html", "-o", str(page)]) == 0
     text = page.read_text()
     drawn = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert sum('class="inline"' not in each for each in drawn) == 3
+    assert sum('class="inline"' not in each for each in drawn) == 2
     for each in drawn:
         names = {element.tag for element in ElementTree.fromstring(each).iter()}
         assert names <= {
@@ -178,18 +164,19 @@ def test_a_sweep_with_a_price_tells_what_samples_cost() -> None:
         point(40.0, codec="zstd:9") | {"stored_bytes": 2e9},
     ]
     shown = charts(points, usd_per_hour=0.378, instance="m5.xlarge")
-    table, paid = shown["points"], shown["front-usd"]
+    table = shown["points"]
     assert isinstance(table, Table)
-    assert isinstance(paid, Scatter)
     at = table.at("usd_per_million_samples")
     # 0.378 USD for 3,600 s x 105 samples/s, the median of both visits of the fastest.
     assert [row.cells[at].value for row in table.rows] == pytest.approx([1.0, 2.0, 2.5])
     assert table.columns[at].where == "everywhere"
-    assert [spot.front for spot in paid.spots] == [True, True, False]
-    free = charts(points)
-    assert "front-usd" not in free
-    table = free["points"]
+    stored, paid = table.charts
+    drawn = chart_of(table, paid, "c")
+    assert (drawn.count('class="front" d='), drawn.count('class="off"')) == (2, 1)
+    assert drawn.index("codec=zstd:1</li>") < drawn.index("codec=none</li>")
+    table = charts(points)["points"]
     assert isinstance(table, Table)
+    assert table.charts == (stored,)
     assert table.columns[at].where == "data"
 
 

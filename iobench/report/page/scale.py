@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ...schema.metrics import Metric, Unit
 from ...units import format_count
-from ..figures import format_of
-from ..sections import Axis
+from ..figures import BY_UNIT
+from ..sections import Cell
 
 MAX_TICKS = 6
 SMALLEST, LARGEST = 1e-200, 1e200
@@ -22,13 +21,18 @@ _TIMES = (86400.0, 3600.0, 60.0)
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps values of [low, high] to positions of [start, end], in pixels."""
+    """Maps values of [low, high] to positions of [start, end], in pixels.
 
-    axis: Axis
+    A logarithmic one has a ``base``. ``names``: the only ticks, by their values.
+    """
+
     low: float
     high: float
     start: float
     end: float
+    unit: str
+    base: int = 0
+    names: Mapping[float, str] = field(default_factory=dict)
 
     def at(self, value: float) -> float:
         """The position of ``value``; values outside lie on the nearest end."""
@@ -38,83 +42,85 @@ class Scale:
 
     def _warped(self, value: float) -> float:
         value = min(value, LARGEST)
-        return value if self.axis.scale == "linear" else math.log(max(value, self.low))
+        return math.log(max(value, self.low)) if self.base else value
 
     def ticks(self) -> list[float]:
-        """The axis' own ticks, or at most MAX_TICKS + 1 values; all within the scale."""
-        if self.axis.ticks:
-            edge = self.high * (1 + 1e-9)
-            return [value for value, _ in self.axis.ticks if self.low <= value <= edge]
-        if self.axis.scale == "linear":
-            counted = self.axis.unit == "count" and self.high - self.low >= 2
-            binary = self.axis.unit == "bytes"
-            times = self.axis.unit == "s"
-            return _linear_ticks(self.low, self.high, binary=binary, whole=counted, seconds=times)
-        base = 2.0 if self.axis.scale == "log2" else 10.0
-        first = math.ceil(math.log(self.low, base) - 1e-9)
-        last = math.floor(math.log(self.high, base) + 1e-9)
+        """The names' values, or at most MAX_TICKS + 1 values; all within the scale."""
+        if self.names:
+            return sorted(self.names)
+        if not self.base:
+            return _linear_ticks(self.low, self.high, self.unit)
+        first = math.ceil(math.log(self.low, self.base) - 1e-9)
+        last = math.floor(math.log(self.high, self.base) + 1e-9)
         step = max(1, math.ceil((last - first + 1) / (MAX_TICKS + 2)))
-        return [base**power for power in range(first, last + 1, step)]
+        return [float(self.base) ** power for power in range(first, last + 1, step)]
 
     def text(self, value: float) -> str:
         """How people see a value of this axis."""
-        return dict(self.axis.ticks).get(value) or text_of(value, self.axis.unit)
+        return self.names.get(value) or shown_in(self.unit, value)
 
 
-def scale(axis: Axis, values: Iterable[float], start: float, end: float) -> Scale:
-    """A scale that holds the values: from the start of a linear axis, else from the smallest."""
-    known = [
-        0.0 if value < SMALLEST else min(value, LARGEST)
-        for value in values
-        if not math.isnan(value)
-    ]
-    if axis.scale == "linear":
-        top = max(known, default=axis.start + 1.0)
-        top = max(top, axis.start) + 0.05 * max(top - axis.start, 0.0)
-        if not top - axis.start > SMALLEST:
-            top = axis.start + 1.0
-        return Scale(axis, axis.start, top, start, end)
+def scale_of(
+    values: Iterable[float],
+    ends: tuple[float, float],
+    unit: str,
+    *,
+    base: int = 0,
+    least: float = 0.0,
+    names: Mapping[float, str] | None = None,
+) -> Scale:
+    """A scale that holds the values: a linear one from ``least``, else from the smallest."""
+    known = [0.0 if value < SMALLEST else min(value, LARGEST) for value in values]
+    if not base:
+        top = max(known, default=least + 1.0)
+        top = max(top, least) + 0.05 * max(top - least, 0.0)
+        top = top if top - least > SMALLEST else least + 1.0
+        return Scale(least, top, *ends, unit, names=names or {})
     known = [value for value in known if value > 0] or [1.0]
     low, high = min(known), max(known)
-    if axis.scale == "log10":
-        last = high
+    if base == 10:
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
-        if axis.ticks:  # names at the ends of lines stand where the lines end
-            high = last
     if high <= low:
         low, high = low / 2, high * 2
-    return Scale(axis, low, high, start, end)
+    return Scale(low, high, *ends, unit, base, names or {})
 
 
-def _linear_ticks(
-    low: float, high: float, *, binary: bool, whole: bool, seconds: bool
-) -> list[float]:
+def _linear_ticks(low: float, high: float, unit: str) -> list[float]:
     span = high - low
     if span <= 0:
         return [low]
-    if seconds:
-        unit = next((each for each in _TIMES if span >= 4 * each), 1.0)
-    else:
-        unit = 1024.0 ** max(0, math.floor(math.log(span, 1024))) if binary and span >= 1 else 1.0
-    raw = span / unit / MAX_TICKS
+    size = 1.0
+    if unit == "s":
+        size = next((each for each in _TIMES if span >= 4 * each), 1.0)
+    elif unit == "bytes" and span >= 1:
+        size = 1024.0 ** max(0, math.floor(math.log(span, 1024)))
+    raw = span / size / MAX_TICKS
     power = 10.0 ** math.floor(math.log10(raw))
     if power == 0 or not math.isfinite(power):
         return [low]
-    steps = (nice * power * unit for nice in _NICE if nice * power >= raw * (1 - 1e-9))
     # Things that are counted have no halves: 0, 5, 10 and not 0, 2.5, 5.
+    whole = unit == "count" and span >= 2
+    steps = [nice * power * size for nice in _NICE if nice * power >= raw * (1 - 1e-9)]
     step = next(step for step in (*steps, 1.0) if not whole or step == int(step))
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
 
 
-def text_of(value: float, unit: Unit) -> str:
+def number_of(cell: Cell) -> float | None:
+    """The figure in a cell, if there is one that can be drawn."""
+    value = cell.value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def shown_in(unit: str, value: float) -> str:
     """A value in base units, as people see it."""
     if unit == "ratio":
         return f"{value:.3g} x"
-    if unit in ("samples/s", "count"):
-        return format_count(value) if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"
-    return format_of(Metric(name="", unit=unit, label="", of="verdict"))(value)
+    if unit in BY_UNIT and unit not in ("samples/s", "count"):
+        return BY_UNIT[unit](value)
+    return format_count(value) if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"
 
 
 def spread_out(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

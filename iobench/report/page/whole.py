@@ -8,7 +8,7 @@ from ... import __version__
 from ...documents import json_text
 from ..render_csv import render_csv
 from ..render_html import html_page
-from ..sections import Cell, Column, Row, Section, Table, Timeline, leading
+from ..sections import Cell, Column, Pane, Row, Section, Table, Timeline, leading
 
 
 def page(document: object, sections: Sequence[Section]) -> str:
@@ -36,11 +36,11 @@ def _tables(sections: Sequence[Section]) -> dict[str, str]:
 
 def _points(timeline: Timeline) -> Table:
     """The points of a timeline as they are drawn, a row for each, in the order of their time."""
-    panes = [(timeline.y, timeline.tracks), *((pane.y, pane.tracks) for pane in timeline.panes)]
+    panes: tuple[Timeline | Pane, ...] = (timeline, *timeline.panes)
     points = [
-        (at, track.label, low, high, axis.unit)
-        for axis, tracks in panes
-        for track in tracks
+        (at, track.label, low, high, pane.unit)
+        for pane in panes
+        for track in pane.tracks
         for at, low, high in zip(track.at, track.low, track.high, strict=True)
     ]
     points.sort(key=lambda point: point[0])
