@@ -49,7 +49,7 @@ def add_checkpoint(parser: argparse._ActionsContainer) -> None:
 def show_plan(args: argparse.Namespace, model: str) -> int:
     """Print the plan of ``model``'s checkpoint. Raises UsageError, UnknownNameError."""
     from ..errors import UsageError
-    from ..report.checkpoint_plan import sections
+    from ..report.plan import checkpoint_sections
     from ..runner.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
     from ..schema.base import build
     from ..schema.checkpoint import CheckpointSpec, Training
@@ -77,5 +77,5 @@ def show_plan(args: argparse.Namespace, model: str) -> int:
         budgets=[parse_share("--stall-budget", text) for text in args.stall_budget or ()]
         or STALL_BUDGETS,
     )
-    print_report(args.format, plan, sections(plan))
+    print_report(args.format, plan, checkpoint_sections(plan))
     return 0

@@ -13,9 +13,8 @@ from ..documents import write_whole
 from ..errors import IobenchError
 from ..report.media import is_export
 from ..report.page.whole import page
-from ..report.record import sections
+from ..report.record import sections, several_sections
 from ..report.sections import Section
-from ..report.several import several_sections
 from ..schema.record import EVENTS_FILE, SAMPLES_FILE, RunRecord, TrainingRecord
 from .exporting import export, export_all
 from .printing import print_report

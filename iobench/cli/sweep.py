@@ -250,7 +250,7 @@ def finish(sweep: Sweep, directory: Path, *, kind: str, new: bool) -> int:
 
 
 def _confirm(args: argparse.Namespace, options: Any, live: Any) -> int:
-    from ..report.confirmation import sections
+    from ..report.tried import sections
     from ..runner.sweeping.confirm import confirm
     from .printing import print_report
 

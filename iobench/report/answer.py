@@ -15,11 +15,9 @@ from ..analyse.verdict.promise import promised, tells_nothing
 from ..schema.record import TrainingRecord
 from ..schema.verdict import Advice, Fed, Verdict
 from ..units import counted, format_count, format_rate, percent_beside
-from .cache import cold_reads
-from .ceilings import BOUND_BY
 from .fed import number_text
 from .figures import NO_REASON, ends, word
-from .glance import UTILIZATION, about_text, trust_text
+from .glance import UTILIZATION, about_text, cold_reads, trust_text
 from .sections import (
     Bars,
     Cell,
@@ -33,6 +31,7 @@ from .sections import (
     Table,
     Tone,
 )
+from .stages import BOUND_BY
 
 STAGES = {
     "storage": "storage",

@@ -10,7 +10,6 @@ from ..schema.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
 from ..schema.record import TrainingRecord
 from ..units import counted, format_bytes, format_count, format_duration, format_rate
 from .figures import MAX_BARS, Format, evenly, figure, picture, raw, word
-from .rates import BURST, is_burst
 from .sections import (
     Bars,
     Cell,
@@ -26,6 +25,7 @@ from .sections import (
     Section,
     Table,
 )
+from .stages import BURST, is_burst
 
 _TOO_FEW = "-"
 """For a percentile that would be the slowest read of all: fewer than 100 or 1,000 reads."""

@@ -63,6 +63,11 @@ def median_cell(values: Sequence[float], show: Format) -> Cell:
     return with_interval(median(values), min(values), max(values), show)
 
 
+def interval(gain: Estimate | None) -> str:
+    """``3.20 x [3.15, 3.26]``; without an interval ``3.20 x``; ``-`` without a gain."""
+    return "-" if gain is None else shown(gain)
+
+
 def estimated(gain: Estimate | None, text: str = "") -> Cell:
     """The cell of an estimate with its interval, or with another text; ``-`` without one."""
     if gain is None:

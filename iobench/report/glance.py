@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
+from ..analyse.verdict.cache import cached_image, epoch_deliveries, is_cold, uncached
 from ..analyse.verdict.judged import judge
 from ..analyse.verdict.promise import shown, tells_nothing
 from ..schema.record import RunRecord, TrainingRecord
 from ..schema.verdict import Verdict
-from ..units import counted, format_percent, percent_beside
+from ..units import counted, format_count, format_percent, percent_beside
 from .fed import fed_now_and_alone
 from .figures import spread
 from .sections import STATUS, Fact, Facts, Findings, Headline, Section
@@ -119,3 +120,37 @@ def about_text(doc: RunRecord) -> str:
     """When it was measured, and the name of the run."""
     when = f"{doc.created[:16].replace('T', ' ')} UTC, " if doc.created else ""
     return f"{when}run {doc.run_id}"
+
+
+def bottleneck_text(verdict: Verdict, *, watched: bool = False) -> str:
+    """``storage is the bottleneck``, for a title. ``watched``: of a training of the user's own."""
+    undecided = verdict.bottleneck == "undecided"
+    if watched and verdict.bottleneck == "accelerator":
+        return "your step is the bottleneck"
+    return "the bottleneck is undecided" if undecided else f"{verdict.bottleneck} is the bottleneck"
+
+
+def state_text(doc: RunRecord) -> str:
+    """The run's status, its validity and the rules that judged it."""
+    state = {"valid": "valid", "invalid": "INVALID", "unknown": "validity unknown"}[doc.validity]
+    state = state if doc.status == "ok" else f"{doc.status}, {state}"
+    return f"{state}, {doc.rules} rules"
+
+
+def cold_reads(doc: TrainingRecord) -> str:
+    """The line; '' if the run does not claim cold reads, or no epoch is recorded."""
+    found = list(epoch_deliveries(doc))
+    if not is_cold(doc) or not found:
+        return ""
+    gaps = [each for each in found if each.fetched is None]
+    if gaps and uncached(doc) and cached_image(doc) is None:
+        return "reads go past this host's page cache"
+    if gaps:
+        where = "" if len(gaps) == len(found) else f" in {format_count(len(gaps))} epochs"
+        reason = gaps[0].how.removeprefix("not measured: ") or "no reason was recorded"
+        return f"not measured{where}: {reason}"
+    if cached_image(doc) is not None:
+        return "from a loop device, whose image this host's page cache may hold"
+    share = format_percent(1 - max(each.cached for each in found))
+    worst = f", in the worst of {format_count(len(found))} epochs" if len(found) > 1 else ""
+    return f"{share} came from storage{worst}"

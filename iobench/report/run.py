@@ -7,7 +7,6 @@ from ..analyse.figures.metrics import DEVICE_METRICS
 from ..analyse.verdict.promise import told
 from ..schema.metrics import BY_NAME, Metric, metrics_of
 from ..schema.record import RunRecord, TrainingRecord
-from ..schema.verdict import Verdict
 from ..units import (
     counted,
     format_bytes,
@@ -15,22 +14,23 @@ from ..units import (
     format_duration,
     format_percent,
 )
-from .ablations import ablation_sections
 from .again import again_sections
 from .answer import answer
-from .cache import cold_reads
-from .ceilings import ceiling_sections
-from .cpu import cpu_sections
+from .checkpoint import saves_sections
 from .curve import curve_sections
-from .devices import device_sections
 from .fed import fed_sections
 from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
-from .glance import finding_sections, glance_sections, status_sections
-from .hosts import host_sections, hosts_text
+from .glance import (
+    bottleneck_text,
+    cold_reads,
+    finding_sections,
+    glance_sections,
+    state_text,
+    status_sections,
+)
+from .hosts import device_sections, host_sections, hosts_text
 from .labels import label_cells, label_columns, tags_text
-from .loader import library_sections
-from .rates import rate_over_time
-from .saves import saves_sections
+from .loader import library_sections, user_sections
 from .sections import (
     Cell,
     Column,
@@ -44,14 +44,10 @@ from .sections import (
     Table,
     Tone,
 )
-from .spread import reasons as spread_reasons
-from .spread import spread_sections
-from .time import time_sections
-from .timeline import timeline_sections
+from .stages import ablation_sections, ceiling_sections, rate_over_time
+from .time import cpu_sections, time_sections, worker_reasons, worker_sections
+from .timeline import spread_reasons, spread_sections, timeline_sections
 from .tried import tried_sections
-from .user_loader import user_sections
-from .workers import reasons as worker_reasons
-from .workers import worker_sections
 
 OF_STORED = "of the samples' stored bytes"
 
@@ -114,21 +110,6 @@ def _not_drawn(reasons: list[str]) -> list[Section]:
     """Why the page lacks some charts."""
     items = tuple(Item(text=reason) for reason in reasons)
     return [Items(id="not-drawn", title="Not shown", items=items)] if items else []
-
-
-def bottleneck_text(verdict: Verdict, *, watched: bool = False) -> str:
-    """``storage is the bottleneck``, for a title. ``watched``: of a training of the user's own."""
-    undecided = verdict.bottleneck == "undecided"
-    if watched and verdict.bottleneck == "accelerator":
-        return "your step is the bottleneck"
-    return "the bottleneck is undecided" if undecided else f"{verdict.bottleneck} is the bottleneck"
-
-
-def state_text(doc: RunRecord) -> str:
-    """The run's status, its validity and the rules that judged it."""
-    state = {"valid": "valid", "invalid": "INVALID", "unknown": "validity unknown"}[doc.validity]
-    state = state if doc.status == "ok" else f"{doc.status}, {state}"
-    return f"{state}, {doc.rules} rules"
 
 
 def reads_unseen(doc: TrainingRecord) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..analyse.capacity.requirement import JointDemand, Requirement
 from ..units import counted, format_bytes, format_count, format_rate
 from .figures import MAX_BARS, figure, picture, with_interval, word
+from .record import numbered
 from .sections import (
     Bars,
     Cell,
@@ -18,7 +19,6 @@ from .sections import (
     Section,
     Table,
 )
-from .several import numbered
 
 UNKNOWN = "no rate is enough"
 

@@ -1,13 +1,15 @@
-"""Where the time of each rank went, and that of the workers."""
+"""Where the time of each rank went, the balance of the workers, and CPU seconds by stage."""
 
 from __future__ import annotations
 
+from statistics import median
+
 from ..analyse.figures.ranktime import own_s, slow_rank
 from ..schema.record import TrainingRecord
-from ..schema.training import Repetition
+from ..schema.training import Ceiling, Repetition, WorkerLoad
 from ..schema.verdict import RankTime, WorkerTime
-from ..units import format_percent
-from .figures import figure, raw
+from ..units import format_bytes, format_count, format_duration, format_percent
+from .figures import figure, raw, word
 from .sections import Cell, Chart, Column, Row, Section, Table
 
 MAX_ROWS = 8
@@ -132,3 +134,141 @@ def _notes(workers: WorkerTime | None, *, user: bool) -> tuple[str, ...]:
         f"workers: {format_percent(workers.read)} {read}, {format_percent(workers.prep)} {prep}, "
         f"{format_percent(workers.idle)} idle",
     )
+
+
+MAX_WORKER_BARS = 16
+MAX_WORKERS = 64
+
+
+def worker_sections(doc: TrainingRecord) -> list[Section]:
+    """Bars of the busy time for a batch, and a table, of the repetition with the median rate."""
+    chosen = middle_repetition(doc)
+    if chosen is None or not chosen[1].workers:
+        return []
+    number, repetition = chosen
+    found = sorted(repetition.workers, key=lambda each: -each.s_per_batch)
+    of = f", repetition {number + 1}" if len(doc.job.repetitions) > 1 else ""
+    several = len({each.rank for each in found}) > 1
+    count = len(found) + repetition.workers_left_out
+    title = f"Balance of the workers: busy time for a batch, the slowest first{of}"
+    return [
+        Table(
+            id="workers",
+            title=title,
+            columns=(
+                Column(name="rank", label="rank", align="right"),
+                Column(name="worker", label="worker", align="right"),
+                Column(name="busy_per_batch_s", label="busy, a batch", unit="s", align="right"),
+                Column(name="batches", label="batches", unit="count", align="right"),
+                Column(name="bytes_read", label="read", unit="bytes", align="right"),
+                Column(name="sample_bytes", label="samples", unit="bytes", align="right"),
+                Column(name="read_s", label="in reads", unit="s", align="right"),
+                Column(name="prep_s", label="in decode", unit="s", align="right"),
+                Column(name="cpu_s", label="CPU", unit="s", align="right"),
+            ),
+            rows=tuple(_worker_row(each) for each in found[:MAX_WORKERS]),
+            charts=(
+                Chart(
+                    kind="bars",
+                    y=("busy_per_batch_s",),
+                    label=("rank", "worker") if several else ("worker",),
+                    y_label="busy time for a batch",
+                    rows=tuple(range(min(MAX_WORKER_BARS, len(found)))),
+                ),
+            ),
+            notes=_worker_notes(found, count),
+            more=count - len(found[:MAX_WORKERS]),
+            where="pages",
+        ),
+    ]
+
+
+def worker_reasons(doc: TrainingRecord) -> list[str]:
+    """Why the balance is not shown."""
+    chosen = middle_repetition(doc)
+    if chosen is None or chosen[1].workers:
+        return []
+    subject = doc.job.subject
+    why = (
+        "the version of iobench that made this run did not record it"
+        if not subject.reads_itself
+        else f"what the workers of loader '{subject.kind}' do is not known"
+    )
+    return [f"Balance of the workers: {why}."]
+
+
+def _worker_row(each: WorkerLoad) -> Row:
+    return Row(
+        cells=(
+            Cell(value=each.rank, text=str(each.rank)),
+            Cell(value=each.worker, text=str(each.worker)),
+            figure(each.s_per_batch, format_duration),
+            figure(each.batches, format_count),
+            figure(each.bytes_read, format_bytes),
+            figure(each.sample_bytes, format_bytes),
+            figure(each.read_s, format_duration),
+            figure(each.prep_s, format_duration),
+            figure(each.cpu_s, format_duration),
+        )
+    )
+
+
+def _worker_notes(found: list[WorkerLoad], count: int) -> tuple[str, ...]:
+    notes = ["Busy: waiting for reads, and in decompress, decode, check and collate."]
+    if count > MAX_WORKER_BARS:
+        notes.append(
+            f"Bars of the slowest {MAX_WORKER_BARS} workers, and {count - MAX_WORKER_BARS:,} more."
+        )
+    if all(each.cpu_s is None for each in found):
+        notes.append("The workers are threads of one process, whose CPU time is not divided.")
+    return tuple(notes)
+
+
+STAGES = {"fetch": "fetch", "prep": "decode", "loader": "hand-over"}
+
+
+def cpu_sections(doc: TrainingRecord) -> list[Section]:
+    """Bars for the stages whose CPU time was measured, and for the repetitions."""
+    found: dict[str, tuple[str, float, str]] = {}
+    for name, label in STAGES.items():
+        ceiling = doc.job.ceilings.get(name, Ceiling())
+        if ceiling.cpu_s_per_gb is not None:
+            found[name] = (label, ceiling.cpu_s_per_gb, f"alone: {ceiling.how}")
+    taken = [
+        each.cpu_s / each.sample_bytes * 1e9
+        for each in doc.job.repetitions
+        if each.complete and each.cpu_s is not None and each.sample_bytes
+    ]
+    if taken:
+        how = "all ranks and workers of a repetition, median"
+        found["together"] = ("all together", median(taken), how)
+    if not any(name in found for name in STAGES) or not any(each[1] for each in found.values()):
+        return []
+    title = "CPU seconds per GB of stored samples, by stage"
+    return [
+        Table(
+            id="cpu",
+            title=title,
+            columns=(
+                Column(name="stage", label="stage"),
+                Column(name="cpu_s_per_gb", label="CPU s/GB", unit="s/GB", align="right"),
+                Column(name="how", label="how"),
+            ),
+            rows=tuple(
+                Row(cells=(word(label, name), Cell(value=value, text=f"{value:.4g}"), word(how)))
+                for name, (label, value, how) in found.items()
+            ),
+            charts=(Chart(kind="bars", y=("cpu_s_per_gb",), label=("stage",)),),
+            notes=_missing(doc),
+            where="pages",
+        ),
+    ]
+
+
+def _missing(doc: TrainingRecord) -> tuple[str, ...]:
+    notes = [
+        f"{label}: not measured: {reason}"
+        for name, label in STAGES.items()
+        if (reason := doc.job.ceilings.get(name, Ceiling()).not_measured)
+    ]
+    return tuple(notes)

@@ -1,19 +1,40 @@
-"""The steps of the repetition with the median rate, along its time: for pages alone.
+"""The steps of the repetition with the median rate: along its time, and how their times are spread.
 
-Below them, on the same axis, is what the host did meanwhile.
+Below the timeline, on the same axis, is what the host did meanwhile. All of it is for pages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
 from ..analyse.figures.events import Events, select
-from ..analyse.figures.timeline import QUANTILES, RankSteps, StepTimes, host_use, step_times
+from ..analyse.figures.timeline import (
+    KINDS,
+    LEVELS,
+    QUANTILES,
+    RankSteps,
+    StepTimes,
+    TimeSpread,
+    Use,
+    host_use,
+    spreads,
+    step_times,
+)
 from ..analyse.verdict.cache import MAX_RESIDENT
+from ..schema.metrics import Unit
 from ..schema.record import TrainingRecord
 from ..schema.training import Repetition
-from ..units import format_count, format_duration, format_percent
+from ..units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+)
 from .figures import figure
-from .hostuse import panes, shown, use_table
-from .sections import Cell, ChartTrack, Column, Mark, Row, Section, Table, Timeline
+from .sections import Cell, Chart, ChartTrack, Column, Mark, Pane, Row, Section, Table, Timeline
 from .time import middle_repetition
 
 MAX_RANKS = 8
@@ -35,7 +56,7 @@ def timeline_sections(
         return []
     of = f", repetition {chosen[0] + 1}" if len(doc.job.repetitions) > 1 else ""
     uses = (
-        shown(host_use(select(samples, "measure", chosen[0]), found.epochs_s))
+        shown_uses(host_use(select(samples, "measure", chosen[0]), found.epochs_s))
         if samples is not None
         else {}
     )
@@ -119,5 +140,246 @@ def _waits(found: StepTimes, of: str) -> Table:
             )
             for each in found.ranks
         ),
+        where="pages",
+    )
+
+
+MIN_LOOPBACK = 1 << 20
+"""Bytes/s over loopback below which no storage is read in this way: it is not shown_uses."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shown:
+    title: str
+    unit: Unit
+    show: Callable[[float], str]
+    labels: Mapping[str, str]  # by the names of ``host_use``
+
+
+def _per_second(count: float) -> str:
+    return f"{format_count(count)}/s"
+
+
+PANES = (
+    _Shown(
+        title="Bytes per second of the data's device and of the network",
+        unit="bytes/s",
+        show=format_rate,
+        labels={
+            "device_read": "device, read",
+            "device_write": "device, written",
+            "received": "network, received",
+            "sent": "network, sent",
+            "loopback": "loopback",
+        },
+    ),
+    _Shown(
+        title="Share of the time: busy, or a task that waits (pressure)",
+        unit="share",
+        show=format_percent,
+        labels={
+            "cpu": "all cores busy",
+            "device_busy": "device busy",
+            "gpu_busy": "GPUs busy",
+            "io_pressure": "waiting for IO",
+            "cpu_pressure": "waiting for a core",
+            "memory_pressure": "waiting for memory",
+        },
+    ),
+    _Shown(
+        title="Memory of the host",
+        unit="bytes",
+        show=format_bytes,
+        labels={
+            "memory": "memory in use",
+            "page_cache": "page cache",
+            "gpu_memory": "GPU memory",
+        },
+    ),
+    _Shown(
+        title="NFS operations per second",
+        unit="count",
+        show=_per_second,
+        labels={"nfs_reads": "NFS READ", "nfs_others": "NFS, all others"},
+    ),
+    _Shown(
+        title="Mean round trip of the NFS READ operations",
+        unit="s",
+        show=format_duration,
+        labels={"nfs_read_rtt": "round trip of READ"},
+    ),
+)
+
+
+def shown_uses(uses: Mapping[str, Use]) -> dict[str, Use]:
+    """Those of ``host_use`` that a report shows."""
+    return {
+        name: use for name, use in uses.items() if name != "loopback" or use.largest >= MIN_LOOPBACK
+    }
+
+
+def panes(uses: Mapping[str, Use]) -> tuple[Pane, ...]:
+    """A pane for each group of figures of which some were measured."""
+    found = []
+    for pane in PANES:
+        tracks = tuple(
+            ChartTrack(label=label, at=use.at_s, low=use.values, high=use.values)
+            for name, label in pane.labels.items()
+            if (use := uses.get(name)) is not None
+        )
+        if tracks:
+            found.append(Pane(title=pane.title, unit=pane.unit, tracks=tracks))
+    return tuple(found)
+
+
+def use_table(uses: Mapping[str, Use], of: str) -> Table:
+    """Mean and largest value of each figure. ``of`` names the repetition in the title."""
+    rows = [
+        Row(
+            cells=(
+                Cell(value=name, text=label),
+                figure(use.mean, pane.show),
+                figure(use.largest, pane.show),
+            )
+        )
+        for pane in PANES
+        for name, label in pane.labels.items()
+        if (use := uses.get(name)) is not None
+    ]
+    return Table(
+        id="host-use",
+        title=f"What the whole host did meanwhile{of}, other processes included",
+        columns=(
+            Column(name="figure", label="figure"),
+            Column(name="mean", label="mean", align="right"),
+            Column(name="largest", label="largest sample", align="right"),
+        ),
+        rows=tuple(rows),
+        where="pages",
+    )
+
+
+TIMES = {
+    "wait": "wait for a batch",
+    "read": "read of a batch",
+    "prep": "decode of a batch",
+    "step": "whole step",
+}
+SHOWN_QUANTILES = {0.5: "p50", 0.9: "p90", 0.99: "p99", 0.999: "p99.9"}
+
+
+def spread_sections(doc: TrainingRecord, events: Events) -> list[Section]:
+    """The repetition with the median rate. ``events`` are those of the whole run."""
+    chosen = middle_repetition(doc)
+    found = spreads(select(events, "measure", chosen[0])) if chosen else {}
+    if chosen is None or not _drawn(found):
+        return []
+    of = f", repetition {chosen[0] + 1}" if len(doc.job.repetitions) > 1 else ""
+    title = f"How the times of the steps are spread over all ranks{of}"
+    return [_curve(found, of), _spread_table(found, title)]
+
+
+def spread_reasons(doc: TrainingRecord, events: Events) -> list[str]:
+    """Why some of the kinds of times are not drawn."""
+    chosen = middle_repetition(doc)
+    found = spreads(select(events, "measure", chosen[0])) if chosen else {}
+    if not found:
+        return []
+    if not _drawn(found):
+        steps = counted(next(iter(found.values())).steps, "step")
+        return [f"How the times of the steps are spread: {steps} do not tell it."]
+    if "read" in found or "prep" in found:
+        return []
+    subject = doc.job.subject
+    why = (
+        "they were not recorded"
+        if not subject.reads_itself
+        else f"loader '{subject.kind}' does not tell these times"
+    )
+    return [f"Read and decode of a batch: {why}."]
+
+
+def _drawn(found: dict[str, TimeSpread]) -> bool:
+    """Whether there are enough steps for a line."""
+    return any(len(each.quantiles) > 1 for each in found.values())
+
+
+def _curve(found: dict[str, TimeSpread], of: str) -> Table:
+    """Seconds over 1 / (1 - quantile), so that each nine takes the same room."""
+    kinds = [kind for kind in KINDS if kind in found and len(found[kind].quantiles) > 1]
+    levels = [level for level in LEVELS if any(level in found[kind].quantiles for kind in kinds)]
+    return Table(
+        id="spread",
+        title=f"Quantiles of the times of the steps{of}",
+        columns=(
+            Column(name="quantile", label="quantile", unit="ratio"),
+            *(Column(name=kind, label=TIMES[kind], unit="s", align="right") for kind in kinds),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    Cell(value=1 / (1 - level), text=f"p{100 * level:g}"),
+                    *(figure(found[kind].quantiles.get(level), format_duration) for kind in kinds),
+                )
+            )
+            for level in levels
+        ),
+        charts=(
+            Chart(
+                kind="lines",
+                x="quantile",
+                y=tuple(kinds),
+                x_label="share of the steps that take at most so long",
+                y_label="time",
+                log="xy",
+                named=True,
+            ),
+        ),
+        where="page",
+    )
+
+
+def _spread_table(found: dict[str, TimeSpread], title: str) -> Table:
+    told = [each.quantiles for each in found.values()]
+    notes = [
+        "Wait: from asking for a batch to having it. Read and decode: a worker's time for the "
+        "batch. Whole step: wait, copy, busy, waiting for other ranks, and saves."
+    ]
+    untold = [name for level, name in SHOWN_QUANTILES.items() if all(level not in q for q in told)]
+    if untold:
+        steps = counted(next(iter(found.values())).steps, "step")
+        notes.append(f"Too few steps ({steps}) for {', '.join(untold)}.")
+    if any(each.merged for each in found.values()):
+        notes.append(
+            "There were more steps than rows of events: a row is the mean of neighbouring steps, "
+            "so that the largest values are higher than shown."
+        )
+    return Table(
+        id="spreads",
+        title=title,
+        columns=(
+            Column(name="time", label="time of"),
+            Column(name="steps", label="steps", unit="count", align="right"),
+            *(
+                Column(name=f"{name}_s", label=name, unit="s", align="right")
+                for name in SHOWN_QUANTILES.values()
+            ),
+            Column(name="longest_s", label="longest", unit="s", align="right"),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    Cell(value=kind, text=TIMES[kind]),
+                    figure(each.steps, format_count),
+                    *(
+                        figure(each.quantiles.get(level), format_duration)
+                        for level in SHOWN_QUANTILES
+                    ),
+                    figure(each.longest_s, format_duration),
+                )
+            )
+            for kind, each in found.items()
+        ),
+        notes=tuple(notes),
         where="pages",
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from ..analyse.again import NEW, job_again
+from ..analyse.tuning.recommend import SweepConfirmation
 from ..analyse.verdict.promise import shown
 from ..schema.record import TrainingRecord
 from ..schema.verdict import Confirmation, Estimate
 from ..units import counted
-from .figures import raw, word
-from .sections import Cell, Column, Headline, Item, Items, Row, Section, Table
+from . import compare
+from .figures import interval, raw, word
+from .sections import Cell, Column, Fact, Facts, Headline, Item, Items, Row, Section, Table
 
 ANSWERS = {
     "kept": "the promise was kept",
@@ -53,11 +55,6 @@ def confirmed_sections(doc: TrainingRecord) -> list[Section]:
         ),
         *tried_sections(doc),
     ]
-
-
-def interval(gain: Estimate | None) -> str:
-    """``3.20 x [3.15, 3.26]``; without an interval ``3.20 x``; ``-`` without a gain."""
-    return "-" if gain is None else shown(gain)
 
 
 def _estimate(gain: Estimate | None, *, bound: bool = False) -> tuple[Cell, Cell, Cell]:
@@ -125,4 +122,28 @@ def by_hand(doc: TrainingRecord) -> list[Item]:
         if advice.id in _OTHER_DATA
         and not advice.settings
         and (make := again.generate(None, _OTHER_DATA[advice.id]))
+    ]
+
+
+def sections(found: SweepConfirmation) -> list[Section]:
+    """Whether the advice is confirmed, and the comparison of fresh runs behind it."""
+    advice = found.advice
+    row = next(row for row in found.comparison if row.metric == "samples_per_s")
+    promised = "an unknown gain" if found.promised is None else interval(found.promised)
+    measured = "an unknown gain" if found.found is None else interval(found.found)
+    p = "" if row.claim.p is None else f", p = {row.claim.p:.2g}"
+    changes = ", ".join(f"{key}={value}" for key, value in advice.changes.items())
+    title = (
+        f"{'confirmed' if found.confirmed else 'NOT confirmed'}: {ANSWERS[found.answer]}: with "
+        f"{changes} fresh runs with other seeds do {measured} today's samples/s{p}; the sweep "
+        f"promised {promised}"
+    )
+    return [
+        Headline(id="confirmation", title=title, tone="good" if found.confirmed else "plain"),
+        *compare.sections([found.compared], found.left_out),
+        Facts(
+            id="runs",
+            title="Fresh runs",
+            facts=(Fact(label="results", text=found.directory),),
+        ),
     ]

@@ -10,7 +10,7 @@ from ..schema.sweep import Sweep, describe, setting_text
 from ..text import quoted
 from ..units import counted, format_count
 from .again import command_sections
-from .figures import BLANK, estimated, figure, median_cell, raw, word
+from .figures import BLANK, estimated, figure, interval, median_cell, raw, word
 from .glance import ended
 from .sections import (
     Cell,
@@ -24,7 +24,6 @@ from .sections import (
     SourceLines,
     Table,
 )
-from .tried import interval
 
 _USD = "samples_per_usd"
 

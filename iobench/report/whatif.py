@@ -7,10 +7,10 @@ from ..analyse.verdict.evidence import Evidence
 from ..analyse.verdict.judged import judge
 from ..analyse.verdict.promise import in_headline
 from ..units import format_count, format_percent
-from .ceilings import LABELS
 from .figures import BLANK, figure, word
-from .run import bottleneck_text
+from .glance import bottleneck_text
 from .sections import Column, Headline, Item, Items, Prose, Row, Section, Table
+from .stages import LABELS
 
 TRUSTED = 0.2
 """A larger error on the recorded run is a violation of the rule ``verdict.gap``.

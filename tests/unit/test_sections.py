@@ -35,9 +35,7 @@ from iobench.analyse.verdict.rebuild import conclude
 from iobench.report import (
     ab,
     advise,
-    checkpoint_plan,
     compare,
-    confirmation,
     cost,
     curve,
     history,
@@ -46,10 +44,12 @@ from iobench.report import (
     record,
     size,
     sweep,
+    tried,
     walk,
     whatif,
 )
 from iobench.report.page.whole import page
+from iobench.report.record import several_sections
 from iobench.report.render_csv import render_csv
 from iobench.report.render_markdown import render_github, render_markdown
 from iobench.report.render_text import render_text
@@ -67,7 +67,6 @@ from iobench.report.sections import (
     SourceLines,
     Table,
 )
-from iobench.report.several import several_sections
 from iobench.report.size_rates import together_sections
 from iobench.runner.checkpoint_plan import describe_checkpoint
 from iobench.runner.plan import describe_plan
@@ -150,7 +149,7 @@ def _size_of_two() -> list[Section]:
 def _confirmation() -> list[Section]:
     advice = recommend(read_sweep(GOLDEN / "sweep"), TuningTarget())
     found = sweep_confirmation(advice, _compare(FAST), "d", ("a note",))
-    return confirmation.sections(found)
+    return tried.sections(found)
 
 
 def _tried() -> list[Section]:
@@ -327,7 +326,7 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
     "plan": lambda: plan.sections(
         describe_plan(load_workload(WORKLOAD), None, accelerators=8, repetitions=6)
     ),
-    "checkpoint plan": lambda: checkpoint_plan.sections(
+    "checkpoint plan": lambda: plan.checkpoint_sections(
         describe_checkpoint(
             CheckpointSpec(model="llama3-70b"), None, ranks=None, training=Training()
         )
@@ -342,7 +341,7 @@ REPORTS: dict[str, Callable[[], list[Section]]] = {
     ),
     "curve": lambda: _probe(large=True),
     "curve of small files": lambda: _probe(large=False),
-    "confirmation": _confirmation,
+    "tried": _confirmation,
 }
 
 
@@ -497,7 +496,7 @@ def test_every_subject_is_here() -> None:
         for module in pkgutil.iter_modules(iobench.report.__path__)
         if hasattr(importlib.import_module(f"iobench.report.{module.name}"), "sections")
     }
-    assert subjects - {"run", "checkpoint", "checkpoint_plan"} <= set(REPORTS) | {"record"}
+    assert subjects - {"run", "checkpoint"} <= set(REPORTS) | {"record"}
     assert {"run", "record checkpoint-stream", "checkpoint plan"} <= set(REPORTS)
 
 

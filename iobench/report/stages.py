@@ -1,17 +1,56 @@
-"""The ceilings of a run as bars: what each stage can do alone, and what all do together."""
+"""What each stage can do alone, what leaving it out brings, and whether the rate lasts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ..analyse.figures.in_flight import bytes_per_sample
+from ..analyse.figures.rates import long_enough, steady_from
 from ..analyse.verdict.judged import judge
+from ..analyse.verdict.promise import shown
+from ..analyse.verdict.rules_ranks import falls, measured_rates
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
-from ..units import RATE_UNITS, counted, format_count, format_rate
-from .figures import BLANK, NO_REASON, figure, with_interval, word
-from .rates import BURST, is_burst
-from .sections import Bars, Cell, Chart, Column, Mark, Row, Section, Table
+from ..schema.verdict import AblatedStage, Ablation
+from ..units import RATE_UNITS, counted, format_count, format_duration, format_percent, format_rate
+from .figures import BLANK, NO_REASON, estimated, figure, raw, with_interval, word
+from .sections import Bars, Cell, Chart, Column, Mark, Prose, Row, Section, Table
+
+BURST = (
+    "measured in times that end before the rate of a repetition falls: they are those of a burst, "
+    "and a training gets the rate after the fall"
+)
+"""Of figures of the storage, in a report whose verdict rests on the rate after a fall."""
+
+
+def is_burst(doc: TrainingRecord) -> bool:
+    """Whether the storage's ceilings and its curve are not what lasts."""
+    fed = doc.job.verdict.fed if doc.job.verdict else None
+    return fed is not None and fed.basis == "run"
+
+
+def rate_over_time(doc: TrainingRecord) -> str:
+    """The line; '' if no repetition is long enough to say anything."""
+    long = [rates for _, rates in measured_rates(doc) if long_enough(rates)]
+    if not long:
+        return ""
+    repetitions = counted(len(long), "repetition")
+    if found := falls(doc):
+        number, fall = min(found, key=lambda each: each.fall.share)
+        return (
+            f"falls to {format_percent(fall.share)} after {format_duration(fall.at_s)} "
+            f"(repetition {number}); a lasting fall in {len(found)} of {repetitions}"
+        )
+    starts = [steady_from(rates) for rates in long]
+    known = [start for start in starts if start is not None]
+    if len(known) < len(starts):
+        return f"no steady state in {len(starts) - len(known)} of {repetitions}"
+    begin = max(known)
+    when = (
+        f"reached after {format_duration(begin)} at the latest" if begin else "from the beginning"
+    )
+    return f"steady state {when}, in {repetitions}"
+
 
 LABELS = {
     "storage_raw": "storage, raw",
@@ -188,3 +227,94 @@ def _unit(bytes_per_s: float) -> tuple[float, str]:
         if bytes_per_s >= 0.1 * 1000**power:
             return float(1000**power), RATE_UNITS[power]
     return 1.0, RATE_UNITS[0]
+
+
+ABLATED: dict[AblatedStage, str] = {
+    "storage": "storage",
+    "prep": "prep",
+    "accelerator": "accelerators",
+    "sync": "sync",
+    "checkpoint": "checkpoints",
+    "fill": "fill",
+}
+LONGEST_GAIN = 8.0
+"""Longest bar, as a multiple of the rate as it is."""
+
+
+def ablation_sections(doc: TrainingRecord) -> list[Section]:
+    """A bar for each stage that was left out; why, where none was."""
+    job = doc.job
+    present = [each for each in job.ablations if _concerns(doc, each.stage)]
+    if not any(each.gain for each in present):
+        if not job.no_ablations:
+            return []
+        why = f"What each stage costs was not measured: {job.no_ablations}."
+        return [Prose(id="ablations", paragraphs=(why,))]
+    present.sort(key=lambda each: -each.gain.value if each.gain else 0.0)
+    largest = max(each.gain.value for each in present if each.gain)
+    full = min(max(largest, 1.0), LONGEST_GAIN)
+    return [
+        Table(
+            id="ablations",
+            title="What each stage costs: samples/s if it took no time, over samples/s as it is",
+            columns=(
+                Column(name="stage"),
+                Column(name="gain", label="gain", unit="ratio", align="right"),
+                Column(name="low", where="data"),
+                Column(name="high", where="data"),
+                Column(name="n", label="rounds", align="right"),
+                Column(name="how", label="how", where="pages"),
+            ),
+            rows=tuple(_ablation_row(each) for each in present),
+            bars=Bars(column="gain", full=full),
+            charts=(
+                Chart(
+                    kind="bars",
+                    y=("gain",),
+                    label=("stage",),
+                    title="What each stage costs",
+                    y_label="samples/s without the stage, over samples/s as it is",
+                    origin=1.0,
+                    full=full,
+                ),
+            ),
+            notes=_over_what_lasts(doc),
+        ),
+    ]
+
+
+def _over_what_lasts(doc: TrainingRecord) -> tuple[str, ...]:
+    """The storage's gain over the rate after its fall, where the verdict rests on that rate."""
+    gain = doc.job.verdict.gains.get("storage") if doc.job.verdict else None
+    if gain is None or not is_burst(doc):
+        return ()
+    return (
+        "rounds compare whole repetitions; over the rate after its fall, leaving out the storage "
+        f"brings {shown(gain)}",
+    )
+
+
+def _concerns(doc: TrainingRecord, stage: AblatedStage) -> bool:
+    """Whether the run has such a stage: one rank waits for no other one."""
+    if stage == "sync":
+        return doc.job.accelerators > 1
+    return stage != "checkpoint" or doc.job.saves is not None
+
+
+def _ablation_row(ablation: Ablation) -> Row:
+    gain = ablation.gain
+    label = word(ABLATED[ablation.stage], ablation.stage)
+    how = word(ablation.how)
+    if gain is None:
+        why = f"not measured: {ablation.not_measured or NO_REASON}"
+        return Row(cells=(label, Cell(value=None, why=why), raw(None), raw(None), raw(None), how))
+    number = Cell(value=gain.n, text=format_count(gain.n))
+    cells = (
+        label,
+        estimated(gain),
+        raw(gain.low),
+        raw(gain.high),
+        number,
+        how,
+    )
+    return Row(cells=cells)
