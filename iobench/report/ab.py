@@ -22,7 +22,18 @@ from ..schema.metrics import BY_NAME
 from ..units import counted, format_duration, format_factor, format_share
 from .again import command_sections
 from .compare import ratio_chart, tone_of
-from .figures import estimated, figure, format_of, interval, picture, raw, word
+from .figures import (
+    estimated,
+    figure,
+    filled,
+    format_of,
+    interval,
+    picture,
+    raw,
+    side_by_side,
+    word,
+    words,
+)
 from .glance import ended
 from .sections import (
     Cell,
@@ -184,30 +195,26 @@ def _side(side: Side) -> Fact:
 
 
 def _claims(record: AbRecord, claims: list[Claim]) -> Table:
-    rows = tuple(
-        Row(
-            cells=(
-                Cell(value=claim.metric, text=BY_NAME[claim.metric].short),
-                _middle(record, claim.metric, "a"),
-                _middle(record, claim.metric, "b"),
-                estimated(claim.ratio),
-                word(verdict(claim)),
-            ),
-            tone=tone_of(claim),
-            mark="" if measured(record, claim) else claim.why,
-        )
-        for claim in claims
+    metrics = [claim.metric for claim in claims]
+    columns, rows = side_by_side(
+        filled("metric", "metric", [word(BY_NAME[name].short, name) for name in metrics]),
+        filled("a", "A", [_middle(record, name, "a") for name in metrics], align="right"),
+        filled("b", "B", [_middle(record, name, "b") for name in metrics], align="right"),
+        filled(
+            "ratio",
+            "B / A",
+            [estimated(each.ratio) for each in claims],
+            unit="ratio",
+            align="right",
+        ),
+        words("answer", "B is", [verdict(claim) for claim in claims]),
+        marks=["" if measured(record, claim) else claim.why for claim in claims],
+        tones=[tone_of(claim) for claim in claims],
     )
     return Table(
         id="claims",
         title="Every metric: median over the turns, and B over A with its interval",
-        columns=(
-            Column(name="metric", label="metric"),
-            Column(name="a", label="A", align="right"),
-            Column(name="b", label="B", align="right"),
-            Column(name="ratio", label="B / A", unit="ratio", align="right"),
-            Column(name="answer", label="B is"),
-        ),
+        columns=columns,
         rows=rows,
         charts=ratio_chart(claims, "B / A"),
         notes=(
@@ -312,28 +319,23 @@ def narrowing_sections(record: AbRecord) -> list[Section]:
     lows = [each.low for each, known in zip(so_far, told, strict=True) if known and each]
     shown = [*ratios, 1 / most, most, *(low for low in lows if low)]
     title = f"{metric.short} of B over A, turn by turn, and the interval as it narrowed"
-    rows = tuple(
-        Row(
-            cells=(
-                raw(number),
-                Cell(value=ratio, text=format_factor(ratio)),
-                estimated(each) if known else Cell(value=None, text=estimated(each).text),
-            )
-        )
-        for number, (ratio, each, known) in enumerate(
-            zip(ratios, so_far, told, strict=True), start=1
-        )
+    texts = [estimated(each) for each in so_far]
+    narrowed = [
+        cell if known else Cell(value=None, text=cell.text)
+        for cell, known in zip(texts, told, strict=True)
+    ]
+    shown_ratios = [Cell(value=ratio, text=format_factor(ratio)) for ratio in ratios]
+    columns, rows = side_by_side(
+        filled("turn", "turn", [raw(at) for at in range(1, len(logs) + 1)], unit="count"),
+        filled("ratio", "B / A", shown_ratios, unit="ratio", align="right"),
+        filled("so_far", "so far", narrowed, unit="ratio", align="right"),
     )
     noise = format_share(record.threshold)
     return [
         Table(
             id="turn-by-turn",
             title=title,
-            columns=(
-                Column(name="turn", label="turn", unit="count"),
-                Column(name="ratio", label="B / A", unit="ratio", align="right"),
-                Column(name="so_far", label="so far", unit="ratio", align="right"),
-            ),
+            columns=columns,
             rows=rows,
             charts=(
                 Chart(

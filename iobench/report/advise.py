@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..analyse.tuning.knee import NO_HELP
-from ..analyse.tuning.recommend import Alternative, Recommendation
-from ..units import format_bytes, format_count
-from .figures import figure, raw, spread, word
+from ..analyse.tuning.recommend import Recommendation
+from ..units import format_count
+from .figures import (
+    figure,
+    figures,
+    filled,
+    raws,
+    side_by_side,
+    with_interval,
+    words,
+)
 from .sections import (
-    Cell,
-    Column,
     Fact,
     Facts,
     Headline,
     Item,
     Items,
     Prose,
-    Row,
     Section,
     Table,
 )
@@ -86,39 +91,25 @@ def _list(name: str, title: str, texts: tuple[str, ...]) -> list[Section]:
 
 
 def _front(found: Recommendation) -> Table:
+    shown = found.alternatives[:MAX_SHOWN]
+    rates = [with_interval(each.samples_per_s, each.low, each.high, format_count) for each in shown]
+    spent = [figure(each.cpu_s_per_gb, lambda seconds: f"{seconds:.3g}") for each in shown]
+    columns, rows = side_by_side(
+        filled("samples_per_s", "samples/s [min, max]", rates, unit="samples/s", align="right"),
+        raws("low", [each.low for each in shown]),
+        raws("high", [each.high for each in shown]),
+        figures("repetitions", "n", "", [each.repetitions for each in shown]),
+        filled("cpu_s_per_gb", "CPU s/GB", spent, align="right"),
+        figures("stored_bytes", "stored", "bytes", [each.stored_bytes for each in shown]),
+        words("settings", "settings", [_settings(each.settings) for each in shown]),
+        marks=[
+            "recommended" if dict(each.settings) == dict(found.settings) else "" for each in shown
+        ],
+    )
     return Table(
         id="pareto-front",
         title="Pareto front: no other point is at once faster, cheaper in CPU and smaller",
-        columns=(
-            Column(
-                name="samples_per_s",
-                label="samples/s [min, max]",
-                unit="samples/s",
-                align="right",
-            ),
-            Column(name="low", unit="samples/s", where="data"),
-            Column(name="high", unit="samples/s", where="data"),
-            Column(name="repetitions", label="n", unit="count", align="right"),
-            Column(name="cpu_s_per_gb", label="CPU s/GB", unit="s/GB", align="right"),
-            Column(name="stored_bytes", label="stored", unit="bytes", align="right"),
-            Column(name="settings", label="settings"),
-        ),
-        rows=tuple(_point(found, point) for point in found.alternatives[:MAX_SHOWN]),
+        columns=columns,
+        rows=rows,
         more=max(0, len(found.alternatives) - MAX_SHOWN),
-    )
-
-
-def _point(found: Recommendation, point: Alternative) -> Row:
-    rates = spread(point.samples_per_s, point.low, point.high, format_count)
-    return Row(
-        cells=(
-            Cell(value=point.samples_per_s, text=rates),
-            raw(point.low),
-            raw(point.high),
-            Cell(value=point.repetitions, text=str(point.repetitions)),
-            figure(point.cpu_s_per_gb, lambda seconds: f"{seconds:.3g}"),
-            figure(point.stored_bytes, format_bytes),
-            word(_settings(point.settings)),
-        ),
-        mark="recommended" if dict(point.settings) == dict(found.settings) else "",
     )

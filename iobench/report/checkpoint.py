@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from ..analyse.checkpoint.study import (
-    HostSaves,
     cpu_s_per_gb,
     host_saves,
     slowdown,
@@ -27,11 +26,14 @@ from .figures import (
     ends,
     evenly,
     figure,
+    figures,
     format_of,
     picture,
     raw,
+    side_by_side,
     spread,
     word,
+    words,
 )
 from .glance import about_text, finding_sections, state_text, status_sections, trust_text
 from .hosts import MAX_ROWS
@@ -234,40 +236,33 @@ def _hosts(study: Study) -> list[Section]:
     hosts = host_saves(study)
     if not hosts:
         return []
+    shown = [(each, study.hosts[each.host]) for each in hosts[:MAX_ROWS]]
+    columns, rows = side_by_side(
+        words(
+            "host",
+            "host",
+            [
+                f"host {each.host} ({known.name})" if known.name else f"host {each.host}"
+                for each, known in shown
+            ],
+        ),
+        figures("ranks", "ranks", "", [each.ranks for each, _ in shown]),
+        figures("bytes", "saved", "bytes", [each.bytes for each, _ in shown]),
+        figures("blocked_s", "blocked", "s", [each.blocked_s for each, _ in shown]),
+        figures("durable_s", "durable", "s", [each.durable_s for each, _ in shown]),
+        figures("restore_s", "restore", "s", [each.restore_s for each, _ in shown]),
+        figures("late_s", "late start", "s", [each.late_s for each, _ in shown]),
+        figures("offset_error_s", "clock error", "s", [known.offset_error_s for _, known in shown]),
+    )
     return [
         Table(
             id="hosts",
             title="Hosts, the slowest first: medians of each host's slowest rank",
-            columns=(
-                Column(name="host", label="host"),
-                Column(name="ranks", label="ranks", align="right"),
-                Column(name="bytes", label="saved", unit="bytes", align="right"),
-                Column(name="blocked_s", label="blocked", unit="s", align="right"),
-                Column(name="durable_s", label="durable", unit="s", align="right"),
-                Column(name="restore_s", label="restore", unit="s", align="right"),
-                Column(name="late_s", label="late start", unit="s", align="right"),
-                Column(name="offset_error_s", label="clock error", unit="s", align="right"),
-            ),
-            rows=tuple(_host_row(study, host) for host in hosts[:MAX_ROWS]),
+            columns=columns,
+            rows=rows,
             more=max(0, len(hosts) - MAX_ROWS),
         )
     ]
-
-
-def _host_row(study: Study, host: HostSaves) -> Row:
-    known = study.hosts[host.host]
-    return Row(
-        cells=(
-            word(f"host {host.host} ({known.name})" if known.name else f"host {host.host}"),
-            raw(host.ranks),
-            figure(host.bytes, format_bytes),
-            figure(host.blocked_s, format_duration),
-            figure(host.durable_s, format_duration),
-            figure(host.restore_s, format_duration),
-            figure(host.late_s, format_duration),
-            figure(known.offset_error_s, format_duration),
-        )
-    )
 
 
 def _single(label: str, name: str, cell: Cell) -> Row:

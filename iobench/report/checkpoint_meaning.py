@@ -7,15 +7,13 @@ import math
 from ..analyse.checkpoint.meaning import not_told, upper_word
 from ..schema.checkpoint import Meaning, Study
 from ..units import counted, format_bytes, format_count, format_duration, format_rate, format_share
-from .figures import figure, spread
+from .figures import figure, figures, filled, side_by_side, spread
 from .sections import (
     Bars,
     Chart,
-    Column,
     Fact,
     Facts,
     Mark,
-    Row,
     Section,
     Table,
 )
@@ -166,21 +164,17 @@ def _today(found: Meaning) -> str:
 
 def _chart(found: Meaning) -> Table:
     advised = found.interval_s
-    rows = [
-        Row(
-            cells=(figure(at, format_duration), figure(share, format_share)),
-            mark="advised" if math.isclose(at, found.interval_s) else "",
-        )
-        for at, share in found.curve
-    ]
+    lost = [figure(share, format_share) for _, share in found.curve]
+    columns, rows = side_by_side(
+        figures("interval_s", "interval", "s", [at for at, _ in found.curve]),
+        filled("waste", "lost", lost, unit="share", align="right"),
+        marks=["advised" if math.isclose(at, advised) else "" for at, _ in found.curve],
+    )
     return Table(
         id="interval",
         title="Time lost, over the interval between saves",
-        columns=(
-            Column(name="interval_s", label="interval", unit="s", align="right"),
-            Column(name="waste", label="lost", unit="share", align="right"),
-        ),
-        rows=tuple(rows),
+        columns=columns,
+        rows=rows,
         bars=Bars(column="waste", full=max((share for _, share in found.curve), default=0.0)),
         charts=(
             Chart(

@@ -8,8 +8,19 @@ from dataclasses import replace
 from ..analyse.figures.curve import FLATTENED, highest, is_known, is_near, spent
 from ..schema.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
 from ..schema.record import TrainingRecord
-from ..units import counted, format_bytes, format_count, format_duration, format_rate
-from .figures import MAX_BARS, Format, evenly, figure, picture, raw, word
+from ..units import counted, format_bytes, format_count, format_rate
+from .figures import (
+    MAX_BARS,
+    Format,
+    evenly,
+    figures,
+    filled,
+    picture,
+    raw,
+    side_by_side,
+    word,
+    words,
+)
 from .sections import (
     Bars,
     Cell,
@@ -102,34 +113,32 @@ def _first(probe: StorageProbe, told: list[str]) -> FirstScreen:
 
 def _hosts(probe: StorageProbe) -> Table:
     """What each host got together with the others and alone, the slowest first."""
-    columns: tuple[Column, ...] = (
-        Column(name="host", label="host"),
-        Column(name="in_flight", label="in flight", unit="count", align="right"),
-        Column(name="joint_reads_per_s", label="reads/s, all", unit="count", align="right"),
-        Column(name="joint_bytes_per_s", label="bytes/s, all", unit="bytes/s", align="right"),
-        Column(name="joint_latency_p50_s", label="p50, all", unit="s", align="right"),
-        Column(name="alone_reads_per_s", label="reads/s, alone", unit="count", align="right"),
-        Column(name="alone_bytes_per_s", label="bytes/s, alone", unit="bytes/s", align="right"),
-        Column(name="alone_latency_p50_s", label="p50, alone", unit="s", align="right"),
-    )
-
-    def value(rate: Rate | None) -> float | None:
-        return None if rate is None else rate.value
-
-    rows = tuple(
-        Row(
-            cells=(
-                word(host.name),
-                figure(host.in_flight, format_count),
-                figure(host.joint_reads_per_s.value, format_count),
-                figure(host.joint_bytes_per_s.value, format_rate),
-                figure(host.joint_latency_p50_s, format_duration, missing=_TOO_FEW),
-                figure(value(host.alone_reads_per_s), format_count, missing=_TOO_FEW),
-                figure(value(host.alone_bytes_per_s), format_rate, missing=_TOO_FEW),
-                figure(host.alone_latency_p50_s, format_duration, missing=_TOO_FEW),
-            )
-        )
-        for host in sorted(probe.hosts, key=lambda each: each.joint_reads_per_s.value)
+    hosts = sorted(probe.hosts, key=lambda each: each.joint_reads_per_s.value)
+    joint = [(each.joint_reads_per_s, each.joint_bytes_per_s) for each in hosts]
+    alone = [(each.alone_reads_per_s, each.alone_bytes_per_s) for each in hosts]
+    columns, rows = side_by_side(
+        words("host", "host", [each.name for each in hosts]),
+        figures("in_flight", "in flight", "count", [each.in_flight for each in hosts]),
+        figures("joint_reads_per_s", "reads/s, all", "count", [each.value for each, _ in joint]),
+        figures("joint_bytes_per_s", "bytes/s, all", "bytes/s", [each.value for _, each in joint]),
+        figures(
+            "joint_latency_p50_s", "p50, all", "s", [each.joint_latency_p50_s for each in hosts]
+        ),
+        figures(
+            "alone_reads_per_s",
+            "reads/s, alone",
+            "count",
+            [each.value if each else None for each, _ in alone],
+        ),
+        figures(
+            "alone_bytes_per_s",
+            "bytes/s, alone",
+            "bytes/s",
+            [each.value if each else None for _, each in alone],
+        ),
+        figures(
+            "alone_latency_p50_s", "p50, alone", "s", [each.alone_latency_p50_s for each in hosts]
+        ),
     )
     missing = {host.not_measured for host in probe.hosts if host.not_measured}
     return Table(
@@ -263,38 +272,26 @@ def _rate(rate: Rate) -> Cell:
 
 
 def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Table:
-    right: tuple[Column, ...] = (
-        Column(name="in_flight", label="in flight", unit="count", align="right"),
-        Column(name="reads_per_s", label="reads/s", unit="count", align="right"),
-        Column(name="interval", label="95 % interval", align="right"),
-        Column(name="bytes_per_s", label="bytes/s", unit="bytes/s", align="right"),
-        Column(name="latency_p50_s", label="p50", unit="s", align="right"),
-        Column(name="latency_p99_s", label="p99", unit="s", align="right"),
-        Column(name="latency_p999_s", label="p99.9", unit="s", align="right"),
-        Column(name="bound", label="bound by", where="pages"),
-    )
-    rows = tuple(
-        Row(
-            cells=(
-                figure(point.in_flight, format_count),
-                _rate(point.reads_per_s),
-                _interval(point.reads_per_s),
-                figure(point.bytes_per_s.value, format_rate),
-                figure(point.latency_p50_s, format_duration, missing=_TOO_FEW),
-                figure(point.latency_p99_s, format_duration, missing=_TOO_FEW),
-                figure(point.latency_p999_s, format_duration, missing=_TOO_FEW),
-                word(bound),
-            ),
-            mark=_mark(curve, point, in_flight),
-        )
-        for point, bound in zip(curve.points, curve.bound, strict=True)
+    points = curve.points
+    rates = [_rate(each.reads_per_s) for each in points]
+    intervals = [_interval(each.reads_per_s) for each in points]
+    columns, rows = side_by_side(
+        figures("in_flight", "in flight", "count", [each.in_flight for each in points]),
+        filled("reads_per_s", "reads/s", rates, unit="count", align="right"),
+        filled("interval", "95 % interval", intervals, align="right"),
+        figures("bytes_per_s", "bytes/s", "bytes/s", [each.bytes_per_s.value for each in points]),
+        figures("latency_p50_s", "p50", "s", [each.latency_p50_s for each in points]),
+        figures("latency_p99_s", "p99", "s", [each.latency_p99_s for each in points]),
+        figures("latency_p999_s", "p99.9", "s", [each.latency_p999_s for each in points]),
+        words("bound", "bound by", curve.bound, where="pages"),
+        marks=[_mark(curve, each, in_flight) for each in points],
     )
     full = max((point.reads_per_s.value for point in curve.points), default=0.0)
     requests = _requests(curve)
     return Table(
         id=name,
         title=f"{requests[0].upper()}{requests[1:]}, by {curve.how}",
-        columns=right,
+        columns=columns,
         rows=rows,
         bars=Bars(column="reads_per_s", full=full),
         charts=_charts(curve, in_flight),

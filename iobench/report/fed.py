@@ -9,7 +9,7 @@ from ..schema.record import TrainingRecord
 from ..schema.training import FindMax
 from ..schema.verdict import Estimate, Fed
 from ..units import counted, format_count, format_percent, format_rate, percent_beside
-from .figures import BLANK, NO_REASON, figure, word
+from .figures import BLANK, NO_REASON, figure, figures, filled, side_by_side, word, words
 from .sections import (
     Bars,
     Cell,
@@ -83,20 +83,14 @@ def fed_now_and_alone(doc: TrainingRecord) -> str:
 
 
 def _more_ranks(fed: Fed, required: float) -> Table:
-    rows = []
-    for one in fed.at:
-        told = {True: "fed", False: "starved", None: "inconclusive"}[one.fed]
-        utilization = one.accelerator_utilization
-        rows.append(
-            Row(
-                cells=(
-                    Cell(value=one.ranks, text=str(one.ranks)),
-                    _share(utilization, required),
-                    word(told),
-                    word(one.how),
-                )
-            )
-        )
+    told = {True: "fed", False: "starved", None: "inconclusive"}
+    shares = [_share(each.accelerator_utilization, required) for each in fed.at]
+    columns, rows = side_by_side(
+        figures("ranks", "accelerators", "", [each.ranks for each in fed.at]),
+        filled("accelerator_utilization", "utilization", shares),
+        words("fed", "", [told[each.fed] for each in fed.at]),
+        words("how", "", [each.how for each in fed.at]),
+    )
     notes = []
     if fed.reads_in_flight is not None and fed.potential is None:
         notes.append(f"that takes {counted(round(fed.reads_in_flight), 'read')} in flight")
@@ -112,13 +106,8 @@ def _more_ranks(fed: Fed, required: float) -> Table:
         id="fed",
         title=f"Storage for accelerators at {format_percent(required)} utilization: {number}; "
         "jobs with a barrier at each step",
-        columns=(
-            Column(name="ranks", label="accelerators", unit="count", align="right"),
-            Column(name="accelerator_utilization", label="utilization", unit="share"),
-            Column(name="fed"),
-            Column(name="how"),
-        ),
-        rows=tuple(rows),
+        columns=columns,
+        rows=rows,
         notes=tuple(notes),
     )
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from ..analyse.verdict.promise import shown
 from ..schema.metrics import Metric
 from ..schema.verdict import Estimate
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
-from .sections import Bars, Cell, Column, Row, Table, Value
+from .sections import Bars, Cell, Column, Row, Table, Tone, Value, Where
 
 MAX_BARS = 6
 """Bars of a picture on a first screen."""
@@ -90,6 +90,64 @@ def word(text: str, value: Value = None) -> Cell:
 def raw(value: Value) -> Cell:
     """The cell of a value that only data shows."""
     return Cell(value=value, text="" if value is None else str(value))
+
+
+class Filled(NamedTuple):
+    """A column with its cells, from the first row to the last."""
+
+    column: Column
+    cells: Sequence[Cell]
+
+
+def figures(
+    name: str,
+    label: str,
+    unit: str,
+    values: Iterable[float | None],
+    *,
+    missing: str = "-",
+    where: Where = "everywhere",
+) -> Filled:
+    """A column of figures, which are shown as their unit demands."""
+    show = BY_UNIT.get(unit, str)
+    found = [figure(value, show, missing=missing) for value in values]
+    return filled(name, label, found, unit=unit, align="right", where=where)
+
+
+def words(name: str, label: str, texts: Iterable[str], *, where: Where = "everywhere") -> Filled:
+    """A column of texts."""
+    return filled(name, label, [word(text) for text in texts], where=where)
+
+
+def raws(name: str, values: Iterable[Value]) -> Filled:
+    """A column that only data shows."""
+    return filled(name, "", [raw(value) for value in values], where="data")
+
+
+def filled(
+    name: str,
+    label: str,
+    cells: Sequence[Cell],
+    *,
+    unit: str = "",
+    align: Literal["left", "right"] = "left",
+    where: Where = "everywhere",
+) -> Filled:
+    """A column of any cells."""
+    return Filled(Column(name=name, label=label, unit=unit, align=align, where=where), cells)
+
+
+def side_by_side(
+    *columns: Filled, marks: Sequence[str] = (), tones: Sequence[Tone] = ()
+) -> tuple[tuple[Column, ...], tuple[Row, ...]]:
+    """The columns and the rows of a table. ``marks`` and ``tones``: of each row, if it has one."""
+    cells = list(zip(*(each.cells for each in columns), strict=True))
+    told: list[Tone] = [*tones] or ["plain"] * len(cells)
+    rows = zip(cells, marks or [""] * len(cells), told, strict=True)
+    return (
+        tuple(each.column for each in columns),
+        tuple(Row(cells=each, mark=mark, tone=tone) for each, mark, tone in rows),
+    )
 
 
 def picture(

@@ -11,13 +11,22 @@ from ..schema.resources import DeviceUse
 from ..schema.training import Repetition
 from ..units import (
     counted,
-    format_bytes,
-    format_count,
     format_duration,
-    format_percent,
-    format_rate,
 )
-from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
+from .figures import (
+    BLANK,
+    NO_REASON,
+    figure,
+    figures,
+    filled,
+    format_of,
+    raw,
+    raws,
+    side_by_side,
+    spread,
+    word,
+    words,
+)
 from .sections import Cell, Column, Row, Section, Table
 from .time import middle_repetition
 
@@ -40,24 +49,35 @@ def host_sections(doc: TrainingRecord) -> list[Section]:
     notes = [window]
     if doc.job.barrier_s is not None:
         notes.append(f"a barrier of all hosts takes {format_duration(doc.job.barrier_s)}")
+    names = [host_name(doc, each.host) for each in shown]
+    facts = dict(enumerate(doc.job.hosts))
+    known = [facts.get(each.host) for each in shown]
+    memory = {at: host.memory_bytes for at, host in enumerate(doc.hosts)}
+    columns, rows = side_by_side(
+        words("host", "host", names),
+        figures("ranks", "ranks", "", [each.ranks for each in shown]),
+        figures("samples_per_s", "samples/s", "samples/s", [each.samples_per_s for each in shown]),
+        figures("read_bytes_per_s", "read", "bytes/s", [each.read_bytes_per_s for each in shown]),
+        figures("first_done_s", "first done", "s", [each.first_done_s for each in shown]),
+        figures("last_done_s", "last done", "s", [each.last_done_s for each in shown]),
+        figures("last_share", "last at steps", "share", [each.last_share for each in shown]),
+        figures("residency_before", "cached", "share", [each.residency_before for each in shown]),
+        figures("start_skew_s", "late start", "s", [each.start_skew_s for each in shown]),
+        figures(
+            "offset_error_s",
+            "clock error",
+            "s",
+            [each.offset_error_s if each else None for each in known],
+        ),
+        raws("memory_bytes", [memory.get(each.host) for each in shown]),
+        marks=["slow" if name in slow else "" for name in names],
+    )
     return [
         Table(
             id="hosts",
             title=f"Hosts, the slowest first{of}",
-            columns=(
-                Column(name="host", label="host"),
-                Column(name="ranks", label="ranks", align="right"),
-                Column(name="samples_per_s", label="samples/s", unit="samples/s", align="right"),
-                Column(name="read_bytes_per_s", label="read", unit="bytes/s", align="right"),
-                Column(name="first_done_s", label="first done", unit="s", align="right"),
-                Column(name="last_done_s", label="last done", unit="s", align="right"),
-                Column(name="last_share", label="last at steps", unit="share", align="right"),
-                Column(name="residency_before", label="cached", unit="share", align="right"),
-                Column(name="start_skew_s", label="late start", unit="s", align="right"),
-                Column(name="offset_error_s", label="clock error", unit="s", align="right"),
-                Column(name="memory_bytes", unit="bytes", where="data"),
-            ),
-            rows=tuple(_row(doc, host, slow) for host in shown),
+            columns=columns,
+            rows=rows,
             notes=tuple(notes),
             more=len(ordered) - len(shown),
         )
@@ -66,28 +86,6 @@ def host_sections(doc: TrainingRecord) -> list[Section]:
 
 def _own_rate(host: HostTime) -> float:
     return (host.own_samples_per_s or 0.0) / max(1, host.ranks)
-
-
-def _row(doc: TrainingRecord, host: HostTime, slow: str) -> Row:
-    name = host_name(doc, host.host)
-    known = doc.job.hosts[host.host] if host.host < len(doc.job.hosts) else None
-    memory = doc.hosts[host.host].memory_bytes if host.host < len(doc.hosts) else None
-    return Row(
-        cells=(
-            word(name),
-            raw(host.ranks),
-            figure(host.samples_per_s, format_count),
-            figure(host.read_bytes_per_s, format_rate),
-            figure(host.first_done_s, format_duration),
-            figure(host.last_done_s, format_duration),
-            figure(host.last_share, format_percent),
-            figure(host.residency_before, format_percent),
-            figure(host.start_skew_s, format_duration),
-            figure(known.offset_error_s if known else None, format_duration),
-            figure(memory, format_bytes),
-        ),
-        mark="slow" if name in slow else "",
-    )
 
 
 def hosts_text(doc: TrainingRecord) -> str:
@@ -169,25 +167,25 @@ def _each(devices: list[DeviceUse]) -> Table:
         "dram_utilization": "memory bandwidth",
     }
     others = {"power_w": "W", "sm_clock_mhz": "SM MHz", "memory_clock_mhz": "memory MHz"}
-    rows = [
-        Row(
-            cells=(
-                word(each.name or "?"),
-                word(each.uuid),
-                *(figure(getattr(each, name), format_percent) for name in shares),
-                *(figure(getattr(each, name), lambda value: f"{value:,.0f}") for name in others),
-            )
-        )
-        for each in devices
-    ]
-    columns = {**shares, **others}
+    columns, rows = side_by_side(
+        words("gpu", "GPU", [each.name or "?" for each in devices]),
+        words("uuid", "UUID", [each.uuid for each in devices], where="pages"),
+        *(
+            figures(name, label, "share", [getattr(each, name) for each in devices])
+            for name, label in shares.items()
+        ),
+        *(
+            filled(name, label, [_whole(getattr(each, name)) for each in devices], align="right")
+            for name, label in others.items()
+        ),
+    )
     return Table(
         id="each-device",
         title="Each GPU in the last repetition",
-        columns=(
-            Column(name="gpu", label="GPU"),
-            Column(name="uuid", label="UUID", where="pages"),
-            *(Column(name=name, label=label, align="right") for name, label in columns.items()),
-        ),
-        rows=tuple(rows),
+        columns=columns,
+        rows=rows,
     )
+
+
+def _whole(value: float | None) -> Cell:
+    return figure(value, lambda value: f"{value:,.0f}")

@@ -8,8 +8,8 @@ from ..analyse.figures.ranktime import own_s, slow_rank
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling, Repetition, WorkerLoad
 from ..schema.verdict import RankTime, WorkerTime
-from ..units import format_bytes, format_count, format_duration, format_percent
-from .figures import figure, raw, word
+from ..units import format_percent
+from .figures import figure, figures, filled, raw, side_by_side, word, words
 from .sections import Cell, Chart, Column, Row, Section, Table
 
 MAX_ROWS = 8
@@ -151,22 +151,24 @@ def worker_sections(doc: TrainingRecord) -> list[Section]:
     several = len({each.rank for each in found}) > 1
     count = len(found) + repetition.workers_left_out
     title = f"Balance of the workers: busy time for a batch, the slowest first{of}"
+    shown = found[:MAX_WORKERS]
+    columns, rows = side_by_side(
+        figures("rank", "rank", "", [each.rank for each in shown]),
+        figures("worker", "worker", "", [each.worker for each in shown]),
+        figures("busy_per_batch_s", "busy, a batch", "s", [each.s_per_batch for each in shown]),
+        figures("batches", "batches", "count", [each.batches for each in shown]),
+        figures("bytes_read", "read", "bytes", [each.bytes_read for each in shown]),
+        figures("sample_bytes", "samples", "bytes", [each.sample_bytes for each in shown]),
+        figures("read_s", "in reads", "s", [each.read_s for each in shown]),
+        figures("prep_s", "in decode", "s", [each.prep_s for each in shown]),
+        figures("cpu_s", "CPU", "s", [each.cpu_s for each in shown]),
+    )
     return [
         Table(
             id="workers",
             title=title,
-            columns=(
-                Column(name="rank", label="rank", align="right"),
-                Column(name="worker", label="worker", align="right"),
-                Column(name="busy_per_batch_s", label="busy, a batch", unit="s", align="right"),
-                Column(name="batches", label="batches", unit="count", align="right"),
-                Column(name="bytes_read", label="read", unit="bytes", align="right"),
-                Column(name="sample_bytes", label="samples", unit="bytes", align="right"),
-                Column(name="read_s", label="in reads", unit="s", align="right"),
-                Column(name="prep_s", label="in decode", unit="s", align="right"),
-                Column(name="cpu_s", label="CPU", unit="s", align="right"),
-            ),
-            rows=tuple(_worker_row(each) for each in found[:MAX_WORKERS]),
+            columns=columns,
+            rows=rows,
             charts=(
                 Chart(
                     kind="bars",
@@ -177,7 +179,7 @@ def worker_sections(doc: TrainingRecord) -> list[Section]:
                 ),
             ),
             notes=_worker_notes(found, count),
-            more=count - len(found[:MAX_WORKERS]),
+            more=count - len(shown),
             where="pages",
         ),
     ]
@@ -195,22 +197,6 @@ def worker_reasons(doc: TrainingRecord) -> list[str]:
         else f"what the workers of loader '{subject.kind}' do is not known"
     )
     return [f"Balance of the workers: {why}."]
-
-
-def _worker_row(each: WorkerLoad) -> Row:
-    return Row(
-        cells=(
-            Cell(value=each.rank, text=str(each.rank)),
-            Cell(value=each.worker, text=str(each.worker)),
-            figure(each.s_per_batch, format_duration),
-            figure(each.batches, format_count),
-            figure(each.bytes_read, format_bytes),
-            figure(each.sample_bytes, format_bytes),
-            figure(each.read_s, format_duration),
-            figure(each.prep_s, format_duration),
-            figure(each.cpu_s, format_duration),
-        )
-    )
 
 
 def _worker_notes(found: list[WorkerLoad], count: int) -> tuple[str, ...]:
@@ -245,19 +231,18 @@ def cpu_sections(doc: TrainingRecord) -> list[Section]:
     if not any(name in found for name in STAGES) or not any(each[1] for each in found.values()):
         return []
     title = "CPU seconds per GB of stored samples, by stage"
+    spent = [Cell(value=value, text=f"{value:.4g}") for _, value, _ in found.values()]
+    columns, rows = side_by_side(
+        filled("stage", "stage", [word(label, name) for name, (label, *_) in found.items()]),
+        filled("cpu_s_per_gb", "CPU s/GB", spent, unit="s/GB", align="right"),
+        words("how", "how", [how for *_, how in found.values()]),
+    )
     return [
         Table(
             id="cpu",
             title=title,
-            columns=(
-                Column(name="stage", label="stage"),
-                Column(name="cpu_s_per_gb", label="CPU s/GB", unit="s/GB", align="right"),
-                Column(name="how", label="how"),
-            ),
-            rows=tuple(
-                Row(cells=(word(label, name), Cell(value=value, text=f"{value:.4g}"), word(how)))
-                for name, (label, value, how) in found.items()
-            ),
+            columns=columns,
+            rows=rows,
             charts=(Chart(kind="bars", y=("cpu_s_per_gb",), label=("stage",)),),
             notes=_missing(doc),
             where="pages",

@@ -33,8 +33,8 @@ from ..units import (
     format_percent,
     format_rate,
 )
-from .figures import figure
-from .sections import Cell, Chart, ChartTrack, Column, Mark, Pane, Row, Section, Table, Timeline
+from .figures import figure, figures, filled, side_by_side, word
+from .sections import Cell, Chart, ChartTrack, Mark, Pane, Section, Table, Timeline
 from .time import middle_repetition
 
 MAX_RANKS = 8
@@ -118,28 +118,22 @@ def _cached(residency: float | None) -> str:
 
 
 def _waits(found: StepTimes, of: str) -> Table:
-    times = [*QUANTILES, "longest"]
+    ranks = found.ranks
+    columns, rows = side_by_side(
+        figures("rank", "rank", "", [each.rank for each in ranks]),
+        figures("steps", "steps", "count", [each.steps for each in ranks]),
+        *(
+            figures(f"wait_{name}_s", name, "s", [each.quantiles[name] for each in ranks])
+            for name in QUANTILES
+        ),
+        figures("wait_longest_s", "longest", "s", [each.longest_wait_s for each in ranks]),
+        figures("retries", "retries", "count", [each.retries for each in ranks]),
+    )
     return Table(
         id="waits",
         title=f"How long the steps of each rank waited for their batch{of}",
-        columns=(
-            Column(name="rank", label="rank", align="right"),
-            Column(name="steps", label="steps", unit="count", align="right"),
-            *(Column(name=f"wait_{name}_s", label=name, unit="s", align="right") for name in times),
-            Column(name="retries", label="retries", unit="count", align="right"),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    Cell(value=each.rank, text=str(each.rank)),
-                    figure(each.steps, format_count),
-                    *(figure(each.quantiles[name], format_duration) for name in QUANTILES),
-                    figure(each.longest_wait_s, format_duration),
-                    figure(each.retries, format_count),
-                )
-            )
-            for each in found.ranks
-        ),
+        columns=columns,
+        rows=rows,
         where="pages",
     )
 
@@ -234,27 +228,24 @@ def panes(uses: Mapping[str, Use]) -> tuple[Pane, ...]:
 
 def use_table(uses: Mapping[str, Use], of: str) -> Table:
     """Mean and largest value of each figure. ``of`` names the repetition in the title."""
-    rows = [
-        Row(
-            cells=(
-                Cell(value=name, text=label),
-                figure(use.mean, pane.show),
-                figure(use.largest, pane.show),
-            )
-        )
+    known = [
+        (pane, name, label, use)
         for pane in PANES
         for name, label in pane.labels.items()
         if (use := uses.get(name)) is not None
     ]
+    means = [figure(use.mean, pane.show) for pane, _, _, use in known]
+    largest = [figure(use.largest, pane.show) for pane, _, _, use in known]
+    columns, rows = side_by_side(
+        filled("figure", "figure", [word(label, name) for _, name, label, _ in known]),
+        filled("mean", "mean", means, align="right"),
+        filled("largest", "largest sample", largest, align="right"),
+    )
     return Table(
         id="host-use",
         title=f"What the whole host did meanwhile{of}, other processes included",
-        columns=(
-            Column(name="figure", label="figure"),
-            Column(name="mean", label="mean", align="right"),
-            Column(name="largest", label="largest sample", align="right"),
-        ),
-        rows=tuple(rows),
+        columns=columns,
+        rows=rows,
         where="pages",
     )
 
@@ -308,22 +299,19 @@ def _curve(found: dict[str, TimeSpread], of: str) -> Table:
     """Seconds over 1 / (1 - quantile), so that each nine takes the same room."""
     kinds = [kind for kind in KINDS if kind in found and len(found[kind].quantiles) > 1]
     levels = [level for level in LEVELS if any(level in found[kind].quantiles for kind in kinds)]
+    quantiles = [Cell(value=1 / (1 - level), text=f"p{100 * level:g}") for level in levels]
+    columns, rows = side_by_side(
+        filled("quantile", "quantile", quantiles, unit="ratio"),
+        *(
+            figures(kind, TIMES[kind], "s", [found[kind].quantiles.get(each) for each in levels])
+            for kind in kinds
+        ),
+    )
     return Table(
         id="spread",
         title=f"Quantiles of the times of the steps{of}",
-        columns=(
-            Column(name="quantile", label="quantile", unit="ratio"),
-            *(Column(name=kind, label=TIMES[kind], unit="s", align="right") for kind in kinds),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    Cell(value=1 / (1 - level), text=f"p{100 * level:g}"),
-                    *(figure(found[kind].quantiles.get(level), format_duration) for kind in kinds),
-                )
-            )
-            for level in levels
-        ),
+        columns=columns,
+        rows=rows,
         charts=(
             Chart(
                 kind="lines",
@@ -354,32 +342,20 @@ def _spread_table(found: dict[str, TimeSpread], title: str) -> Table:
             "There were more steps than rows of events: a row is the mean of neighbouring steps, "
             "so that the largest values are higher than shown."
         )
+    columns, rows = side_by_side(
+        filled("time", "time of", [word(TIMES[kind], kind) for kind in found]),
+        figures("steps", "steps", "count", [each.steps for each in found.values()]),
+        *(
+            figures(f"{name}_s", name, "s", [each.get(level) for each in told])
+            for level, name in SHOWN_QUANTILES.items()
+        ),
+        figures("longest_s", "longest", "s", [each.longest_s for each in found.values()]),
+    )
     return Table(
         id="spreads",
         title=title,
-        columns=(
-            Column(name="time", label="time of"),
-            Column(name="steps", label="steps", unit="count", align="right"),
-            *(
-                Column(name=f"{name}_s", label=name, unit="s", align="right")
-                for name in SHOWN_QUANTILES.values()
-            ),
-            Column(name="longest_s", label="longest", unit="s", align="right"),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    Cell(value=kind, text=TIMES[kind]),
-                    figure(each.steps, format_count),
-                    *(
-                        figure(each.quantiles.get(level), format_duration)
-                        for level in SHOWN_QUANTILES
-                    ),
-                    figure(each.longest_s, format_duration),
-                )
-            )
-            for kind, each in found.items()
-        ),
+        columns=columns,
+        rows=rows,
         notes=tuple(notes),
         where="pages",
     )

@@ -6,11 +6,11 @@ from ..analyse.again import NEW, job_again
 from ..analyse.tuning.recommend import SweepConfirmation
 from ..analyse.verdict.promise import shown
 from ..schema.record import TrainingRecord
-from ..schema.verdict import Confirmation, Estimate
+from ..schema.verdict import Confirmation
 from ..units import counted
 from . import compare
-from .figures import interval, raw, word
-from .sections import Cell, Column, Fact, Facts, Headline, Item, Items, Row, Section, Table
+from .figures import estimated, figures, filled, interval, raws, side_by_side, word, words
+from .sections import Fact, Facts, Headline, Item, Items, Section, Table
 
 ANSWERS = {
     "kept": "the promise was kept",
@@ -57,13 +57,6 @@ def confirmed_sections(doc: TrainingRecord) -> list[Section]:
     ]
 
 
-def _estimate(gain: Estimate | None, *, bound: bool = False) -> tuple[Cell, Cell, Cell]:
-    if gain is None:
-        return (word("-", None), raw(None), raw(None))
-    text = shown(gain, bound=bound)
-    return (Cell(value=gain.value, text=text), raw(gain.low), raw(gain.high))
-
-
 def _answer(tried: Confirmation) -> str:
     """A smaller gain does not break an upper bound: what counts is whether there is one."""
     if not tried.at_most:
@@ -72,18 +65,22 @@ def _answer(tried: Confirmation) -> str:
 
 
 def _table(tried: list[Confirmation]) -> Table:
-    rows = tuple(
-        Row(
-            cells=(
-                word(", ".join(each.settings)),
-                *_estimate(each.promised, bound=each.at_most),
-                *_estimate(each.found),
-                Cell(value=len(each.turns), text=str(len(each.turns))),
-                word(_answer(each), each.answer),
-                raw(each.promised_by or None),
-            )
-        )
+    promised = [
+        estimated(each.promised, shown(each.promised, bound=each.at_most) if each.promised else "")
         for each in tried
+    ]
+    found = [estimated(each.found) for each in tried]
+    columns, rows = side_by_side(
+        words("settings", "settings", [", ".join(each.settings) for each in tried]),
+        filled("promised", "promised", promised, unit="ratio", align="right"),
+        raws("promised_low", [cell.low for cell in promised]),
+        raws("promised_high", [cell.high for cell in promised]),
+        filled("found", "found", found, unit="ratio", align="right"),
+        raws("found_low", [cell.low for cell in found]),
+        raws("found_high", [cell.high for cell in found]),
+        figures("turns", "turns", "", [len(each.turns) for each in tried]),
+        filled("answer", "answer", [word(_answer(each), each.answer) for each in tried]),
+        raws("promised_by", [each.promised_by or None for each in tried]),
     )
     notes = [
         f"{', '.join(each.settings)}: {each.not_measured}" for each in tried if each.not_measured
@@ -93,18 +90,7 @@ def _table(tried: list[Confirmation]) -> Table:
     return Table(
         id="confirmations",
         title="Advice that was tried, in turns with today's settings: gain in samples/s",
-        columns=(
-            Column(name="settings", label="settings"),
-            Column(name="promised", label="promised", unit="ratio", align="right"),
-            Column(name="promised_low", unit="ratio", where="data"),
-            Column(name="promised_high", unit="ratio", where="data"),
-            Column(name="found", label="found", unit="ratio", align="right"),
-            Column(name="found_low", unit="ratio", where="data"),
-            Column(name="found_high", unit="ratio", where="data"),
-            Column(name="turns", label="turns", unit="count", align="right"),
-            Column(name="answer", label="answer"),
-            Column(name="promised_by", where="data"),
-        ),
+        columns=columns,
         rows=rows,
         notes=tuple(notes),
     )
