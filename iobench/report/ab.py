@@ -28,6 +28,7 @@ from .figures import (
     filled,
     format_of,
     interval,
+    items_of,
     picture,
     raw,
     side_by_side,
@@ -43,7 +44,6 @@ from .sections import (
     Facts,
     FirstScreen,
     Headline,
-    Item,
     Items,
     KeyFigure,
     Mark,
@@ -83,7 +83,7 @@ def sections(record: AbRecord) -> list[Section]:
             Items(
                 id="differs",
                 title="What differs, A -> B",
-                items=tuple(Item(text=line) for line in lines[:SHOWN_DIFFERENCES]),
+                items=items_of(lines[:SHOWN_DIFFERENCES]),
                 more=max(0, len(lines) - SHOWN_DIFFERENCES),
             )
         )

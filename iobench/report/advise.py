@@ -11,6 +11,7 @@ from .figures import (
     figure,
     figures,
     filled,
+    items_of,
     raws,
     side_by_side,
     with_interval,
@@ -20,7 +21,6 @@ from .sections import (
     Fact,
     Facts,
     Headline,
-    Item,
     Items,
     Prose,
     Section,
@@ -85,7 +85,7 @@ def _gain(found: Recommendation, *, keep: bool) -> str:
 
 
 def _list(name: str, title: str, texts: tuple[str, ...]) -> list[Section]:
-    items = tuple(Item(text=text) for text in texts[:MAX_SHOWN])
+    items = items_of(texts[:MAX_SHOWN])
     more = len(texts) - len(items)
     return [Items(id=name, title=title, items=items, more=more)] if items else []
 

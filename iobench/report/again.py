@@ -13,6 +13,7 @@ from ..schema.base import OpenRecord, Strict
 from ..schema.host import Host
 from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
 from ..text import quoted
+from .figures import facts_of
 from .sections import Fact, Facts, Section, SourceLines
 
 MAX_HOSTS = 16
@@ -87,7 +88,7 @@ def _training(doc: TrainingRecord) -> list[Section]:
     return found
 
 
-def _versions(doc: RunRecord) -> list[Fact]:
+def _versions(doc: RunRecord) -> tuple[Fact, ...]:
     host = doc.host
     commit = f", commit {host.iobench_commit}" if host.iobench_commit else ""
     packages = ", ".join(f"{name} {each}" for name, each in (host.packages or {}).items() if each)
@@ -98,7 +99,7 @@ def _versions(doc: RunRecord) -> list[Fact]:
         ("packages", packages),
         ("seeds", _seeds(doc)),
     ]
-    return [Fact(label=label, text=text) for label, text in facts if text]
+    return facts_of(facts)
 
 
 def _seeds(doc: RunRecord) -> str:

@@ -25,6 +25,7 @@ from .figures import (
     Format,
     ends,
     evenly,
+    facts_of,
     figure,
     figures,
     format_of,
@@ -41,7 +42,6 @@ from .labels import label_cells, label_columns, tags_text
 from .sections import (
     Cell,
     Column,
-    Fact,
     Facts,
     FirstScreen,
     Headline,
@@ -301,8 +301,7 @@ def _about(doc: CheckpointRecord, study: Study) -> Facts:
         ),
         ("storage", doc.storage.url or ""),
     ]
-    found = tuple(Fact(label=label, text=text) for label, text in facts if text)
-    return Facts(id="about", title="About this run", facts=found)
+    return Facts(id="about", title="About this run", facts=facts_of(facts))
 
 
 def _operations(doc: CheckpointRecord, study: Study) -> Table:

@@ -7,11 +7,10 @@ import math
 from ..analyse.checkpoint.meaning import not_told, upper_word
 from ..schema.checkpoint import Meaning, Study
 from ..units import counted, format_bytes, format_count, format_duration, format_rate, format_share
-from .figures import figure, figures, filled, side_by_side, spread
+from .figures import facts_of, figure, figures, filled, side_by_side, summary
 from .sections import (
     Bars,
     Chart,
-    Fact,
     Facts,
     Mark,
     Section,
@@ -55,7 +54,7 @@ def meaning_sections(study: Study) -> list[Section]:
         Facts(
             id="meaning",
             title=f"What it means for {study.model}: {format_bytes(found.bytes)} a checkpoint",
-            facts=tuple(Fact(label=label, text=text) for label, text in facts if text),
+            facts=facts_of(facts),
         ),
         _chart(found),
     ]
@@ -86,7 +85,7 @@ def _one_save(study: Study, found: Meaning) -> str:
     return (
         f"blocks {format_duration(found.blocked_s)}, {synced} after "
         f"{format_duration(found.durable_s)}, found by a restore after "
-        f"{spread(end.median, end.min, end.max, format_duration)}, {upper_word(end)} saves "
+        f"{summary(end, format_duration).text}, {upper_word(end)} saves "
         f"{format_duration(end.upper)}"
     )
 
@@ -108,7 +107,7 @@ def _restore(found: Meaning) -> str:
     if (took := found.times.get("restore_s")) is None:
         return "the restore is not measured"
     return (
-        f"{spread(took.median, took.min, took.max, format_duration)} to restore "
+        f"{summary(took, format_duration).text} to restore "
         f"({counted(took.n, 'restore')}; {found.restore_condition})"
     )
 

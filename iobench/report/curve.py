@@ -12,12 +12,15 @@ from ..units import counted, format_bytes, format_count, format_rate
 from .figures import (
     MAX_BARS,
     Format,
+    ends,
     evenly,
     figures,
     filled,
+    items_of,
     picture,
     raw,
     side_by_side,
+    spread,
     word,
     words,
 )
@@ -28,7 +31,6 @@ from .sections import (
     Column,
     FirstScreen,
     Headline,
-    Item,
     Items,
     KeyFigure,
     Mark,
@@ -75,7 +77,7 @@ def sections(probe: StorageProbe) -> list[Section]:
         notes += [f"{about}: {note}" for note in [*ends, *curve.notes]]
     if any(point.latency_p999_s is None for curve in everything for point in curve.points):
         notes.append("p99 needs 100 reads, and p99.9 needs 1,000")
-    found.append(Items(id="notes", title="Notes", items=tuple(Item(text=note) for note in notes)))
+    found.append(Items(id="notes", title="Notes", items=items_of(notes)))
     return found
 
 
@@ -222,12 +224,12 @@ def _sentence(curve: StorageCurve, which: Spent, larger: str = PACKED) -> str:
         if best is None:
             return f"{requests}: no plateau was reached, since {curve.not_measured}."
         return (
-            f"{requests}: at least {_spread(best.reads_per_s, format_count)} reads/s and "
-            f"{_spread(best.bytes_per_s, format_rate)} with {best.in_flight} in flight; no plateau "
+            f"{requests}: at least {_ends(best.reads_per_s, format_count)} reads/s and "
+            f"{_ends(best.bytes_per_s, format_rate)} with {best.in_flight} in flight; no plateau "
             f"was reached, since {curve.not_measured}."
         )
     text = (
-        f"{requests}: {_spread(reads, format_count)} reads/s and {_spread(there, format_rate)} "
+        f"{requests}: {_ends(reads, format_count)} reads/s and {_ends(there, format_rate)} "
         f"with {knee} or more in flight."
     )
     if any(point.client for point in curve.points if point.in_flight >= knee):
@@ -240,10 +242,10 @@ def _sentence(curve: StorageCurve, which: Spent, larger: str = PACKED) -> str:
     return f"{text} Its bandwidth is spent there." if which == "bandwidth" else text
 
 
-def _spread(rate: Rate, show: Format) -> str:
+def _ends(rate: Rate, show: Format) -> str:
     if rate.low is None or rate.high is None or not is_known(rate):
         return show(rate.value)
-    return f"{show(rate.value)} [{show(rate.low)}, {show(rate.high)}]"
+    return spread(rate.value, rate.low, rate.high, show)
 
 
 def _mark(curve: StorageCurve, point: CurvePoint, in_flight: float | None = None) -> str:
@@ -264,7 +266,7 @@ def _mark(curve: StorageCurve, point: CurvePoint, in_flight: float | None = None
 def _interval(rate: Rate) -> Cell:
     if rate.low is None or rate.high is None or not is_known(rate):
         return Cell(value=None, text=_TOO_FEW)
-    return word(f"[{format_count(rate.low)}, {format_count(rate.high)}]")
+    return word(ends(rate.low, rate.high, format_count))
 
 
 def _rate(rate: Rate) -> Cell:

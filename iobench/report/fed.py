@@ -9,7 +9,17 @@ from ..schema.record import TrainingRecord
 from ..schema.training import FindMax
 from ..schema.verdict import Estimate, Fed
 from ..units import counted, format_count, format_percent, format_rate, percent_beside
-from .figures import BLANK, NO_REASON, figure, figures, filled, side_by_side, word, words
+from .figures import (
+    BLANK,
+    NO_REASON,
+    figure,
+    figures,
+    filled,
+    side_by_side,
+    with_interval,
+    word,
+    words,
+)
 from .sections import (
     Bars,
     Cell,
@@ -116,10 +126,7 @@ def _share(estimate: Estimate | None, required: float) -> Cell:
     if estimate is None:
         return Cell(value=None, text="-")
     show = partial(percent_beside, limit=required)
-    text = show(estimate.value)
-    if estimate.low is not None and estimate.high is not None:
-        text += f" [{show(estimate.low)}, {show(estimate.high)}]"
-    return Cell(value=estimate.value, text=text)
+    return with_interval(estimate.value, estimate.low, estimate.high, show)
 
 
 def _drawn(found: FindMax) -> tuple[Chart, ...]:

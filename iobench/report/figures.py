@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from ..analyse.verdict.promise import shown
 from ..schema.metrics import Metric
 from ..schema.verdict import Estimate
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
-from .sections import Bars, Cell, Column, Row, Table, Tone, Value, Where
+from .sections import Bars, Cell, Column, Fact, Item, Row, Table, Tone, Value, Where
 
 MAX_BARS = 6
 """Bars of a picture on a first screen."""
@@ -63,6 +63,22 @@ def median_cell(values: Sequence[float], show: Format) -> Cell:
     return with_interval(median(values), min(values), max(values), show)
 
 
+class Summarised(Protocol):
+    """A median with the smallest and the largest value."""
+
+    @property
+    def median(self) -> float: ...
+    @property
+    def min(self) -> float: ...
+    @property
+    def max(self) -> float: ...
+
+
+def summary(found: Summarised, show: Format) -> Cell:
+    """The cell of a median that was computed before."""
+    return with_interval(found.median, found.min, found.max, show)
+
+
 def interval(gain: Estimate | None) -> str:
     """``3.20 x [3.15, 3.26]``; without an interval ``3.20 x``; ``-`` without a gain."""
     return "-" if gain is None else shown(gain)
@@ -90,6 +106,15 @@ def word(text: str, value: Value = None) -> Cell:
 def raw(value: Value) -> Cell:
     """The cell of a value that only data shows."""
     return Cell(value=value, text="" if value is None else str(value))
+
+
+def facts_of(told: Iterable[tuple[str, str]]) -> tuple[Fact, ...]:
+    """A fact for each label with a text."""
+    return tuple(Fact(label=label, text=text) for label, text in told if text)
+
+
+def items_of(texts: Iterable[str]) -> tuple[Item, ...]:
+    return tuple(Item(text=text) for text in texts)
 
 
 class Filled(NamedTuple):

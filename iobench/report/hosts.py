@@ -23,7 +23,7 @@ from .figures import (
     raw,
     raws,
     side_by_side,
-    spread,
+    summary,
     word,
     words,
 )
@@ -36,13 +36,12 @@ MAX_ROWS = 12
 def host_sections(doc: TrainingRecord) -> list[Section]:
     """A row for each host of the repetition with the median rate, the slowest first."""
     chosen = middle_repetition(doc)
-    if chosen is None or len(chosen[1].hosts) < 2:
+    if chosen is None or len(chosen.repetition.hosts) < 2:
         return []
-    number, repetition = chosen
+    _, repetition, of = chosen
     ordered = sorted(repetition.hosts, key=_own_rate)
     shown = ordered[:MAX_ROWS]
     slow = next((each.evidence for each in doc.findings if each.rule == "host.slow"), "")
-    of = f", repetition {number + 1}" if len(doc.job.repetitions) > 1 else ""
     window = "all hosts had work for "
     window += f"{format_duration(repetition.window_s or 0.0)}, "
     window += f"and the last was done {format_duration(repetition.tail_s or 0.0)} later"
@@ -117,13 +116,11 @@ def device_sections(doc: TrainingRecord) -> list[Section]:
 def _figures(doc: TrainingRecord, done: list[Repetition], *, watched: bool) -> Table:
     rows, said = [], set()
     for name in DEVICE_METRICS:
-        metric, summary = BY_NAME[name], doc.metrics.get(name)
+        metric, found = BY_NAME[name], doc.metrics.get(name)
         label = word(metric.label, name)
-        if summary is not None:
-            show = format_of(metric)
-            told = spread(summary.median, summary.min, summary.max, show)
-            middle = Cell(value=summary.median, text=told)
-            rows.append(Row(cells=(label, middle, *map(raw, (summary.min, summary.max)))))
+        if found is not None:
+            middle = summary(found, format_of(metric))
+            rows.append(Row(cells=(label, middle, raw(found.min), raw(found.max))))
             continue
         why = done[-1].not_measured.get(name, NO_REASON)
         if why in said:

@@ -8,7 +8,8 @@ from ..schema.job import Delivery, LayoutFacts, Shuffle, UserFacts
 from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
 from ..units import counted, format_bytes, format_count, format_duration, format_percent
-from .sections import Fact, Facts, Section
+from .figures import facts_of
+from .sections import Facts, Section
 
 
 def library_sections(doc: TrainingRecord) -> list[Section]:
@@ -22,8 +23,9 @@ def library_sections(doc: TrainingRecord) -> list[Section]:
         ("CPU s/GB", _cost(doc)),
         ("layout", _layout(loader.layout)),
     )
-    found = tuple(Fact(label=label, text=text) for label, text in facts if text)
-    return [Facts(id="loader", title=f"Loader {loader.kind} ({loader.library})", facts=found)]
+    return [
+        Facts(id="loader", title=f"Loader {loader.kind} ({loader.library})", facts=facts_of(facts))
+    ]
 
 
 def _delivered(proof: Delivery) -> str:
@@ -109,8 +111,11 @@ def user_sections(doc: TrainingRecord) -> list[Section]:
         ("samples of several ranks", _overlap(user) if not doc.job.subject.watched else ""),
         ("samples of several workers", _of_workers(user)),
     )
-    found = tuple(Fact(label=label, text=text) for label, text in facts if text)
-    return [Facts(id="loader", title=f"Your loader {user.factory or ''}".rstrip(), facts=found)]
+    return [
+        Facts(
+            id="loader", title=f"Your loader {user.factory or ''}".rstrip(), facts=facts_of(facts)
+        )
+    ]
 
 
 _MADE, _CAME = "making a batch", "waiting for a batch"

@@ -12,7 +12,8 @@ from ..units import (
     format_rate,
     format_share,
 )
-from .sections import Fact, Facts, Headline, Section
+from .figures import facts_of
+from .sections import Facts, Headline, Section
 
 
 def sections(plan: PlanFigures) -> list[Section]:
@@ -79,7 +80,7 @@ def sections(plan: PlanFigures) -> list[Section]:
     ]
     if plan.probe is not None:
         rows.append(("probe", _probe(plan.probe, plan)))
-    facts = tuple(Fact(label=name, text=text) for name, text in rows)
+    facts = facts_of(rows)
     job = f"{plan.workload}, {counted(plan.accelerators, 'accelerator')}"
     title = f"{job}: {format_bytes(plan.read_bytes_total)} to read"
     return [Headline(id="answer", title=title), Facts(id="plan", facts=facts)]
@@ -190,7 +191,7 @@ def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
     rows += [
         (f"{each.stall_budget * 100:g} % stalled", _budget(plan, each)) for each in plan.budgets
     ]
-    facts = tuple(Fact(label=name, text=text) for name, text in rows)
+    facts = facts_of(rows)
     title = f"Checkpoint of {plan.model}, {counted(ranks, 'rank')}: {format_bytes(plan.bytes)}"
     return [Headline(id="answer", title=title), Facts(id="checkpoint-plan", facts=facts)]
 

@@ -9,7 +9,7 @@ from ..analyse.figures.events import Events
 from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
 from ..units import counted, format_count, format_percent
 from . import checkpoint, run
-from .figures import Format, figure, spread, word
+from .figures import Format, figure, summary, word
 from .glance import UTILIZATION, bottleneck_text
 from .labels import labels_of, tags_text, with_all_tags
 from .sections import Cell, Column, FirstScreen, Headline, Prose, Row, Section, Table, Value
@@ -127,4 +127,4 @@ def _median(doc: RunRecord, metric: str, show: Format) -> Cell:
     found = doc.metrics.get(metric)
     if found is None:
         return Cell(value=None, text="-")
-    return Cell(value=found.median, text=spread(found.median, found.min, found.max, show))
+    return summary(found, show)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..analyse.figures.events import Events
 from ..analyse.figures.metrics import DEVICE_METRICS
 from ..analyse.verdict.promise import told
@@ -19,7 +21,17 @@ from .answer import answer
 from .checkpoint import saves_sections
 from .curve import curve_sections
 from .fed import fed_sections
-from .figures import BLANK, NO_REASON, figure, format_of, raw, spread, word
+from .figures import (
+    BLANK,
+    NO_REASON,
+    facts_of,
+    figure,
+    format_of,
+    items_of,
+    raw,
+    summary,
+    word,
+)
 from .glance import (
     bottleneck_text,
     cold_reads,
@@ -34,7 +46,6 @@ from .loader import library_sections, user_sections
 from .sections import (
     Cell,
     Column,
-    Fact,
     Facts,
     Headline,
     Item,
@@ -108,7 +119,7 @@ def _storage_limits(doc: TrainingRecord) -> bool:
 
 def _not_drawn(reasons: list[str]) -> list[Section]:
     """Why the page lacks some charts."""
-    items = tuple(Item(text=reason) for reason in reasons)
+    items = items_of(reasons)
     return [Items(id="not-drawn", title="Not shown", items=items)] if items else []
 
 
@@ -166,26 +177,17 @@ def _metrics(doc: TrainingRecord) -> list[Section]:
         name, label, show = metric.name, metric.label, format_of(metric)
         if name == "accelerator_utilization_sustained" and doc.job.saves is not None:
             label = "utilization, saves left out"
-        summary = doc.metrics.get(name)
-        if summary is None:
+        found = doc.metrics.get(name)
+        if found is None:
             why = f"not measured: {reasons.get(name, 'no complete repetition')}"
             rows.append(_single(label, name, Cell(value=None, why=why)))
             continue
-        told = spread(summary.median, summary.min, summary.max, show)
-        told += f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
-        told += f" n={summary.n}" if summary.n != n else ""
-        middle = Cell(value=summary.median, text=told)
-        rows.append(
-            Row(
-                cells=(
-                    word(label, name),
-                    middle,
-                    raw(summary.min),
-                    raw(summary.max),
-                    raw(summary.n),
-                )
-            )
-        )
+        middle = summary(found, show)
+        told = f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
+        told += f" n={found.n}" if found.n != n else ""
+        middle = replace(middle, text=middle.text + told)
+        data = map(raw, (found.min, found.max, found.n))
+        rows.append(Row(cells=(word(label, name), middle, *data)))
     if cold := cold_reads(doc):
         rows.append(_single("cold reads", "cold_reads", word(cold)))
     if rates := rate_over_time(doc):
@@ -255,8 +257,7 @@ def _about(doc: TrainingRecord) -> Facts:
         ("host", ", ".join([*([f"{host.cores} cores"] if host.cores else []), *memory])),
         ("time", time_spent(doc)),
     ]
-    found = tuple(Fact(label=label, text=text) for label, text in facts if text)
-    return Facts(id="about", title="About this run", facts=found)
+    return Facts(id="about", title="About this run", facts=facts_of(facts))
 
 
 def _trained(doc: TrainingRecord) -> str:

@@ -12,7 +12,18 @@ from ..analyse.tuning.knee import front
 from ..schema.sweep import Sweep, SweepPoint, describe
 from ..units import counted, format_bytes, format_count, format_factor
 from .again import command_sections
-from .figures import BLANK, MAX_BARS, Format, figure, median_cell, picture, raw, spread_of, word
+from .figures import (
+    BLANK,
+    MAX_BARS,
+    Format,
+    figure,
+    items_of,
+    median_cell,
+    picture,
+    raw,
+    spread_of,
+    word,
+)
 from .glance import ended
 from .sections import (
     Cell,
@@ -20,7 +31,6 @@ from .sections import (
     Column,
     FirstScreen,
     Headline,
-    Item,
     Items,
     KeyFigure,
     Row,
@@ -109,7 +119,7 @@ def sections(sweep: Sweep) -> list[Section]:
     found += over if table.charts else []
     found += [table] if rows else []
     found += [] if table.charts else over
-    notes = tuple(Item(text=text) for text in sweep.left_out)
+    notes = items_of(sweep.left_out)
     found += [Items(id="notes", title="Notes", items=notes)] if notes else []
     return [*found, *(command_sections(sweep.command) if sweep.command else [])]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import NamedTuple
 
 from ..analyse.figures.ranktime import own_s, slow_rank
 from ..schema.record import TrainingRecord
@@ -41,7 +42,7 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
     chosen = middle_repetition(doc)
     if chosen is None:
         return []
-    number, repetition = chosen
+    _, repetition, of = chosen
     slow, user = slow_rank(repetition), doc.job.subject.users
     times = [each for each in repetition.ranks if each.wall_s > 0]
     shown = _choose(times)
@@ -61,7 +62,6 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
         )
         for each in shown
     )
-    of = f", repetition {number + 1}" if len(doc.job.repetitions) > 1 else ""
     title = f"Where the time went: shares of the wall time of each rank{of}"
     return [
         Table(
@@ -89,15 +89,27 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
     ]
 
 
-def middle_repetition(doc: TrainingRecord) -> tuple[int, Repetition] | None:
-    """Number and figures of the repetition with the median rate; None if none is known."""
+class Middle(NamedTuple):
+    """The repetition with the median rate, and how a title names it, if it is one of several."""
+
+    number: int
+    repetition: Repetition
+    of: str
+
+
+def middle_repetition(doc: TrainingRecord) -> Middle | None:
+    """The repetition with the median rate; None if none is known."""
     known = [
         (number, each)
         for number, each in enumerate(doc.job.repetitions)
         if each.complete and any(rank.wall_s > 0 for rank in each.ranks)
     ]
     known.sort(key=lambda pair: pair[1].samples_per_s or 0.0)
-    return known[(len(known) - 1) // 2] if known else None
+    if not known:
+        return None
+    number, repetition = known[(len(known) - 1) // 2]
+    of = f", repetition {number + 1}" if len(doc.job.repetitions) > 1 else ""
+    return Middle(number, repetition, of)
 
 
 def _choose(times: list[RankTime]) -> list[RankTime]:
@@ -143,11 +155,10 @@ MAX_WORKERS = 64
 def worker_sections(doc: TrainingRecord) -> list[Section]:
     """Bars of the busy time for a batch, and a table, of the repetition with the median rate."""
     chosen = middle_repetition(doc)
-    if chosen is None or not chosen[1].workers:
+    if chosen is None or not chosen.repetition.workers:
         return []
-    number, repetition = chosen
+    _, repetition, of = chosen
     found = sorted(repetition.workers, key=lambda each: -each.s_per_batch)
-    of = f", repetition {number + 1}" if len(doc.job.repetitions) > 1 else ""
     several = len({each.rank for each in found}) > 1
     count = len(found) + repetition.workers_left_out
     title = f"Balance of the workers: busy time for a batch, the slowest first{of}"
@@ -188,7 +199,7 @@ def worker_sections(doc: TrainingRecord) -> list[Section]:
 def worker_reasons(doc: TrainingRecord) -> list[str]:
     """Why the balance is not shown."""
     chosen = middle_repetition(doc)
-    if chosen is None or chosen[1].workers:
+    if chosen is None or chosen.repetition.workers:
         return []
     subject = doc.job.subject
     why = (

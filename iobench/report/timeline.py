@@ -51,12 +51,12 @@ def timeline_sections(
     ``events`` and ``samples`` (of the host) are those of the whole run.
     """
     chosen = middle_repetition(doc)
-    found = step_times(select(events, "measure", chosen[0])) if chosen else None
+    found = step_times(select(events, "measure", chosen.number)) if chosen else None
     if chosen is None or found is None:
         return []
-    of = f", repetition {chosen[0] + 1}" if len(doc.job.repetitions) > 1 else ""
+    of = chosen.of
     uses = (
-        shown_uses(host_use(select(samples, "measure", chosen[0]), found.epochs_s))
+        shown_uses(host_use(select(samples, "measure", chosen.number), found.epochs_s))
         if samples is not None
         else {}
     )
@@ -76,7 +76,7 @@ def timeline_sections(
         )
     if len(drawn) < len(found.ranks):
         notes.append(f"The {len(drawn)} ranks with the longest waits of {len(found.ranks)}.")
-    marks = _marks(found, chosen[1])
+    marks = _marks(found, chosen.repetition)
     if len(marks) > MAX_MARKS:
         notes.append(f"{MAX_MARKS} of {len(marks):,} epochs, saves and retries are marked.")
     return [
@@ -262,10 +262,10 @@ SHOWN_QUANTILES = {0.5: "p50", 0.9: "p90", 0.99: "p99", 0.999: "p99.9"}
 def spread_sections(doc: TrainingRecord, events: Events) -> list[Section]:
     """The repetition with the median rate. ``events`` are those of the whole run."""
     chosen = middle_repetition(doc)
-    found = spreads(select(events, "measure", chosen[0])) if chosen else {}
+    found = spreads(select(events, "measure", chosen.number)) if chosen else {}
     if chosen is None or not _drawn(found):
         return []
-    of = f", repetition {chosen[0] + 1}" if len(doc.job.repetitions) > 1 else ""
+    of = chosen.of
     title = f"How the times of the steps are spread over all ranks{of}"
     return [_curve(found, of), _spread_table(found, title)]
 
@@ -273,7 +273,7 @@ def spread_sections(doc: TrainingRecord, events: Events) -> list[Section]:
 def spread_reasons(doc: TrainingRecord, events: Events) -> list[str]:
     """Why some of the kinds of times are not drawn."""
     chosen = middle_repetition(doc)
-    found = spreads(select(events, "measure", chosen[0])) if chosen else {}
+    found = spreads(select(events, "measure", chosen.number)) if chosen else {}
     if not found:
         return []
     if not _drawn(found):

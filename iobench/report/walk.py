@@ -10,14 +10,13 @@ from ..schema.sweep import Sweep, describe, setting_text
 from ..text import quoted
 from ..units import counted, format_count
 from .again import command_sections
-from .figures import BLANK, estimated, figure, interval, median_cell, raw, word
+from .figures import BLANK, estimated, figure, interval, items_of, median_cell, raw, word
 from .glance import ended
 from .sections import (
     Cell,
     Chart,
     Column,
     Headline,
-    Item,
     Items,
     Row,
     Section,
@@ -58,7 +57,7 @@ def sections(sweep: Sweep) -> list[Section]:
         )
     )
     found.append(SourceLines(id="best", title="The best of all", lines=(best_command(sweep),)))
-    notes = tuple(Item(text=text) for text in sweep.left_out)
+    notes = items_of(sweep.left_out)
     found += [Items(id="notes", title="Notes", items=notes)] if notes else []
     return [*found, *(command_sections(sweep.command) if sweep.command else [])]
 
