@@ -307,7 +307,7 @@ def _charts(found: HostsPrediction) -> Iterator[Chart]:
         x="hosts",
         y=("samples_per_s", measured),
         dots=(measured,),
-        title="Samples/s over hosts",
+        title="Samples/s over hosts: predicted, and as measured",
         y_label="samples/s",
         marks=marks,
         log="x",
@@ -318,7 +318,7 @@ def _charts(found: HostsPrediction) -> Iterator[Chart]:
         rates,
         y=("accelerator_utilization", measured),
         dots=(measured,),
-        title="Accelerator utilization over hosts",
+        title="Accelerator utilization over hosts: predicted, and as measured",
         y_label="utilization",
         limits=(Mark(at=found.required, label="required"),),
     )

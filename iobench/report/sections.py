@@ -157,10 +157,10 @@ class Chart:
 
     Without ``x``, the rows are counted. Intervals are those of the cells, units those of the
     columns. The columns ``label`` name a row, and the columns ``text`` are shown beside its bar, if
-    it is not the value alone. ``rows`` are drawn, if not all of them. ``marks`` are lines at values
-    of the horizontal axis, ``limits`` at values of the vertical one. ``log`` names the axes that
-    are logarithmic, ``start`` is where the axis of ``y`` begins if it is not. ``named``: the texts
-    of ``x`` are its ticks.
+    it is not the value alone. ``rows`` are drawn, in this order, if not all of them; ``note`` is
+    shown below the chart. ``marks`` are lines at values of the horizontal axis, ``limits`` at
+    values of the vertical one. ``log`` names the axes that are logarithmic, ``start`` is where the
+    axis of ``y`` begins if it is not. ``named``: the texts of ``x`` are its ticks.
     """
 
     kind: Literal["lines", "bars", "parts", "front", "heat"]
@@ -173,6 +173,7 @@ class Chart:
     x_label: str = ""
     y_label: str = ""
     rows: tuple[int, ...] | None = None
+    note: str = ""
     marks: tuple[Mark, ...] = ()
     limits: tuple[Mark, ...] = ()
     log: Literal["", "x", "y", "xy"] = ""

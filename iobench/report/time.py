@@ -10,8 +10,8 @@ from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling, Repetition, WorkerLoad
 from ..schema.verdict import RankTime, WorkerTime
 from ..units import format_percent
-from .figures import figure, figures, filled, raw, side_by_side, word, words
-from .sections import Cell, Chart, Column, Row, Section, Table
+from .figures import figures, filled, raws, side_by_side, word, words
+from .sections import Cell, Chart, Section, Table
 
 MAX_ROWS = 8
 
@@ -46,41 +46,35 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
     slow, user = slow_rank(repetition), doc.job.subject.users
     times = [each for each in repetition.ranks if each.wall_s > 0]
     shown = _choose(times)
-    columns = {
+    parts = {
         key: (_OF_USER if user else {}).get(key, label)
         for key, label in PARTS.items()
         if key == "busy_s" or any(getattr(each, key) for each in times)
     }
-    rows = tuple(
-        Row(
-            cells=(
-                Cell(value=each.rank, text=str(each.rank)),
-                *(_share(getattr(each, key), each.wall_s) for key in columns),
-                raw(each.wall_s),
-            ),
-            mark="slow" if slow is not None and slow.rank == each.rank else "",
-        )
-        for each in shown
+    columns, rows = side_by_side(
+        figures("rank", "rank", "", [each.rank for each in shown]),
+        *(
+            figures(key.removesuffix("_s"), label, "share", [_share(each, key) for each in shown])
+            for key, label in parts.items()
+        ),
+        raws("wall_s", [each.wall_s for each in shown]),
+        marks=["slow" if slow and slow.rank == each.rank else "" for each in shown],
     )
+    slowest_first = sorted(range(len(shown)), key=lambda at: own_s(shown[at]), reverse=True)
     title = f"Where the time went: shares of the wall time of each rank{of}"
     return [
         Table(
             id="time",
             title=title,
-            columns=(
-                Column(name="rank", label="rank", align="right"),
-                *(
-                    Column(name=key.removesuffix("_s"), label=label, unit="share", align="right")
-                    for key, label in columns.items()
-                ),
-                Column(name="wall_s", unit="s", where="data"),
-            ),
+            columns=columns,
             rows=rows,
             charts=(
                 Chart(
                     kind="parts",
                     label=("rank",),
-                    y=tuple(key.removesuffix("_s") for key in columns),
+                    y=tuple(key.removesuffix("_s") for key in parts),
+                    rows=tuple(slowest_first),
+                    note=_of_all(len(shown), len(times)),
                 ),
             ),
             notes=_notes(repetition.worker_time, user=user),
@@ -121,18 +115,19 @@ def _choose(times: list[RankTime]) -> list[RankTime]:
     return [each for each in times if each.rank in wanted]
 
 
-def _of_all(shown: int, ranks: int) -> tuple[str, ...]:
+def _of_all(shown: int, ranks: int) -> str:
     if ranks < 2:
-        return ()
+        return ""
     order = "The slowest first: by the time without start-up, waits for other ranks, and saves."
     if shown == ranks:
-        return (order,)
-    some = f"{shown} of {ranks} ranks: the slowest ones, the median and the fastest one."
-    return (f"{some} {order}",)
+        return order
+    return f"{shown} of {ranks} ranks: the slowest ones, the median and the fastest one. {order}"
 
 
-def _share(part_s: float | None, wall_s: float) -> Cell:
-    return figure(None if part_s is None else part_s / wall_s, format_percent)
+def _share(rank: RankTime, key: str) -> float | None:
+    """The share of one part of a rank's time."""
+    part_s: float | None = getattr(rank, key)
+    return None if part_s is None else part_s / rank.wall_s
 
 
 def _notes(workers: WorkerTime | None, *, user: bool) -> tuple[str, ...]:

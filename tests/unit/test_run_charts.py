@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from iobench.report.page.chart import chart_of
 from iobench.report.run import sections
 from iobench.report.sections import Items, Section, Table
-from iobench.schema.resources import SAMPLE_COLUMNS
 from tests.unit.conftest import build_events, build_run
 
 
@@ -39,20 +36,6 @@ EVENTS = build_events(
         for step in range(50)
     ]
 )
-
-
-def samples(count: int) -> dict[str, np.ndarray]:
-    """Half a second each, in which the device reads 100 MB."""
-    found = {name: np.full(count, np.nan) for name in SAMPLE_COLUMNS}
-    return found | {
-        "phase": np.full(count, "measure", dtype=object),
-        "repetition": np.zeros(count),
-        "epoch": np.zeros(count),
-        "start_ns": 5e8 * np.arange(count),
-        "wall_ns": np.full(count, 5e8),
-        "device_read_bytes": np.full(count, 1e8),
-        "loopback_bytes": np.full(count, 1000.0),
-    }
 
 
 def test_the_slowest_worker_is_the_first_bar_and_the_others_are_counted() -> None:

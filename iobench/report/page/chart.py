@@ -9,6 +9,7 @@ patterns, and what is on a front is a diamond. Texts are escaped before they get
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -95,12 +96,13 @@ def chart_of(table: Table, chart: Chart, name: str) -> str:
     """The chart, with a title and a description for screen readers. ``name``: its id."""
     drawing = _KINDS[chart.kind](table, chart, name)
     title = chart.title or table.title
+    note = f'<p class="note">{chart.note}</p>\n' if chart.note else ""
     return (
         f'<div class="figure-box" role="group" aria-label="{title}" tabindex="0">'
         f'<svg class="chart" viewBox="0 0 {WIDTH} {drawing.height:g}" role="img" '
         f'aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{title}</title>'
         f'<desc id="{name}-d">{drawing.told}</desc>{"".join(drawing.shapes)}</svg></div>\n'
-        f"{drawing.below}"
+        f"{drawing.below}{note}"
     )
 
 
@@ -131,8 +133,10 @@ def fitted(text: str, room: float) -> str:
     return f"{html.escape(html.unescape(text)[: max(1, int(room / CHARACTER) - 1)].rstrip())}…"
 
 
-def _rows(table: Table, chart: Chart) -> list[Row]:
-    return [table.rows[at] for at in chart.rows] if chart.rows is not None else [*table.rows]
+def _rows(table: Table, chart: Chart) -> list[tuple[int, Row]]:
+    """The rows that are drawn, with their numbers from 1."""
+    chosen = range(len(table.rows)) if chart.rows is None else chart.rows
+    return [(at + 1, table.rows[at]) for at in chosen]
 
 
 def _points(table: Table, chart: Chart, column: str) -> list[Point]:
@@ -142,13 +146,13 @@ def _points(table: Table, chart: Chart, column: str) -> list[Point]:
     the point is in the middle of it.
     """
     found = []
-    for number, row in enumerate(table.rows, start=1):
+    for number, row in _rows(table, chart):
         cell = row.cells[table.at(column)]
         x = number_of(row.cells[table.at(chart.x)]) if chart.x else float(number)
         y = number_of(cell)
         if y is None and cell.low is not None and cell.high is not None:
             y = (cell.low + cell.high) / 2
-        if x is not None and y is not None and (chart.rows is None or number - 1 in chart.rows):
+        if x is not None and y is not None:
             found.append(Point(row, x, y, cell.low, cell.high))
     return found
 
@@ -190,7 +194,7 @@ def _whisker(along: Scale, point: Point, across: float, *, upright: bool) -> str
 
 def _bottom(x: Scale, bottom: float, label: str) -> Iterator[str]:
     """The horizontal axis; the label of a tick that would touch the one before is left out."""
-    free = float("-inf")
+    free = -math.inf
     for tick in x.ticks():
         at, text = x.at(tick), x.text(tick)
         yield _line("grid", (at, at), (bottom, bottom + 4))
@@ -331,7 +335,7 @@ def _bars(table: Table, chart: Chart, name: str) -> Drawing:
 
 def _parts(table: Table, chart: Chart, name: str) -> Drawing:
     """A bar of full length for each row, divided by its shares, below a legend of the parts."""
-    rows, right = _rows(table, chart), WIDTH - 20
+    rows, right = [row for _, row in _rows(table, chart)], WIDTH - 20
     shares = [[number_of(row.cells[table.at(column)]) or 0.0 for column in chart.y] for row in rows]
     drawn = [at for at in range(len(chart.y)) if any(each[at] > 0 for each in shares)]
     color = {at: number % len(HATCHES) for number, at in enumerate(drawn)}
@@ -413,13 +417,10 @@ def _front(table: Table, chart: Chart, name: str) -> Drawing:
         body.append(f"{shape}{told}</{'path' if on else 'circle'}>")
     named = evenly(best, MAX_NAMED)
     # On that side of a point on the front there is no other point: it would beat this one.
-    free, taken = (-6.0 if chart.better[1] == "more" else 16.0), list[tuple[float, float]]()
-    for number, point in enumerate(named, start=1):
-        at = (x.at(point.x) - 10, y.at(point.y) + free)
-        while any(abs(at[0] - a) < 14 and abs(at[1] - b) < 15 for a, b in taken):
-            at = (at[0], at[1] + (1 if free > 0 else -1))
-        taken.append(at)
-        body.append(_text("label halo", *at, str(number), "middle"))
+    free = -6.0 if chart.better[1] == "more" else 16.0
+    places_of_numbers = _apart([(x.at(each.x) - 10, y.at(each.y) + free) for each in named], free)
+    for number, place in enumerate(places_of_numbers, start=1):
+        body.append(_text("label halo", *place, str(number), "middle"))
     more = len(best) - len(named)
     below = "".join(f"<li>{names[id(point)]}</li>" for point in named)
     note = f"and {more:,} more on the front. " if more else ""
@@ -433,10 +434,20 @@ def _front(table: Table, chart: Chart, name: str) -> Drawing:
     )
 
 
+def _apart(wanted: list[tuple[float, float]], side: float) -> list[tuple[float, float]]:
+    """Places of numbers, in their order: one that would cover another is moved to ``side``."""
+    placed: list[tuple[float, float]] = []
+    for x, y in wanted:
+        while any(abs(x - a) < 14 and abs(y - b) < 15 for a, b in placed):
+            y += math.copysign(1, side)
+        placed.append((x, y))
+    return placed
+
+
 def _spoken(point: Point, table: Table, chart: Chart) -> str:
     """Both figures of a point, each with what it is of, and the name of its row."""
     figures = [
-        f"{_text_of(point.row, table, (name,))} {label or table.columns[table.at(name)].label}"
+        f"{label or table.columns[table.at(name)].label} {_text_of(point.row, table, (name,))}"
         for name, label in ((chart.y[0], chart.y_label), (chart.x, chart.x_label))
     ]
     return f"{', '.join(figures)}: {_name_of(point.row, table, chart.label)}"
