@@ -18,7 +18,7 @@ from statistics import fmean, median
 from ..analyse.tuning.points import number
 from ..schema.sweep import Sweep, SweepPoint, describe, setting_text
 from ..units import format_count
-from .figures import evenly, median_cell, word
+from .figures import evenly, median_cell
 from .sections import Cell, Chart, Column, Row, Table
 
 MAX_SERIES, MAX_PAIRS, MAX_SLICES = 8, 6, 6
@@ -172,10 +172,10 @@ def _setting(grid: Grid, key: str, text: str) -> Cell:
 def _rate(grid: Grid, point: SweepPoint | None) -> Cell:
     """The median of a point, or why there is none."""
     if point is None:
-        return word("not run", "")
+        return Cell(value=None, why="not run")
     rates = rates_of(point)
     if not rates:
-        return word("failed" if point.failed else "not run", "")
+        return Cell(value=None, why="failed" if point.failed else "not run")
     mark = " highest" if point is grid.points[grid.fastest] else ""
     mark = mark or " today" * (point is grid.today)
     low, high = (min(rates), max(rates)) if len(rates) > 1 else (None, None)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ...analyse.tuning.knee import front
 from ..figures import evenly
 from ..sections import Chart, Column, Mark, Row, Table
-from .scale import Scale, number_of, scale_of, shown_in, spread_out
+from .scale import Scale, finite, scale_of, shown_in, spread_out
 
 WIDTH = 720
 LEFT, RIGHT, TOP, BOTTOM = 78, 24, 24, 44
@@ -113,7 +113,7 @@ def shades_of(table: Table) -> dict[tuple[int, int], int]:
         (down, at): value
         for down, row in enumerate(table.rows)
         for at in columns
-        if (value := number_of(row.cells[at])) is not None
+        if (value := finite(row.cells[at].value)) is not None
     }
     high = max(found.values(), default=0.0)
     low = min([*found.values(), SHADED * high])
@@ -148,12 +148,12 @@ def _points(table: Table, chart: Chart, column: str) -> list[Point]:
     found = []
     for number, row in _rows(table, chart):
         cell = row.cells[table.at(column)]
-        x = number_of(row.cells[table.at(chart.x)]) if chart.x else float(number)
-        y = number_of(cell)
-        if y is None and cell.low is not None and cell.high is not None:
-            y = (cell.low + cell.high) / 2
+        x = finite(row.cells[table.at(chart.x)].value) if chart.x else float(number)
+        y, low, high = (finite(value) for value in (cell.value, cell.low, cell.high))
+        if y is None and low is not None and high is not None:
+            y = (low + high) / 2
         if x is not None and y is not None:
-            found.append(Point(row, x, y, cell.low, cell.high))
+            found.append(Point(row, x, y, low, high))
     return found
 
 
@@ -164,7 +164,7 @@ def _text_of(row: Row, table: Table, columns: Sequence[str]) -> str:
 def _name_of(row: Row, table: Table, columns: Sequence[str]) -> str:
     """What a row is about. A number has the label of its column before it: ``rank 7``."""
     names = [
-        text if number_of(row.cells[at]) is None else f"{table.columns[at].label} {text}"
+        text if finite(row.cells[at].value) is None else f"{table.columns[at].label} {text}"
         for at in map(table.at, columns)
         if (text := row.cells[at].shown)
     ]
@@ -336,7 +336,9 @@ def _bars(table: Table, chart: Chart, name: str) -> Drawing:
 def _parts(table: Table, chart: Chart, name: str) -> Drawing:
     """A bar of full length for each row, divided by its shares, below a legend of the parts."""
     rows, right = [row for _, row in _rows(table, chart)], WIDTH - 20
-    shares = [[number_of(row.cells[table.at(column)]) or 0.0 for column in chart.y] for row in rows]
+    shares = [
+        [finite(row.cells[table.at(column)].value) or 0.0 for column in chart.y] for row in rows
+    ]
     drawn = [at for at in range(len(chart.y)) if any(each[at] > 0 for each in shares)]
     color = {at: number % len(HATCHES) for number, at in enumerate(drawn)}
     labels = {at: table.columns[table.at(chart.y[at])].label for at in drawn}
@@ -405,7 +407,7 @@ def _front(table: Table, chart: Chart, name: str) -> Drawing:
         start = f"M{x.at(best[0].x):.1f} {y.at(best[0].y):.1f}"
         body.append(f'<path class="stairs" d="{start}{stairs}"/>')
     names = {id(each): _spoken(each, table, chart) for each in points}
-    for point, on in zip(points, kept, strict=True):
+    for point, on in sorted(zip(points, kept, strict=True), key=lambda pair: pair[1]):
         at = (x.at(point.x), y.at(point.y))
         body.append(_whisker(y, point, at[0], upright=True))
         shape = (

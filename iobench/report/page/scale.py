@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ...units import format_count
 from ..figures import BY_UNIT
-from ..sections import Cell
+from ..sections import Value
 
 MAX_TICKS = 6
 SMALLEST, LARGEST = 1e-200, 1e200
@@ -106,9 +106,8 @@ def _linear_ticks(low: float, high: float, unit: str) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
-def number_of(cell: Cell) -> float | None:
-    """The figure in a cell, if there is one that can be drawn."""
-    value = cell.value
+def finite(value: Value) -> float | None:
+    """The value of a cell, if it is a figure that can be drawn."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
