@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..analyse.checkpoint.study import (
     cpu_s_per_gb,
@@ -19,20 +20,22 @@ from ..units import counted, format_bytes, format_count, format_duration, format
 from .again import again_sections
 from .checkpoint_meaning import meaning_sections
 from .figures import (
-    BLANK,
     MAX_BARS,
     NO_REASON,
     Format,
+    Medians,
     ends,
     evenly,
     facts_of,
     figure,
     figures,
+    filled,
     format_of,
     picture,
     raw,
+    raws,
     side_by_side,
-    spread,
+    summary,
     word,
     words,
 )
@@ -61,22 +64,15 @@ SAVE_METRICS = tuple(
 _SHOWN = ("blocked_s", "staged_s", "accepted_s", "durable_s", "extra_memory_bytes")
 
 
-def spread_cells(found: Spread, show: Format) -> tuple[Cell, ...]:
-    """Cells of the median (with smallest and largest value), p95, minimum, maximum and number.
+_DATA = ("p95", "min", "max", "n")
+"""The figures of a spread that only data shows."""
 
-    Fewer than 20 values do not tell their p95.
-    """
+
+def _with_p95(found: Spread, show: Format) -> Cell:
+    """The median with the smallest and the largest value, and p95: 20 values or more tell it."""
+    cell = summary(found, show)
     tail = "" if found.p95 is None else f", p95 {show(found.p95)}"
-    told = f"{spread(found.median, found.min, found.max, show)}{tail}"
-    middle = Cell(value=found.median, text=told)
-    return (middle, *(raw(value) for value in (found.p95, found.min, found.max, found.n)))
-
-
-SPREAD_COLUMNS = (
-    Column(name="median"),
-    *(Column(name=name, where="data") for name in ("p95", "min", "max", "n")),
-)
-"""The columns of ``spread_cells``."""
+    return replace(cell, text=cell.text + tail)
 
 
 def saves_sections(doc: TrainingRecord) -> list[Section]:
@@ -85,14 +81,19 @@ def saves_sections(doc: TrainingRecord) -> list[Section]:
     if study is None:
         return []
     alone = with_figures(study.model_copy(update={"saves": study.alone})).figures
-    rows = []
-    for metric in SAVE_METRICS:
-        name, show = metric.name, format_of(metric)
-        if name not in study.figures or name not in _SHOWN:
-            continue
-        apart = alone[name].median if name in alone else None
-        cells = (*spread_cells(study.figures[name], show), figure(apart, show, missing=""))
-        rows.append(Row(cells=(word(metric.label, name), *cells)))
+    shown = [each for each in SAVE_METRICS if each.name in study.figures and each.name in _SHOWN]
+    found = [study.figures[each.name] for each in shown]
+    apart = [
+        figure(alone[each.name].median if each.name in alone else None, format_of(each), missing="")
+        for each in shown
+    ]
+    middles = [_with_p95(one, format_of(each)) for one, each in zip(found, shown, strict=True)]
+    columns, rows = side_by_side(
+        filled("metric", "", [word(each.label, each.name) for each in shown]),
+        filled("median", "", middles),
+        *(raws(name, [getattr(one, name) for one in found]) for name in _DATA),
+        filled("alone", "alone", apart, align="right"),
+    )
     notes: tuple[str, ...] = ()
     if doc.job.quiet is not None and doc.job.quiet.samples_per_s:
         notes = (f"samples/s without saves: {format_count(doc.job.quiet.samples_per_s)}",)
@@ -101,12 +102,8 @@ def saves_sections(doc: TrainingRecord) -> list[Section]:
         Table(
             id="saves",
             title=f"Checkpoints of {study.model} by {study.writer} while loading: {many}",
-            columns=(
-                Column(name="metric"),
-                *SPREAD_COLUMNS,
-                Column(name="alone", label="alone", align="right"),
-            ),
-            rows=tuple(rows),
+            columns=columns,
+            rows=rows,
             notes=notes,
         )
     ]
@@ -190,38 +187,27 @@ def _advised(interval_s: float, advised_s: float) -> str:
 def _figures(study: Study) -> list[Section]:
     if not study.saves:
         return []
-    rows = []
+    table = Medians(*_DATA)
     for metric in SAVE_METRICS:
-        name, figures = metric.name, study.figures
-        if name in figures and not (name == "waited_s" and figures[name].max < _NO_WAIT_S):
-            cells = spread_cells(figures[name], format_of(metric))
-            rows.append(Row(cells=(word(metric.label, name), *cells)))
+        name, found = metric.name, study.figures.get(metric.name)
+        if found is not None and not (name == "waited_s" and found.max < _NO_WAIT_S):
+            data = (getattr(found, each) for each in _DATA)
+            table.add(metric.label, name, _with_p95(found, format_of(metric)), *data)
     for label, name, done in (
         ("write bandwidth", "write_bytes_per_s", study.saves),
         ("restore bandwidth", "restore_bytes_per_s", study.restores),
     ):
-        rows.append(_single(label, name, _rate(study, name, done)))
+        table.add(label, name, _rate(study, name, done))
     readers = max((restore.threads or 0 for restore in study.restores), default=0)
     if readers:
-        rows.append(
-            _single(
-                "threads of a restore", "restore_threads", Cell(value=readers, text=str(readers))
-            )
-        )
+        table.add("threads of a restore", "restore_threads", raw(readers))
     slower = slowdown(study)
     if slower is not None:
         cell = Cell(value=slower, text=f"{slower:.3f} x as long as without one")
-        rows.append(_single("steps during a save", "slowdown", cell))
-    return [
-        Table(
-            id="metrics",
-            title=f"Measured on {_where(study)}: median [min, max] of "
-            f"{counted(len(study.saves), 'save')}",
-            columns=(Column(name="metric"), *SPREAD_COLUMNS),
-            rows=tuple(rows),
-        ),
-        *_hosts(study),
-    ]
+        table.add("steps during a save", "slowdown", cell)
+    many = counted(len(study.saves), "save")
+    title = f"Measured on {_where(study)}: median [min, max] of {many}"
+    return [table.table("metrics", title), *_hosts(study)]
 
 
 def _where(study: Study) -> str:
@@ -263,11 +249,6 @@ def _hosts(study: Study) -> list[Section]:
             more=max(0, len(hosts) - MAX_ROWS),
         )
     ]
-
-
-def _single(label: str, name: str, cell: Cell) -> Row:
-    """A row of one figure, which is no median."""
-    return Row(cells=(word(label, name), cell, BLANK, BLANK, BLANK, BLANK))
 
 
 def _rate(study: Study, name: str, done: Sequence[Save] | Sequence[Restore]) -> Cell:

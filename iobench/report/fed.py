@@ -15,6 +15,8 @@ from .figures import (
     figure,
     figures,
     filled,
+    lacking,
+    raw,
     side_by_side,
     with_interval,
     word,
@@ -159,15 +161,14 @@ def _search(found: FindMax, of_stored: str) -> Table:
     rows = []
     for tries in trials_of(found.points).values():
         for point in tries:
-            number = Cell(value=point.accelerators, text=str(point.accelerators))
-            trial = Cell(value=point.trial + 1, text=str(point.trial + 1))
+            number = raw(point.accelerators)
+            trial = raw(point.trial + 1)
             steps = figure(point.steps, format_count, missing="")
             au = utilization_of(point)
             if au is None:
                 reasons = point.not_measured
                 why = reasons.get(STEADY, reasons.get("accelerator_utilization_sustained"))
-                lacking = Cell(value=None, why=f"not measured: {why or NO_REASON}")
-                rows.append(Row(cells=(number, lacking, BLANK, BLANK, trial, steps)))
+                rows.append(Row(cells=(number, lacking(why or ""), BLANK, BLANK, trial, steps)))
                 continue
             rate = figure(point.read_bytes_per_s, format_rate, missing="")
             fed = word("fed" if point.passed else "starved")

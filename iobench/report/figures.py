@@ -98,6 +98,11 @@ def figure(value: float | None, show: Format, *, missing: str = "-", why: str = 
     return Cell(value=value, text=show(value))
 
 
+def lacking(why: str) -> Cell:
+    """The cell of a figure that was not measured."""
+    return Cell(value=None, why=f"not measured: {why or NO_REASON}")
+
+
 def word(text: str, value: Value = None) -> Cell:
     """The cell of a text; ``value`` is what data gets instead of it."""
     return Cell(value=text if value is None else value, text=text)
@@ -115,6 +120,23 @@ def facts_of(told: Iterable[tuple[str, str]]) -> tuple[Fact, ...]:
 
 def items_of(texts: Iterable[str]) -> tuple[Item, ...]:
     return tuple(Item(text=text) for text in texts)
+
+
+class Medians:
+    """A table with a metric in each row: its median, and for data the figures named ``data``."""
+
+    def __init__(self, *data: str) -> None:
+        names = (Column(name=name, where="data") for name in data)
+        self.columns = (Column(name="metric"), Column(name="median"), *names)
+        self.rows: list[Row] = []
+
+    def add(self, label: str, name: str, cell: Cell, *data: Value) -> None:
+        """A metric, with or without the figures for data."""
+        rest = map(raw, data) if data else [BLANK] * (len(self.columns) - 2)
+        self.rows.append(Row(cells=(word(label, name), cell, *rest)))
+
+    def table(self, name: str, title: str, notes: tuple[str, ...] = ()) -> Table:
+        return Table(id=name, title=title, columns=self.columns, rows=tuple(self.rows), notes=notes)
 
 
 class Filled(NamedTuple):

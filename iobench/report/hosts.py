@@ -7,27 +7,27 @@ from ..analyse.verdict.rules_ranks import host_name
 from ..schema.host import HostTime
 from ..schema.metrics import BY_NAME
 from ..schema.record import TrainingRecord
-from ..schema.resources import DeviceUse
+from ..schema.resources import DeviceUse, ModelWork
 from ..schema.training import Repetition
 from ..units import (
     counted,
     format_duration,
 )
 from .figures import (
-    BLANK,
     NO_REASON,
+    Medians,
     figure,
     figures,
     filled,
     format_of,
-    raw,
+    lacking,
     raws,
     side_by_side,
     summary,
     word,
     words,
 )
-from .sections import Cell, Column, Row, Section, Table
+from .sections import Cell, Section, Table
 from .time import middle_repetition
 
 MAX_ROWS = 12
@@ -114,45 +114,34 @@ def device_sections(doc: TrainingRecord) -> list[Section]:
 
 
 def _figures(doc: TrainingRecord, done: list[Repetition], *, watched: bool) -> Table:
-    rows, said = [], set()
+    table, said = Medians("min", "max"), set()
     for name in DEVICE_METRICS:
         metric, found = BY_NAME[name], doc.metrics.get(name)
-        label = word(metric.label, name)
         if found is not None:
             middle = summary(found, format_of(metric))
-            rows.append(Row(cells=(label, middle, raw(found.min), raw(found.max))))
+            table.add(metric.label, name, middle, found.min, found.max)
             continue
         why = done[-1].not_measured.get(name, NO_REASON)
         if why in said:
             continue
         said.add(why)
         # Without GPUs, one reason stands for all of their counters.
-        label = label if watched or name == "mfu" else word("GPU counters (NVML)", name)
-        rows.append(Row(cells=(label, Cell(value=None, why=f"not measured: {why}"), BLANK, BLANK)))
-    rows += _work(doc)
-    return Table(
-        id="devices",
-        title="GPU counters and model FLOPs: no part of accelerator utilization",
-        columns=(
-            Column(name="metric"),
-            Column(name="median"),
-            *(Column(name=name, where="data") for name in ("min", "max")),
-        ),
-        rows=tuple(rows),
-        notes=NOTES if watched else (),
-    )
-
-
-def _work(doc: TrainingRecord) -> list[Row]:
-    """What MFU was computed from."""
+        label = metric.label if watched or name == "mfu" else "GPU counters (NVML)"
+        table.add(label, name, lacking(why))
     work = doc.job.work
-    if work is None or work.flops_per_sample is None:
-        return []
-    told = f"{work.flops_per_sample / 1e9:,.4g} GFLOP for a sample, forward and backward"
+    if work is not None and work.flops_per_sample is not None:
+        table.add("  of", "work", word(_work(work), work.flops_per_sample))
+    title = "GPU counters and model FLOPs: no part of accelerator utilization"
+    return table.table("devices", title, NOTES if watched else ())
+
+
+def _work(work: ModelWork) -> str:
+    """What MFU was computed from."""
+    told = f"{(work.flops_per_sample or 0.0) / 1e9:,.4g} GFLOP for a sample, forward and backward"
     if work.peak_flops is not None and work.devices:
         told += f"; at most {work.peak_flops / 1e12:,.4g} TFLOP/s by each device"
         told += f" ({counted(work.devices, 'device')}, {work.peak_source})"
-    return [Row(cells=(word("  of", "work"), word(told, work.flops_per_sample), BLANK, BLANK))]
+    return told
 
 
 def _each(devices: list[DeviceUse]) -> Table:

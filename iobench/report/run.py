@@ -22,12 +22,13 @@ from .checkpoint import saves_sections
 from .curve import curve_sections
 from .fed import fed_sections
 from .figures import (
-    BLANK,
     NO_REASON,
+    Medians,
     facts_of,
     figure,
     format_of,
     items_of,
+    lacking,
     raw,
     summary,
     word,
@@ -44,7 +45,6 @@ from .hosts import device_sections, host_sections, hosts_text
 from .labels import label_cells, label_columns, tags_text
 from .loader import library_sections, user_sections
 from .sections import (
-    Cell,
     Column,
     Facts,
     Headline,
@@ -172,26 +172,24 @@ def _metrics(doc: TrainingRecord) -> list[Section]:
     shown = shown_metrics(doc)
     # The number of repetitions, not that of saves during the run.
     n = max((doc.metrics[each.name].n for each in shown if each.name in doc.metrics), default=0)
-    rows = []
+    table = Medians("min", "max", "n")
     for metric in shown:
         name, label, show = metric.name, metric.label, format_of(metric)
         if name == "accelerator_utilization_sustained" and doc.job.saves is not None:
             label = "utilization, saves left out"
         found = doc.metrics.get(name)
         if found is None:
-            why = f"not measured: {reasons.get(name, 'no complete repetition')}"
-            rows.append(_single(label, name, Cell(value=None, why=why)))
+            table.add(label, name, lacking(reasons.get(name, "no complete repetition")))
             continue
         middle = summary(found, show)
         told = f" {OF_STORED}" if name == "read_bytes_per_s" and reads_unseen(doc) else ""
         told += f" n={found.n}" if found.n != n else ""
         middle = replace(middle, text=middle.text + told)
-        data = map(raw, (found.min, found.max, found.n))
-        rows.append(Row(cells=(word(label, name), middle, *data)))
+        table.add(label, name, middle, found.min, found.max, found.n)
     if cold := cold_reads(doc):
-        rows.append(_single("cold reads", "cold_reads", word(cold)))
+        table.add("cold reads", "cold_reads", word(cold))
     if rates := rate_over_time(doc):
-        rows.append(_single("rate over time", "rate_over_time", word(rates)))
+        table.add("rate over time", "rate_over_time", word(rates))
     if doc.job.verdict:
         for key in ("fetch_stall", "prep_stall"):
             share = getattr(doc.job.verdict, key)
@@ -200,24 +198,8 @@ def _metrics(doc: TrainingRecord) -> list[Section]:
             label = BY_NAME[key].label
             if doc.job.subject.users:  # what it waits for need not be reads
                 label = _STALLS_OF_USER[key]
-            rows.append(_single(label, key, cell))
-    return [
-        Table(
-            id="metrics",
-            title=f"Measured: median [min, max] of {counted(n, 'repetition')}",
-            columns=(
-                Column(name="metric"),
-                Column(name="median"),
-                *(Column(name=name, where="data") for name in ("min", "max", "n")),
-            ),
-            rows=tuple(rows),
-        )
-    ]
-
-
-def _single(label: str, name: str, cell: Cell) -> Row:
-    """A row of the metrics without minimum, maximum and number."""
-    return Row(cells=(word(label, name), cell, BLANK, BLANK, BLANK))
+            table.add(label, key, cell)
+    return [table.table("metrics", f"Measured: median [min, max] of {counted(n, 'repetition')}")]
 
 
 def _advice(doc: TrainingRecord) -> list[Section]:

@@ -13,7 +13,7 @@ from ..schema.record import TrainingRecord
 from ..schema.training import Ceiling
 from ..schema.verdict import AblatedStage, Ablation
 from ..units import RATE_UNITS, counted, format_count, format_duration, format_percent, format_rate
-from .figures import BLANK, NO_REASON, estimated, figure, raw, with_interval, word
+from .figures import BLANK, NO_REASON, estimated, figure, lacking, raw, with_interval, word
 from .sections import Bars, Cell, Chart, Column, Mark, Prose, Row, Section, Table
 
 BURST = (
@@ -108,8 +108,8 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         if not rate and doc.job.subject.watched:
             continue  # the note says it once for all of them
         if not rate:
-            lacking = Cell(value=None, why=f"not measured: {reasons.get(name, NO_REASON)}")
-            rows.append(Row(cells=(label, lacking, *[BLANK] * bool(size), BLANK, BLANK, BLANK)))
+            cells = [lacking(reasons.get(name, NO_REASON)), *[BLANK] * (3 + bool(size))]
+            rows.append(Row(cells=(label, *cells)))
             continue
         ceiling = doc.job.ceilings.get(name, Ceiling())
         cells = [
@@ -306,15 +306,6 @@ def _ablation_row(ablation: Ablation) -> Row:
     label = word(ABLATED[ablation.stage], ablation.stage)
     how = word(ablation.how)
     if gain is None:
-        why = f"not measured: {ablation.not_measured or NO_REASON}"
-        return Row(cells=(label, Cell(value=None, why=why), raw(None), raw(None), raw(None), how))
-    number = Cell(value=gain.n, text=format_count(gain.n))
-    cells = (
-        label,
-        estimated(gain),
-        raw(gain.low),
-        raw(gain.high),
-        number,
-        how,
-    )
-    return Row(cells=cells)
+        return Row(cells=(label, lacking(ablation.not_measured or ""), BLANK, BLANK, BLANK, how))
+    number = figure(gain.n, format_count)
+    return Row(cells=(label, estimated(gain), raw(gain.low), raw(gain.high), number, how))

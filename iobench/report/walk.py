@@ -10,10 +10,9 @@ from ..schema.sweep import Sweep, describe, setting_text
 from ..text import quoted
 from ..units import counted, format_count
 from .again import command_sections
-from .figures import BLANK, estimated, figure, interval, items_of, median_cell, raw, word
+from .figures import BLANK, estimated, figure, interval, items_of, lacking, median_cell, raw, word
 from .glance import ended
 from .sections import (
-    Cell,
     Chart,
     Column,
     Headline,
@@ -160,8 +159,7 @@ def _row(sweep: Sweep, row: TriedSetting) -> Row:
     first = (word(row.step), word(row.step if alone else row.setting, row.setting))
     rates = row.rates
     if not rates:
-        lacking = Cell(value=None, why=f"not measured: {row.why}")
-        return Row(cells=(*first, lacking, *[BLANK] * (len(_columns(sweep)) - 3)))
+        return Row(cells=(*first, lacking(row.why), *[BLANK] * (len(_columns(sweep)) - 3)))
     ratio = row.ratio
     incomplete = len(rates) < sweep.repetitions and row.step != BASELINE
     dropped = row.point.dropped if row.point is not None and row.step != BASELINE else ""
