@@ -74,7 +74,7 @@ class Drawing(NamedTuple):
     below: str = ""
 
 
-class Point(NamedTuple):
+class ChartPoint(NamedTuple):
     row: Row
     x: float
     y: float
@@ -139,7 +139,7 @@ def _rows(table: Table, chart: Chart) -> list[tuple[int, Row]]:
     return [(at + 1, table.rows[at]) for at in chosen]
 
 
-def _points(table: Table, chart: Chart, column: str) -> list[Point]:
+def _points(table: Table, chart: Chart, column: str) -> list[ChartPoint]:
     """The rows that have a figure in the column and one on the horizontal axis.
 
     Without a column for the horizontal axis, the rows are counted. Where only an interval is known,
@@ -153,7 +153,7 @@ def _points(table: Table, chart: Chart, column: str) -> list[Point]:
         if y is None and low is not None and high is not None:
             y = (low + high) / 2
         if x is not None and y is not None:
-            found.append(Point(row, x, y, low, high))
+            found.append(ChartPoint(row, x, y, low, high))
     return found
 
 
@@ -180,7 +180,7 @@ def _line(kind: str, x: tuple[float, float], y: tuple[float, float]) -> str:
     return f'<line class="{kind}" x1="{x[0]:.1f}" x2="{x[1]:.1f}" y1="{y[0]:.1f}" y2="{y[1]:.1f}"/>'
 
 
-def _whisker(along: Scale, point: Point, across: float, *, upright: bool) -> str:
+def _whisker(along: Scale, point: ChartPoint, across: float, *, upright: bool) -> str:
     """The interval of a point; nothing if it has none."""
     if point.low is None or point.high is None:
         return ""
@@ -277,7 +277,7 @@ def _lines(table: Table, chart: Chart, name: str) -> Drawing:
 
 
 def _series(
-    points: list[Point], label: str, number: int, x: Scale, y: Scale, *, joined: bool
+    points: list[ChartPoint], label: str, number: int, x: Scale, y: Scale, *, joined: bool
 ) -> Iterator[str]:
     color = f"c{number % COLORS}"
     known = [point for point in points if point.low is not None and point.high is not None]
@@ -446,7 +446,7 @@ def _apart(wanted: list[tuple[float, float]], side: float) -> list[tuple[float, 
     return placed
 
 
-def _spoken(point: Point, table: Table, chart: Chart) -> str:
+def _spoken(point: ChartPoint, table: Table, chart: Chart) -> str:
     """Both figures of a point, each with what it is of, and the name of its row."""
     figures = [
         f"{label or table.columns[table.at(name)].label} {_text_of(point.row, table, (name,))}"
