@@ -1,9 +1,10 @@
-"""Observers that tests give to what they watch."""
+"""Observers for the tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from iobench.runner.loading import PhaseContext
 from iobench.runner.progress import Observer
 
 
@@ -15,3 +16,8 @@ class OnSteps(Observer):
 
     def steps(self, done: int) -> None:
         self._call(done)
+
+
+def on_steps(call: Callable[[int], object]) -> PhaseContext:
+    """The context of a phase whose observer is ``OnSteps``."""
+    return PhaseContext(observer=OnSteps(call))

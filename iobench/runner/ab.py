@@ -97,6 +97,7 @@ class MeasuredSide:
             directory=own,
             seconds=0.0,
             observer=observer,
+            look=others.look,
             held=held,
         )
         self.doc = begin_record(
@@ -134,11 +135,7 @@ class MeasuredSide:
             with timed(doc, "warm_up", self.observer, f"side {self.name}: warm-up"):
                 kept: list[Repetition] = []
                 outcome = measure(
-                    bench,
-                    replace(phase, repetition=0),
-                    kept.append,
-                    self.others.look,
-                    keep_interrupted=False,
+                    bench, replace(phase, repetition=0), kept.append, keep_interrupted=False
                 )
                 add_loader_facts(doc, outcome.loader)
             self.record.warm_up_s = time.monotonic() - began
@@ -151,7 +148,7 @@ class MeasuredSide:
             with timed(self.doc, "measure", self.observer, title):
                 repetitions = self.doc.job.repetitions
                 phase = repetition_phase(self.bench.plan, turn)
-                outcome = measure(self.bench, phase, repetitions.append, self.others.look)
+                outcome = measure(self.bench, phase, repetitions.append)
                 self.others.look()
             if not outcome.complete:
                 raise IobenchError("the repetition delivered no complete epoch")

@@ -165,7 +165,6 @@ class Ablations:
         bench: Bench,
         job: TrainingRun,
         saver: Saver | None,
-        look: Callable[[], None],
         *,
         budget: Budget,
         budget_s: float | None = None,
@@ -175,7 +174,7 @@ class Ablations:
 
         ``for_them_s``: what a budget has for them after a repetition.
         """
-        self.bench, self.job, self.saver, self.look = bench, job, saver, look
+        self.bench, self.job, self.saver = bench, job, saver
         self.budget, self.budget_s, self.for_them_s = budget, budget_s, for_them_s
         self.fitted = budget.fitted("ablations")
         self.plan: AblationPlan | None = None
@@ -376,10 +375,10 @@ class Ablations:
         phase = double.without(bench, base, self.job.repetitions[number])
         if stage == "checkpoint" and self.job.quiet is None:
             # The report compares the repetitions with a whole one without checkpoints.
-            return measure(bench, phase, self._keep_quiet, self.look, keep_interrupted=False)
+            return measure(bench, phase, self._keep_quiet, keep_interrupted=False)
         phase = self._shortened(phase, number, stage)
         stored = double.stored and phase.loading.replay == "none"
-        outcome = bench.run(phase, stored=stored, look=self.look)
+        outcome = bench.run(phase, stored=stored)
         with defer_interrupts():
             bench.keep(phase, outcome)
         return outcome

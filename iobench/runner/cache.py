@@ -7,7 +7,6 @@ they agree, no cache served the reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from ..errors import StorageError
@@ -20,10 +19,9 @@ from ..schema.training import Epoch
 from ..storage.locks.lock import Lease
 from ..units import format_bytes, format_percent
 from .agent import FetchCounter, HostAgent
-from .loading import Ranks, run_phase
+from .loading import PhaseContext, run_phase
 from .phase import Outcome, Phase
 from .plan import Plan
-from .progress import Observer
 
 MAX_DIRECT_KEYS = 256
 """Files that are evicted and looked at where all reads are direct: an open may take 1 ms."""
@@ -33,16 +31,12 @@ def run_cached_phase(
     plan: Plan,
     agent: HostAgent,
     phase: Phase,
+    context: PhaseContext | None = None,
     *,
-    look: Callable[[], None] = lambda: None,
-    observer: Observer | None = None,
     sampler: Sampler | None = None,
-    ranks: Ranks | None = None,
 ) -> Outcome:
-    """``run_phase`` over the plan's storage, with the page cache prepared and watched.
-
-    ``look`` is called before each epoch, while all ranks wait.
-    """
+    """``run_phase`` over the plan's storage, with the page cache prepared and watched."""
+    context = context or PhaseContext()
     counter: FetchCounter | None = None
     before: nfs.MountStats | None = None
     if plan.workload.cache == "cold":
@@ -51,29 +45,28 @@ def run_cached_phase(
 
     def prepare(epoch: int) -> Epoch:
         nonlocal before
-        look()
-        context = prepare_cache(plan, agent, epoch)
+        context.look()
+        found = prepare_cache(plan, agent, epoch)
         if counter is not None:
-            context.fetched_how = counter.how
+            found.fetched_how = counter.how
             before = agent.mount_counters()
-        return context
+        return found
 
-    def finish(context: Epoch) -> None:
+    def finish(epoch: Epoch) -> None:
         used = nfs.diff(before, agent.mount_counters())
         if used is not None:
-            context.bytes_fetched = used.read_bytes
+            epoch.bytes_fetched = used.read_bytes
 
     outcome = run_phase(
         phase,
+        context,
         prepare=prepare,
         finish=finish if counter is not None else None,
-        observer=observer,
         sampler=sampler,
-        ranks=ranks,
     )
-    for context in outcome.epochs if counter is not None and counter.by != "nobody" else ():
-        if context.bytes_fetched is None:
-            context.fetched_how = "not measured: the counter could not be read"
+    for epoch in outcome.epochs if counter is not None and counter.by != "nobody" else ():
+        if epoch.bytes_fetched is None:
+            epoch.fetched_how = "not measured: the counter could not be read"
     return outcome
 
 

@@ -129,7 +129,6 @@ class Trying:
     repetition_s: float
     budget_s: float
     strict: bool  # the budget also holds for the first turns
-    look: Callable[[], None]
     saving: SavingAt = nullcontext
 
     def run(self, chosen: Sequence[Advice], by: str = "") -> None:
@@ -212,7 +211,7 @@ class Trying:
         plan = side.bench.plan
         with self.saving() as saving:
             phase = repetition_phase(plan, turn, name=side.name, kind="confirm", saving=saving)
-            outcome = side.bench.run(phase, stored=True, look=self.look)
+            outcome = side.bench.run(phase, stored=True)
         with defer_interrupts():
             side.bench.keep(phase, outcome)
             context = Repetition(
@@ -222,7 +221,7 @@ class Trying:
                 epochs=outcome.epochs,
             )
             figures = repetition_metrics(outcome.events(), context)
-            self.look()
+            self.bench.look()
         if not figures.samples_per_s or not outcome.complete:
             raise IobenchError("the repetition delivered no complete epoch")
         return figures.samples_per_s

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from ..analyse.verdict.rebuild import conclude
 from ..analyse.verdict.user_loader import user_findings
@@ -63,17 +63,9 @@ from .rounds import Rounds
 from .study import StudyRanks
 from .third_party import prepare_library
 
-__all__ = ["Across", "Fitting", "Options", "fitted_options", "run", "write_run"]
+__all__ = ["Across", "Options", "fitted_options", "run", "write_run"]
 
 log = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class Fitting(Protocol):
-    """An ``Observer`` that also hears what a run does that is fitted to a budget."""
-
-    def fitted(self, plan: Plan, options: Options) -> None:
-        """These are the plan and the options of the run, whose pilot has ended."""
 
 
 class Across(Protocol):
@@ -146,6 +138,7 @@ def _measure(
         directory=directory,
         seconds=options.calibration_s,
         observer=observer,
+        look=others.look,
         held=held,
     )
     if across is not None:
@@ -187,8 +180,7 @@ def _measure(
             pilot = _pilot(bench, options, doc, saver)
             fitted = _fit(bench, plan, pilot, doc, options)
             options = fitted_options(options, fitted)
-            if isinstance(observer, Fitting):
-                observer.fitted(bench.plan, options)
+            observer.fitted(bench.plan, options)
         if options.calibration_s > 0:
             _calibrate(bench, doc, without=fitted)
             _tell_rate(bench)
@@ -405,6 +397,5 @@ def _confirm(
         repetition_s=measured_s / max(1, len(doc.job.repetitions)),
         budget_s=usual_s if budget_s is None else budget_s,
         strict=budget_s is not None,
-        look=others.look,
         saving=lambda: saver.during(recorded=False) if saver else nullcontext(),
     ).run(chosen, asked.by)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..errors import WorkerError
@@ -71,29 +72,40 @@ Finish = Callable[[Epoch], None]
 """Called after each epoch, when all ranks have delivered their last batch of it."""
 
 
+@dataclass(kw_only=True)
+class PhaseContext:
+    """What all phases of a run have in common.
+
+    ``observer`` hears a few times a second how many steps the ranks have made. ``ranks``: None:
+    they are processes of this host. ``look`` is called before each epoch that is read from the
+    plan's storage, while all ranks wait.
+    """
+
+    observer: Observer = field(default_factory=Observer)
+    ranks: Ranks | None = None
+    look: Callable[[], None] = lambda: None
+
+
 def run_phase(
     phase: Phase,
+    context: PhaseContext | None = None,
     *,
     prepare: Prepare | None = None,
     finish: Finish | None = None,
-    observer: Observer | None = None,
     sampler: Sampler | None = None,
-    ranks: Ranks | None = None,
 ) -> Outcome:
     """Run a phase to its end, while ``sampler`` samples what the host does.
 
-    ``observer`` hears a few times a second how many steps the ranks have made.
-
-    ``ranks``: by default they are processes of this host. Raises a rank's own IobenchError,
-    WorkerError for a rank that died, and PhaseInterrupted, which has what was recorded until then.
+    Raises a rank's own IobenchError, WorkerError for a rank that died, and PhaseInterrupted, which
+    has what was recorded until then.
     """
+    context = context or PhaseContext()
     with scratch("ranks") if phase.exchanges_gradients else nullcontext() as meeting:
-        ranks = ranks or ForkedRanks(f"file://{meeting}/gradients" if meeting else None)
+        ranks = context.ranks or ForkedRanks(f"file://{meeting}/gradients" if meeting else None)
         task, crew = ranks.make(phase)
-        observer = observer or Observer()
-        loading = _Loading(phase, task, prepare, finish, observer, sampler)
+        loading = _Loading(phase, task, prepare, finish, context.observer, sampler)
         loading.head_start_ns = ranks.head_start_ns
-        observer.watch(task.counters)
+        context.observer.watch(task.counters)
         return _outcome(phase, crew, loading)
 
 

@@ -49,21 +49,20 @@ def measure(
     bench: Bench,
     phase: Phase,
     keep: Callable[[Repetition], None],
-    look: Callable[[], None],
     *,
     keep_interrupted: bool = True,
 ) -> Outcome:
     """Run a repetition's phase over the plan's storage, and pass its record to ``keep``.
 
     An interrupted repetition is kept with what was recorded, unless that is nothing, or
-    ``keep_interrupted`` is False. ``look`` is that of ``run_cached_phase``.
+    ``keep_interrupted`` is False.
     """
     agent = bench.agent
     before = agent.snapshot()
     gpus = GpuWatch(phase.accelerator.device, phase.accelerators)
     sampler = agent.sampler(gpus)
     try:
-        outcome = bench.run(phase, stored=True, look=look, sampler=sampler)
+        outcome = bench.run(phase, stored=True, sampler=sampler)
     except PhaseInterrupted as interrupt:
         found = interrupt.outcome
         with defer_interrupts(discard=True):

@@ -70,7 +70,6 @@ class Rounds:
                 self.bench,
                 job,
                 self.saver,
-                self.others.look,
                 budget=self.budget,
                 budget_s=self.options.ablations_s,
                 for_them_s=self._for_ablations_s,
@@ -132,7 +131,7 @@ class Rounds:
             self.saver.during() if self.saver else nullcontext() as saving,
         ):
             phase = repetition_phase(plan, number, saving=saving)
-            outcome = measure(self.bench, phase, job.repetitions.append, self.others.look)
+            outcome = measure(self.bench, phase, job.repetitions.append)
             add_loader_facts(self.doc, outcome.loader)
             job.trained = outcome.steps
             add_work(self.doc, plan.workload.accelerator)
@@ -171,7 +170,7 @@ class Rounds:
             job.quiet = repetition
 
         phase = repetition_phase(self.bench.plan, 0, name="quiet")
-        measure(self.bench, phase, keep, self.others.look, keep_interrupted=False)
+        measure(self.bench, phase, keep, keep_interrupted=False)
 
     # What a budget still has time for
 

@@ -28,7 +28,7 @@ from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import Manifest
 from iobench.schema.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
-from tests.observers import OnSteps
+from tests.observers import on_steps
 from tests.phases import phase
 from tests.processes import loader_workers
 
@@ -74,7 +74,7 @@ def failure(running: Phase, harm: Callable[[], None]) -> IobenchError:
             harm()
 
     with pytest.raises(IobenchError) as caught:
-        run_phase(running, observer=OnSteps(tick))
+        run_phase(running, context=on_steps(tick))
     assert done
     assert len(str(caught.value).splitlines()) == 1
     return caught.value

@@ -20,7 +20,7 @@ from iobench.schema.dataset import DatasetSpec
 from iobench.schema.workload import LoaderSpec
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
-from tests.observers import OnSteps
+from tests.observers import on_steps
 from tests.phases import phase
 from tests.servers.nfs import NfsServer, rclone_nfs
 
@@ -54,7 +54,7 @@ def test_a_server_that_ends_under_a_run_is_one_line_in_time(server: NfsServer) -
             server.stop()
 
     with pytest.raises(StorageError, match="no answer from the NFS server") as caught:
-        run_phase(over(server, timeout="5s", epochs=2000), observer=OnSteps(end))
+        run_phase(over(server, timeout="5s", epochs=2000), context=on_steps(end))
     assert ended
     assert "\n" not in str(caught.value)
     assert "/set/data/" in str(caught.value)
@@ -69,7 +69,7 @@ def test_a_server_that_pauses_under_a_run_is_waited_for(server: NfsServer) -> No
             timers.append(threading.Timer(1.0, server.pause, [False]))
             timers[0].start()
 
-    outcome = run_phase(over(server, timeout="30s", epochs=12), observer=OnSteps(pause))
+    outcome = run_phase(over(server, timeout="30s", epochs=12), context=on_steps(pause))
     assert timers, "the pause came"
     timers[0].join()
     columns: Any = outcome.columns[0]

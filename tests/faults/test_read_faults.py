@@ -29,7 +29,7 @@ from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
 from tests.conftest import ENGINES
-from tests.observers import OnSteps
+from tests.observers import on_steps
 from tests.pairs import pairs
 from tests.phases import phase
 from tests.processes import check_ended
@@ -273,7 +273,7 @@ def test_a_killed_worker_of_a_rank_is_one_clear_error(
     with pytest.raises(WorkerError, match="worker died") as caught:
         run_phase(
             phase(manifest, storage, accelerator=accelerator, epochs=50, batch_size=2),
-            observer=OnSteps(kill_a_worker),
+            context=on_steps(kill_a_worker),
         )
     one_line(caught.value)
     assert killed
@@ -305,7 +305,7 @@ def test_a_killed_rank_takes_its_workers_along(make_dataset: Any, when: str) -> 
         run_phase(
             phase(manifest, storage, epochs=100),
             prepare=prepare,
-            observer=OnSteps(lambda steps: kill_rank() if steps >= 2 else None),
+            context=on_steps(lambda steps: kill_rank() if steps >= 2 else None),
         )
     one_line(caught.value)
     check_ended(family)

@@ -37,7 +37,7 @@ from iobench.schema.workload import (
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
 from iobench.storage.simulated.throttled import ThrottledStorage
-from tests.observers import OnSteps
+from tests.observers import on_steps
 from tests.phases import phase
 from tests.processes import (
     Command,
@@ -119,7 +119,7 @@ def _interrupted(running: Phase, timer: threading.Timer) -> None:
         return Epoch(epoch=epoch)
 
     with pytest.raises(PhaseInterrupted) as caught:
-        run_phase(running, prepare=prepare, observer=OnSteps(seen.append))
+        run_phase(running, prepare=prepare, context=on_steps(seen.append))
     timer.join()
     outcome = caught.value.outcome
     assert set(outcome.columns) == {0, 1}
@@ -207,7 +207,7 @@ def test_ctrl_c_does_not_wait_for_storage_that_hangs(make_dataset: Any, transpor
                 epochs=100_000,
                 loading=LoaderSpec(workers=1, transport=transport),
             ),
-            observer=OnSteps(press),
+            context=on_steps(press),
         )
     outcome = caught.value.outcome
     assert set(outcome.columns) == {0, 1}
@@ -247,7 +247,8 @@ def test_ctrl_c_in_a_save_that_does_not_end_keeps_the_steps_before(make_dataset:
 
     with pytest.raises(PhaseInterrupted) as caught:
         run_phase(
-            phase(manifest, LocalStorage(path), epochs=100, saving=saving), observer=OnSteps(press)
+            phase(manifest, LocalStorage(path), epochs=100, saving=saving),
+            context=on_steps(press),
         )
     outcome = caught.value.outcome
     assert [len(columns["step"]) for columns in outcome.columns.values()] == [
@@ -298,7 +299,7 @@ def test_a_signal_to_a_worker_does_not_speak_for_its_rank(make_dataset: Any) -> 
 
     outcome = run_phase(
         phase(manifest, ThrottledStorage(LocalStorage(path), latency_s=0.1), epochs=5),
-        observer=OnSteps(tell),
+        context=on_steps(tell),
     )
     assert told
     assert sum(int(columns["samples"].sum()) for columns in outcome.columns.values()) == 5 * 60

@@ -423,7 +423,6 @@ def test_a_change_that_brings_nothing_is_rarely_kept(
             repetition_s=1.0,
             budget_s=2.0 * turns,
             strict=True,
-            look=lambda: None,
         ).run([advice])
         [found] = into
         kept += found.answer == "kept"

@@ -28,10 +28,9 @@ from ..agent import HostAgent
 from ..cache import run_cached_phase
 from ..curve.places import Places
 from ..curve.reader import PlaceReader
-from ..loading import Ranks, run_phase
+from ..loading import PhaseContext, run_phase
 from ..phase import MIN_ROUNDS, Outcome, Phase
 from ..plan import Plan
-from ..progress import Observer
 from ..trials import seed_of
 from .copies import MemoryCopy, bytes_to_copy, make_copy
 
@@ -61,7 +60,7 @@ class Measured:
 
 
 @dataclass(kw_only=True)
-class Bench:
+class Bench(PhaseContext):
     """A run's plan, its host's agent, and what has been measured so far.
 
     ``seconds``: how long the windows of a ceiling take together; 0 leaves calibration out.
@@ -72,8 +71,6 @@ class Bench:
     agent: HostAgent
     directory: Path  # of the run
     seconds: float
-    observer: Observer = field(default_factory=Observer)
-    ranks: Ranks | None = None  # None: processes of this host
     # The ranks of each host, for a number of all ranks; empty where there is one host.
     shares: Callable[[int], Sequence[range]] = lambda ranks: ()
     # Who reads the places of a curve, whose name and folder are given; None: this host.
@@ -122,24 +119,15 @@ class Bench:
         phase: Phase,
         *,
         stored: bool,
-        look: Callable[[], None] = lambda: None,
         sampler: Sampler | None = None,
     ) -> Outcome:
-        """Run a phase. ``stored`` is that of Window, ``look`` that of ``run_cached_phase``.
+        """Run a phase. ``stored`` is that of Window.
 
         Raises as ``run_phase`` does. The events are kept by ``keep``.
         """
         if stored:
-            return run_cached_phase(
-                self.plan,
-                self.agent,
-                phase,
-                look=look,
-                observer=self.observer,
-                sampler=sampler,
-                ranks=self.ranks,
-            )
-        return run_phase(phase, observer=self.observer, sampler=sampler, ranks=self.ranks)
+            return run_cached_phase(self.plan, self.agent, phase, self, sampler=sampler)
+        return run_phase(phase, self, sampler=sampler)
 
     def keep(self, phase: Phase, outcome: Outcome) -> None:
         """Keep the events of a phase for the run's record."""
