@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..analyse.verdict.rebuild import conclude
 from ..analyse.verdict.user_loader import user_findings
@@ -63,9 +63,17 @@ from .rounds import Rounds
 from .study import StudyRanks
 from .third_party import prepare_library
 
-__all__ = ["Across", "Options", "fitted_options", "run", "write_run"]
+__all__ = ["Across", "Fitting", "Options", "fitted_options", "run", "write_run"]
 
 log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Fitting(Protocol):
+    """An ``Observer`` that also hears what a run does that is fitted to a budget."""
+
+    def fitted(self, plan: Plan, options: Options) -> None:
+        """These are the plan and the options of the run, whose pilot has ended."""
 
 
 class Across(Protocol):
@@ -180,7 +188,8 @@ def _measure(
             pilot = _pilot(bench, options, doc, saver)
             fitted = _fit(bench, plan, pilot, doc, options)
             options = fitted_options(options, fitted)
-            observer.fitted(bench.plan, options)
+            if isinstance(observer, Fitting):
+                observer.fitted(bench.plan, options)
         if options.calibration_s > 0:
             _calibrate(bench, doc, without=fitted)
             _tell_rate(bench)

@@ -12,8 +12,6 @@ if TYPE_CHECKING:  # the terminal's observer is imported with the help of a verb
     from ..schema.ab import AbRecord
     from ..schema.record import TrainingRecord
     from .counters import Counters
-    from .options import Options
-    from .plan import Plan
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +36,6 @@ class Observer:
 
     def expect(self, seconds: float | None, *, more: bool = False) -> None:
         """All that is left should take so long from now on. ``more``: or longer; None: unknown."""
-
-    def fitted(self, plan: Plan, options: Options) -> None:
-        """A pilot has ended, and these are the plan and the options as fitted to the budget."""
 
     def rate(self, samples_per_s: float) -> None:
         """The ceilings are measured, and this is the lowest: what all stages may reach together."""

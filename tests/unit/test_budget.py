@@ -243,8 +243,8 @@ def spend(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         plan = make_plan(workload, str(folder), accelerators=1, repetitions=6, seed=0)
         simulated = Simulated(clock, machine, plan, sample_bytes)
         phases = {
-            "run_phase": lambda phase, **more: simulated.run(phase),
-            "run_cached_phase": lambda plan, agent, phase, **more: simulated.run(phase),
+            "run_phase": lambda phase, *more, **named: simulated.run(phase),
+            "run_cached_phase": lambda plan, agent, phase, *more, **named: simulated.run(phase),
         }
         for name_of_it, fake in phases.items():
             monkeypatch.setattr(benching, name_of_it, fake)

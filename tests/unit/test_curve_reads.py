@@ -17,6 +17,7 @@ from iobench.errors import StorageError
 from iobench.measure import fio
 from iobench.measure.depth import WINDOWS, of_cycles
 from iobench.measure.fio_depth import read_at_depth, window_rates
+from iobench.runner.budget import Budget
 from iobench.runner.curve.curve import CurveMeasurement, Limits
 from iobench.runner.curve.places import Places, blocks, samples
 from iobench.runner.curve.story import second_requests
@@ -72,7 +73,7 @@ def measured(
         max_in_flight=most,
         point_s=point_s,
         per_point_s=0,
-        deadline_s=time.monotonic() + 600,
+        budget=Budget(seconds=600),
     )
     return CurveMeasurement(storage, places, limits, run_dir=folder).run()
 
@@ -324,9 +325,7 @@ def test_a_curve_of_files_is_measured_by_fio(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / "data" / f"{number}").write_bytes(bytes(1 << 20))
     storage = LocalStorage(tmp_path / "data")
-    limits = Limits(
-        max_in_flight=2, point_s=0.05, per_point_s=0.1, deadline_s=time.monotonic() + 600
-    )
+    limits = Limits(max_in_flight=2, point_s=0.05, per_point_s=0.1, budget=Budget(seconds=600))
     places = blocks(list(storage.list()), 4096, order="random", seed=1)
     found = CurveMeasurement(storage, places, limits, run_dir=tmp_path / "run").run()
     assert found.by == "fio"
@@ -339,7 +338,7 @@ def test_files_with_names_that_fio_cannot_read_are_read_by_threads(tmp_path: Pat
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a b").write_bytes(bytes(1 << 20))
     storage = LocalStorage(tmp_path / "data")
-    limits = Limits(max_in_flight=1, point_s=0.05, per_point_s=0, deadline_s=time.monotonic() + 600)
+    limits = Limits(max_in_flight=1, point_s=0.05, per_point_s=0, budget=Budget(seconds=600))
     places = blocks(list(storage.list()), 4096, order="random", seed=1)
     found = CurveMeasurement(storage, places, limits, run_dir=tmp_path / "run").run()
     assert found.by == "engine"

@@ -375,6 +375,8 @@ class Planted:
 
     def keep(self, *_: Any) -> None: ...
 
+    def look(self) -> None: ...
+
     complete = True
     epochs: tuple[Epoch, ...] = ()
 

@@ -24,6 +24,7 @@ from ...schema.training import Ceiling, CeilingDetails
 from ...schema.verdict import Estimate, RunCurve
 from ...storage.base import Entry
 from ...units import counted, format_bytes
+from ..budget import Budget
 from ..curve.curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
 from ..curve.places import Places, blocks, samples
 from ..curve.story import MAX_IN_FLIGHT, best_bytes_per_s, overhead_s, second_requests
@@ -95,7 +96,7 @@ def measure(bench: Bench) -> RunCurve:
                 max_in_flight=MAX_IN_FLIGHT * hosts,
                 point_s=point_s,
                 per_point_s=point_s + overhead_s(plan.storage),
-                deadline_s=began + until_s,
+                budget=Budget(seconds=until_s, began_s=began, end_s=0.0),
                 first=-(-first // hosts) * hosts,
                 reach=plan.reads_in_flight,
                 time_option="--calibration",

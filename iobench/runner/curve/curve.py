@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from ...schema.curve import CurvePoint, StorageCurve
 from ...storage.base import Storage
 from ...units import counted, format_bytes, format_percent
 from ..agent import CacheState
+from ..budget import Budget
 from .places import Place, Places
 from .reader import HostReader, PlaceReader
 
@@ -45,7 +45,7 @@ MEMORY_SHARE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """``point_s``: time of one point; ``deadline_s``: on time.monotonic, after which none begins.
+    """``point_s``: time of one point. ``budget``: the time of all points.
 
     ``per_point_s``: the time that a point really takes. ``first``: reads in flight of the first
     point. ``reach``: reads in flight that the curve has to reach. ``time_option``: the
@@ -55,7 +55,7 @@ class Limits:
     max_in_flight: int
     point_s: float
     per_point_s: float
-    deadline_s: float
+    budget: Budget
     first: int = 1
     reach: int = 1
     time_option: str = "--time"
@@ -124,7 +124,7 @@ class CurveMeasurement:
         while True:
             took = self.points[-1].seconds if self.points else 0.0
             needed = max(took, limits.per_point_s)
-            if self.points and time.monotonic() + needed > limits.deadline_s:
+            if self.points and not limits.budget.fits(needed):
                 return f"the time was used up; a longer {limits.time_option} allows more points"
             if why := self._no_room(in_flight):
                 return why
@@ -151,8 +151,7 @@ class CurveMeasurement:
         Where the time does not suffice for doublings up to twice ``reach``, it is 4.
         """
         doublings = math.log2(max(1.0, 2 * self.limits.reach / in_flight))
-        left_s = self.limits.deadline_s - time.monotonic()
-        return 2 if doublings * point_s <= left_s else 4
+        return 2 if self.limits.budget.fits(doublings * point_s) else 4
 
     def _no_room(self, in_flight: int) -> str:
         here = in_flight // self.reader.hosts
@@ -206,7 +205,7 @@ class CurveMeasurement:
         if rate <= 0:
             return shortest
         overhead_s = self.limits.per_point_s - shortest
-        left_s = self.limits.deadline_s - time.monotonic() - overhead_s
+        left_s = self.limits.budget.left_s - overhead_s
         return max(shortest, min(MAX_POINT_S, ENOUGH * in_flight / rate, left_s))
 
     def _read(self, places: list[Place], in_flight: int, most: int) -> Depth:

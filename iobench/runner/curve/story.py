@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from ...measure.fio_depth import OVERHEAD_S
 from ...schema.curve import ProbeHost, StorageCurve, StorageProbe
 from ...storage.base import Entry, Files, Storage
 from ...units import counted, format_bytes, format_duration, parse_size
+from ..budget import Budget
 from ..progress import Observer
 from .curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
 from .places import Places, blocks, samples
@@ -72,7 +72,7 @@ def each_host(
             joint_bytes_per_s=rate_of(depth.bytes_per_s, depth.window_bytes_per_s),
             joint_latency_p50_s=depth.latency_p50_s,
         )
-        if time.monotonic() + limits.per_point_s > limits.deadline_s:
+        if not limits.budget.fits(limits.per_point_s):
             host.not_measured = f"the time was used up; a longer {limits.time_option} allows it"
         else:
             observer.phase(f"{host.name} alone, {in_flight} in flight")
@@ -229,8 +229,8 @@ def run_probe(
     for all requests.
     """
     observer = observer or Observer()
-    target, began = plan.target, time.monotonic()
-    deadline = began + plan.curves_s
+    target, whole = plan.target, Budget(seconds=plan.budget_s, end_s=0.0)
+    of_curves = replace(whole, seconds=plan.curves_s)
     left = plan.curves
     measured: list[MeasuredCurve] = []
     hosts: list[ProbeHost] = []
@@ -242,12 +242,11 @@ def run_probe(
         def measure(places: Places) -> MeasuredCurve:
             nonlocal left
             what = f"{places.order} reads of {format_bytes(places.median_bytes)}"
-            now = time.monotonic()
             limits = Limits(
                 max_in_flight=plan.max_in_flight * plan.hosts,
                 point_s=plan.point_s,
                 per_point_s=plan.point_s + plan.overhead_s,
-                deadline_s=now + max(0.0, deadline - now) / left,
+                budget=Budget(seconds=of_curves.left_s / left, end_s=0.0),
                 first=plan.hosts,
             )
             reader = together.reader(places, str(left), range(plan.hosts)) if together else None
@@ -285,7 +284,7 @@ def run_probe(
                     max_in_flight=1,
                     point_s=plan.point_s,
                     per_point_s=plan.point_s + plan.overhead_s,
-                    deadline_s=began + plan.budget_s,
+                    budget=whole,
                 )
                 folder_of_each = Path(folder) / "alone"
                 hosts = each_host(
@@ -308,7 +307,7 @@ def run_probe(
         objects=len(target.objects),
         bytes=sum(entry.size for entry in target.objects),
         budget_s=plan.budget_s,
-        took_s=time.monotonic() - began,
+        took_s=whole.used_s,
         curves=curves,
         large=large,
         spent=[spent(curve, large) for curve in curves],
