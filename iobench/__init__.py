@@ -92,7 +92,7 @@ __all__ = [
 if TYPE_CHECKING:
     from .accelerate.base import Accelerator
     from .analyse.compare.comparison import Comparison
-    from .api import Run, compare, generate, make_loader, open_run, run
+    from .api import Run, compare, generate, open_run, run
     from .checkpoint import CheckpointWriter
     from .codecs.base import Codec
     from .contents.base import Content
@@ -135,6 +135,7 @@ if TYPE_CHECKING:
         LibraryLoader,
         Padded,
         TrainingLoader,
+        make_loader,
         read_labels,
     )
     from .runner.experiment import Options

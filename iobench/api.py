@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 from .errors import UsageError
 
@@ -20,18 +20,11 @@ if TYPE_CHECKING:
     from .analyse.compare.runs import Group
     from .dataset import Dataset
     from .generator import GenerateReport
-    from .load import BatchLoader, LibraryLoader, TrainingLoader
-    from .load.training.collate import Collate
-    from .load.training.finish import Transform
-    from .load.training.labels import Given
-    from .load.training.loader import Layout
     from .runner.progress import Observer
     from .schema.dataset import DatasetSpec
-    from .schema.manifest import Manifest
     from .schema.record import Finding, RunRecord, Summary
     from .schema.verdict import Verdict
-    from .schema.workload import LoaderSpec, ReaderSpec, Workload
-    from .storage.base import Storage
+    from .schema.workload import Workload
 
 Settings = Mapping[str, object]
 """Keys of a YAML file with their values, as ``--set`` takes them: ``{"loader.workers": 4}``."""
@@ -92,137 +85,6 @@ def generate(
         workers=workers,
         progress=progress,
         break_lock=break_lock,
-    )
-
-
-@overload
-def make_loader(
-    data: str | Path | Dataset | Manifest,
-    *,
-    batch_size: int,
-    num_workers: int | None = None,
-    storage: Storage | None = None,
-    rank: int = 0,
-    world: int = 1,
-    seed: int = 0,
-    reader: ReaderSpec | dict[str, object] | None = None,
-    loader: LoaderSpec | dict[str, object] | None = None,
-    origin: str | None = None,
-) -> BatchLoader | LibraryLoader: ...
-
-
-@overload
-def make_loader(
-    data: str | Path | Dataset | Manifest,
-    *,
-    batch_size: int,
-    num_workers: int | None = None,
-    storage: Storage | None = None,
-    rank: int = 0,
-    world: int = 1,
-    seed: int = 0,
-    reader: ReaderSpec | dict[str, object] | None = None,
-    loader: LoaderSpec | dict[str, object] | None = None,
-    origin: str | None = None,
-    labels: Given,
-    layout: Layout | None = None,
-    transform: Transform | None = None,
-    collate: Collate | None = None,
-) -> TrainingLoader: ...
-
-
-@overload
-def make_loader(
-    data: str | Path | Dataset | Manifest,
-    *,
-    batch_size: int,
-    num_workers: int | None = None,
-    storage: Storage | None = None,
-    rank: int = 0,
-    world: int = 1,
-    seed: int = 0,
-    reader: ReaderSpec | dict[str, object] | None = None,
-    loader: LoaderSpec | dict[str, object] | None = None,
-    origin: str | None = None,
-    labels: Given | None = None,
-    layout: Layout | None = None,
-    transform: Transform | None = None,
-    collate: Collate | None = None,
-) -> BatchLoader | LibraryLoader | TrainingLoader: ...
-
-
-def make_loader(
-    data: str | Path | Dataset | Manifest,
-    *,
-    batch_size: int,
-    num_workers: int | None = None,
-    storage: Storage | None = None,
-    rank: int = 0,
-    world: int = 1,
-    seed: int = 0,
-    reader: ReaderSpec | dict[str, object] | None = None,
-    loader: LoaderSpec | dict[str, object] | None = None,
-    origin: str | None = None,
-    labels: Given | None = None,
-    layout: Layout | None = None,
-    transform: Transform | None = None,
-    collate: Collate | None = None,
-) -> BatchLoader | LibraryLoader | TrainingLoader:
-    """Make a torch DataLoader over a dataset, as ``iobench run`` uses it, for your own training.
-
-    ``data`` is a directory, a URL, or the result of ``open_dataset`` or ``load_manifest``. Give
-    ``storage`` if the shards are in another place, or ``origin`` (a directory or URL) for the
-    shards of a scanned dataset. This is rank ``rank`` of ``world`` ranks. ``reader`` and ``loader``
-    take the keys of a workload's sections of these names; ``num_workers`` is torch's name for
-    ``loader={"workers": ...}``. Call ``set_epoch`` before each epoch, as with torch's
-    DistributedSampler.
-
-    With one of the last four arguments the result is a ``TrainingLoader``, whose batches are
-    ``samples, labels``. ``labels``: a source as ``read_labels`` takes it (such as "auto"), its
-    result, or one whole number or name for each sample. ``layout``: "HWC" (the default) or "CHW"
-    for images. ``transform``: a function of one sample, which runs in the workers. ``collate``:
-    "stack" (the default), "pad", "list", or a function of a list of samples.
-
-    Raises DatasetError, StorageError, UsageError.
-
-    >>> loader = iobench.make_loader("demo-data", batch_size=8, num_workers=0)
-    >>> loader.set_epoch(0)
-    >>> sum(len(batch) for batch in loader)
-    40
-    """
-    from .load import make_loader as make
-    from .schema.base import build
-    from .schema.workload import LoaderSpec
-
-    if num_workers is not None:
-        if isinstance(loader, LoaderSpec):
-            raise UsageError(
-                "num_workers and the LoaderSpec both state the number of workers",
-                remedy="set LoaderSpec.workers, and leave num_workers out",
-            )
-        if "workers" in (loader or {}):
-            raise UsageError(
-                "num_workers and loader['workers'] are the same setting",
-                remedy="pass only one of them",
-            )
-        keys = {"workers": num_workers, **(loader or {})}
-        if num_workers == 0 and "transport" not in keys:
-            keys["transport"] = "tensor"  # the default, "ring", is for worker processes
-        loader = build(LoaderSpec, keys, where="make_loader")
-    return make(
-        data,
-        batch_size=batch_size,
-        storage=storage,
-        rank=rank,
-        world=world,
-        seed=seed,
-        reader=reader,
-        loader=loader,
-        origin=origin,
-        labels=labels,
-        layout=layout,
-        transform=transform,
-        collate=collate,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import overload
 
 import numpy as np
 
 from ..dataset import Dataset, find_dataset, place_of, read_by_blocks, read_manifest
 from ..errors import UsageError
+from ..schema.base import build
 from ..schema.manifest import Manifest
 from ..schema.workload import LoaderSpec, ReaderSpec
 from ..storage import open_storage
@@ -35,37 +36,112 @@ _MAX_LINKS = 1000
 """Largest number of epochs in one chain."""
 
 
+@overload
 def make_loader(
-    data: str | Path | Manifest | Dataset,
+    data: str | Path | Dataset | Manifest,
     *,
     batch_size: int,
+    num_workers: int | None = None,
     storage: Storage | None = None,
     rank: int = 0,
     world: int = 1,
     seed: int = 0,
-    reader: ReaderSpec | dict[str, Any] | None = None,
-    loader: LoaderSpec | dict[str, Any] | None = None,
+    reader: ReaderSpec | dict[str, object] | None = None,
+    loader: LoaderSpec | dict[str, object] | None = None,
+    origin: str | None = None,
+) -> BatchLoader | LibraryLoader: ...
+
+
+@overload
+def make_loader(
+    data: str | Path | Dataset | Manifest,
+    *,
+    batch_size: int,
+    num_workers: int | None = None,
+    storage: Storage | None = None,
+    rank: int = 0,
+    world: int = 1,
+    seed: int = 0,
+    reader: ReaderSpec | dict[str, object] | None = None,
+    loader: LoaderSpec | dict[str, object] | None = None,
+    origin: str | None = None,
+    labels: Given,
+    layout: Layout | None = None,
+    transform: Transform | None = None,
+    collate: Collate | None = None,
+) -> TrainingLoader: ...
+
+
+@overload
+def make_loader(
+    data: str | Path | Dataset | Manifest,
+    *,
+    batch_size: int,
+    num_workers: int | None = None,
+    storage: Storage | None = None,
+    rank: int = 0,
+    world: int = 1,
+    seed: int = 0,
+    reader: ReaderSpec | dict[str, object] | None = None,
+    loader: LoaderSpec | dict[str, object] | None = None,
+    origin: str | None = None,
+    labels: Given | None = None,
+    layout: Layout | None = None,
+    transform: Transform | None = None,
+    collate: Collate | None = None,
+) -> BatchLoader | LibraryLoader | TrainingLoader: ...
+
+
+def make_loader(
+    data: str | Path | Dataset | Manifest,
+    *,
+    batch_size: int,
+    num_workers: int | None = None,
+    storage: Storage | None = None,
+    rank: int = 0,
+    world: int = 1,
+    seed: int = 0,
+    reader: ReaderSpec | dict[str, object] | None = None,
+    loader: LoaderSpec | dict[str, object] | None = None,
     origin: str | None = None,
     labels: Given | None = None,
     layout: Layout | None = None,
     transform: Transform | None = None,
     collate: Collate | None = None,
 ) -> BatchLoader | LibraryLoader | TrainingLoader:
-    """Make a torch DataLoader over an iobench dataset, as ``iobench run`` uses it.
+    """Make a torch DataLoader over a dataset, as ``iobench run`` uses it, for your own training.
 
-    ``data`` is a dataset, its directory or URL, or its manifest. Give ``storage`` if the shards are
-    in another place, or ``origin`` (a directory or URL) for the shards of a scanned dataset. A
-    place that a manifest names itself is used only if it is in the manifest's own directory.
-    ``reader`` and ``loader`` take the keys of a workload's ``reader:`` and ``loader:`` sections.
-    Call ``set_epoch`` before each epoch, as with torch's DistributedSampler. With ``labels``,
-    ``layout``, ``transform`` or ``collate`` it is a ``TrainingLoader``. Raises DatasetError,
-    StorageError, UsageError.
+    ``data`` is a directory, a URL, or the result of ``open_dataset`` or ``load_manifest``. Give
+    ``storage`` if the shards are in another place, or ``origin`` (a directory or URL) for the
+    shards of a scanned dataset. This is rank ``rank`` of ``world`` ranks. ``reader`` and ``loader``
+    take the keys of a workload's sections of these names; ``num_workers`` is torch's name for
+    ``loader={"workers": ...}``. Call ``set_epoch`` before each epoch, as with torch's
+    DistributedSampler.
 
-    >>> for batch in make_loader("/mnt/fast/resnet50", batch_size=400, loader={"workers": 4}):
-    ...     train(batch.stacked())  # doctest: +SKIP
+    With one of the last four arguments the result is a ``TrainingLoader``, whose batches are
+    ``samples, labels``. ``labels``: a source as ``read_labels`` takes it (such as "auto"), its
+    result, or one whole number or name for each sample. ``layout``: "HWC" (the default) or "CHW"
+    for images. ``transform``: a function of one sample, which runs in the workers. ``collate``:
+    "stack" (the default), "pad", "list", or a function of a list of samples.
+
+    Raises DatasetError, SpecError, StorageError, UsageError.
+
+    >>> loader = iobench.make_loader("demo-data", batch_size=8, num_workers=0)
+    >>> loader.set_epoch(0)
+    >>> sum(len(batch) for batch in loader)
+    40
     """
-    reading = reader if isinstance(reader, ReaderSpec) else ReaderSpec.model_validate(reader or {})
-    loading = loader if isinstance(loader, LoaderSpec) else LoaderSpec.model_validate(loader or {})
+    reading = (
+        reader
+        if isinstance(reader, ReaderSpec)
+        else build(ReaderSpec, reader or {}, where="make_loader")
+    )
+    loading = loader if isinstance(loader, LoaderSpec) else _loading(loader or {}, num_workers)
+    if loading is loader and num_workers is not None:
+        raise UsageError(
+            "num_workers and the LoaderSpec both state the number of workers",
+            remedy="set LoaderSpec.workers, and leave num_workers out",
+        )
     if loading.subject.users:
         raise UsageError(
             f"kind '{loading.kind}' is a loader that your own code makes",
@@ -113,6 +189,20 @@ def make_loader(
         "seed": seed,
     }
     return TrainingLoader(loaded, table, wishes, facts)
+
+
+def _loading(keys: dict[str, object], num_workers: int | None) -> LoaderSpec:
+    """The loader's settings, where torch's name for the number of workers may be used."""
+    if num_workers is not None:
+        if "workers" in keys:
+            raise UsageError(
+                "num_workers and loader['workers'] are the same setting",
+                remedy="pass only one of them",
+            )
+        keys = {"workers": num_workers, **keys}
+        if num_workers == 0 and "transport" not in keys:
+            keys["transport"] = "tensor"  # the default, "ring", is for worker processes
+    return build(LoaderSpec, keys, where="make_loader")
 
 
 def read_labels(

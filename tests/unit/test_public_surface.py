@@ -107,7 +107,7 @@ def test_the_docstrings_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     names = {"iobench": iobench, "small": {"batch_size": 5, "loader.workers": 1}}
     for function in (
-        *(api.generate, iobench.open_dataset, api.make_loader),
+        *(api.generate, iobench.open_dataset, iobench.make_loader),
         *(api.run, api.open_run, api.compare),
     ):
         examples = doctest.DocTestParser().get_doctest(
