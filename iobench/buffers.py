@@ -23,6 +23,8 @@ from .units import format_bytes
 Buffer = memoryview
 """Bytes in memory: always one-dimensional, contiguous, of format 'B'."""
 
+Memory = npt.NDArray[np.uint8]
+
 HUGE = 2 << 20  # bytes of a huge page on x86-64
 _LARGE = 64 << 20
 """Bytes. From this size on the host's free memory is checked, which takes some microseconds."""
@@ -37,7 +39,7 @@ class Region(NamedTuple):
     ``fd``: the descriptor of its file, or -1.
     """
 
-    array: npt.NDArray[np.uint8]
+    array: Memory
     how: str
     fd: int
 
@@ -110,7 +112,7 @@ def _refused(nbytes: int) -> NoMemoryError:
     )
 
 
-def attach(fd: int, nbytes: int) -> npt.NDArray[np.uint8]:
+def attach(fd: int, nbytes: int) -> Memory:
     """The array of a shared region, in a process that received its ``fd`` (not by fork)."""
     region = _map_shared(os.dup(fd), nbytes, "", prefault=False)
     os.close(region.fd)  # the mapping keeps its own descriptor
@@ -132,7 +134,7 @@ def _map_shared(fd: int, nbytes: int, how: str, prefault: bool) -> Region:
         raise OSError(str(error)) from error
 
 
-def _madvise_huge(array: npt.NDArray[np.uint8]) -> bool:
+def _madvise_huge(array: Memory) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     length = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     return bool(
@@ -198,3 +200,34 @@ def _tmpfs_huge(nbytes: int) -> int:
         os.close(mount)
     os.ftruncate(fd, -(-nbytes // HUGE) * HUGE)
     return fd
+
+
+class Pool:
+    """Scratch memory of which several pieces are in use at the same time.
+
+    It is kept and only grows, since page faults of new memory cost more than the read into it.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Memory] = []
+
+    def take(self, nbytes: int) -> Memory:
+        """Return at least ``nbytes``, which are the caller's until ``give``.
+
+        Raises NoMemoryError.
+        """
+        for position, piece in enumerate(self._free):
+            if len(piece) >= nbytes:
+                return self._free.pop(position)
+        if self._free:
+            self._free.pop()  # it is too small: the new piece replaces it
+        return private(max(nbytes + nbytes // 4, 1 << 20)).array
+
+    def give(self, memory: Memory) -> None:
+        self._free.append(memory)
+
+    def reserve(self, pieces: int, nbytes: int) -> list[Memory]:
+        """Allocate and touch memory before the first use; return what was allocated."""
+        made = [private(max(nbytes, 1 << 20)).array for _ in range(pieces - len(self._free))]
+        self._free += made
+        return made

@@ -26,7 +26,7 @@ from ..schema.manifest import Manifest
 from ..schema.workload import ReaderSpec
 from ..storage.base import Storage
 from .delivered import Extents, Stats, too_small
-from .engine import Extent
+from .engines.base import Extent
 from .reader import _GROUP, BatchReader
 from .requests import Indices
 

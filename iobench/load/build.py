@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import overload
 
@@ -14,7 +15,6 @@ from ..schema.manifest import Manifest
 from ..schema.workload import LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
-from .ahead import batches_ahead
 from .choose import is_sequential, make_reader, use_direct
 from .loader import BatchLoader, Finish
 from .null import AnyReader, NullReader, ReadyReader
@@ -364,4 +364,6 @@ def planned_ahead(reader: AnyReader, reading: ReaderSpec, plan: BatchPlan, *, st
     requests, at_once = offered(reader, plan)
     if reading.read_ahead == "auto" and at_once >= reading.concurrency:
         return 0
-    return min(batches_ahead(requests, reading.concurrency), rounds - 1)
+    # As many as keep ``concurrency`` requests waiting behind those of the current batch.
+    ahead = math.ceil(reading.concurrency / max(1.0, requests) - 1e-9)
+    return min(max(1, ahead), rounds - 1)

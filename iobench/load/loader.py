@@ -27,11 +27,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_
 
 from .. import buffers
 from ..accelerate.base import Samples
+from ..buffers import Memory, Pool
 from ..errors import BusError, IobenchError, NoRoomError, WorkerError
 from ..processes import die_with_parent
 from ..schema.workload import LoaderSpec
 from ..units import format_bytes
-from .ahead import Memory, Pool
 from .bus import cause_of_death
 from .delivered import Extents, Stats
 from .ending import closed_at_exit

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import buffers
+from ..buffers import Memory, Pool
 from ..dataset import ResolvedSpec
 from ..errors import CorruptSampleError, IobenchError, NoMemoryError
 from ..formats.base import Framed
@@ -26,13 +27,13 @@ from ..storage.base import Mapped, Retries, Retrying, Storage
 from ..storage.local.storage import LocalStorage
 from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage
-from .ahead import Ahead, Memory, Pool, ReadAhead
 from .checks import Checks
 from .delivered import Extents, Stats, too_small
-from .engine import Columns, ReadEngine
-from .event_loop import EventLoopEngine
+from .engines.base import Columns, ReadEngine
+from .engines.event_loop import EventLoopEngine
+from .engines.threads import ThreadEngine
+from .engines.uring import UringEngine
 from .requests import Indices, Requests, plan_requests
-from .uring import UringEngine
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
@@ -133,25 +134,18 @@ class BatchReader:
         self._codec = None if dataset.codec.plain or bytes_only else dataset.codec
         self._suffix = dataset.suffix
         once = self._format.one_sample_per_shard
-        self._engine: ReadEngine
-        self._ahead: Ahead
+        engine: Callable[..., ReadEngine] = ThreadEngine
         if spec.engine == "io_uring" and isinstance(storage, LocalStorage) and not refused():
-            self._engine = self._ahead = UringEngine(
-                storage, concurrency=spec.concurrency, block_size=spec.block_size, once=once
-            )
+            engine = UringEngine
         elif (
             spec.engine == "event_loop"
             and isinstance(storage, S3Storage)
             and not storage.not_wired()
         ):
-            self._engine = self._ahead = EventLoopEngine(
-                storage, concurrency=spec.concurrency, block_size=spec.block_size, once=once
-            )
-        else:
-            self._engine = ReadEngine(
-                storage, concurrency=spec.concurrency, block_size=spec.block_size, once=once
-            )
-            self._ahead = ReadAhead(self._engine)
+            engine = EventLoopEngine
+        self._engine: ReadEngine = engine(
+            storage, concurrency=spec.concurrency, block_size=spec.block_size, once=once
+        )
         self._landings = Pool()  # one for each batch that was begun
         self._counted = _NEVER  # retries that earlier batches have counted
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
@@ -219,7 +213,7 @@ class BatchReader:
         )
 
     def close(self) -> None:
-        self._ahead.settle()
+        self._engine.settle()
         self._engine.close()
         if self._owns_storage:
             self.storage.close()
@@ -317,7 +311,7 @@ class BatchReader:
                 self._cpu_before = time.process_time_ns()
                 self._counted = self._retried()
             group = begun.group
-            begun.reading = self._ahead.begin(self._extents(group), group.memory, group.checks)
+            begun.reading = self._engine.begin(self._extents(group), group.memory, group.checks)
         except IobenchError as error:
             begun.failure = error
         return begun
@@ -335,7 +329,7 @@ class BatchReader:
 
     def settle(self) -> None:
         """Give up all batches that were begun; no thread writes for them after the return."""
-        self._ahead.settle()
+        self._engine.settle()
 
     def _read(
         self, indices: Indices, output: memoryview | None, begun: BegunBatch | None
@@ -356,7 +350,7 @@ class BatchReader:
             if self._cpu_before is None:
                 self._cpu_before = time.process_time_ns()
             if begun is not None and begun.reading is not None:
-                read_bytes += self._ahead.wait(begun.reading)
+                read_bytes += self._engine.wait(begun.reading)
             else:
                 read_bytes += self._engine.read(self._extents(group), memory, checks)
             took = time.monotonic_ns() - fetching

@@ -20,8 +20,9 @@ import obstore
 from obstore.store import S3Store
 
 from iobench import buffers
-from iobench.load.engine import Extent, ReadEngine
-from iobench.load.event_loop import EventLoopEngine
+from iobench.load.engines.base import Extent, ReadEngine
+from iobench.load.engines.event_loop import EventLoopEngine
+from iobench.load.engines.threads import ThreadEngine
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from tests.bench.sides import MIB, SCRATCH, Case, Figure, compare, flags_of, timed
@@ -49,7 +50,7 @@ def gets(
     block: int,
     name: str,
     target: str,
-    engine: type[ReadEngine] = ReadEngine,
+    engine: type[ReadEngine] = ThreadEngine,
 ) -> Case:
     """The read engine of a worker over S3Storage, into memory that is there, against obstore's own
     get into memory that it makes.

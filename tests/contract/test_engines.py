@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from iobench import buffers
 from iobench.errors import StorageError
-from iobench.load.engine import Columns, Extent
+from iobench.load.engines.base import Columns, Extent, ReadEngine
 from iobench.storage.local.storage import ALIGNMENT, LocalStorage
-from tests.engines import Reads
+from tests.engines import end, open_engine
 
 CONTENT = np.random.default_rng(5).integers(0, 200, 100_000, np.uint8).tobytes()
 UNREAD = b"\xee"  # which is not in the content
@@ -95,7 +95,7 @@ def test_any_reads_come_to_the_same(root: Path, engine: str, data: st.DataObject
     step = ALIGNMENT if direct else 1
     few = data.draw(st.lists(batches(step), min_size=1, max_size=4), "batches")
     block = -(-data.draw(st.sampled_from([1000, 4096, 9000, 65_536]), "block") // step) * step
-    reads = Reads(
+    reads = open_engine(
         engine,
         LocalStorage(root, direct=direct),
         concurrency=data.draw(st.sampled_from([1, 2, 5, 40]), "concurrency"),
@@ -135,7 +135,7 @@ def test_any_reads_come_to_the_same(root: Path, engine: str, data: st.DataObject
                 assert bytes(memories[number]) == expected
                 assert sorted(landed[number]) == landings
     finally:
-        reads.close()
+        end(reads)
 
 
 def asked(
@@ -147,7 +147,9 @@ def asked(
     return extents, memory.data, landed.append
 
 
-def result(reads: Reads, begun: object, batch: Batch, memory: np.ndarray, landed: list[int]) -> int:
+def result(
+    reads: ReadEngine, begun: object, batch: Batch, memory: np.ndarray, landed: list[int]
+) -> int:
     if begun is not None:
         return reads.wait(begun)
     return reads.read(*asked(batch, memory, landed))

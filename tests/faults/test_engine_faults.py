@@ -26,13 +26,13 @@ import pytest
 
 from iobench import buffers
 from iobench.errors import StorageError
-from iobench.load import uring as uring_engine
-from iobench.load.engine import Extent
+from iobench.load.engines import uring as uring_engine
+from iobench.load.engines.base import Extent, ReadEngine
 from iobench.storage.base import Buffer
 from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage
 from tests.children import in_child
-from tests.engines import Reads, descriptors
+from tests.engines import descriptors, end, open_engine
 from tests.processes import PATIENCE_S, wait_until
 
 CONTENT = np.random.default_rng(5).integers(1, 256, 200_000, np.uint8).tobytes()  # no zero
@@ -78,23 +78,23 @@ def whole() -> list[Extent]:
 
 
 @pytest.fixture
-def make(root: Path, engine: str) -> Iterator[Callable[..., Reads]]:
+def make(root: Path, engine: str) -> Iterator[Callable[..., ReadEngine]]:
     """Engines that are closed with the test, after which no descriptor may be left."""
-    made: list[Reads] = []
+    made: list[ReadEngine] = []
     held = descriptors()
 
-    def over(storage: LocalStorage | None = None, **more: Any) -> Reads:
-        made.append(Reads(engine, storage or LocalStorage(root), **more))
+    def over(storage: LocalStorage | None = None, **more: Any) -> ReadEngine:
+        made.append(open_engine(engine, storage or LocalStorage(root), **more))
         return made[-1]
 
     yield over
     for reads in made:
-        reads.close()
+        end(reads)
     made.clear()
     assert descriptors() == held
 
 
-def both_ways(reads: Reads) -> None:
+def both_ways(reads: ReadEngine) -> None:
     """Reads whole batches at once, and several ahead: every byte must be right."""
     memory = bytearray(len(CONTENT))
     assert reads.read(whole(), memoryview(memory)) == len(CONTENT)
@@ -154,7 +154,7 @@ class Told(uring.Ring):
 @pytest.mark.parametrize("what", ["short", "EINTR", "EAGAIN"])
 @pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
 def test_a_ring_that_is_disturbed(
-    make: Callable[..., Reads], what: str, once: bool, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., ReadEngine], what: str, once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turn = iter(range(1 << 30))
 
@@ -174,7 +174,11 @@ def test_a_ring_that_is_disturbed(
 @pytest.mark.parametrize("what", ["EFAULT", "EINVAL", "EOPNOTSUPP"])
 @pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
 def test_registered_memory_that_is_refused(
-    make: Callable[..., Reads], root: Path, what: str, once: bool, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., ReadEngine],
+    root: Path,
+    what: str,
+    once: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A file system that can't read into registered memory, as the kernel answers for it: it is
     read as any other memory, and not tried again for each batch.
@@ -201,7 +205,7 @@ def test_registered_memory_that_is_refused(
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("engine", ["threads"], indirect=True)
 def test_calls_that_read_less(
-    make: Callable[..., Reads], once: bool, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., ReadEngine], once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preadv, calls = os.preadv, []
 
@@ -219,7 +223,7 @@ def test_calls_that_read_less(
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
 def test_calls_that_hand_nothing_over(
-    make: Callable[..., Reads], once: bool, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., ReadEngine], once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As io_uring_enter does with EAGAIN and EBUSY: the requests wait for a later call.
 
@@ -253,7 +257,7 @@ def test_calls_that_hand_nothing_over(
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("engine", ["io_uring"], indirect=True)
 def test_a_completion_queue_that_is_full(
-    make: Callable[..., Reads], once: bool, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., ReadEngine], once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests that do nothing fill it before every call; the kernel keeps what has no room."""
     strange = 7 << 50
@@ -307,7 +311,7 @@ def signalled(number: int, when: Callable[[], bool], *, again: bool = False) -> 
 
 
 @pytest.mark.parametrize("once", [True, False])
-def test_signals_that_keep_coming(make: Callable[..., Reads], root: Path, once: bool) -> None:
+def test_signals_that_keep_coming(make: Callable[..., ReadEngine], root: Path, once: bool) -> None:
     seen: list[int] = []
     usual = signal.signal(signal.SIGUSR1, lambda number, _: seen.append(number))
     storage = LocalStorage(root, direct=True)
@@ -328,7 +332,7 @@ def test_signals_that_keep_coming(make: Callable[..., Reads], root: Path, once: 
 
 
 @pytest.mark.parametrize("once", [True, False])
-def test_a_batch_that_was_given_up_says_so(make: Callable[..., Reads], once: bool) -> None:
+def test_a_batch_that_was_given_up_says_so(make: Callable[..., ReadEngine], once: bool) -> None:
     """Its bytes may be missing, so that nobody may take it for one that was read."""
     reads = make(once=once)
     memory = bytearray(90 * LENGTH)
@@ -347,7 +351,7 @@ def test_a_batch_that_was_given_up_says_so(make: Callable[..., Reads], once: boo
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("when", ["before", "after", "in flight", "in flight, and it closes"])
 def test_a_child_and_its_parent_read_on(
-    make: Callable[..., Reads], root: Path, when: str, once: bool
+    make: Callable[..., ReadEngine], root: Path, when: str, once: bool
 ) -> None:
     storage = LocalStorage(root, direct=True)
     reads = make(storage, once=once, concurrency=8)
@@ -369,7 +373,7 @@ def test_a_child_and_its_parent_read_on(
         fresh = buffers.private(room).array
         reads.register(fresh.data)
         if when.endswith("closes"):
-            reads.close()
+            end(reads)
         right = True
         for numbers in reversed(batches):
             fresh[:] = 0
@@ -378,7 +382,7 @@ def test_a_child_and_its_parent_read_on(
         held = descriptors()
         reads.read(files(batches[0], 4096), fresh.data)
         right &= descriptors() <= held
-        reads.close()
+        end(reads)
         return right
 
     assert in_child(child).value is True
@@ -396,7 +400,7 @@ def test_a_child_and_its_parent_read_on(
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("direct", [True, False])
 def test_a_file_that_changes_its_size(
-    make: Callable[..., Reads], tmp_path: Path, once: bool, direct: bool
+    make: Callable[..., ReadEngine], tmp_path: Path, once: bool, direct: bool
 ) -> None:
     (tmp_path / "x").write_bytes(CONTENT[:40_960])
     reads = make(LocalStorage(tmp_path, direct=direct), once=once, block_size=8192)
@@ -434,7 +438,7 @@ def test_ten_thousand_files_with_256_descriptors(
 ) -> None:
     def child() -> bool:
         limited(resource.RLIMIT_NOFILE, 256)
-        reads = Reads(engine, LocalStorage(many_files), once=once, concurrency=concurrency)
+        reads = open_engine(engine, LocalStorage(many_files), once=once, concurrency=concurrency)
         before = descriptors()
         extents = [Extent(f"{n // 1000}/{n % 1000}", 0, 100, 100 * n, 100) for n in range(10_000)]
         memory = bytearray(1_000_000)
@@ -446,7 +450,7 @@ def test_ten_thousand_files_with_256_descriptors(
             right &= np.array_equal(numbers, np.arange(10_000))
             right &= reads.read(extents, None) == 1_000_000
         finally:
-            reads.close()  # what measures this child needs a descriptor
+            end(reads)  # what measures this child needs a descriptor
         return right and descriptors() <= before
 
     assert in_child(child, room=64 << 30).value is True  # 256 threads have stacks
@@ -488,18 +492,20 @@ def test_little_memory_that_may_be_locked(root: Path, engine: str, once: bool, l
     def child() -> bool:
         without_right_to_lock()
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
-        reads = Reads(engine, LocalStorage(root), once=once, concurrency=32, block_size=65_536)
+        reads = open_engine(
+            engine, LocalStorage(root), once=once, concurrency=32, block_size=65_536
+        )
         reads.reserve()
         try:
             both_ways(reads)
         except StorageError as error:  # before Linux 5.12 the ring itself is locked memory
             return "cannot make a ring of io_uring" in str(error)
-        reads.close()
-        direct = Reads(engine, LocalStorage(root, direct=True), once=once)
+        end(reads)
+        direct = open_engine(engine, LocalStorage(root, direct=True), once=once)
         memory = buffers.private(1 << 20).array
         direct.register(memory.data)  # more than may be locked
         count = direct.read(files(range(200), 4096), memory.data)
-        direct.close()
+        end(direct)
         return count == 200 * LENGTH and sampled(memory[: 200 * 4096]) == truth(range(200))
 
     assert in_child(child).value is True
@@ -539,7 +545,12 @@ def interrupted(at: int) -> Iterator[list[int]]:
     left = [at]
     modules = {
         sys.modules[f"iobench.{name}"].__file__
-        for name in ("load.engine", "load.ahead", "load.uring", "storage.local.uring")
+        for name in (
+            "load.engines.base",
+            "load.engines.threads",
+            "load.engines.uring",
+            "storage.local.uring",
+        )
     }
 
     def enter(frame: FrameType, event: str, _: Any) -> Any:
@@ -564,7 +575,7 @@ def batch_of(memory: npt.NDArray[np.uint8], numbers: range) -> tuple[list[Extent
     return files(numbers, 4096), memory.data[: len(numbers) * 4096]
 
 
-def ways_to_read(reads: Reads, memory: npt.NDArray[np.uint8]) -> dict[str, Callable[[], None]]:
+def ways_to_read(reads: ReadEngine, memory: npt.NDArray[np.uint8]) -> dict[str, Callable[[], None]]:
     """What a loader may be doing when the interrupt comes."""
 
     def ahead() -> None:
@@ -596,9 +607,9 @@ def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool)
 
     def child() -> list[tuple[int, str]]:
         memory, fresh = (buffers.private(9 * 4096).array for _ in range(2))
-        reads = Reads(engine, slow_storage(engine, root), once=once, concurrency=3)
+        reads = open_engine(engine, slow_storage(engine, root), once=once, concurrency=3)
         reads.read(*batch_of(fresh, range(9)))
-        reads.close()
+        end(reads)
         held = descriptors()
         wrong: list[tuple[int, str]] = []
         step = 7 if engine == "io_uring" else 4  # lines of code
@@ -619,7 +630,7 @@ def test_an_interrupt_at_any_line(root: Path, engine: str, way: str, once: bool)
             count = reads.read(*batch_of(fresh, range(9)))
             if count != 9 * LENGTH or sampled(fresh) != truth(range(9)):
                 wrong.append((at, "the next read is wrong"))
-            reads.close()
+            end(reads)
             if memory.any():
                 wrong.append((at, "memory was written afterwards"))
             if (now := descriptors()) > held:
@@ -652,7 +663,7 @@ class Pipes(LocalStorage):
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("ahead", [True, False])
 def test_ctrl_c_cancels_reads_that_would_never_end(
-    make: Callable[..., Reads], root: Path, once: bool, ahead: bool
+    make: Callable[..., ReadEngine], root: Path, once: bool, ahead: bool
 ) -> None:
     storage = Pipes(root)
     reads = make(storage, once=once, concurrency=4)
@@ -674,16 +685,16 @@ def test_ctrl_c_cancels_reads_that_would_never_end(
     ):
         work()
     assert len(storage.ends) >= 4
-    for end in storage.ends:
+    for writing in storage.ends:
         with suppress(BrokenPipeError):  # closed, as it should be
-            os.write(end, b"x" * LENGTH)
-        os.close(end)
+            os.write(writing, b"x" * LENGTH)
+        os.close(writing)
     storage.ends.clear()
     fresh = bytearray(11)
     again = reads.begin([Extent("other", 0, 10, 0, 10)], memoryview(fresh))
-    for end in storage.ends:
-        os.write(end, b"y" * 10)
-        os.close(end)
+    for writing in storage.ends:
+        os.write(writing, b"y" * 10)
+        os.close(writing)
     assert reads.wait(again) == 10
     assert fresh == b"y" * 10 + b"\0"
     assert not any(memory)

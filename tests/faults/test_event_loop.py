@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from iobench.errors import IobenchError, StorageError
 from iobench.generator import generate
 from iobench.load import make_loader
-from iobench.load.engine import Extent, ReadEngine
-from iobench.load.event_loop import EventLoopEngine
+from iobench.load.engines.base import Extent, ReadEngine
+from iobench.load.engines.event_loop import EventLoopEngine
+from iobench.load.engines.threads import ThreadEngine
 from iobench.runner.plan import make_plan
 from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
@@ -83,7 +84,7 @@ def engine() -> Iterator[Callable[..., Any]]:
         one.storage.close()
 
 
-BOTH = (ReadEngine, EventLoopEngine)
+BOTH = (ThreadEngine, EventLoopEngine)
 
 
 def read(reading: ReadEngine, key: str, offset: int, length: int) -> bytes:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from iobench.errors import StorageError, TargetLostError
-from iobench.load.engine import Extent, ReadEngine
-from iobench.load.event_loop import EventLoopEngine
+from iobench.load.engines.base import Extent
+from iobench.load.engines.event_loop import EventLoopEngine
+from iobench.load.engines.threads import ThreadEngine
 from iobench.storage import open_storage
 from iobench.storage.locks.held import delete
 from tests.contract.test_storage_suite import content
@@ -42,7 +43,7 @@ def read(request: pytest.FixtureRequest) -> Iterator[Callable[..., bytes]]:
         storage = open_storage(
             "s3://bucket/prefix", options={name: str(value) for name, value in given.items()}
         )
-        kind = EventLoopEngine if loop else ReadEngine
+        kind = EventLoopEngine if loop else ThreadEngine
         opened.append(engine := kind(storage, concurrency=2, block_size=1 << 20))  # type: ignore[arg-type]
         memory = bytearray(length)
         count = engine.read([Extent(key, offset, length, 0, 0)], memoryview(memory))

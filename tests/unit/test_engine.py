@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.errors import StorageError
-from iobench.load.engine import Extent, ReadEngine
+from iobench.load.engines.base import Extent
+from iobench.load.engines.threads import ThreadEngine
 from iobench.load.reader import BatchReader
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.base import Buffer
@@ -48,8 +49,8 @@ class Recording(MemoryStorage):
 
 def engine(
     storage: Any, *, concurrency: int = 1, block_size: int = 4096, once: bool = False
-) -> ReadEngine:
-    return ReadEngine(storage, concurrency=concurrency, block_size=block_size, once=once)
+) -> ThreadEngine:
+    return ThreadEngine(storage, concurrency=concurrency, block_size=block_size, once=once)
 
 
 def whole(length: int, landing: int = 0) -> Extent:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from iobench.load.engine import ReadEngine
-from iobench.load.uring import UringEngine
+from iobench.load.engines.base import ReadEngine
+from iobench.load.engines.threads import ThreadEngine
+from iobench.load.engines.uring import UringEngine
 from iobench.runner import engine_trial
 from iobench.runner.plan import Plan, make_plan
 from iobench.schema.workload import load_workload
@@ -45,11 +46,11 @@ def slowed(engine: type[ReadEngine], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_io_uring
-@pytest.mark.parametrize(("slow", "taken"), [(UringEngine, "threads"), (ReadEngine, "io_uring")])
+@pytest.mark.parametrize(("slow", "taken"), [(UringEngine, "threads"), (ThreadEngine, "io_uring")])
 def test_the_faster_engine_is_taken(
     planned: Planned, monkeypatch: pytest.MonkeyPatch, slow: type[ReadEngine], taken: str
 ) -> None:
-    if slow is ReadEngine:  # the other one inherits from it
+    if slow is ThreadEngine:  # the other one inherits from it
         monkeypatch.setattr(UringEngine, "read", UringEngine.read)
     slowed(slow, monkeypatch)
     plan = planned()

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from iobench.errors import StorageError, UsageError
 from iobench.load.choose import make_reader
-from iobench.load.engine import Columns, Extent, ReadEngine
-from iobench.load.event_loop import EventLoopEngine
+from iobench.load.engines.base import Columns, Extent
+from iobench.load.engines.event_loop import EventLoopEngine
+from iobench.load.engines.threads import ThreadEngine
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.base import Retries
 from iobench.storage.s3.storage import S3Storage
@@ -368,7 +369,7 @@ def test_only_s3_has_an_event_loop(make_dataset: Any, server: Server) -> None:
     spec = ReaderSpec(engine="event_loop")
     with pytest.raises(UsageError, match=r"reader\.engine=event_loop reads from S3"):
         make_reader(manifest, LocalStorage(path), spec)
-    for client, made in (("obstore", EventLoopEngine), ("boto3", ReadEngine)):
+    for client, made in (("obstore", EventLoopEngine), ("boto3", ThreadEngine)):
         reader = make_reader(manifest, storage_on(server, client=client), spec)
         assert type(reader._engine) is made
         reader.close()

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from iobench import buffers
 from iobench.errors import MissingObjectError, StorageError, UsageError
-from iobench.load import uring as uring_engine
 from iobench.load.choose import make_reader
-from iobench.load.engine import Columns, Extent
-from iobench.load.uring import UringEngine
+from iobench.load.engines import uring as uring_engine
+from iobench.load.engines.base import Columns, Extent
+from iobench.load.engines.uring import UringEngine
 from iobench.pagecache import evict
 from iobench.schema.workload import ReaderSpec
 from iobench.storage import open_storage

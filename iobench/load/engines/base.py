@@ -1,27 +1,24 @@
-"""The read engine: it reads byte ranges of objects into given memory, several at the same time.
+"""What all read engines have in common: extents, their readings, and what a reader calls.
 
-One engine serves every format and storage. Threads hide latency: a read releases the GIL, so a few
-threads in one process keep as many requests in flight as fio's jobs do, at 0.01 to 0.2 CPU s/GB.
+An engine reads byte ranges of objects into given memory, several at the same time. One engine
+serves every format: ``threads`` every storage, ``uring`` local files, and ``event_loop`` S3.
 """
 
 from __future__ import annotations
 
-import os
-import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import buffers
-from ..buffers import Buffer
-from ..errors import StorageError
-from ..interrupts import defer_interrupts
-from ..storage.base import Storage
+from ... import buffers
+from ...buffers import Buffer
+from ...errors import StorageError
+from ...storage.base import Storage
 
 Then = Callable[[int], None]
 
@@ -95,7 +92,26 @@ def ends_early(key: str, end: int, expected: int) -> StorageError:
     )
 
 
-class ReadEngine:
+class Reading:
+    """The requests of one batch, which were issued together.
+
+    ``memory`` is kept alive until all of them have ended.
+    """
+
+    def __init__(self, memory: Buffer | None, then: Then | None) -> None:
+        self.memory = memory
+        self.then = then
+        self.total = 0
+        self.failure: BaseException | None = None
+
+    def result(self) -> int:
+        """The bytes that were read, when all requests have ended. Raises the first failure."""
+        if self.failure is not None:
+            raise self.failure
+        return self.total
+
+
+class ReadEngine(ABC):
     """Reads extents with up to ``concurrency`` requests of at most ``block_size`` bytes in flight.
 
     Use one engine per process. ``once`` means that each object is read by one extent only (one
@@ -110,8 +126,6 @@ class ReadEngine:
         self.concurrency = concurrency
         # A multiple of the alignment, so that every block of a long extent starts aligned.
         self.block_size = max(block_size // storage.alignment, 1) * storage.alignment
-        self._pool: ThreadPoolExecutor | None = None
-        self._pid = -1
         self._blocks_free: deque[Buffer] = deque()
 
     def reserve(self) -> None:
@@ -119,7 +133,7 @@ class ReadEngine:
         while len(self._blocks_free) < self.concurrency:
             self._blocks_free.append(buffers.private(self.block_size).array.data)
 
-    def register(self, memory: Buffer) -> None:
+    def register(self, memory: Buffer) -> None:  # noqa: B027  (most engines prepare nothing)
         """Be told of memory that many reads will land in, so that an engine may prepare it.
 
         It must stay in place until the engine is closed, which keeps it alive.
@@ -135,27 +149,32 @@ class ReadEngine:
         one piece, by the thread that read it, while the bytes are in the CPU's cache. An exception
         in it ends the read. Raises StorageError if a read fails or an object is too short.
         """
-        tasks = deque(self.blocks(extents))
-        workers = min(self.concurrency, len(tasks))
-        if workers <= 1:
-            return self._drain(tasks, memory, None, then)
-        stop = threading.Event()
-        futures: list[Future[int]] = []
-        try:
-            with defer_interrupts():  # every thread that has begun to read is known here
-                threads = self._threads()
-                for _ in range(workers - 1):
-                    futures.append(threads.submit(self._drain, tasks, memory, stop, then))
-            total = self._drain(tasks, memory, stop, then)
-            return total + sum(future.result() for future in futures)
-        except BaseException:
-            stop.set()
-            wait(futures)  # none may write to the memory after the return
-            raise
+        return self.wait(self.begin(extents, memory, then))
 
-    def read_block(self, block: Extent, memory: Buffer | None, then: Then | None = None) -> int:
-        """Read one of ``blocks`` in the calling thread; otherwise as ``read``. Thread-safe."""
-        return self._drain(deque((block,)), memory, None, then)
+    @abstractmethod
+    def begin(
+        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
+    ) -> Reading:
+        """Issue the requests for these extents, behind those of readings that were begun before.
+
+        Only one thread may call it. The memory must not be used before ``wait`` or ``settle`` has
+        returned.
+        """
+
+    @abstractmethod
+    def wait(self, reading: Any) -> int:
+        """Wait for a reading, and return the number of bytes that were read.
+
+        Raises its first error when none of its requests is in flight any more. An interrupt gives
+        up all readings, as ``settle`` does.
+        """
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Leave out all requests that were not begun, and wait for those in flight.
+
+        None writes to any memory after the return. After an interrupt it can be called again.
+        """
 
     def blocks(self, extents: Sequence[Extent] | Columns) -> list[Extent]:
         """Return the extents in pieces of at most ``block_size`` bytes: one for each request."""
@@ -182,67 +201,6 @@ class ReadEngine:
                 )
         return blocks
 
-    def _drain(
-        self,
-        tasks: deque[Extent],
-        memory: Buffer | None,
-        stop: threading.Event | None,
-        then: Then | None,
-    ) -> int:
-        if memory is not None:
-            return self._work(tasks, memory, stop, then, scratch=False)
-        try:
-            block = self._blocks_free.popleft()
-        except IndexError:
-            block = buffers.private(self.block_size).array.data
-        try:
-            return self._work(tasks, block, stop, None, scratch=True)
-        finally:
-            self._blocks_free.append(block)
-
-    def _work(
-        self,
-        tasks: deque[Extent],
-        memory: Buffer,
-        stop: threading.Event | None,
-        then: Then | None,
-        *,
-        scratch: bool,
-    ) -> int:
-        total = 0
-        read_into, block_size, once = self.storage.read_into, self.block_size, self.once
-        try:
-            while stop is None or not stop.is_set():
-                try:
-                    key, offset, length, landing, needed, whole = tasks.popleft()
-                except IndexError:
-                    break
-                if scratch:
-                    landing = 0
-                count = read_into(
-                    key,
-                    offset,
-                    memory[landing : landing + length],
-                    once=once and length < block_size,
-                )
-                if count < needed:
-                    raise ends_early(key, offset + count, offset + needed)
-                total += count
-                if then is not None and whole:
-                    then(landing)
-        except BaseException:
-            if stop is not None:
-                stop.set()
-            raise
-        return total
-
-    def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._pid != os.getpid():  # threads do not survive a fork
-            self._pid = os.getpid()
-            self._pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="iobench-read")
-        return self._pool
-
+    @abstractmethod
     def close(self) -> None:
-        if self._pool is not None and self._pid == os.getpid():
-            self._pool.shutdown(wait=True)
-        self._pool = None
+        """Give back what the engine holds."""

@@ -1,6 +1,6 @@
 """The read engine over S3's connections: one thread, which has many requests in flight.
 
-It has the interface of ``ReadEngine`` and of ``ReadAhead``. The thread waits for all connections at
+The thread waits for all connections at
 once and receives each body where it belongs. What is not the plain good answer is left to the
 storage, in a thread for that one request, with its retries and its errors.
 """
@@ -20,15 +20,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 
-from .. import buffers
-from ..buffers import Buffer
-from ..errors import StorageError
-from ..processes import watch
-from ..storage.s3.errors import TRANSIENT, Failure, Kind
-from ..storage.s3.storage import S3Storage
-from ..storage.s3.threads import Threads
-from ..storage.s3.wire import S3Wire, error_is_whole, failure_of, understood
-from .engine import Columns, Extent, ReadEngine, Then, ends_early
+from ... import buffers
+from ...buffers import Buffer
+from ...errors import StorageError
+from ...processes import watch
+from ...storage.s3.errors import TRANSIENT, Failure, Kind
+from ...storage.s3.storage import S3Storage
+from ...storage.s3.threads import Threads
+from ...storage.s3.wire import S3Wire, error_is_whole, failure_of, understood
+from .base import Columns, Extent, ReadEngine, Reading, Then, ends_early
 
 log = logging.getLogger(__name__)
 
@@ -48,17 +48,14 @@ _LEAST_RATE = 4 << 10
 _NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class _LoopReading:
-    """The requests of one batch, which were issued together."""
+class LoopReading(Reading):
+    """Requests over the connections. Its memory is dropped at the end."""
 
     def __init__(self, columns: Columns, memory: Buffer | None, then: Then | None) -> None:
-        self.memory = memory  # dropped at the end
+        super().__init__(memory, then)
         self.counted = memory is None  # the bytes go nowhere
-        self.then = then
         self.left = self.unissued = len(columns.key)
         self.requests = iter(columns.extents())
-        self.total = 0
-        self.failure: BaseException | None = None
         self.ended: SimpleQueue[None] = SimpleQueue()
 
     def give_up(self, failure: BaseException) -> None:
@@ -76,7 +73,7 @@ class _Request:
         "whole",
     )
 
-    def __init__(self, reading: _LoopReading, extent: Extent) -> None:
+    def __init__(self, reading: LoopReading, extent: Extent) -> None:
         self.reading = reading
         self.key, self.offset, self.length, self.landing, self.needed, self.whole = extent
         self.began = time.monotonic()
@@ -114,43 +111,29 @@ class EventLoopEngine(ReadEngine):
         super().__init__(storage, concurrency=concurrency, block_size=block_size, once=once)
         self._loop: _Loop | None = None
 
-    def read(
-        self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
-    ) -> int:
-        """As ``ReadEngine.read``, with ``then`` called in the loop's thread."""
-        return self.wait(self.begin(extents, memory, then))
-
     def begin(
         self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
-    ) -> _LoopReading:
-        """Issue the requests for these extents, behind those of readings that were begun before.
-
-        The memory must not be used before ``wait`` or ``settle`` has returned.
-        """
+    ) -> LoopReading:
+        """As ``ReadEngine.begin``; the loop's thread calls ``then``."""
         columns = extents if isinstance(extents, Columns) else Columns.of(extents)
-        reading = _LoopReading(columns.blocks(self.block_size), memory, then)
+        reading = LoopReading(columns.blocks(self.block_size), memory, then)
         if not reading.left:
             reading.ended.put(None)
         elif not self._own_loop().begin(reading):
             reading.give_up(StorageError("the event loop has ended"))
         return reading
 
-    def wait(self, reading: _LoopReading) -> int:
-        """Wait for a reading, and return the number of bytes that were read.
-
-        Raises its first error when none of its requests is in flight any more.
-        """
+    def wait(self, reading: LoopReading) -> int:
+        """As ``ReadEngine.wait``."""
         try:
             reading.ended.get()
         except BaseException:
             self.settle()
             raise
-        if reading.failure is not None:
-            raise reading.failure
-        return reading.total
+        return reading.result()
 
     def settle(self) -> None:
-        """Give up all requests; none writes to any memory after the return."""
+        """As ``ReadEngine.settle``: all requests are given up."""
         if self._loop is not None and self._loop.mine:
             self._loop.settle()
 
@@ -159,7 +142,6 @@ class EventLoopEngine(ReadEngine):
         if loop is not None and loop.mine:
             loop.end()
             loop.thread.join()
-        super().close()
 
     def _own_loop(self) -> _Loop:
         loop = self._loop
@@ -188,8 +170,8 @@ class _Loop:
         self._wire: S3Wire | None = None
         self.left_to_storage = 0  # requests
         self._refused = False  # this TLS library does not trust the server
-        self._pending: deque[_LoopReading] = deque()
-        self._live: set[_LoopReading] = set()
+        self._pending: deque[LoopReading] = deque()
+        self._live: set[LoopReading] = set()
         self._connections: dict[int, _Connection] = {}
         self._idle: list[_Connection] = []
         self._head = bytearray(_HEAD)
@@ -213,7 +195,7 @@ class _Loop:
     def usable(self) -> bool:
         return self.mine and not self._ended
 
-    def begin(self, reading: _LoopReading) -> bool:
+    def begin(self, reading: LoopReading) -> bool:
         """Whether the loop was there to take it."""
         return self._call(lambda: self._begin(reading))
 
@@ -291,7 +273,7 @@ class _Loop:
             self._check_stalls(now)
         self._fill()
 
-    def _begin(self, reading: _LoopReading) -> None:
+    def _begin(self, reading: LoopReading) -> None:
         self._live.add(reading)
         self._pending.append(reading)
 
@@ -573,7 +555,7 @@ class _Loop:
             self._blocks.append(request.view)
         request.view = None
 
-    def _check_end(self, reading: _LoopReading) -> None:
+    def _check_end(self, reading: LoopReading) -> None:
         if not reading.left and reading in self._live:
             self._live.remove(reading)
             reading.memory = None

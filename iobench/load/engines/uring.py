@@ -1,6 +1,6 @@
 """The read engine over io_uring: one thread, and one system call for many requests.
 
-It has the interface of ``ReadEngine`` and of ``ReadAhead``. Requests are kept, issued and checked
+Requests are kept, issued and checked
 as arrays. Shards are kept open. A file of one sample is opened through the ring as well, so that an
 open that waits for the storage holds up no other request. Once it is known to be a regular file,
 its open, read and close are issued together, as a chain. No file is read with O_NONBLOCK: some
@@ -19,12 +19,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .. import buffers
-from ..buffers import Buffer
-from ..errors import StorageError
-from ..interrupts import defer_interrupts
-from ..storage.local.storage import ALIGNMENT, LocalStorage
-from ..storage.local.uring import (
+from ... import buffers
+from ...buffers import Buffer
+from ...errors import StorageError
+from ...interrupts import defer_interrupts
+from ...storage.local.storage import ALIGNMENT, LocalStorage
+from ...storage.local.uring import (
     CLOSE,
     FIXED_FILE,
     HARDLINK,
@@ -35,7 +35,7 @@ from ..storage.local.uring import (
     REQUEST,
     Ring,
 )
-from .engine import Columns, Extent, ReadEngine, Then, ends_early
+from .base import Columns, Extent, ReadEngine, Reading, Then, ends_early
 
 _READ, _OPENED, _HAD, _CLOSED, _AGAIN, _NOTHING = range(6)
 """What has ended: the read of a shard; of a file that is opened for one request its open, its read
@@ -112,11 +112,11 @@ class _Registered(NamedTuple):
     place: int
 
 
-class _Reading:
-    """The requests of one batch, which were issued together.
+class RingReading(Reading):
+    """Requests in a ring. Those before ``next`` are begun, those before ``ready`` may be.
 
-    Those before ``next`` are begun, those before ``ready`` may be. ``requests``: what is issued
-    for each of them, a row of one read, or of an open, a read and a close.
+    ``requests``: what is issued for each of them, a row of one read, or of an open, a read and a
+    close.
     """
 
     def __init__(
@@ -127,16 +127,13 @@ class _Reading:
         then: Then | None,
         files: _Files | None,
     ) -> None:
+        super().__init__(memory, then)
         self.number = number
         self.columns = columns
-        self.memory = memory  # keeps it alive
-        self.then = then
         self.files = files
         self.left = count = len(columns.key)
         self.next = 0
         self.ready = count if files is not None else 0
-        self.total = 0
-        self.failure: BaseException | None = None
         self.parts: list[_Part] = []
         self.linked = 1  # reads that follow one another
         self.followed = np.zeros(count, bool)  # by another one, which takes its place in the window
@@ -196,8 +193,8 @@ class UringEngine(ReadEngine):
         """Begin with an empty window."""
         self._busy = 0  # requests that were begun and have not ended
         self._opened = 0  # of them those that may each have a descriptor
-        self._pending: deque[_Reading] = deque()
-        self._live: dict[int, _Reading] = {}
+        self._pending: deque[RingReading] = deque()
+        self._live: dict[int, RingReading] = {}
         self._places: list[int] = []  # free places of registered files, for chains
         self._shards = _OpenShards(self.storage, 0)
         self._registered: list[_Registered] = []
@@ -230,11 +227,8 @@ class UringEngine(ReadEngine):
 
     def begin(
         self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None = None
-    ) -> _Reading:
-        """Issue the requests for these extents, as far as the window has room for them.
-
-        The memory must not be used before ``wait`` or ``settle`` has returned.
-        """
+    ) -> RingReading:
+        """As ``ReadEngine.begin``, as far as the window has room for the requests."""
         try:
             with defer_interrupts():
                 return self._begin(extents, memory, then)
@@ -244,7 +238,7 @@ class UringEngine(ReadEngine):
 
     def _begin(
         self, extents: Sequence[Extent] | Columns, memory: Buffer | None, then: Then | None
-    ) -> _Reading:
+    ) -> RingReading:
         ring = self._own_ring()
         columns = extents if isinstance(extents, Columns) else Columns.of(extents)
         columns = columns.blocks(self.block_size)
@@ -252,7 +246,7 @@ class UringEngine(ReadEngine):
         if self.once and columns.whole is None:
             files = _Files(columns, self.storage, chain=bool(self._shards.ring))
         self._number = (self._number + 1) & _NUMBERS
-        reading = _Reading(self._number, columns, memory, then, files)
+        reading = RingReading(self._number, columns, memory, then, files)
         if files is not None:
             reading.open_files(files, *self.storage.opening())
         elif reading.left and int(columns.length.mean()) >= _LARGE:
@@ -272,11 +266,8 @@ class UringEngine(ReadEngine):
             ring.enter(0)
         return reading
 
-    def wait(self, reading: _Reading) -> int:
-        """Wait for a reading, and return the number of bytes that were read.
-
-        Raises its first error when none of its requests is in flight any more.
-        """
+    def wait(self, reading: RingReading) -> int:
+        """As ``ReadEngine.wait``."""
         try:
             while reading.left:
                 with defer_interrupts() as arrived:
@@ -285,11 +276,9 @@ class UringEngine(ReadEngine):
             self.settle()
             raise
         self._live.pop(reading.number, None)
-        if reading.failure is not None:
-            raise reading.failure
-        return reading.total
+        return reading.result()
 
-    def _wait(self, reading: _Reading, arrived: Sequence[int]) -> None:
+    def _wait(self, reading: RingReading, arrived: Sequence[int]) -> None:
         """Wait until a reading has ended, or an interrupt has arrived."""
         ring = self._own_ring()
         if self._live.get(reading.number) is not reading:
@@ -308,10 +297,7 @@ class UringEngine(ReadEngine):
             self._collect(ring)
 
     def settle(self) -> None:
-        """Leave out all requests that were not begun, and wait for those in flight.
-
-        After an interrupt it can be called again, and waits for what is left.
-        """
+        """As ``ReadEngine.settle``."""
         for reading in self._live.values():
             reading.failure = reading.failure or StorageError("the read was given up")
             reading.left = 0
@@ -356,7 +342,6 @@ class UringEngine(ReadEngine):
     def close(self) -> None:
         self.settle()
         self._regions, self._scratch = [], None
-        super().close()
 
     # The ring
 
@@ -401,7 +386,7 @@ class UringEngine(ReadEngine):
                 return  # the places can be used again
         self._registered.append(_Registered(start, start + len(memory), place))
 
-    def _use_registered(self, reading: _Reading) -> None:
+    def _use_registered(self, reading: RingReading) -> None:
         """Read into registered memory as such, where a request does not leave a piece of it."""
         reads = reading.reads
         first = reads["address"].astype(np.int64)
@@ -451,14 +436,14 @@ class UringEngine(ReadEngine):
             if reading.next == len(reading.requests):
                 self._pending.popleft()
 
-    def _leave_out(self, reading: _Reading) -> None:
+    def _leave_out(self, reading: RingReading) -> None:
         """Leave out the requests that were not begun."""
         reading.left -= len(reading.requests) - reading.next
         if reading.parts and reading.ready > reading.next:
             self._give_shards(reading, np.arange(reading.next, reading.ready))
         reading.next = reading.ready = len(reading.requests)
 
-    def _open_shards(self, reading: _Reading) -> bool:
+    def _open_shards(self, reading: RingReading) -> bool:
         """Open the shards of the next requests; False if it failed, or must wait."""
         columns, first = reading.columns, reading.next
         stop = self._shards.enough(columns, first)
@@ -479,7 +464,7 @@ class UringEngine(ReadEngine):
         reading.ready = stop
         return True
 
-    def _open_files(self, ring: Ring, reading: _Reading, files: _Files, few: slice) -> None:
+    def _open_files(self, ring: Ring, reading: RingReading, files: _Files, few: slice) -> None:
         """Issue requests of files that are opened for them alone."""
         requests, chained = reading.requests[few], files.chained[few]
         chains = np.flatnonzero(chained)
@@ -500,7 +485,7 @@ class UringEngine(ReadEngine):
                 self._open_here(ring, reading, files, few.start + at)
         ring.put(requests[opens, 0])
 
-    def _open_here(self, ring: Ring, reading: _Reading, files: _Files, index: int) -> None:
+    def _open_here(self, ring: Ring, reading: RingReading, files: _Files, index: int) -> None:
         """Open a file with all checks, and every failure told, and issue its read alone."""
         try:
             files.fd[index] = fd = self.storage.open_file(reading.key(index))
@@ -510,7 +495,7 @@ class UringEngine(ReadEngine):
             os.set_blocking(fd, True)
             self._issue_again(ring, reading, index)
 
-    def _issue_again(self, ring: Ring, reading: _Reading, index: int) -> None:
+    def _issue_again(self, ring: Ring, reading: RingReading, index: int) -> None:
         """Issue the rest of one request."""
         request, had = reading.reads[[index]], reading.had.get(index, 0)
         if reading.files is not None:
@@ -572,7 +557,7 @@ class UringEngine(ReadEngine):
 
     def _by_reading(
         self, user: Numbers, result: Numbers
-    ) -> Iterator[tuple[_Reading, Numbers, Numbers, Numbers]]:
+    ) -> Iterator[tuple[RingReading, Numbers, Numbers, Numbers]]:
         """For each reading: what has ended, of which requests, and the results."""
         kind, number, index = user >> _KIND, user >> _NUMBER & _NUMBERS, user & _INDEX
         if len(number) and (number == number[0]).all():
@@ -583,7 +568,7 @@ class UringEngine(ReadEngine):
             mine = (number == one) & (kind >= 0)
             yield self._live[one], kind[mine], index[mine], result[mine]
 
-    def _read_opened(self, ring: Ring, reading: _Reading, files: _Files, index: Numbers) -> None:
+    def _read_opened(self, ring: Ring, reading: RingReading, files: _Files, index: Numbers) -> None:
         """Issue the reads of files that were opened, if they may be read."""
         good = []
         for one, fd in zip(index.tolist(), files.fd[index].tolist(), strict=True):
@@ -603,7 +588,7 @@ class UringEngine(ReadEngine):
         ring.put(steps.reshape(-1))
 
     def _ended_alone(
-        self, ring: Ring, reading: _Reading, kind: int, index: int, result: int
+        self, ring: Ring, reading: RingReading, kind: int, index: int, result: int
     ) -> None:
         """As ``_ended``, for one request of a shard."""
         reading.lengths = reading.lengths or reading.columns.length.tolist()
@@ -617,7 +602,7 @@ class UringEngine(ReadEngine):
             reading.total += result
             self._give(reading, reading.parts[0], 1)
 
-    def _ended(self, ring: Ring, reading: _Reading, index: Numbers, result: Numbers) -> None:
+    def _ended(self, ring: Ring, reading: RingReading, index: Numbers, result: Numbers) -> None:
         """Take requests whose reads gave these results out of the window, if they are complete."""
         good = result == reading.columns.length[index]
         if not good.all():
@@ -630,7 +615,7 @@ class UringEngine(ReadEngine):
         if len(index):
             self._finish(reading, index, int(result.sum()))
 
-    def _go_on(self, ring: Ring, reading: _Reading, index: int, count: int) -> None:
+    def _go_on(self, ring: Ring, reading: RingReading, index: int, count: int) -> None:
         """Issue the rest of a short read, or fail."""
         columns, files = reading.columns, reading.files
         length, needed = int(columns.length[index]), int(columns.needed[index])
@@ -655,11 +640,11 @@ class UringEngine(ReadEngine):
         else:
             self._issue_again(ring, reading, index)
 
-    def _fail(self, reading: _Reading, index: int, failure: BaseException) -> None:
+    def _fail(self, reading: RingReading, index: int, failure: BaseException) -> None:
         reading.failure = reading.failure or failure
         self._finish(reading, np.array([index]), 0)
 
-    def _finish(self, reading: _Reading, index: Numbers, nbytes: int) -> None:
+    def _finish(self, reading: RingReading, index: Numbers, nbytes: int) -> None:
         """Take these requests of a reading out of the window."""
         self._busy -= len(index) - int(np.count_nonzero(reading.followed[index]))
         reading.left -= len(index)
@@ -683,7 +668,7 @@ class UringEngine(ReadEngine):
             except BaseException as error:
                 reading.failure = error
 
-    def _give_shards(self, reading: _Reading, index: Numbers) -> None:
+    def _give_shards(self, reading: RingReading, index: Numbers) -> None:
         """These requests have ended: no shard may be closed before the last one of its part has."""
         if len(reading.parts) == 1:
             self._give(reading, reading.parts[0], len(index))
@@ -692,14 +677,14 @@ class UringEngine(ReadEngine):
             mine = np.logical_and(index >= part.start, index < part.stop)
             self._give(reading, part, int(np.count_nonzero(mine)))
 
-    def _give(self, reading: _Reading, part: _Part, few: int) -> None:
+    def _give(self, reading: RingReading, part: _Part, few: int) -> None:
         part.left -= few
         if not part.left:
             self._shards.give(part.shards)
             reading.parts.remove(part)
 
 
-def _note_descriptors(reading: _Reading, kind: Numbers, index: Numbers, result: Numbers) -> None:
+def _note_descriptors(reading: RingReading, kind: Numbers, index: Numbers, result: Numbers) -> None:
     """Remember which descriptors the kernel opened and closed. May be told twice."""
     if reading.files is not None:
         opened = (kind == _OPENED) & (result >= 0)

@@ -1,0 +1,1 @@
+"""How the requests of a batch are carried out: the read engines."""
