@@ -11,9 +11,8 @@ import torch
 from iobench.accelerate.base import Samples
 from iobench.errors import StorageError
 from iobench.load.delivered import Stats
-from iobench.load.device import DeviceFeed
+from iobench.load.device import DeviceFeed, Staged
 from iobench.load.loader import Batch
-from iobench.load.staged import Staged
 from tests.processes import PATIENCE_S
 
 

@@ -13,10 +13,9 @@ from ...accelerate.base import Closes, Imports, Prepares, RankPlace, Samples, Te
 from ...accelerate.emulated import EmulatedAccelerator, beyond
 from ...errors import LostRankError
 from ...load import LibraryLoader, build_loader
-from ...load.device import DeviceFeed
+from ...load.device import DeviceFeed, Staged
 from ...load.loader import Batch, BatchLoader
 from ...load.reader import BatchReader
-from ...load.staged import Staged
 from ...measure.fetched import fetched_by_family
 from ...measure.timeline import Recorder, StepEvent
 from ...schema.base import fitting
