@@ -7,15 +7,18 @@ import multiprocessing
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 
 from iobench.checkpoint import make_writer
 from iobench.checkpoint.base import Job, Restored
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.leaves import leaves
+from iobench.checkpoint.manifest import MANIFEST, part_name
 from iobench.errors import CheckpointError
 
 WRITERS = (
@@ -105,6 +108,27 @@ def save(
         made.close()
     target.commit(writer=writer, world=1)
     return target
+
+
+def plant(target: CheckpointTarget, name: str, content: bytes) -> None:
+    """Another file in the place of one of the checkpoint's, with a manifest that agrees."""
+    folder = target.path()
+    assert folder is not None
+    (folder / name).write_bytes(content)
+    manifest = target.manifest()
+    part = target.part(manifest, 0)
+    sums = part.file_checksums
+    if name in sums:
+        sums = {**sums, name: xxhash.xxh3_64_hexdigest(content)}
+    part = replace(part, files={**part.files, name: len(content)}, file_checksums=sums)
+    (folder / part_name(0)).write_bytes(part.dump())
+    listed = replace(
+        manifest.parts[0],
+        xxh3=xxhash.xxh3_64_hexdigest(part.dump()),
+        files=part.files,
+        file_checksums=sums,
+    )
+    (folder / MANIFEST).write_bytes(replace(manifest, parts=(listed,)).dump())
 
 
 def restore(

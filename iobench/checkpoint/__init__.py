@@ -99,11 +99,11 @@ WRITERS: Registry[CheckpointWriter] = Registry(
             summary="torch.distributed.checkpoint: any world size can read it",
         ),
         "dcp-async": PlugIn(
-            target="iobench.checkpoint.dcp_async:DcpThread",
+            target="iobench.checkpoint.dcp:DcpThread",
             summary="dcp of a copy, written by a thread",
         ),
         "dcp-async-process": PlugIn(
-            target="iobench.checkpoint.dcp_async:DcpProcess",
+            target="iobench.checkpoint.dcp:DcpProcess",
             summary="dcp of a copy, written by a process",
         ),
         "stream": PlugIn(

@@ -29,6 +29,7 @@ from . import place
 from .base import Saved
 from .manifest import (
     MANIFEST,
+    METADATA,
     CheckpointManifest,
     ListedPart,
     RankPart,
@@ -203,7 +204,8 @@ class CheckpointTarget:
 
     def publish(self, saved: Saved, *, rank: int) -> None:
         """Write this rank's part of the manifest; not timed."""
-        checksums = {name: self.file_checksum(name) for name in saved.files} if saved.shared else {}
+        names = [name for name in saved.files if saved.shared or name == METADATA]
+        checksums = {name: self.file_checksum(name) for name in names}
         part = RankPart(
             rank=rank, files=saved.files, checksums=saved.checksums, file_checksums=checksums
         )

@@ -7,27 +7,32 @@ A plain tensor belongs to one rank, and is saved under the rank's name. Tensors 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import (
+    AsyncCheckpointerType,
+    AsyncSaveResponse,
+    async_save,
+    save,
+)
 
 from ..errors import CheckpointError, IobenchError, StorageError, UsageError
-from ..limits import header_limit
 from ..storage.catalog import exists
-from .base import Job, Pending, Restored, State
+from .base import Job, State
 from .catalog import CheckpointTarget
-from .dcp_files import METADATA, SafePlanner, SafeReader, inspect, writer_for
-from .leaves import SHARED, Leaves, check_fits, is_shared, leaves, set_values
-from .leaves import verify as verify_state
-from .manifest import CheckpointManifest, RankPart, corrupt
-from .saving import Finished, SaveClock, Writer, cannot_write, make_durable, own_part, read_errors
+from .dcp_compat import end_process, use_less_verbose_process
+from .dcp_files import writer_for
+from .dcp_restore import RestoringDcp, first_cause, tensor_bytes
+from .leaves import Leaves, is_shared, leaves
+from .manifest import METADATA
+from .saving import Behind, Restoring, SaveClock, Writer, cannot_write, make_durable
 
 
 class RankGroup:
@@ -93,30 +98,28 @@ class Dcp(Writer):
         self.threads = int(threads)
         self.group = RankGroup(job)
 
-    def begin(
-        self, state: State, target: CheckpointTarget, checksums: dict[str, str], *, fsync: bool
-    ) -> Pending:
-        group = self.ready(target)
-        clock = SaveClock()
+    def write(
+        self, state: State, target: CheckpointTarget, *, fsync: bool, clock: SaveClock
+    ) -> float:
         with write_errors(target):
             save(
                 self.named(state),
                 storage_writer=self.storage_writer(state, target, fsync=fsync),
-                process_group=group,
+                process_group=self.group.open(),
             )
             accepted = clock.wall()
             if fsync:
                 self.sync(target)
-        return Finished(self.ended(target, clock, checksums, accepted_s=accepted, fsync=fsync))
+        return accepted
 
-    def ready(self, target: CheckpointTarget) -> Any:
-        """The group of the ranks. Raises CheckpointError where a save has left its files."""
+    def prepare(self, target: CheckpointTarget) -> None:
+        """Raises CheckpointError where a save has left its files."""
         if any(exists(target.storage, target.key(name)) for name in self.files()):
             raise CheckpointError(
                 f"{target.url} holds a partial checkpoint",
                 remedy="remove it first, or use another step number",
             )
-        return self.group.open()
+        self.group.open()
 
     def storage_writer(self, state: State, target: CheckpointTarget, *, fsync: bool) -> Any:
         return writer_for(target, fsync=fsync, threads=self.threads, nbytes=tensor_bytes(state))
@@ -139,127 +142,95 @@ class Dcp(Writer):
             paths = [target.path(name) for name in self.files()]
             make_durable([path for path in paths if path is not None and path.exists()])
 
-    def restore(
-        self,
-        state: State,
-        target: CheckpointTarget,
-        *,
-        verify: bool = True,
-        begin: Callable[[], None] | None = None,
-    ) -> Restored:
-        manifest = target.manifest()
-        part = (
-            own_part(self.name, self.job, target)
-            if manifest.world == self.job.world
-            else self._part_of_other_ranks(state, target, manifest)
-        )
-        check_fits(state, part.checksums, target.url)
-        wanted = {self._saved_name(name, leaf, part): leaf for name, leaf in leaves(state).items()}
-        together = {name for name, checksum in part.checksums.items() if checksum.endswith(SHARED)}
-        files = manifest.files()
-        target.check_sizes(files if together else {**part.files, METADATA: files.get(METADATA, 0)})
-        group = self.group.open()
-        before = SaveClock()
-        with read_errors(f"{target.url}/{METADATA}"):
-            limit = manifest.world * header_limit(list(part.checksums))
-            inspected = inspect(target, files, set(wanted), limit=limit)
-        looked = before.wall()
-        if begin is not None:
-            begin()
-        clock = SaveClock()
-        with read_errors(f"{target.url}/{METADATA}"):
-            reader = SafeReader(target, inspected)
-        try:
-            load(wanted, storage_reader=reader, planner=SafePlanner(), process_group=group)
-        except BaseException as error:
-            with read_errors(f"{target.url}/{reader.current or METADATA}"):
-                raise _cause(error) from error
-        set_values(
-            state,
-            {
-                name: wanted[self._saved_name(name, leaf, part)]
-                for name, leaf in leaves(state).items()
-                if not _tensor(leaf)
-            },
-        )
-        wall, cpu = clock.wall(), clock.cpu()
-        if verify:
-            own = {name: part.checksums[name] for name in part.checksums if name not in together}
-            verify_state(
-                state, own, lambda name: f"{target.url}/{reader.file_of(self._private(name))}"
-            )
-            if together:
-                self._verify_files(target, manifest)
-        return Restored(
-            started_s=clock.started_s,
-            wall_s=wall,
-            bytes=tensor_bytes(wanted),
-            cpu_s=cpu,
-            verify_s=clock.wall() - wall,
-            verified=("files" if together else "tensors") if verify else "",
-            inspected_s=looked,
-        )
-
-    def _private(self, name: str) -> str:
-        return f"rank-{self.job.rank:04d}/{name}"
-
-    def _saved_name(self, name: str, leaf: object, part: RankPart) -> str:
-        if part.checksums[name].endswith(SHARED):
-            return name
-        # A job of another size takes the values that rank 0 saved.
-        return f"rank-{part.rank:04d}/{name}"
-
-    def _part_of_other_ranks(
-        self, state: State, target: CheckpointTarget, manifest: CheckpointManifest
-    ) -> RankPart:
-        """Rank 0's part of a checkpoint that another number of ranks saved.
-
-        Raises CheckpointError if a tensor belongs to one rank alone.
-        """
-        if not manifest.writer.startswith("dcp"):
-            return own_part(self.name, self.job, target)
-        for rank in range(manifest.world):
-            part = target.part(manifest, rank)
-            for name, checksum in part.checksums.items():
-                if "[" in checksum and not checksum.endswith(SHARED):
-                    raise CheckpointError(
-                        f"{target.url} was saved by {manifest.world} ranks, not {self.job.world}, "
-                        f"and '{name}' belongs to rank {rank} alone",
-                        remedy=f"use --ranks {manifest.world}; only tensors that ranks share "
-                        "(DTensors) can be restored by another number of ranks",
-                    )
-        return target.part(manifest, 0)
-
-    def _verify_files(self, target: CheckpointTarget, manifest: CheckpointManifest) -> None:
-        """Each rank verifies its part of the files; together the ranks verify all of them."""
-        expected = {
-            name: checksum
-            for part in manifest.parts
-            for name, checksum in part.file_checksums.items()
-        }
-        for number, (name, checksum) in enumerate(sorted(expected.items())):
-            if number % self.job.world == self.job.rank and target.file_checksum(name) != checksum:
-                raise corrupt(f"{target.url}/{name}", "it differs from what was saved (XXH3)")
+    def restoring(self, state: State, target: CheckpointTarget) -> Restoring:
+        return RestoringDcp(self.name, self.job, state, target, self.group.open)
 
     def close(self) -> None:
         self.group.close()
 
 
-def _tensor(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor)
+class DcpThread(Behind, Dcp):
+    """A copy of the state is written by a thread, which competes with training for the interpreter.
+
+    The library makes the copy, and keeps its memory for the next save.
+    """
+
+    name = "dcp-async"
+    _kind = AsyncCheckpointerType.THREAD
+    _shared_memory = False
+    _stager: DefaultStager | None = None
+
+    def prepare(self, target: CheckpointTarget) -> None:
+        super().prepare(target)
+        if self._stager is None:
+            self._stager = DefaultStager(StagingOptions(False, self._shared_memory, False, False))
+
+    def start(
+        self, state: State, target: CheckpointTarget, *, fsync: bool, clock: SaveClock
+    ) -> Future[Any]:
+        response = async_save(
+            self.named(state),
+            storage_writer=self.storage_writer(state, target, fsync=fsync),
+            process_group=self.group.open(),
+            async_checkpointer_type=self._kind,
+            async_stager=self._stager,
+        )
+        return response.upload_completion if isinstance(response, AsyncSaveResponse) else response
+
+    def accepted(
+        self, written: Future[Any], target: CheckpointTarget, *, fsync: bool, clock: SaveClock
+    ) -> float:
+        with write_errors(target):
+            written.result()
+            accepted = clock.wall()
+            if fsync:
+                self.sync(target)
+        return accepted
+
+    def close(self) -> None:
+        self.settle()
+        if self._stager is not None:
+            self._stager.close()
+            self._stager = None
+        super().close()
 
 
-def tensor_bytes(state: State) -> int:
-    """Bytes of this rank's tensors, and of its parts of shared ones."""
-    local = (leaf.to_local() if is_shared(leaf) else leaf for leaf in leaves(state).values())
-    return sum(leaf.nbytes for leaf in local if _tensor(leaf))
+class DcpProcess(DcpThread):
+    """Written by a separate process, which gets the copy in shared memory.
 
+    The first save starts that process, which takes seconds.
+    """
 
-def _cause(error: BaseException) -> BaseException:
-    """The exception of the first rank that failed."""
-    if isinstance(error, CheckpointException) and error.failures:
-        return error.failures[min(error.failures)][0]
-    return error
+    name = "dcp-async-process"
+    _kind = AsyncCheckpointerType.PROCESS
+    _shared_memory = True
+
+    def __init__(self, job: Job, *, threads: int | str = 1) -> None:
+        super().__init__(job, threads=threads)
+        use_less_verbose_process()  # the first save starts it
+
+    def check(self, state: State, target: CheckpointTarget) -> None:
+        if target.path() is None:
+            try:
+                pickle.dumps(target.storage)
+            except (IobenchError, TypeError, pickle.PicklingError) as error:
+                raise UsageError(
+                    f"{self.name} can't use {target.storage.url} in another process: {error}"
+                ) from error
+        if self._before is None:
+            room = os.statvfs("/dev/shm")
+            need = tensor_bytes(state)
+            free = room.f_bavail * room.f_frsize
+            if free < need:
+                raise CheckpointError(
+                    f"{self.name} copies {need >> 20} MiB into /dev/shm, which has only "
+                    f"{free >> 20} MiB free",
+                    remedy="make it larger, or use dcp-async",
+                )
+
+    def close(self) -> None:
+        super().close()
+        end_process()
 
 
 @contextmanager
@@ -268,16 +239,16 @@ def write_errors(target: CheckpointTarget) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        raise_write_error(error, target)
+        _raise_write_error(error, target)
         raise
 
 
-def raise_write_error(error: BaseException, target: CheckpointTarget) -> None:
+def _raise_write_error(error: BaseException, target: CheckpointTarget) -> None:
     """Raise StorageError or CheckpointError for an exception of the library.
 
     Returns if it is not an ``Exception``, such as KeyboardInterrupt.
     """
-    cause = _cause(error)
+    cause = first_cause(error)
     if isinstance(cause, IobenchError):
         raise cause from None
     if not isinstance(cause, Exception):

@@ -17,6 +17,9 @@ from ..errors import CorruptCheckpointError
 MANIFEST = "checkpoint.json"
 Text = bytes  # ``CheckpointManifest`` has a field named ``bytes``, which hides the type
 VERSION = 1
+METADATA = ".metadata"
+"""Of torch.distributed.checkpoint. It is a pickle, which is read only if its checksum is right."""
+
 _PART = ".part"  # the suffix of a storage's incomplete files
 
 NAME = re.compile(
@@ -40,7 +43,7 @@ class RankPart:
     files: dict[str, int]  # name -> bytes
     checksums: dict[str, str]  # leaf of the state -> kind and XXH3
     file_checksums: dict[str, str] = field(default_factory=dict)
-    """Name -> XXH3, of files with tensors that ranks share."""
+    """Name -> XXH3, of files with tensors that ranks share, and of METADATA."""
 
     def dump(self) -> Text:
         return json.dumps({"version": VERSION, **asdict(self)}).encode()

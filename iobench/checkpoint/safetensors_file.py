@@ -21,7 +21,8 @@ from ..storage.files import StorageFile
 from .base import State
 from .catalog import CheckpointTarget
 from .leaves import leaves, raw, set_values
-from .saving import Behind, FileWriter, SaveClock, uncached_window, write_file
+from .reading import uncached_window
+from .saving import Behind, FileWriter, SaveClock, write_file
 
 _VALUES = "iobench"
 """The metadata's entry with the state's int, float and str as JSON: the format has tensors only."""

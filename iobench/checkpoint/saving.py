@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..errors import CheckpointError, IobenchError, StorageError
-from ..storage.base import Cached
-from ..storage.catalog import exists, innermost
-from ..storage.window import ReadWindow
+from ..storage.catalog import exists
 from .base import Job, Pending, Restored, Saved, State
 from .catalog import CheckpointTarget
 from .leaves import SHARED, check_fits, is_shared, leaves, state_checksums
 from .leaves import verify as verify_state
-from .manifest import RankPart, corrupt
+from .manifest import RankPart
+from .reading import first_line, own_part, read_errors
 
 log = logging.getLogger(__name__)
-
-_BLOCK = 16 << 10
-"""Bytes per read while a file is inspected."""
 
 
 class SaveClock:
@@ -58,8 +53,30 @@ class Finished:
         return self._saved
 
 
+class Restoring(ABC):
+    """One restore of one rank. Its parts are called in this order."""
+
+    bytes: int  # of the files that this rank reads
+    threads: int | None = None  # that read at the end; None: not known
+
+    def inspect(self) -> None:
+        """Check the files before the clock starts. Raises as ``read`` does.
+
+        The check must neither take more memory than the state has, nor run code of the files.
+        """
+        return
+
+    @abstractmethod
+    def read(self) -> None:
+        """Fill the state."""
+
+    @abstractmethod
+    def verify(self) -> str:
+        """Compare the state with what was saved; returns ``Restored.verified``."""
+
+
 class Writer(ABC):
-    """What all writers do when a save begins and when it has ended."""
+    """What all writers do for a save, and for a restore."""
 
     name: str
     asynchronous = False
@@ -78,16 +95,31 @@ class Writer(ABC):
         known = dict(checksums) if checksums is not None else state_checksums(state)
         self.check(state, target)
         target.prepare()
+        self.prepare(target)
         return self.begin(state, target, known, fsync=fsync)
 
     def check(self, state: State, target: CheckpointTarget) -> None:
         return
 
-    @abstractmethod
+    def prepare(self, target: CheckpointTarget) -> None:
+        """What a save needs before its clock starts."""
+        return
+
     def begin(
         self, state: State, target: CheckpointTarget, checksums: dict[str, str], *, fsync: bool
     ) -> Pending:
-        """Save, or begin to."""
+        clock = SaveClock()
+        accepted = self.write(state, target, fsync=fsync, clock=clock)
+        return Finished(self.ended(target, clock, checksums, accepted_s=accepted, fsync=fsync))
+
+    @abstractmethod
+    def write(
+        self, state: State, target: CheckpointTarget, *, fsync: bool, clock: SaveClock
+    ) -> float:
+        """Write until durable (until accepted, without ``fsync``).
+
+        Returns the time on ``clock`` when the storage had accepted all bytes.
+        """
 
     @abstractmethod
     def files(self) -> list[str]:
@@ -124,15 +156,49 @@ class Writer(ABC):
             shared=any(checksum.endswith(SHARED) for checksum in checksums.values()),
         )
 
+    def restore(
+        self,
+        state: State,
+        target: CheckpointTarget,
+        *,
+        verify: bool = True,
+        begin: Callable[[], None] | None = None,
+    ) -> Restored:
+        restoring = self.restoring(state, target)
+        before = SaveClock()
+        restoring.inspect()
+        inspected = before.wall()
+        if begin is not None:
+            begin()
+        clock = SaveClock()
+        restoring.read()
+        wall, cpu = clock.wall(), clock.cpu()
+        log.info("%s restored %s in %.3f s", self.name, target.url, wall)
+        verified = restoring.verify() if verify else ""
+        return Restored(
+            started_s=clock.started_s,
+            wall_s=wall,
+            bytes=restoring.bytes,
+            cpu_s=cpu,
+            verify_s=clock.wall() - wall,
+            verified=verified,
+            inspected_s=inspected,
+            threads=restoring.threads,
+        )
+
+    @abstractmethod
+    def restoring(self, state: State, target: CheckpointTarget) -> Restoring:
+        """A restore, after it was checked that the checkpoint fits the state and has all files.
+
+        Raises CheckpointError, CorruptCheckpointError, StorageError.
+        """
+
     def close(self) -> None:
         return
 
 
 class FileWriter(Writer):
-    """A writer of one file for each rank that has finished when ``save`` returns.
-
-    A subclass says how the file is written and read.
-    """
+    """A writer of one file for each rank. A subclass says how it is written and read."""
 
     suffix: str
     readers: int | None = None  # threads that the last restore ended with; None: not known
@@ -143,51 +209,13 @@ class FileWriter(Writer):
     def files(self) -> list[str]:
         return [self.file()]
 
-    def begin(
-        self, state: State, target: CheckpointTarget, checksums: dict[str, str], *, fsync: bool
-    ) -> Pending:
-        clock = SaveClock()
-        accepted = self.write(state, target, fsync=fsync, clock=clock)
-        return Finished(self.ended(target, clock, checksums, accepted_s=accepted, fsync=fsync))
-
-    def restore(
-        self,
-        state: State,
-        target: CheckpointTarget,
-        *,
-        verify: bool = True,
-        begin: Callable[[], None] | None = None,
-    ) -> Restored:
+    def restoring(self, state: State, target: CheckpointTarget) -> Restoring:
         part = own_part(self.name, self.job, target)
-        where = f"{target.url}/{self.file()}"
+        file = self.file()
         self.check(state, target)
-        check_fits(state, part.checksums, where)
-        target.check_sizes(
-            {self.file(): part.files[self.file()]} if self.file() in part.files else part.files
-        )
-        before = SaveClock()
-        with read_errors(where):
-            self.inspect(state, target)
-        inspected = before.wall()
-        if begin is not None:
-            begin()
-        clock = SaveClock()
-        with read_errors(where):
-            self.read(state, target)
-        wall, cpu = clock.wall(), clock.cpu()
-        log.info("%s restored %s in %.3f s", self.name, where, wall)
-        if verify:
-            verify_state(state, part.checksums, where)
-        return Restored(
-            started_s=clock.started_s,
-            wall_s=wall,
-            bytes=sum(part.files.values()),
-            cpu_s=cpu,
-            verify_s=clock.wall() - wall,
-            verified="tensors" if verify else "",
-            inspected_s=inspected,
-            threads=self.readers,
-        )
+        check_fits(state, part.checksums, f"{target.url}/{file}")
+        target.check_sizes({file: part.files[file]} if file in part.files else part.files)
+        return _RestoringFile(self, state, target, part)
 
     def check(self, state: State, target: CheckpointTarget) -> None:
         """Check, before the clock starts, that the state can be saved or restored into.
@@ -203,20 +231,8 @@ class FileWriter(Writer):
             )
 
     def inspect(self, state: State, target: CheckpointTarget) -> None:
-        """Check the file before the clock starts. Raises as ``read`` does.
-
-        The check must neither take more memory than the state has, nor run code of the file.
-        """
+        """See ``Restoring.inspect``."""
         return
-
-    @abstractmethod
-    def write(
-        self, state: State, target: CheckpointTarget, *, fsync: bool, clock: SaveClock
-    ) -> float:
-        """Write until durable (until accepted, without ``fsync``).
-
-        Returns the time on ``clock`` when the storage had accepted all bytes.
-        """
 
     @abstractmethod
     def read(self, state: State, target: CheckpointTarget) -> None:
@@ -226,27 +242,26 @@ class FileWriter(Writer):
         """
 
 
-def own_part(writer: str, job: Job, target: CheckpointTarget) -> RankPart:
-    """This rank's part.
+class _RestoringFile(Restoring):
+    def __init__(
+        self, writer: FileWriter, state: State, target: CheckpointTarget, part: RankPart
+    ) -> None:
+        self._writer, self._state, self._target, self._part = writer, state, target, part
+        self._where = f"{target.url}/{writer.file()}"
+        self.bytes = sum(part.files.values())
 
-    Raises CheckpointError if another writer, or another number of ranks, saved the checkpoint.
-    """
-    manifest = target.manifest()
-    # torch reads torch-nocrc, and dcp reads dcp-async.
-    if manifest.writer.partition("-")[0] != writer.partition("-")[0]:
-        raise CheckpointError(
-            f"{target.url} was saved by the writer '{manifest.writer}', which '{writer}' "
-            "can't read",
-            remedy=f"use --writer {manifest.writer}",
-        )
-    if manifest.world != job.world:
-        raise CheckpointError(
-            f"{target.url} was saved by {manifest.world} ranks, and '{writer}' can't restore it "
-            f"with {job.world}",
-            remedy=f"use --ranks {manifest.world}, or a writer that can change the number of "
-            "ranks (dcp)",
-        )
-    return target.part(manifest, job.rank)
+    def inspect(self) -> None:
+        with read_errors(self._where):
+            self._writer.inspect(self._state, self._target)
+
+    def read(self) -> None:
+        with read_errors(self._where):
+            self._writer.read(self._state, self._target)
+        self.threads = self._writer.readers
+
+    def verify(self) -> str:
+        verify_state(self._state, self._part.checksums, self._where)
+        return "tensors"
 
 
 def write_file(
@@ -301,7 +316,7 @@ def cannot_write(path: Path, error: Exception) -> StorageError:
     """
     if isinstance(error, IobenchError):
         raise error
-    why = error.strerror if isinstance(error, OSError) and error.strerror else _first_line(error)
+    why = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
     try:
         room = os.statvfs(path.parent)
         free = room.f_bavail * room.f_frsize
@@ -314,49 +329,7 @@ def cannot_write(path: Path, error: Exception) -> StorageError:
     )
 
 
-@contextmanager
-def uncached_window(target: CheckpointTarget, name: str) -> Iterator[ReadWindow]:
-    """A window on a file that leaves nothing in the page cache: the restore must find it cold."""
-    storage, key = target.direct(name), target.key(name)
-    window = ReadWindow(storage, _BLOCK, nbytes=_BLOCK)
-    window.open(key)
-    try:
-        yield window
-    finally:
-        if storage is not target.storage:
-            storage.close()
-        elif isinstance(inner := innermost(storage), Cached):
-            inner.evict([key])
-
-
-@contextmanager
-def read_errors(where: str) -> Iterator[None]:
-    """Turn what a library raises while it reads ``where`` into CorruptCheckpointError.
-
-    iobench's own errors pass; an OSError with an error number becomes a StorageError.
-    """
-    try:
-        yield
-    except (IobenchError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
-        raise
-    except OSError as error:
-        if error.errno:
-            raise StorageError(f"cannot read {where}: {error.strerror}") from error
-        raise corrupt(where, _first_line(error)) from error
-    except pickle.UnpicklingError as error:
-        raise corrupt(
-            where,
-            "it would run code, or holds objects that are not tensors; nothing was executed",
-        ) from error
-    except BaseException as error:  # torch.distributed's CheckpointException is not an Exception
-        raise corrupt(where, _first_line(error)) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-class Behind(FileWriter):
+class Behind(Writer):
     """The asynchronous version of a writer. The memory of the copy is kept for the next save.
 
     A save waits for the one before, and counts that. The thread competes with training for the
@@ -371,30 +344,55 @@ class Behind(FileWriter):
     def begin(
         self, state: State, target: CheckpointTarget, checksums: dict[str, str], *, fsync: bool
     ) -> Pending:
+        clock = SaveClock()
+        self.settle()
+        backpressure = clock.wall()
+        written = self.start(state, target, fsync=fsync, clock=clock)
+        blocked = clock.wall()
+        saved = self._before = Future[Saved]()
+
+        def ended(written: Future[Any]) -> None:  # in the thread that has written
+            try:
+                accepted = self.accepted(written, target, fsync=fsync, clock=clock)
+                saved.set_result(
+                    self.ended(
+                        target,
+                        clock,
+                        checksums,
+                        accepted_s=accepted,
+                        fsync=fsync,
+                        blocked_s=blocked,
+                        backpressure_s=backpressure,
+                    )
+                )
+            except BaseException as error:
+                saved.set_exception(error)
+
+        written.add_done_callback(ended)
+        return _Running(saved)
+
+    def start(
+        self, state: State, target: CheckpointTarget, *, fsync: bool, clock: SaveClock
+    ) -> Future[Any]:
+        """Copy the state, and begin to write the copy."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="iobench-save")
-        clock = SaveClock()
-        if self._before is not None:
-            self._before.exception()  # until it has ended, however it did; its own ``wait`` tells
-        backpressure = clock.wall()
         copy = self._copy = copied(state, self._copy or {})
-        blocked = clock.wall()
+        return self._thread.submit(self.write, copy, target, fsync=fsync, clock=clock)
 
-        def write() -> Saved:
-            return self.ended(
-                target,
-                clock,
-                checksums,
-                accepted_s=self.write(copy, target, fsync=fsync, clock=clock),
-                fsync=fsync,
-                blocked_s=blocked,
-                backpressure_s=backpressure,
-            )
+    def accepted(
+        self, written: Future[Any], target: CheckpointTarget, *, fsync: bool, clock: SaveClock
+    ) -> float:
+        """What ``write`` returns, for the save that has been written. Raises its error."""
+        return float(written.result())
 
-        self._before = self._thread.submit(write)
-        return _Running(self._before)
+    def settle(self) -> None:
+        """Wait until the save before has ended, however it did; its own ``wait`` tells."""
+        if self._before is not None:
+            self._before.exception()
 
     def close(self) -> None:
+        self.settle()
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
@@ -403,7 +401,7 @@ class Behind(FileWriter):
 
 
 class _Running:
-    """A save that a thread writes."""
+    """A save that a thread or another process writes."""
 
     def __init__(self, saved: Future[Saved]) -> None:
         self._saved = saved

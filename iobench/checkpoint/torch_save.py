@@ -1,6 +1,6 @@
 """``torch.save`` as trainings call it, and ``torch.load``, memory-mapped for local files.
 
-``torch.load`` runs no code (``weights_only``), and only reads archives that ``archive.py`` has
+``torch.load`` runs no code (``weights_only``), and only reads archives that ``check_archive`` has
 accepted.
 """
 
@@ -12,11 +12,11 @@ from typing import IO, ClassVar, cast
 import torch
 
 from ..storage.files import buffered, file_over
-from .archive import check
 from .base import State
 from .catalog import CheckpointTarget
 from .leaves import SEPARATOR, kind, leaves
-from .saving import Behind, FileWriter, SaveClock, uncached_window, write_file
+from .reading import check_archive, uncached_window
+from .saving import Behind, FileWriter, SaveClock, write_file
 
 
 class TorchSave(FileWriter):
@@ -51,7 +51,7 @@ class TorchSave(FileWriter):
 
     def inspect(self, state: State, target: CheckpointTarget) -> None:
         with uncached_window(target, self.file()) as window:
-            check(window.bytes, window.size, list(leaves(state)))
+            check_archive(window, 0, window.size, list(leaves(state)))
 
     def read(self, state: State, target: CheckpointTarget) -> None:
         path = target.library_path(self.file())

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from iobench.checkpoint import dcp, saving
+from iobench.checkpoint import dcp_restore, saving
+from iobench.checkpoint.manifest import corrupt
 from iobench.checkpoint.stream import Stream
 from iobench.runner.tasks import checkpoint
 from tests.processes import PATIENCE_S, completed, document, printed, refused, running, wait_until
@@ -153,10 +154,10 @@ def test_restores_are_compared_where_that_is_asked_for(
     """Ranks are forked, so what is replaced here is replaced there."""
 
     def differs(*_: Any) -> None:
-        raise saving.corrupt("the state", "it is not what was saved")
+        raise corrupt("the state", "it is not what was saved")
 
     monkeypatch.setattr(saving, "verify_state", differs)
-    monkeypatch.setattr(dcp, "verify_state", differs)
+    monkeypatch.setattr(dcp_restore, "verify_state", differs)
     unseen = document(f"{small} --writer {writer} --set verify=false")
     assert [restore["verified"] for restore in unseen["job"]["restores"]] == [None, None]
     line = refused(f"{small} --writer {writer} --set verify=true", code=1)
@@ -203,7 +204,7 @@ def test_a_rank_that_cannot_restore_keeps_no_other_waiting(
 
     def inspect(writer: Stream, state: dict[str, Any], target: Any) -> None:
         if writer.job.rank == 1:
-            raise saving.corrupt("rank 1's file", "it was damaged")
+            raise corrupt("rank 1's file", "it was damaged")
 
     monkeypatch.setattr(Stream, "inspect", inspect)
     refused(f"{small} --ranks 2", code=1)

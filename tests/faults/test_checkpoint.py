@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import torch
-import xxhash
 
 from iobench.checkpoint import make_writer
 from iobench.checkpoint.base import Job
@@ -32,7 +31,7 @@ from iobench.errors import (
     StorageError,
     TargetRefusedError,
 )
-from tests.checkpoints import WRITERS, blank, make_state, restore, same, save
+from tests.checkpoints import WRITERS, blank, make_state, plant, restore, same, save
 from tests.processes import tmpfs, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
@@ -258,28 +257,6 @@ class Bomb:
 
     def __reduce__(self) -> Any:
         return os.mkdir, (str(self.canary),)
-
-
-def plant(target: CheckpointTarget, name: str, content: bytes) -> None:
-    """Another file in the place of one of the checkpoint's, with a manifest that agrees."""
-    path, part_path, manifest_path = (
-        target.path(name),
-        target.path("rank-0000.json"),
-        target.path(MANIFEST),
-    )
-    assert path is not None
-    assert part_path is not None
-    assert manifest_path is not None
-    path.write_bytes(content)
-    part = json.loads(part_path.read_text())
-    part["files"][name] = len(content)
-    part_path.write_text(json.dumps(part))
-    manifest = json.loads(manifest_path.read_text())
-    manifest["parts"][0] |= {
-        "files": part["files"],
-        "xxh3": xxhash.xxh3_64_hexdigest(part_path.read_bytes()),
-    }
-    manifest_path.write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("kind", ["zip", "old", "plain"])

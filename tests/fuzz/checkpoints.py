@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 import json
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import xxhash
 
-from iobench.checkpoint import dcp_metadata, make_writer
+from iobench.checkpoint import make_writer
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.container import MAGIC, PAGE, layout_from_header, read_header
+from iobench.checkpoint.dcp_compat import unpickle_metadata
 from iobench.checkpoint.leaves import leaves
-from iobench.checkpoint.manifest import MANIFEST, ListedPart, parse_manifest, parse_part, part_name
+from iobench.checkpoint.manifest import MANIFEST, parse_manifest, parse_part, part_name
 from iobench.checkpoint.place import MARKER, require_marker
 from iobench.checkpoint.safetensors_file import _read as read_safetensors
 from iobench.generator import journal
@@ -25,7 +25,7 @@ from iobench.schema.base import build
 from iobench.schema.dataset import DatasetSpec
 from iobench.storage.files import StorageFile
 from iobench.storage.local.storage import LocalStorage
-from tests.checkpoints import blank, save
+from tests.checkpoints import blank, plant, save
 from tests.fuzz.target import Target, parts, scratch
 from tests.looking import stored_as
 
@@ -60,20 +60,7 @@ def _own(writer: str) -> tuple[CheckpointTarget, Any]:
 def _restored(writer: str, data: bytes) -> None:
     """A whole restore of the small state, where one file is ``data`` and the manifest agrees."""
     target, made = _own(writer)
-    folder = target.path()
-    assert folder is not None
-    name, manifest = FILES[writer], target.manifest()
-    part = target.part(manifest, 0)
-    (folder / name).write_bytes(data)
-    part = replace(part, files={**part.files, name: len(data)})
-    (folder / part_name(0)).write_bytes(part.dump())
-    listed = ListedPart(
-        rank=0,
-        xxh3=xxhash.xxh3_64_hexdigest(part.dump()),
-        files=part.files,
-        file_checksums=part.file_checksums,
-    )
-    (folder / MANIFEST).write_bytes(replace(manifest, parts=(listed,)).dump())
+    plant(target, FILES[writer], data)
     made.restore(blank(small_state()), target)
 
 
@@ -113,8 +100,8 @@ def _padded(size: int) -> int:
 
 
 def dcp(data: bytes) -> None:
-    with suppress(ValueError):  # dcp_files.inspect names the file
-        dcp_metadata.read(data)
+    with suppress(Exception):  # RestoringDcp.inspect names the file
+        unpickle_metadata(data)
     _restored("dcp", data)
 
 
