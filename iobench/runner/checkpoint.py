@@ -23,7 +23,7 @@ from ..checkpoint.catalog import CheckpointRoot
 from ..errors import InterruptedRun, IobenchError, kept_in
 from ..interrupts import defer_interrupts
 from ..schema.checkpoint import CheckpointRun, Study
-from ..schema.record import CheckpointRecord
+from ..schema.record import CheckpointRecord, Finding
 from ..schema.tags import tags
 from ..storage.locks.lock import Lease
 from .budget import Budget
@@ -111,6 +111,7 @@ class _Study:
             rules=options.rules,
             hosts=self.job.agent.describe_all(),
             storage=storage_facts(root.storage),
+            findings=unlocked(lease),
             job=study,
         )
 
@@ -178,6 +179,14 @@ class _Study:
                 yield from part(number)
 
 
+def unlocked(lease: Lease) -> list[Finding]:
+    """What a record says where nobody was kept out of the target."""
+    if not lease.unregistered:
+        return []
+    evidence = f"the target of the checkpoints was {lease.unregistered}"
+    return [Finding(rule="storage.unlocked", level="info", evidence=evidence)]
+
+
 ALONE = 3
 """Saves while nothing else runs, for comparison."""
 
@@ -228,6 +237,7 @@ class Saver:
         self.study: Study = begin_study(mixed.plan, Study)
         self.study.every = mixed.every
         self.study.storage = storage_facts(root.storage)
+        self.findings = unlocked(lease)
 
     def alone(self, observer: Observer, budget: Budget) -> None:
         """Save a few times while nothing else runs, in a small part of a budget.

@@ -166,6 +166,7 @@ def _measure(
         rules=options.rules,
     )
     doc.job.saves = saver.study if saver else None
+    doc.findings += saver.findings if saver else []
     if options.began_s is not None:
         doc.timings["start"] = time.monotonic() - options.began_s
     failure: IobenchError | None = None

@@ -180,10 +180,10 @@ class Replacing(Protocol):
     """A storage where a small object can be overwritten; only locks need that."""
 
     @property
-    def exclusive_create(self) -> bool:
+    def exclusive_create(self) -> bool | None:
         """Whether exactly one of several writers that create one key at one time succeeds.
 
-        False if that is unknown or not known yet: then two of them may succeed.
+        None: that is not known before the first ``replace`` with ``only_new``, or ``create``.
         """
 
     def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:

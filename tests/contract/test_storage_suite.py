@@ -230,12 +230,12 @@ class StorageContract:
                 assert storage.size(key) == len(text)
         assert sorted(entry.key for entry in storage.list()) == ["deep/er/y", "other", "x"]
         assert read(storage, "other", 0, 100) == b"stays"
-        assert isinstance(storage.exclusive_create, bool)
 
     def test_a_small_object_can_be_made_only_where_there_is_none(self, storage: Storage) -> None:
         if not isinstance(storage, Replacing):
             pytest.skip("this storage replaces nothing")
         storage.replace("deep/x", b"first", only_new=True)
+        assert isinstance(storage.exclusive_create, bool)
         with pytest.raises(StorageError, match="exists"):
             storage.replace("deep/x", b"other", only_new=True)
         assert read(storage, "deep/x", 0, 100) == b"first"

@@ -19,7 +19,6 @@ from iobench.schema.dataset import DatasetSpec
 from iobench.schema.manifest import MANIFEST
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
-from iobench.storage.locks import object_lock
 from iobench.storage.locks.holder import Holder
 from iobench.storage.locks.objects import LOCK
 from iobench.storage.simulated.memory import MemoryStorage
@@ -98,7 +97,6 @@ def test_a_place_that_is_taken_over_gets_no_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Another host has broken the lock, or somebody has removed the marker."""
-    monkeypatch.setattr(object_lock, "PAUSE_S", 0.1)
     root = tmp_path / "d"
     place: Any = open_storage(f"local://{root}" if kind == "object" else str(root))
 
@@ -155,7 +153,6 @@ def test_a_start_in_a_place_that_others_use_writes_nothing(tmp_path: Path, call:
 def test_what_an_interrupted_start_left_does_not_stand_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_lock, "PAUSE_S", 0.1)
     for place in (str(tmp_path / "a"), f"local://{tmp_path}/b"):
         root = tmp_path / place[-1]
         (root / ".iobench-readers").mkdir(parents=True)

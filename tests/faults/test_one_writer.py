@@ -20,10 +20,9 @@ from iobench.storage import open_storage
 from iobench.storage.locks.objects import is_lock_name
 from tests.conftest import Call
 from tests.processes import paused, race, wait_until
-from tests.servers.nfs import NfsServer, nfs_server
-from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+from tests.servers.s3 import S3Server, s3_environment, swift_s3
 
-__all__ = ["nfs_server", "rclone_s3", "s3_environment"]
+__all__ = ["s3_environment", "swift_s3"]
 
 _ASKED = os.environ.get("IOBENCH_LOOPS", "1")
 LOOPS = 50 if _ASKED == "all" else int(_ASKED)
@@ -42,22 +41,16 @@ SAVING = "iobench.runner.study:StudyJob.save"
 VISITING = "iobench.runner.sweeping.visits:_visit"
 
 
-@pytest.fixture(
-    params=["local", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("s3", "nfs"))]
-)
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.nightly)])
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, s3_environment: Mapping[str, str]
 ) -> Iterator[str]:
-    """A target that is not there yet, on each kind of storage."""
+    """A target that is not there yet, on each kind of storage that has a lock."""
     if request.param == "local":
         yield str(tmp_path / "target")
         return
-    if request.param == "s3":
-        server: S3Server = request.getfixturevalue("rclone_s3")
-        url = server.url()
-    else:
-        exports: NfsServer = request.getfixturevalue("nfs_server")
-        url = exports.url(tmp_path.name)
+    server: S3Server = request.getfixturevalue("swift_s3")
+    url = server.url()
     yield url
     storage: Any = open_storage(url)
     for entry in list(storage.list()):
@@ -162,7 +155,6 @@ def test_while_a_dataset_is_removed(call: Call, place: str, tmp_path: Path) -> N
     assert names(place) == []
 
 
-@pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
 def test_while_checkpoints_are_saved(
     call: Call, place: str, tmp_path: Path, nothing_left: set[int]
 ) -> None:
@@ -274,7 +266,6 @@ def test_a_race_between_clean_and_run(call: Call, place: str, tmp_path: Path, lo
         assert names(place) == []
 
 
-@pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
 @pytest.mark.parametrize("loop", range(LOOPS))
 def test_a_race_to_save_checkpoints(place: str, tmp_path: Path, loop: int) -> None:
     study = ("checkpoint", "resnet50", "--to", place, "--scale", "1/2048", "--repeat", 1, "--quiet",

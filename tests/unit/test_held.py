@@ -16,7 +16,7 @@ from iobench.storage.base import Storage
 from iobench.storage.locks import object_lock
 from iobench.storage.locks.held import FRESH_S, Held, Witness
 from iobench.storage.locks.holder import Holder
-from iobench.storage.locks.keeper import HEARTBEAT_S
+from iobench.storage.locks.object_lease import HEARTBEAT_S
 from iobench.storage.locks.objects import LOCK
 from tests.checkpoints import make_state, save
 

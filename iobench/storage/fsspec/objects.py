@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 from collections.abc import Callable
@@ -78,7 +79,13 @@ def replace(fs: Any, path: str, data: bytes, *, only_new: bool) -> None:
     except FileNotFoundError:  # a file system with real folders
         fs.makedirs(parent(fs, path), exist_ok=True)
         fs.pipe_file(part, data)
+    from fsspec.implementations.local import LocalFileSystem
+
     try:
+        if only_new and isinstance(fs, LocalFileSystem):
+            os.link(part, path)  # where the name is taken, it fails
+            fs.rm_file(part)
+            return
         if only_new:
             refuse_existing(fs, path)
         fs.mv(part, path)

@@ -96,7 +96,6 @@ class FsspecStorage:
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
     alignment = 1
-    exclusive_create = False  # fsspec has no create that fails where the key exists
 
     @classmethod
     def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> FsspecStorage:
@@ -314,6 +313,11 @@ class FsspecStorage:
         except BaseException:
             discard(fs, file, path)
             raise
+
+    @property
+    def exclusive_create(self) -> bool:
+        """Of local files alone: fsspec has no create that fails where the key exists."""
+        return self._is_local()
 
     def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
         self._ask(

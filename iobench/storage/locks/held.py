@@ -25,7 +25,7 @@ from .objects import LOCK, look
 
 FRESH_S = 3.0
 """How long an answer counts. A heartbeat that was missed leaves a suspended process 5 s at least
-before its lock can be broken (``object_lock.WATCH_S`` less ``keeper.HEARTBEAT_S``)."""
+before its lock can be broken (``object_lock.WATCH_S`` less ``object_lease.HEARTBEAT_S``)."""
 
 _TRIES = 5
 """How often is asked where answers are older than that when they come."""

@@ -1,8 +1,9 @@
 """One writer for each target, or several readers: other processes in the same place are refused.
 
-Local files are locked by flock(2) on a marker in their folder (flocks.py). Every other storage, and
-a file system without flock, is locked by an object (object_lock.py). Both kinds exclude only
-processes of iobench, no other programs.
+Local files are locked by flock(2) on a marker in their folder (flocks.py). A file system without
+flock, and every other storage that can refuse to create an object twice, is locked by an object
+(object_lock.py). Both kinds exclude only processes of iobench, no other programs. Where neither is
+possible, a writer has no lock, which is said in a warning.
 
 Wrappers (``throttled+...``) are ignored. A directory that one process uses as a local path and
 another through ``local://`` has two kinds of lock, and each checks the other: a process that has
@@ -30,7 +31,7 @@ from .objects import LOCK, READERS
 class Lease(Protocol):
     """A target that this process holds."""
 
-    unregistered: str  # why others can't see this reader, which works all the same; '' if they can
+    unregistered: str  # why others can't see this process, which works all the same; '' if they can
 
     def others(self) -> list[str]:
         """A description of each other process that holds the target now, as far as visible.

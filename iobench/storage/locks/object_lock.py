@@ -1,13 +1,13 @@
 """A lock without flock(2): the object ``.iobench-lock``, and the objects ``.iobench-readers/*``.
 
-Of several writers the one that creates the object first has the lock. Some servers let two writers
-create one key at the same time. So, unless a storage is known to refuse that, the object is read
-again after a pause, and a writer that finds another token in it has lost. A writer creates its lock
-and then looks for readers; a reader creates its own object, then looks for a lock, and gives up if
-it finds one. So of a writer and a reader that start at the same moment, one continues.
+Of several writers the one that creates the object has the lock: the storage refuses to create a key
+that exists (``Replacing.exclusive_create``). A storage that can't do that is not locked, which is
+said in a warning. A writer then looks for readers; a reader creates its own object, then looks for
+a lock, and gives up if it finds one. So of a writer and a reader that start at the same moment, one
+continues.
 
 A lock object does not end with its process. So each one says who made it, and is refreshed
-regularly (keeper.py). The object of a dead process of this host is taken over without asking.
+regularly (object_lease.py). The object of a dead process of this host is removed without asking.
 Whether a process of another host lives is only known from its heartbeat; its lock is broken on
 demand.
 
@@ -24,21 +24,19 @@ from ...errors import StorageError, TargetHeldError
 from ...units import format_duration
 from ..base import Replacing, Storage
 from .holder import BODY_BYTES, Holder
-from .keeper import HEARTBEAT_S
-from .object_lease import ObjectLease, readers
+from .object_lease import HEARTBEAT_S, ObjectLease, readers
 from .objects import (
     LOCK,
     create,
     look,
-    one_of_this_host,
-    overwrite,
     reader_key,
     remove,
     remove_if_ours,
 )
 
-PAUSE_S = 1.0
-"""Pause before a new lock is read again: longer than the time between two concurrent writers."""
+NOT_LOCKED = (
+    "not locked: this server has no conditional create; make sure that nobody else writes here"
+)
 
 YIELD_S = 3.0
 """How long a writer waits for readers that may be about to give up."""
@@ -50,10 +48,7 @@ SETTLE_S = 5.0
 """How long whoever has broken a lock does nothing: longer than ``held.FRESH_S``, for which its
 holder may go on."""
 
-RIVAL_S = 2.0
-"""How long a lock that could not be created may take to appear."""
-
-_ATTEMPTS = 20
+_ATTEMPTS = 10
 _POLL_S = 0.2
 _BREAK = "--break-lock"
 
@@ -61,15 +56,17 @@ log = logging.getLogger(__name__)
 
 
 def hold_exclusive(storage: Storage, *, verb: str, break_dead: bool = False) -> ObjectLease:
-    """Take the writer's lock. Raises TargetHeldError, StorageError."""
-    mine = Holder.this_process(verb)
+    """Take the writer's lock, or warn that there is none. Raises TargetHeldError, StorageError."""
+    mine, unlocked = Holder.this_process(verb), ""
     try:
-        _take(storage, mine, break_dead=break_dead)
+        if not _take(storage, mine, break_dead=break_dead):
+            unlocked = NOT_LOCKED
+            log.warning("%s is %s", storage.url, unlocked)
         wait_for_readers(storage, break_dead=break_dead)
     except BaseException:
         _remove_own(storage, LOCK, mine)
         raise
-    return ObjectLease(storage, LOCK, mine)
+    return ObjectLease(storage, LOCK, mine, unregistered=unlocked)
 
 
 def hold_shared(storage: Storage, *, verb: str, break_dead: bool = False) -> ObjectLease:
@@ -100,24 +97,32 @@ def hold_shared(storage: Storage, *, verb: str, break_dead: bool = False) -> Obj
     return ObjectLease(storage, key, mine)
 
 
-def _take(storage: Storage, mine: Holder, *, break_dead: bool) -> None:
-    """Make this process the owner of the lock. Raises TargetHeldError, StorageError."""
-    deadline = time.monotonic() + RIVAL_S
+def _take(storage: Storage, mine: Holder, *, break_dead: bool) -> bool:
+    """Make this process the owner of the lock; False where the storage can't have one.
+
+    Raises TargetHeldError, StorageError.
+    """
+    if _excludes(storage) is False:
+        return False
     failure: StorageError | None = None
+    broken = False
     for _ in range(_ATTEMPTS):
         there, holder = look(storage, LOCK)
         if not there:
             try:
-                if _created(storage, mine):
-                    return
+                create(storage, LOCK, mine)
             except StorageError as error:
-                failure = error  # another process may be creating its own object at this moment
-                if time.monotonic() > deadline:
-                    break
+                failure = error
                 time.sleep(_POLL_S)
+        elif holder is not None and holder.token == mine.token:
+            if not broken:
+                if not _excludes(storage):
+                    remove(storage, LOCK)
+                return bool(_excludes(storage))
+            broken = False
+            time.sleep(SETTLE_S)
         elif holder is not None and holder.is_dead():
-            if _taken_over(storage, holder, mine):
-                return
+            remove_if_ours(storage, LOCK, holder.token)
         elif break_dead:
             _watch(storage, LOCK, holder)
             log.warning(
@@ -125,10 +130,8 @@ def _take(storage: Storage, mine: Holder, *, break_dead: bool) -> None:
                 storage.url,
                 holder or "an unknown process",
             )
-            overwrite(storage, LOCK, mine)
-            time.sleep(SETTLE_S)
-            if _is_ours(storage, mine):
-                return
+            remove(storage, LOCK)
+            broken = True
         else:
             raise _held(storage, holder)
     raise failure or TargetHeldError(
@@ -136,35 +139,9 @@ def _take(storage: Storage, mine: Holder, *, break_dead: bool) -> None:
     )
 
 
-def _created(storage: Storage, mine: Holder) -> bool:
-    """Whether this process has created the lock. Raises StorageError if nobody has."""
-    try:
-        create(storage, LOCK, mine)
-    except StorageError:
-        there, holder = look(storage, LOCK)
-        if not there:
-            raise
-        # A retried request may have found its own first attempt.
-        if holder is None or holder.token != mine.token:
-            return False
-    return (isinstance(storage, Replacing) and storage.exclusive_create) or _is_ours(storage, mine)
-
-
-def _is_ours(storage: Storage, mine: Holder) -> bool:
-    """Whether, after a pause, the lock is still this process's."""
-    time.sleep(PAUSE_S)
-    _, holder = look(storage, LOCK)
-    return holder is not None and holder.token == mine.token
-
-
-def _taken_over(storage: Storage, dead: Holder, mine: Holder) -> bool:
-    """Whether this process has replaced the lock of a dead one."""
-    with one_of_this_host(storage):
-        _, holder = look(storage, LOCK)
-        if holder is None or holder.token != dead.token:
-            return False  # another process has taken it meanwhile
-        overwrite(storage, LOCK, mine)
-    return _is_ours(storage, mine)
+def _excludes(storage: Storage) -> bool | None:
+    """Whether of several writers one can create the lock; None: the first attempt will show it."""
+    return storage.exclusive_create if isinstance(storage, Replacing) else False
 
 
 def wait_for_readers(storage: Storage, *, break_dead: bool) -> None:

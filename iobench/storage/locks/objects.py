@@ -65,15 +65,6 @@ def create(storage: Storage, key: str, holder: Holder) -> None:
         sink.write(holder.dump())
 
 
-def overwrite(storage: Storage, key: str, holder: Holder) -> None:
-    """Write a lock object, whether it exists or not. Raises StorageError."""
-    if isinstance(storage, Replacing):
-        storage.replace(key, holder.dump())
-        return
-    remove(storage, key)
-    create(storage, key, holder)
-
-
 def remove(storage: Storage, key: str) -> None:
     """Remove a lock object; a missing one is no error. Raises StorageError."""
     try:

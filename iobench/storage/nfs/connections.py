@@ -49,6 +49,7 @@ class Connections:
         self.settings = settings
         self.timeout_s = timeout_s
         self.mounted: str | None = None  # the directory that was mounted; None: none yet
+        self.links: bool | None = None  # whether the server has LINK; None: not known yet
         self._below = ""  # this storage's path below it
         self._reset()
         watch(self)

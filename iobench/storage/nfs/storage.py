@@ -57,7 +57,6 @@ class NfsStorage:
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset({*_NUMBERS, "timeout"})
     alignment = 1
-    exclusive_create = False  # two writers share a ``.part`` name, and some servers have no LINK
 
     @classmethod
     def open(cls, url: str, *, direct: bool, options: Mapping[str, str]) -> NfsStorage:
@@ -205,6 +204,11 @@ class NfsStorage:
         check_key(key)
         self._require_writing("create", key)
         return writing(self.connections, key)
+
+    @property
+    def exclusive_create(self) -> bool | None:
+        """Whether the server has LINK, which refuses an existing name."""
+        return self.connections.links
 
     def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
         """Write and commit a ``.part`` file with a random name, then rename it to the key."""

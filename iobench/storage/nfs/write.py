@@ -73,7 +73,7 @@ def replacing(connections: Connections, key: str, data: bytes, *, only_new: bool
             sink.write(data)
             sink.commit()
             if only_new:
-                _publish(nfs, part, path)
+                connections.links = _publish(nfs, part, path)
             else:
                 nfs.rename(part, path)
         except OSError:
@@ -110,7 +110,8 @@ def _make_folders(nfs: Context, folder: str) -> None:
         pass  # another writer has made it meanwhile
 
 
-def _publish(nfs: Context, part: str, path: str) -> None:
+def _publish(nfs: Context, part: str, path: str) -> bool:
+    """Give a file its name, unless the name is taken; whether the server has LINK to do so."""
     try:
         nfs.link(part, path)
     except OSError as error:
@@ -119,8 +120,9 @@ def _publish(nfs: Context, part: str, path: str) -> None:
         if _exists(nfs, path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
         nfs.rename(part, path)
-    else:
-        nfs.unlink(part)
+        return False
+    nfs.unlink(part)
+    return True
 
 
 class NfsSink:

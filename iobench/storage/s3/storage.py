@@ -337,9 +337,10 @@ class S3Storage:
         raise problem
 
     @property
-    def exclusive_create(self) -> bool:
+    def exclusive_create(self) -> bool | None:
         """Whether this server was seen to refuse a conditional write of an existing key."""
-        return (self._open.conditional if self._open else self._conditional) == ENFORCED
+        seen = self._open.conditional if self._open else self._conditional
+        return None if seen == UNKNOWN else seen == ENFORCED
 
     def replace(self, key: str, data: bytes, *, only_new: bool = False) -> None:
         """One PUT, with a condition only if ``only_new``."""
