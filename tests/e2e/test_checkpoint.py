@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ from iobench.checkpoint import dcp_restore, saving
 from iobench.checkpoint.manifest import corrupt
 from iobench.checkpoint.stream import Stream
 from iobench.runner.tasks import checkpoint
+from tests.conftest import Call
 from tests.processes import PATIENCE_S, completed, document, printed, refused, running, wait_until
+from tests.servers.s3 import S3Server, rclone_s3, s3_environment
+
+__all__ = ["rclone_s3", "s3_environment"]
 
 
 @pytest.fixture
@@ -216,3 +221,19 @@ def test_a_budget_limits_saves_and_restores(small: str, budget: str, made: int) 
     job = document(f"{small} --budget {budget}")["job"]
     assert (len(job["saves"]), len(job["restores"]), job["spec"]["count"]) == (made, made, 2)
     assert job["budget_s"] == (0.001 if budget == "1ms" else 3600)
+
+
+def test_a_target_without_a_lock_is_said_in_a_warning_and_in_the_record(
+    tmp_path: Path,
+    rclone_s3: S3Server,
+    s3_environment: Mapping[str, str],
+    call: Call,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    code, out, err = call(
+        *("checkpoint", "resnet50", "--to", rclone_s3.url(), "--scale", "1/2048", "-n", "1"),
+        *("--results", tmp_path / "results", "--quiet", "--json"),
+    )
+    assert code == 0, err
+    assert caplog.text.count("not locked") == 1
+    assert "storage.unlocked" in {finding["rule"] for finding in json.loads(out)["findings"]}
