@@ -1,4 +1,8 @@
-"""Changes that would speed up a run: first those of the bottleneck, by predicted gain.
+"""The advice of a verdict: changes that would speed up a run.
+
+``SITUATIONS`` is the table of what is advised where, in the order in which it is applied; the words
+and the check of each change are in ``changes_storage`` and ``changes_host``. The changes of the
+bottleneck come first, by predicted gain.
 
 A gain is a factor on the measured samples/s. No change is promised more than the accelerators
 demand. Where a stage was left out in turns with the repetitions, no change of that stage is
@@ -8,43 +12,109 @@ ceiling moves and the others stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from ...schema.curve import Bound
 from ...schema.subject import Subject
-from ...schema.verdict import Advice, AdviceId, Estimate
+from ...schema.verdict import Advice, Estimate
 from ..figures.ablations import is_told
-from .advice_host import (
-    cpu_advice,
-    fill_advice,
-    loader_advice,
-    nothing,
-    prep_advice,
-    saves_advice,
-    sync_advice,
-)
-from .advice_storage import storage_advice
+from . import changes_host as host
+from . import changes_storage as storage
 from .evidence import Decision, Evidence
-from .promise import WORTH, demanded, in_order, limited, reached, required_gain, shown
+from .promise import (
+    WORTH,
+    AdvisedChange,
+    advice_of,
+    demanded,
+    in_order,
+    limited,
+    reached,
+    required_gain,
+    shown,
+)
 from .watched import CAUSES, watched_advice, watched_nothing
 
-ByStage = Callable[[Evidence, Bound | None], Sequence[Advice | None]]
+When = Callable[[Evidence, Bound | None], bool]
 
-BY_STAGE: dict[str, ByStage] = {
-    "storage": storage_advice,
-    "prep": prep_advice,
-    "cpu": cpu_advice,
-    "loader": loader_advice,
-    "fill": fill_advice,
-    "sync": sync_advice,
-    "checkpoint": saves_advice,
-}
 
-CHANGED: dict[AdviceId, str] = {"direct": "storage", "codec": "prep", "decoding": "prep"}
-"""The stage that some advice changes, whatever is the bottleneck: stages that share the CPU get
-advice on each of them.
-"""
+def _bound_by(known: Bound) -> When:
+    return lambda _, bound: bound == known
 
+
+def _where(holds: Callable[[Evidence], bool]) -> When:
+    return lambda evidence, _: holds(evidence)
+
+
+def _is_advice(change: AdvisedChange) -> When:
+    return lambda evidence, _: change.check(evidence) is not None
+
+
+def _otherwise(_: Evidence, __: Bound | None) -> bool:
+    return True
+
+
+class Situation(NamedTuple):
+    """What is advised on a stage: of each group of changes the first one that is advice there."""
+
+    stage: str
+    when: When
+    groups: tuple[tuple[AdvisedChange, ...], ...]
+
+
+MORE_READS = (storage.concurrent_reads, storage.workers_that_read)
+LARGER_READS = (storage.shards_in_order, storage.samples_in_shards)
+PERHAPS_LARGER_READS = (storage.perhaps_shards_in_order, storage.perhaps_samples_in_shards)
+MAP = (storage.reads_instead_of_a_map,)
+FASTER = (storage.faster_storage,)
+COMPRESS = (storage.compression,)
+DIRECT = (host.direct_reads,)
+TWICE_THE_CORES = (host.twice_the_cores,)
+ANY_ORDER = (host.batches_in_any_order,)
+CHEAPER_SAMPLES = (host.cheaper_codec, host.less_decoding)
+
+SITUATIONS = (
+    Situation("storage", _is_advice(MAP[0]), (MAP, FASTER)),
+    Situation("storage", _bound_by("latency"), ((*MORE_READS, *FASTER),)),
+    Situation("storage", _bound_by("stragglers"), ((storage.more_batches, *MORE_READS),)),
+    Situation("storage", _bound_by("client"), (DIRECT, TWICE_THE_CORES)),
+    Situation("storage", _bound_by("operations"), (LARGER_READS, FASTER)),
+    Situation("storage", _bound_by("bandwidth"), (COMPRESS, FASTER)),
+    Situation(
+        "storage",
+        _bound_by("unknown"),
+        (PERHAPS_LARGER_READS, COMPRESS, (storage.faster_than_more_reads,)),
+    ),
+    Situation(
+        "storage",
+        _otherwise,
+        (PERHAPS_LARGER_READS, COMPRESS, (storage.faster_than_larger_reads,)),
+    ),
+    Situation("prep", _is_advice(ANY_ORDER[0]), (ANY_ORDER,)),
+    Situation("prep", _where(host.mostly_waits), ((host.workers_that_wait,),)),
+    Situation(
+        "prep",
+        _otherwise,
+        (
+            (host.workers_for_idle_cores, host.cores_for_preparation),
+            (host.another_loader,),
+            CHEAPER_SAMPLES,
+        ),
+    ),
+    Situation("cpu", _otherwise, (TWICE_THE_CORES, DIRECT, CHEAPER_SAMPLES)),
+    Situation(
+        "loader",
+        _otherwise,
+        ((host.ring_transport, host.cores_for_workers, host.larger_batches),),
+    ),
+    Situation("fill", _otherwise, ((host.whole_epochs, host.first_batches, host.longer_epochs),)),
+    Situation("sync", _otherwise, ((host.no_barrier,),)),
+    Situation("checkpoint", _otherwise, ((host.faster_saves,),)),
+)
+"""What is advised on each stage; its first situation that holds decides."""
+
+
+STAGES = frozenset(each.stage for each in SITUATIONS)
 
 EACH_ONCE = "let each sample be delivered once in an epoch, and measure again"
 
@@ -68,28 +138,44 @@ def advise(evidence: Evidence, decision: Decision, bound: Bound | None) -> list[
         # What the loader costs is that of a loader that does too much.
         return [Advice(change=EACH_ONCE, basis=evidence.repeated)]
     if decision.bottleneck == "accelerator":
-        return [watched_nothing(evidence) if evidence.watched else nothing(evidence)]
+        only = watched_nothing if evidence.watched else host.nothing
+        return [each for each in [advice_of(only, evidence)] if each is not None]
     if evidence.watched and decision.bottleneck in CAUSES:
         return watched_advice(evidence, decision)
     evidence = reached(evidence)
-    found, most = [], demanded(evidence)
-    for stage in _stages(evidence, decision):
-        gain = evidence.gains.get(stage)
-        several = [each for each in BY_STAGE[stage](evidence, bound) if each]
-        longer = [each for each in several if each.id == "longer-run"]
-        several = [
-            limited(each, evidence.gains.get(CHANGED.get(each.id, stage)), most)
-            for each in several
-            if each.id != "longer-run"
-        ]
-        worth = [each for each in several if (each.predicted_gain or 0) >= WORTH]
-        if not worth and gain is not None and is_told(gain, evidence.unsteady):
-            worth = [_of_unknown_gain(each, gain) for each in several[:1]]
-        found += in_order(worth, required_gain(evidence)) + longer
+    found = [
+        each for stage in _stages(evidence, decision) for each in _of_stage(stage, evidence, bound)
+    ]
     if evidence.subject.users:
         found = [_of_user(each) for each in found if _moves(evidence.subject, each)]
     once = {_same(each): each for each in reversed(found)}  # the first of several
     return [each for each in found if once[_same(each)] is each]
+
+
+def _of_stage(stage: str, evidence: Evidence, bound: Bound | None) -> list[Advice]:
+    """The advice on a stage in its order, without that which promises too little."""
+    gain, most = evidence.gains.get(stage), demanded(evidence)
+    several = [*_applying(stage, evidence, bound)]
+    longer = [each for _, each in several if each.id == "longer-run"]
+    promising = [
+        limited(each, evidence.gains.get(change.moves or stage), most)
+        for change, each in several
+        if each.id != "longer-run"
+    ]
+    worth = [each for each in promising if (each.predicted_gain or 0) >= WORTH]
+    if not worth and gain is not None and is_told(gain, evidence.unsteady):
+        worth = [_of_unknown_gain(each, gain) for each in promising[:1]]
+    return in_order(worth, required_gain(evidence)) + longer
+
+
+def _applying(
+    stage: str, evidence: Evidence, bound: Bound | None
+) -> Iterator[tuple[AdvisedChange, Advice]]:
+    """The changes that are advised on a stage, with their words and what they promise."""
+    known = (each for each in SITUATIONS if each.stage == stage)
+    for group in next(each.groups for each in known if each.when(evidence, bound)):
+        tried = ((change, advice_of(change, evidence)) for change in group)
+        yield from next(([(change, found)] for change, found in tried if found is not None), [])
 
 
 def _moves(subject: Subject, advice: Advice) -> bool:
@@ -131,4 +217,4 @@ def _stages(evidence: Evidence, decision: Decision) -> list[str]:
         if is_told(gain, evidence.unsteady) and not (stage == "storage" and evidence.cached)
     ]
     stages += sorted(others, key=lambda stage: -evidence.gains[stage].value)
-    return [stage for stage in dict.fromkeys(stages) if stage in BY_STAGE]
+    return [stage for stage in dict.fromkeys(stages) if stage in STAGES]

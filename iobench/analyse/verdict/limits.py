@@ -12,11 +12,10 @@ import math
 from dataclasses import dataclass
 
 from ...schema.curve import Bound, Rate, StorageCurve
-from ...schema.verdict import Advice, Estimate
+from ...schema.verdict import Estimate
 from ...units import format_duration
 from ..figures.curve import bound_at, expected_rate
 from .evidence import AT_LIMIT, Evidence
-from .promise import WORTH
 
 
 def storage_bound(evidence: Evidence) -> Bound | None:
@@ -120,9 +119,6 @@ _HUNDREDTH = 0.01
 HOLDS_UP = 0.5
 """They are the limit if they add this part of the time that a batch takes without them."""
 
-ROOM = 1.5
-"""Batches in flight are advised for this times the rate that can be used."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stragglers:
@@ -168,32 +164,4 @@ def told(found: Stragglers) -> str:
     return (
         f"a read usually takes {format_duration(found.usual_s)} (p50), and one in a hundred takes "
         f"{format_duration(found.slow_s)} or longer (p99)"
-    )
-
-
-def more_batches(evidence: Evidence) -> Advice | None:
-    """More workers, each of which has a batch in flight, up to what the storage can deliver."""
-    found = stragglers(evidence, "latency")
-    if found is None or not evidence.measured:
-        return None
-    tested = evidence.gains.get("storage")
-    most = [evidence.raw, evidence.accelerator, evidence.prep, evidence.loader]
-    gains = [rate / evidence.measured for rate in most if rate]
-    gains += [tested.value] if tested is not None else []
-    useful = max(1.0, min(gains, default=1.0))
-    today = evidence.workers // evidence.accelerators
-    workers = max(today + 1, math.ceil(ROOM * useful * max(1, today) - 1e-9))
-    gain = min(useful, workers / max(1, today))
-    if gain < WORTH:
-        return None
-    return Advice(
-        id="workers",
-        change="keep more batches in flight, so that fewer wait for one with a slow read: "
-        f"{workers} workers for each accelerator instead of {today}",
-        settings=[f"loader.workers={workers}"],
-        predicted_gain=gain,
-        low=1.0,  # how many of them that hides was not measured
-        high=gain,
-        basis=f"{told(found)}: a batch waits for its slowest read, and the storage has more to "
-        "give",
     )

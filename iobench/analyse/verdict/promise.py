@@ -10,10 +10,11 @@ Nothing is promised more than leaving its stage out brought, or than the acceler
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from ...schema.verdict import Advice, Answer, Confirmation, Estimate, Verdict
+from ...schema.verdict import Advice, AdviceId, Answer, Confirmation, Estimate, Verdict
 from ..compare.statistics import NOISE, ratio_estimate
 from .evidence import Evidence
 
@@ -78,6 +79,68 @@ def model_gain(evidence: Evidence, **moved: float | None) -> float | None:
     if now[0] == then[0] or not evidence.measured:
         return then[1] / now[1]
     return then[1] / evidence.measured
+
+
+class Effect(NamedTuple):
+    """What a change brings (None: nothing tells), and the facts for its words."""
+
+    gain: Estimate | None
+    facts: Mapping[str, object]
+
+
+class AdvisedChange(NamedTuple):
+    """A change that can be advised: a check, the ceiling that moves, and words.
+
+    ``check`` returns None where the change is no advice; else what it brings, and the facts that
+    its words name in braces.
+    ``moves``: the stage whose ceiling moves, so that no more is promised than leaving out that
+    stage brought; empty: the stage on which the advice is given.
+    """
+
+    id: AdviceId
+    check: Callable[[Evidence], Effect | None]
+    change: str
+    basis: str
+    settings: tuple[str, ...]
+    moves: str
+
+
+def advised(
+    name: AdviceId, *settings: str, change: str, basis: str, moves: str = ""
+) -> Callable[[Callable[[Evidence], Effect | None]], AdvisedChange]:
+    """Make a change of its check. ``settings``: those that apply it, where settings alone can."""
+
+    def made(check: Callable[[Evidence], Effect | None]) -> AdvisedChange:
+        return AdvisedChange(name, check, change, basis, settings, moves)
+
+    return made
+
+
+def moving(evidence: Evidence, ceilings: Mapping[str, float | None], **facts: object) -> Effect:
+    """What it brings, by the model, if these ceilings had other rates; None removes a ceiling."""
+    return bringing(model_gain(evidence, **ceilings), **facts)
+
+
+def bringing(gain: Estimate | float | None, **facts: object) -> Effect:
+    """What it brings, where a test or a curve tells."""
+    return Effect(Estimate(value=gain) if isinstance(gain, float | int) else gain, facts)
+
+
+def advice_of(one: AdvisedChange, evidence: Evidence) -> Advice | None:
+    """The advice to make a change, with what it promises; None where it is no advice."""
+    effect = one.check(evidence)
+    if effect is None:
+        return None
+    gain, facts = effect
+    return Advice(
+        id=one.id,
+        change=one.change.format_map(facts),
+        basis=one.basis.format_map(facts),
+        settings=[setting.format_map(facts) for setting in one.settings],
+        predicted_gain=None if gain is None else gain.value,
+        low=None if gain is None else gain.low,
+        high=None if gain is None else gain.high,
+    )
 
 
 def at_most(found: Estimate, bound: Estimate | None) -> Estimate:

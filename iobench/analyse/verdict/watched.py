@@ -13,6 +13,7 @@ from ...schema.record import Finding, TrainingRecord
 from ...schema.verdict import Advice
 from ...units import counted, format_bytes, format_percent
 from .evidence import Case, Decision, Evidence, LoaderWaits
+from .promise import Effect, advised, bringing
 from .user_loader import MIN_HELD_BACK, slow_worker
 
 UNTESTED = (
@@ -198,16 +199,16 @@ def watched_advice(evidence: Evidence, decision: Decision) -> list[Advice]:
     return [*found, Advice(change=TEST, basis="the bottleneck was inferred from one training")]
 
 
-def watched_nothing(evidence: Evidence) -> Advice:
+@advised(
+    "none",
+    change="no change of the loader is needed: faster storage would not speed up this training",
+    basis="the training did not wait for batches {busy} of the time: without any wait it is at "
+    "most {most:.2f} x as fast",
+)
+def watched_nothing(evidence: Evidence) -> Effect | None:
     """No change of the loader is worth the work: the training waits for little."""
     busy = evidence.utilization or 1.0
-    return Advice(
-        id="none",
-        change="no change of the loader is needed: faster storage would not speed up this training",
-        predicted_gain=1.0,
-        basis=f"the training did not wait for batches {format_percent(busy)} of the time: without "
-        f"any wait it is at most {1 / busy:.2f} x as fast",
-    )
+    return bringing(1.0, busy=format_percent(busy), most=1 / busy)
 
 
 def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
