@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
             live = Live(quiet=args.quiet, lines=True)
             live.expect(min(plan.usual_s, plan.budget_s))
             try:
-                probe = run_probe(plan, observer=live, together=together)
+                probe = run_probe(plan, command=args.command_line, observer=live, together=together)
             finally:
                 live.close()
             print_report(args.format, probe, sections(probe))

@@ -390,11 +390,13 @@ def _begin(
         "usd_per_hour": _price(args),
         "instance": args.instance or "",
     }
+    from .. import __version__
     from ..schema.base import build
     from ..schema.sweep import Sweep, save_sweep
 
     # The plan is made before the directory, so that a sweep that is refused leaves no files.
-    asked = build(Sweep, {"created": "", "command": [], **given}, where="the sweep")
+    head = {"iobench_version": __version__, "created": "", "command": []}
+    asked = build(Sweep, head | given, where="the sweep")
     if walk is not None:
         planned = sized(plan_walk(asked, walk), args, live.note)
     else:

@@ -11,13 +11,12 @@ from .. import __version__
 from ..analyse.figures.events import Events
 from ..analyse.figures.metrics import repetition_metrics, uncounted_reads
 from ..dataset import ResolvedSpec, cheaper_codecs
-from ..documents import json_text, write_whole
 from ..errors import IobenchError
 from ..load import make_reader, offered, planned_ahead
 from ..load.choose import reads_ahead
 from ..load.order import BatchPlan, epoch_order, rank_share
 from ..processes import in_own_process
-from ..schema.base import fitting
+from ..schema.base import fitting, save_record
 from ..schema.host import Host, StorageFacts
 from ..schema.job import DatasetFacts, LoaderFacts, WorkloadFacts
 from ..schema.manifest import Manifest
@@ -74,11 +73,7 @@ def dataset_facts(manifest: Manifest, *, location: str, origin: str | None = Non
 
 def write_document(directory: Path, doc: RunRecord) -> None:
     """Write ``run.json`` atomically."""
-    path = directory / RUN_FILE
-    try:
-        write_whole(path, json_text(doc) + "\n")
-    except OSError as error:
-        raise IobenchError(f"cannot write {path}: {error.strerror}") from error
+    save_record(directory / RUN_FILE, doc)
 
 
 MAX_VERSIONS = 20_000

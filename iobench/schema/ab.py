@@ -11,10 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from ..documents import json_text, write_whole
-from ..errors import IobenchError
 from ..text import printable
-from .base import Record, read_record
+from .base import Record, RecordHead, load_record, save_record
 from .claim import Claim
 from .metrics import COMPARED
 from .numbers import Count, Figure
@@ -64,15 +62,11 @@ class AbTurn(Record):
     b: SideTurn
 
 
-class AbRecord(Record):
+class AbRecord(RecordHead):
     """The content of ``ab.json``. Ratios and claims are B over A."""
 
     schema_version: str = SCHEMA_VERSION
-    iobench_version: str
-    created: str  # ISO 8601, UTC
-    command: list[str]
     status: Literal["running", "ok", "failed", "interrupted"] = "running"
-    error: str = ""  # one line, if status is failed
     ended: Ended = ""
     metric: str  # whose difference ends the turns
     threshold: Annotated[float, Field(strict=True, gt=0, le=100)]  # 0.05: 5 %
@@ -99,21 +93,10 @@ class AbRecord(Record):
 
 def save_ab(directory: Path, record: AbRecord) -> None:
     """Write ``ab.json`` atomically. Raises IobenchError."""
-    path = directory / AB_FILE
-    try:
-        write_whole(path, json_text(record) + "\n")
-    except OSError as error:
-        raise IobenchError(f"cannot write {path}: {error.strerror}") from error
+    save_record(directory / AB_FILE, record)
 
 
 def load_ab(directory: Path) -> AbRecord:
-    """Load ``ab.json`` of a directory.
-
-    Raises IobenchError in one line, with the file and the key, if it does not fit.
-    """
-    try:
-        return read_record(directory / AB_FILE, AbRecord, version=SCHEMA_VERSION)
-    except FileNotFoundError:
-        raise IobenchError(
-            f"no {AB_FILE} in {directory}", remedy="name a directory of iobench ab"
-        ) from None
+    """Load ``ab.json`` of a directory. Raises IobenchError as ``load_record`` does."""
+    what = "a directory of iobench ab"
+    return load_record(directory / AB_FILE, AbRecord, version=SCHEMA_VERSION, what=what)

@@ -22,7 +22,14 @@ from pydantic import (
     model_serializer,
 )
 
-from ..documents import MAX_DOCUMENT_BYTES, MAX_NUMBER, parse_json, read_regular
+from ..documents import (
+    MAX_DOCUMENT_BYTES,
+    MAX_NUMBER,
+    json_text,
+    parse_json,
+    read_regular,
+    write_whole,
+)
 from ..errors import IobenchError, SpecError, UnknownNameError, UsageError, nearest
 from ..text import printable
 from ..units import parse_duration, parse_size
@@ -100,6 +107,20 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
+class RecordHead(Record):
+    """The head of every document that iobench writes: who wrote it, when, and how that ended.
+
+    A study and a training that was watched are the job of a run, and have the head of a run.
+    """
+
+    schema_version: str
+    iobench_version: str
+    created: str  # ISO 8601, UTC
+    command: list[str]
+    status: str
+    error: str = ""  # one line, if status is failed
+
+
 class OpenRecord(BaseModel):
     """Base of a part of a record that differs between versions, hosts and storages.
 
@@ -153,9 +174,23 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
-def read_record(path: Path, model: type[M], *, version: str) -> M:
-    """Read a JSON file that iobench wrote. Raises as ``read_json`` and ``fitting`` do."""
-    return fitting(path, model, read_json(path, version=version))
+def save_record(path: Path, record: RecordHead) -> None:
+    """Write a record atomically. Raises IobenchError."""
+    try:
+        write_whole(path, json_text(record) + "\n")
+    except OSError as error:
+        raise IobenchError(f"cannot write {path}: {error.strerror}") from error
+
+
+def load_record(path: Path, model: type[M], *, version: str, what: str) -> M:
+    """Read a record that iobench wrote. ``what`` is a directory that has one, in words.
+
+    Raises IobenchError in one line, with the file and the key, if there is none or it does not fit.
+    """
+    try:
+        return fitting(path, model, read_json(path, version=version))
+    except FileNotFoundError:
+        raise IobenchError(f"no {path.name} in {path.parent}", remedy=f"name {what}") from None
 
 
 def read_json(path: Path, *, version: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from .base import Record
+from .base import Record, RecordHead
 from .numbers import Count, Figure, Number, Share
 
 Order = Literal["random", "sequential"]
@@ -101,11 +101,14 @@ class ProbeHost(Record):
     not_measured: str = ""  # why it was not measured alone
 
 
-class StorageProbe(Record):
+PROBE_VERSION = "1.0"
+
+
+class StorageProbe(RecordHead):
     """What ``iobench probe`` prints."""
 
-    iobench_version: str
-    created: str  # ISO 8601, UTC
+    schema_version: str = PROBE_VERSION
+    status: Literal["ok"] = "ok"
     url: str
     dataset: str | None  # its name; None: the files of a directory without a dataset
     objects: Count

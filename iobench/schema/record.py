@@ -20,7 +20,7 @@ from pydantic import Field, PrivateAttr
 from ..beneath import open_regular
 from ..errors import IobenchError, UsageError
 from ..text import printable
-from .base import Record, fitting, read_json
+from .base import Record, RecordHead, fitting, read_json
 from .checkpoint import CheckpointRun, Study
 from .host import Host, StorageFacts
 from .numbers import Count
@@ -65,14 +65,11 @@ CHANGED = "record.changed"
 CHANGED_REMEDY = "take the directory from where it was written, or run again"
 
 
-class RunRecord(Record):
+class RunRecord(RecordHead):
     """The head of every run, and its ``job``."""
 
     schema_version: str = SCHEMA_VERSION
-    iobench_version: str
     run_id: str
-    created: str  # ISO 8601, UTC
-    command: list[str]
     status: Literal["ok", "failed", "interrupted"]
     validity: Literal["valid", "invalid", "unknown"]
     rules: str = "quick"
@@ -80,7 +77,6 @@ class RunRecord(Record):
     metrics: dict[str, Summary] = {}  # by the names of schema.metrics
     timings: dict[str, float] = {}  # seconds spent in each phase of the run
     tags: Tags = {}  # labels that the user gave the run
-    error: str = ""  # one line, if status is failed
     files: dict[str, FileDigest] = {}  # events.parquet and resources.parquet, where there are some
     hosts: list[Host]  # in the order of their ranks
     storage: StorageFacts

@@ -12,9 +12,8 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field, JsonValue
 
-from ..documents import json_text, write_whole
-from ..errors import IobenchError, SpecError
-from .base import Record, apply_overrides, read_record
+from ..errors import SpecError
+from .base import Record, RecordHead, apply_overrides, load_record, save_record
 from .numbers import Count, Figure
 from .tags import Tags
 from .walk import WalkStep
@@ -55,15 +54,14 @@ class SweepPoint(Record):
     step: Count | None = None
 
 
-class Sweep(Record):
+class Sweep(RecordHead):
     """The content of ``sweep.json``.
 
     ``default`` are the unchanged settings of the workload, if they are one of the points.
     """
 
     schema_version: str = SCHEMA_VERSION
-    created: str
-    command: list[str]
+    status: Literal["running", "ok", "interrupted", "out of time"] = "running"
     workload: str
     data_root: str  # below which datasets are generated; empty if ``data`` is given
     # A dataset that exists already and is read by all points; the empty text: there is none.
@@ -89,7 +87,6 @@ class Sweep(Record):
     walked: Count = 0
     # Samples that each visit trains on, in whole batches; None: as many as the workload says.
     samples_per_visit: Annotated[int, Field(ge=1)] | None = None
-    status: Literal["running", "ok", "interrupted", "out of time"] = "running"
     # How the points were made from the axes, if that needs an explanation.
     planned: list[str] = Field(default_factory=list)
     # ``planned``, and what the budgets of the last run did not allow.
@@ -136,24 +133,13 @@ def combinations(
 
 def save_sweep(directory: Path, sweep: Sweep) -> None:
     """Write ``sweep.json`` atomically. Raises IobenchError."""
-    path = directory / SWEEP_FILE
-    try:
-        write_whole(path, json_text(sweep) + "\n")
-    except OSError as error:
-        raise IobenchError(f"cannot write {path}: {error.strerror}") from error
+    save_record(directory / SWEEP_FILE, sweep)
 
 
 def load_sweep(directory: Path) -> Sweep:
-    """Load ``sweep.json`` of a directory.
-
-    Raises IobenchError in one line, with the file and the key, if it is not a sweep's record.
-    """
-    try:
-        return read_record(directory / SWEEP_FILE, Sweep, version=SCHEMA_VERSION)
-    except FileNotFoundError:
-        raise IobenchError(
-            f"no {SWEEP_FILE} in {directory}", remedy="name the directory of a sweep"
-        ) from None
+    """Load ``sweep.json`` of a directory. Raises IobenchError as ``load_record`` does."""
+    what = "the directory of a sweep"
+    return load_record(directory / SWEEP_FILE, Sweep, version=SCHEMA_VERSION, what=what)
 
 
 def setting_text(value: object) -> str:

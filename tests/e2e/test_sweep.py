@@ -94,7 +94,8 @@ def test_equal_points_are_one_and_todays_settings_are_the_first(
     axes: str, one_at_a_time: bool, points: int, left_out: int
 ) -> None:
     asked = Sweep(
-        created="", command=[], workload="demo", data_root="data", seed=1, repetitions=1,
+        iobench_version="0", created="", command=[],
+        workload="demo", data_root="data", seed=1, repetitions=1,
         calibration_s=0, axes=dict(map(parse_axis, axes.split())),
     )  # fmt: skip
     planned = plan_sweep(asked, one_at_a_time=one_at_a_time)

@@ -143,7 +143,8 @@ def swept(home: Path, data: Path, **changed: Any) -> Path:
     """A sweep that was interrupted before its first visit."""
     settings: list[dict[str, Any]] = [{"reader.concurrency": n} for n in (1, 2)]
     sweep = Sweep(
-        created="", command=[], workload=str(home / "small.yaml"), data_root="", data=str(data),
+        iobench_version="0", created="", command=[],
+        workload=str(home / "small.yaml"), data_root="", data=str(data),
         seed=1, repetitions=1, calibration_s=0, axes={"reader.concurrency": [1, 2]},
         default=settings[0],
         points=[SweepPoint(settings=each, data=str(data)) for each in settings],

@@ -28,7 +28,8 @@ __all__ = ["listener"]
 
 def saved(folder: Path, **changed: Any) -> Path:
     sweep = Sweep(
-        created="", command=[], workload="demo", data_root="data", seed=1, repetitions=1,
+        iobench_version="0", created="", command=[],
+        workload="demo", data_root="data", seed=1, repetitions=1,
         calibration_s=0, axes={"loader.workers": [0, 1]}, samples=20,
         points=[SweepPoint(settings={"loader.workers": n}, data="data/x") for n in (0, 1)],
     )  # fmt: skip

@@ -22,6 +22,7 @@ from iobench.schema.subject import Subject
 from iobench.schema.training import (
     Ceiling,
     CeilingDetails,
+    CeilingWindow,
     Epoch,
     FindMax,
     FindMaxPoint,
@@ -265,7 +266,8 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
     search = [row | {"phase": "find-max.3", "busy": 1.25, "wait": 0} for row in measure]
     events = make_events(measure + fetch + search)
     doc = make_run(accelerators=1, repetitions=1, concluded=False)
-    details = CeilingDetails(startup_s=1.0, cpu_s=0.02, round_steps=3)
+    window = CeilingWindow(seconds=5.0, startup_s=[1.0], cpu_s=0.02)
+    details = CeilingDetails(windows=[window], round_steps=3)
     ceilings = doc.job.ceilings | {
         "fetch": Ceiling(samples_per_s=1, bytes_per_s=1, cpu_s_per_gb=9, details=details)
     }
@@ -275,6 +277,7 @@ def test_rebuild_finds_every_figure_again(make_run: Build, make_events: Build) -
         samples_per_s=1,
         read_bytes_per_s=1,
         passed=False,
+        steps=1,
     )
     found = FindMax(required_accelerator_utilization=0.9, accelerators=None, points=[stale])
     again = rebuild(doc.with_job(ceilings=ceilings, find_max=found), events)

@@ -447,6 +447,7 @@ def test_sweep_json_names_points_and_default(planted: Build, tmp_path: Path) -> 
     save_sweep(
         tmp_path,
         SweepRecord(
+            iobench_version="0",
             created="2026-01-01T00:00:00+00:00",
             command=["iobench", "sweep"],
             workload="test",

@@ -177,7 +177,7 @@ SWEPT: dict[str, object] = {
     "data_root": "d",
     "seed": 1,
 }
-SWEPT |= {"repetitions": 3, "calibration_s": 0, "axes": {}}
+SWEPT |= {"iobench_version": "0", "repetitions": 3, "calibration_s": 0, "axes": {}}
 
 
 def _sweep() -> list[Section]:
@@ -272,6 +272,7 @@ def _probe(*, large: bool) -> list[Section]:
         {
             "iobench_version": "0",
             "created": "",
+            "command": ["iobench", "probe"],
             "url": "/data",
             "dataset": "demo" if large else None,
             "objects": 3,

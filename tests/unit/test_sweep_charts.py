@@ -26,7 +26,13 @@ Points = list[dict[str, Any]]
 
 def asked(points: Points, **changes: object) -> Sweep:
     base = {"created": "", "command": [], "workload": "w", "data_root": "d", "seed": 1}
-    base |= {"repetitions": 2, "calibration_s": 0, "axes": {}, "points": points}
+    base |= {
+        "iobench_version": "0",
+        "repetitions": 2,
+        "calibration_s": 0,
+        "axes": {},
+        "points": points,
+    }
     return Sweep.model_validate(base | changes)
 
 

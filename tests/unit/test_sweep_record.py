@@ -56,6 +56,7 @@ def test_a_record_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) 
 
 def _sweep(*points: SweepPoint) -> Sweep:
     return Sweep(
+        iobench_version="0",
         created="",
         command=[],
         workload="demo",

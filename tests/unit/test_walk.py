@@ -37,7 +37,14 @@ STEPS = [
 
 def asked(**changes: object) -> Sweep:
     given: dict[str, object] = {"created": "", "command": [], "workload": "demo"}
-    given |= {"data_root": "d", "seed": 1, "repetitions": 4, "calibration_s": 0, "axes": {}}
+    given |= {
+        "iobench_version": "0",
+        "data_root": "d",
+        "seed": 1,
+        "repetitions": 4,
+        "calibration_s": 0,
+        "axes": {},
+    }
     return Sweep.model_validate(given | changes)
 
 

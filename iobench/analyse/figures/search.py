@@ -88,15 +88,14 @@ def find_max_point(
     *,
     accelerators: int,
     required: float,
+    round_steps: int,
     startup_s: float | None = None,
-    round_steps: int | None = None,
     trial: int = 0,
 ) -> FindMaxPoint:
     """One try of a number of accelerators.
 
     ``events`` holds the rows of phase ``find-max.<accelerators>``, with the trial as repetition.
-    ``round_steps``: that of ``steady``. None for tries of older versions, whose utilization counts
-    from the first read on.
+    ``round_steps``: that of ``steady``.
     """
     context = Repetition(
         seed=0, accelerators=accelerators, epochs=[Epoch(epoch=0, startup_s=startup_s)]
@@ -109,7 +108,7 @@ def find_max_point(
         accelerator_utilization_sustained=sustained,
         samples_per_s=figures.samples_per_s,
         read_bytes_per_s=figures.read_bytes_per_s,
-        passed=sustained is not None and sustained >= required,
+        passed=False,
         startup_s=startup_s,
         trial=trial,
         not_measured={
@@ -118,10 +117,8 @@ def find_max_point(
             if key in figures.not_measured
         },
     )
-    if round_steps is None:
-        return found
     window = steady(events, round_steps=round_steps)
-    update: dict[str, object] = {"steps": window.steps if window else 0, "passed": False}
+    update: dict[str, object] = {"steps": window.steps if window else 0}
     if window is None:
         update["not_measured"] = found.not_measured | {
             STEADY: "not every rank made a whole round of batches after the first one"

@@ -82,11 +82,9 @@ def pooled(ceiling: Ceiling) -> Ceiling:
 
 
 def ceiling_again(ceiling: Ceiling, events: Events) -> Ceiling:
-    """A ceiling computed again from the events of its phase; without events as recorded."""
-    if not len(events["step"]):
+    """A ceiling computed again from the events of its phase; as recorded without any."""
+    if not len(events["step"]) or not ceiling.details.windows:
         return ceiling
-    if not ceiling.details.windows:
-        return _only_window_again(ceiling, events)
     windows = [
         _window_again(window, _of(events, number), ceiling.details.round_steps)
         for number, window in enumerate(ceiling.details.windows)
@@ -141,31 +139,6 @@ def _window_again(window: CeilingWindow, events: Events, round_steps: int) -> Ce
         if window.cpu_s is not None:
             update["cpu_s_per_gb"] = window.cpu_s / (stored / 1e9)
     return window.model_copy(update=update)
-
-
-def _only_window_again(ceiling: Ceiling, events: Events) -> Ceiling:
-    """A ceiling of an older version, which had one window.
-
-    It stays as recorded unless its details hold ``startup_s``: a number, None, or a list with one
-    value per epoch. It is not in the events.
-    """
-    if not len(events["step"]) or "startup_s" not in ceiling.details.model_fields_set:
-        return ceiling
-    startup = ceiling.details.startup_s
-    startups = startup if isinstance(startup, list) else [startup]
-    epochs = [Epoch(epoch=index, startup_s=value) for index, value in enumerate(startups)]
-    context = Repetition(seed=0, accelerators=1, epochs=epochs)
-    samples_per_s, bytes_per_s = ceiling_from_events(
-        events, context, round_steps=ceiling.details.round_steps
-    )
-    stored, cpu_s = float(events["sample_bytes"].sum()), ceiling.details.cpu_s
-    update = {"samples_per_s": samples_per_s}
-    if stored > 0:
-        update["bytes_per_s"] = bytes_per_s
-        update["cpu_s_per_gb"] = (
-            float(cpu_s) / (stored / 1e9) if cpu_s is not None else ceiling.cpu_s_per_gb
-        )
-    return ceiling.model_copy(update=update)
 
 
 def cpu_ceiling(repetitions: Sequence[Repetition], cores: float | None) -> Ceiling | None:

@@ -139,19 +139,22 @@ def _again(
 
 
 def _find_max(found: FindMax, events: Events, workers: int) -> FindMax:
-    """The search computed again; tries of older versions in their way, without a steady window."""
+    """The search computed again; a try without events or a steady window stays as recorded."""
     points = []
     for point in found.points:
         rows = select(events, f"find-max.{point.accelerators}", point.trial)
+        if point.steps is None or not len(rows["step"]):
+            points.append(point)
+            continue
         again = find_max_point(
             rows,
             accelerators=point.accelerators,
             required=found.required_accelerator_utilization,
             startup_s=point.startup_s,
-            round_steps=None if point.steps is None else max(1, workers),
+            round_steps=max(1, workers),
             trial=point.trial,
         )
-        points.append(again if len(rows["step"]) else point)
+        points.append(again)
     return with_answer(found.model_copy(update={"points": points}))
 
 

@@ -219,6 +219,7 @@ def plan_probe(
 def run_probe(
     plan: ProbePlan,
     *,
+    command: Sequence[str],
     observer: Observer | None = None,
     together: Together | None = None,
 ) -> StorageProbe:
@@ -301,6 +302,7 @@ def run_probe(
     curves = [conclude_curve(curve, large) for curve in curves]
     return StorageProbe(
         iobench_version=__version__,
+        command=list(command),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         url=target.storage.url,
         dataset=target.manifest.spec.name if target.manifest else None,
