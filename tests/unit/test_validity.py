@@ -138,13 +138,18 @@ def closed(name: str = "unet3d-b200") -> dict[str, Any]:
 
 
 def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """``one`` with the keys of ``other`` replaced; dictionaries are merged key by key."""
-    return one | {
-        key: merged(one[key], value)
-        if isinstance(value, dict) and isinstance(one.get(key), dict)
-        else value
-        for key, value in other.items()
-    }
+    """``one`` with the keys of ``other`` replaced; dictionaries are merged key by key.
+
+    ``a.b`` is the key ``b`` of the dictionary ``a``.
+    """
+    found = dict(one)
+    for path, given in other.items():
+        key, _, rest = path.partition(".")
+        value = {rest: given} if rest else given
+        old = found.get(key)
+        deeper = isinstance(value, dict) and (rest or isinstance(old, dict))
+        found[key] = merged(old if isinstance(old, dict) else {}, value) if deeper else value
+    return found
 
 
 STARVED = {"au": 0.8, "measured": 1600.0}
@@ -157,97 +162,74 @@ CLOSED = {"closed.workload", "closed.settings"}
 # rule: (changes to a good run that break the rule, changes that take its evidence away; None: its
 # evidence is in every record)
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
-    "data.mismatch": ({"repetition": {"bytes_read": 11_000_000_000}}, {"repetitions": 0}),
+    "data.mismatch": ({"repetition.bytes_read": 11_000_000_000}, {"repetitions": 0}),
     "loader.delivery": (
-        {"loader": {"delivery": PROOF}},
-        {"loader": {"delivery": {"not_measured": "no checksums"}}},
+        {"loader.delivery": PROOF},
+        {"loader.delivery.not_measured": "no checksums"},
     ),
-    "data.changed": ({"dataset": {"changed": ["data/3.tar"]}}, {"dataset": {"changed": None}}),
+    "data.changed": ({"dataset.changed": ["data/3.tar"]}, {"dataset.changed": None}),
     CHANGED: ({"changed": ("events.parquet is another file",)}, None),
-    "storage.throttled": (
-        {**STARVED, "repetition": {"throttled": 3}},
-        {"repetition": {"throttled": None}},
-    ),
-    "storage.retries": ({"repetition": {"retries": 1}}, {"repetition": {"retries": None}}),
+    "storage.throttled": ({**STARVED, "repetition.throttled": 3}, {"repetition.throttled": None}),
+    "storage.retries": ({"repetition.retries": 1}, {"repetition.retries": None}),
     "cache.cold-residency": (
-        {"repetition": {"epochs": ONE_HOT_EPOCH}},
-        {"repetition": {"epochs": UNMEASURED}},
+        {"repetition.epochs": ONE_HOT_EPOCH},
+        {"repetition.epochs": UNMEASURED},
     ),
-    "cache.cold-fetch": (
-        {"repetition": {"epochs": FED_BY_A_CACHE}},
-        {"repetition": {"epochs": UNCOUNTED}},
-    ),
-    "cache.loop": (
-        {"storage": {"devices": [LOOP]}},
-        None,
-    ),
-    "cache.warm-residency": ({"workload": FILLED, "repetition": {"epochs": PARTLY_WARM}}, None),
+    "cache.cold-fetch": ({"repetition.epochs": FED_BY_A_CACHE}, {"repetition.epochs": UNCOUNTED}),
+    "cache.loop": ({"storage.devices": [LOOP]}, None),
+    "cache.warm-residency": ({"workload": FILLED, "repetition.epochs": PARTLY_WARM}, None),
     "cache.residency-unknown": (
-        {"workload": WARM, "repetition": {"epochs": HALF_MEASURED}},
-        {"workload": WARM, "repetition": {"epochs": UNMEASURED}},
+        {"workload": WARM, "repetition.epochs": HALF_MEASURED},
+        {"workload": WARM, "repetition.epochs": UNMEASURED},
     ),
     "run.incomplete": ({"status": "interrupted"}, {"repetitions": 0}),
-    "run.steps": ({"repetition": {"steps": 499}}, {"repetition": {"steps": 0}}),
-    "run.duration": ({"repetition": {"wall_s": 9.9}}, {"repetition": {"wall_s": None}}),
+    "run.steps": ({"repetition.steps": 499}, {"repetition.steps": 0}),
+    "run.duration": ({"repetition.wall_s": 9.9}, {"repetition.wall_s": None}),
     "run.repetitions": ({"repetitions": 4}, {"repetitions": 0}),
     "run.replicability": ({"spread": (1, 1, 1, 1, 1, 1.07)}, {"repetitions": 5}),
-    "seed.changes": ({"repetition": {"seed": 7}}, {"repetitions": 0}),
+    "seed.changes": ({"repetition.seed": 7}, {"repetitions": 0}),
     "dataset.size": (
-        {"workload": WARM, "residency": 0.5, "host": {"memory_bytes": 1_300_000_000}},
-        {"workload": WARM, "residency": 0.5, "host": {"memory_bytes": None}},
+        {"workload": WARM, "residency": 0.5, "host.memory_bytes": 1_300_000_000},
+        {"workload": WARM, "residency": 0.5, "host.memory_bytes": None},
     ),
     "nfs.retransmits": (
-        {"storage": NFS_MOUNT, "repetition": {"nfs": {"read_ops": 9000, "retransmits": 3}}},
-        {"storage": NFS_MOUNT, "repetition": {"nfs": None}},
+        {"storage": NFS_MOUNT, "repetition.nfs.read_ops": 9000, "repetition.nfs.retransmits": 3},
+        {"storage": NFS_MOUNT, "repetition.nfs": None},
     ),
     "au.threshold": ({"au": 0.89}, {"au": None}),
-    "au.barrier": ({"accelerators": 2, "workload": {"accelerator": EPOCHS}}, None),
+    "au.barrier": ({"accelerators": 2, "workload.accelerator": EPOCHS}, None),
     "au.staged": (STAGED, None),
-    "rank.stood-still": ({"repetition": {"ranks": STOOD_STILL}}, None),
-    "ranks.uneven": ({"repetition": {"ranks": UNEVEN}}, None),
-    "hosts.skew": (
-        {"repetition": {"hosts": [{"host": 0}, {"host": 1, "start_skew_s": 9.0}]}},
-        None,
-    ),
+    "rank.stood-still": ({"repetition.ranks": STOOD_STILL}, None),
+    "ranks.uneven": ({"repetition.ranks": UNEVEN}, None),
+    "hosts.skew": ({"repetition.hosts": [{"host": 0}, {"host": 1, "start_skew_s": 9.0}]}, None),
     "host.slow": (
         {
-            "repetition": {
-                "hosts": [
-                    {"host": host, "ranks": 1, "own_samples_per_s": rate}
-                    for host, rate in enumerate((1900.0, 950.0))
-                ]
-            }
+            "repetition.hosts": [
+                {"host": host, "ranks": 1, "own_samples_per_s": rate}
+                for host, rate in enumerate((1900.0, 950.0))
+            ]
         },
         None,
     ),
-    "cpu.throttled": (
-        {**STARVED, "repetition": {"throttled_s": 6.5}},
-        {"repetition": {"throttled_s": None}},
-    ),
-    "cpu.affinity": (
-        {**STARVED, "host": {"affinity_cores": 2}},
-        {"host": {"affinity_cores": None}},
-    ),
-    "cpu.other-load": (BUSY_HOST, {"repetition": {"resources": {"cpu_busy": None}}}),
-    "loader.bound": (
-        {**STARVED, "rates": {"loader": 1700}},
-        {**STARVED, "rates": {"loader": None}},
-    ),
+    "cpu.throttled": ({**STARVED, "repetition.throttled_s": 6.5}, {"repetition.throttled_s": None}),
+    "cpu.affinity": ({**STARVED, "host.affinity_cores": 2}, {"host.affinity_cores": None}),
+    "cpu.other-load": (BUSY_HOST, {"repetition.resources.cpu_busy": None}),
+    "loader.bound": ({**STARVED, "rates.loader": 1700}, {**STARVED, "rates.loader": None}),
     "client.bound": (
-        {**STARVED, "host": {"cores": 0.1, "affinity_cores": 0.1, "effective_cores": 0.1}},
-        {**STARVED, "rates": {"fetch": None}},
+        {**STARVED, "host.cores": 0.1, "host.affinity_cores": 0.1, "host.effective_cores": 0.1},
+        {**STARVED, "rates.fetch": None},
     ),
     "emulation.error": (
-        {"repetition": {"late_left_s": 0.66}},  # of 65 s
-        {"repetition": {"late_left_s": None}},
+        {"repetition.late_left_s": 0.66},  # of 65 s
+        {"repetition.late_left_s": None},
     ),
     "prefetch.share": (
-        {**STARVED, "loader": {"prefetched_samples": 6_600}},
-        {"workload": {"batch_size": None}},
+        {**STARVED, "loader.prefetched_samples": 6_600},
+        {"workload.batch_size": None},
     ),
     "verdict.disagreement": (
         {
-            "rates": {"prep": 1000.0},
+            "rates.prep": 1000.0,
             "measured": 980.0,
             "au": 0.49,
             "ablations": [
@@ -258,41 +240,39 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         None,
     ),
     "accelerator.shares-cores": (
-        {"trained": {"model": "resnet50"}, "repetition": {"busy_s": 64.0}},
-        {"trained": {"model": "resnet50"}, "rates": {"accelerator": None}},
+        {"trained.model": "resnet50", "repetition.busy_s": 64.0},
+        {"trained.model": "resnet50", "rates.accelerator": None},
     ),
     "verdict.gap": ({"measured": 1500.0}, {"measured": None}),
-    "raw.not-measured": ({"rates": {"storage_raw": None}}, {"ceilings": {}}),
-    "raw.low": ({"rates": {"storage_raw": 10.0}}, {"rates": {"fetch": None}}),
+    "raw.not-measured": ({"rates.storage_raw": None}, {"ceilings": {}}),
+    "raw.low": ({"rates.storage_raw": 10.0}, {"rates.fetch": None}),
     "read.amplification": (
-        {"repetition": {"bytes_read": 18_100_000_000}},
-        {"repetition": {"sample_bytes": 0}},
+        {"repetition.bytes_read": 18_100_000_000},
+        {"repetition.sample_bytes": 0},
     ),
     "loader.tax": (
-        {"host": {"cores": 0.2}},
+        {"host.cores": 0.2},
         {"host": dict.fromkeys(("cores", "affinity_cores", "effective_cores"))},
     ),
-    "rate.falls": (
-        {"repetition": {"rates": HALVED}},
-        {"repetition": {"rates": None}},
-    ),
-    "cache.first-touch": (
-        {"spread": (0.5, 1, 1.01, 0.99, 1, 1)},
-        {"measured": None},
-    ),
+    "rate.falls": ({"repetition.rates": HALVED}, {"repetition.rates": None}),
+    "cache.first-touch": ({"spread": (0.5, 1, 1.01, 0.99, 1, 1)}, {"measured": None}),
     "device.other-load": (
-        {"repetition": {"resources": {"device": "vda", "device_read_bytes": 15_000_000_000}}},
-        {"repetition": {"resources": {"device": "vda"}}},
+        {
+            "repetition.resources.device": "vda",
+            "repetition.resources.device_read_bytes": 15_000_000_000,
+        },
+        {"repetition.resources.device": "vda"},
     ),
     "device.served-by-cache": (
         {
             "storage": LOCAL,
-            "repetition": {"resources": {"device": "vda", "device_read_bytes": 3_000_000_000}},
+            "repetition.resources.device": "vda",
+            "repetition.resources.device_read_bytes": 3_000_000_000,
         },
-        {"storage": LOCAL, "repetition": {"resources": {"device": "vda"}}},
+        {"storage": LOCAL, "repetition.resources.device": "vda"},
     ),
-    "closed.workload": ({"workload": {"name": "my-training"}}, {"workload": {"name": "?"}}),
-    "closed.settings": ({"workload": {"batch_size": 8}}, {"workload": {"batch_size": None}}),
+    "closed.workload": ({"workload.name": "my-training"}, {"workload.name": "?"}),
+    "closed.settings": ({"workload.batch_size": 8}, {"workload.batch_size": None}),
 }
 
 
@@ -401,9 +381,9 @@ def workers(own_s: float, children_s: float) -> dict[str, float]:
     [
         # MLPerf wants data of five times the memory, however cold the reads are.
         ("dataset.size", "mlperf", TERABYTE, "invalid"),
-        ("dataset.size", "mlperf", {**TERABYTE, "loader": {"direct": True}}, "invalid"),
-        ("dataset.size", "mlperf", {**TERABYTE, "storage": {"page_cache": False}}, "invalid"),
-        ("dataset.size", "mlperf", {"host": {"memory_bytes": 1_200_000_000}}, None),
+        ("dataset.size", "mlperf", {**TERABYTE, "loader.direct": True}, "invalid"),
+        ("dataset.size", "mlperf", {**TERABYTE, "storage.page_cache": False}, "invalid"),
+        ("dataset.size", "mlperf", {"host.memory_bytes": 1_200_000_000}, None),
         ("dataset.size", "quick", TERABYTE, None),
         # It asks for the memory that the hosts have, the other set for what is allowed.
         ("dataset.size", "mlperf", {"host": GROUP}, "invalid"),
@@ -425,7 +405,7 @@ def workers(own_s: float, children_s: float) -> dict[str, float]:
         ("client.bound", "mlperf", {**STARVED, **FAST_READER}, None),
         ("client.bound", "quick", merged(FAST_READER, NO_DEMAND), "warning"),
         # A loader just above the demand of a fed run.
-        ("loader.bound", "mlperf", {**FED, "rates": {"loader": 2150.0}}, None),
+        ("loader.bound", "mlperf", {**FED, "rates.loader": 2150.0}, None),
         # Other processes took what the run did not take itself: more than 2 of 8 cores.
         ("cpu.other-load", "quick", other_load(0.24, 0.0, 70.0), None),
         ("cpu.other-load", "quick", other_load(0.26, 0.0, 70.0), "warning"),
@@ -436,7 +416,7 @@ def workers(own_s: float, children_s: float) -> dict[str, float]:
         # Workers that nobody waited for, and too short for the kernel's ticks.
         ("cpu.other-load", "quick", other_load(0.9, 16, 3.0, **workers(4, 2)), None),
         ("cpu.other-load", "quick", other_load(0.9, 0, 0.1, **workers(0, 0)), None),
-        ("cpu.other-load", "mlperf", {"repetition": {"resources": None}}, None),
+        ("cpu.other-load", "mlperf", {"repetition.resources": None}, None),
         ("nfs.retransmits", "quick", {"storage": NFS_MOUNT, "repetition": NO_RETRANSMITS}, None),
     ],
 )
@@ -505,20 +485,20 @@ def test_every_reference_is_the_workload_of_its_name(make_run: Build) -> None:
 @pytest.mark.parametrize(
     ("change", "key"),
     [
-        ({"workload": {"accelerator": {"step_time": 0.2}}}, "accelerator.step_time"),
-        ({"workload": {"max_steps": 500}}, "max_steps"),
-        ({"workload": {"required_accelerator_utilization": 0.8}}, "required_accelerator_"),
-        ({"workload": {"reader": {"shuffle": False}}}, "reader.shuffle"),
-        ({"workload": {"loader": {"prefetch_factor": 2}}}, "prefetch_factor"),
-        ({"loader": {"kind": "grain"}}, "loader.kind"),
-        ({"dataset": {"spec": {"codec": "zstd"}}}, "dataset.codec"),
-        ({"dataset": {"spec": {"sample_size": {"stdev": 0}}}}, "stdev"),
-        ({"dataset": {"shards": 100}}, "shards"),
+        ({"workload.accelerator.step_time": 0.2}, "accelerator.step_time"),
+        ({"workload.max_steps": 500}, "max_steps"),
+        ({"workload.required_accelerator_utilization": 0.8}, "required_accelerator_"),
+        ({"workload.reader.shuffle": False}, "reader.shuffle"),
+        ({"workload.loader.prefetch_factor": 2}, "prefetch_factor"),
+        ({"loader.kind": "grain"}, "loader.kind"),
+        ({"dataset.spec.codec": "zstd"}, "dataset.codec"),
+        ({"dataset.spec.sample_size.stdev": 0}, "stdev"),
+        ({"dataset.shards": 100}, "shards"),
         # What is free; reader.odirect is for unet3d alone.
-        ({"workload": {"loader": {"workers": 32, "prefetch_factor": 1}}}, None),
-        ({"workload": {"reader": {"crop": None, "decode": False}}}, None),
-        ({"workload": {"required_accelerator_utilization": 0.95}}, None),
-        ({"loader": {"direct": True}}, None),
+        ({"workload.loader.workers": 32, "workload.loader.prefetch_factor": 1}, None),
+        ({"workload.reader.crop": None, "workload.reader.decode": False}, None),
+        ({"workload.required_accelerator_utilization": 0.95}, None),
+        ({"loader.direct": True}, None),
     ],
 )
 def test_closed_names_what_was_changed(
@@ -577,7 +557,7 @@ TAIL = {"workload": {"reader": {"tail": "drop"}}}
         # Storage must deliver what a cold epoch delivers.
         ("cache.cold-fetch", counted(990), None),
         ("cache.cold-fetch", counted(989), "invalid"),
-        ("cache.cold-fetch", {**counted(989), "loader": {"direct": True}}, "invalid"),
+        ("cache.cold-fetch", {**counted(989), "loader.direct": True}, "invalid"),
         ("cache.cold-fetch", {**counted(0), "workload": WARM}, None),
         ("cache.cold-fetch", counted(5000), None),
         # Samples that are delivered again may come from the cache, as with torch's
@@ -585,7 +565,7 @@ TAIL = {"workload": {"reader": {"tail": "drop"}}}
         ("cache.cold-fetch", counted(1000, sample_bytes=1300), "invalid"),
         (
             "cache.cold-fetch",
-            {**counted(1000, sample_bytes=1300), "dataset": {"stored_bytes": 1000}},
+            {**counted(1000, sample_bytes=1300), "dataset.stored_bytes": 1000},
             None,
         ),
         # A layout without the framing is smaller than the shards; without a codec it is larger.
@@ -594,31 +574,31 @@ TAIL = {"workload": {"reader": {"tail": "drop"}}}
         ("cache.cold-fetch", {**counted(1000), **litdata(3000)}, None),
         # What proves reads cold, and what does not.
         ("dataset.size", TERABYTE, None),
-        ("dataset.size", {"repetition": {"epochs": FED_BY_A_CACHE}, **TERABYTE}, "warning"),
+        ("dataset.size", {"repetition.epochs": FED_BY_A_CACHE, **TERABYTE}, "warning"),
         (
             "dataset.size",
-            {"repetition": {"epochs": UNMEASURED}, "loader": {"direct": True}, **TERABYTE},
+            {"repetition.epochs": UNMEASURED, "loader.direct": True, **TERABYTE},
             None,
         ),
         (
             "cache.cold-residency",
-            {"repetition": {"epochs": UNMEASURED}, "loader": {"direct": True}},
+            {"repetition.epochs": UNMEASURED, "loader.direct": True},
             None,
         ),
-        ("cache.loop", {"storage": {"devices": [LOOP | {"backing_direct": True}]}}, None),
-        ("cache.loop", {"storage": {"devices": [LOOP]}, "workload": WARM}, None),
+        ("cache.loop", {"storage.devices": [LOOP | {"backing_direct": True}]}, None),
+        ("cache.loop", {"storage.devices": [LOOP], "workload": WARM}, None),
         # Each sample once, but for what a limit of steps leaves out.
-        ("data.mismatch", {"repetition": {"samples": 119_999}}, "invalid"),
-        ("data.mismatch", {"repetition": {"samples": 120_001}}, "invalid"),
+        ("data.mismatch", {"repetition.samples": 119_999}, "invalid"),
+        ("data.mismatch", {"repetition.samples": 120_001}, "invalid"),
         (
             "data.mismatch",
-            {"repetition": {"samples": 100_000}, "workload": {"max_steps": 500}},
+            {"repetition.samples": 100_000, "workload.max_steps": 500},
             None,
         ),
         # The reference benchmark's window: two of six batches wait when the clock starts.
         (
             "prefetch.share",
-            {"repetition": {"samples": 4800, "steps": 48}, "workload": {"max_steps": 12}},
+            {"repetition.samples": 4800, "repetition.steps": 48, "workload.max_steps": 12},
             "warning",
         ),
         # Steps of 0.1 s. The next step makes up for a late wake-up, and 4 batches in flight keep
@@ -645,12 +625,12 @@ TAIL = {"workload": {"reader": {"tail": "drop"}}}
         ("loader.delivery", delivered(0, 1, kind="iobench"), "invalid"),
         (
             "data.mismatch",
-            {**delivered(0, 1, kind="grain"), "repetition": {"samples": 120_002}},
+            {**delivered(0, 1, kind="grain"), "repetition.samples": 120_002},
             None,
         ),
         (
             "data.mismatch",
-            {**delivered(0, 2, kind="grain"), "repetition": {"samples": 120_004}},
+            {**delivered(0, 2, kind="grain"), "repetition.samples": 120_004},
             "invalid",
         ),
     ],
@@ -658,18 +638,18 @@ TAIL = {"workload": {"reader": {"tail": "drop"}}}
 def test_the_limits_of_a_rule_with_two_accelerators(
     make_run: Build, rule: str, changes: dict[str, Any], level: str | None
 ) -> None:
-    assert levels(make_run(**changes)).get(rule) == level
+    assert levels(make_run(**merged({}, changes))).get(rule) == level
 
 
 @pytest.mark.parametrize(
     ("changes", "validity"),
     [
         ({}, "unknown"),
-        ({"loader": {"direct": True}}, "valid"),
-        ({"storage": {"scheme": "s3", "url": "s3://b", "page_cache": False}}, "valid"),
+        ({"loader.direct": True}, "valid"),
+        ({"storage.scheme": "s3", "storage.url": "s3://b", "storage.page_cache": False}, "valid"),
         ({"workload": WARM}, "valid"),
         (
-            {"repetition": {"epochs": UNCOUNTED, "complete": False}, "status": "interrupted"},
+            {"repetition.epochs": UNCOUNTED, "repetition.complete": False, "status": "interrupted"},
             "unknown",
         ),
     ],
@@ -677,7 +657,7 @@ def test_the_limits_of_a_rule_with_two_accelerators(
 def test_what_nobody_counted_is_unknown_where_a_cache_could_have_served(
     make_run: Build, changes: dict[str, Any], validity: str
 ) -> None:
-    assert make_run(**{"repetition": {"epochs": UNCOUNTED}, **changes}).validity == validity
+    assert make_run(**merged({"repetition": {"epochs": UNCOUNTED}}, changes)).validity == validity
 
 
 @pytest.mark.parametrize(("fetched", "level"), [(3000, None), (0, "invalid"), (None, "unknown")])
