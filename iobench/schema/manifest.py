@@ -35,7 +35,6 @@ from ..errors import DatasetError, IobenchError, StorageError
 from . import tables
 from .arrow import check_plain, number_column, numbers, text_column
 from .base import Strict, explain
-from .claims import check_claims
 from .dataset import DatasetSpec
 from .packing import Keys, Packing
 from .wildcards import matches
@@ -503,7 +502,7 @@ def _check(
         table = SAMPLES
     if problem is not None:
         raise DatasetError(f"{table} is wrong: {problem}", remedy=_REMEDY)
-    check_claims(
+    tables.check_claims(
         header.expansion,
         samples,
         _key_of(names, packing),

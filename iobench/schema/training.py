@@ -111,9 +111,7 @@ class CeilingWindow(Record):
 class CeilingDetails(OpenRecord):
     """Other facts of a ceiling; each stage has some of them."""
 
-    startup_s: Figure | list[Figure | None] | None = None  # of each epoch: until the first read
     round_steps: Annotated[int, Field(ge=1, le=10**9)] = 1  # the rank's workers
-    cpu_s: Figure | None = None  # of all processes of the stage
     read_bytes_per_sample: Figure | None = None
     own_samples_per_s: Figure | None = None  # for a library: that of iobench's own loader
     own_cpu_s_per_gb: Figure | None = None

@@ -151,9 +151,7 @@ def test_each_key_that_the_analysis_reads_is_of_one_kind() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("job.ceilings.fetch.details.startup_s", "x"),
         ("job.ceilings.fetch.details.round_steps", []),
-        ("job.ceilings.prep.details.cpu_s", "x"),
         ("job.ceilings.loader.details.tensor_samples_per_s", "x"),
         ("job.workload.reader", 7),
         ("job.workload.batch_size", "x"),

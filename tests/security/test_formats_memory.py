@@ -32,10 +32,10 @@ from iobench.limits import (
 from iobench.load import make_loader, make_reader
 from iobench.measure.timeline import read_events, write_events
 from iobench.scan import scan
-from iobench.schema.claims import check_claims
 from iobench.schema.manifest import (
     Manifest,
 )
+from iobench.schema.tables import check_claims
 from iobench.schema.training import EVENT_COLUMNS
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage

@@ -168,11 +168,7 @@ def build_run(
                     "loader": {"workers": 2, "prefetch_factor": 2, "transport": "ring"},
                 }
                 | (workload or {}),
-                "dataset": {
-                    "samples": 60_000,
-                    "stored_bytes": 6_000_000_000,
-                    "changed": [],
-                }
+                "dataset": {"samples": 60_000, "stored_bytes": 6_000_000_000, "changed": []}
                 | (dataset or {})
                 | {"spec": spec | (dataset or {}).get("spec", {})},
                 "loader": {"direct": False} | (loader or {}),

@@ -47,9 +47,7 @@ def tried(setting: str, promised: Estimate, *rates: tuple[float, float]) -> Conf
     return Confirmation(change="c", settings=[setting], promised=promised, turns=turns)
 
 
-def test_a_free_setting_that_was_tried_and_kept_stands_before_new_hardware(
-    make_run: Build,
-) -> None:
+def test_a_free_setting_that_was_tried_and_kept_stands_before_new_hardware(make_run: Build) -> None:
     """Faster storage could bring 2.05 x. The setting brought 1.94 x, and costs nothing."""
     doc = spent(make_run)
     assert [each.id for each in verdict_of(doc).advice] == ["pack", "faster-storage"]

@@ -13,17 +13,23 @@ from iobench.cli.main import main
 from iobench.schema.record import load_run
 from iobench.text import escaped
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
+ROOT = Path(__file__).parents[2]
+GOLDEN, REFERENCE = ROOT / "tests/golden/0.1.0/runs", ROOT / "results/reference"
 
 
+@pytest.mark.parametrize(
+    "file",
+    [GOLDEN / "calibrated/run.json", GOLDEN.parent / "sweep/sweep.json", REFERENCE / "ab/ab.json"],
+    ids=lambda file: file.stem,
+)
 def test_a_record_of_another_schema_is_refused_by_its_version(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(GOLDEN / "calibrated", tmp_path / "run")
-    document = json.loads((tmp_path / "run" / "run.json").read_text())
-    for version in ("1.0", "3.0", "", "x"):
+    document = json.loads(file.read_text())
+    (tmp_path / "run").mkdir()
+    for version in ("0.9", "3.0", "", "x"):
         changed = {**document, "schema_version": version, "iobench_version": "0.0.7"}
-        (tmp_path / "run" / "run.json").write_text(json.dumps(changed))
+        (tmp_path / "run" / file.name).write_text(json.dumps(changed))
         assert main(["report", str(tmp_path / "run")]) == 1
         told = capsys.readouterr().err
         assert told.count("\n") == 1

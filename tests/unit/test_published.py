@@ -117,11 +117,7 @@ OF_CHECKPOINTS: dict[str, Callable[[Json], object]] = {
 }
 
 
-IDS = [
-    *DAMAGE,
-    *OF_TRAINING,
-    *OF_CHECKPOINTS,
-]
+IDS = [*DAMAGE, *OF_TRAINING, *OF_CHECKPOINTS]
 
 
 @pytest.mark.parametrize(

@@ -580,21 +580,13 @@ TAIL = {"workload": {"reader": {"tail": "drop"}}}
             {"repetition.epochs": UNMEASURED, "loader.direct": True, **TERABYTE},
             None,
         ),
-        (
-            "cache.cold-residency",
-            {"repetition.epochs": UNMEASURED, "loader.direct": True},
-            None,
-        ),
+        ("cache.cold-residency", {"repetition.epochs": UNMEASURED, "loader.direct": True}, None),
         ("cache.loop", {"storage.devices": [LOOP | {"backing_direct": True}]}, None),
         ("cache.loop", {"storage.devices": [LOOP], "workload": WARM}, None),
         # Each sample once, but for what a limit of steps leaves out.
         ("data.mismatch", {"repetition.samples": 119_999}, "invalid"),
         ("data.mismatch", {"repetition.samples": 120_001}, "invalid"),
-        (
-            "data.mismatch",
-            {"repetition.samples": 100_000, "workload.max_steps": 500},
-            None,
-        ),
+        ("data.mismatch", {"repetition.samples": 100_000, "workload.max_steps": 500}, None),
         # The reference benchmark's window: two of six batches wait when the clock starts.
         (
             "prefetch.share",
@@ -623,11 +615,7 @@ TAIL = {"workload": {"reader": {"tail": "drop"}}}
         ("loader.delivery", delivered(0, 1, kind="grain"), None),
         ("loader.delivery", delivered(0, 2, kind="grain"), "invalid"),
         ("loader.delivery", delivered(0, 1, kind="iobench"), "invalid"),
-        (
-            "data.mismatch",
-            {**delivered(0, 1, kind="grain"), "repetition.samples": 120_002},
-            None,
-        ),
+        ("data.mismatch", {**delivered(0, 1, kind="grain"), "repetition.samples": 120_002}, None),
         (
             "data.mismatch",
             {**delivered(0, 2, kind="grain"), "repetition.samples": 120_004},

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import get_args
 
+import pytest
+
+from iobench.analyse.verdict.advice import SITUATIONS
 from iobench.analyse.verdict.bottleneck import TABLE
 from iobench.analyse.verdict.evidence import Case
 from iobench.analyse.verdict.judged import judge
+from iobench.schema.curve import Bound
+from iobench.schema.verdict import AdviceId
 from tests.unit.conftest import build_run
 
 PAGE = (Path(__file__).parents[2] / "docs/verdict.md").read_text(encoding="utf-8")
@@ -32,3 +39,20 @@ def test_the_last_row_always_has_an_answer() -> None:
     case = Case(judge(build_run()).evidence)
     assert TABLE[-1].applies(case)
     assert TABLE[-1].rows[-1].check(case) is not None
+
+
+@pytest.mark.parametrize("bound", get_args(Bound))
+def test_the_page_names_the_first_advice_on_a_storage_that_is_limited_so(bound: Bound) -> None:
+    evidence = judge(build_run()).evidence
+    several = [each for each in SITUATIONS if each.stage == "storage"]
+    groups = next(each.groups for each in several if each.when(evidence, bound))
+    advised = {change.id for group in groups for change in group}
+    (row,) = re.findall(rf"^\| `{bound}` \|.*\| (.*) \|$", PAGE, re.MULTILINE)
+    assert set(re.findall(r"`([a-z-]+)`", row)) & set(get_args(AdviceId)) <= advised
+
+
+def test_each_stage_has_changes_whatever_limits_it() -> None:
+    evidence = judge(build_run()).evidence
+    for stage in {each.stage for each in SITUATIONS}:
+        last = [each for each in SITUATIONS if each.stage == stage][-1]
+        assert last.when(evidence, None), stage

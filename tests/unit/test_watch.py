@@ -363,12 +363,7 @@ def test_what_is_no_loader_is_refused(loader: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"name": "../up"},
-        {"batch_size": 0},
-        {"rank": 2, "world": 2},
-        {"tags": {"a b": "c"}},
-    ],
+    [{"name": "../up"}, {"batch_size": 0}, {"rank": 2, "world": 2}, {"tags": {"a b": "c"}}],
 )
 def test_wrong_arguments_do_not_end_the_training(
     arguments: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -404,9 +399,7 @@ def test_synchronize_awaits_the_device(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = SimpleNamespace(
-        is_available=lambda: True,
-        is_initialized=lambda: True,
-        synchronize=lambda: clock.sleep(20),
+        is_available=lambda: True, is_initialized=lambda: True, synchronize=lambda: clock.sleep(20)
     )
     monkeypatch.setattr(meter.torch, "cuda", device)
     for asked, busy_ms in ((False, 5), (True, 25)):

@@ -349,18 +349,12 @@ def _busiest_working(done: Sequence[Repetition], facts: UserFacts) -> float | No
 
     Workers get their batches in turns, so the busiest one is the one that takes longest for each.
     """
-    known = [
-        each.worker_time.read + each.worker_time.prep
-        for each in done
-        if each.worker_time is not None
-        and each.worker_time.read is not None
-        and each.worker_time.prep is not None
-    ]
-    if not known:
+    working = _working(done)
+    if working is None:
         return None
     means = facts.fetch_s_by_worker
     busiest = max(means) / fmean(means) if means and fmean(means) > 0 else 1.0
-    return min(1.0, median(known) * busiest)
+    return min(1.0, working * busiest)
 
 
 def _starting(done: Sequence[Repetition], facts: UserFacts) -> float | None:
