@@ -45,7 +45,8 @@ def test_the_last_row_always_has_an_answer() -> None:
 def test_the_page_names_the_first_advice_on_a_storage_that_is_limited_so(bound: Bound) -> None:
     evidence = judge(build_run()).evidence
     several = [each for each in SITUATIONS if each.stage == "storage"]
-    groups = next(each.groups for each in several if each.when(evidence, bound))
+    changes = next(each.changes for each in several if each.when(evidence, bound))
+    groups = (each if isinstance(each, tuple) else (each,) for each in changes)
     advised = {change.id for group in groups for change in group}
     (row,) = re.findall(rf"^\| `{bound}` \|.*\| (.*) \|$", PAGE, re.MULTILINE)
     assert set(re.findall(r"`([a-z-]+)`", row)) & set(get_args(AdviceId)) <= advised

@@ -55,61 +55,57 @@ def _otherwise(_: Evidence, __: Bound | None) -> bool:
 
 
 class Situation(NamedTuple):
-    """What is advised on a stage: of each group of changes the first one that is advice there."""
+    """What is advised on a stage. Of a group of changes, it is the first that is advice there."""
 
     stage: str
     when: When
-    groups: tuple[tuple[AdvisedChange, ...], ...]
+    changes: tuple[AdvisedChange | tuple[AdvisedChange, ...], ...]
 
 
 MORE_READS = (storage.concurrent_reads, storage.workers_that_read)
 LARGER_READS = (storage.shards_in_order, storage.samples_in_shards)
 PERHAPS_LARGER_READS = (storage.perhaps_shards_in_order, storage.perhaps_samples_in_shards)
-MAP = (storage.reads_instead_of_a_map,)
-FASTER = (storage.faster_storage,)
-COMPRESS = (storage.compression,)
-DIRECT = (host.direct_reads,)
-TWICE_THE_CORES = (host.twice_the_cores,)
-ANY_ORDER = (host.batches_in_any_order,)
 CHEAPER_SAMPLES = (host.cheaper_codec, host.less_decoding)
 
 SITUATIONS = (
-    Situation("storage", _is_advice(MAP[0]), (MAP, FASTER)),
-    Situation("storage", _bound_by("latency"), ((*MORE_READS, *FASTER),)),
+    Situation(
+        "storage",
+        _is_advice(storage.reads_instead_of_a_map),
+        (storage.reads_instead_of_a_map, storage.faster_storage),
+    ),
+    Situation("storage", _bound_by("latency"), ((*MORE_READS, storage.faster_storage),)),
     Situation("storage", _bound_by("stragglers"), ((storage.more_batches, *MORE_READS),)),
-    Situation("storage", _bound_by("client"), (DIRECT, TWICE_THE_CORES)),
-    Situation("storage", _bound_by("operations"), (LARGER_READS, FASTER)),
-    Situation("storage", _bound_by("bandwidth"), (COMPRESS, FASTER)),
+    Situation("storage", _bound_by("client"), (host.direct_reads, host.twice_the_cores)),
+    Situation("storage", _bound_by("operations"), (LARGER_READS, storage.faster_storage)),
+    Situation("storage", _bound_by("bandwidth"), (storage.compression, storage.faster_storage)),
     Situation(
         "storage",
         _bound_by("unknown"),
-        (PERHAPS_LARGER_READS, COMPRESS, (storage.faster_than_more_reads,)),
+        (PERHAPS_LARGER_READS, storage.compression, storage.faster_than_more_reads),
     ),
     Situation(
         "storage",
         _otherwise,
-        (PERHAPS_LARGER_READS, COMPRESS, (storage.faster_than_larger_reads,)),
+        (PERHAPS_LARGER_READS, storage.compression, storage.faster_than_larger_reads),
     ),
-    Situation("prep", _is_advice(ANY_ORDER[0]), (ANY_ORDER,)),
-    Situation("prep", _where(host.mostly_waits), ((host.workers_that_wait,),)),
+    Situation("prep", _is_advice(host.batches_in_any_order), (host.batches_in_any_order,)),
+    Situation("prep", _where(host.mostly_waits), (host.workers_that_wait,)),
     Situation(
         "prep",
         _otherwise,
         (
             (host.workers_for_idle_cores, host.cores_for_preparation),
-            (host.another_loader,),
+            host.another_loader,
             CHEAPER_SAMPLES,
         ),
     ),
-    Situation("cpu", _otherwise, (TWICE_THE_CORES, DIRECT, CHEAPER_SAMPLES)),
+    Situation("cpu", _otherwise, (host.twice_the_cores, host.direct_reads, CHEAPER_SAMPLES)),
     Situation(
-        "loader",
-        _otherwise,
-        ((host.ring_transport, host.cores_for_workers, host.larger_batches),),
+        "loader", _otherwise, ((host.ring_transport, host.cores_for_workers, host.larger_batches),)
     ),
     Situation("fill", _otherwise, ((host.whole_epochs, host.first_batches, host.longer_epochs),)),
-    Situation("sync", _otherwise, ((host.no_barrier,),)),
-    Situation("checkpoint", _otherwise, ((host.faster_saves,),)),
+    Situation("sync", _otherwise, (host.no_barrier,)),
+    Situation("checkpoint", _otherwise, (host.faster_saves,)),
 )
 """What is advised on each stage; its first situation that holds decides."""
 
@@ -173,9 +169,11 @@ def _applying(
 ) -> Iterator[tuple[AdvisedChange, Advice]]:
     """The changes that are advised on a stage, with their words and what they promise."""
     known = (each for each in SITUATIONS if each.stage == stage)
-    for group in next(each.groups for each in known if each.when(evidence, bound)):
-        tried = ((change, advice_of(change, evidence)) for change in group)
-        yield from next(([(change, found)] for change, found in tried if found is not None), [])
+    for group in next(each.changes for each in known if each.when(evidence, bound)):
+        for change in group if isinstance(group, tuple) else (group,):
+            if (found := advice_of(change, evidence)) is not None:
+                yield change, found
+                break
 
 
 def _moves(subject: Subject, advice: Advice) -> bool:

@@ -11,7 +11,7 @@ Nothing is promised more than leaving its stage out brought, or than the acceler
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...schema.verdict import Advice, AdviceId, Answer, Confirmation, Estimate, Verdict
@@ -88,13 +88,13 @@ class Effect(NamedTuple):
     facts: Mapping[str, object]
 
 
-class AdvisedChange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AdvisedChange:
     """A change that can be advised: a check, the ceiling that moves, and words.
 
     ``check`` returns None where the change is no advice; else what it brings, and the facts that
-    its words name in braces.
-    ``moves``: the stage whose ceiling moves, so that no more is promised than leaving out that
-    stage brought; empty: the stage on which the advice is given.
+    its words name in braces. ``moves``: the stage whose ceiling moves, so that no more is promised
+    than leaving out that stage brought; empty: the stage on which the advice is given.
     """
 
     id: AdviceId
