@@ -100,9 +100,6 @@ KINDS: dict[str, tuple[Any, ...]] = {
 }
 """Values of each kind that JSON has, one of which is within the bounds of any key."""
 
-OF_TWO_KINDS = {"CeilingDetails.startup_s"}
-"""One figure, or one for each epoch."""
-
 
 def kinds_of(model: type[BaseModel], key: str) -> set[str]:
     """The kinds of values that a model accepts for one of its keys, whatever else it needs."""
@@ -144,8 +141,7 @@ def test_each_key_that_the_analysis_reads_is_of_one_kind() -> None:
         for key in model.model_fields
     }
     assert len(found) > 80
-    assert {key for key, kinds in found.items() if len(kinds) > 1} == OF_TWO_KINDS
-    assert {len(found[key]) for key in OF_TWO_KINDS} == {2}
+    assert {key for key, kinds in found.items() if len(kinds) > 1} == set()
 
 
 @pytest.mark.parametrize(
