@@ -63,8 +63,6 @@ class Situation(NamedTuple):
 
 
 MORE_READS = (storage.concurrent_reads, storage.workers_that_read)
-LARGER_READS = (storage.shards_in_order, storage.samples_in_shards)
-PERHAPS_LARGER_READS = (storage.perhaps_shards_in_order, storage.perhaps_samples_in_shards)
 CHEAPER_SAMPLES = (host.cheaper_codec, host.less_decoding)
 
 SITUATIONS = (
@@ -76,17 +74,17 @@ SITUATIONS = (
     Situation("storage", _bound_by("latency"), ((*MORE_READS, storage.faster_storage),)),
     Situation("storage", _bound_by("stragglers"), ((storage.more_batches, *MORE_READS),)),
     Situation("storage", _bound_by("client"), (host.direct_reads, host.twice_the_cores)),
-    Situation("storage", _bound_by("operations"), (LARGER_READS, storage.faster_storage)),
+    Situation("storage", _bound_by("operations"), (storage.LARGER_READS, storage.faster_storage)),
     Situation("storage", _bound_by("bandwidth"), (storage.compression, storage.faster_storage)),
     Situation(
         "storage",
         _bound_by("unknown"),
-        (PERHAPS_LARGER_READS, storage.compression, storage.faster_than_more_reads),
+        (storage.PERHAPS_LARGER_READS, storage.compression, storage.faster_than_more_reads),
     ),
     Situation(
         "storage",
         _otherwise,
-        (PERHAPS_LARGER_READS, storage.compression, storage.faster_than_larger_reads),
+        (storage.PERHAPS_LARGER_READS, storage.compression, storage.faster_than_larger_reads),
     ),
     Situation("prep", _is_advice(host.batches_in_any_order), (host.batches_in_any_order,)),
     Situation("prep", _where(host.mostly_waits), (host.workers_that_wait,)),

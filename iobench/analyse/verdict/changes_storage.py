@@ -165,32 +165,33 @@ def more_batches(evidence: Evidence) -> Effect | None:
     return bringing(known, workers=workers, today=today, times=told(found))
 
 
-IN_ORDER = "reader.access=sequential"
-READ_IN_ORDER = f"read whole shards in order: {IN_ORDER}"
-PACK = "pack the samples into shards: generate the dataset with format=tar"
 OPERATIONS = "its operations/s are spent, its bandwidth is not: {more}"
 EITHER = "{either}{more}"
 
 
-@advised("pack", IN_ORDER, change=READ_IN_ORDER, basis=OPERATIONS)
+@advised(
+    "pack",
+    "reader.access=sequential",
+    change="read whole shards in order: reader.access=sequential",
+    basis=OPERATIONS,
+)
 def shards_in_order(evidence: Evidence) -> Effect | None:
     return _larger_reads(evidence) if evidence.packed else None
 
 
-@advised("pack", change=PACK, basis=OPERATIONS)
+@advised(
+    "pack",
+    change="pack the samples into shards: generate the dataset with format=tar",
+    basis=OPERATIONS,
+)
 def samples_in_shards(evidence: Evidence) -> Effect | None:
     return None if evidence.packed else _larger_reads(evidence)
 
 
-@advised("pack", IN_ORDER, change=READ_IN_ORDER, basis=EITHER)
-def perhaps_shards_in_order(evidence: Evidence) -> Effect | None:
-    """Where it is not known what is spent, larger reads may be all that is missing."""
-    return shards_in_order.check(evidence) if evidence.curve is not None else None
+LARGER_READS = (shards_in_order, samples_in_shards)
 
-
-@advised("pack", change=PACK, basis=EITHER)
-def perhaps_samples_in_shards(evidence: Evidence) -> Effect | None:
-    return samples_in_shards.check(evidence) if evidence.curve is not None else None
+PERHAPS_LARGER_READS = tuple(replace(each, basis=EITHER) for each in LARGER_READS)
+"""Where it is not known what is spent, larger reads may be all that is missing."""
 
 
 def _can_pack(evidence: Evidence) -> bool:
@@ -199,8 +200,8 @@ def _can_pack(evidence: Evidence) -> bool:
 
 
 def _larger_reads(evidence: Evidence) -> Effect | None:
-    """Larger requests, where operations are spent and bytes are not."""
-    if not _can_pack(evidence):
+    """Larger requests, where operations are spent and bytes are not, as far as a curve tells."""
+    if evidence.curve is None or not _can_pack(evidence):
         return None
     larger, tested = gain_of_large_reads(evidence), evidence.gains.get("storage")
     if larger is not None:
