@@ -12,7 +12,8 @@ from .verbs import DOCUMENTS, Verb
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..analyse.capacity.ceilings import Quantity
+    from ..analyse.capacity.ceilings import Change, Quantity
+    from ..analyse.capacity.hosts import HostsChange
     from ..analyse.capacity.scaling import Barrier
     from ..analyse.figures.events import Events
     from ..schema.record import TrainingRecord
@@ -138,14 +139,27 @@ def run(args: argparse.Namespace) -> int:
     from ..analyse.capacity.ceilings import Change
     from ..analyse.capacity.whatif import what_if
     from ..report.whatif import sections
-    from ..schema.instances import network_of
-    from ..units import parse_duration, parse_size
     from .printing import print_report
 
-    if args.hosts is not None:
-        return _of_hosts(args)
-    _refuse_flags(args)
-    change = Change(
+    if args.hosts is None:
+        _refuse_flags(args)
+        change = _change(args)
+        runs: list[tuple[TrainingRecord, Events]] = [(_recorded(Path(args.directories[0])), {})]
+    else:
+        change = Change(more=_more_hosts(args))
+        runs = [_with_events(Path(each)) for each in args.directories]
+    found = what_if(runs, change)
+    print_report(args.format, found, sections(found))
+    return 0
+
+
+def _change(args: argparse.Namespace) -> Change:
+    """What changes on the run's own hosts. Raises UsageError."""
+    from ..analyse.capacity.ceilings import Change
+    from ..schema.instances import network_of
+    from ..units import parse_duration, parse_size
+
+    return Change(
         network_bytes_per_s=None
         if args.instance is None
         else network_of(args.instance, instead="--storage-bandwidth"),
@@ -163,9 +177,6 @@ def run(args: argparse.Namespace) -> int:
         accelerators=_quantity(args.accelerators, "--accelerators", _number),
         step_time=_quantity(args.step_time, "--step-time", parse_duration),
     )
-    found = what_if(_recorded(Path(args.directories[0])), change)
-    print_report(args.format, found, sections(found))
-    return 0
 
 
 def _quantity(text: str | None, flag: str, parse: Callable[[str], float]) -> Quantity | None:
@@ -217,18 +228,11 @@ def _refuse_flags(args: argparse.Namespace) -> None:
         )
 
 
-def _of_hosts(args: argparse.Namespace) -> int:
-    """Predict the job on more hosts, and print.
-
-    Raises UsageError for flags and runs that do not go together.
-    """
-    from ..analyse.capacity.hosts import Stated
-    from ..analyse.capacity.jobs import jobs_of
-    from ..analyse.capacity.more_hosts import JobSaves, Question, predict
+def _more_hosts(args: argparse.Namespace) -> HostsChange:
+    """The job on more hosts. Raises UsageError for flags that do not go together."""
+    from ..analyse.capacity.hosts import HostsChange
     from ..errors import UsageError
-    from ..report.more_hosts import sections
     from ..units import parse_size
-    from .printing import print_report
 
     given = [name for name in _OF_ONE_HOST if getattr(args, name) is not None]
     if given:
@@ -240,26 +244,19 @@ def _of_hosts(args: argparse.Namespace) -> int:
         raise UsageError(
             "--hosts knows page caches alone", remedy="leave out --cache-kind, or --hosts"
         )
-    question = Question(
+    return HostsChange(
         hosts=args.hosts,
         per_host=args.accelerators_per_host,
-        stated=Stated(
-            storage_bytes_per_s=parse_rate("--storage-limit", args.storage_limit),
-            host_network_bytes_per_s=_network(args),
-            cache_bytes=None if args.cache is None else float(parse_size(args.cache)),
-        ),
+        storage_bytes_per_s=parse_rate("--storage-limit", args.storage_limit),
+        host_network_bytes_per_s=_network(args),
+        cache_bytes=None if args.cache is None else float(parse_size(args.cache)),
         barrier=_barrier(args.barrier),
-        saves=JobSaves(
-            checkpoint_bytes=parse_rate("--checkpoint-bytes", args.checkpoint_bytes),
-            host_bytes_per_s=parse_rate("--host-write", args.host_write),
-            storage_bytes_per_s=parse_rate("--storage-write-limit", args.storage_write_limit),
-            mtbf_s=parse_time("--mtbf", args.mtbf),
-        ),
+        checkpoint_bytes=parse_rate("--checkpoint-bytes", args.checkpoint_bytes),
+        host_write_bytes_per_s=parse_rate("--host-write", args.host_write),
+        storage_write_bytes_per_s=parse_rate("--storage-write-limit", args.storage_write_limit),
+        mtbf_s=parse_time("--mtbf", args.mtbf),
         anyway=args.anyway,
     )
-    found = predict(jobs_of([_with_events(Path(each)) for each in args.directories]), question)
-    print_report(args.format, found, sections(found))
-    return 0
 
 
 def _recorded(named: Path) -> TrainingRecord:

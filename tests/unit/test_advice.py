@@ -171,13 +171,13 @@ def test_a_further_change_is_promised_no_more_than_the_run_without_its_storage(
         dataset={"shards": 60_000},
         ablations=without(storage=(2.10, 2.21)),
     )
-    found = what_if(doc, Change(storage_bandwidth=Quantity(2, relative=True)))
+    found = what_if([(doc, {})], Change(storage_bandwidth=Quantity(2, relative=True)))
     rate = found.what_if.metrics["samples_per_s"].median
     assert rate == pytest.approx(214, rel=0.01)
     for advice in verdict_of(found.what_if).advice:
         if advice.id == "faster-storage":
             assert (advice.predicted_gain or 0) * rate <= 2.21 * 107 * (1 + 1e-9)
-    faster = what_if(doc, Change(storage_bandwidth=Quantity(10, relative=True)))
+    faster = what_if([(doc, {})], Change(storage_bandwidth=Quantity(10, relative=True)))
     assert faster.what_if.metrics["samples_per_s"].median <= 2.21 * 107 * (1 + 1e-9)
 
 

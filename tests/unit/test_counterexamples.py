@@ -131,7 +131,7 @@ def test_a_model_is_not_corrected_by_another_stages_error(make_run: Build) -> No
         measured=1130,
         au=0.38,
     )
-    found = what_if(doc, Change(step_time=Quantity(5, relative=True)))
+    found = what_if([(doc, {})], Change(step_time=Quantity(5, relative=True)))
     rate = found.what_if.metrics["samples_per_s"].median
     assert rate == pytest.approx(600)
     assert found.corrected_samples_per_s in (None, pytest.approx(600))
@@ -146,7 +146,7 @@ def test_workers_that_take_turns_are_modelled_as_that(make_run: Build) -> None:
         dataset={"shards": 60_000},
         workload={"reader": {"concurrency": 1}},
     )
-    found = what_if(doc, Change(latency=Quantity(0.5, relative=True)))
+    found = what_if([(doc, {})], Change(latency=Quantity(0.5, relative=True)))
     rate = found.what_if.metrics["samples_per_s"].median
     assert rate == pytest.approx(1 / (1 / 2000 + 1 / 1200), rel=0.05)
 

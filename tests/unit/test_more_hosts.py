@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.capacity.hosts import HostsModel, Stated
+from iobench.analyse.capacity.hosts import HostsChange, HostsModel
 from iobench.analyse.capacity.jobs import HostLimits, RecordedJob
 from iobench.analyse.capacity.more_hosts import (
     MAX_HOSTS,
     HostsPrediction,
-    JobSaves,
-    Question,
-    predict,
+    on_more_hosts,
     save_s,
 )
 from iobench.analyse.capacity.scaling import (
@@ -143,8 +141,8 @@ def job(
     return RecordedJob(**given | changes)
 
 
-def asked(jobs: Sequence[RecordedJob], hosts: int, **question: Any) -> HostsPrediction:
-    return predict(jobs, Question(hosts=hosts, **question))
+def asked(jobs: Sequence[RecordedJob], hosts: int, /, **question: Any) -> HostsPrediction:
+    return on_more_hosts(jobs, HostsChange(hosts=hosts, **question))
 
 
 def test_one_number_of_hosts_leaves_the_storage_undecided() -> None:
@@ -161,7 +159,7 @@ def test_one_number_of_hosts_leaves_the_storage_undecided() -> None:
 
 def test_a_stated_limit_decides() -> None:
     """2 GB/s are 2,000 samples/s: five hosts of 392 are fed, and the sixth is too many."""
-    found = asked([job(1, 600.0)], 16, stated=Stated(storage_bytes_per_s=2e9))
+    found = asked([job(1, 600.0)], 16, storage_bytes_per_s=2e9)
     assert found.what_if.samples_per_s.value == pytest.approx(2000, rel=0.01)
     assert (found.what_if.bottleneck, found.what_if.fed) == (("storage",), False)
     assert found.storage_takes_over_from == (6, 6)
@@ -171,12 +169,12 @@ def test_a_stated_limit_decides() -> None:
 
 def test_a_network_and_the_hosts_own_work_limit_each_host() -> None:
     jobs = [job(1, 600.0)]
-    wide = Stated(storage_bytes_per_s=1e12, host_network_bytes_per_s=200e6)
-    assert asked(jobs, 4, stated=wide).what_if.samples_per_s.value == pytest.approx(800, rel=0.01)
-    assert asked(jobs, 4, stated=wide).what_if.bottleneck == ("network",)
+    at = asked(jobs, 4, storage_bytes_per_s=1e12, host_network_bytes_per_s=200e6).what_if
+    assert at.samples_per_s.value == pytest.approx(800, rel=0.01)
+    assert at.bottleneck == ("network",)
     slow = HostLimits(ranks=4, workers=2, cores=8, prep=420.0, loader=900.0, cpu=450.0)
     limited = [job(1, 600.0, limits=slow)]
-    found = asked(limited, 4, per_host=8, stated=Stated(storage_bytes_per_s=1e12))
+    found = asked(limited, 4, per_host=8, storage_bytes_per_s=1e12)
     assert found.what_if.samples_per_s.value == pytest.approx(
         4 * 420, rel=0.02
     )  # all cores are busy
@@ -184,9 +182,9 @@ def test_a_network_and_the_hosts_own_work_limit_each_host() -> None:
 
 
 def test_caches_spare_the_storage() -> None:
-    limit = Stated(storage_bytes_per_s=1e9, cache_bytes=0.5e12)
-    found = asked([job(1, 600.0)], 16, stated=limit)
-    hits = HostsModel([job(1, 600.0)], stated=limit).supply.hits(16)
+    limit = {"storage_bytes_per_s": 1e9, "cache_bytes": 0.5e12}
+    found = asked([job(1, 600.0)], 16, **limit)
+    hits = HostsModel([job(1, 600.0)], HostsChange(**limit)).supply.hits(16)
     assert 0.4 < hits < 0.5
     assert found.what_if.samples_per_s.value == pytest.approx(1000 / (1 - hits), rel=0.02)
 
@@ -211,14 +209,14 @@ def test_what_one_host_does_not_tell_is_not_told() -> None:
     assert 0 < unknown.min() < 1e-3 < 8e-3 < unknown.max() < 8.4e-3
     assert (model.point(1, 4).fed, model.point(2, 4).fed) == (True, None)
     assert HostsModel([job(1, 1e6)]).point(2, 4).fed
-    given = HostsModel([job(1, 1e6, in_step=True)], barrier=Barrier(1e-4, 0))
+    given = HostsModel([job(1, 1e6, in_step=True)], HostsChange(barrier=Barrier(1e-4, 0)))
     assert given.barrier_s(411, 137).max() == 1e-4
 
 
 def test_saves_and_restarts() -> None:
-    saves = JobSaves(checkpoint_bytes=1e12, host_bytes_per_s=1e9, storage_bytes_per_s=1e10)
-    limit = Stated(storage_bytes_per_s=2e10)
-    found = asked([job(1, 600.0)], 32, stated=limit, saves=saves).storms
+    given = {"checkpoint_bytes": 1e12, "storage_bytes_per_s": 2e10}
+    writes = {"host_write_bytes_per_s": 1e9, "storage_write_bytes_per_s": 1e10}
+    found = asked([job(1, 600.0)], 32, **given, **writes).storms
     mtbf = published_mtbf_s(128)
     assert found.mtbf_s == pytest.approx(mtbf)
     assert not found.mtbf_stated
@@ -227,7 +225,7 @@ def test_saves_and_restarts() -> None:
     lost = waste(best_s(100, mtbf), 100, mtbf, found.restart_s.value or 0.0)
     assert found.lost.value == pytest.approx(lost)
     assert asked([job(1, 600.0)], 8).storms is None
-    untold = asked([job(1)], 8, saves=JobSaves(checkpoint_bytes=1e12)).storms
+    untold = asked([job(1)], 8, checkpoint_bytes=1e12).storms
     assert (untold.save_s, untold.lost) == (None, None)
     assert "--host-write" in untold.not_measured
     assert save_s(8e9, hosts=8, measured=2, of_one=1e9, of_all=None) == Band(None, 1, 4)
@@ -244,7 +242,7 @@ def test_saves_and_restarts() -> None:
         (1, {"per_host": 1}, "fewer"),
         (65, {}, "--anyway"),
         (2, {"per_host": 200}, "--anyway"),
-        (4, {"saves": JobSaves(host_bytes_per_s=1e9)}, "--checkpoint-bytes"),
+        (4, {"host_write_bytes_per_s": 1e9}, "--checkpoint-bytes"),
     ],
 )
 def test_questions_that_are_refused(hosts: int, question: dict[str, Any], says: str) -> None:

@@ -360,7 +360,7 @@ def it_can_be_told_and_concluded_again(doc: TrainingRecord, found: Verdict) -> N
 def test_a_what_if_does_not_contradict_itself(record: dict[str, Any], change: Change) -> None:
     doc = build_run(**record)
     try:
-        found = what_if(doc, change)
+        found = what_if([(doc, {})], change)
     except UsageError:
         return
     answer = verdict_of(found.what_if)

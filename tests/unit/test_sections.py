@@ -16,8 +16,9 @@ import pytest
 
 import iobench.report
 from iobench.analyse.capacity.ceilings import Change, Quantity
+from iobench.analyse.capacity.hosts import HostsChange
 from iobench.analyse.capacity.jobs import RecordedJob
-from iobench.analyse.capacity.more_hosts import JobSaves, Question, predict
+from iobench.analyse.capacity.more_hosts import on_more_hosts
 from iobench.analyse.capacity.requirement import Demand, requirement, together
 from iobench.analyse.capacity.scaling import Band
 from iobench.analyse.capacity.whatif import what_if
@@ -39,7 +40,6 @@ from iobench.report import (
     cost,
     curve,
     history,
-    more_hosts,
     plan,
     record,
     size,
@@ -221,7 +221,7 @@ def _crossed() -> list[SweepPoint]:
 def _whatif() -> list[Section]:
     starved = build_run(rates={"storage_raw": 650, "fetch": 600}, measured=580, au=0.29)
     change = Change(storage_bandwidth=Quantity(2, relative=True))
-    return whatif.sections(what_if(starved, change))
+    return whatif.sections(what_if([(starved, {})], change))
 
 
 def _more_hosts() -> list[Section]:
@@ -239,8 +239,8 @@ def _more_hosts() -> list[Section]:
         )
         for hosts in (1, 2, 4)
     ]
-    saves = JobSaves(checkpoint_bytes=1e12, host_bytes_per_s=1e9)
-    return more_hosts.sections(predict(jobs, Question(hosts=32, saves=saves)))
+    change = HostsChange(hosts=32, checkpoint_bytes=1e12, host_write_bytes_per_s=1e9)
+    return whatif.sections(on_more_hosts(jobs, change))
 
 
 def _rate(value: float, share: float = 0.02) -> dict[str, float]:

@@ -51,7 +51,7 @@ def rates(found: Prediction) -> dict[str, float | None]:
 
 
 def test_twice_the_bandwidth_of_a_spent_device(starved: Any) -> None:
-    found = what_if(starved, Change(storage_bandwidth=TWICE))
+    found = what_if([(starved, {})], Change(storage_bandwidth=TWICE))
     moved = rates(found)
     assert moved["fetch"] == pytest.approx(1200)
     assert moved["raw"] == pytest.approx(1300)
@@ -112,7 +112,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 )
 def test_what_the_reader_would_get(make_run: Build, run: str, change: Change, fetch: float) -> None:
     of_run, at_raw = RUNS[run]
-    found = what_if(cheap(make_run(**of_run, **SHARDS), **at_raw), change)
+    found = what_if([(cheap(make_run(**of_run, **SHARDS), **at_raw), {})], change)
     assert rates(found)["fetch"] == pytest.approx(fetch, rel=1e-3)
     if change.network_bytes_per_s == 40e6:
         assert any(f"limited by {NETWORK}" in basis for basis in found.bases)
@@ -123,7 +123,7 @@ def test_what_the_reader_would_get(make_run: Build, run: str, change: Change, fe
 def test_the_clients_cpu_bounds_faster_storage(make_run: Build) -> None:
     """0.5 CPU s/GB on 8 cores are 16 GB/s, or 160,000 samples/s."""
     doc = make_run(rates={"storage_raw": 4100}, dataset={"shards": 60_000})
-    found = what_if(doc, Change(storage_bandwidth=Quantity(1000, relative=True)))
+    found = what_if([(doc, {})], Change(storage_bandwidth=Quantity(1000, relative=True)))
     assert rates(found)["fetch"] == pytest.approx(160_000)
 
 
@@ -131,11 +131,13 @@ def test_a_page_cache_is_worth_less_than_its_share(starved: Any) -> None:
     """Half of 6 GB: 15.3 % of the reads when reshuffled, 50 % where pinned; memory is 1.6 million
     samples/s away.
     """
-    page = rates(what_if(starved, Change(cache_bytes=3_000_000_000)))["fetch"]
+    page = rates(what_if([(starved, {})], Change(cache_bytes=3_000_000_000)))["fetch"]
     assert page == pytest.approx(600 / (1 - 0.1534), rel=1e-3)
-    pinned = rates(what_if(starved, Change(cache_bytes=3_000_000_000, pinned=True)))["fetch"]
+    pinned = rates(what_if([(starved, {})], Change(cache_bytes=3_000_000_000, pinned=True)))[
+        "fetch"
+    ]
     assert pinned == pytest.approx(1200, rel=1e-3)
-    whole = rates(what_if(starved, Change(cache_bytes=10**12)))["fetch"]
+    whole = rates(what_if([(starved, {})], Change(cache_bytes=10**12)))["fetch"]
     assert whole == pytest.approx(8 / 0.05 * 1e9 / 1e5, rel=1e-6)
 
 
@@ -151,7 +153,7 @@ def test_a_cache_of_some_columns_holds_more_of_them(make_run: Build) -> None:
     doc.job.ceilings["fetch"] = doc.job.ceilings["fetch"].model_copy(
         update={"bytes_per_s": 600 * 1e4, "cpu_s_per_gb": None}
     )
-    half = rates(what_if(doc, Change(cache_bytes=300_000_000, pinned=True)))["fetch"]
+    half = rates(what_if([(doc, {})], Change(cache_bytes=300_000_000, pinned=True)))["fetch"]
     assert half == pytest.approx(
         1 / (0.5 / 8000 + 0.5 / 600), rel=1e-3
     )  # half from memory, as fast as the loader
@@ -173,7 +175,9 @@ def test_workers_prepare_in_proportion_up_to_the_cores(
 ) -> None:
     """4 workers prepare 1,000 samples/s, 8 cores at most 2,000."""
     doc = make_run(rates={"prep": 1000}, measured=980, au=0.49)
-    assert rates(what_if(doc, Change(workers=Quantity(workers))))[stage] == pytest.approx(rate)
+    assert rates(what_if([(doc, {})], Change(workers=Quantity(workers))))[stage] == pytest.approx(
+        rate
+    )
 
 
 def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
@@ -192,12 +196,12 @@ def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
     search = {"required_accelerator_utilization": 0.9, "accelerators": 3, "points": points}
     doc = make_run(find_max=search)
     for ranks, rate in ((4, 3120), (6, 3120)):
-        found = what_if(doc, Change(accelerators=Quantity(ranks)))
+        found = what_if([(doc, {})], Change(accelerators=Quantity(ranks)))
         verdict = found.what_if.job.verdict
         assert verdict.predicted_samples_per_s == rate
         assert (verdict.starved, verdict.accelerators_fed) == (True, 3)
         assert found.corrected_samples_per_s is None
-    modelled = what_if(doc, Change(step_time=TWICE)).what_if.job
+    modelled = what_if([(doc, {})], Change(step_time=TWICE)).what_if.job
     assert modelled.find_max is None
 
 
@@ -215,7 +219,7 @@ def test_what_a_search_found_overrides_the_models(make_run: Build) -> None:
 )
 def test_what_makes_no_sense_is_refused(make_run: Build, change: Change, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        what_if(make_run(), change)
+        what_if([(make_run(), {})], change)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +239,7 @@ def test_runs_that_do_not_know_enough(
     make_run: Build, run: dict[str, Any], change: Change, says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        what_if(make_run(**run), change)
+        what_if([(make_run(**run), {})], change)
 
 
 @pytest.mark.parametrize(("hits", "shuffle"), [(0.153, True), (0.0, False)])
@@ -245,11 +249,11 @@ def test_a_page_cache_serves_nothing_without_a_new_order(
     """Half of the data fits: LRU evicts each sample just before it is read again."""
     reader = starved.job.workload.reader.model_copy(update={"shuffle": shuffle})
     doc = starved.with_job(workload=starved.job.workload.model_copy(update={"reader": reader}))
-    found = what_if(doc, Change(cache_bytes=3_000_000_000))
-    before = rates(what_if(doc, Change(workers=Quantity(2))))["fetch"]
+    found = what_if([(doc, {})], Change(cache_bytes=3_000_000_000))
+    before = rates(what_if([(doc, {})], Change(workers=Quantity(2))))["fetch"]
     memory = 8 / (0.05 * 1e5 / 1e9)  # the samples/s of 8 cores, which read from the cache
     assert rates(found)["fetch"] == pytest.approx(
         1 / (hits / memory + (1 - hits) / before), rel=0.01
     )
-    pinned = what_if(doc, Change(cache_bytes=3_000_000_000, pinned=True))
+    pinned = what_if([(doc, {})], Change(cache_bytes=3_000_000_000, pinned=True))
     assert rates(pinned)["fetch"] == pytest.approx(1 / (0.5 / memory + 0.5 / before), rel=0.01)

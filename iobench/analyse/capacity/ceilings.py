@@ -21,6 +21,7 @@ from ...units import (
 from ..figures.in_flight import run_reads_in_flight, run_reads_per_sample
 from ..verdict.evidence import AT_LIMIT, Evidence
 from ..verdict.judged import is_null_accelerator, judge, step_time_s
+from .hosts import HostsChange
 from .measured import known_latency
 from .sizing import (
     Fetch,
@@ -68,6 +69,7 @@ class Change:
     # what the host's network sustains, if the storage is behind it
     network_bytes_per_s: float | None = None
     network_of: str = ""  # the instance that has this network
+    more: HostsChange | None = None  # the job on other hosts, without any of the changes above
 
     @property
     def empty(self) -> bool:

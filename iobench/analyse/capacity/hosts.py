@@ -38,16 +38,23 @@ from .sizing import page_cache_hits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stated:
-    """What the user knows, and a run can't tell. Rates in bytes/s, before any cache.
+class HostsChange:
+    """More hosts, and what the user knows of them and a run can't tell.
 
-    ``storage_bytes_per_s``: of all hosts together. ``host_network_bytes_per_s``: of one host.
-    ``cache_bytes``: memory for cached data in each host.
+    Rates in bytes/s, before any cache; those of writes are of durable ones. None: as the runs tell.
     """
 
-    storage_bytes_per_s: float | None = None
-    host_network_bytes_per_s: float | None = None
-    cache_bytes: float | None = None
+    hosts: int = 1
+    per_host: int | None = None  # accelerators; None: as in the run with most hosts
+    storage_bytes_per_s: float | None = None  # to all hosts together
+    host_network_bytes_per_s: float | None = None  # of one host
+    cache_bytes: float | None = None  # memory for cached data in each host
+    barrier: Barrier | None = None
+    checkpoint_bytes: float | None = None  # of the whole job; None: saves are not asked about
+    host_write_bytes_per_s: float | None = None  # of one host
+    storage_write_bytes_per_s: float | None = None  # of all hosts together
+    mtbf_s: float | None = None
+    anyway: bool = False  # also past what can be predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class HostsSupply:
     """
 
     jobs: Sequence[RecordedJob]
-    stated: Stated
+    stated: HostsChange
     normal: Floats
     _fits: list[ScalingLaw] = field(default_factory=list)
 
@@ -214,22 +221,16 @@ class _Case:
 
 
 class HostsModel:
-    """The jobs' model. ``barrier``: its cost as the user states it; None: from the jobs."""
+    """The jobs' model, with what the user states."""
 
-    def __init__(
-        self,
-        jobs: Sequence[RecordedJob],
-        *,
-        stated: Stated | None = None,
-        barrier: Barrier | None = None,
-    ) -> None:
+    def __init__(self, jobs: Sequence[RecordedJob], stated: HostsChange | None = None) -> None:
         """``jobs`` are those of ``jobs_of``: at least one, and the one with most hosts last."""
         self.jobs = tuple(jobs)
         self.base = self.jobs[-1]
+        self.stated = stated or HostsChange()
         self.supply = HostsSupply(
-            jobs=self.jobs, stated=stated or Stated(), normal=self._normal(len(self.jobs))
+            jobs=self.jobs, stated=self.stated, normal=self._normal(len(self.jobs))
         )
-        self.stated_barrier = barrier
         chance = np.random.default_rng(_SEED)
         self._drawn_variation = chance.uniform(0, 1, DRAWS + 1)
         self._growth = chance.uniform(0, 1, DRAWS + 1)
@@ -309,8 +310,8 @@ class HostsModel:
     @cached_property
     def fitted_barrier(self) -> Barrier | None:
         """The stated barrier, or that of runs on several hosts with different numbers of ranks."""
-        if self.stated_barrier is not None:
-            return self.stated_barrier
+        if self.stated.barrier is not None:
+            return self.stated.barrier
         known = [
             (job.ranks, job.last_s)
             for job in self.jobs

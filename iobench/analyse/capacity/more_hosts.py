@@ -24,38 +24,12 @@ from ...errors import UsageError
 from ...units import counted, format_count, format_percent
 from ..checkpoint.interval import best_s, published_mtbf_s, waste
 from ..compare.statistics import NOISE
-from .hosts import SLOWEST_BARRIER, HostsModel, HostsPoint, Stated
+from .hosts import SLOWEST_BARRIER, HostsChange, HostsModel, HostsPoint
 from .jobs import RecordedJob
-from .scaling import Band, Barrier, either
+from .scaling import Band, Floats, either
 
-NO_BYTES = "the bytes of a checkpoint are not known: give --checkpoint-bytes"
 NO_RATE = "the rate at which a host writes is not known: give --host-write"
 NO_READS = "what the storage delivers was not measured: give --storage-limit"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobSaves:
-    """Checkpoints of the job. Rates in bytes/s of durable writes.
-
-    ``host_bytes_per_s``: of one host; ``storage_bytes_per_s``: of all hosts together, None if it
-    is not known. ``copies``: how often a restart reads the checkpoint.
-    """
-
-    checkpoint_bytes: float | None = None
-    host_bytes_per_s: float | None = None
-    storage_bytes_per_s: float | None = None
-    mtbf_s: float | None = None
-    restart_s: float = 0.0
-    copies: int = 1
-
-    def check(self) -> None:
-        """Raise UsageError for a rate or a time of a checkpoint without its bytes."""
-        others = (self.host_bytes_per_s, self.storage_bytes_per_s)
-        if self.checkpoint_bytes is None and any(each is not None for each in others):
-            raise UsageError(
-                "the rate of a checkpoint was given, but not its bytes",
-                remedy="give e.g. --checkpoint-bytes 105GB",
-            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,22 +50,23 @@ class Storms:
     not_measured: str = ""
 
 
-def storms(model: HostsModel, at: HostsPoint, saves: JobSaves) -> Storms | None:
+def storms(model: HostsModel, at: HostsPoint) -> Storms | None:
     """The storms of the job at a point; None if no checkpoint was asked about."""
-    if saves.checkpoint_bytes is None:
+    stated = model.stated
+    if stated.checkpoint_bytes is None:
         return None
-    mtbf = saves.mtbf_s or published_mtbf_s(at.accelerators)
-    found = Storms(mtbf_s=mtbf, mtbf_stated=saves.mtbf_s is not None)
-    if saves.host_bytes_per_s is None:
+    mtbf = stated.mtbf_s or published_mtbf_s(at.accelerators)
+    found = Storms(mtbf_s=mtbf, mtbf_stated=stated.mtbf_s is not None)
+    if stated.host_write_bytes_per_s is None:
         return replace(found, not_measured=NO_RATE)
     save = save_s(
-        saves.checkpoint_bytes,
+        stated.checkpoint_bytes,
         hosts=at.hosts,
         measured=model.base.hosts,
-        of_one=saves.host_bytes_per_s,
-        of_all=saves.storage_bytes_per_s,
+        of_one=stated.host_write_bytes_per_s,
+        of_all=stated.storage_write_bytes_per_s,
     )
-    restart = _restart_s(model, at.hosts, saves)
+    restart = _restart_s(model, at.hosts, stated.checkpoint_bytes)
     if restart is None:
         return replace(found, save_s=save, not_measured=NO_READS)
     low, high = (
@@ -127,27 +102,19 @@ def save_s(size: float, *, hosts: int, measured: int, of_one: float, of_all: flo
     return Band(best if math.isclose(best, worst) else None, best, worst)
 
 
-def _restart_s(model: HostsModel, hosts: int, saves: JobSaves) -> Band | None:
-    """All hosts read the checkpoint at once, past every cache."""
-    size, sample = saves.checkpoint_bytes, model.base.bytes_per_sample
-    assert size is not None
-    if not sample:
+def _restart_s(model: HostsModel, hosts: int, size: float) -> Band | None:
+    """All hosts read a checkpoint of ``size`` bytes at once, past every cache."""
+    sample, storage = model.base.bytes_per_sample, model.supply.storage(hosts)
+    if not sample or not np.isfinite(storage.best).all():
         return None
-    storage, through = model.supply.storage(hosts), model.supply.network(hosts)
-    spared = 1 - model.supply.hits(hosts)
-    bytes_ = size * saves.copies
-    worst, likely, best = (
-        None
-        if rates is None
-        else saves.restart_s + bytes_ / (spared * sample * rates.clip(max=through))
-        for rates in (storage.worst, storage.likely, storage.best)
-    )
-    assert worst is not None
-    assert best is not None
-    if not np.isfinite(storage.best).all():
-        return None
-    middle = None if likely is None else likely[1:]
-    return either(best[1:], middle, worst[1:], same=NOISE)
+    through, spared = model.supply.network(hosts), 1 - model.supply.hits(hosts)
+
+    def seconds(rates: Floats) -> Floats:
+        found: Floats = size / (spared * sample * rates[1:].clip(max=through))
+        return found
+
+    likely = None if storage.likely is None else seconds(storage.likely)
+    return either(seconds(storage.best), likely, seconds(storage.worst), same=NOISE)
 
 
 MARKED, REFUSED = 4, 32
@@ -159,18 +126,6 @@ FAR_OFF = 0.2
 MAX_HOSTS = 10**6
 MIN_LEFT_OUT = 3
 """Different numbers of hosts without which none can be left out."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """``per_host``: accelerators of each host; None: as in the run with most hosts."""
-
-    hosts: int
-    per_host: int | None = None
-    stated: Stated = field(default_factory=Stated)
-    barrier: Barrier | None = None
-    saves: JobSaves = field(default_factory=JobSaves)
-    anyway: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +142,7 @@ class LeftOut:
     error: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MeasuredJob:
     """One of the recorded runs."""
 
@@ -196,6 +151,11 @@ class MeasuredJob:
     accelerators: int
     samples_per_s: float
     accelerator_utilization: float
+
+    @classmethod
+    def of(cls, job: RecordedJob) -> MeasuredJob:
+        rate, used = job.samples_per_s, job.accelerator_utilization
+        return cls(job.run_id, job.hosts, job.ranks, rate, used)
 
     @property
     def per_host(self) -> float:
@@ -228,50 +188,41 @@ class HostsPrediction:
     searched: int = field(metadata=UNPRINTED)
 
 
-def predict(jobs: Sequence[RecordedJob], question: Question) -> HostsPrediction:
+def on_more_hosts(jobs: Sequence[RecordedJob], change: HostsChange) -> HostsPrediction:
     """Predict the job on the hosts that were asked for.
 
     Raises UsageError for numbers that make no sense, or that are too far from what was measured.
     """
     base = jobs[-1]
-    per_host = base.per_host if question.per_host is None else float(question.per_host)
-    factor = _checked(jobs, question, per_host)
-    model = HostsModel(jobs, stated=question.stated, barrier=question.barrier)
-    at = model.point(question.hosts, per_host)
-    searched = max(question.hosts, REFUSED * base.hosts)
+    per_host = base.per_host if change.per_host is None else float(change.per_host)
+    factor = _checked(jobs, change, per_host)
+    model = HostsModel(jobs, change)
+    at = model.point(change.hosts, per_host)
+    searched = max(change.hosts, REFUSED * base.hosts)
     return HostsPrediction(
         hosts=at.hosts,
         accelerators=at.accelerators,
-        leave_one_out=_left_out(jobs, question),
+        leave_one_out=_left_out(jobs, change),
         no_leave_one_out=_no_error(jobs),
         times_measured=factor,
         marked=factor > MARKED,
         what_if=at,
         over_hosts=tuple(
-            at if hosts == question.hosts else model.point(hosts, per_host)
-            for hosts in _numbers(jobs, question.hosts)
+            at if hosts == change.hosts else model.point(hosts, per_host)
+            for hosts in _numbers(jobs, change.hosts)
         ),
-        measured=tuple(
-            MeasuredJob(
-                run_id=job.run_id,
-                hosts=job.hosts,
-                accelerators=job.ranks,
-                samples_per_s=job.samples_per_s,
-                accelerator_utilization=job.accelerator_utilization,
-            )
-            for job in jobs
-        ),
+        measured=tuple(MeasuredJob.of(job) for job in jobs),
         storage_takes_over_from=model.storage_takes_over(per_host, most=searched),
-        storms=storms(model, at, question.saves),
-        bases=_bases(model, question, at),
+        storms=storms(model, at),
+        bases=_bases(model, at),
         required=base.required,
         per_host=per_host,
         searched=searched,
     )
 
 
-def _checked(jobs: Sequence[RecordedJob], question: Question, per_host: float) -> float:
-    """How far past the measured numbers the question is. Raises UsageError, see ``predict``."""
+def _checked(jobs: Sequence[RecordedJob], question: HostsChange, per_host: float) -> float:
+    """How far past the measured numbers it is. Raises UsageError, see ``on_more_hosts``."""
     if question.hosts < 1 or per_host < 1:
         raise UsageError(
             f"a job needs at least one accelerator on one host, not {format_count(per_host)} on "
@@ -292,7 +243,12 @@ def _checked(jobs: Sequence[RecordedJob], question: Question, per_host: float) -
             "the smallest run, and only more can be predicted",
             remedy="name a run with fewer accelerators, or measure it: that many are at hand",
         )
-    question.saves.check()
+    writes = (question.host_write_bytes_per_s, question.storage_write_bytes_per_s)
+    if question.checkpoint_bytes is None and writes != (None, None):
+        raise UsageError(
+            "the rate of a checkpoint was given, but not its bytes",
+            remedy="give e.g. --checkpoint-bytes 105GB",
+        )
     factor = max(question.hosts / max(job.hosts for job in jobs), asked / most)
     if factor > REFUSED and not question.anyway:
         raise UsageError(
@@ -320,15 +276,14 @@ def _no_error(jobs: Sequence[RecordedJob]) -> str:
     )
 
 
-def _left_out(jobs: Sequence[RecordedJob], question: Question) -> tuple[LeftOut, ...]:
+def _left_out(jobs: Sequence[RecordedJob], change: HostsChange) -> tuple[LeftOut, ...]:
     """Each measured job, predicted from those with other numbers of hosts."""
     if _no_error(jobs):
         return ()
     found = []
     for job in jobs:
         others = [each for each in jobs if each.hosts != job.hosts]
-        model = HostsModel(others, stated=question.stated, barrier=question.barrier)
-        rate = model.point(job.hosts, job.per_host).samples_per_s
+        rate = HostsModel(others, change).point(job.hosts, job.per_host).samples_per_s
         found.append(
             LeftOut(
                 hosts=job.hosts,
@@ -341,15 +296,15 @@ def _left_out(jobs: Sequence[RecordedJob], question: Question) -> tuple[LeftOut,
     return tuple(found)
 
 
-def _bases(model: HostsModel, question: Question, at: HostsPoint) -> tuple[str, ...]:
+def _bases(model: HostsModel, at: HostsPoint) -> tuple[str, ...]:
     """What the figures rest on, and what is not in them."""
     found = [remark for job in model.jobs for remark in job.remarks]
     found += _far_off(model)
-    found.append(_storage_basis(model, question))
-    if question.stated.host_network_bytes_per_s is None:
+    found.append(_storage_basis(model))
+    if model.stated.host_network_bytes_per_s is None:
         found.append("network: its limit was not given (--nic), and is not in the figures")
-    if question.stated.cache_bytes is not None:
-        hits = model.supply.hits(question.hosts)
+    if model.stated.cache_bytes is not None:
+        hits = model.supply.hits(at.hosts)
         found.append(
             f"cache: the hosts' own serve {format_percent(hits)} of the reads from the second "
             "epoch on; a cache of the storage was not measured apart"
@@ -376,9 +331,9 @@ def _far_off(model: HostsModel) -> list[str]:
     return found
 
 
-def _storage_basis(model: HostsModel, question: Question) -> str:
+def _storage_basis(model: HostsModel) -> str:
     counts = model.supply.counts
-    stated = question.stated.storage_bytes_per_s is not None
+    stated = model.stated.storage_bytes_per_s is not None
     if len(counts) >= MIN_LEFT_OUT:
         told = ", ".join(map(str, counts))
         return f"storage: the universal scalability law, fitted to {told} hosts" + (
@@ -416,7 +371,7 @@ def _synchrony_bases(model: HostsModel, at: HostsPoint) -> list[str]:
         )
     if model.fitted_barrier is not None:
         law = model.fitted_barrier
-        how = "as given" if model.stated_barrier is not None else "fitted to the runs"
+        how = "as given" if model.stated.barrier is not None else "fitted to the runs"
         found.append(
             f"barrier: {law.base_s * 1e3:.3g} ms + {law.log_s * 1e3:.3g} ms x ln(accelerators), "
             f"{how}"

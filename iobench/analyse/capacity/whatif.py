@@ -1,12 +1,12 @@
-"""Predict a recorded run under changes.
+"""Predict recorded runs under a change: other storage, other settings, or more hosts.
 
-``ceilings`` moves the ceilings. The result has the new verdict, and the error of the model on the
-recorded run itself.
+On its own hosts the change moves the ceilings of a run (``ceilings``). The result has the new
+verdict, and the error of the model on the recorded run itself. More hosts: see ``more_hosts``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
@@ -18,12 +18,15 @@ from ...schema.training import FindMax, FindMaxPoint
 from ...schema.verdict import Estimate, Verdict
 from ...units import format_count
 from ..figures.ablations import interval
+from ..figures.events import Events
 from ..verdict.evidence import Evidence
 from ..verdict.judged import judge
 from ..verdict.promise import limit_of
 from ..verdict.rebuild import conclude
 from ..verdict.verdict import verdict
 from .ceilings import Change, Explanation, changed_settings, moved_ceilings
+from .jobs import jobs_of
+from .more_hosts import HostsPrediction, on_more_hosts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +44,21 @@ class Prediction:
     before: TrainingRecord = field(metadata=UNPRINTED)
 
 
-def what_if(doc: TrainingRecord, change: Change) -> Prediction:
-    """Predict ``doc`` under ``change``.
+def what_if(
+    runs: Sequence[tuple[TrainingRecord, Events]], change: Change
+) -> Prediction | HostsPrediction:
+    """Predict recorded runs under ``change``: the ceilings of one, or the job on more hosts.
+
+    Each run has its events, which only more hosts need; they are empty if none were kept. Raises
+    UsageError for a change that is not valid, or runs that can't be predicted from.
+    """
+    if change.more is not None:
+        return on_more_hosts(jobs_of(runs), change.more)
+    return _with_ceilings_moved(runs[0][0], change)
+
+
+def _with_ceilings_moved(doc: TrainingRecord, change: Change) -> Prediction:
+    """Predict ``doc`` on its own hosts.
 
     Raises UsageError for a change that is not valid, or a run without ceilings.
     """
