@@ -227,3 +227,8 @@ def _three(value: float) -> str:
         if magnitude >= 10
         else f"{value:.2f}"
     )
+
+
+def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
+    """Samples that one USD buys on hosts of this price."""
+    return samples_per_s * 3600 / usd_per_hour

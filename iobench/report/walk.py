@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..analyse.tuning import walk
-from ..analyse.tuning.walk import ALL, BASELINE, TriedSetting, samples_per_usd
+from ..analyse.tuning.walk import ALL, BASELINE, TriedSetting
 from ..schema.sweep import Sweep, describe, setting_text
 from ..text import quoted
 from ..units import counted, format_count
@@ -66,19 +66,7 @@ def facts(sweep: Sweep) -> dict[str, object]:
     if not sweep.walk:
         return {}
     return {
-        "steps": [
-            {
-                "step": row.step,
-                "setting": row.setting,
-                "samples_per_s": row.samples_per_s,
-                "ratio": None if row.ratio is None else row.ratio.model_dump(),
-                "answer": row.answer,
-                "kept": row.kept,
-                "samples_per_usd": _per_usd(sweep, row),
-                "not_measured": row.why,
-            }
-            for row in walk.rows(sweep)
-        ],
+        "steps": walk.rows(sweep),
         "kept": walk.changed(sweep, walk.kept_settings(sweep)),
         "best_command": best_command(sweep),
     }
@@ -159,7 +147,7 @@ def _row(sweep: Sweep, row: TriedSetting) -> Row:
     first = (word(row.step), word(row.step if alone else row.setting, row.setting))
     rates = row.rates
     if not rates:
-        return Row(cells=(*first, lacking(row.why), *[BLANK] * (len(_columns(sweep)) - 3)))
+        return Row(cells=(*first, lacking(row.not_measured), *[BLANK] * (len(_columns(sweep)) - 3)))
     ratio = row.ratio
     incomplete = len(rates) < sweep.repetitions and row.step != BASELINE
     dropped = row.point.dropped if row.point is not None and row.step != BASELINE else ""
@@ -177,18 +165,11 @@ def _row(sweep: Sweep, row: TriedSetting) -> Row:
             raw(None if ratio is None else ratio.low),
             raw(None if ratio is None else ratio.high),
             word(row.answer),
-            figure(_per_usd(sweep, row), lambda samples: f"{samples:,.0f}"),
+            figure(row.samples_per_usd, lambda samples: f"{samples:,.0f}"),
             raw(row.kept),
         ),
         mark="; ".join(marks),
     )
-
-
-def _per_usd(sweep: Sweep, row: TriedSetting) -> float | None:
-    rate = row.samples_per_s
-    if rate is None or sweep.usd_per_hour is None:
-        return None
-    return samples_per_usd(rate, sweep.usd_per_hour)
 
 
 def _charts(rows: list[TriedSetting]) -> tuple[Chart, ...]:

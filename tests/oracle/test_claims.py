@@ -84,7 +84,7 @@ def test_drift_of_recorded_runs_makes_one_run_a_side_enough() -> None:
         assert known is not None
         variances.append(known.sd**2)
         for after, before in medians(rng, world, pairs, 2).tolist():
-            found = claim(METRIC, [after], [before], higher_is_better=True, drift=known)
+            found = claim(METRIC, Sides(candidate=[after], baseline=[before], drift=known))
             wrong += found.answer == "different"
     assert math.sqrt(np.mean(variances)) == pytest.approx(np.log(truth).std(), rel=0.1)
     assert wrong / (trials * pairs) <= at_most(MAX_WRONG, trials)
@@ -100,7 +100,9 @@ def test_a_calm_place_does_not_stand_for_a_restless_one(restless: float) -> None
     pairs = zip(medians(rng, calm, trials, 1), medians(rng, other, trials, 1), strict=True)
     for one, two, (before, after) in zip(*earlier, pairs, strict=True):
         known = combined([drift(one), drift(two)])
-        found = claim(METRIC, after.tolist(), before.tolist(), higher_is_better=True, drift=known)
+        found = claim(
+            METRIC, Sides(candidate=after.tolist(), baseline=before.tolist(), drift=known)
+        )
         wrong += found.answer == "different"
     assert wrong / trials <= at_most(MAX_WRONG, trials)
 

@@ -25,15 +25,10 @@ def rate(
     level: float = 0.05,
     higher_is_better: bool = True,
 ) -> Claim:
-    return claim(
-        "samples_per_s",
-        candidate,
-        baseline,
-        higher_is_better=higher_is_better,
-        threshold=threshold,
-        drift=drift,
-        level=level,
+    sides = Sides(
+        candidate=candidate, baseline=baseline, higher_is_better=higher_is_better, drift=drift
     )
+    return claim("samples_per_s", sides, threshold=threshold, level=level)
 
 
 def drift(sd: float, degrees: int = 10) -> Drift:
@@ -152,7 +147,7 @@ def test_several_metrics_are_told_by_holms_procedure() -> None:
         candidate=[80.0, 81, 82, 83], baseline=[100.0, 101, 102, 103], higher_is_better=True
     )
     alone = claims_at_once({"a": one})["a"]
-    assert alone == claim("a", one.candidate, one.baseline, higher_is_better=True)
+    assert alone == claim("a", one)
     both = claims_at_once({"a": one, "b": one})
     assert [found.answer for found in both.values()] == ["different", "different"]
     assert sorted(found.confidence for found in both.values()) == [0.95, 0.975]

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.analyse.checkpoint.interval import waste
-from iobench.analyse.compare.claims import claim
+from iobench.analyse.compare.claims import Sides, claim
 from iobench.analyse.compare.comparison import compare
 from iobench.analyse.compare.gate import outcome_of
 from iobench.analyse.compare.runs import Group
@@ -153,12 +153,12 @@ def test_larger_shards_that_take_no_longer_fit_no_model() -> None:
 def test_a_rate_that_fell_to_nothing_is_worse_at_every_threshold() -> None:
     """There is no ratio to compare with the threshold."""
     base = (99.0, 100.0, 101.0, 99.5, 100.5, 100.2)
-    found = claim("samples_per_s", [0.0] * 6, base, higher_is_better=True, threshold=1.0)
+    found = claim("samples_per_s", Sides(candidate=[0.0] * 6, baseline=base), threshold=1.0)
     assert (found.answer, found.better, found.ratio) == ("different", False, None)
     assert outcome_of(found, higher_is_better=True) == "failed"
-    back = claim("samples_per_s", base, [0.0] * 6, higher_is_better=True)
+    back = claim("samples_per_s", Sides(candidate=base, baseline=[0.0] * 6))
     assert outcome_of(back, higher_is_better=True) == "passed"
-    one = claim("samples_per_s", [0.0], [100.0], higher_is_better=True)
+    one = claim("samples_per_s", Sides(candidate=[0.0], baseline=[100.0]))
     assert outcome_of(one, higher_is_better=True) == "inconclusive"
     nobody = Group("a")
     assert compare(nobody, nobody).difference is None

@@ -85,7 +85,7 @@ def test_a_walk_keeps_what_is_told_to_be_faster_and_goes_on_from_there() -> None
     assert found["workers=1"].answer == "inconclusive"
     ratio = found["batch_size=32"].ratio
     assert ratio.value == pytest.approx(1.5, rel=0.01)
-    assert found["old"].why == "ended with 2.8"
+    assert found["old"].not_measured == "ended with 2.8"
 
 
 def test_several_kept_settings_are_compared_with_the_beginning() -> None:
@@ -142,7 +142,7 @@ def test_what_this_host_cannot_do_is_not_visited(monkeypatch: pytest.MonkeyPatch
     points = next_step(sweep)
     assert [point.step for point in points] == [1, 1]
     assert points_of(sweep, 0)[1].failed == "no such thing"
-    assert {row.step: row.why for row in rows(sweep)}["device"] == "no such thing"
+    assert {row.step: row.not_measured for row in rows(sweep)}["device"] == "no such thing"
 
 
 def test_a_walk_ends_where_the_settings_that_it_kept_fail() -> None:
@@ -151,7 +151,7 @@ def test_a_walk_ends_where_the_settings_that_it_kept_fail() -> None:
     points[0].failed = "too few samples"
     visited(points[1:], [10, 10.1, 10.2, 10.3], [10, 10.1, 10.2, 10.3])
     assert next_step(sweep) == []
-    why = {row.step: row.why for row in rows(sweep)}
+    why = {row.step: row.not_measured for row in rows(sweep)}
     assert why["baseline"] == "too few samples"
     assert "failed" in why["workers"]
 

@@ -59,7 +59,7 @@ class Sides:
 
     candidate: Sequence[float]
     baseline: Sequence[float]
-    higher_is_better: bool
+    higher_is_better: bool = True
     drift: Drift | None = None
 
 
@@ -71,22 +71,16 @@ def answer_of(low: float, high: float, threshold: float) -> Answer:
 
 
 def claim(
-    metric: str,
-    candidate: Sequence[float],
-    baseline: Sequence[float],
-    *,
-    higher_is_better: bool,
-    threshold: float = NOISE,
-    drift: Drift | None = None,
-    level: float = SIGNIFICANT,
+    metric: str, sides: Sides, *, threshold: float = NOISE, level: float = SIGNIFICANT
 ) -> Claim:
-    """What may be said about the ratio of candidate to baseline: one value for each run.
+    """What may be said about the ratio of candidate to baseline.
 
-    The interval covers 1 - ``level``. ``drift`` is used only where a side has fewer than
-    ``MIN_RUNS`` runs.
+    The interval covers 1 - ``level``. The drift of earlier runs is used only where a side has fewer
+    than ``MIN_RUNS`` runs.
     """
+    candidate, baseline = sides.candidate, sides.baseline
     runs = len(candidate), len(baseline)
-    earlier = drift if min(runs) < MIN_RUNS else None
+    earlier = sides.drift if min(runs) < MIN_RUNS else None
 
     def told(
         answer: Answer = "inconclusive",
@@ -123,10 +117,10 @@ def claim(
         p = mann_whitney_p(candidate, baseline) if ranks else None
         if p is None or p > level:
             return told(why="a value is 0, so that there is no ratio", p=p)
-        better = (a12(candidate, baseline) > 0.5) == higher_is_better
+        better = (a12(candidate, baseline) > 0.5) == sides.higher_is_better
         return told("different", better=better, p=p, basis="runs", method="ranks")
     one, other = ([math.log(value) for value in side] for side in (candidate, baseline))
-    spread, degrees = _spread(one, other, earlier)
+    spread, degrees = spread_of([one, other], earlier)
     if ranks:
         ratio, low, high, _ = ratio_interval(candidate, baseline, level=level)
         middle, *bounds = (math.log(max(each, MIN_RATIO)) for each in (ratio, low, high))
@@ -145,7 +139,7 @@ def claim(
     limit = f"{threshold * 100:.3g} %"
     return told(
         answer,
-        better=(middle > 0) == higher_is_better if answer == "different" else None,
+        better=(middle > 0) == sides.higher_is_better if answer == "different" else None,
         ratio=Estimate(value=factor_of(middle), low=low, high=high, n=min(runs)),
         p=p,
         basis="drift" if earlier else "runs",
@@ -165,15 +159,7 @@ def claims_at_once(sides: Mapping[str, Sides], threshold: float = NOISE) -> dict
     while True:
         level = SIGNIFICANT / max(1, len(sides) - len(done))
         rest = {
-            metric: claim(
-                metric,
-                each.candidate,
-                each.baseline,
-                higher_is_better=each.higher_is_better,
-                threshold=threshold,
-                drift=each.drift,
-                level=level,
-            )
+            metric: claim(metric, each, threshold=threshold, level=level)
             for metric, each in sides.items()
             if metric not in done
         }
@@ -195,13 +181,13 @@ def excludes_1(found: Claim) -> bool:
     )
 
 
-def _spread(one: Sequence[float], other: Sequence[float], drift: Drift | None) -> tuple[float, int]:
-    """(standard deviation between runs, degrees of freedom): of both sides and earlier runs.
+def spread_of(sides: Sequence[Sequence[float]], drift: Drift | None) -> tuple[float, int]:
+    """(standard deviation between runs, degrees of freedom): within all sides and earlier runs.
 
     The deviation means nothing where there are no degrees of freedom.
     """
     squares, degrees = 0.0, 0
-    for side in (one, other):
+    for side in sides:
         middle = fmean(side)
         squares += sum((value - middle) ** 2 for value in side)
         degrees += len(side) - 1

@@ -122,14 +122,7 @@ def compare(
     claims = claims_at_once(counted, threshold) if metrics and corrected else {}
     for metric, each in sides.items():
         if metric not in claims:
-            claims[metric] = claim(
-                metric,
-                each.candidate,
-                each.baseline,
-                higher_is_better=each.higher_is_better,
-                threshold=threshold,
-                drift=each.drift,
-            )
+            claims[metric] = claim(metric, each, threshold=threshold)
     rows = tuple(
         ComparedMetric(
             metric,
@@ -194,39 +187,26 @@ def _negligible(metric: Metric, sides: Sides, groups: tuple[Group, Group]) -> st
     if metric.unit != "s" or metric.of != "repetition":
         return ""
     of_step = metric.name.startswith("wait_")
-    floors = []
+    what = ""
     for group, values in zip(groups, (sides.baseline, sides.candidate), strict=True):
-        whole = _step_s(group) if of_step else None
-        what = "a step" if whole is not None else "the wall time"
-        whole = whole if whole is not None else _wall_s(group)
-        if whole is None or median(values) >= MIN_SHARE * whole:
+        walls, steps = _times_s(group)
+        what = "a step" if of_step and steps else "the wall time"
+        times = steps if of_step and steps else walls
+        if not times or median(values) >= MIN_SHARE * median(times):
             return ""
-        floors.append(what)
-    return f"below {MIN_SHARE:.0%} of {floors[-1]}"
+    return f"below {MIN_SHARE:.0%} of {what}"
 
 
-def _wall_s(group: Group) -> float | None:
-    """The median wall time of the complete repetitions of all runs."""
-    walls = [
-        each.wall_s
+def _times_s(group: Group) -> tuple[list[float], list[float]]:
+    """Of the complete repetitions of all runs: wall times, and the times of a step of one rank."""
+    done = [
+        (each.wall_s, each.accelerators, each.steps)
         for doc in group.runs
         if isinstance(doc, TrainingRecord)
         for each in doc.job.repetitions
         if each.complete and each.wall_s is not None
     ]
-    return median(walls) if walls else None
-
-
-def _step_s(group: Group) -> float | None:
-    """The median time of a step of one rank: the wall time over the steps of a rank."""
-    steps = [
-        each.wall_s * each.accelerators / each.steps
-        for doc in group.runs
-        if isinstance(doc, TrainingRecord)
-        for each in doc.job.repetitions
-        if each.complete and each.wall_s is not None and each.steps
-    ]
-    return median(steps) if steps else None
+    return [wall for wall, _, _ in done], [wall * n / steps for wall, n, steps in done if steps]
 
 
 def _differences(

@@ -15,7 +15,7 @@ from ...schema.claim import Answer
 from ...schema.instances import Instance
 from ...schema.record import RunRecord
 from ...schema.verdict import Estimate
-from ...units import counted, format_duration
+from ...units import counted, format_duration, samples_per_usd
 from .pace import Basis, Pace, SaveTimes, Schedule, lost_share, saving_of
 
 
@@ -166,10 +166,6 @@ MAX_HOSTS = 1024
 
 MAX_INTERRUPTIONS = 60.0
 """Largest number of interruptions of a host in an hour that is searched for, or can be stated."""
-
-
-def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
-    return samples_per_s * 3600 / usd_per_hour
 
 
 def break_even_efficiency(

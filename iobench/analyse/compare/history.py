@@ -22,7 +22,7 @@ from ...schema.record import RunRecord
 from ...schema.verdict import Estimate
 from ...units import counted
 from .changes import MIN_RUNS, MIN_SIDE, can_tell, change_points
-from .claims import MIN_DEGREES
+from .claims import MIN_DEGREES, spread_of
 from .drift import Day, calendar, drift_of
 from .identity import differences, identity
 from .runs import values_of
@@ -133,7 +133,8 @@ def history(workload: str, runs: Sequence[RunRecord], metric: str) -> History:
     )
     possible = None
     if positive and (suspect := _suspect(medians, bounds)) is not None:
-        possible = point((bounds[-2], suspect.at, len(medians)), None, suspect.why, suspect.more)
+        at, missing, more = suspect
+        possible = point((bounds[-2], at, len(medians)), None, missing, more)
     answer, why = _answer(medians, positive=positive, told=bool(points), possible=possible)
     third = len(medians) // 3
     gap_days, gap_until = _gap([entry.created for entry in entries])
@@ -168,15 +169,8 @@ def _answer(
     return ("no change", "") if possible is None else ("inconclusive", possible.why)
 
 
-@dataclass(frozen=True, slots=True)
-class _Suspect:
-    at: int
-    why: str
-    more: int | None
-
-
-def _suspect(medians: Sequence[float], bounds: Sequence[int]) -> _Suspect | None:
-    """A change among the runs since the last change that too few runs show to tell it.
+def _suspect(medians: Sequence[float], bounds: Sequence[int]) -> tuple[int, str, int | None] | None:
+    """(at, why, more) of a change since the last one that too few runs show to tell it.
 
     Tried are the newest run alone, and the positions where not even a perfect step is significant
     (``can_tell``). The difference of both sides must be above the noise threshold and significant
@@ -195,10 +189,9 @@ def _suspect(medians: Sequence[float], bounds: Sequence[int]) -> _Suspect | None
         if abs(size) <= math.log1p(NOISE):
             continue
         sides = [logs[low:high] for low, high in pairwise([*bounds[:-1], at, stop])]
-        degrees = len(logs) - len(sides)
-        squares = sum((log - fmean(side)) ** 2 for side in sides for log in side)
+        sd, degrees = spread_of(sides, None)
         if degrees >= MIN_DEGREES:
-            error = math.sqrt(squares / degrees * (1 / len(one) + 1 / len(other)))
+            error = sd * math.sqrt(1 / len(one) + 1 / len(other))
             p = t_two_sided_p(size / error, degrees) if error else 0.0
             apart = p < SIGNIFICANT
         else:
@@ -211,7 +204,7 @@ def _suspect(medians: Sequence[float], bounds: Sequence[int]) -> _Suspect | None
     at = best[1]
     new = stop - at
     if runs - new < MIN_SIDE:
-        return _Suspect(at, f"only {counted(runs - new, 'run')} was made before it", None)
+        return at, f"only {counted(runs - new, 'run')} was made before it", None
     more = next(more for more in count(1) if can_tell(runs + more, new + more))
     if new == more == 1:
         why = "only the newest run shows it: it is a change if the next run confirms it"
@@ -220,7 +213,7 @@ def _suspect(medians: Sequence[float], bounds: Sequence[int]) -> _Suspect | None
             f"{counted(new, 'run')} after {counted(runs - new, 'run')} can't tell it: "
             f"it takes at least {more} more"
         )
-    return _Suspect(at, why, more)
+    return at, why, more
 
 
 def _estimate(after: Sequence[float], before: Sequence[float]) -> Estimate:

@@ -23,7 +23,7 @@ from ..checkpoint.study import slowdown
 from ..checkpoint.whole import restoring, whole_restores, whole_saves, writing
 from ..verdict.fed import delivered
 from ..verdict.judged import judge
-from .claims import MIN_DEGREES
+from .claims import MIN_DEGREES, spread_of
 from .statistics import t_quantile
 
 MAX_INTERRUPTIONS_PER_HOUR = 1e12
@@ -192,13 +192,10 @@ def _rates(doc: TrainingRecord) -> list[float]:
 def _between(values: Sequence[float], drift: Drift | None) -> tuple[float, float] | None:
     """Student's t interval of the geometric mean of runs; None with too few degrees of freedom."""
     logs = [math.log(value) for value in values]
-    middle = fmean(logs)
-    degrees = len(logs) - 1 + (drift.degrees if drift else 0)
+    middle, (sd, degrees) = fmean(logs), spread_of([logs], drift)
     if degrees < MIN_DEGREES:
         return None
-    squares = sum((log - middle) ** 2 for log in logs)
-    squares += drift.sd**2 * drift.degrees if drift else 0.0
-    half = t_quantile(degrees, 0.05) * math.sqrt(squares / degrees / len(logs))
+    half = t_quantile(degrees, 0.05) * sd / math.sqrt(len(logs))
     half = min(half, 60.0)  # a record of somebody else may hold any rates
     return math.exp(middle - half), math.exp(middle + half)
 

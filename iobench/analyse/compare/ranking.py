@@ -9,7 +9,7 @@ from ...documents import UNPRINTED
 from ...schema.claim import Drift
 from ...schema.instances import Instance
 from ...schema.record import RunRecord, TrainingRecord
-from .claims import MIN_RUNS, answer_of, claim
+from .claims import MIN_RUNS, Sides, answer_of, claim
 from .cost import Against, Option, PricedHosts, Terms, break_even_efficiency, options_of
 from .drift import combined, drift_of, like
 from .identity import by_identity, differences, identity, role_of
@@ -178,14 +178,8 @@ def _against(option: Option, best: Option) -> Against:
         return _by_intervals(option, best, ratio)
     if _same_runs(one, other):
         return Against(answer=answer_of(ratio, ratio, NOISE), ratio=ratio, low=ratio, high=ratio)
-    found = claim(
-        METRIC,
-        other.values,
-        one.values,
-        higher_is_better=True,
-        threshold=NOISE,
-        drift=_drift_of_both(one, other),
-    )
+    drift = _drift_of_both(one, other)
+    found = claim(METRIC, Sides(candidate=other.values, baseline=one.values, drift=drift))
     interval = found.ratio
     if interval is None or interval.low is None or interval.high is None:
         return Against(answer="inconclusive", ratio=ratio, why=found.why)

@@ -156,12 +156,7 @@ def derive(documents: Sequence[TrainingRecord]) -> list[SweptPoint]:
     Settings that differ between the runs are the axes; runs with equal settings are one point.
     Raises UsageError for runs of several workloads.
     """
-    names = sorted({doc.job.workload.name for doc in documents})
-    if len(names) > 1:
-        raise UsageError(
-            f"the runs are of several workloads: {', '.join(names)}",
-            remedy="choose one with --workload",
-        )
+    check_one_workload(documents)
     flat = [
         flatten(doc.job.workload.model_dump(mode="json"), doc.job.dataset.asked)
         | {"accelerators": str(doc.job.accelerators)}
@@ -179,6 +174,16 @@ def derive(documents: Sequence[TrainingRecord]) -> list[SweptPoint]:
         SweptPoint(dict(zip(keys, values, strict=True)), merge(group))
         for values, group in groups.items()
     ]
+
+
+def check_one_workload(documents: Sequence[TrainingRecord]) -> None:
+    """Raise UsageError for runs of several workloads."""
+    names = sorted({doc.job.workload.name for doc in documents})
+    if len(names) > 1:
+        raise UsageError(
+            f"the runs are of several workloads: {', '.join(names)}",
+            remedy="choose one with --workload",
+        )
 
 
 def number(text: str) -> float | None:

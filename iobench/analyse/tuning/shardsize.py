@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..compare.statistics import NOISE
 from ..verdict.judged import judge
@@ -99,14 +99,7 @@ def fit(rates: Mapping[float, float], *, streams: int, cap: float | None = None)
         for size, rate in sorted(rates.items())
         if size not in (small, large)
     }
-    return Fit(
-        latency_s=latency,
-        bytes_per_s=1 / slope,
-        streams=streams,
-        cap=cap,
-        fitted=(small, large),
-        errors=errors,
-    )
+    return replace(found, errors=errors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from ...schema.sweep import Sweep as SweepRecord
 from ...schema.workload import load_workload
 from ...units import counted
 from ..compare.identity import identity, role_of, settings_of
-from .points import SweptPoint, derive, flatten, merge, same, settings_text
+from .points import SweptPoint, check_one_workload, derive, flatten, merge, same, settings_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,12 +177,7 @@ def _planned(
             points.append(SweptPoint(settings, merge(runs)))
         else:
             left_out.append(f"{settings_text(settings)}: no run can be used")
-    workloads = {point.document.job.workload.name for point in points}
-    if len(workloads) > 1:
-        raise UsageError(
-            f"the runs are of several workloads: {', '.join(sorted(workloads))}",
-            remedy="choose one with --workload",
-        )
+    check_one_workload([point.document for point in points])
     return points
 
 

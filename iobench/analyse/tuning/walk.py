@@ -8,12 +8,14 @@ computed from the record of the sweep alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
 
+from ...documents import UNPRINTED
 from ...schema.sweep import Setting, Settings, Sweep, SweepPoint, describe
 from ...schema.verdict import Estimate
+from ...units import samples_per_usd
 from ..compare.statistics import SIGNIFICANT, ratio_estimate
 
 BASELINE = "baseline"
@@ -30,24 +32,22 @@ class TriedSetting:
     """A row of the walk. ``ratio``: to the settings that were kept before it, visited in turns.
 
     Its interval holds with 95 % for all variants of its step together (Bonferroni). ``point`` is
-    None for a step that was not measured, whose reason is ``why``.
+    None for a step that was not measured, whose reason is ``not_measured``.
     """
 
     step: str
     setting: str
-    point: SweepPoint | None = None
+    samples_per_s: float | None = None
     ratio: Estimate | None = None
     answer: Answer = ""
     kept: bool = False
-    why: str = ""
+    samples_per_usd: float | None = None
+    not_measured: str = ""
+    point: SweepPoint | None = field(default=None, metadata=UNPRINTED)
 
     @property
     def rates(self) -> list[float]:
         return [] if self.point is None else list(self.point.samples_per_s)
-
-    @property
-    def samples_per_s(self) -> float | None:
-        return median(self.rates) if self.rates else None
 
 
 def points_of(sweep: Sweep, step: int) -> list[SweepPoint]:
@@ -121,18 +121,20 @@ def rows(sweep: Sweep) -> list[TriedSetting]:
     found = [_baseline(sweep)]
     for number, step in enumerate(sweep.walk):
         if step.not_measured:
-            found.append(TriedSetting(step=step.name, setting=step.name, why=step.not_measured))
+            found.append(
+                TriedSetting(step=step.name, setting=step.name, not_measured=step.not_measured)
+            )
             continue
         points = points_of(sweep, number)
         if points:
             found += _tried(sweep, step.name, [step.key], points)
             continue
         why = _not_begun(sweep) if number >= sweep.walked else "no other value to try on this host"
-        found.append(TriedSetting(step=step.name, setting=step.name, why=why))
+        found.append(TriedSetting(step=step.name, setting=step.name, not_measured=why))
     last = points_of(sweep, len(sweep.walk))
     if last:
         found += _tried(sweep, ALL, list(changed(sweep, kept_settings(sweep))), last)
-    return found
+    return [_with_rates(sweep, row) for row in found]
 
 
 def _not_begun(sweep: Sweep) -> str:
@@ -149,7 +151,16 @@ def _baseline(sweep: Sweep) -> TriedSetting:
     why = "" if point is not None else NO_TIME
     if point is not None and not point.samples_per_s:
         why = point.failed or NO_TIME
-    return TriedSetting(step=BASELINE, setting=setting, point=point, why=why)
+    return TriedSetting(step=BASELINE, setting=setting, point=point, not_measured=why)
+
+
+def _with_rates(sweep: Sweep, row: TriedSetting) -> TriedSetting:
+    """The row with its samples/s, and those for 1 USD if the price of the host is known."""
+    if not row.rates:
+        return row
+    rate, price = median(row.rates), sweep.usd_per_hour
+    per_usd = None if price is None else samples_per_usd(rate, price)
+    return replace(row, samples_per_s=rate, samples_per_usd=per_usd)
 
 
 def _tried(
@@ -164,10 +175,5 @@ def _tried(
             ratio=ratio,
             answer=answer,
             kept=point is best,
-            why="" if point.samples_per_s else point.failed or NO_TIME,
+            not_measured="" if point.samples_per_s else point.failed or NO_TIME,
         )
-
-
-def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
-    """Samples that one USD buys on a host of this price."""
-    return samples_per_s * 3600 / usd_per_hour
