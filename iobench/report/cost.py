@@ -74,7 +74,7 @@ def sections(found: Sequence[Ranking], left_out: Sequence[str]) -> list[Section]
 
 def _ranking(one: Ranking, name: str) -> Iterator[Section]:
     yield _first(one, name)
-    yield Headline(id=name, title=title(one), sentences=tuple(sentences(one)))
+    yield Headline(id=name, title=title(one), sentences=sentences(one))
     if one.options:
         job = any(option.figures.job_s is not None for option in one.options)
         columns = (*_SHOWN, *_PAGES, *_DATA, *_CHARTED)
@@ -120,7 +120,7 @@ def _first(one: Ranking, name: str) -> FirstScreen:
         id=f"{name}-answer",
         job=title(one),
         state=f"{counted(len(one.options), 'way')} to pay" if one.options else "no price",
-        sentences=tuple(sentences(one)),
+        sentences=sentences(one),
         gauges=tuple(gauges),
         picture=picture(_TITLE, _bars(one)[:MAX_BARS]),
         instead=name,

@@ -16,7 +16,7 @@ from ..units import (
     format_factor,
     format_percent,
 )
-from .figures import Format, spread
+from .figures import Format, spread, told
 
 MAX_DIFFERENCES = 4
 """Largest number of differences between runs that are shown for an option."""
@@ -51,29 +51,31 @@ def _paid(machine: str, kind: str, *, never_interrupted: bool = False) -> str:
     return f"{paid}, if it is never interrupted" if never_interrupted else paid
 
 
-def sentences(one: Ranking) -> Iterator[str]:
+def sentences(one: Ranking) -> tuple[str, ...]:
     if not one.options:
-        return
+        return ()
     best = one.options[0]
-    most = "at most " if best.figures.never_interrupted else ""
-    if best.figures.samples_per_usd:
-        yield f"1 USD buys {most}{samples_per_usd(best)} samples{_job(one, best)}."
-    yield from _of_storage(best)
-    yield from _next_best(one)
-    yield from _of_spot(one)
-    late = [option for option in one.options if not option.in_time_and_budget]
-    if best.in_time_and_budget and any(
-        option.figures.samples_per_usd > best.figures.samples_per_usd for option in late
-    ):
-        asked = ["late"] * any(option.figures.within_deadline is False for option in late)
-        asked += ["too dear"] * any(option.figures.within_budget is False for option in late)
-        yield (
-            f"What would be {' or '.join(asked)} stands last, though it is cheaper for each sample."
-        )
-    if not best.in_time_and_budget:
-        asked = ["deadline"] * (best.figures.within_deadline is not None)
-        asked += ["budget"] * (best.figures.within_budget is not None)
-        yield f"No option meets the {' and the '.join(asked)}."
+    paid = best.figures
+    most = "at most " if paid.never_interrupted else ""
+    late = [option.figures for option in one.options if not option.in_time_and_budget]
+    missed = ["late"] * any(each.within_deadline is False for each in late)
+    missed += ["too dear"] * any(each.within_budget is False for each in late)
+    asked = ["deadline"] * (paid.within_deadline is not None)
+    asked += ["budget"] * (paid.within_budget is not None)
+    return told(
+        paid.samples_per_usd
+        and f"1 USD buys {most}{samples_per_usd(best)} samples{_job(one, best)}.",
+        _of_storage(best),
+        *_next_best(one),
+        _of_spot(one),
+        best.in_time_and_budget
+        and any(each.samples_per_usd > paid.samples_per_usd for each in late)
+        and (
+            f"What would be {' or '.join(missed)} stands last, though it is cheaper for each "
+            "sample."
+        ),
+        not best.in_time_and_budget and f"No option meets the {' and the '.join(asked)}.",
+    )
 
 
 def samples_per_usd(option: Option) -> str:
@@ -94,19 +96,9 @@ def samples_per_usd(option: Option) -> str:
     return f"{spread(middle, low, high, show)} {name}".strip()
 
 
-def _large(value: float) -> str:
-    """``2.58 million``, as people say it."""
-    size, name = scale(value)
-    return f"{_three(value / size)} {name}" if name else format_count(value)
-
-
 def scale(value: float) -> tuple[float, str]:
     """The unit in which people say a large number, and its name."""
     return (1e9, "billion") if value >= 1e9 else (1e6, "million") if value >= 1e6 else (1.0, "")
-
-
-def _three(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else format_count(value)
 
 
 def _job(one: Ranking, option: Option) -> str:
@@ -115,9 +107,8 @@ def _job(one: Ranking, option: Option) -> str:
         return ""
     least = "at least " if paid.never_interrupted else ""
     epochs = counted(one.terms.epochs or 1, "epoch")
-    kept = [] if paid.within_deadline is None else ["in time" * bool(paid.within_deadline)]
-    kept += ["within the budget"] if paid.within_budget else []
-    kept = [each for each in kept if each]
+    kept = ["in time"] * bool(paid.within_deadline)
+    kept += ["within the budget"] * bool(paid.within_budget)
     fits = f", {' and '.join(kept)}" if kept else ""
     return (
         f"; {epochs} cost {least}{_usd(paid.job_usd)} and take {least}"
@@ -125,24 +116,23 @@ def _job(one: Ranking, option: Option) -> str:
     )
 
 
-def _of_storage(option: Option) -> Iterator[str]:
+def _of_storage(option: Option) -> str:
+    """What the storage has to do with these figures; empty if nothing."""
     paid = option.figures
     wanted = f"{format_count(paid.wanted_samples_per_s)} samples/s"
     known = paid.storage_samples_per_s
+    delivers = "" if known is None else f"it was measured to deliver {format_count(known)}"
     if paid.storage_limits and known is not None:
-        yield (
-            f"The hosts wait for the storage: together they could take {wanted}, and it was "
-            f"measured to deliver {format_count(known)}."
+        return f"The hosts wait for the storage: together they could take {wanted}, and {delivers}."
+    if paid.if_storage_grows:
+        unknown = "what it can deliver was not measured"
+        return (
+            f"This holds if the storage grows with the hosts: they take {wanted}, and "
+            f"{delivers or unknown}."
         )
-    elif paid.if_storage_grows:
-        measured = (
-            "what it can deliver was not measured"
-            if known is None
-            else f"it was measured to deliver {format_count(known)}"
-        )
-        yield f"This holds if the storage grows with the hosts: they take {wanted}, and {measured}."
-    elif paid.saving is not None and paid.saving.writers > 1:
-        yield "The time of saves holds if the storage grows with the hosts."
+    if paid.saving is not None and paid.saving.writers > 1:
+        return "The time of saves holds if the storage grows with the hosts."
+    return ""
 
 
 def _next_best(one: Ranking) -> Iterator[str]:
@@ -185,17 +175,21 @@ def _said(against: Against) -> str:
     return f"{text} (95 % interval: {against.low:.3g} to {against.high:.3g})"
 
 
-def _of_spot(one: Ranking) -> Iterator[str]:
+def _of_spot(one: Ranking) -> str:
+    """What is known of the best spot instances without a rate of interruptions; empty if none."""
     unknown = [option for option in one.options if option.figures.never_interrupted]
     if not unknown:
-        return
-    option = min(unknown, key=lambda each: -each.figures.samples_per_usd)
+        return ""
+    option = max(unknown, key=lambda each: each.figures.samples_per_usd)
     most, often = option.figures.samples_per_usd, option.figures.break_even_interruptions_per_hour
     until = "" if often is None else f"; it pays below {_often(often)}"
-    yield (
+    size, name = scale(most)
+    large = (
+        f"{most / size:.3g} {name}" if name and most < 1000 * size else format_count(most / size)
+    )
+    return (
         f"How often spot instances are interrupted is not known (--interruptions-per-hour): "
-        f"{option.machine} on spot gives at most {_large(most)} samples for 1 "
-        f"USD{until}."
+        f"{option.machine} on spot gives at most {large} samples for 1 USD{until}."
     )
 
 
@@ -218,33 +212,41 @@ def plain_usd(value: float) -> str:
     return f"{value:,.2f}" if value >= 1 else f"{value:.4g}"
 
 
-def details(one: Ranking, number: int) -> Iterator[str]:
+def details(one: Ranking, number: int) -> tuple[str, ...]:
     """The facts of option ``number`` of a ranking, from 1."""
     option = one.options[number - 1]
-    paid = option.figures
-    yield from (_priced(price) for price in paid.prices)
-    yield from (_rated(part) for part in option.parts)
-    if len(option.parts) > 1:
-        slowest = option.slowest
-        yield (
+    paid, slowest = option.figures, option.slowest
+    often, lost_to = paid.break_even_interruptions_per_hour, "saves"
+    if paid.kind == "spot" and not paid.never_interrupted:
+        lost_to = "saves and interruptions" if paid.saving else "interruptions"
+    over = "OVER the budget" if paid.job_usd is not None else "the job never ends"
+    return told(
+        *map(_priced, paid.prices),
+        *map(_rated, option.parts),
+        len(option.parts) > 1
+        and (
             f"hosts that train together wait for the slowest at each step: {slowest.instance.type},"
             f" {format_count(slowest.pace.middle)} samples/s"
-        )
-    if number > 1:  # it is in the first sentences
-        yield from _of_storage(option)
-    if paid.waiting_usd_per_hour is not None:
-        yield f"{_usd(paid.waiting_usd_per_hour)} an hour are paid while accelerators wait"
-    yield from _lost(option)
-    if paid.preparation_s is not None:
-        written = format_duration(paid.preparation_s)
-        yield f"the loader's own layout takes {written} to write, once: counted in a job"
-    if paid.within_deadline is False:
-        yield _late(option)
-    if paid.within_budget is False:
-        yield "OVER the budget" if paid.job_usd is not None else "the job never ends"
-    if paid.samples_in_budget is not None:
-        yield f"the budget buys {format_count(paid.samples_in_budget)} samples"
-    yield from _differs(option.differs)
+        ),
+        number > 1 and _of_storage(option),  # the first one's is among the sentences
+        paid.waiting_usd_per_hour is not None
+        and f"{_usd(paid.waiting_usd_per_hour)} an hour are paid while accelerators wait",
+        paid.never_interrupted
+        and "how often it is interrupted is not known: these figures hold if it never is",
+        paid.lost_share and f"{format_percent(paid.lost_share)} of the time is lost to {lost_to}",
+        _saves(paid.saving),
+        often is not None and f"it is cheaper than on demand below {_often(often)}",
+        paid.preparation_s
+        and (
+            f"the loader's own layout takes {format_duration(paid.preparation_s)} to write, once: "
+            "counted in a job"
+        ),
+        paid.within_deadline is False and _late(option),
+        paid.within_budget is False and over,
+        paid.samples_in_budget is not None
+        and f"the budget buys {format_count(paid.samples_in_budget)} samples",
+        option.differs and _differs(option.differs),
+    )
 
 
 def _rated(part: PricedHosts) -> str:
@@ -267,20 +269,6 @@ def _priced(price: Price) -> str:
         source or "source not stated",
     ]
     return ", ".join(facts)
-
-
-def _lost(option: Option) -> Iterator[str]:
-    paid = option.figures
-    often = paid.break_even_interruptions_per_hour
-    if paid.never_interrupted:
-        yield "how often it is interrupted is not known: these figures hold if it never is"
-    if paid.lost_share:
-        what = "saves and interruptions" if paid.saving else "interruptions"
-        what = what if paid.kind == "spot" and not paid.never_interrupted else "saves"
-        yield f"{format_percent(paid.lost_share)} of the time is lost to {what}"
-    yield _saves(paid.saving)
-    if often is not None:
-        yield f"it is cheaper than on demand below {_often(often)}"
 
 
 def _saves(saving: SaveTimes | None) -> str:
@@ -317,11 +305,10 @@ def _late(option: Option) -> str:
     )
 
 
-def _differs(lines: Sequence[str]) -> Iterator[str]:
-    if lines:
-        more = len(lines) - MAX_DIFFERENCES
-        shown = "; ".join(lines[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
-        yield f"its runs differ from those of option 1: {shown}"
+def _differs(lines: Sequence[str]) -> str:
+    more = len(lines) - MAX_DIFFERENCES
+    rest = f"; and {more} more" if more > 0 else ""
+    return f"its runs differ from those of option 1: {'; '.join(lines[:MAX_DIFFERENCES])}{rest}"
 
 
 def break_even(found: BreakEven) -> str:
@@ -335,15 +322,16 @@ def break_even(found: BreakEven) -> str:
     )
 
 
-def bases(one: Ranking) -> Iterator[str]:
-    bases = {option.slowest.pace.basis for option in one.options}
-    if "repetitions" in bases:
-        yield (
+def bases(one: Ranking) -> tuple[str, ...]:
+    found = {option.slowest.pace.basis for option in one.options}
+    return told(
+        "repetitions" in found
+        and (
             "with fewer than 4 runs and no earlier ones like them (--history), [ ] has the slowest "
             "and the fastest repetition, which tell nothing about another day"
-        )
-    if bases & {"runs", "drift"}:
-        yield "[ ] is the 95 % interval of the rate of such runs"
+        ),
+        found & {"runs", "drift"} and "[ ] is the 95 % interval of the rate of such runs",
+    )
 
 
 def times(against: Against) -> str:

@@ -108,6 +108,11 @@ def word(text: str, value: Value = None) -> Cell:
     return Cell(value=text if value is None else value, text=text)
 
 
+def told(*facts: object) -> tuple[str, ...]:
+    """The texts among the facts: one that does not hold is False, None, 0 or empty."""
+    return tuple(fact for fact in facts if fact and isinstance(fact, str))
+
+
 def raw(value: Value) -> Cell:
     """The cell of a value that only data shows."""
     return Cell(value=value, text="" if value is None else str(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..analyse.capacity import sizing
 from ..analyse.capacity.measured import MeasuredStorage
@@ -17,6 +17,7 @@ from ..units import (
     format_percent,
     format_rate,
 )
+from .figures import told
 from .sections import Fact, Facts, FirstScreen, Headline, KeyFigure, Section
 from .size_rates import rate_picture, rate_table
 
@@ -29,21 +30,18 @@ SLOWER = 10
 MUCH = 1.5
 """A margin above this is due to too few reads in flight, or to very short epochs."""
 
-Told = dict[str, Sequence[str | float | None]]
-"""The facts of each label. What is no text, but False, 0 or None, does not hold and is not told."""
+Told = Mapping[str, Sequence[object]]
+"""The facts of each label, as ``told`` takes them."""
 
 
 def sections(need: Requirement) -> list[Section]:
     """The requirement as facts. A figure that is not known is replaced by the reason."""
-    told = _job(need) | _margin(need) | _concurrency(need) | _hosts(need)
-    told |= _instance(need, need.instance) if need.instance else {}
-    told |= _cache(need) | _checkpoints(need) | _cores(need)
-    told |= _measured(need, need.measured) if need.measured else {}
+    rows = {**_job(need), **_margin(need), **_concurrency(need), **_hosts(need)}
+    rows |= _instance(need, need.instance) if need.instance else {}
+    rows |= {**_cache(need), **_checkpoints(need), **_cores(need)}
+    rows |= _measured(need, need.measured) if need.measured else {}
     facts = tuple(
-        Fact(label=label, text=words)
-        for label, each in told.items()
-        for words in each
-        if isinstance(words, str)
+        Fact(label=label, text=words) for label, each in rows.items() for words in told(*each)
     )
     return [
         _first(need),
@@ -88,16 +86,16 @@ def headline(need: Requirement) -> str:
     job = f"To keep {counted(need.accelerators, 'accelerator')} busy {_busy(need)} of the time"
     if buy is None:
         return f"{job}, {need.not_measured['buy_bytes_per_s']}"
-    told = f"{job}, buy storage that sustains {format_rate(buy)} of uncached reads"
+    text = f"{job}, buy storage that sustains {format_rate(buy)} of uncached reads"
     if need.hosts > 1:
-        told += f" for {counted(need.hosts, 'host')} together"
+        text += f" for {counted(need.hosts, 'host')} together"
     if (need.margin.factor or 1.0) > 1:
-        told += f" (a margin of {_more(need.margin.factor)} included)"
+        text += f" (a margin of {_more(need.margin.factor)} included)"
     if need.write_bytes_per_s is not None:
-        told += f", and {_rate(need.write_bytes_per_s)} of durable writes at the same time"
+        text += f", and {_rate(need.write_bytes_per_s)} of durable writes at the same time"
     if restore is not None and restore > buy:
-        told += f"; a restore in time takes {format_rate(restore)} of reads"
-    return told
+        text += f"; a restore in time takes {format_rate(restore)} of reads"
+    return text
 
 
 def _busy(need: Requirement) -> str:
@@ -289,13 +287,13 @@ def _instance(need: Requirement, instance: Instance) -> Told:
 def _cache(need: Requirement) -> Told:
     cache = need.cache
     if cache is None:
-        told = [
+        texts = [
             f"half of the reads from the second epoch on are saved by "
             f"{format_bytes(need.cache_to_halve_bytes_per_host)} of page cache in each host, or by "
             f"{format_bytes(need.pinned_to_halve_bytes_per_host)} pinned there"
         ]
     else:
-        told = [
+        texts = [
             f"{format_bytes(cache.bytes_per_host)} in each host hold {format_percent(cache.share)} "
             "of the data",
             f"from the second epoch on a page cache serves "
@@ -309,9 +307,9 @@ def _cache(need: Requirement) -> Told:
         "reader.shuffle=false reads in the same order each time: LRU helps only if it holds all "
         "that the host reads"
     )
-    told += ["the first epoch needs the whole rate", order if need.shuffle else same]
+    texts += ["the first epoch needs the whole rate", order if need.shuffle else same]
     direct = "O_DIRECT bypasses the page cache: set reader.direct=false"
-    return {"cache": [*told, not need.page_cached and direct]}
+    return {"cache": [*texts, not need.page_cached and direct]}
 
 
 def _checkpoints(need: Requirement) -> Told:
