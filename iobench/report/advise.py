@@ -11,7 +11,7 @@ from .figures import (
     figure,
     figures,
     filled,
-    items_of,
+    listed,
     raws,
     side_by_side,
     with_interval,
@@ -21,7 +21,6 @@ from .sections import (
     Fact,
     Facts,
     Headline,
-    Items,
     Prose,
     Section,
     Table,
@@ -33,14 +32,15 @@ MAX_SHOWN = 12
 
 def sections(found: Recommendation) -> list[Section]:
     """The answer first, then why, what speaks against it, and the alternatives."""
-    parts = [*_answer(found), *_list("why", "Why", found.why), *_list("but", "But", found.doubts)]
+    parts = _answer(found) + listed("why", "Why", found.why, MAX_SHOWN)
+    parts += listed("but", "But", found.doubts, MAX_SHOWN)
     if found.untested is not None:
         told = (
             "Worth a run: the best of each axis together, which nobody measured: "
             f"{_settings(found.untested)}"
         )
         parts.append(Prose(id="untested", paragraphs=(told,)))
-    return [*parts, _front(found), *_list("left-out", "Left out", found.left_out)]
+    return [*parts, _front(found), *listed("left-out", "Left out", found.left_out, MAX_SHOWN)]
 
 
 def _settings(settings: Mapping[str, str]) -> str:
@@ -82,12 +82,6 @@ def _gain(found: Recommendation, *, keep: bool) -> str:
         "no faster, but within 5 % of the best with smaller settings, lower costs or enough "
         f"shards: {ratio}"
     )
-
-
-def _list(name: str, title: str, texts: tuple[str, ...]) -> list[Section]:
-    items = items_of(texts[:MAX_SHOWN])
-    more = len(texts) - len(items)
-    return [Items(id=name, title=title, items=items, more=more)] if items else []
 
 
 def _front(found: Recommendation) -> Table:

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from statistics import median
 
 from ..analyse.compare.claims import MAX_MORE
-from ..analyse.compare.comparison import ComparedMetric, Comparison, word_of
+from ..analyse.compare.comparison import ComparedMetric, Comparison
 from ..analyse.compare.gate import Gated, line_of, shown
 from ..analyse.compare.runs import Group, RunValue
+from ..analyse.compare.sequential import verdict
 from ..analyse.compare.statistics import SIGNIFICANT
 from ..schema.claim import Claim, Drift
 from ..schema.metrics import COMPARED
 from ..units import counted, format_share
-from .figures import estimated, figure, format_of, picture, raw, spread, word
+from .figures import estimated, figure, format_of, listed, picture, raw, spread, word
 from .sections import (
     Cell,
     Chart,
@@ -31,6 +32,7 @@ from .sections import (
 )
 from .sections import Row as TableRow
 
+WORDS = {word: word for word in ("better", "equal", "inconclusive")} | {"worse": "WORSE"}
 NOTHING = "no metric was measured on both sides"
 
 _COLUMNS = (
@@ -77,8 +79,7 @@ def sections(
 
 def left_out_sections(left_out: Sequence[str]) -> list[Section]:
     """The runs that were left out, with the reasons; nothing if there are none."""
-    items = tuple(Item(text=why) for why in left_out)
-    return [Items(id="left-out", title="Left out", items=items)] if items else []
+    return listed("left-out", "Left out", left_out)
 
 
 def _rankings(compared: Sequence[Comparison]) -> list[Section]:
@@ -248,12 +249,9 @@ def _values(runs: Sequence[RunValue], metric: str) -> Cell:
 def _answer(row: ComparedMetric) -> str:
     if row.negligible:
         return row.negligible
-    claim = row.claim
-    if claim.answer == "equal":
-        return f"equal within {_percent(claim.threshold)}"
-    if claim.answer == "different":
-        return "better" if claim.better else "WORSE"
-    return "inconclusive"
+    if row.claim.answer == "equal":
+        return f"equal within {_percent(row.claim.threshold)}"
+    return WORDS[verdict(row.claim)]
 
 
 def told(row: ComparedMetric | None) -> str:
@@ -265,7 +263,7 @@ def told(row: ComparedMetric | None) -> str:
     if claim.answer == "equal":
         return f"equal within {_percent(claim.threshold)}: {ratio}"
     if claim.answer == "different":
-        return f"{'better' if claim.better else 'WORSE'}: {ratio}"
+        return f"{WORDS[verdict(claim)]}: {ratio}"
     reasons = [claim.why if not claim.method else "", more_text(claim) + " would tell"]
     why = "; ".join(filter(None, reasons if claim.more else reasons[:1]))
     return f"inconclusive: {ratio}" + (f"; {why}" if why else "")
@@ -289,7 +287,7 @@ def _verdict(each: Comparison) -> str:
     if row is None:
         return NOTHING
     text = told(row)
-    return f"the candidate is {text}" if word_of(row.claim) in ("better", "worse") else text
+    return f"the candidate is {text}" if verdict(row.claim) in ("better", "worse") else text
 
 
 def _group(group: Group) -> str:

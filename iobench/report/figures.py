@@ -10,7 +10,7 @@ from ..analyse.verdict.promise import shown
 from ..schema.metrics import Metric
 from ..schema.verdict import Estimate
 from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
-from .sections import Bars, Cell, Column, Fact, Item, Row, Table, Tone, Value, Where
+from .sections import Bars, Cell, Column, Fact, Item, Items, Row, Section, Table, Tone, Value, Where
 
 MAX_BARS = 6
 """Bars of a picture on a first screen."""
@@ -106,6 +106,13 @@ def lacking(why: str) -> Cell:
 def word(text: str, value: Value = None) -> Cell:
     """The cell of a text; ``value`` is what data gets instead of it."""
     return Cell(value=text if value is None else value, text=text)
+
+
+def listed(name: str, title: str, texts: Sequence[str], most: int | None = None) -> list[Section]:
+    """The texts as a list, of which ``most`` are shown; nothing if there are none."""
+    items = tuple(Item(text=text) for text in texts[:most])
+    more = len(texts) - len(items)
+    return [Items(id=name, title=title, items=items, more=more)] if items else []
 
 
 def told(*facts: object) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from .figures import (
     MAX_BARS,
     Format,
     figure,
-    items_of,
+    listed,
     median_cell,
     picture,
     raw,
@@ -31,7 +31,6 @@ from .sections import (
     Column,
     FirstScreen,
     Headline,
-    Items,
     KeyFigure,
     Row,
     Section,
@@ -119,8 +118,7 @@ def sections(sweep: Sweep) -> list[Section]:
     found += over if table.charts else []
     found += [table] if rows else []
     found += [] if table.charts else over
-    notes = items_of(sweep.left_out)
-    found += [Items(id="notes", title="Notes", items=notes)] if notes else []
+    found += listed("notes", "Notes", sweep.left_out)
     return [*found, *(command_sections(sweep.command) if sweep.command else [])]
 
 

@@ -10,13 +10,12 @@ from ..schema.sweep import Sweep, describe, setting_text
 from ..text import quoted
 from ..units import counted, format_count
 from .again import command_sections
-from .figures import BLANK, estimated, figure, interval, items_of, lacking, median_cell, raw, word
+from .figures import BLANK, estimated, figure, interval, lacking, listed, median_cell, raw, word
 from .glance import ended
 from .sections import (
     Chart,
     Column,
     Headline,
-    Items,
     Row,
     Section,
     SourceLines,
@@ -56,8 +55,7 @@ def sections(sweep: Sweep) -> list[Section]:
         )
     )
     found.append(SourceLines(id="best", title="The best of all", lines=(best_command(sweep),)))
-    notes = items_of(sweep.left_out)
-    found += [Items(id="notes", title="Notes", items=notes)] if notes else []
+    found += listed("notes", "Notes", sweep.left_out)
     return [*found, *(command_sections(sweep.command) if sweep.command else [])]
 
 

@@ -26,15 +26,13 @@ from ..units import (
     format_percent,
     percent_beside,
 )
-from .figures import BLANK, Format, figure, raw, word
+from .figures import BLANK, Format, figure, listed, raw, word
 from .glance import bottleneck_text
 from .sections import (
     Cell,
     Chart,
     Column,
     Headline,
-    Item,
-    Items,
     Mark,
     Prose,
     Row,
@@ -74,8 +72,7 @@ def _of_ceilings(found: Prediction) -> list[Section]:
         _ceilings(before, after),
         Prose(id="error", paragraphs=(_ceilings_error(found, before),)),
     ]
-    if found.bases:
-        parts.append(Items(id="bases", items=tuple(Item(text=basis) for basis in found.bases)))
+    parts += listed("bases", "", found.bases)
     if verdict is not None and verdict.advice and verdict.bottleneck != "accelerator":
         first = verdict.advice[0]
         promise = in_headline(first)
@@ -162,14 +159,7 @@ def _of_hosts(found: HostsPrediction) -> list[Section]:
     parts += [_hosts(found), _step(at)]
     if found.storms is not None:
         parts.append(_storms(found.storms))
-    parts.append(
-        Items(
-            id="bases",
-            title="What the figures rest on",
-            items=tuple(Item(text=basis) for basis in found.bases),
-        )
-    )
-    return parts
+    return parts + listed("bases", "What the figures rest on", found.bases)
 
 
 def _spread(found: Band, show: Format) -> str:

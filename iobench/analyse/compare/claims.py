@@ -19,9 +19,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
-from ...schema.claim import Answer, Basis, Claim, Drift, Method
+from ...schema.claim import Answer, Claim, Drift
 from ...schema.verdict import Estimate
 from .statistics import (
     NOISE,
@@ -82,43 +83,26 @@ def claim(
     runs = len(candidate), len(baseline)
     earlier = sides.drift if min(runs) < MIN_RUNS else None
 
-    def told(
-        answer: Answer = "inconclusive",
-        *,
-        why: str = "",
-        better: bool | None = None,
-        ratio: Estimate | None = None,
-        p: float | None = None,
-        basis: Basis | None = None,
-        method: Method = "",
-        more: int | None = None,
-    ) -> Claim:
-        return Claim(
-            metric=metric,
-            answer=answer,
-            better=better,
-            ratio=ratio,
-            threshold=min(1.0, threshold),
-            p=p,
-            basis=basis,
-            method=method,
-            confidence=1 - level,
-            baseline_runs=len(baseline),
-            candidate_runs=len(candidate),
-            more=more,
-            why=why,
-        )
-
+    told = partial(
+        Claim,
+        metric=metric,
+        threshold=min(1.0, threshold),
+        confidence=1 - level,
+        baseline_runs=len(baseline),
+        candidate_runs=len(candidate),
+    )
     if not min(runs):
         missing = [side for side, n in zip(("candidate", "baseline"), runs, strict=True) if not n]
-        return told(why=f"it was not measured by the {' and the '.join(missing)}")
+        why = f"it was not measured by the {' and the '.join(missing)}"
+        return told(answer="inconclusive", why=why)
     ranks = min(runs) >= MIN_RUNS and reaches(*runs, level)
     if min(*candidate, *baseline) <= 0:
         p = mann_whitney_p(candidate, baseline) if ranks else None
         if p is None or p > level:
-            return told(why="a value is 0, so that there is no ratio", p=p)
+            why = "a value is 0, so that there is no ratio"
+            return told(answer="inconclusive", why=why, p=p)
         better = (a12(candidate, baseline) > 0.5) == sides.higher_is_better
-        return told("different", better=better, p=p, basis="runs", method="ranks")
+        return told(answer="different", better=better, p=p, basis="runs", method="ranks")
     one, other = ([math.log(value) for value in side] for side in (candidate, baseline))
     spread, degrees = spread_of([one, other], earlier)
     if ranks:
@@ -128,7 +112,8 @@ def claim(
     else:
         middle = fmean(one) - fmean(other)
         if degrees < MIN_DEGREES:
-            return told(why=UNKNOWN_DRIFT, ratio=Estimate(value=factor_of(middle), n=min(runs)))
+            found = Estimate(value=factor_of(middle), n=min(runs))
+            return told(answer="inconclusive", why=UNKNOWN_DRIFT, ratio=found)
         error = spread * math.sqrt(1 / runs[0] + 1 / runs[1])
         half = t_quantile(degrees, level) * error
         bounds = [middle - half, middle + half]
@@ -138,7 +123,7 @@ def claim(
     inconclusive = answer == "inconclusive"
     limit = f"{threshold * 100:.3g} %"
     return told(
-        answer,
+        answer=answer,
         better=(middle > 0) == sides.higher_is_better if answer == "different" else None,
         ratio=Estimate(value=factor_of(middle), low=low, high=high, n=min(runs)),
         p=p,
@@ -181,7 +166,7 @@ def excludes_1(found: Claim) -> bool:
     )
 
 
-def spread_of(sides: Sequence[Sequence[float]], drift: Drift | None) -> tuple[float, int]:
+def spread_of(sides: Sequence[Sequence[float]], drift: Drift | None = None) -> tuple[float, int]:
     """(standard deviation between runs, degrees of freedom): within all sides and earlier runs.
 
     The deviation means nothing where there are no degrees of freedom.

@@ -17,6 +17,7 @@ from ...schema.record import TrainingRecord
 from .claims import Sides, claim, claims_at_once
 from .identity import identity, role_of
 from .runs import PRIMARY, Group, RunValue, allowed
+from .sequential import verdict
 from .statistics import NOISE
 
 MIN_SHARE = 0.01
@@ -66,13 +67,6 @@ class Comparison:
 def _primary(rows: Sequence[ComparedMetric]) -> ComparedMetric | None:
     ordered = [row for name in PRIMARY for row in rows if row.metric == name]
     return next(iter([*ordered, *rows]), None)
-
-
-def word_of(found: Claim) -> str:
-    """``better``, ``worse``, ``equal`` or ``inconclusive``."""
-    if found.answer != "different":
-        return found.answer
-    return "better" if found.better else "worse"
 
 
 def compare(
@@ -146,7 +140,7 @@ def compare(
         changes=changes,
         missing=tuple(missing),
         one_after_the_other=_made_first(baseline, candidate),
-        difference=None if primary is None else word_of(primary.claim),
+        difference=None if primary is None else verdict(primary.claim),
         rows=rows,
         sides=(baseline, candidate),
     )

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 
 from ...schema.claim import Drift
 from ...schema.record import RunRecord
-from .claims import MIN_RUNS
+from .claims import MIN_RUNS, spread_of
 from .identity import identity, place, role_of
-from .runs import Group, values_of
+from .runs import Group, question, values_of
 
 MIN_DRIFT_RUNS = 4
 """Smallest number of runs that a drift is computed from."""
@@ -67,20 +67,14 @@ def drift_of(runs: Sequence[RunRecord], metric: str) -> Drift | None:
 
 def _pooled(metric: str, groups: Iterable[Sequence[tuple[str, float]]]) -> Drift | None:
     """The drift within groups of (created, median), each in the order of time."""
-    squares, degrees, times = 0.0, 0, list[str]()
-    for group in groups:
-        if len(group) < 2:
-            continue
-        logs = [math.log(value) for _, value in group]
-        middle = fmean(logs)
-        squares += sum((log - middle) ** 2 for log in logs)
-        degrees += len(group) - 1
-        times += [created for created, _ in group]
+    several = [group for group in groups if len(group) > 1]
+    times = [created for group in several for created, _ in group]
     if len(times) < MIN_DRIFT_RUNS:
         return None
+    sd, degrees = spread_of([[math.log(value) for _, value in group] for group in several])
     return Drift(
         metric=metric,
-        sd=math.sqrt(squares / degrees),
+        sd=sd,
         degrees=degrees,
         runs=len(times),
         first=min(times),
@@ -90,12 +84,8 @@ def _pooled(metric: str, groups: Iterable[Sequence[tuple[str, float]]]) -> Drift
 
 def like(doc: RunRecord, runs: Iterable[RunRecord]) -> list[RunRecord]:
     """The runs that ask the same as ``doc`` at the same place: those whose drift is its drift."""
-    wanted, here = _asked(doc), place(doc)
-    return [other for other in runs if _asked(other) == wanted and place(other) == here]
-
-
-def _asked(doc: RunRecord) -> dict[str, str]:
-    return {key: value for key, value in identity(doc).items() if role_of(key) == "asked"}
+    wanted, here = question(doc), place(doc)
+    return [other for other in runs if question(other) == wanted and place(other) == here]
 
 
 def calendar(runs: Sequence[RunRecord], metric: str) -> tuple[Day, ...]:

@@ -189,7 +189,7 @@ def _suspect(medians: Sequence[float], bounds: Sequence[int]) -> tuple[int, str,
         if abs(size) <= math.log1p(NOISE):
             continue
         sides = [logs[low:high] for low, high in pairwise([*bounds[:-1], at, stop])]
-        sd, degrees = spread_of(sides, None)
+        sd, degrees = spread_of(sides)
         if degrees >= MIN_DEGREES:
             error = sd * math.sqrt(1 / len(one) + 1 / len(other))
             p = t_two_sided_p(size / error, degrees) if error else 0.0

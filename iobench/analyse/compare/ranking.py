@@ -12,8 +12,9 @@ from ...schema.record import RunRecord, TrainingRecord
 from .claims import MIN_RUNS, Sides, answer_of, claim
 from .cost import Against, Option, PricedHosts, Terms, break_even_efficiency, options_of
 from .drift import combined, drift_of, like
-from .identity import by_identity, differences, identity, role_of
+from .identity import by_identity, differences, identity
 from .pace import METRIC, Pace, pace_of
+from .runs import question
 from .statistics import NOISE
 
 Machine = tuple[tuple[int, Instance], ...]
@@ -57,15 +58,9 @@ def rankings(
     """
     works: dict[tuple[str, ...], list[tuple[TrainingRecord, Machine]]] = {}
     for doc, machine in priced:
-        works.setdefault(_asked(doc), []).append((doc, machine))
+        works.setdefault(question(doc), []).append((doc, machine))
     found = [_ranking(each, terms, earlier) for each in works.values()]
     return [ranking for ranking in found if ranking is not None]
-
-
-def _asked(doc: TrainingRecord) -> tuple[str, ...]:
-    """What the run asks of the storage: a sample is the same work in runs that agree in it."""
-    facts = identity(doc)
-    return tuple(f"{key}={facts[key]}" for key in sorted(facts) if role_of(key) == "asked")
 
 
 def _ranking(

@@ -288,10 +288,10 @@ def primary(record: AbRecord) -> Claim:
 
 
 def verdict(claim: Claim) -> Verdict:
-    """B by A, in one word."""
+    """The candidate (B) by the baseline (A), in one word."""
     if claim.answer == "different":
         return "better" if claim.better else "worse"
-    return "equal" if claim.answer == "equal" else "inconclusive"
+    return claim.answer
 
 
 def differs(record: AbRecord) -> tuple[str, ...]:

@@ -241,9 +241,7 @@ def _doubts(
     target: TuningTarget,
 ) -> list[str]:
     doubts = []
-    fewest = min(
-        len(chosen.rates), len(sweep.default.rates) if sweep.default else len(chosen.rates)
-    )
+    fewest = _fewest(sweep, chosen)
     if fewest < 4:
         doubts.append(
             f"a point has only {counted(fewest, 'repetition')}, too few to compare points: at "
@@ -299,12 +297,15 @@ def _basis(sweep: SweepRuns, chosen: SweptPoint) -> str:
 
 def _confidence(sweep: SweepRuns, chosen: SweptPoint, doubts: Sequence[str]) -> str:
     """High: at least 5 repetitions and no doubts; low: fewer than 4; otherwise medium."""
-    fewest = min(
-        len(chosen.rates), len(sweep.default.rates) if sweep.default else len(chosen.rates)
-    )
+    fewest = _fewest(sweep, chosen)
     if fewest < 4:
         return "low"
     return "high" if fewest >= 5 and not doubts else "medium"
+
+
+def _fewest(sweep: SweepRuns, chosen: SweptPoint) -> int:
+    """The repetitions of this point, or of today's, if these are fewer."""
+    return min(len(point.rates) for point in (chosen, sweep.default) if point is not None)
 
 
 def _alternative(point: SweptPoint) -> Alternative:
