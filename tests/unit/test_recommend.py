@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.compare.statistics import _orders, ratio_interval
+from iobench.analyse.compare.statistics import ratio_interval
 from iobench.analyse.tuning.knee import pareto
 from iobench.analyse.tuning.points import SweptPoint
 from iobench.analyse.tuning.recommend import Recommendation, TuningTarget, recommend
@@ -425,15 +425,6 @@ def test_the_ratio_and_its_interval() -> None:
     assert coverage == pytest.approx(1 - 2 * 4 / 252)  # U = 0, 1, 2 in 1 + 1 + 2 of 252 orders
     ratio, low, high, coverage = ratio_interval((2.0,), (1.0,))
     assert (ratio, low, high, coverage) == (2.0, 2.0, 2.0, 0.0)
-
-
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 4), (5, 5), (6, 2)])
-def test_the_orders_of_mann_whitney_are_counted(n: int, m: int) -> None:
-    counts = [0] * (n * m + 1)
-    for order in product((0, 1), repeat=n + m):
-        if sum(order) == n:
-            counts[sum(order[:i].count(0) for i, one in enumerate(order) if one)] += 1
-    assert _orders(n, m) == counts
 
 
 # A folder of runs

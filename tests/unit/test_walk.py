@@ -196,9 +196,6 @@ def test_a_wrong_file_is_refused(tmp_path: Path, step: str) -> None:
         plan_walk(asked(), find_walk(str(path)))  # type: ignore[arg-type]
 
 
-# The table
-
-
 # A visit in a process of its own
 
 
