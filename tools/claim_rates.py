@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from iobench.analyse.compare.changes import change_points
-from iobench.analyse.compare.claims import claim
+from iobench.analyse.compare.claims import Sides, claim
 from iobench.analyse.compare.sequential import MAX_TURNS as LARGEST
 from iobench.analyse.compare.sequential import MIN_TURNS, Sequential
 from iobench.schema.claim import Answer, Claim, Drift
@@ -136,11 +136,12 @@ def compared(world: World, situation: Situation, *, trials: int = TRIALS) -> Tol
             truth: [
                 claim(
                     METRIC,
-                    (truth * row[second]).tolist(),
-                    row[~second].tolist(),
-                    higher_is_better=True,
+                    Sides(
+                        candidate=(truth * row[second]).tolist(),
+                        baseline=row[~second].tolist(),
+                        drift=each,
+                    ),
                     threshold=THRESHOLD,
-                    drift=each,
                 )
                 for row, each in zip(both, drifts, strict=True)
             ]
