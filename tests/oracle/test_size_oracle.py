@@ -234,7 +234,7 @@ def test_large_jobs_read_by_read(
 
 
 def predicted(doc: TrainingRecord, **change: Any) -> float:
-    found = verdict_of(what_if(doc, Change(**change)).what_if).predicted_samples_per_s
+    found = verdict_of(what_if([(doc, {})], Change(**change)).what_if).predicted_samples_per_s
     assert found is not None
     return found
 
@@ -247,7 +247,7 @@ def test_twice_the_bandwidth_on_paper_and_in_truth(tmp_path: Path, make_dataset:
     job: dict[str, Any] = {"accelerator": {"step_time": "2ms"}, "loader": {"workers": 2}}
     slow, _ = ran(tmp_path, f"throttled+{root}?bandwidth=50MB", calibration_s=0.6, epochs=3, **job)
     fast, _ = ran(tmp_path, f"throttled+{root}?bandwidth=100MB", epochs=3, **job)
-    found = what_if(slow, Change(storage_bandwidth=Quantity(2, relative=True)))
+    found = what_if([(slow, {})], Change(storage_bandwidth=Quantity(2, relative=True)))
     assert verdict_of(found.what_if).bottleneck == "storage"
     assert found.model_error == pytest.approx(0, abs=0.1)
     assert rate_of(fast) == pytest.approx(1000, rel=0.1)
