@@ -52,6 +52,15 @@ MIN_HEADER_LIMIT = 1 << 20
 """Bytes that the header of a file of tensors may have: for each tensor, in addition to its name,
 and at least in total. Parsed JSON takes about ten times its length."""
 
+SANDBOX_BYTES = 2 << 30
+"""Memory that the child which parses metadata may take, beyond what it starts with, and beyond
+twice the bytes that it asks for at once."""
+
+SANDBOX_S = 60.0
+SANDBOX_BYTES_PER_S = 10_000_000
+"""The time that this child may take for a file: so many seconds, and more for large files, whose
+rows may have to be decoded."""
+
 
 def plausible(stored: int) -> int:
     """The largest plausible size in bytes of ``stored`` compressed bytes after decompression."""

@@ -1,23 +1,38 @@
 """The pages of a Parquet column chunk: how much memory decoding them takes, from their headers.
 
-A page states its own decompressed size, which may be wrong. A value that refers to a dictionary or
-shares a prefix costs a byte or less, and equal lengths cost nothing. So all of these are limited
-before anything is decoded.
+pyarrow decodes the pages, but has no limit for the memory that this takes: its memory pools can't
+be bounded, and it allocates what a page claims. A page states its own decompressed size, which may
+be wrong. A value that refers to a dictionary or shares a prefix costs a byte or less, and equal
+lengths cost nothing. The metadata of the file says none of this. So each header is read here, and
+all of these are limited before anything is decoded: in a loader, a page of ten bytes would
+otherwise take 8 GiB.
 
-Source: github.com/apache/parquet-format, src/main/thrift/parquet.thrift (PageHeader), Encodings.md.
+Headers are structs of Thrift's compact protocol: a field begins with a byte of (difference to the
+last field's number << 4 | type), and a number is a varint with 7 bits in each byte, zigzag if it is
+signed.
+
+Sources: github.com/apache/parquet-format, src/main/thrift/parquet.thrift (PageHeader),
+Encodings.md; github.com/apache/thrift, doc/specs/thrift-compact-protocol.md.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..buffers import Buffer
 from ..limits import check_plausible
-from .parquet_footer import CODECS, UNCOMPRESSED, Chunk, signed
-from .parquet_schema import FIXED, Leaf
-from .thrift import FALSE, I32, STRUCT, Compact
+
+UNCOMPRESSED = "uncompressed"
+
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY = range(1, 9)
+_STRUCT = 12
+_NUMBERS = {_I16: (3, 16), _I32: (5, 32), _I64: (10, 64)}
+"""By type: the most bytes of the varint, and the bits of the number."""
+
+_MAX_DEPTH = 4
+"""Limit for structs inside one another. Those of a page's header nest 3 deep."""
 
 _DATA, _INDEX, _DICTIONARY, _DATA_V2 = range(4)
 _DELTA_LENGTH, _DELTA_BYTE_ARRAY = 6, 7
@@ -28,13 +43,31 @@ _LENGTH = 4
 
 _MAX_PAGE = 1 << 31
 
-_HEADERS = {5: (_DATA, (1, 2, 3)), 7: (_DICTIONARY, (1, 2)), 8: (_DATA_V2, (1, 4, 5, 6))}
-"""Fields of interest for each kind of page: the number of values and the encoding come first, then
-the encoding of the levels, or how many bytes the levels take.
+_ABOUT = {_DATA: (5, (1, 2, 3)), _DICTIONARY: (7, (1, 2)), _DATA_V2: (8, (1, 4, 5, 6))}
+"""By kind of page: the field of its header that says what it holds, and the fields of interest in
+that: the number of values and the encoding come first, then the encoding of the levels, or how many
+bytes the levels take.
 """
 
 _PACKED = 7
 """The field of a data page, version 2, that says whether its values are compressed."""
+
+
+class Chunk(NamedTuple):
+    """A column chunk: the bytes ``start`` to ``end`` of the file, which hold ``values`` values."""
+
+    codec: str
+    values: int
+    start: int
+    end: int
+
+
+class Leaf(NamedTuple):
+    """A column. ``place``: its number in the file; ``length``: bytes of a value, 0 if they vary."""
+
+    place: int
+    length: int
+    nullable: bool
 
 
 class Bound(NamedTuple):
@@ -50,7 +83,10 @@ class Bound(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """A page. ``start``, ``end``: what follows its header. ``about``: fields of ``_HEADERS``."""
+    """A page. ``start``, ``end``: what follows its header.
+
+    ``about``: the numbers that ``_ABOUT`` names.
+    """
 
     kind: int
     inflated: int
@@ -66,9 +102,9 @@ def bound(data: Buffer, chunk: Chunk, leaf: Leaf) -> Bound:
     while seen < chunk.values and position < len(data):
         match = _PLAIN.match(data, position)
         if match is not None:
-            size, stored, start = signed(match[1]), signed(match[2]), match.end()
+            size, stored, start = _signed(match[1]), _signed(match[2]), match.end()
             _check_sizes(size, stored, len(data) - start, chunk)
-            seen, position = seen + signed(match[3]), start + stored
+            seen, position = seen + _signed(match[3]), start + stored
             inflated, values = inflated + size, values + size
             continue
         page = _read_page(data, position, chunk)
@@ -77,7 +113,7 @@ def bound(data: Buffer, chunk: Chunk, leaf: Leaf) -> Bound:
             continue
         count, encoding = page.about[:2]
         if page.kind == _DICTIONARY:
-            each = leaf.length if leaf.physical == FIXED else _LENGTH
+            each = leaf.length or _LENGTH
             if count * each > page.inflated:
                 raise ValueError(f"a dictionary of {page.inflated} bytes claims {count} values")
             dictionary = page.inflated
@@ -94,7 +130,7 @@ def bound(data: Buffer, chunk: Chunk, leaf: Leaf) -> Bound:
                 check_lengths(plain, count, prefixes=encoding == _DELTA_BYTE_ARRAY)
     if seen > chunk.values:
         raise ValueError(f"its pages have {seen} values, but its footer says {chunk.values}")
-    if leaf.physical == FIXED:
+    if leaf.length:
         values, largest = chunk.values * leaf.length, leaf.length
     return Bound(inflated, values, largest)
 
@@ -109,43 +145,29 @@ def _check_sizes(inflated: int, stored: int, left: int, chunk: Chunk) -> None:
 
 
 def _read_page(data: Buffer, position: int, chunk: Chunk) -> _Page:
-    reader = Compact(data, position)
-    numbers: dict[int, int] = {}
-    found: dict[int, tuple[int, ...]] = {}
-    packed = True
-    for field, kind in reader.fields():
-        if field in (1, 2, 3):
-            reader.want(kind, I32, "a number of a page's header")
-            numbers[field] = reader.number(I32)
-        elif field in _HEADERS:
-            reader.want(kind, STRUCT, "a page's header")
-            of, wanted = _HEADERS[field]
-            found[of], packed = _read_about(reader, wanted)
-        else:
-            reader.skip(kind)
-    if missing := {1, 2, 3} - numbers.keys():
-        raise ValueError(f"a page's header lacks field {min(missing)}")
-    kind, inflated, stored = numbers[1], numbers[2], numbers[3]
+    reader = _Compact(data, position)
+    header = reader.struct()
+    kind, inflated, stored = (_number(header, field) for field in (1, 2, 3))
     start = reader.position
     _check_sizes(inflated, stored, len(data) - start, chunk)
-    about = found.get(kind, ())
-    if kind != _INDEX and (not about or min(about) < 0):
+    if kind == _INDEX:
+        return _Page(kind, inflated, start, start + stored, (), True)
+    field, wanted = _ABOUT.get(kind, (0, ()))
+    about = header.get(field)
+    if not isinstance(about, dict):
         raise ValueError(f"a page of type {kind} does not say what it holds")
-    return _Page(kind, inflated, start, start + stored, about, packed)
+    numbers = tuple(_number(about, wanted_field) for wanted_field in wanted)
+    if min(numbers) < 0:
+        raise ValueError(f"a page of type {kind} does not say what it holds")
+    packed = about.get(_PACKED) is not False
+    return _Page(kind, inflated, start, start + stored, numbers, packed)
 
 
-def _read_about(reader: Compact, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
-    """(the numbers of the fields ``wanted``, -1 if missing; whether the values are compressed)."""
-    found = dict.fromkeys(wanted, -1)
-    packed = True
-    for field, kind in reader.fields():
-        if field in found:
-            reader.want(kind, I32, "a number of a page's header")
-            found[field] = reader.number(I32)
-        else:
-            packed &= not (field == _PACKED and kind == FALSE)
-            reader.skip(kind)
-    return tuple(found.values()), packed
+def _number(header: dict[int, Any], field: int) -> int:
+    found = header.get(field)
+    if found is None or isinstance(found, bool | dict):
+        raise ValueError(f"a page's header lacks field {field}")
+    return int(found)
 
 
 def _values(data: Buffer, page: _Page, chunk: Chunk, leaf: Leaf) -> Iterator[Buffer]:
@@ -178,12 +200,12 @@ def _values(data: Buffer, page: _Page, chunk: Chunk, leaf: Leaf) -> Iterator[Buf
     yield plain
 
 
-def _inflated(codec: int, stored: Buffer, size: int) -> Buffer:
+def _inflated(codec: str, stored: Buffer, size: int) -> Buffer:
     import pyarrow as pa
 
     try:
         data = pa.decompress(
-            pa.py_buffer(stored), decompressed_size=size, codec=CODECS[codec], asbytes=False
+            pa.py_buffer(stored), decompressed_size=size, codec=codec, asbytes=False
         )
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ValueError(f"a page can't be read: {error}") from None
@@ -214,13 +236,13 @@ def check_lengths(values: Buffer, count: int, *, prefixes: bool) -> None:
     differences are equal. pyarrow allocates and fills memory for as many lengths as the header
     claims, so a page of ten bytes could take 8 GiB.
     """
-    reader = Compact(values)
+    reader = _Compact(values)
     if prefixes:
         _skip(reader, count)
     _skip(reader, count)
 
 
-def _skip(reader: Compact, most: int) -> None:
+def _skip(reader: _Compact, most: int) -> None:
     """Advance over one DELTA_BINARY_PACKED sequence; ValueError for more than ``most`` numbers."""
     block, parts, count = (reader.varint(5) for _ in range(3))
     reader.varint()  # the first value
@@ -239,3 +261,76 @@ def _skip(reader: Compact, most: int) -> None:
                 raise ValueError(f"a page has lengths of {bits} bits")
             reader.take(each * bits // 8)
             left -= each
+
+
+class _Compact:
+    """A position in ``data`` that advances over each value that is read.
+
+    Every method raises ValueError if the bytes end too early or are malformed.
+    """
+
+    def __init__(self, data: Buffer, position: int = 0) -> None:
+        self.data = data
+        self.position = position
+
+    def varint(self, most: int = 10) -> int:
+        """Read an unsigned number of at most ``most`` bytes."""
+        value = 0
+        for place, byte in enumerate(self.data[self.position : self.position + most]):
+            value |= (byte & 127) << 7 * place
+            if byte < 128:
+                self.position += place + 1
+                return value
+        raise self._error("a number has no end")
+
+    def take(self, length: int) -> Buffer:
+        """Read ``length`` bytes, as they are."""
+        start = self.position
+        if length > len(self.data) - start:
+            raise self._error(f"{length} bytes are more than what is left")
+        self.position = start + length
+        return self.data[start : start + length]
+
+    def struct(self, depth: int = 1) -> dict[int, Any]:
+        """Read a struct: numbers, truth values and structs by field; other values are None.
+
+        A field that occurs twice is an error, because readers differ in which value they use. So is
+        a type that a page's header does not have.
+        """
+        found: dict[int, Any] = {}
+        field = 0
+        while head := self.take(1)[0]:
+            step, kind = head >> 4, head & 15
+            field = field + step if step else self._number(_I16)
+            if field in found:
+                raise self._error(f"field {field} comes twice")
+            if kind in _NUMBERS:
+                found[field] = self._number(kind)
+            elif kind in (_TRUE, _FALSE):
+                found[field] = kind == _TRUE
+            elif kind == _STRUCT and depth < _MAX_DEPTH:
+                found[field] = self.struct(depth + 1)
+            elif kind in (_BYTE, _DOUBLE, _BINARY):
+                self.take({_BYTE: 1, _DOUBLE: 8}.get(kind) or self.varint(5))
+                found[field] = None
+            else:
+                raise self._error(f"field {field} of a page's header has the type {kind}")
+        return found
+
+    def _number(self, kind: int) -> int:
+        most, bits = _NUMBERS[kind]
+        value = self.varint(most)
+        if value >> bits:
+            raise self._error(f"a number has more than {bits} bits")
+        return (value >> 1) ^ -(value & 1)
+
+    def _error(self, why: str) -> ValueError:
+        return ValueError(f"{why} (at byte {self.position} of {len(self.data)})")
+
+
+def _signed(code: bytes) -> int:
+    """Decode a signed (zigzag) varint that the pattern has matched."""
+    value = 0
+    for place, byte in enumerate(code):
+        value |= (byte & 127) << 7 * place
+    return (value >> 1) ^ -(value & 1)

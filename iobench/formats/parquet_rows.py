@@ -114,10 +114,19 @@ def _column(pa: Any, column: Any) -> tuple[Bytes, Int64]:
             first * width : (first + len(array)) * width
         ]
         return data, np.arange(0, len(data) + 1, width)
-    array = _one(pa, column.cast(pa.large_binary()))
+    array = _one(pa, as_bytes(pa, column))
     _, offsets, data = array.buffers()
     starts = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     return np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), starts
+
+
+def as_bytes(pa: Any, column: Any) -> Any:
+    """Convert a column of bytes or text, of whichever type its writer has named, to plain bytes."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.cast(column.type.storage_type)
+    if pa.types.is_dictionary(column.type):
+        column = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks])
+    return column.cast(pa.large_binary())
 
 
 def _one(pa: Any, column: Any) -> Any:

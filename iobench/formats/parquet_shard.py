@@ -1,10 +1,15 @@
 """Reading Parquet by row group: where a group's column chunks are, and what rows they hold.
 
-pyarrow decodes the rows from bytes that are already in memory.
+pyarrow reads the footer, and decodes the rows from bytes that are already in memory. Two things
+protect the process over files of others. pyarrow ends the process (SIGABRT) where Python asks it
+for the description of a column chunk that makes no sense, but raises an exception where such a
+chunk is read. So each row group is read first, up to its first page, before its chunks are
+described (``_described``). And the pages are limited before they are decoded (parquet_pages.py).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,19 +17,36 @@ import numpy as np
 
 from ..buffers import Buffer
 from ..limits import ALWAYS_FITS, check_plausible, plausible
-from .parquet_footer import CODECS, Footer
-from .parquet_pages import bound
-from .parquet_rows import Rows, rows_of
-from .parquet_schema import FIXED
+from .parquet_pages import Chunk, Leaf, bound
+from .parquet_rows import Rows, as_bytes, rows_of
 
 _END = 8
 """The file's last bytes: length of the footer (u32), then PAR1."""
+
+_MAGIC_BYTES = 4
+_MAX_ROWS = 1 << 40
+
+_FOOTER_BYTES = 4
+"""How many bytes of a footer each element of a list in it takes at least, for all but short ones.
+
+pyarrow allocates what a list claims, some hundred bytes an element, before it reads the list."""
+
+_SHORT_LIST = 100
 
 _ROW = 16
 """About how many bytes a row costs in addition to its own: its offset, its length, its levels."""
 
 _LEVELS = 4 << 10
 """About how many bytes the levels of a row group take, however few rows it has."""
+
+_CODECS = {"UNKNOWN": "lz4", "LZ4": "lz4_raw"}
+"""Parquet's names of codecs that pyarrow calls by another name (it has the others in capitals)."""
+
+_OWN = re.compile(r"c\d{3,7}")
+"""Names of the columns that iobench writes."""
+
+_BINARY = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+_NUMBERS = ("INT32", "INT64")
 
 
 def footer_bytes(tail: Buffer, size: int) -> int:
@@ -49,13 +71,14 @@ def footer_bytes(tail: Buffer, size: int) -> int:
 class ParquetShard:
     """One Parquet file, opened from its footer. Not thread-safe.
 
-    pyarrow gets a footer that ``Footer`` wrote, and pages whose sizes ``bound`` has checked.
+    In files that iobench wrote, a sample is made of all columns; in other files, of the first
+    column of bytes that is not inside a list, or else of the first such column of text. If there is
+    none, each row group, as it is stored, is a sample.
     """
 
-    def __init__(self, tail: Buffer, size: int, column: bytes | None = None) -> None:
-        """``column``: open this column (for ``values``), not those of the samples."""
+    def __init__(self, tail: Buffer, size: int, column: str | None = None) -> None:
+        """``column``: open this column of labels (for ``values``), not those of the samples."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         need = footer_bytes(tail, size)
         if need > len(tail):
@@ -63,21 +86,29 @@ class ParquetShard:
                 f"the Parquet footer is damaged: it claims {need - _END} bytes, but only "
                 f"{len(tail) - _END} follow the row groups"
             )
-        try:
-            self._footer = Footer(bytes(tail[-need:-_END]), size - need, column)
-            safe = self._footer.safe
-            closed = b"".join((b"PAR1", safe, len(safe).to_bytes(4, "little"), b"PAR1"))
-            self._metadata = pq.read_metadata(pa.BufferReader(closed))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise ValueError(f"the Parquet footer is damaged: {_line(error)}") from None
+        self.nbytes = need - _END
+        self._size = size
         self._source = _PartsFile(size)
         self._files: dict[bool, Any] = {}
-        self._leaves = self._footer.schema.leaves
-        self._paths = self._footer.schema.paths
+        self._no_pages = _NoPages(size)
+        self._proof: Any = None
+        self._chunks: tuple[tuple[int, int], list[Chunk]] = ((-1, 0), [])
+        try:
+            self._metadata = _metadata(bytes(tail[-need:-_END]))
+            self._leaves = _leaves(self._metadata.schema, column)
+            rows = [
+                self._metadata.row_group(group).num_rows
+                for group in range(self._metadata.num_row_groups)
+            ]
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ValueError(f"the Parquet footer is damaged: {_line(error)}") from None
+        for number, count in enumerate(rows):
+            if not 0 <= count < _MAX_ROWS:
+                raise ValueError(f"row group {number} is damaged: it claims {count} rows")
         # Writers that flush without any row leave a row group of no rows, which holds no sample.
-        self._numbers = [number for number, group in enumerate(self._footer.groups) if group.rows]
+        self._numbers = [number for number, count in enumerate(rows) if count]
+        self._rows = rows
         self.groups = len(self._numbers)
-        self.nbytes = need - _END
 
     @property
     def columns(self) -> int:
@@ -87,26 +118,82 @@ class ParquetShard:
     @property
     def width(self) -> int | None:
         """Bytes of every sample, if the schema says so (fixed lengths, no nulls), else None."""
-        if not self._leaves or any(a.physical != FIXED or a.nullable for a in self._leaves):
+        if not self._leaves or any(not leaf.length or leaf.nullable for leaf in self._leaves):
             return None
         return sum(leaf.length for leaf in self._leaves)
 
     def rows(self, group: int) -> int:
         """Number of rows that a group claims to have."""
-        return self._footer.groups[self._numbers[group]].rows
+        return int(self._rows[self._numbers[group]])
 
     def codec(self, group: int) -> str:
         """Parquet's name of the codec of the samples' first column."""
-        return CODECS[self._footer.chunk(self._numbers[group], 0).codec]
+        return self._described(group, 1)[0].codec
 
     def chunk(self, group: int, place: int) -> tuple[int, int]:
         """(begin, end) of the samples' column chunk number ``place``. Raises ValueError."""
-        chunk = self._footer.chunk(self._numbers[group], place)
+        chunk = self._described(group, place + 1)[place]
         return chunk.start, chunk.end
 
     def extent(self, group: int) -> tuple[int, int]:
         """(begin, end) of all chunks that a group's samples are made of. Raises ValueError."""
-        return self._footer.extent(self._numbers[group])
+        chunks = self._described(group, None)
+        return min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
+
+    def _described(self, group: int, columns: int | None) -> list[Chunk]:
+        """Return the chunks of the first ``columns`` columns of a group (None: of all).
+
+        If samples have no columns, these are all chunks of the group. Raises ValueError.
+
+        pyarrow reads a page only after it has accepted the descriptions of all chunks that it is to
+        read. So a source that ends that reading with the first page proves them.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        number, count = self._numbers[group], columns or len(self._leaves)
+        (known, have), chunks = self._chunks
+        if known == number and have >= count:
+            return chunks
+        places = [leaf.place for leaf in self._leaves[:count]]
+        if not places:
+            places = list(range(self._metadata.num_columns))
+        self._no_pages.reached = False
+        try:
+            if self._proof is None:
+                self._proof = pq.ParquetFile(
+                    pa.PythonFile(self._no_pages, mode="r"),
+                    metadata=self._metadata,
+                    pre_buffer=False,
+                    buffer_size=1,
+                ).reader
+            # Of a whole group, pyarrow would first take memory for as many rows as it claims.
+            next(self._proof.iter_batches(1, [number], column_indices=places, use_threads=False))
+        except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
+            if not self._no_pages.reached:
+                raise ValueError(f"row group {group} is damaged: {_line(error)}") from None
+        described = self._metadata.row_group(number)
+        chunks = [self._chunk_of(group, described.column(place)) for place in places]
+        self._chunks = (number, count), chunks
+        return chunks
+
+    def _chunk_of(self, group: int, column: Any) -> Chunk:
+        start, values, rows = column.data_page_offset, column.num_values, self.rows(group)
+        if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
+            start = column.dictionary_page_offset  # the dictionary precedes the data pages
+        end = start + column.total_compressed_size
+        problem = ""
+        if not _MAGIC_BYTES <= start < end <= self._size - self.nbytes - _END:
+            problem = f"it would lie at bytes {start} to {end} of {self._size}"
+        elif column.file_path:
+            problem = "a column lies in another file"
+        # A column that is not inside a list has one value in each row; nulls count.
+        elif self._leaves and values != rows:
+            problem = f"a column has {values} values in {rows} rows"
+        if problem:
+            raise ValueError(f"row group {group} is damaged: {problem}")
+        name = column.compression
+        return Chunk(_CODECS.get(name, name.lower()), values, start, end)
 
     def decode(
         self,
@@ -174,7 +261,10 @@ class ParquetShard:
         try:
             count = self._at_once(group, None, parts, stored, ALWAYS_FITS)
             for table in self._tables(group, None, parts, count, check=True):
-                values = table.column(0).to_pylist()
+                column = table.column(0)
+                if not pa.types.is_integer(column.type):
+                    column = as_bytes(pa, column)
+                values = column.to_pylist()
                 taken += sum(len(value) for value in values if isinstance(value, bytes))
                 if taken > most:
                     raise ValueError(
@@ -195,11 +285,11 @@ class ParquetShard:
         most: int,
     ) -> int:
         """How many rows to decode at a time, so that they take at most about ``most`` bytes."""
-        number, rows = self._numbers[group], self.rows(group)
+        rows = self.rows(group)
+        chunks = self._described(group, columns)
         inflated = values = largest = 0
-        for place, leaf in enumerate(self._leaves[:columns]):
-            chunk = self._footer.chunk(number, place)
-            if leaf.physical == FIXED:
+        for leaf, chunk in zip(self._leaves[:columns], chunks, strict=False):
+            if leaf.length:
                 check_plausible(leaf.length, stored, "a value")
             found = bound(_between(parts, chunk.start, chunk.end), chunk, leaf)
             inflated += found.inflated
@@ -224,7 +314,8 @@ class ParquetShard:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        number, paths = self._numbers[group], self._paths[:columns]
+        number = self._numbers[group]
+        places = [leaf.place for leaf in self._leaves[:columns]]
         self._source.parts = parts
         try:
             if check not in self._files:
@@ -234,17 +325,81 @@ class ParquetShard:
                     metadata=self._metadata,
                     pre_buffer=False,
                     page_checksum_verification=check,
-                )
-            file = self._files[check]
+                ).reader
+            reader = self._files[check]
             if count >= self.rows(group):
-                yield file.read_row_group(number, columns=paths, use_threads=False)
+                yield reader.read_row_group(number, column_indices=places, use_threads=False)
                 return
-            for batch in file.iter_batches(
-                count, row_groups=[number], columns=paths, use_threads=False
+            for batch in reader.iter_batches(
+                count, row_groups=[number], column_indices=places, use_threads=False
             ):
                 yield pa.Table.from_batches([batch])
         finally:
             self._source.parts = ()
+
+
+def _metadata(footer: bytes) -> Any:
+    """Let pyarrow read a footer. Raises what pyarrow raises."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    closed = b"".join((b"PAR1", footer, len(footer).to_bytes(4, "little"), b"PAR1"))
+    return pq.ParquetFile(
+        pa.BufferReader(closed),
+        thrift_string_size_limit=len(closed),
+        thrift_container_size_limit=_SHORT_LIST + len(footer) // _FOOTER_BYTES,
+    ).metadata
+
+
+def _leaves(schema: Any, label: str | None) -> list[Leaf]:
+    """The columns that samples are made of, or the one of this name. Raises ValueError."""
+    columns = [schema.column(place) for place in range(len(schema))]
+    if label is not None:
+        return [_label(columns, label)]
+    flat = [(place, column) for place, column in enumerate(columns) if not _repeated(column)]
+    binary = [(p, c) for p, c in flat if c.physical_type in _BINARY and not _annotated(c)]
+    if not (
+        len(binary) == len(columns)
+        and all(_OWN.fullmatch(column.path) and not _nullable(column) for column in columns)
+    ):
+        text = [(place, column) for place, column in flat if column.physical_type == "BYTE_ARRAY"]
+        binary = (binary or text)[:1]
+    return [_leaf(place, column) for place, column in binary]
+
+
+def _label(columns: list[Any], name: str) -> Leaf:
+    flat = {column.path: place for place, column in enumerate(columns)}
+    place = flat.get(name)
+    if place is None:
+        have = ", ".join(sorted(path for path in flat if "." not in path)[:10])
+        raise ValueError(f"it has no column '{name}' (it has: {have or 'none'})")
+    column = columns[place]
+    number = column.physical_type in _NUMBERS and column.logical_type.type in ("NONE", "INT")
+    if _repeated(column) or not (number or column.physical_type == "BYTE_ARRAY"):
+        raise ValueError(f"its column '{name}' holds neither whole numbers nor text")
+    return _leaf(place, column)
+
+
+def _leaf(place: int, column: Any) -> Leaf:
+    length = 0
+    if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+        length = column.length
+        if length < 1:
+            raise ValueError(f"a column of a fixed length has {length} bytes")
+    return Leaf(place, length, _nullable(column))
+
+
+def _nullable(column: Any) -> bool:
+    return bool(column.max_definition_level)
+
+
+def _repeated(column: Any) -> bool:
+    return bool(column.max_repetition_level)
+
+
+def _annotated(column: Any) -> bool:
+    """Whether a column is text, a number, or anything else but bytes."""
+    return bool(column.converted_type != "NONE" or column.logical_type.type != "NONE")
 
 
 def _between(parts: Sequence[tuple[int, Buffer]], start: int, end: int) -> Buffer:
@@ -300,3 +455,15 @@ class _PartsFile:
 
     def close(self) -> None:
         return
+
+
+class _NoPages(_PartsFile):
+    """A file of which no page can be read. ``reached``: whether pyarrow has tried."""
+
+    reached = False
+
+    def read_buffer(self, count: int = -1) -> Buffer:
+        self.reached = True
+        raise ValueError("no page is read")
+
+    read = read_buffer

@@ -16,11 +16,28 @@ from crc32c import crc32c
 
 from ..buffers import Buffer
 from .base import Frame, Framed
-from .protobuf import field, varint
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEAD = _LENGTH.size + _CRC.size
+_DELIMITED = 2  # protocol buffers' wire type of length-delimited fields
+
+
+def varint(value: int) -> bytes:
+    """Encode a non-negative number as protocol buffers do, in base 128."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(number: int, data: bytes) -> bytes:
+    """Encode a length-delimited field of a protocol buffer."""
+    return varint(number << 3 | _DELIMITED) + varint(len(data)) + data
+
+
 _KEY = field(1, b"data")
 
 

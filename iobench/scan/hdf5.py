@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..formats import FORMATS
 from ..limits import MAX_EXPANSION
-from ..storage.window import Pages, ReadWindow
-from .samples import Int64, ShardSamples, damaged, suffix_of
+from ..storage.window import ByteSource, Pages
+from .samples import Int64, ShardSamples, suffix_of
 
 _DEFLATE = 1
 _FILTERS = {
@@ -62,13 +61,8 @@ class _InDataset(NamedTuple):
     suffix: str
 
 
-def hdf5(window: ReadWindow, key: str, size: int) -> ShardSamples:
-    """Find the samples of a file.
-
-    Raises DatasetError naming a file that is damaged or no HDF5, UsageError if h5py is missing,
-    StorageError.
-    """
-    FORMATS.require("hdf5", "h5py")
+def hdf5(window: ByteSource, size: int) -> ShardSamples:
+    """Find the samples of a file. Raises ValueError if it is damaged or no HDF5."""
     import h5py
 
     notes: Counter[str] = Counter()
@@ -93,9 +87,7 @@ def hdf5(window: ReadWindow, key: str, size: int) -> ShardSamples:
         MemoryError,
         zlib.error,
     ) as error:
-        if source.failure is not None:
-            raise source.failure from None
-        raise damaged(key, " ".join(str(error).split())[:160]) from None
+        raise ValueError(" ".join(str(error).split())[:160]) from None
     if parts:
         notes.update({LABELLED: len(labels)} if labels else {})
     else:

@@ -10,8 +10,8 @@ import re
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
+from ..formats import FORMATS
 from ..formats.tfrecord import masked_crc
 from ..limits import MAX_PAX_HEADER
 from ..storage.files import Seekable
@@ -20,6 +20,7 @@ from .hdf5 import hdf5
 from .lmdb import lmdb
 from .parquet import parquet
 from .samples import FoundSample, ShardSamples, damaged, listed, suffix_of
+from .sandbox import Finder, Sandbox
 
 _DIGITS = re.compile(rb"\d{1000}")
 
@@ -98,30 +99,36 @@ def tfrecord(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
         position += 16 + length
 
 
-def _walked(
-    walk: Callable[[ReadWindow, str, int], Iterator[FoundSample]],
-) -> Callable[[ReadWindow, str, int], ShardSamples]:
+Indexer = Callable[[ReadWindow, str, int], ShardSamples]
+
+_WALKS: dict[str, Callable[[ReadWindow, str, int], Iterator[FoundSample]]] = {
+    "files": whole,
+    "tar": tar,
+    "tfrecord": tfrecord,
+}
+FINDERS: dict[str, Finder] = {"parquet": parquet, "hdf5": hdf5}
+"""By format: what finds a shard's samples with a library, which is let do so in a sandbox only."""
+
+_PACKAGES = {"parquet": "pyarrow.parquet", "hdf5": "h5py"}
+
+
+def indexer(form: str) -> Indexer:
+    """Return what finds a shard's samples, given a window on it, its key and size.
+
+    It raises DatasetError naming a shard that can't be read, and StorageError.
+    """
+    if form in FINDERS:
+        return Sandbox(FINDERS[form]).samples
+    if form == "lmdb":
+        return lmdb
+    walk = _WALKS[form]
     return lambda window, key, size: listed(walk(window, key, size), size)
 
 
-INDEXERS: dict[str, Callable[[ReadWindow, str, int], ShardSamples]] = {
-    "files": _walked(whole),
-    "tar": _walked(tar),
-    "tfrecord": _walked(tfrecord),
-    "parquet": parquet,
-    "hdf5": hdf5,
-    "lmdb": lmdb,
-}
-"""By format: the function that finds a shard's samples, given a window on it, its key and size."""
-
-
 def prepare(form: str) -> None:
-    """Import what the indexer needs once, before worker processes are forked."""
-    with suppress(ImportError):  # the indexer itself raises a UsageError for a missing package
-        if form == "parquet":
-            import pyarrow.parquet  # noqa: F401
-        if form == "hdf5":
-            import h5py  # noqa: F401
+    """Import the library of a format once, before processes are forked. Raises UsageError."""
+    if form in _PACKAGES:
+        FORMATS.require(form, _PACKAGES[form])
 
 
 def _stem(name: str) -> str:

@@ -1,7 +1,7 @@
 """Find the samples of a foreign Parquet file: row groups, and the bytes of each row's sample.
 
 A row's sample is the first column of bytes (or else of text), also inside structs, as
-formats/parquet_schema.py decides. Parquet stores the lengths of rows only in its pages, so that
+formats/parquet_shard.py decides. Parquet stores the lengths of rows only in its pages, so that
 column is read and decoded once to get exact sizes. The footer alone is enough in two cases: the
 column has a fixed length; or there is no such column, and each row group as it is stored is a
 sample.
@@ -19,8 +19,8 @@ from ..formats.parquet import Parquet
 from ..formats.parquet_rows import Rows
 from ..formats.parquet_shard import ParquetShard
 from ..limits import check_plausible
-from ..storage.window import ReadWindow
-from .samples import Int64, ShardSamples, damaged
+from ..storage.window import ByteSource
+from .samples import Int64, ShardSamples
 
 _TAIL = 64 << 10
 """Bytes that are read first, from the end of the file: most footers are shorter."""
@@ -42,7 +42,7 @@ AS_STORED = "row groups are samples as they are stored, because no column holds 
 EMPTY = "samples are null or empty"
 
 
-def opened(window: ReadWindow, size: int, column: bytes | None = None) -> tuple[ParquetShard, int]:
+def opened(window: ByteSource, size: int, column: str | None = None) -> tuple[ParquetShard, int]:
     """Open a file of ``size`` bytes; return it and the length of its footer.
 
     ``column``: open it for this column, not for the samples. Raises ValueError.
@@ -58,45 +58,39 @@ def opened(window: ReadWindow, size: int, column: bytes | None = None) -> tuple[
     return ParquetShard(tail, size, column), need
 
 
-def parquet(window: ReadWindow, key: str, size: int) -> ShardSamples:
-    """Find the samples of a file.
-
-    Raises DatasetError naming a file that is damaged, truncated or encrypted; StorageError.
-    """
+def parquet(window: ByteSource, size: int) -> ShardSamples:
+    """Find the samples of a file. Raises ValueError if it is damaged, truncated or encrypted."""
     offsets, stored, sizes = [], [], []
     codecs: Counter[str] = Counter()
     notes: Counter[str] = Counter()
     suffix: str | None = None
-    try:
-        shard, footer = opened(window, size)
-        for group in range(shard.groups):
-            begin, end = shard.extent(group)
-            if not shard.columns:
-                found, suffix = np.array([end - begin]), ""
-                notes[AS_STORED] += 1
-            elif shard.width is not None:
-                found, suffix = _claimed(shard, group, end - begin), ""
-            else:
-                with _one_at_a_time if end - begin > _LARGE else nullcontext():
-                    parts = [(begin, window.apart(begin, end))]
-                    decoded: list[Int64] = []
-                    for rows in shard.pieces(group, None, parts, check=True):
-                        decoded.append(rows.sizes)
-                        suffix = _suffix(rows, suffix)
-                    found = _joined(decoded)
-                notes[READ] += 1
-                if len(found) != shard.rows(group):
-                    raise ValueError(
-                        f"row group {group} has {len(found)} rows, "
-                        f"its footer states {shard.rows(group)}"
-                    )
-            if shard.columns:
-                codecs[shard.codec(group)] += end - begin
-            sizes.append(found)
-            offsets.append(np.full(len(found), begin))
-            stored.append(np.full(len(found), end - begin))
-    except ValueError as error:
-        raise damaged(key, str(error)) from None
+    shard, footer = opened(window, size)
+    for group in range(shard.groups):
+        begin, end = shard.extent(group)
+        if not shard.columns:
+            found, suffix = np.array([end - begin]), ""
+            notes[AS_STORED] += 1
+        elif shard.width is not None:
+            found, suffix = _claimed(shard, group, end - begin), ""
+        else:
+            with _one_at_a_time if end - begin > _LARGE else nullcontext():
+                parts = [(begin, window.apart(begin, end))]
+                decoded: list[Int64] = []
+                for rows in shard.pieces(group, None, parts, check=True):
+                    decoded.append(rows.sizes)
+                    suffix = _suffix(rows, suffix)
+                found = _joined(decoded)
+            notes[READ] += 1
+            if len(found) != shard.rows(group):
+                raise ValueError(
+                    f"row group {group} has {len(found)} rows, "
+                    f"its footer states {shard.rows(group)}"
+                )
+        if shard.columns:
+            codecs[shard.codec(group)] += end - begin
+        sizes.append(found)
+        offsets.append(np.full(len(found), begin))
+        stored.append(np.full(len(found), end - begin))
     size_of = _joined(sizes)
     if empty := int((size_of == 0).sum()):
         notes[EMPTY] = empty

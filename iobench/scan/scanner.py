@@ -38,7 +38,7 @@ from ..text import printable
 from ..units import counted
 from .contents import Contents, classify, content_of
 from .contents import checksums as checksums_of
-from .index import INDEXERS, prepare
+from .index import indexer, prepare
 from .samples import LEAVE_IT_OUT, FoundSample, Int64, ShardSamples, listed, suffix_of
 from .shape import shape
 
@@ -174,12 +174,13 @@ def _walk(
         return [listed(samples, sum(entry.size for entry in data))], np.ones(len(data), np.int64), 0
 
     def make() -> Callable[[int], tuple[int, ShardSamples, int]]:
+        find = indexer(form)  # may fork, so it comes before any thread of the storage
         window = ReadWindow(storage, 1 << 20, nbytes=1 << 20)
 
         def walk(shard: int) -> tuple[int, ShardSamples, int]:
             key, before = data[shard].key, window.bytes_read
             working_on(key)
-            found = INDEXERS[form](window, key, window.open(key))
+            found = find(window, key, window.open(key))
             return shard, found, window.bytes_read - before
 
         return walk

@@ -7,7 +7,7 @@ scattered over the file.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import Any, Protocol
 
 from ..buffers import private
 from ..errors import DatasetError, ShortObjectError, StorageError
@@ -100,6 +100,13 @@ class ReadWindow:
         return memory[start - begin : end - begin]
 
 
+class ByteSource(Protocol):
+    """The bytes of one object, wherever they come from."""
+
+    def apart(self, start: int, end: int) -> Buffer:
+        """Bytes [start, end) in memory of their own, of any length."""
+
+
 _PAGE = 16 << 10
 _PAGES = 1024
 
@@ -110,11 +117,11 @@ class Pages(Seekable):
     ``failure``: the last error of the storage.
     """
 
-    def __init__(self, window: ReadWindow, size: int) -> None:
+    def __init__(self, source: ByteSource, size: int) -> None:
         super().__init__(size)
         # Kept to be raised again, because a library may replace it by an error of its own.
         self.failure: StorageError | None = None
-        self._window = window
+        self._source = source
         self._pages: OrderedDict[int, bytes] = OrderedDict()
 
     def between(self, begin: int, end: int) -> bytes:
@@ -145,7 +152,7 @@ class Pages(Seekable):
                 last += 1
             begin, end = number * _PAGE, min(last * _PAGE, self.size)
             try:
-                data = bytes(self._window.apart(begin, end))
+                data = bytes(self._source.apart(begin, end))
             except StorageError as error:
                 self.failure = error
                 raise OSError(str(error)) from None

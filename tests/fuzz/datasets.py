@@ -15,9 +15,7 @@ from iobench.contents.npz import Arrays, Npz
 from iobench.dataset import index_file, load_manifest, packing_at
 from iobench.documents import json_text
 from iobench.errors import IobenchError
-from iobench.formats.parquet_footer import Footer
-from iobench.formats.parquet_pages import bound
-from iobench.formats.parquet_shard import footer_bytes
+from iobench.formats.parquet import Parquet
 from iobench.formats.tfrecord import masked_crc
 from iobench.load.training.labels import labels_from
 from iobench.scan import hdf5, scan
@@ -124,15 +122,12 @@ def with_record_checksums(data: bytes) -> bytes:
 
 
 def parquet(data: bytes) -> None:
-    """The own reader of footers and of pages alone; ``parquet-rows`` goes on to pyarrow."""
+    """Opened and decoded in this process, as readers do; ``parquet-rows`` scans it first."""
     shard = memoryview(data)
-    length = footer_bytes(shard[-8:], len(shard))
-    footer = Footer(bytes(shard[-length:-8]), len(shard) - length)
-    for number in range(min(16, len(footer.groups))):
-        footer.extent(number)
-        for place, leaf in enumerate(footer.schema.leaves[:16]):
-            chunk = footer.chunk(number, place)
-            bound(shard[chunk.start : chunk.end], chunk, leaf)
+    opened = Parquet().open(shard, len(shard))
+    for group in range(min(16, opened.groups)):
+        begin, end = opened.extent(group)
+        opened.decode(group, None, [(begin, shard[begin:end])], check=False)
 
 
 def parquet_rows(data: bytes) -> None:

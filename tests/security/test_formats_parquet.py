@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.errors import CorruptSampleError, DatasetError, IobenchError, WorkerError
-from iobench.formats import parquet_footer
 from iobench.formats.parquet import Parquet
-from iobench.formats.parquet_footer import Footer
-from iobench.formats.protobuf import varint
-from iobench.formats.thrift import BINARY, I32, I64, STRUCT, Compact, ThriftWriter, listed
 from iobench.limits import ALWAYS_FITS
 from iobench.load import make_reader
 from iobench.scan import scan
-from iobench.scan.index import INDEXERS
 from iobench.schema.manifest import Manifest
 from iobench.schema.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
 from iobench.verify import verify
 from tests.children import in_child
-from tests.pairs import pairs
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "parquet"
 
@@ -108,29 +100,6 @@ SIX = np.arange(6)
 class TestWorkersThatDie:
     """Whatever ends a process over a file is one line that names the file."""
 
-    NAMES = ("a.parquet", "b.parquet", "c.parquet")
-
-    @pytest.fixture
-    def storage(self) -> MemoryStorage:
-        data = written(pa.table({"x": [b"one", b"two"]}))
-        return MemoryStorage(objects={name: memoryview(data) for name in self.NAMES})
-
-    @pytest.mark.usefixtures("nothing_left")
-    def test_in_the_walk_over_headers(
-        self, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        index = INDEXERS["parquet"]
-
-        def deadly(window: Any, key: str, size: int) -> Any:
-            if key == "b.parquet":
-                os.kill(os.getpid(), signal.SIGKILL)
-            return index(window, key, size)
-
-        monkeypatch.setitem(INDEXERS, "parquet", deadly)
-        with pytest.raises(WorkerError, match=r"signal 9 .* b\.parquet") as caught:
-            scan(storage)
-        assert "\n" not in str(caught.value)
-
     def test_in_verify(self, make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         manifest, path = make_dataset(format="parquet", samples=6, sample_size={"mean": 40})
         monkeypatch.setattr(
@@ -163,51 +132,8 @@ def of_a_page() -> bytes:
     return written(table, use_dictionary=False, compression="zstd", write_statistics=False)
 
 
-def of_lengths(encoding: int, *, codec: int = 0, version: int = 1, nullable: bool = False) -> bytes:
-    """Four values whose lengths (and prefixes) are said to be 500 million, all of them alike."""
-    right = b"\x80\x01\x04\x04\x00" + b"\x00" + bytes(4)
-    many = varint(1 << 30) + b"\x01" + varint(500_000_000) + b"\x00" + b"\x00\x00"
-    values = right + many if encoding == 7 else many
-    levels = b"\x08\x01" if nullable else b""
-    plain = values if version == 2 else (len(levels).to_bytes(4, "little") + levels) * nullable
-    plain = plain if version == 2 else plain + values
-    stored = pa.compress(plain, codec="snappy", asbytes=True) if codec else plain
-    sizes = [len(plain), len(stored)] if version == 1 else [len(levels) + len(plain)] * 2
-    if version == 2:
-        sizes[1] = len(levels) + len(stored)
-        about = ThriftWriter().number(1, I32, 4).number(2, I32, 0).number(3, I32, 4)
-        about.number(4, I32, encoding).number(5, I32, len(levels)).number(6, I32, 0)
-        stored = levels + stored
-    else:
-        about = ThriftWriter().number(1, I32, 4).number(2, I32, encoding)
-        about.number(3, I32, 3).number(4, I32, 3)
-    page = ThriftWriter().number(1, I32, 0 if version == 1 else 3)
-    page.number(2, I32, sizes[0]).number(3, I32, sizes[1])
-    page.struct(5 if version == 1 else 8, about.finish())
-    return of_page(page.finish() + stored, 4, codec, nullable)
-
-
-def of_page(page: bytes, rows: int, codec: int, nullable: bool) -> bytes:
-    """A file of one column, whose one chunk is these bytes."""
-    root = ThriftWriter().binary(4, b"schema").number(5, I32, 1).finish()
-    leaf = ThriftWriter().number(1, I32, 6).number(3, I32, int(nullable)).binary(4, b"x").finish()
-    about = ThriftWriter().number(1, I32, 6).list(2, listed(I32, [b"\x00"]))
-    about.list(3, listed(BINARY, [b"\x01x"])).number(4, I32, codec).number(5, I64, rows)
-    about.number(6, I64, len(page)).number(7, I64, len(page)).number(9, I64, 4)
-    chunk = ThriftWriter().number(2, I64, 0).struct(3, about.finish()).finish()
-    group = ThriftWriter().list(1, listed(STRUCT, [chunk])).number(2, I64, 0).number(3, I64, rows)
-    footer = ThriftWriter().number(1, I32, 2).list(2, listed(STRUCT, [root, leaf]))
-    footer.number(3, I64, rows).list(4, listed(STRUCT, [group.finish()]))
-    return with_footer(b"PAR1" + page + bytes(8), footer.finish())
-
-
 BOMBS: dict[str, Callable[[], bytes]] = {
-    **{
-        f"lengths {encoding} {codec} {version} {nullable}": partial(
-            of_lengths, encoding, codec=codec, version=version, nullable=nullable
-        )
-        for encoding, codec, version, nullable in pairs((6, 7), (0, 1), (1, 2), (False, True))
-    },
+    **{path.stem: path.read_bytes for path in sorted(CORPUS.glob("lengths*"))},
     "a dictionary": (CORPUS / "dictionary.parquet").read_bytes,
     "a dictionary, with pages of the second version": lambda: of_a_dictionary(
         data_page_version="2.0"
@@ -334,7 +260,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
     statistics=st.booleans(),
     page=st.sampled_from(["1.0", "2.0"]),
 )
-def test_our_reading_of_footers_is_pyarrows(
+def test_samples_of_any_schema(
     kinds: list[str],
     rows: int,
     group: int,
@@ -343,7 +269,7 @@ def test_our_reading_of_footers_is_pyarrows(
     statistics: bool,
     page: str,
 ) -> None:
-    """The same samples in the same places, of any schema that a writer may choose."""
+    """The first column of bytes, or else of text, of any schema that a writer may choose."""
     columns = {
         f"column {number} ü.{kind}": pa.array(
             [None if nulls and n % 4 == 1 else VALUES[kind](n) for n in range(rows)], KINDS[kind]
@@ -357,89 +283,18 @@ def test_our_reading_of_footers_is_pyarrows(
         write_statistics=statistics,
         data_page_version=page,
     )
-    metadata = pq.read_metadata(io.BytesIO(data))
-    paths = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
     of_bytes = [n for n, kind in enumerate(kinds) if kind in ("binary", "fixed", "struct")]
     of_text = [n for n, kind in enumerate(kinds) if kind == "text"]
     chosen = next(iter(of_bytes + of_text), None)
-    footer = Footer(*footer_of(data))
-    assert footer.schema.columns == metadata.num_columns == len(paths)
-    for number in range(metadata.num_row_groups):
-        chunks = [metadata.row_group(number).column(n) for n in range(metadata.num_columns)]
-        mine = chunks if chosen is None else [chunks[leaf_number(kinds, chosen)]]
-        begins = [min(c.data_page_offset, c.dictionary_page_offset or 1 << 60) for c in mine]
-        ends = [b + c.total_compressed_size for b, c in zip(begins, mine, strict=True)]
-        assert footer.extent(number) == (min(begins), max(ends))
-        assert footer.groups[number].rows == metadata.row_group(number).num_rows
     if chosen is not None:
         column = list(columns.values())[chosen].to_pylist()
         assert unpacked(data) == [as_bytes(value) for value in column]
-
-
-def leaf_number(kinds: list[str], chosen: int) -> int:
-    """Of the leaf that holds the bytes: a struct has two."""
-    before = sum(2 if kind == "struct" else 1 for kind in kinds[:chosen])
-    return before + (kinds[chosen] == "struct")
 
 
 def as_bytes(value: Any) -> bytes:
     if isinstance(value, dict):
         value = value["data"]
     return value.encode() if isinstance(value, str) else value or b""
-
-
-@pytest.mark.parametrize(
-    ("columns", "codec"), [(1, "zstd"), (14, "none"), (15, "zstd"), (40, "none")]
-)
-def test_own_row_groups_are_read_alike_on_both_ways(
-    make_dataset: Any, monkeypatch: pytest.MonkeyPatch, columns: int, codec: str
-) -> None:
-    """By the regular expression that takes them over, and field by field."""
-    manifest, path = make_dataset(
-        format="parquet",
-        samples=60,
-        sample_size={"mean": 81},
-        block_size=81 * 7,
-        columns=columns,
-        codec=codec,
-    )
-    data = (path / manifest.key(0)).read_bytes()
-    footer, size = footer_of(data)
-    plain = Footer(footer, size)
-    assert all(group.place > 0 and not group.chunks for group in plain.groups)
-    samples = unpacked(data)
-    never = re.compile(rb"(?!)")
-    monkeypatch.setattr(parquet_footer, "own_group", lambda _: never)
-    slow = Footer(footer, size)
-    assert all(group.place < 0 and group.chunks for group in slow.groups)
-    for number in range(len(plain.groups)):
-        assert plain.extent(number) == slow.extent(number)
-        assert [plain.chunk(number, place) for place in range(columns)] == [
-            slow.chunk(number, place) for place in range(columns)
-        ]
-    assert unpacked(data) == samples
-
-
-def test_nothing_but_the_samples_columns_reaches_pyarrow() -> None:
-    """Names, statistics, metadata of others: all of them are written by whoever wrote the file."""
-    secret = "a name that nobody should see"
-    table = pa.table({secret: [b"one", b"two"], "n": [1, 2]}).replace_schema_metadata(
-        {"key": secret}
-    )
-    data = written(table, store_schema=True)
-    footer, size = footer_of(data)
-    assert footer.count(secret.encode()) > 2
-    safe = Footer(footer, size).safe
-    assert secret.encode() not in safe
-    reader = Compact(safe)
-    reader.skip(STRUCT)
-    assert reader.position == len(safe)
-    assert (
-        pq.read_metadata(
-            io.BytesIO(b"PAR1" + safe + len(safe).to_bytes(4, "little") + b"PAR1")
-        ).num_columns
-        == 1
-    )
 
 
 DEEP = b"\x15\x02\x19" + b"\xfc\xff\x7f" + b"\x48\x01x\x15\x02\x00" * 16383
@@ -461,9 +316,14 @@ DEEP = b"\x15\x02\x19" + b"\xfc\xff\x7f" + b"\x48\x01x\x15\x02\x00" * 16383
 )
 def test_footers_that_make_no_sense(change: Callable[[bytes], bytes]) -> None:
     data = written(pa.table({"x": [b"one", b"two"]}), write_statistics=False)
-    footer, size = footer_of(data)
-    with pytest.raises(ValueError):
-        Footer(change(footer), size)
+    changed = with_footer(data, change(footer_of(data)[0]))
+
+    def read() -> list[bytes]:
+        with pytest.raises(ValueError, match="damaged"):
+            unpacked(changed)
+        return []
+
+    assert in_child(read).extra_bytes < ALWAYS_FITS
 
 
 def test_every_error_is_iobenchs_own(make_dataset: Any) -> None:

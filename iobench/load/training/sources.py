@@ -91,7 +91,7 @@ def column_labels(manifest: Manifest, storage: Storage, name: str) -> list[Label
         window = ReadWindow(storage, 0, nbytes=1 << 16)
         found: list[Label] = []
         try:
-            file, _ = opened(window, window.open(key), name.encode())
+            file, _ = opened(window, window.open(key), name)
             for group in range(file.groups):
                 begin, end = file.extent(group)
                 for value in file.values(group, [(begin, window.apart(begin, end))]):
