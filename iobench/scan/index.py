@@ -25,11 +25,6 @@ from .sandbox import Finder, Sandbox
 _DIGITS = re.compile(rb"\d{1000}")
 
 
-def whole(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
-    """The whole object is one sample."""
-    yield FoundSample(0, size, suffix_of(key))
-
-
 def tar(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
     """Read a tar as WebDataset does: adjacent members with the same name up to the first dot.
 
@@ -102,12 +97,11 @@ def tfrecord(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
 Indexer = Callable[[ReadWindow, str, int], ShardSamples]
 
 _WALKS: dict[str, Callable[[ReadWindow, str, int], Iterator[FoundSample]]] = {
-    "files": whole,
     "tar": tar,
     "tfrecord": tfrecord,
 }
 FINDERS: dict[str, Finder] = {"parquet": parquet, "hdf5": hdf5}
-"""By format: what finds a shard's samples with a library, which is let do so in a sandbox only."""
+"""By format: what finds a shard's samples with a library, which may do so in a sandbox only."""
 
 _PACKAGES = {"parquet": "pyarrow.parquet", "hdf5": "h5py"}
 

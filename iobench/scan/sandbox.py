@@ -217,7 +217,7 @@ def _send(pipe: Connection, found: ShardSamples) -> None:
 
 
 def _confine(keep: int, parent: int) -> None:
-    """Give up what this process needs not, after it was forked."""
+    """Give up what the child does not need."""
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -54,7 +54,7 @@ def elsewhere(_: Any, size: int) -> ShardSamples:
     ("find", "why"),
     [
         (lambda *_: os.abort(), "the process that read it was killed by signal 6"),
-        (lambda *_: np.ones(3 << 30, np.uint8), "it takes too much memory"),
+        (lambda *_: np.empty(3 << 30, np.uint8), "it takes too much memory"),
         (forever, "reading it took more than 1 s"),
         (beyond, "the process that read it"),
         (elsewhere, "the process that read it"),
