@@ -168,11 +168,14 @@ def _received(pipe: Connection, document: dict[str, Any], size: int, left_s: flo
 class _Asked:
     """A file of which the parent reads the bytes."""
 
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Connection, at_first: int) -> None:
+        """``at_first``: the address space of the child when it was started, in bytes."""
         self._pipe = pipe
+        self._most = at_first + SANDBOX_BYTES
+        _limit(resource.RLIMIT_AS, self._most)
 
     def apart(self, start: int, end: int) -> Buffer:
-        _limit(resource.RLIMIT_AS, _address_space() + SANDBOX_BYTES + 2 * (end - start))
+        _limit(resource.RLIMIT_AS, self._most + 2 * (end - start))
         self._pipe.send_bytes(_ASKS + _RANGE.pack(start, end))
         return memoryview(self._pipe.recv_bytes())
 
@@ -180,6 +183,7 @@ class _Asked:
 def _serve(pipe: Connection, find: Finder, parent: int) -> NoReturn:
     try:
         _confine(pipe.fileno(), parent)
+        at_first = _address_space()
         while True:
             (size,) = _SIZE.unpack(pipe.recv_bytes())
             _limit(
@@ -187,7 +191,7 @@ def _serve(pipe: Connection, find: Finder, parent: int) -> NoReturn:
                 int(time.process_time() + SANDBOX_S + size / SANDBOX_BYTES_PER_S) + 1,
             )
             try:
-                found = find(_Asked(pipe), size)
+                found = find(_Asked(pipe, at_first), size)
             except MemoryError:
                 pipe.send_bytes(_FAILED + b"it takes too much memory")
             except ValueError as error:
