@@ -45,3 +45,12 @@ def defer_interrupts(*, discard: bool = False) -> Iterator[list[int]]:
 def _restore(handlers: Mapping[signal.Signals, Handler]) -> None:
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+def interrupt_on_sigterm() -> None:
+    """Let SIGTERM, by which batch schedulers stop jobs, do what Ctrl-C does.
+
+    Outside of the main thread this does nothing, since no handler can be set there.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)

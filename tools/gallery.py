@@ -126,7 +126,7 @@ GALLERY = (
         name="probe",
         what="The storage's curve alone.",
         measure="",
-        report="probe data --time 5s",
+        report="probe data --budget 5s",
     ),
 )
 

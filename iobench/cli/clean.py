@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
-
-from ..units import counted
-from .common import add_break_lock
+from ..checkpoint.place import MARKER, clean_exclusively
+from ..errors import StorageError
+from ..generator import clean
+from ..generator.cleaner import CleanReport
+from ..storage import open_storage
+from ..storage.catalog import exists
+from ..units import counted, format_bytes, format_count
+from .requests.keep import CleanRequest
 from .terminal import say, show_json
-from .verbs import Verb
 
-if TYPE_CHECKING:
-    from ..generator.cleaner import CleanReport
-
-EXAMPLES = """examples:
-  iobench clean /mnt/fast/resnet50 --dry-run
-  iobench clean /mnt/fast/resnet50
-  iobench clean s3://bucket/resnet50
-  iobench clean /mnt/ckpt
-"""
 _SHOWN = 10
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "dir", metavar="DIR", help="directory or URL of a dataset or of checkpoints"
+def run(request: CleanRequest) -> int:
+    report = _checkpoints(request) or clean(
+        request.dir, dry_run=request.dry_run, break_lock=request.break_lock
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be removed, but remove nothing"
-    )
-    add_break_lock(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    from ..generator import clean
-    from ..units import format_bytes, format_count
-
-    report = _checkpoints(args) or clean(args.dir, dry_run=args.dry_run, break_lock=args.break_lock)
-    if args.json:
+    if request.json:
         show_json(report)
         return 0
     uploads = (
@@ -55,38 +37,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _checkpoints(args: argparse.Namespace) -> CleanReport | None:
+def _checkpoints(request: CleanRequest) -> CleanReport | None:
     """Clean a directory or URL with iobench's checkpoints; return None for any other."""
-    from ..checkpoint.place import MARKER, clean_exclusively
-    from ..errors import StorageError
-    from ..generator.cleaner import CleanReport
-    from ..storage import open_storage
-    from ..storage.catalog import exists
-
-    storage = open_storage(args.dir)
+    storage = open_storage(request.dir)
     try:
         if not exists(storage, MARKER):
             return None
     except StorageError:
         return None  # the search for a dataset will report the problem
-    removal = clean_exclusively(storage, dry_run=args.dry_run, break_lock=args.break_lock)
+    removal = clean_exclusively(storage, dry_run=request.dry_run, break_lock=request.break_lock)
     return CleanReport(
-        args.dir,
+        request.dir,
         removal.files,
         removal.bytes,
         removal.foreign,
         removal.root_removed,
-        args.dry_run,
+        request.dry_run,
     )
-
-
-VERB = Verb(
-    help="remove a generated dataset or checkpoints",
-    description=(
-        "Remove a dataset or checkpoints, complete or partial: exactly the files that iobench "
-        "made. Other files are kept and listed. A directory that iobench did not make is refused."
-    ),
-    examples=EXAMPLES,
-    arguments=arguments,
-    run=run,
-)

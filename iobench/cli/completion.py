@@ -1,29 +1,21 @@
 """``iobench --completion``: a script with which a shell completes verbs, flags and names.
 
-The script is generated from the parsers and does not call iobench when the user types. So it must
+The script is generated from the requests and does not call iobench when the user types. So it must
 be generated again after an update.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .verbs import SHELLS, VERBS, load_verbs
+from ..checkpoint.models import MODELS
+from ..schema.base import known_specs
+from .requests.flags import ALL, VerbFlag, flags_of
+from .verbs import VERBS, verb_of
 
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class OfferedFlag:
-    """One flag of a verb: its spellings, its values and its help."""
-
-    names: tuple[str, ...]
-    takes_value: bool
-    choices: tuple[str, ...]
-    help: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +23,28 @@ class Completions:
     """The completions of a verb: its line of help, its flags and its words."""
 
     help: str
-    flags: tuple[OfferedFlag, ...]
+    flags: tuple[VerbFlag, ...]
     words: tuple[str, ...]
 
 
-def table(parser: argparse.ArgumentParser) -> dict[str, Completions]:
-    """Return the completions of each verb, from the parser of all verbs."""
-    (verbs,) = (
-        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
-    )
-    helps = {name: verb.help for name, verb in load_verbs()}
-    return {name: _completions(name, verbs.choices[name], helps[name]) for name in VERBS}
+def table() -> dict[str, Completions]:
+    """Return the completions of each verb."""
+    return {name: _completions(name) for name in VERBS}
 
 
-def _completions(name: str, parser: argparse.ArgumentParser, told: str) -> Completions:
-    flags, words = [], list(_names(name))
-    for action in parser._actions:
-        choices = tuple(str(choice) for choice in action.choices or ())
-        if not action.option_strings:
-            words += choices
-        elif action.help is not argparse.SUPPRESS:
-            text = (action.help or "").replace("%%", "%").partition(";")[0]
-            flags.append(
-                OfferedFlag(tuple(action.option_strings), action.nargs != 0, choices, text)
-            )
-    return Completions(told, tuple(flags), tuple(words))
+def _completions(name: str) -> Completions:
+    verb = verb_of(name)
+    flags, words = [], _names(name)
+    for flag in flags_of(verb.request).values():
+        if flag.is_word:
+            words += flag.choices
+        elif flag.name == "--format":
+            flags.append(replace(flag, choices=verb.formats))
+        else:
+            flags.append(flag)
+    alike = [f"--{form}" for form in ("json", "html") if form in verb.formats]
+    flags += [VerbFlag(name=each, help="") for each in (*alike, "--help", ALL)]
+    return Completions(verb.help, tuple(flags), tuple(words))
 
 
 def _names(verb: str) -> list[str]:
@@ -63,9 +52,6 @@ def _names(verb: str) -> list[str]:
 
     The name of a file in this folder is left out if it has characters that are special to a shell.
     """
-    from ..checkpoint.models import MODELS
-    from ..schema.base import known_specs
-
     found: Iterable[str] = ()
     if verb in ("run", "plan", "size", "sweep"):
         found = known_specs("workload")
@@ -80,21 +66,21 @@ def _names(verb: str) -> list[str]:
     return sorted(name for name in found if _PLAIN.fullmatch(name))
 
 
-def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """Return the script for one of ``SHELLS``; ``parser`` knows all verbs."""
-    return _SCRIPTS[shell](table(parser))
+def script(shell: str) -> str:
+    """Return the script for one of ``SHELLS``."""
+    return _SCRIPTS[shell](table())
 
 
 def _bash(found: Mapping[str, Completions]) -> str:
     cases, values = [], []
     for verb, follows in found.items():
-        flags = [name for flag in follows.flags for name in flag.names]
+        flags = [name for flag in follows.flags for name in _spellings(flag)]
         cases.append(
             f"    '{verb}') flags='{' '.join(flags)}' words='{' '.join(follows.words)}' ;;"
         )
         for flag in follows.flags:
             if flag.choices:
-                names = "|".join(f"'{verb} {name}'" for name in flag.names)
+                names = "|".join(f"'{verb} {name}'" for name in _spellings(flag))
                 values.append(f"    {names}) words='{' '.join(flag.choices)}' only=1 ;;")
     first = " ".join(found)
     return "\n".join(
@@ -148,12 +134,17 @@ def _fish(found: Mapping[str, Completions]) -> str:
         for flag in follows.flags:
             names = " ".join(
                 f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
-                for name in flag.names
+                for name in _spellings(flag)
             )
             value = f" -x -a {_quoted(' '.join(flag.choices))}" if flag.choices else ""
-            value = value or (" -r" if flag.takes_value else "")
-            lines.append(f"complete -c iobench -n '{when}' {names}{value} -d {_quoted(flag.help)}")
+            value = value or (" -r" if flag.kind else "")
+            told = _quoted(flag.help.partition(";")[0])
+            lines.append(f"complete -c iobench -n '{when}' {names}{value} -d {told}")
     return "\n".join(lines)
+
+
+def _spellings(flag: VerbFlag) -> list[str]:
+    return [name for name in (flag.short, flag.name) if name]
 
 
 def _quoted(text: str) -> str:
@@ -161,4 +152,4 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-_SCRIPTS = dict(zip(SHELLS, (_bash, _fish, _zsh), strict=True))
+_SCRIPTS = {"bash": _bash, "fish": _fish, "zsh": _zsh}

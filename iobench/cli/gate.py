@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
+
+from .requests.measure import AbRequest
+from .requests.understand import CompareRequest
+from .terminal import warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -11,33 +14,18 @@ if TYPE_CHECKING:
 FAILED = 4
 
 
-def add_gate(parser: argparse.ArgumentParser, of: str) -> None:
-    """Add the flags. ``of``: the metrics that the gate looks at, for the help."""
-    parser.add_argument(
-        "--fail-on",
-        metavar="CHANGE",
-        help=f"exit with status 4 if the candidate is worse, with this threshold (e.g. 2%%): {of}",
-    )
-    parser.add_argument(
-        "--if-inconclusive",
-        choices=("fail", "warn", "pass"),
-        default="fail",
-        help="what --fail-on does where nothing is told, a metric is missing, or a run is INVALID: "
-        "exit with status 4, warn and exit with status 0, or pass (default: fail)",
-    )
-
-
-def status_of(args: argparse.Namespace, failed: Iterable[str], inconclusive: Iterable[str]) -> int:
+def status_of(
+    request: AbRequest | CompareRequest, failed: Iterable[str], inconclusive: Iterable[str]
+) -> int:
     """The exit status of a gate, after a line on stderr for each failure.
 
     ``failed``: what is worse, one line each. ``inconclusive``: what is inconclusive.
     """
-    from .terminal import warn
-
+    limit = f"--fail-on {100 * (request.fail_on or 0):g}%"
     worse, unknown = list(failed), list(inconclusive)
     for line in worse:
-        warn(f"--fail-on {args.fail_on}: {line}")
-    if args.if_inconclusive != "pass":
+        warn(f"{limit}: {line}")
+    if request.if_inconclusive != "pass":
         for line in unknown:
-            warn(f"--fail-on {args.fail_on}: inconclusive: {line}")
-    return FAILED if worse or (unknown and args.if_inconclusive == "fail") else 0
+            warn(f"{limit}: inconclusive: {line}")
+    return FAILED if worse or (unknown and request.if_inconclusive == "fail") else 0

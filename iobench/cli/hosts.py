@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ..errors import UsageError
+from ..runner.hosts.agreement import agree
+from ..runner.hosts.control import Control, led
+from ..runner.hosts.launch import Launch, find_launch, share_of
+from ..runner.hosts.lines import parse_hosts, start_lines
+from ..runner.hosts.meeting import Meeting, meet
+from ..runner.hosts.serving import Serving, error_of
+from ..runner.hosts.sharing import HostShare
+from ..runner.plan import Plan
 from ..units import format_bytes, format_duration, format_rate
-from .common import duration, whole_number
+from .requests.flags import HostsRequest
+from .requests.measure import MeasuringRequest
 from .terminal import note, say, show_data
 
 if TYPE_CHECKING:
     from ..runner.checkpoint import Mixed
-    from ..runner.hosts.control import Control
-    from ..runner.hosts.launch import Launch
-    from ..runner.hosts.meeting import Meeting
-    from ..runner.hosts.serving import Serving
-    from ..runner.hosts.sharing import HostShare
-    from ..runner.plan import Plan
 
 T = TypeVar("T")
 
@@ -28,61 +30,26 @@ HERE = "here"
 """The value of --hosts for this host alone, whatever has started iobench."""
 
 
-def add_hosts(parser: argparse.ArgumentParser, *, ranks: bool = True) -> argparse._ArgumentGroup:
-    """Add the flags of a command on many hosts. ``ranks``: it has accelerators on each host."""
-    group = parser.add_argument_group("many hosts")
-    if ranks:
-        group.add_argument(
-            "--accelerators-per-host",
-            type=whole_number,
-            metavar="N",
-            help="number of ranks on each host, in place of --accelerators",
-        )
-    group.add_argument(
-        "--hosts",
-        metavar="H1,H2,...",
-        help="with --print: the hosts to start iobench on; 'here': use this host alone, even if "
-        "torchrun, srun, mpirun or an Indexed Job has started iobench on several",
-    )
-    group.add_argument(
-        "--print",
-        action="store_true",
-        dest="print_lines",
-        help="print the commands that start this on --hosts, and do nothing else",
-    )
-    group.add_argument(
-        "--join-within",
-        type=duration,
-        default=120.0,
-        metavar="TIME",
-        help="how long the hosts wait for each other (default: 2min)",
-    )
-    return group
-
-
-def printed_lines(args: argparse.Namespace) -> bool:
+def printed_lines(request: HostsRequest) -> bool:
     """Print the commands for other engines if that was asked for; return whether it was.
 
     Raises UsageError for names of hosts without --print: iobench starts nothing on other hosts.
     """
-    from ..errors import UsageError
-    from ..runner.hosts.lines import parse_hosts, start_lines
-
-    named = args.hosts is not None and args.hosts != HERE
-    if named != bool(args.print_lines):
+    named = None if request.hosts == HERE else request.hosts
+    if (named is not None) != request.print_lines:
         raise UsageError(
             "--hosts and --print belong together: iobench starts nothing on other hosts",
             remedy="add both to get the commands for torchrun, srun, mpirun, Ray and kubectl",
         )
-    if not named:
+    if named is None:
         return False
-    lines = start_lines(parse_hosts(args.hosts), _without(args.command_line[1:]))
+    lines = start_lines(parse_hosts(named), _without(request.command[1:]))
     for engine, line in lines.items():
         show_data(f"# {engine}\n{line}\n")
     return True
 
 
-def _without(words: list[str]) -> list[str]:
+def _without(words: Sequence[str]) -> list[str]:
     """The words of the command without --hosts and --print."""
     found, skip = [], False
     for word in words:
@@ -95,11 +62,9 @@ def _without(words: list[str]) -> list[str]:
     return found
 
 
-def launched(args: argparse.Namespace) -> Launch | None:
+def launched(request: HostsRequest) -> Launch | None:
     """The host of a job that this process stands for; None if it measures alone."""
-    from ..runner.hosts.launch import find_launch
-
-    found = None if args.hosts == HERE else find_launch(os.environ)
+    found = None if request.hosts == HERE else find_launch(os.environ)
     if found is not None:
         # torch reads this when it is imported. It tells each wait for the store on stderr, and what
         # the user must know is in the errors.
@@ -109,9 +74,6 @@ def launched(args: argparse.Namespace) -> Launch | None:
 
 def check_one_host(what: str, remedy: str = "start it on one host") -> None:
     """Raise UsageError if a launcher has started ``what``, which measures one host, on several."""
-    from ..errors import UsageError
-    from ..runner.hosts.launch import find_launch
-
     launch = find_launch(os.environ)
     if launch is not None:
         raise UsageError(
@@ -120,26 +82,16 @@ def check_one_host(what: str, remedy: str = "start it on one host") -> None:
         )
 
 
-def accelerators_here(args: argparse.Namespace, hosts: int) -> int:
+def accelerators_here(request: MeasuringRequest, hosts: int) -> int:
     """The ranks of this host. Raises UsageError for numbers that contradict each other."""
-    from ..errors import UsageError
-    from ..runner.hosts.launch import share_of
-
-    if args.accelerators_per_host is None:
-        return share_of(hosts if args.accelerators == 1 else args.accelerators, hosts)
-    if args.accelerators_per_host < 1 or args.accelerators != 1:
-        raise UsageError(
-            "--accelerators is the number of all ranks, and --accelerators-per-host that of each "
-            "host",
-            remedy="use one of them, with a number of at least 1",
-        )
-    number: int = args.accelerators_per_host
-    return number
+    if request.accelerators_per_host is None:
+        return share_of(hosts if request.accelerators == 1 else request.accelerators, hosts)
+    return request.accelerators_per_host
 
 
 def come_together(
     launch: Launch,
-    args: argparse.Namespace,
+    request: HostsRequest,
     make: Callable[[Meeting], T],
     same: Callable[[T], Mapping[str, str]],
     *,
@@ -150,28 +102,24 @@ def come_together(
     ``same``: what of a plan must be equal on all hosts, see ``agree``. ``accelerators``: the ranks
     of this host. The last part of the result is what the controller knows of the others.
     """
-    from ..runner.hosts.agreement import agree
-    from ..runner.hosts.control import Control
-    from ..runner.hosts.meeting import meet
-
-    note(f"host {launch.index} of {launch.hosts} waits for the others", quiet=args.quiet)
-    meeting = meet(launch, accelerators=accelerators, within_s=args.join_within)
+    note(f"host {launch.index} of {launch.hosts} waits for the others", quiet=request.quiet)
+    meeting = meet(launch, accelerators=accelerators, within_s=request.join_within)
     control = Control(meeting) if meeting.is_controller else None
     return meeting, agree(meeting, lambda: make(meeting), same, control), control
 
 
-def take_part(meeting: Meeting, plan: Plan, mixed: Mixed | None, args: argparse.Namespace) -> int:
+def take_part(meeting: Meeting, plan: Plan, mixed: Mixed | None, request: MeasuringRequest) -> int:
     """Serve the run as a host that is not its controller; return the exit code."""
     from ..runner.hosts.job import serve
 
-    serve(meeting, plan, mixed, Path(args.results), tuple(args.command_line), args.rules)
-    tell_end(meeting, args)
+    serve(meeting, plan, mixed, request.results, request.command, request.rules)
+    tell_end(meeting, request)
     return 0
 
 
 def on_all_hosts(
     launch: Launch,
-    args: argparse.Namespace,
+    request: HostsRequest,
     make: Callable[[Meeting], T],
     same: Callable[[T], Mapping[str, str]],
     *,
@@ -185,28 +133,26 @@ def on_all_hosts(
     controller, and returns the exit code; ``join`` makes what serves the controller on another
     host.
     """
-    from ..runner.hosts.control import led
-    from ..runner.hosts.serving import error_of
 
     def named_same(plan: T) -> Mapping[str, str]:
-        return {"verb": f"iobench {args.verb}", **same(plan)}
+        return {"verb": f"iobench {request.verb}", **same(plan)}
 
     meeting, plan, control = come_together(
-        launch, args, make, named_same, accelerators=accelerators
+        launch, request, make, named_same, accelerators=accelerators
     )
     if control is not None:
         return led(control, lambda: lead(control, plan), lambda code: code)
     bye = join(meeting, plan).serve()
     if bye.why:
         raise error_of(bye)
-    tell_end(meeting, args)
+    tell_end(meeting, request)
     return bye.code
 
 
-def tell_end(meeting: Meeting, args: argparse.Namespace) -> None:
+def tell_end(meeting: Meeting, request: HostsRequest) -> None:
     """Say on a host that is not the controller where the results are."""
     first = meeting.hosts[0].label
-    note(f"the run has ended; its results are on {first}", quiet=args.quiet)
+    note(f"the run has ended; its results are on {first}", quiet=request.quiet)
 
 
 def say_hosts(hosts: Sequence[HostShare]) -> None:

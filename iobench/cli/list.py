@@ -1,60 +1,34 @@
-"""``iobench list``: the names of workloads, datasets, plug-ins, models and instances."""
+"""``iobench list``: the names of workloads, datasets, plug-ins, models and instances.
+
+Each kind of names imports what it needs alone: the names of plug-ins need no schema.
+"""
 
 from __future__ import annotations
 
-import argparse
 import textwrap
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
-from .verbs import Verb
-
-if TYPE_CHECKING:
-    from ..plugins import Registry
-
-KINDS = (
-    "workloads",
-    "datasets",
-    "sweeps",
-    "formats",
-    "contents",
-    "codecs",
-    "storage",
-    "accelerators",
-    "networks",
-    "loaders",
-    "writers",
-    "models",
-    "instances",
-)
+from ..errors import UsageError
+from ..plugins import Registry
+from ..text import printable
+from ..units import counted
+from .requests.keep import KINDS, ListRequest
+from .terminal import columns, note, say, show_json
 
 UNKNOWN = "price unknown"
 
-SCHEMAS = ("run", "ab", "sweep")
-"""The documents of ``schema.published``, which is imported only if one is asked for."""
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", nargs="?", choices=KINDS, help="list only this kind of names")
-    parser.add_argument(
-        "--schema",
-        choices=SCHEMAS,
-        help="print the JSON schema (draft 2020-12) of run.json, ab.json or sweep.json instead",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    from ..text import printable
-    from .terminal import columns, note, say, show_json
-
-    if args.schema:
-        return _schema(args)
-    kinds = [args.kind] if args.kind else list(KINDS)
+def run(request: ListRequest) -> int:
+    if request.schema:
+        return _schema(request.schema, request.kind)
+    kinds = [request.kind] if request.kind else list(KINDS)
     found = {kind: _entries(kind) for kind in kinds}
-    if args.json:
+    if request.json:
         show_json(found)
         return 0
     for kind, entries in found.items():
-        if kind == "instances" and not args.kind:  # too many to print with the others
+        if kind == "instances" and not request.kind:  # too many to print with the others
             say("instances:")
             say(f"  {len(entries)} types of hosts with their prices: iobench list instances")
             continue
@@ -70,28 +44,26 @@ def run(args: argparse.Namespace) -> int:
                 text, room, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
             ):
                 say(line)
-    if args.kind == "instances":
-        entries = found[args.kind]
+    if request.kind == "instances":
+        entries = found[request.kind]
         missing = sum(summary.endswith(UNKNOWN) for summary in entries.values())
         note(
             f"{missing} of {len(entries)} have no price, because no public list that was read has "
             "one: give yours with --host-price-per-hour, or a list of prices with cost --prices",
-            quiet=args.quiet,
+            quiet=request.quiet,
         )
     return 0
 
 
-def _schema(args: argparse.Namespace) -> int:
-    from ..errors import UsageError
-    from ..schema.published import json_schema
-    from .terminal import show_json
-
-    if args.kind:
+def _schema(name: str, kind: str | None) -> int:
+    if kind:
         raise UsageError(
-            f"--schema prints one document, and '{args.kind}' lists names",
-            remedy=f"leave out '{args.kind}' or --schema",
+            f"--schema prints one document, and '{kind}' lists names",
+            remedy=f"leave out '{kind}' or --schema",
         )
-    show_json(json_schema(args.schema), indent=1)
+    from ..schema.published import json_schema
+
+    show_json(json_schema(name), indent=1)
     return 0
 
 
@@ -129,16 +101,12 @@ _TABLES = {
 
 
 def _table(kind: str) -> Registry[object]:
-    from importlib import import_module
-
     module, _, name = _TABLES[kind].partition(":")
     table: Registry[object] = getattr(import_module(f"iobench.{module}"), name)
     return table
 
 
 def _instance(found: Any) -> str:
-    from ..units import counted
-
     holds = f"{found.accelerators} x {found.accelerator}, " if found.accelerator else ""
     network = (
         f", network {found.network_baseline_gbps:g} Gbit/s" if found.network_baseline_gbps else ""
@@ -148,13 +116,3 @@ def _instance(found: Any) -> str:
     return (
         f"{holds}{counted(found.cores, 'core')}, {found.memory_gib:g} GiB{network}{local}: {price}"
     )
-
-
-VERB = Verb(
-    help="names of workloads, datasets, formats, storage, ...",
-    description="List everything that iobench knows by name, with one line about each.",
-    examples="examples:\n  iobench list\n  iobench list workloads\n  iobench list codecs --json\n"
-    "  iobench list --schema run\n",
-    arguments=arguments,
-    run=run,
-)

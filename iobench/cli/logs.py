@@ -6,7 +6,6 @@ host, the rank and the process.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import socket
@@ -18,21 +17,6 @@ from contextlib import contextmanager
 from ..errors import UsageError
 from ..logs import rank
 from ..text import printable
-
-LEVELS = ("debug", "info", "warning", "error")
-
-
-def add_logging(parser: argparse._ArgumentGroup) -> None:
-    """Add ``--log-level`` and ``--log-file``."""
-    parser.add_argument(
-        "--log-level",
-        choices=LEVELS,
-        help="lowest level to log, on stderr or to --log-file (default: warning; with "
-        "--log-file: info)",
-    )
-    parser.add_argument(
-        "--log-file", metavar="FILE", help="append the log of all processes to this file"
-    )
 
 
 class _Formatter(logging.Formatter):

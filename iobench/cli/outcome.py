@@ -11,11 +11,17 @@ from pathlib import Path
 from ..analyse.verdict.validity import violations
 from ..documents import write_whole
 from ..errors import IobenchError
+from ..report.ab import sections as ab_sections
 from ..report.media import is_export
 from ..report.page.whole import page
 from ..report.record import sections, several_sections
 from ..report.sections import Section
+from ..report.sweep import sections as sweep_sections
+from ..report.walk import facts
+from ..report.walk import sections as walk_sections
+from ..schema.ab import AbRecord
 from ..schema.record import EVENTS_FILE, SAMPLES_FILE, RunRecord, TrainingRecord
+from ..schema.sweep import Sweep
 from .exporting import export, export_all
 from .printing import print_report
 from .terminal import say, warn
@@ -61,6 +67,37 @@ def finish_all(runs: Sequence[tuple[RunRecord, Path]], *, kind: str, fail_on: Se
     shown = [(doc, _page_sections(doc, place) if paged else sections(doc)) for doc, place in runs]
     print_report(kind, docs, several_sections(shown))
     return _code(docs, fail_on)
+
+
+def finish_ab(record: AbRecord, directory: Path, *, kind: str, new: bool) -> int:
+    """Print a comparison in turns, and return the exit code: 0, or 3 if a side is INVALID.
+
+    ``new``: it has just ended, and its directory gets the report as a page.
+    """
+    shown = ab_sections(record)
+    print_report(kind, record, shown)
+    if new:
+        keep_page(record, shown, directory)
+    if kind == "text":
+        say_where(directory)
+    return 3 if any(side.validity == "invalid" for side in record.sides) else 0
+
+
+def finish_sweep(sweep: Sweep, directory: Path, *, kind: str, new: bool) -> int:
+    """Print a sweep, and return the exit code: 0, or 1 if no point was measured.
+
+    ``new``: it has just ended, and its directory gets the report as a page.
+    """
+    document = {**sweep.model_dump(), **facts(sweep), "directory": str(directory)}
+    shown = sweep_sections(sweep) if not sweep.walk else walk_sections(sweep)
+    print_report(kind, document, shown)
+    if new:
+        keep_page(document, shown, directory)
+    if kind == "text":
+        say_where(directory)
+        if not sweep.walk:
+            say(f"advice:  iobench advise {directory}")
+    return 0 if any(point.runs for point in sweep.points) else 1
 
 
 def _code(docs: Sequence[RunRecord], fail_on: Sequence[str]) -> int:

@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from .common import given
+from ..analyse.compare.history import history
+from ..analyse.compare.identity import place as place_of
+from ..analyse.compare.identity import settings_of, workload_of
+from ..analyse.compare.runs import collect, question, usable
+from ..errors import UnknownNameError, UsageError
+from ..report.history import sections
+from ..schema.metrics import COMPARED
+from ..schema.record import RunRecord
+from .printing import print_report
+from .requests.understand import CompareRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..schema.record import RunRecord
 
 MAX_FACT = 60
 """Longest fact, in characters, that a title shows."""
 
-_OF_PAIRS = ("--by", "--across", "--history", "--fail-on", "--if-inconclusive", "--include-invalid")
-"""Flags that can't be used with ``--over-time``, which compares no pairs."""
 
-
-def show_over_time(args: argparse.Namespace) -> int:
-    """Print the histories of ``args.over_time``; return the exit code."""
-    from ..analyse.compare.history import history
-    from ..analyse.compare.identity import place as place_of
-    from ..analyse.compare.identity import settings_of, workload_of
-    from ..analyse.compare.runs import collect, question, usable
-    from ..errors import UnknownNameError, UsageError
-    from ..report.history import sections
-    from ..schema.metrics import COMPARED
-    from .printing import print_report
-
-    workload, asked_metrics = args.over_time, args.metric or ()
-    if others := given(args, _OF_PAIRS):
-        raise UsageError(
-            f"{others[0]} can't be used with --over-time, which compares no pairs",
-            remedy=f"leave {others[0]} out, or --over-time",
-        )
-    if len(args.results) != 1 or len(asked_metrics) > 1:
+def show_over_time(request: CompareRequest) -> int:
+    """Print the histories of ``request.over_time``; return the exit code."""
+    workload, asked_metrics = request.over_time, request.metric or ()
+    if len(request.results) != 1 or len(asked_metrics) > 1:
         raise UsageError(
             "--over-time shows one metric of the runs in one directory",
             remedy="name one directory of runs, and --metric once at most",
         )
-    (place,), wanted = args.results, next(iter(asked_metrics), None)
+    (place,), wanted = request.results, next(iter(asked_metrics), None)
     if wanted is not None and wanted not in COMPARED:
         raise UnknownNameError("metric", wanted, COMPARED)
     found = collect(place)
@@ -83,7 +73,7 @@ def show_over_time(args: argparse.Namespace) -> int:
             remedy=f"there are runs of: {', '.join(known)}",
         )
     document = {"histories": shown, "left_out": left_out}
-    print_report(args.format, document, sections(shown, left_out))
+    print_report(request.format, document, sections(shown, left_out))
     return 0
 
 

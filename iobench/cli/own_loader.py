@@ -2,77 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
 import secrets
 import shlex
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
+from ..errors import UsageError
+from ..runner.budget import Budget
+from ..runner.plan import Plan
+from ..scan import save, scan
+from ..schema.manifest import MANIFEST, MARKER
+from ..storage import is_local, open_storage
+from ..units import counted, format_count
 from .hosts import launched
-
-if TYPE_CHECKING:
-    from ..runner.plan import Plan
+from .live import Live, progress_bar
+from .requests.measure import MeasuringRequest, RunRequest
+from .terminal import note, say, show_json
 
 MIN_TURN_S = 1.0
 
 
-def add_own_loader(parser: argparse.ArgumentParser) -> None:
-    """Add ``--loader``, ``--loader-arg`` and ``--headspace``."""
-    group = parser.add_argument_group("your own loader")
-    group.add_argument(
-        "--loader",
-        metavar="MODULE:FUNCTION",
-        help="measure the loader that this function of yours returns (a torch DataLoader, any "
-        "iterable of batches, a Lightning DataModule), unchanged",
-    )
-    group.add_argument(
-        "--loader-args",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an argument for that function; repeatable. The dataset's directory is passed as "
-        "'data' if the function has this parameter",
-    )
-    group.add_argument(
-        "--headspace",
-        action="store_true",
-        help="only find how much faster any loader could make this run: repeat 10 of its batches "
-        "that are kept in memory, in turns with the run itself",
-    )
-
-
-def loader_overrides(args: argparse.Namespace) -> list[str]:
+def loader_overrides(request: RunRequest) -> list[str]:
     """The overrides for the workload that ``--loader`` stands for. Raises UsageError."""
-    from ..errors import UsageError
-
-    if args.loader is None:
-        for flag, given in (
-            ("--loader-args", bool(args.loader_args)),
-            ("--headspace", args.headspace),
-        ):
-            if given:
-                raise UsageError(
-                    f"{flag} is about a loader of your own", remedy="add --loader MODULE:FUNCTION"
-                )
+    if request.loader is None:
         return []
-    for flag, given in (("--confirm", args.confirm), ("--find-max", args.find_max)):
-        if given:
-            raise UsageError(
-                f"{flag} changes settings that your own loader does not have",
-                remedy=f"leave {flag} out",
-            )
-    for flag, given in (
-        ("--checkpoint", args.checkpoint is not None),
-        ("--fail-on", bool(args.fail_on)),
-    ):
-        if args.headspace and given:
-            raise UsageError(
-                f"--headspace measures one ratio only, so {flag} has no effect",
-                remedy=f"leave {flag} out, or --headspace",
-            )
-    found = ["loader.kind=user", f"loader.factory={args.loader}"]
-    for each in args.loader_args:
+    found = ["loader.kind=user", f"loader.factory={request.loader}"]
+    for each in request.loader_args:
         key, equals, value = each.partition("=")
         if not equals or not key.isidentifier():
             raise UsageError(
@@ -80,72 +37,57 @@ def loader_overrides(args: argparse.Namespace) -> list[str]:
                 remedy="write it like --loader-args num_workers=4",
             )
         found.append(f"loader.args.{key}={value}")
-    sizes = [each.partition("=")[2] for each in args.overrides if each.startswith("batch_size=")]
+    sizes = [each.partition("=")[2] for each in request.overrides if each.startswith("batch_size=")]
     if sizes:
         found.append(f"loader.samples_per_batch={sizes[-1]}")
     return found
 
 
-def scan_first(args: argparse.Namespace) -> None:
+def scan_first(request: RunRequest) -> RunRequest:
     """Scan a directory that is no dataset of iobench, so that ``--loader`` can read it as it is.
 
-    The manifest is saved below the directory for results, and ``args`` name it and the data. Hosts
-    that work together need a manifest that all of them see, so there nothing is scanned. Raises
-    what ``iobench scan`` raises.
+    The manifest is saved below the directory for results, and the request that is returned names
+    it and the data. Hosts that work together need a manifest that all of them see, so there nothing
+    is scanned. Raises what ``iobench scan`` raises.
     """
-    from ..schema.manifest import MANIFEST, MARKER
-    from ..storage import is_local
-
-    if args.loader is None or args.origin is not None or not is_local(args.data):
-        return
-    place = Path(args.data)
+    if request.loader is None or request.origin is not None or not is_local(request.data):
+        return request
+    place = Path(request.data)
     known = any((place / name).exists() for name in (MANIFEST, MARKER))
-    if known or not place.is_dir() or args.hosts is not None or launched(args) is not None:
-        return
-    from datetime import UTC, datetime
+    if known or not place.is_dir() or request.hosts is not None or launched(request) is not None:
+        return request
 
-    from ..scan import save, scan
-    from ..storage import open_storage
-    from ..units import counted
-    from .live import progress_bar
-    from .terminal import note
-
-    with progress_bar("scanning", quiet=args.quiet) as tell:
-        report = scan(open_storage(args.data), progress=tell)
+    with progress_bar("scanning", quiet=request.quiet) as tell:
+        report = scan(open_storage(request.data), progress=tell)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     name = f"{report.manifest.spec.name}-{stamp}-{secrets.token_hex(2)}.yaml"
-    folder = save(report, Path(args.results) / "scanned" / name)
+    folder = save(report, Path(request.results) / "scanned" / name)
     samples = counted(report.manifest.sample_count, "sample")
     note(
-        f"scanned {args.data}: {samples}. Without a scan next time: --data "
-        f"{shlex.quote(str(folder))} --origin {shlex.quote(args.data)}",
-        quiet=args.quiet,
+        f"scanned {request.data}: {samples}. Without a scan next time: --data "
+        f"{shlex.quote(str(folder))} --origin {shlex.quote(request.data)}",
+        quiet=request.quiet,
     )
-    args.data, args.origin = str(folder), args.data
+    return replace(request, data=str(folder), origin=request.data)
 
 
-def tell_headspace(plan: Plan, args: argparse.Namespace) -> int:
+def tell_headspace(plan: Plan, request: MeasuringRequest, calibration_s: float) -> int:
     """Measure the headspace and print it; return the exit code."""
-    from ..errors import UsageError
-    from ..runner.budget import Budget
     from ..runner.confirm import headspace
     from ..runner.estimate import START_S
-    from ..units import format_count
-    from .live import Live
-    from .terminal import say, show_json
 
-    if args.format not in ("text", "json"):
+    if request.format not in ("text", "json"):
         raise UsageError(
-            f"--headspace has no format {args.format}", remedy="use --format text or json"
+            f"--headspace has no format {request.format}", remedy="use --format text or json"
         )
-    budget = Budget(seconds=args.budget, began_s=args.began_s)
-    seconds = args.calibration_s
+    budget = Budget(seconds=request.budget_s, began_s=request.began_s)
+    seconds = calibration_s
     if budget.limited:
         seconds = budget.left_s / (2 * plan.repetitions) - START_S
     seconds = max(MIN_TURN_S, seconds)
-    found = headspace(plan, seconds=seconds, observer=Live(quiet=args.quiet))
+    found = headspace(plan, seconds=seconds, observer=Live(quiet=request.quiet))
     bound = found.bound
-    if args.format == "json":
+    if request.format == "json":
         show_json(
             {
                 "headspace": bound.model_dump(mode="json") if bound is not None else None,

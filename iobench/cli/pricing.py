@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from .common import number
-
-if TYPE_CHECKING:
-    from ..schema.instances import Instance
-    from ..schema.prices import Prices
-
-
-def prices_by_type(text: str) -> dict[str, float]:
-    """Parse ``1.2``, or ``g5.xlarge=1.0,g5.2xlarge=1.2``; without a type the key is ''."""
-    found: dict[str, float] = {}
-    for each in text.split(","):
-        name, _, usd = each.rpartition("=")
-        if name.strip() in found:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} has two prices of the same type")
-        found[name.strip()] = number(usd.strip())
-    if len(found) > 1 and "" in found:
-        raise argparse.ArgumentTypeError(
-            f"{text[:40]!r} has a price without a type: write TYPE=USD,TYPE=USD"
-        )
-    return found
+from ..errors import UnknownNameError, UsageError
+from ..schema.instances import Instance, find_instance, priced_at
+from ..schema.prices import Prices
+from .requests.understand import CostRequest
 
 
 def instances_of(
-    args: argparse.Namespace, own: Prices | None, names: Sequence[str]
+    request: CostRequest, own: Prices | None, names: Sequence[str]
 ) -> dict[str, Instance]:
     """The instance of each name with its prices; '' is a host whose type was not recorded.
 
-    ``own`` is the user's list, and ``args`` has the prices that were stated (``price``, ``spot``),
-    the ``region``, and whether types were asked for (``instance``). Raises UsageError.
+    ``own`` is the user's list, and the request has the prices that were stated, the region, and
+    whether types were asked for. Raises UsageError.
     """
-    from ..errors import UnknownNameError, UsageError
-    from ..schema.instances import find_instance, priced_at
-
     named = [name for name in names if name]
+    price, spot_price = request.price or {}, request.spot or {}
     for flag, stated in (
-        ("--host-price-per-hour", args.price),
-        ("--host-spot-price-per-hour", args.spot),
+        ("--host-price-per-hour", price),
+        ("--host-spot-price-per-hour", spot_price),
     ):
         if "" in stated and len(names) > 1:
             raise UsageError(
@@ -56,23 +36,23 @@ def instances_of(
                 f"{flag} names {unknown[0]}, which is no instance of these runs",
                 remedy=f"known: {', '.join(named) or 'none, give --instance'}",
             )
-    rows = own.of(args.region) if own else None
+    rows = own.of(request.region) if own else None
     found: dict[str, Instance] = {}
     for name in names:
-        demand, spot = (_of_type(prices, name) for prices in (args.price, args.spot))
+        demand, spot = (_of_type(prices, name) for prices in (price, spot_price))
         if not name and demand is None and spot is None:
             raise UsageError(
                 "the runs do not record the instance type of their host",
                 remedy="name it with --instance, or give --host-price-per-hour",
             )
         if own:
-            own.check(name, args.region)
+            own.check(name, request.region)
         known = None
         try:
-            known = find_instance(name, rows, args.region) if name else None
+            known = find_instance(name, rows, request.region) if name else None
         except UnknownNameError:
             # A type that was only recorded need not be known if its price is stated.
-            if args.instance or (demand is None and spot is None):
+            if request.instance or (demand is None and spot is None):
                 raise
         found[name] = priced_at(name or "this machine", demand, spot, known)
     return found
@@ -87,8 +67,6 @@ def parts_of(text: str, hosts: int) -> list[tuple[str, int]]:
 
     A type without a number has ``hosts``.
     """
-    from ..errors import UsageError
-
     parts = [_hosts_of(part, text, hosts) for part in text.split("+")]
     names = [name for name, _ in parts]
     if len(set(names)) < len(names) or not all(names):
@@ -100,8 +78,6 @@ def parts_of(text: str, hosts: int) -> list[tuple[str, int]]:
 
 
 def _hosts_of(part: str, text: str, hosts: int) -> tuple[str, int]:
-    from ..errors import UsageError
-
     found = re.fullmatch(r"(\d{1,9})\s*x\s*(\S+)", part.strip())
     if found is None:
         return part.strip(), hosts

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
+import os
 from errno import EEXIST
+from pathlib import Path
 
-from .common import given
+from ..accelerate.bind import use_allocator
+from ..documents import json_text, write_whole
+from ..errors import StorageError, UsageError
+from ..schema.base import apply_overrides, build
+from ..schema.workload import AcceleratorSpec
+from ..units import format_duration
+from .requests.measure import TrainRequest
+from .terminal import say, show_json
 
 STEPS, TIME_S = 300, 30.0
 """Smallest number of steps, and shortest time of all steps together, where no flag says it."""
 
-_OF_A_RUN = (
-    *("--data", "--origin", "--accelerators", "--hosts", "--print", "-n", "--repeat"),
-    *("--find-max", "--confirm", "--rules", "--fail-on", "--details", "--results", "--tag"),
-    *("--seed", "--calibration", "--budget", "--ablations", "--no-ablations", "--break-lock"),
-    *("--checkpoint", "--checkpoint-every", "--checkpoint-to", "--checkpoint-writer"),
-    *("--checkpoint-scale", "--accelerators-per-host", "--join-within"),
-)
-"""Flags that can't be used with ``--record``, which reads no data and measures no run."""
 
-
-def record_steps(args: argparse.Namespace, asked: dict[str, object]) -> int:
+def record_steps(request: TrainRequest, target: Path, asked: dict[str, object]) -> int:
     """Train the accelerator of ``asked`` on batches in memory; return the exit code."""
-    import os
-    from pathlib import Path
-
-    from ..accelerate.bind import use_allocator
     from ..accelerate.recording import record
-    from ..documents import json_text, write_whole
-    from ..errors import StorageError, UsageError
-    from ..schema.base import apply_overrides, build
-    from ..schema.workload import AcceleratorSpec
-    from ..units import format_duration
-    from .terminal import say, show_json
 
-    if others := given(args, _OF_A_RUN):
-        raise UsageError(
-            f"{others[0]} can't be used with --record, which reads no data",
-            remedy=f"leave {others[0]} out, or --record",
-        )
-    steps = STEPS if args.steps is None else args.steps
-    target = Path(args.record)
+    steps = STEPS if request.steps is None else request.steps
     if target.exists():
         raise UsageError(f"{target} exists already", remedy="choose another name for --record")
     if not target.parent.is_dir():
@@ -49,13 +32,14 @@ def record_steps(args: argparse.Namespace, asked: dict[str, object]) -> int:
         raise UsageError(
             f"no file can be made in {target.parent}", remedy="choose another place for --record"
         )
-    if steps < 2:
-        raise UsageError(f"--steps must be at least 2, but is {steps}")
-    changed = apply_overrides({"accelerator": asked}, args.overrides)
+    changed = apply_overrides({"accelerator": asked}, request.overrides)
     spec = build(AcceleratorSpec, changed["accelerator"], where="iobench train --record")
-    use_allocator(spec.allocator, args.command_line[1:])
+    use_allocator(spec.allocator, request.command[1:])
     recording = record(
-        spec, args.batch_size, steps=steps, seconds=TIME_S if args.time is None else args.time
+        spec,
+        request.batch_size,
+        steps=steps,
+        seconds=TIME_S if request.time_s is None else request.time_s,
     )
     try:
         if target.exists():  # made meanwhile
@@ -66,7 +50,7 @@ def record_steps(args: argparse.Namespace, asked: dict[str, object]) -> int:
             f"cannot write {target}: {error.strerror or error}",
             remedy="the step times are lost: record again with another --record",
         ) from error
-    if args.format == "json":
+    if request.format == "json":
         show_json(recording.model_dump())
         return 0
     times = recording.quantiles_s

@@ -2,56 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
-from pathlib import Path
 from typing import Any
 
-from ..units import counted
+import numpy as np
+
+from ..scan import save, scan
+from ..storage import open_storage, unwrapped
+from ..units import counted, format_bytes
+from .live import progress_bar
+from .requests.data import ScanRequest
 from .terminal import say, show_json
-from .verbs import Verb
-
-EXAMPLES = """examples:
-  iobench scan /mnt/fast/imagenet/train --save imagenet.yaml
-  iobench scan s3://bucket/shards --save shards.yaml
-  iobench scan /mnt/fast/imagenet/train --save checked.yaml --name imagenet --checksums
-"""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", help="directory or URL that holds the data")
-    parser.add_argument(
-        "--save",
-        required=True,
-        type=Path,
-        metavar="NAME.yaml",
-        help="file for the spec; the manifest is written next to it, as NAME.manifest",
-    )
-    parser.add_argument("--name", help="name of the dataset (default: the last part of the URL)")
-    parser.add_argument(
-        "--checksums",
-        action="store_true",
-        help="read every sample once and record its checksum, for verify and reader.check=content",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    from ..scan import save, scan
-    from ..storage import open_storage, unwrapped
-    from ..units import format_bytes
-    from .live import progress_bar
-
-    with progress_bar("scanning", quiet=args.quiet) as tell:
+def run(request: ScanRequest) -> int:
+    with progress_bar("scanning", quiet=request.quiet) as tell:
         report = scan(
-            open_storage(args.url), name=args.name, checksums=args.checksums, progress=tell
+            open_storage(request.url), name=request.name, checksums=request.checksums, progress=tell
         )
-    folder = save(report, args.save)
+    folder = save(report, request.save)
     header, sizes = report.manifest.header, report.manifest.samples["size"]
     p50, p95 = (int(value) for value in _quantiles(sizes, (0.5, 0.95)))
-    if args.json:
+    if request.json:
         document = {
             "url": header.origin,
-            "spec": str(args.save),
+            "spec": str(request.save),
             "manifest": str(folder),
             "samples": header.samples,
             "shards": header.shards,
@@ -83,13 +58,13 @@ def run(args: argparse.Namespace) -> int:
             " ..." if len(report.left_out) > 3 else ""
         )
         say(f"left out, because not data: {counted(len(report.left_out), 'file')} ({shown})")
-    say(f"saved {args.save} and {folder}")
-    data, origin = shlex.quote(str(folder)), shlex.quote(unwrapped(args.url))
+    say(f"saved {request.save} and {folder}")
+    data, origin = shlex.quote(str(folder)), shlex.quote(unwrapped(request.url))
     batch = _batch(header.samples, header.stored_bytes)
     asked = f"--set reader.crop=null --set batch_size={batch} --set accelerator.step_time=25ms"
     say(f"run it:   iobench run demo --data {data} --origin {origin} {asked}")
     say("          with the batch size of your training, and the time that a step of it takes")
-    say(f"clone it: iobench generate {shlex.quote(str(args.save))} --to DIR")
+    say(f"clone it: iobench generate {shlex.quote(str(request.save))} --to DIR")
     return 0
 
 
@@ -103,21 +78,4 @@ def _batch(samples: int, stored_bytes: int) -> int:
 
 
 def _quantiles(sizes: Any, points: tuple[float, ...]) -> Any:
-    import numpy as np
-
     return np.quantile(sizes, points, method="inverted_cdf")
-
-
-VERB = Verb(
-    help="describe existing data, to measure it where it is",
-    description=(
-        "Read the headers of files, WebDataset tars, TFRecords, Parquet or HDF5 below a directory "
-        "or URL, and write nothing there. Parquet does not record the sizes of samples, so the "
-        "column that holds them is read. Two things are saved elsewhere: NAME.yaml, a dataset spec "
-        "with the sizes that were found, from which generate makes a dataset of the same shape; "
-        "and NAME.manifest, by which run reads the data itself. Symbolic links are not followed."
-    ),
-    examples=EXAMPLES,
-    arguments=arguments,
-    run=run,
-)

@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..runner.ab import SideAsked
-    from ..schema.record import TrainingRecord
+from ..errors import UsageError
+from ..runner.ab import SideAsked, naming
+from ..runner.earlier import Asked, asked_again, check_same_data
+from ..runner.plan import make_plan
+from ..schema.ab import AB_FILE
+from ..schema.job import DatasetFacts
+from ..schema.record import RUN_FILE, TrainingRecord, load_training
+from ..schema.sweep import SWEEP_FILE
+from ..schema.workload import load_workload
+from .requests.measure import AbRequest
 
 SEED, ACCELERATORS = 42, 1
 """Where neither a flag nor a run that is repeated says so."""
 
 
-def sides_of(args: argparse.Namespace) -> tuple[SideAsked, SideAsked]:
+def sides_of(request: AbRequest) -> tuple[SideAsked, SideAsked]:
     """Make the plans of both sides. Raises UsageError, and as ``make_plan``, with the side."""
-    from ..errors import UsageError
-    from ..runner.ab import naming
-
-    places = (args.a, args.a if args.b is None else args.b)
+    places = (request.a, request.a if request.b is None else request.b)
     runs = []
     for name, place in zip("AB", places, strict=True):
         with naming(name):
             runs.append(_run_of(place))
     known = next((doc for doc in runs if doc is not None), None)
-    if known is None and args.workload is None:
+    if known is None and request.workload is None:
         raise UsageError(
             "it is not known which workload to run on the data",
             remedy="add --workload NAME (iobench list workloads), or name a run directory for A",
         )
-    if args.workload is not None and all(doc is not None for doc in runs):
+    if request.workload is not None and all(doc is not None for doc in runs):
         raise UsageError(
             "--workload can't be used with run directories, which have a workload",
             remedy="leave it out, or name the datasets",
         )
-    if args.data is not None and known is None:
+    if request.data is not None and known is None:
         raise UsageError(
             "--data is for run directories, but A and B are datasets", remedy="leave it out"
         )
     found = []
     for name, place, doc in zip("AB", places, runs, strict=True):
         with naming(name):
-            found.append(_side(args, name.lower(), place, doc, known))
+            found.append(_side(request, name.lower(), place, doc, known))
     a, b = found
     if a.plan.workload.name != b.plan.workload.name:
         raise UsageError(
@@ -55,11 +57,6 @@ def sides_of(args: argparse.Namespace) -> tuple[SideAsked, SideAsked]:
 
 def _run_of(place: str) -> TrainingRecord | None:
     """The record of a run directory; None for a dataset."""
-    from ..errors import UsageError
-    from ..schema.ab import AB_FILE
-    from ..schema.record import RUN_FILE, load_training
-    from ..schema.sweep import SWEEP_FILE
-
     path = Path(place)
     for file, kind in ((AB_FILE, "comparison in turns"), (SWEEP_FILE, "sweep")):
         if (path / file).is_file():
@@ -72,7 +69,7 @@ def _run_of(place: str) -> TrainingRecord | None:
 
 
 def _side(
-    args: argparse.Namespace,
+    request: AbRequest,
     name: str,
     place: str,
     doc: TrainingRecord | None,
@@ -83,41 +80,38 @@ def _side(
     ``known``: the run whose workload a dataset without --workload gets. Its seed is that of both
     sides.
     """
-    from ..runner.ab import SideAsked
-    from ..runner.earlier import Asked, asked_again, check_same_data
-    from ..runner.plan import make_plan
-    from ..schema.job import DatasetFacts
-    from ..schema.workload import load_workload
-
-    own = tuple(getattr(args, f"set_{name}"))
-    overrides = [*args.overrides, *own]
-    origin = getattr(args, f"origin_{name}") or args.origin
+    own = tuple(getattr(request, f"set_{name}"))
+    overrides = [*request.overrides, *own]
+    origin = getattr(request, f"origin_{name}") or request.origin
     if doc is not None:
-        asked = asked_again(doc, data=args.data, origin=origin, overrides=overrides)
-    elif args.workload is None and known is not None:
+        asked = asked_again(doc, data=request.data, origin=origin, overrides=overrides)
+    elif request.workload is None:
+        assert known is not None  # or ``sides_of`` has refused it
         elsewhere = known.with_job(dataset=DatasetFacts(location=None))
         asked = asked_again(elsewhere, data=place, origin=origin, overrides=overrides)
     else:
         asked = Asked(
-            workload=load_workload(args.workload, overrides),
+            workload=load_workload(request.workload, overrides),
             data=place,
             origin=origin,
             accelerators=known.job.accelerators if known is not None else ACCELERATORS,
             seed=SEED,
         )
     seed = SEED
-    if args.seed is not None:
-        seed = args.seed
+    if request.seed is not None:
+        seed = request.seed
     elif known is not None and known.job.repetitions:
         seed = known.job.repetitions[0].seed
     plan = make_plan(
         asked.workload,
         asked.data,
         origin=asked.origin,
-        accelerators=args.accelerators if args.accelerators is not None else asked.accelerators,
-        repetitions=args.max_turns,
+        accelerators=request.accelerators
+        if request.accelerators is not None
+        else asked.accelerators,
+        repetitions=request.max_turns,
         seed=seed,
     )
-    if doc is not None and args.data is None:
+    if doc is not None and request.data is None:
         check_same_data(doc, plan)
     return SideAsked(plan=plan, settings=own, repeats=doc.run_id if doc is not None else "")

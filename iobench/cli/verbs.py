@@ -1,19 +1,14 @@
-"""The type ``Verb`` and the table of all verbs; each verb has a module of its name.
+"""The verbs of the command line, in the groups and the order of ``iobench --help``.
 
-The parser of a verb is made only from its ``Verb``, so that the flags for output and logging and
-the layout of the help, which all verbs share, are defined once.
+The request of a verb is in ``requests/GROUP.py``, and what it does in the module of its name, which
+is imported only to do it.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
-from ..report.media import DOCUMENTS as DOCUMENTS
-from ..report.media import PAGES as PAGES
-from ..report.media import RECORDS as RECORDS
+from .requests.flags import TABLE, HostsRequest, Verb, VerbRequest
 
 GROUPS = {
     "start": ("check", "demo", "plan", "size"),
@@ -22,35 +17,23 @@ GROUPS = {
     "understand": ("report", "compare", "whatif", "advise", "cost"),
     "keep": ("list", "doctor", "clean"),
 }
-"""In the order of ``iobench --help``."""
 
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
 
-SHELLS = ("bash", "fish", "zsh")
-"""The shells for which ``iobench --completion`` has a script."""
+def verb_of(name: str) -> Verb:
+    """The verb of this name; of its group alone, the requests are imported."""
+    group = next(group for group, names in GROUPS.items() if name in names)
+    importlib.import_module(f"iobench.cli.requests.{group}")
+    return TABLE[name]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verb:
-    """One verb of the command line.
+def do(request: VerbRequest) -> int:
+    """Do what is asked, and return the exit code."""
+    if isinstance(request, HostsRequest) and (request.print_lines or request.hosts):
+        from .hosts import printed_lines
 
-    ``help`` is its line in ``iobench --help``, of at most 56 characters. ``examples`` is printed
-    below the flags, without changes. ``arguments`` adds the verb's own arguments to the parser.
-    ``run`` does the work and returns the exit code. ``formats`` are the values of ``--format``; the
-    first is the default.
-    """
-
-    help: str
-    description: str
-    examples: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-    formats: Sequence[str] = ("text", "json")
-
-
-def load_verbs(names: Sequence[str] = VERBS) -> Iterator[tuple[str, Verb]]:
-    """Yield each verb with its name; a verb's module imports little besides argparse."""
-    for name in names:
-        module = importlib.import_module(f"iobench.cli.{name}")
-        yield name, module.VERB
+        if printed_lines(request):
+            return 0
+    worker = importlib.import_module(f"iobench.cli.{request.verb}")
+    return int(worker.run(request))

@@ -5,14 +5,17 @@ It is announced before anything is measured, since a walk may take hours.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..schema.sweep import Sweep
-    from ..schema.walk import WalkSpec
-    from ..schema.workload import Workload
+from ..dataset import find_dataset
+from ..errors import UsageError
+from ..runner.plan import make_plan
+from ..runner.sweeping.plan import expected_visits, samples_within, workload_of
+from ..schema.sweep import Sweep, setting_text
+from ..schema.walk import WalkSpec
+from ..schema.workload import Workload, load_workload
+from ..units import counted, format_duration
+from .requests.measure import SweepRequest
 
 VISIT_S = 10.0
 """About how long each visit trains where ``--time`` says nothing."""
@@ -25,13 +28,11 @@ _WARM_UP_STEPS = 7
 """A warm-up takes about so many steps of the baseline."""
 
 
-def refuse_axes(args: argparse.Namespace, spec: WalkSpec) -> None:
+def refuse_axes(request: SweepRequest, spec: WalkSpec) -> None:
     """Raise UsageError for flags that choose points, since the walk has its own."""
-    from ..errors import UsageError
-
     for flag, given in (
-        ("--one-at-a-time", args.one_at_a_time),
-        ("--data-budget", args.data_budget),
+        ("--one-at-a-time", request.one_at_a_time),
+        ("--data-budget", request.data_budget),
     ):
         if given:
             raise UsageError(
@@ -41,20 +42,16 @@ def refuse_axes(args: argparse.Namespace, spec: WalkSpec) -> None:
             )
 
 
-def overrides_of(args: argparse.Namespace, spec: WalkSpec) -> list[str]:
+def overrides_of(request: SweepRequest, spec: WalkSpec) -> list[str]:
     """The settings of the walk's workload: its own, what data and model need, and the user's.
 
     Raises what ``find_dataset`` and ``sample_bytes_of`` raise.
     """
-    from ..dataset import find_dataset
-    from ..schema.sweep import setting_text
-    from ..schema.workload import load_workload
-
     found = [f"{key}={setting_text(value)}" for key, value in spec.set.items()]
-    asked = load_workload(spec.workload, [*found, *args.overrides])
-    given = {text.partition("=")[0].strip() for text in args.overrides}
-    if args.data and "dataset" not in given:
-        manifest, _ = find_dataset(args.data, asked.storage_options())
+    asked = load_workload(spec.workload, [*found, *request.overrides])
+    given = {text.partition("=")[0].strip() for text in request.overrides}
+    if request.data and "dataset" not in given:
+        manifest, _ = find_dataset(request.data, asked.storage_options())
         found.append(f"dataset={manifest.spec.name}")
     accelerator = asked.accelerator
     if accelerator.kind == "model" and accelerator.model is not None:
@@ -64,30 +61,27 @@ def overrides_of(args: argparse.Namespace, spec: WalkSpec) -> list[str]:
             from ..accelerate.model import sample_bytes_of
 
             found.append(f"reader.crop={sample_bytes_of(accelerator.model)}")
-    return [*found, *args.overrides]
+    return [*found, *request.overrides]
 
 
-def sized(sweep: Sweep, args: argparse.Namespace, tell: Callable[[str], None]) -> Sweep:
+def sized(sweep: Sweep, request: SweepRequest, tell: Callable[[str], None]) -> Sweep:
     """The walk with the samples of each visit, after a trial of its model; tell how long it takes.
 
     ``--set max_steps=N`` says it in steps, which are then the same whatever the batch size is.
     Raises what ``make_plan`` and ``mean_step`` raise.
     """
-    from ..runner.sweeping.plan import expected_visits, samples_within, workload_of
-
     workload = workload_of(sweep, {})
     if workload.accelerator.kind != "model":
         return sweep
     from ..accelerate.recording import mean_step
-    from ..runner.plan import make_plan
 
     if sweep.data:  # refuses data that the beginning can't read, before the model is tried
         ranks = sweep.accelerators
         make_plan(workload, sweep.data, accelerators=ranks, repetitions=1, seed=sweep.seed)
     tell(f"trying {workload.accelerator.model} with batches of {workload.batch_size} ...")
     step_s = mean_step(workload.accelerator, workload.batch_size, seconds=_TRIAL_S)
-    if not any(text.partition("=")[0].strip() == "max_steps" for text in args.overrides):
-        seconds = VISIT_S if args.time_s is None else args.time_s
+    if not any(text.partition("=")[0].strip() == "max_steps" for text in request.overrides):
+        seconds = VISIT_S if request.time_s is None else request.time_s
         samples = samples_within(seconds, step_s, workload.batch_size * sweep.accelerators)
         sweep = sweep.model_copy(update={"samples_per_visit": samples})
     tell(_announced(sweep, workload_of(sweep, {}), step_s, expected_visits(sweep)))
@@ -95,8 +89,6 @@ def sized(sweep: Sweep, args: argparse.Namespace, tell: Callable[[str], None]) -
 
 
 def _announced(sweep: Sweep, workload: Workload, step_s: float, visits: int) -> str:
-    from ..units import counted, format_duration
-
     steps = workload.max_steps or 1
     warm_up_s = min(_WARM_UP_STEPS * step_s, max(workload.accelerator.warm_up, 3 * step_s))
     visit_s = steps * step_s + warm_up_s + _START_S

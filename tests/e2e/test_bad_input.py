@@ -96,7 +96,7 @@ NUMBERS = {
     f"run demo --data data {QUICK} --seed": "-1 abc",
     "probe bytes --request": "128MiB 2MiB 1 4KiB,4KiB 4KiB,many ''",
     "probe bytes --max-in-flight": "0 1000",
-    "probe bytes --time": "10ms 2h",
+    "probe bytes --budget": "10ms 2h",
     "check empty --budget": "9s soon",
     "check empty --accelerators": "0",
     "checkpoint resnet50 --to new --scale": "2 x/0",

@@ -24,8 +24,9 @@ from PIL import Image
 
 from iobench import memory, pagecache
 from iobench.analyse.compare.identity import identity, role_of
-from iobench.cli.main import build_parser, main
-from iobench.cli.verbs import VERBS
+from iobench.cli.main import main
+from iobench.cli.parsing import parse
+from iobench.cli.verbs import VERBS, verb_of
 from iobench.measure.samples import read_samples
 from iobench.schema.metrics import BY_NAME
 from iobench.schema.record import RunRecord, load_run
@@ -96,7 +97,7 @@ def test_every_verb_ends_its_help_with_examples(verb: str) -> None:
     assert len(shown) >= 2
     for words in shown:
         assert words[0] == verb
-        assert build_parser().parse_args(words)
+        assert parse(verb_of(verb), words[1:])
 
 
 def test_the_help_of_the_whole_names_every_verb_and_exit_code() -> None:
@@ -128,7 +129,7 @@ NOT_HERE = (
 """test_every_verb.py has S3; the others need longer runs, which other tests have."""
 
 SMALL = {
-    "probe": "--max-in-flight 1 --time 3s",
+    "probe": "--max-in-flight 1 --budget 3s",
     "run": "--repeat 1 --calibration 0 --no-ablations --set batch_size=5 --set epochs=1 "
     "--set loader.workers=1 --set accelerator.step_time=2ms",
     "sweep": "--repeat 1 --calibration 0 --set batch_size=5 --set epochs=1 "
@@ -442,7 +443,7 @@ def test_labels_in_hdf5_are_no_samples(
 
 
 def test_a_bare_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    from iobench.cli.list import KINDS
+    from iobench.cli.requests.keep import KINDS
 
     assert main(["list"]) == 0
     told = capsys.readouterr().out

@@ -88,7 +88,7 @@ def test_every_verb(
     assert (made["samples"], made["written_samples"]) == (SAMPLES, SAMPLES)
     checked = story.document("verify", data)
     assert (checked["ok"], checked["samples"]) == (True, SAMPLES)
-    probed = story.document("probe", data, "--max-in-flight", 1, "--time", "2s")
+    probed = story.document("probe", data, "--max-in-flight", 1, "--budget", "2s")
     assert probed["objects"] == made["shards"]
     assert story.document("scan", data, "--save", "mine.yaml")["samples"] == SAMPLES
 

@@ -15,7 +15,7 @@ from tests.servers.s3 import rclone_s3, s3_environment
 
 __all__ = ["rclone_s3", "s3_environment"]
 
-QUICK = ("--max-in-flight", 2, "--time", "3s", "--quiet")
+QUICK = ("--max-in-flight", 2, "--budget", "3s", "--quiet")
 
 
 def document(call: Call, *words: object) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.accelerate import bind, recording
+from iobench.accelerate import recording
 from iobench.cli import train
 from iobench.cli.main import main
 from iobench.measure.nvml import GpuWatch
@@ -28,7 +28,7 @@ def test_the_allocator_is_loaded_before_the_model_is_tried(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    monkeypatch.setattr(bind, "use_allocator", lambda name, command: order.append(name))
+    monkeypatch.setattr(train, "use_allocator", lambda name, command: order.append(name))
     monkeypatch.setattr(recording, "mean_step", lambda *args, **named: order.append("try") or 1.0)
     monkeypatch.setattr(train, "measure", lambda workload, args: 0)
     assert main(asked_of_train(data, "accelerator.allocator=jemalloc")) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from iobench.analyse.compare.sequential import claims_of, measured, primary, verdict
 from iobench.cli.ab import gated
 from iobench.cli.main import main
+from iobench.cli.requests.measure import AbRequest
 from iobench.errors import IobenchError, UsageError
 from iobench.report.ab import answer, planned_line, sections, turn_line
 from iobench.report.render_csv import render_csv
@@ -93,7 +93,7 @@ def test_the_answer_and_the_gate(
 ) -> None:
     assert verdict(primary(found)) == told
     for if_inconclusive, code in zip(("fail", "warn", "pass"), codes, strict=True):
-        args = argparse.Namespace(fail_on="5%", if_inconclusive=if_inconclusive)
+        args = AbRequest(a="a", fail_on=0.05, if_inconclusive=if_inconclusive)
         assert gated(args, found) == code
         silent = told in ("better", "equal") or (
             told == "inconclusive" and if_inconclusive == "pass"
@@ -163,9 +163,7 @@ def test_an_invalid_side_is_status_3(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["report", str(tmp_path / "ab.json"), "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["b"]["validity"] == "invalid"
     for if_inconclusive, code in (("fail", 4), ("warn", 0), ("pass", 0)):
-        assert (
-            gated(argparse.Namespace(fail_on="5%", if_inconclusive=if_inconclusive), found) == code
-        )
+        assert gated(AbRequest(a="a", fail_on=0.05, if_inconclusive=if_inconclusive), found) == code
 
 
 @pytest.mark.parametrize(

@@ -6,65 +6,87 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
 from pathlib import Path
 
 import pytest
 
 from iobench.cli.completion import table
-from iobench.cli.main import build_parser, main
-from iobench.cli.verbs import VERBS, Verb, load_verbs
+from iobench.cli.main import main
+from iobench.cli.requests.flags import TIME, flags_of
+from iobench.cli.verbs import VERBS, verb_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
 
 def test_every_verb_has_the_common_flags_under_the_same_names() -> None:
-    parsers = build_parser()._subparsers
-    choices = parsers._group_actions[0].choices
-    assert isinstance(choices, dict)
-    assert list(choices) == list(VERBS)
-    for verb, parser in choices.items():
-        flags = {name for action in parser._actions for name in action.option_strings}
-        assert {"--format", "--json", "-o", "--output", "-q", "--quiet", "--debug"} <= flags, verb
-        assert all(action.help for action in parser._actions), verb
+    for name in VERBS:
+        verb = verb_of(name)
+        flags = {flag.name: flag for flag in flags_of(verb.request).values()}
+        assert {"--format", "--output", "--quiet", "--debug"} <= set(flags), name
+        assert all(flag.help for flag in flags.values()), name
         if "--repeat" in flags:
-            assert "-n" in flags, verb
-        times = [a for a in parser._actions if a.metavar == "TIME" and isinstance(a.default, str)]
-        assert all(re.search(r"[a-z]$", action.default) for action in times), verb
-        budgets = [a for a in parser._actions if "--budget" in a.option_strings and a.metavar]
-        assert all(action.metavar == "TIME" for action in budgets), verb
+            assert flags["--repeat"].short == "-n", name
+        if "--budget" in flags:
+            assert flags["--budget"].kind is TIME, name
 
 
-def test_a_command_builds_the_parser_of_its_own_verb_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", VERBS)
+def test_what_a_flag_requires_or_excludes_is_a_flag_of_its_verb(name: str) -> None:
+    flags = flags_of(verb_of(name).request).values()
+    known = {flag.name for flag in flags}
+    for flag in flags:
+        assert {*flag.requires, *flag.excludes} <= known - {flag.name}, flag.name
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_help_shows_what_matters_first_and_the_whole_help_every_flag(
+    name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It prints what it would print if all parsers had been built, which takes ten times as long.
+    shown = {}
+    for word in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as left:
+            main([name, word])
+        assert left.value.code == 0
+        shown[word] = capsys.readouterr().out
+    for flag in flags_of(verb_of(name).request).values():
+        line = re.compile(rf"^  (-\w(\s\w+)?, )?{re.escape(flag.name)}\b", re.MULTILINE)
+        assert line.search(shown["--help-all"]), flag.name
+        assert bool(line.search(shown["--help"])) != flag.more, flag.name
 
-    A word that is no verb is compared with all of them.
-    """
-    built: list[str] = []
 
-    def load(names: Sequence[str]) -> Iterator[tuple[str, Verb]]:
-        built.extend(names)
-        return load_verbs(names)
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("run demo --data x --checkpoint-every 3", "--checkpoint-every can only be used with"),
+        ("run demo --data x --loader a:b --confirm", "--confirm can't be used with --loader"),
+        ("train resnet18 --record x --data y", "--data can't be used with --record"),
+        ("whatif x --nic 3GB/s", "--nic can only be used with --hosts"),
+        ("run demo --data x --repeat 0", "--repeat must be at least 1, but is 0"),
+        ("run demo --data x --repaet 3", "did you mean --repeat"),
+        ("plan demo --format jsn", "did you mean json?"),
+        ("--quiet run demo", "flags follow the verb"),
+        ("", "the verb is missing"),
+    ],
+)
+def test_a_wrong_command_is_told_in_one_line(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(words.split())
+    except SystemExit as left:
+        code = left.code
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert told in err
 
-    def told(*words: str) -> tuple[list[str], str, str]:
-        built.clear()
-        with pytest.raises(SystemExit):
-            main(words)
-        return list(built), *capsys.readouterr()
 
-    monkeypatch.setattr("iobench.cli.main.load_verbs", load)
-    assert told("--help")[0] == list(VERBS)
-    assert told("rnu")[0] == list(VERBS)
-    whole = build_parser()
-    for verb in ("run", "plan", "report"):
-        for words in (["--help"], ["--no-such-flag"], ["--format", "no-such-format"]):
-            names, *short = told(*verb.split(), *words)
-            assert names == [verb]
-            with monkeypatch.context() as patch:
-                patch.setattr("iobench.cli.main.build_parser", lambda _: whole)
-                assert [*told(*verb.split(), *words)[1:]] == short
+def test_a_help_of_one_verb_imports_the_requests_of_its_group_alone() -> None:
+    ask = "import sys; from iobench.cli.main import main; main(['scan', '--help'])"
+    end = f"try:\n {ask}\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+    told = subprocess.run([sys.executable, "-c", end], capture_output=True, text=True, check=True)
+    found = {name for name in told.stderr.split() if name.startswith("iobench.cli.requests.")}
+    assert {name.rpartition(".")[2] for name in found} == {"data", "flags"}
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -172,10 +194,10 @@ def test_a_verb_that_fails_leaves_the_output_of_before(tmp_path: Path) -> None:
 # Completion
 
 
-def test_what_is_completed_is_what_the_parsers_know() -> None:
-    found = table(build_parser())
+def test_what_is_completed_is_what_the_requests_know() -> None:
+    found = table()
     assert list(found) == list(VERBS)
-    flags = {name for flag in found["run"].flags for name in flag.names}
+    flags = {name for flag in found["run"].flags for name in (flag.short, flag.name)}
     assert {"--data", "--calibration", "-n", "--format"} <= flags
     assert "--calibration-s" not in flags
     assert "resnet50-h100" in found["run"].words
@@ -189,7 +211,7 @@ def test_a_file_with_a_hostile_name_is_not_in_the_script(
     (tmp_path / "workloads" / "x'; touch pwned; '.yaml").write_text("")
     (tmp_path / "workloads" / "mine.yaml").write_text("")
     monkeypatch.chdir(tmp_path)
-    words = table(build_parser())["run"].words
+    words = table()["run"].words
     assert "mine" in words
     assert not [word for word in words if "pwned" in word]
 

@@ -10,7 +10,6 @@ import stat
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,7 @@ def fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Fail]:
         def broken(args: argparse.Namespace) -> int:
             raise error
 
-        monkeypatch.setattr(verb, "VERB", replace(verb.VERB, run=broken))
+        monkeypatch.setattr(verb, "run", broken)
 
     yield set_error
     signal.signal(signal.SIGINT, handler)  # an interrupted command ignores the next Ctrl-C

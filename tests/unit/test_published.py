@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from iobench.cli.list import SCHEMAS
 from iobench.cli.main import main
+from iobench.cli.requests.keep import SCHEMAS
 from iobench.documents import json_text
 from iobench.schema.published import DOCUMENTS, json_schema
 from iobench.schema.record import load_run

@@ -58,7 +58,7 @@ class Limits:
     budget: Budget
     first: int = 1
     reach: int = 1
-    time_option: str = "--time"
+    time_option: str = "--budget"
 
 
 class CurveMeasurement:

@@ -209,7 +209,8 @@ def plan_probe(
     least = plan.curves * min(_MIN_POINTS, plan.most_points) * (MIN_POINT_S + overhead)
     if plan.curves_s < least:
         raise UsageError(
-            f"--time {format_duration(budget_s)} is too short for {counted(plan.curves, 'curve')}",
+            f"--budget {format_duration(budget_s)} is too short for "
+            f"{counted(plan.curves, 'curve')}",
             remedy=f"give at least {format_duration(math.ceil(least * budget_s / plan.curves_s))}",
         )
     each = plan.curves_s / (plan.curves * plan.most_points) - overhead

@@ -182,7 +182,7 @@ class _Work:
         reader = np.frombuffer(self.reader, dtype=np.int32)
         done = np.flatnonzero(ended > 0)
         if not len(done):
-            raise StorageError("no read was completed", remedy="use a longer --time")
+            raise StorageError("no read was completed", remedy="use a longer --budget")
         done = done[np.lexsort((ended[done], reader[done]))]
         places, total = self.places, len(self.places)
         lengths = np.array([places[at % total].length for at in done.tolist()], dtype=np.float64)
