@@ -146,6 +146,7 @@ class MeasuringRequest(HostsRequest):
     "run",
     "each stage alone and all together: the bottleneck",
     examples=(
+        "demo --data demo-data",
         "demo --data demo-data --budget 20s",
         "resnet50-h100 --data /mnt/fast/resnet50 --accelerators 2 --repeat 5",
         "resnet50-h100 --data /mnt/fast/resnet50 --find-max",
