@@ -53,7 +53,9 @@ def run(request: ProbeRequest) -> int:
             live = Live(quiet=request.quiet, lines=True)
             live.expect(min(plan.usual_s, plan.budget_s))
             try:
-                probe = run_probe(plan, command=args.command_line, observer=live, together=together)
+                probe = run_probe(
+                    plan, command=list(request.command), observer=live, together=together
+                )
             finally:
                 live.close()
             print_report(request.format, probe, sections(probe))

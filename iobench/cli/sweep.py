@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import UsageError
-from ..report.confirmation import sections
+from ..report.tried import sections
 from ..runner.budget import Budget
 from ..runner.sweeping.confirm import confirm
 from ..runner.sweeping.plan import SweepOptions, groups_within, new_sweep, plan_sweep, plan_walk

@@ -23,7 +23,7 @@ from .requests.understand import WhatIfRequest
 
 def run(request: WhatIfRequest) -> int:
     if request.hosts is None:
-        _refuse_flags(request)
+        _refuse_several(request)
         change = _change(request)
         runs: list[tuple[TrainingRecord, Events]] = [(_recorded(Path(request.directories[0])), {})]
     else:
@@ -83,8 +83,8 @@ def _number(text: str) -> float:
     return value
 
 
-def _refuse_flags(request: WhatIfRequest) -> None:
-    """Without ``--hosts``. Raises UsageError for its other flags, and for more than one run."""
+def _refuse_several(request: WhatIfRequest) -> None:
+    """Raise UsageError for more than one run without ``--hosts``."""
     if len(request.directories) > 1:
         raise UsageError(
             "several runs tell how a job scales, but no number of hosts was given",

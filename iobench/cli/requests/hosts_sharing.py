@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from .flags import BYTES_PER_S, COUNT, SHARE, FlagGroup, VerbFlag, VerbRequest, flag
 
 CHECKPOINT = FlagGroup("of a model's checkpoint")
-MAX_HOSTS = 1_000_000
+MAX_HOSTS = 10**6
+"""As ``schema.checkpoint``, which a help does not import."""
 
 STALL_BUDGETS = VerbFlag(
     name="--stall-budget",
