@@ -202,13 +202,9 @@ def settings_of(doc: RunRecord) -> dict[str, str]:
         return {key: str(value) for key, value in spec_of_study.items()}
     data, workload = doc.job.dataset, doc.job.workload
     if doc.job.fitted is not None:
-        asked = doc.job.fitted
-        workload = workload.model_copy(
-            update={
-                "max_steps": asked.asked_max_steps,
-                "epochs": asked.asked_epochs or workload.epochs,
-            }
-        )
+        workload = workload.model_copy(update={"max_steps": doc.job.fitted.asked_max_steps})
+        if (epochs := doc.job.fitted.asked_epochs) is not None:
+            workload = workload.model_copy(update={"epochs": epochs})
     return flatten(workload.model_dump(mode="json"), data.asked) | {
         "accelerators": str(doc.job.accelerators),
         "dataset.seed": str(data.asked.get("seed")),
