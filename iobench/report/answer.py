@@ -223,7 +223,11 @@ def _gauges(doc: TrainingRecord) -> Iterator[KeyFigure]:
 
 
 def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
-    """``0 of 1 now; the storage alone could feed 3 [2, 4], and 8 as advised``."""
+    """``0 of 1 now; the storage alone could feed 3 [2, 4]``.
+
+    A storage that is the bottleneck may deliver more to another way of reading, so what it feeds is
+    said to be what it feeds as it is read now.
+    """
     label = "accelerators fed"
     if fed.accelerators is None:
         return KeyFigure(label=label, value="not known:", note=fed.not_measured or NO_REASON)
@@ -231,10 +235,14 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
     number = format_count(fed.accelerators) if same else number_text(fed)
     if fed.basis == "find-max":
         return KeyFigure(label=label, value=f"{number},", note="measured")
+    verdict, ranks = doc.job.verdict, doc.job.accelerators
+    starved = verdict.starved if verdict else None
+    limits = verdict is not None and "storage" in (verdict.bottleneck, *verdict.also)
     alone = f"the storage alone could feed {number}"
+    if starved and limits:
+        alone = f"as it is read now, the storage could feed {number}"
     if fed.potential is not None:
         alone += f", and {format_count(fed.potential)} as advised"
-    starved, ranks = doc.job.verdict.starved if doc.job.verdict else None, doc.job.accelerators
     if starved is None:
         return KeyFigure(label=label, value="", note=alone)
     few = "0" if ranks == 1 else "fewer"
