@@ -91,13 +91,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .accelerate.base import Accelerator
-    from .analyse.compare.comparison import Comparison
     from .api import Run, compare, generate, open_run, run
-    from .checkpoint import CheckpointWriter
-    from .codecs.base import Codec
-    from .contents.base import Content
-    from .dataset import Dataset, load_dataset_spec, load_manifest, open_dataset
-    from .errors import (
+    from .ask.compare.comparison import Comparison
+    from .base.errors import (
         BusError,
         CheckpointError,
         CorruptCheckpointError,
@@ -124,9 +120,15 @@ if TYPE_CHECKING:
         UsageError,
         WorkerError,
     )
-    from .formats.base import Format
-    from .generator import generate as generate_dataset
-    from .generator.engine import GenerateReport
+    from .checkpoint import CheckpointWriter
+    from .data.codecs.base import Codec
+    from .data.contents.base import Content
+    from .data.dataset import Dataset, load_dataset_spec, load_manifest, open_dataset
+    from .data.formats.base import Format
+    from .data.generator import generate as generate_dataset
+    from .data.generator.engine import GenerateReport
+    from .data.verify import VerifyReport
+    from .data.verify import verify as verify_dataset
     from .load import (
         Batch,
         BatchLoader,
@@ -138,22 +140,20 @@ if TYPE_CHECKING:
         make_loader,
         read_labels,
     )
+    from .record.manifest import Manifest
+    from .record.run import Finding, RunRecord, Summary, load_run
+    from .record.verdict import Verdict
     from .runner.experiment import Options
     from .runner.experiment import run as run_plan
     from .runner.plan import Plan, make_plan
     from .runner.progress import Observer
     from .runner.watching import watch
-    from .schema.dataset import DatasetSpec
-    from .schema.manifest import Manifest
-    from .schema.record import Finding, RunRecord, Summary, load_run
-    from .schema.verdict import Verdict
-    from .schema.workload import LoaderSpec, ReaderSpec, Workload, load_workload
+    from .settings.dataset import DatasetSpec
+    from .settings.workload import LoaderSpec, ReaderSpec, Workload, load_workload
     from .storage import open_storage
     from .storage.base import Sink, Storage
-    from .verify import VerifyReport
-    from .verify import verify as verify_dataset
 else:
-    from .lazily import lazily
+    from .base.lazily import lazily
 
     __getattr__ = lazily(globals())
 

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import UsageError
+from .base.errors import UsageError
 
 if TYPE_CHECKING:
-    from .analyse.compare.comparison import Comparison
-    from .analyse.compare.runs import Group
-    from .dataset import Dataset
-    from .generator import GenerateReport
+    from .ask.compare.comparison import Comparison
+    from .ask.compare.runs import Group
+    from .data.dataset import Dataset
+    from .data.generator import GenerateReport
+    from .record.run import Finding, RunRecord, Summary
+    from .record.verdict import Verdict
     from .runner.progress import Observer
-    from .schema.dataset import DatasetSpec
-    from .schema.record import Finding, RunRecord, Summary
-    from .schema.verdict import Verdict
-    from .schema.workload import Workload
+    from .settings.dataset import DatasetSpec
+    from .settings.workload import Workload
 
 Settings = Mapping[str, object]
 """Keys of a YAML file with their values, as ``--set`` takes them: ``{"loader.workers": 4}``."""
@@ -60,12 +60,12 @@ def generate(
     >>> iobench.generate("demo", "demo-data", samples=40).written_samples  # it is all there
     0
     """
-    from .dataset import load_dataset_spec
-    from .generator import generate as write
-    from .schema.dataset import resized
+    from .base.units import parse_size
+    from .data.dataset import load_dataset_spec
+    from .data.generator import generate as write
+    from .settings.dataset import resized
     from .storage import open_storage
     from .storage.base import Guarded
-    from .units import parse_size
 
     if samples is not None and size is not None:
         raise UsageError(
@@ -146,7 +146,7 @@ class Run:
 
     def to_json(self) -> str:
         """Return the whole record, as in ``run.json``."""
-        from .documents import json_text
+        from .base.documents import json_text
 
         return json_text(self.document) + "\n"
 
@@ -190,13 +190,13 @@ def run(
     >>> print(first.to_text())  # doctest: +ELLIPSIS
     Verdict: ...
     """
+    from .base.units import parse_duration
+    from .record.tags import checked_tags, tagged
     from .runner.experiment import Options
     from .runner.experiment import run as measure
     from .runner.plan import make_plan
-    from .schema.tags import checked_tags, tagged
-    from .schema.workload import load_workload
+    from .settings.workload import load_workload
     from .storage import unwrapped
-    from .units import parse_duration
 
     labels = checked_tags(tags or {})
     if rules not in ("quick", "mlperf"):
@@ -238,7 +238,7 @@ def open_run(directory: str | Path) -> Run:
     >>> iobench.open_run(first.directory).metrics == first.metrics
     True
     """
-    from .schema.record import load_run
+    from .record.run import load_run
 
     path = Path(directory)
     return Run(directory=path.parent if path.is_file() else path, document=load_run(path))
@@ -276,9 +276,9 @@ def compare(
     >>> found.obstacles, [row.metric for row in found.rows]
     ((), ['samples_per_s'])
     """
-    from .analyse.compare.comparison import compare as compare_groups
-    from .errors import UnknownNameError
-    from .schema.metrics import COMPARED
+    from .ask.compare.comparison import compare as compare_groups
+    from .base.errors import UnknownNameError
+    from .record.metrics import COMPARED
 
     for name in metrics or ():
         if name not in COMPARED:
@@ -289,7 +289,7 @@ def compare(
 
 
 def _group(side: Runs | Sequence[Runs], across: tuple[str, ...], include_invalid: bool) -> Group:
-    from .analyse.compare.runs import Group, collect, question, usable
+    from .ask.compare.runs import Group, collect, question, usable
 
     places = [side] if isinstance(side, Run | str | Path) else list(side)
     names = [str(place.directory) if isinstance(place, Run) else str(place) for place in places]

@@ -2,8 +2,8 @@
 
 A built-in is a ``"module:attribute"`` string, imported only when it is used.
 
-Third parties register under the entry-point groups ``iobench.storage``, ``iobench.formats``,
-``iobench.contents``, ``iobench.codecs``, ``iobench.accelerators``, ``iobench.networks``,
+Third parties register under the entry-point groups ``iobench.storage``, ``iobench.data.formats``,
+``iobench.data.contents``, ``iobench.data.codecs``, ``iobench.accelerators``, ``iobench.networks``,
 ``iobench.loaders`` and ``iobench.writers``. They can't replace a built-in name.
 """
 
@@ -16,8 +16,8 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import Generic, TypeVar, cast
 
-from .errors import UnknownNameError, UsageError
-from .extras import install_command
+from .base.errors import UnknownNameError, UsageError
+from .base.extras import install_command
 
 T = TypeVar("T", covariant=True)
 

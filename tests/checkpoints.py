@@ -14,12 +14,12 @@ from typing import Any
 import torch
 import xxhash
 
+from iobench.base.errors import CheckpointError
 from iobench.checkpoint import make_writer
 from iobench.checkpoint.base import Job, Restored
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.leaves import leaves
 from iobench.checkpoint.manifest import MANIFEST, part_name
-from iobench.errors import CheckpointError
 
 WRITERS = (
     *("torch", "torch-nocrc", "torch-async", "safetensors", "safetensors-async"),

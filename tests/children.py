@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from iobench.errors import IobenchError
-from iobench.measure.resources import PeakMemory
+from iobench.base.errors import IobenchError
+from iobench.host.resources import PeakMemory
 
 
 class Ended(NamedTuple):

@@ -16,10 +16,10 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from iobench.generator import generate
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import Manifest
+from iobench.data.generator import generate
+from iobench.record.manifest import Manifest
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.local.uring import refused
 from tests.processes import PATIENCE_S, in_process

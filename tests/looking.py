@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from iobench.errors import IobenchError
+from iobench.base.errors import IobenchError
+from iobench.data.scan import scan
+from iobench.data.verify import verify
 from iobench.load import make_reader
-from iobench.scan import scan
-from iobench.schema.manifest import Manifest
-from iobench.schema.workload import ReaderSpec
+from iobench.record.manifest import Manifest
+from iobench.settings.workload import ReaderSpec
 from iobench.storage.base import Storage
 from iobench.storage.simulated.memory import MemoryStorage
-from iobench.verify import verify
 
 
 def stored_as(objects: dict[str, bytes]) -> MemoryStorage:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from iobench.load.reader import BatchReader
+from iobench.record.manifest import Manifest
 from iobench.runner.phase import Phase
-from iobench.schema.manifest import Manifest
-from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.base import Storage
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from iobench.record.run import RunRecord
 from iobench.report.record import sections
 from iobench.report.render_csv import render_csv
 from iobench.report.render_markdown import render_markdown
 from iobench.report.render_text import render_text
-from iobench.schema.record import RunRecord
 
 
 def run_text(doc: RunRecord, width: int = 100, color: bool = False) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.schema.record import TrainingRecord
+from iobench.record.run import TrainingRecord
 
 from .unit.conftest import build_run
 

@@ -95,7 +95,7 @@ TOUCHED = {
     "datasets": ("e2e/test_workloads.py",),
     "iobench/checkpoint": (f"{_LOOP}[checkpoint-stream]", f"{_LOOP}[checkpoint-torch]"),
     "iobench/cli": ("e2e/test_cli.py", "e2e/test_live.py"),
-    "iobench/generator": (f"{_LOOP}[generate]",),
+    "iobench/data/generator": (f"{_LOOP}[generate]",),
     "iobench/report/page": ("browser",),
     "iobench/runner/hosts": (
         "e2e/test_deploy.py",

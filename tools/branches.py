@@ -43,7 +43,7 @@ def share(part: int, whole: int) -> str:
 
 
 def package_of(path: Path) -> str:
-    """``iobench/storage/s3/url.py`` belongs to ``storage``, ``iobench/safety.py`` to itself."""
+    """``iobench/storage/s3/url.py`` belongs to ``storage``."""
     return path.parts[1]
 
 

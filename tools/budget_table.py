@@ -22,12 +22,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from iobench.dataset import load_dataset_spec
-from iobench.schema.base import known_specs
-from iobench.schema.record import load_run
-from iobench.schema.training import TrainingRun
-from iobench.schema.workload import load_workload
-from iobench.units import parse_duration, parse_size
+from iobench.base.units import parse_duration, parse_size
+from iobench.data.dataset import load_dataset_spec
+from iobench.record.run import load_run
+from iobench.record.training import TrainingRun
+from iobench.settings.base import known_specs
+from iobench.settings.workload import load_workload
 
 STORAGES = ("disk", "nfs", "s3")
 VERBS = ("check", "run")

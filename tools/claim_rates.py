@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from iobench.analyse.compare.changes import change_points
-from iobench.analyse.compare.claims import Sides, claim
-from iobench.analyse.compare.sequential import MAX_TURNS as LARGEST
-from iobench.analyse.compare.sequential import MIN_TURNS, Sequential
-from iobench.schema.claim import Answer, Claim, Drift
+from iobench.ask.compare.changes import change_points
+from iobench.ask.compare.claims import Sides, claim
+from iobench.ask.compare.sequential import MAX_TURNS as LARGEST
+from iobench.ask.compare.sequential import MIN_TURNS, Sequential
+from iobench.record.claim import Answer, Claim, Drift
 from tests.simulated import Floats, World, at_least, at_most, block_ratios, medians
 
 METRIC = "samples_per_s"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from iobench.units import counted
+from iobench.base.units import counted
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/testing.md"
 BEGIN, END = "<!-- durations -->", "<!-- end of durations -->"

@@ -21,7 +21,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from iobench import __version__
-from iobench.units import format_duration
+from iobench.base.units import format_duration
 from tests.faults.loop.driver import collect
 
 from .claim_tables import figures as claim_figures

@@ -15,12 +15,12 @@ from statistics import median
 
 import numpy as np
 
-from iobench.analyse.capacity.hosts import HostsModel
-from iobench.analyse.capacity.jobs import RecordedJob
-from iobench.analyse.capacity.scaling import Barrier, cycle_s, fit_barrier, fit_scaling, steps_of
-from iobench.analyse.capacity.sizing import demanded_bytes_per_s
-from iobench.analyse.figures.instep import OwnStepTimes
-from iobench.units import counted, format_percent
+from iobench.ask.capacity.hosts import HostsModel
+from iobench.ask.capacity.jobs import RecordedJob
+from iobench.ask.capacity.scaling import Barrier, cycle_s, fit_barrier, fit_scaling, steps_of
+from iobench.ask.capacity.sizing import demanded_bytes_per_s
+from iobench.base.units import counted, format_percent
+from iobench.judge.figures.instep import OwnStepTimes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/scale.md"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UsageError
-from ..schema.accelerator import StepFacts
-from ..schema.workload import AcceleratorSpec
+from ..base.errors import UsageError
+from ..settings.accelerator import StepFacts
+from ..settings.workload import AcceleratorSpec
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ..errors import UsageError
+from ..base.errors import UsageError
 
 _LIBRARIES = {
     # Library as the linker knows it, and Debian's package.

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..schema.accelerator import read_recording
-from ..schema.workload import AcceleratorSpec
+from ..settings.accelerator import read_recording
+from ..settings.workload import AcceleratorSpec
 from .base import RankPlace, Samples, StepTime
 
 _PR_SET_TIMERSLACK = 29

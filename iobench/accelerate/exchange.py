@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import LostRankError, UsageError
+from ..base.errors import LostRankError, UsageError
 
 TIMEOUT_S = 300.0
 """How long a rank waits for the others: one of them may still compile the model."""

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..accelerate.models import NETWORKS
-from ..errors import IobenchError, NoMemoryError, UsageError
-from ..schema.accelerator import StepFacts
-from ..schema.workload import AcceleratorSpec
+from ..base.errors import IobenchError, NoMemoryError, UsageError
+from ..settings.accelerator import StepFacts
+from ..settings.workload import AcceleratorSpec
 from .base import RankPlace, Samples, StepTime, device_of_rank
 from .bind import loaded_allocator, rank_cpus
 from .exchange import GradientExchange
+from .models import NETWORKS
 from .models.base import Model
 
 _DTYPES = {

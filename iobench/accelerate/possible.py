@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 
-from ..errors import IobenchError
-from ..schema.workload import AcceleratorSpec
+from ..base.errors import IobenchError
+from ..settings.workload import AcceleratorSpec
 from .bind import allocator_environment, nodes
 
 _COMPILER = "g++"

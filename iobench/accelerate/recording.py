@@ -11,18 +11,18 @@ import numpy as np
 import torch
 
 from .. import __version__
-from ..errors import IobenchError
-from ..measure.nvml import GpuWatch
-from ..processes import in_own_process
-from ..schema.accelerator import (
+from ..base.errors import IobenchError
+from ..base.processes import in_own_process
+from ..host.nvml import GpuWatch
+from ..record.resources import mfu_of
+from ..settings.accelerator import (
     MAX_RECORDED_STEPS,
     QUANTILES,
     StepFacts,
     StepRecording,
     StepsHost,
 )
-from ..schema.resources import mfu_of
-from ..schema.workload import AcceleratorSpec
+from ..settings.workload import AcceleratorSpec
 from .base import RankPlace
 from .model import ModelAccelerator
 from .work import work_of

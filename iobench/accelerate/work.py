@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..schema.resources import ModelWork
-from ..schema.workload import AcceleratorSpec
+from ..record.resources import ModelWork
+from ..settings.workload import AcceleratorSpec
 from .model import open_model
 
 _PEAKS: tuple[tuple[str, float, float], ...] = (

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import UsageError
+from ..base.errors import UsageError
 from ..plugins import PlugIn, Registry
 
 if TYPE_CHECKING:  # who asks for names alone needs nothing heavy

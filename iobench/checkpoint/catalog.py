@@ -15,10 +15,10 @@ from typing import Any
 
 import xxhash
 
-from ..buffers import private
-from ..documents import MAX_DOCUMENT_BYTES
-from ..errors import CheckpointError, MissingObjectError, StorageError
-from ..safety import Removal
+from ..base.buffers import private
+from ..base.documents import MAX_DOCUMENT_BYTES
+from ..base.errors import CheckpointError, MissingObjectError, StorageError
+from ..base.safety import Removal
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import exists, local_root, read_object

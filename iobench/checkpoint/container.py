@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 import xxhash
 
-from ..limits import header_limit
+from ..base.limits import header_limit
 from ..storage.base import Storage
 from ..storage.window import ReadWindow
 from .leaves import Bytes, Leaves, leaves, raw

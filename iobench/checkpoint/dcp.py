@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import (
     save,
 )
 
-from ..errors import CheckpointError, IobenchError, StorageError, UsageError
+from ..base.errors import CheckpointError, IobenchError, StorageError, UsageError
 from ..storage.catalog import exists
 from .base import Job, State
 from .catalog import CheckpointTarget

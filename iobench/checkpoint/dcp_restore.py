@@ -21,8 +21,8 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from ..errors import CheckpointError
-from ..limits import header_limit
+from ..base.errors import CheckpointError
+from ..base.limits import header_limit
 from .base import Job, State
 from .catalog import CheckpointTarget
 from .dcp_compat import StorageInfo, TracedReader, unpickle_metadata

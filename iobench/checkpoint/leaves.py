@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from .. import buffers, payload
-from ..errors import CheckpointError, UsageError
+from ..base import buffers, payload
+from ..base.errors import CheckpointError, UsageError
 from .base import State
 from .manifest import corrupt
 from .sharding import Share, TensorSpec

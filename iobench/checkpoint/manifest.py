@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..documents import parse_json
-from ..errors import CorruptCheckpointError
+from ..base.documents import parse_json
+from ..base.errors import CorruptCheckpointError
 
 MANIFEST = "checkpoint.json"
 Text = bytes  # ``CheckpointManifest`` has a field named ``bytes``, which hides the type

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ..errors import UnknownNameError
+from ..base.errors import UnknownNameError
 
 MIN_LAYERS = 2
 """Layers that a scaled model keeps, so that it has a first and a last one. A model with pipeline

@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..documents import MAX_DOCUMENT_BYTES, parse_json
-from ..errors import MissingObjectError, TargetRefusedError
-from ..safety import Removal, mount_of, remove_exactly
+from ..base.documents import MAX_DOCUMENT_BYTES, parse_json
+from ..base.errors import MissingObjectError, TargetRefusedError
+from ..base.safety import Removal, mount_of, remove_exactly
 from ..storage.base import Entry, Folders, Guarded, Storage, Unfinished
 from ..storage.catalog import exists, innermost, local_root, read_object
 from ..storage.locks.held import Held, delete

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
-from ..errors import CheckpointError, IobenchError, StorageError
-from ..limits import header_limit
+from ..base.errors import CheckpointError, IobenchError, StorageError
+from ..base.limits import header_limit
 from ..storage.base import Cached
 from ..storage.catalog import innermost
 from ..storage.files import Seekable

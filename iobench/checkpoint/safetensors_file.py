@@ -15,8 +15,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from ..errors import CheckpointError
-from ..limits import header_limit
+from ..base.errors import CheckpointError
+from ..base.limits import header_limit
 from ..storage.files import StorageFile
 from .base import State
 from .catalog import CheckpointTarget

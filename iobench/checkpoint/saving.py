@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CheckpointError, IobenchError, StorageError
+from ..base.errors import CheckpointError, IobenchError, StorageError
 from ..storage.catalog import exists
 from .base import Job, Pending, Restored, Saved, State
 from .catalog import CheckpointTarget

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..errors import UsageError
+from ..base.errors import UsageError
 from .models import SIZES, Parallelism, Parameter, StateModel
 
 

@@ -18,10 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import numpy as np
 import torch
 
-from ..buffers import private
-from ..errors import CheckpointError, UsageError
+from ..base.buffers import private
+from ..base.errors import CheckpointError, UsageError
+from ..base.units import parse_size
 from ..storage.base import Buffer, Parallel, Storage
-from ..units import parse_size
 from .base import Job, State
 from .catalog import CheckpointTarget
 from .container import PAGE, ContainerLayout, Segment, lay_out, layout_from_header, read_header

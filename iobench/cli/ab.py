@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..analyse.compare.sequential import METRICS, MIN_TURNS, primary, verdict
-from ..analyse.compare.statistics import NOISE
-from ..errors import UnknownNameError, UsageError
+from ..ask.compare.sequential import METRICS, MIN_TURNS, primary, verdict
+from ..base.errors import UnknownNameError, UsageError
+from ..judge.statistics import NOISE
+from ..record.ab import AbRecord, Side
 from ..report.ab import answer, planned_line, turn_line
 from ..runner.ab import AbOptions, SideAsked, are_same, compare_in_turns, shortest_s
 from ..runner.budget import Budget
-from ..schema.ab import AbRecord, Side
 from .gate import status_of
 from .hosts import check_one_host
 from .live import Live

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..analyse.tuning.recommend import TuningTarget, recommend
-from ..analyse.tuning.sweepfolder import read_sweep
-from ..analyse.verdict.rebuild import conclude
-from ..errors import UsageError
+from ..ask.tuning.recommend import TuningTarget, recommend
+from ..ask.tuning.sweepfolder import read_sweep
+from ..base.errors import UsageError
+from ..judge.rebuild import conclude
+from ..record.run import load_training
+from ..record.sweep import SWEEP_FILE
 from ..report.advise import sections
 from ..report.tried import by_hand, confirmed_sections
 from ..runner.earlier import plan_again
-from ..schema.base import apply_overrides
-from ..schema.code import code_in, code_of
-from ..schema.record import load_training
-from ..schema.sweep import SWEEP_FILE
+from ..settings.base import apply_overrides
+from ..settings.code import code_in, code_of
 from .hosts import check_one_host
 from .live import Live
 from .printing import print_report

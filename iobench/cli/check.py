@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from shlex import quote
 
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..base.units import counted, format_bytes, format_duration
 from ..runner.budget import Budget
 from ..runner.checking.data import (
     GENERATE_SHARE,
@@ -17,7 +18,6 @@ from ..runner.checking.data import (
     provided,
 )
 from ..runner.plan import check_asked, make_plan
-from ..units import counted, format_bytes, format_duration
 from .hosts import check_one_host
 from .live import Live
 from .outcome import finish

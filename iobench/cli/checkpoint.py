@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..analyse.verdict.validity import parse
+from ..base.errors import UsageError
 from ..checkpoint import asynchronous_version
-from ..errors import UsageError
+from ..judge.validity import parse
+from ..record.checkpoint import CheckpointSpec, Training
 from ..runner.budget import Budget
 from ..runner.checkpoint import StudyOptions, run_study
 from ..runner.checkpoint_plan import StudyPlan, make_study_plan
@@ -12,8 +13,7 @@ from ..runner.hosts.control import Control
 from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.saving import HostsSaves, SavesAgent, same_of_study
 from ..runner.study import StudyRanks
-from ..schema.base import apply_overrides, build
-from ..schema.checkpoint import CheckpointSpec, Training
+from ..settings.base import apply_overrides, build
 from .hosts import launched, on_all_hosts
 from .live import Live
 from .outcome import finish

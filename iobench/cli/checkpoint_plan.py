@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..record.checkpoint import CheckpointSpec, Training
 from ..report.plan import checkpoint_sections
 from ..runner.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
-from ..schema.base import build
-from ..schema.checkpoint import CheckpointSpec, Training
+from ..settings.base import build
 from .checkpoint import asked_hosts
 from .printing import print_report
 from .requests.start import PlanRequest

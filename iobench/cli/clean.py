@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ..base.errors import StorageError
+from ..base.units import counted, format_bytes, format_count
 from ..checkpoint.place import MARKER, clean_exclusively
-from ..errors import StorageError
-from ..generator import clean
-from ..generator.cleaner import CleanReport
+from ..data.generator import clean
+from ..data.generator.cleaner import CleanReport
 from ..storage import open_storage
 from ..storage.catalog import exists
-from ..units import counted, format_bytes, format_count
 from .requests.keep import CleanRequest
 from .terminal import say, show_json
 

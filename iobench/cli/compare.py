@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..analyse.compare.comparison import Comparison, best_first, compare
-from ..analyse.compare.drift import drifts_of, needs_drift
-from ..analyse.compare.gate import gate, line_of
-from ..analyse.compare.pairs import Pairs, by_key, by_place, read_place
-from ..analyse.compare.statistics import NOISE
-from ..errors import UnknownNameError, UsageError
+from ..ask.compare.comparison import Comparison, best_first, compare
+from ..ask.compare.drift import drifts_of, needs_drift
+from ..ask.compare.gate import gate, line_of
+from ..ask.compare.pairs import Pairs, by_key, by_place, read_place
+from ..base.errors import UnknownNameError, UsageError
+from ..judge.statistics import NOISE
+from ..record.metrics import COMPARED
+from ..record.run import RunRecord
 from ..report.compare import NOTHING, sections
-from ..schema.metrics import COMPARED
-from ..schema.record import RunRecord
 from .earlier import earlier_runs
 from .gate import status_of
 from .over_time import show_over_time

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ..checkpoint.models import MODELS
-from ..schema.base import known_specs
+from ..settings.base import known_specs
 from .requests.flags import ALL, VerbFlag, flags_of
 from .verbs import VERBS, verb_of
 

@@ -6,15 +6,15 @@ import datetime
 import re
 from pathlib import Path
 
-from ..analyse.compare.cost import MAX_INTERRUPTIONS, Terms
-from ..analyse.compare.pace import Schedule, saving_of
-from ..analyse.compare.ranking import Machine, rankings
-from ..analyse.compare.runs import collect, usable, values_of
-from ..errors import UsageError
+from ..ask.compare.cost import MAX_INTERRUPTIONS, Terms
+from ..ask.compare.pace import Schedule, saving_of
+from ..ask.compare.ranking import Machine, rankings
+from ..ask.compare.runs import collect, usable, values_of
+from ..base.errors import UsageError
+from ..base.units import parse_duration
+from ..record.run import RunRecord, TrainingRecord, load_run
 from ..report.cost import sections
-from ..schema.prices import read_prices
-from ..schema.record import RunRecord, TrainingRecord, load_run
-from ..units import parse_duration
+from ..settings.prices import read_prices
 from .earlier import earlier_runs
 from .pricing import instances_of, parts_of
 from .printing import print_report

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ..errors import UsageError
-from ..measure.doctor import examine, findings, lines
+from ..base.errors import UsageError
+from ..host.doctor import examine, findings, lines
 from .requests.keep import DoctorRequest
 from .terminal import say, show_json
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..analyse.compare.runs import DEPTH, beside, collect, usable
-from ..schema.record import RunRecord
+from ..ask.compare.runs import DEPTH, beside, collect, usable
+from ..record.run import RunRecord
 from .requests.understand import CompareRequest, CostRequest
 
 

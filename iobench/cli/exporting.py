@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..record.run import EVENTS_FILE, RunRecord, TrainingRecord
 from ..report.media import MEDIA, Kind, refusal
-from ..schema.record import EVENTS_FILE, RunRecord, TrainingRecord
 from .terminal import show_data, show_json, show_pieces
 
 
@@ -43,7 +43,7 @@ def export(form: str, doc: RunRecord, directory: Path) -> None:
 
         show_json(mlperf(doc))
     else:
-        from ..measure.timeline import read_events
+        from ..host.timeline import read_events
         from ..report.export_trace import trace
 
         assert isinstance(doc, TrainingRecord)

@@ -7,8 +7,8 @@ import os
 import sys
 import time
 
-from ..errors import InternalError, IobenchError
-from ..text import MAX_SHOWN, printable
+from ..base.errors import InternalError, IobenchError
+from ..base.text import MAX_SHOWN, printable
 from .terminal import warn
 
 _LOGS = 100

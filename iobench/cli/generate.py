@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..dataset import load_dataset_spec
-from ..errors import UsageError
-from ..generator import GenerateReport, generate
-from ..generator.engine import marker_hash, write_share
-from ..generator.target import dataset_id
-from ..generator.writer import UnitResult
-from ..memory import total_bytes
+from ..base.errors import UsageError
+from ..base.memory import total_bytes
+from ..base.units import counted, format_bytes, format_duration, format_rate
+from ..data.dataset import load_dataset_spec
+from ..data.generator import GenerateReport, generate
+from ..data.generator.engine import marker_hash, write_share
+from ..data.generator.target import dataset_id
+from ..data.generator.writer import UnitResult
 from ..runner.hosts.control import Control
 from ..runner.hosts.launch import Launch
 from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.serving import Serving
 from ..runner.hosts.sharing import HostShare, SharedTasks, Sharing
-from ..schema.dataset import DatasetSpec, resized
+from ..settings.dataset import DatasetSpec, resized
 from ..storage import open_storage
 from ..storage.base import Guarded, Storage
-from ..units import counted, format_bytes, format_duration, format_rate
 from .hosts import hosts_document, launched, on_all_hosts, say_hosts
 from .live import progress_bar
 from .requests.data import GenerateRequest

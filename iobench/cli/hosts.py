@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeVar
 
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..base.units import format_bytes, format_duration, format_rate
 from ..runner.hosts.agreement import agree
 from ..runner.hosts.control import Control, led
 from ..runner.hosts.launch import Launch, find_launch, share_of
@@ -16,7 +17,6 @@ from ..runner.hosts.meeting import Meeting, meet
 from ..runner.hosts.serving import Serving, error_of
 from ..runner.hosts.sharing import HostShare
 from ..runner.plan import Plan
-from ..units import format_bytes, format_duration, format_rate
 from .requests.flags import HostsRequest
 from .requests.measure import MeasuringRequest
 from .terminal import note, say, show_data

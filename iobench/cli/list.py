@@ -9,10 +9,10 @@ import textwrap
 from importlib import import_module
 from typing import Any
 
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..base.text import printable
+from ..base.units import counted
 from ..plugins import Registry
-from ..text import printable
-from ..units import counted
 from .requests.keep import KINDS, ListRequest
 from .terminal import columns, note, say, show_json
 
@@ -61,7 +61,7 @@ def _schema(name: str, kind: str | None) -> int:
             f"--schema prints one document, and '{kind}' lists names",
             remedy=f"leave out '{kind}' or --schema",
         )
-    from ..schema.published import json_schema
+    from ..record.published import json_schema
 
     show_json(json_schema(name), indent=1)
     return 0
@@ -69,15 +69,15 @@ def _schema(name: str, kind: str | None) -> int:
 
 def _entries(kind: str) -> dict[str, str]:
     if kind in ("workloads", "datasets", "sweeps"):
-        from ..schema.base import known_specs
-        from ..schema.yamlfile import read_yaml
+        from ..settings.base import known_specs
+        from ..settings.yamlfile import read_yaml
 
         return {
             name: " ".join(str(read_yaml(path).get("description", "")).split())
             for name, path in sorted(known_specs(kind[:-1]).items())
         }
     if kind == "instances":
-        from ..schema.instances import builtin
+        from ..settings.instances import builtin
 
         return {name: _instance(found) for name, found in builtin().items()}
     if kind == "models":
@@ -88,9 +88,9 @@ def _entries(kind: str) -> dict[str, str]:
 
 
 _TABLES = {
-    "formats": "formats:FORMATS",
-    "contents": "contents:CONTENTS",
-    "codecs": "codecs:CODECS",
+    "formats": "data.formats:FORMATS",
+    "contents": "data.contents:CONTENTS",
+    "codecs": "data.codecs:CODECS",
     "storage": "storage:STORAGE",
     "accelerators": "accelerate:ACCELERATORS",
     "networks": "accelerate.models:NETWORKS",

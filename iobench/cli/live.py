@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..base.text import printable
+from ..base.units import format_bytes, format_percent, format_rate
 from ..runner.progress import Observer
-from ..text import printable
-from ..units import format_bytes, format_percent, format_rate
 from .screen import Screen, has_blocks, is_drawable
 from .terminal import note, whole_seconds
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import UsageError
-from ..logs import rank
-from ..text import printable
+from ..base.errors import UsageError
+from ..base.logs import rank
+from ..base.text import printable
 
 
 class _Formatter(logging.Formatter):

@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from ..errors import InterruptedRun
-from ..interrupts import interrupt_on_sigterm
+from ..base.errors import InterruptedRun
+from ..base.interrupts import interrupt_on_sigterm
 from .failure import report_error
 from .logs import logging_to
 from .output import COMMAND, output_to

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..analyse.verdict.validity import violations
-from ..documents import write_whole
-from ..errors import IobenchError
+from ..base.documents import write_whole
+from ..base.errors import IobenchError
+from ..judge.validity import violations
+from ..record.ab import AbRecord
+from ..record.run import EVENTS_FILE, SAMPLES_FILE, RunRecord, TrainingRecord
+from ..record.sweep import Sweep
 from ..report.ab import sections as ab_sections
 from ..report.media import is_export
 from ..report.page.whole import page
@@ -19,9 +22,6 @@ from ..report.sections import Section
 from ..report.sweep import sections as sweep_sections
 from ..report.walk import facts
 from ..report.walk import sections as walk_sections
-from ..schema.ab import AbRecord
-from ..schema.record import EVENTS_FILE, SAMPLES_FILE, RunRecord, TrainingRecord
-from ..schema.sweep import Sweep
 from .exporting import export, export_all
 from .printing import print_report
 from .terminal import say, warn
@@ -117,8 +117,8 @@ def _page_sections(doc: RunRecord, directory: Path) -> list[Section]:
     """The report with the timeline of the run's events, if there are some."""
     if not isinstance(doc, TrainingRecord) or not (directory / EVENTS_FILE).is_file():
         return sections(doc)
-    from ..measure.samples import read_samples
-    from ..measure.timeline import read_events
+    from ..host.samples import read_samples
+    from ..host.timeline import read_events
 
     kept, samples = directory / SAMPLES_FILE, None
     try:

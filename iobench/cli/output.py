@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
-from ..errors import IobenchError, UsageError
+from ..base.errors import IobenchError, UsageError
 
 COMMAND: ContextVar[tuple[str, ...]] = ContextVar("command", default=())
 """The command line that runs. A page of what has no recorded command ends with it."""
@@ -85,10 +85,10 @@ def _refuse(path: Path) -> None:
 def _owner(path: Path) -> str:
     """What an existing file is a part of, if iobench has written that; else the empty text."""
     from ..checkpoint.place import MARKER as CHECKPOINTS
-    from ..schema.ab import AB_FILE
-    from ..schema.manifest import MANIFEST, MARKER, SAMPLES, SHARDS
-    from ..schema.record import EVENTS_FILE, RUN_FILE, SAMPLES_FILE
-    from ..schema.sweep import SWEEP_FILE
+    from ..record.ab import AB_FILE
+    from ..record.manifest import MANIFEST, MARKER, SAMPLES, SHARDS
+    from ..record.run import EVENTS_FILE, RUN_FILE, SAMPLES_FILE
+    from ..record.sweep import SWEEP_FILE
 
     if path.name in (RUN_FILE, EVENTS_FILE, SAMPLES_FILE, SWEEP_FILE, AB_FILE):
         return "a record"

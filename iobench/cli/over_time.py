@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..analyse.compare.history import history
-from ..analyse.compare.identity import place as place_of
-from ..analyse.compare.identity import settings_of, workload_of
-from ..analyse.compare.runs import collect, question, usable
-from ..errors import UnknownNameError, UsageError
+from ..ask.compare.history import history
+from ..ask.compare.identity import place as place_of
+from ..ask.compare.identity import settings_of, workload_of
+from ..ask.compare.runs import collect, question, usable
+from ..base.errors import UnknownNameError, UsageError
+from ..record.metrics import COMPARED
+from ..record.run import RunRecord
 from ..report.history import sections
-from ..schema.metrics import COMPARED
-from ..schema.record import RunRecord
 from .printing import print_report
 from .requests.understand import CompareRequest
 

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..base.units import counted, format_count
+from ..data.scan import save, scan
+from ..record.manifest import MANIFEST, MARKER
 from ..runner.budget import Budget
 from ..runner.plan import Plan
-from ..scan import save, scan
-from ..schema.manifest import MANIFEST, MARKER
 from ..storage import is_local, open_storage
-from ..units import counted, format_count
 from .hosts import launched
 from .live import Live, progress_bar
 from .requests.measure import MeasuringRequest, RunRequest

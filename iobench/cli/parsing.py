@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, NoReturn
 
-from ..errors import UsageError, nearest
+from ..base.errors import UsageError, nearest
+from ..base.text import MAX_SHOWN, printable
 from ..report.media import helps
-from ..text import MAX_SHOWN, printable
 from .requests.flags import ALL, OUTPUT, Verb, VerbFlag, VerbRequest, flags_of
 
 OPTIONS = "options"

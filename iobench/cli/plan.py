@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..base.errors import UnknownNameError, UsageError, nearest
 from ..checkpoint.models import MODELS
-from ..errors import UnknownNameError, UsageError, nearest
 from ..report.plan import sections
 from ..runner.plan import describe_plan, make_plan
 from ..runner.probe import probe
-from ..schema.base import known_specs
-from ..schema.workload import load_workload
+from ..settings.base import known_specs
+from ..settings.workload import load_workload
 from .checkpoint_plan import show_plan
 from .printing import print_report
 from .requests.flags import flags_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ..errors import UnknownNameError, UsageError
-from ..schema.instances import Instance, find_instance, priced_at
-from ..schema.prices import Prices
+from ..base.errors import UnknownNameError, UsageError
+from ..settings.instances import Instance, find_instance, priced_at
+from ..settings.prices import Prices
 from .requests.understand import CostRequest
 
 

@@ -7,11 +7,11 @@ from errno import EEXIST
 from pathlib import Path
 
 from ..accelerate.bind import use_allocator
-from ..documents import json_text, write_whole
-from ..errors import StorageError, UsageError
-from ..schema.base import apply_overrides, build
-from ..schema.workload import AcceleratorSpec
-from ..units import format_duration
+from ..base.documents import json_text, write_whole
+from ..base.errors import StorageError, UsageError
+from ..base.units import format_duration
+from ..settings.base import apply_overrides, build
+from ..settings.workload import AcceleratorSpec
 from .requests.measure import TrainRequest
 from .terminal import say, show_json
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..analyse.compare.runs import collect
-from ..analyse.compare.sequential import claims_of
-from ..analyse.verdict.rebuild import conclude, rebuild
-from ..analyse.verdict.validity import parse
-from ..errors import UsageError
-from ..measure.timeline import read_events
-from ..schema.ab import AB_FILE, load_ab
-from ..schema.record import EVENTS_FILE, RUN_FILE, RunRecord, TrainingRecord, load_run
-from ..schema.sweep import SWEEP_FILE, load_sweep
+from ..ask.compare.runs import collect
+from ..ask.compare.sequential import claims_of
+from ..base.errors import UsageError
+from ..host.timeline import read_events
+from ..judge.rebuild import conclude, rebuild
+from ..judge.validity import parse
+from ..record.ab import AB_FILE, load_ab
+from ..record.run import EVENTS_FILE, RUN_FILE, RunRecord, TrainingRecord, load_run
+from ..record.sweep import SWEEP_FILE, load_sweep
 from .exporting import check_kind
 from .outcome import finish, finish_ab, finish_all, finish_sweep
 from .requests.understand import ReportRequest

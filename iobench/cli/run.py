@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..accelerate.bind import use_allocator
-from ..analyse.verdict.validity import parse
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..judge.validity import parse
+from ..record.checkpoint import CheckpointSpec, Training
 from ..runner.budget import Budget, Given
 from ..runner.checkpoint_plan import make_study_plan
 from ..runner.plan import Plan, make_plan
-from ..schema.base import build
-from ..schema.checkpoint import CheckpointSpec, Training
-from ..schema.workload import Workload, load_workload
+from ..settings.base import build
+from ..settings.workload import Workload, load_workload
 from .hosts import (
     accelerators_here,
     check_one_host,

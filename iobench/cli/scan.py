@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..scan import save, scan
+from ..base.units import counted, format_bytes
+from ..data.scan import save, scan
 from ..storage import open_storage, unwrapped
-from ..units import counted, format_bytes
 from .live import progress_bar
 from .requests.data import ScanRequest
 from .terminal import say, show_json

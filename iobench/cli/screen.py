@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from ..units import format_share
+from ..base.units import format_share
 
 log = logging.getLogger(__name__)
 

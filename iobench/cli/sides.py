@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..record.ab import AB_FILE
+from ..record.job import DatasetFacts
+from ..record.run import RUN_FILE, TrainingRecord, load_training
+from ..record.sweep import SWEEP_FILE
 from ..runner.ab import SideAsked, naming
 from ..runner.earlier import Asked, asked_again, check_same_data
 from ..runner.plan import make_plan
-from ..schema.ab import AB_FILE
-from ..schema.job import DatasetFacts
-from ..schema.record import RUN_FILE, TrainingRecord, load_training
-from ..schema.sweep import SWEEP_FILE
-from ..schema.workload import load_workload
+from ..settings.workload import load_workload
 from .requests.measure import AbRequest
 
 SEED, ACCELERATORS = 42, 1

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..analyse.capacity.requirement import Demand, Requirement, requirement, together
-from ..analyse.capacity.traffic import PRECISIONS, Saves
-from ..errors import UsageError
+from ..ask.capacity.requirement import Demand, Requirement, requirement, together
+from ..ask.capacity.traffic import PRECISIONS, Saves
+from ..base.errors import UsageError
+from ..record.packing import Layout
+from ..record.run import load_training
 from ..report.size import sections
 from ..report.size_rates import together_sections
-from ..schema.dataset import DatasetSpec, load_dataset_spec, resized
-from ..schema.instances import Instance, find_instance
-from ..schema.packing import Layout
-from ..schema.record import load_training
-from ..schema.workload import load_workload
+from ..settings.dataset import DatasetSpec, load_dataset_spec, resized
+from ..settings.instances import Instance, find_instance
+from ..settings.workload import load_workload
 from .printing import print_report
 from .requests.start import SizeRequest
 
@@ -92,7 +92,7 @@ def _requirement(
     size = request.dataset_size
     spec = resized(load_dataset_spec(workload.dataset), size_bytes=size)
     if spec.shards_unsaid:
-        from ..dataset import with_shards_stated
+        from ..data.dataset import with_shards_stated
 
         spec = with_shards_stated(spec)
     return requirement(workload, spec, demand, doc, layout=_layout(spec))
@@ -104,7 +104,7 @@ def _layout(spec: DatasetSpec) -> Layout | None:
     Then the specification itself tells what it can: blocks, but no framing.
     """
     try:
-        from ..dataset import layout_of
+        from ..data.dataset import layout_of
     except ImportError:
         return None
     return layout_of(spec)

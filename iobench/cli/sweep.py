@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import __version__
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..record.sweep import Setting, Sweep, parse_axis, save_sweep
+from ..record.tags import tags
 from ..report.tried import sections
 from ..runner.budget import Budget
 from ..runner.sweeping.confirm import confirm
 from ..runner.sweeping.plan import SweepOptions, groups_within, new_sweep, plan_sweep, plan_walk
 from ..runner.sweeping.takeup import Given, take_up
 from ..runner.sweeping.visits import run_sweep
-from ..schema.base import build
-from ..schema.instances import find_instance
-from ..schema.sweep import Setting, Sweep, parse_axis, save_sweep
-from ..schema.tags import tags
-from ..schema.walk import WalkSpec, find_walk
+from ..settings.base import build
+from ..settings.instances import find_instance
+from ..settings.walk import WalkSpec, find_walk
 from ..storage import open_storage
 from .hosts import check_one_host
 from .live import Live

@@ -10,6 +10,6 @@ def tagged(texts: Sequence[str]) -> AbstractContextManager[None]:
     """Give every run that is recorded inside the context these labels. Raises UsageError."""
     if not texts:
         return nullcontext()
-    from ..schema import tags
+    from ..record import tags
 
     return tags.tagged(tags.parse_tags(texts))

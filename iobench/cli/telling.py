@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from ..record.plan import PartTime
 from ..runner.estimate import LONG_S, TimeLeft, shorter, total
 from ..runner.experiment import Options
 from ..runner.plan import Plan
-from ..schema.plan import PartTime
 from .live import Live, about
 from .terminal import warn
 

@@ -17,9 +17,9 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from ..documents import json_text
-from ..text import printable
-from ..units import format_duration
+from ..base.documents import json_text
+from ..base.text import printable
+from ..base.units import format_duration
 
 DEFAULT_COLUMNS = 100
 MIN_COLUMNS = 20

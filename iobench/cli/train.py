@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from ..accelerate.bind import use_allocator
-from ..dataset import find_dataset
-from ..errors import UsageError
-from ..schema.base import apply_overrides, build
-from ..schema.workload import Workload
+from ..base.errors import UsageError
+from ..data.dataset import find_dataset
+from ..settings.base import apply_overrides, build
+from ..settings.workload import Workload
 from .recording import record_steps
 from .requests.measure import TrainRequest
 from .run import measure

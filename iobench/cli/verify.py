@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ..dataset import find_dataset
-from ..errors import DatasetError, MissingObjectError, StorageError, UnreadableError
+from ..base.errors import DatasetError, MissingObjectError, StorageError, UnreadableError
+from ..base.units import counted, format_bytes, format_rate
+from ..data.dataset import find_dataset
+from ..data.verify import VerifyReport, check_share, verify
+from ..data.verify.report import PartialReport
+from ..record.manifest import Manifest, hash_bytes
 from ..runner.hosts.control import Control
 from ..runner.hosts.launch import Launch
 from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.serving import Serving
 from ..runner.hosts.sharing import HostShare, SharedTasks, Sharing
-from ..schema.manifest import Manifest, hash_bytes
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.locks.lock import reading
-from ..units import counted, format_bytes, format_rate
-from ..verify import VerifyReport, check_share, verify
-from ..verify.report import PartialReport
 from .hosts import hosts_document, launched, on_all_hosts, say_hosts
 from .live import progress_bar
 from .requests.data import VerifyRequest

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..dataset import find_dataset
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..base.units import counted, format_duration
+from ..data.dataset import find_dataset
+from ..record.sweep import Sweep, setting_text
 from ..runner.plan import make_plan
 from ..runner.sweeping.plan import expected_visits, samples_within, workload_of
-from ..schema.sweep import Sweep, setting_text
-from ..schema.walk import WalkSpec
-from ..schema.workload import Workload, load_workload
-from ..units import counted, format_duration
+from ..settings.walk import WalkSpec
+from ..settings.workload import Workload, load_workload
 from .requests.measure import SweepRequest
 
 VISIT_S = 10.0

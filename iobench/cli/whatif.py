@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..analyse.capacity.ceilings import Change, Quantity
-from ..analyse.capacity.hosts import HostsChange
-from ..analyse.capacity.scaling import Barrier
-from ..analyse.capacity.whatif import what_if
-from ..analyse.figures.events import Events
-from ..analyse.verdict.rebuild import conclude, rebuild
-from ..errors import UsageError
-from ..measure.timeline import read_events
+from ..ask.capacity.ceilings import Change, Quantity
+from ..ask.capacity.hosts import HostsChange
+from ..ask.capacity.scaling import Barrier
+from ..ask.capacity.whatif import what_if
+from ..base.errors import UsageError
+from ..base.units import parse_duration, parse_size
+from ..host.timeline import read_events
+from ..judge.figures.events import Events
+from ..judge.rebuild import conclude, rebuild
+from ..record.run import EVENTS_FILE, TrainingRecord, load_training
 from ..report.whatif import sections
-from ..schema.instances import network_of
-from ..schema.record import EVENTS_FILE, TrainingRecord, load_training
-from ..units import parse_duration, parse_size
+from ..settings.instances import network_of
 from .printing import print_report
 from .requests.understand import WhatIfRequest
 

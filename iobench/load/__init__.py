@@ -43,6 +43,6 @@ if TYPE_CHECKING:
     from .training.labels import Labels
     from .training.loader import Examples, TrainingLoader
 else:
-    from ..lazily import lazily
+    from ..base.lazily import lazily
 
     __getattr__ = lazily(globals())

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import UsageError
-from ..formats.base import BlockRows, Blocks, BlockShard
-from ..schema.manifest import Manifest
-from ..schema.workload import ReaderSpec
+from ..base.errors import UsageError
+from ..data.formats.base import BlockRows, Blocks, BlockShard
+from ..record.manifest import Manifest
+from ..settings.workload import ReaderSpec
 from ..storage.base import Storage
 from .delivered import Extents, Stats, too_small
 from .engines.base import Extent

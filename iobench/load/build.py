@@ -8,11 +8,11 @@ from typing import overload
 
 import numpy as np
 
-from ..dataset import Dataset, find_dataset, place_of, read_by_blocks, read_manifest
-from ..errors import UsageError
-from ..schema.base import build
-from ..schema.manifest import Manifest
-from ..schema.workload import LoaderSpec, ReaderSpec
+from ..base.errors import UsageError
+from ..data.dataset import Dataset, find_dataset, place_of, read_by_blocks, read_manifest
+from ..record.manifest import Manifest
+from ..settings.base import build
+from ..settings.workload import LoaderSpec, ReaderSpec
 from ..storage import open_storage
 from ..storage.base import Storage
 from .choose import is_sequential, make_reader, use_direct

@@ -7,8 +7,8 @@ cannot read the page.
 
 from __future__ import annotations
 
-from ..errors import BusError, StorageError, WorkerError
-from ..units import format_count
+from ..base.errors import BusError, StorageError, WorkerError
+from ..base.units import format_count
 from .null import AnyReader
 from .reader import BatchReader
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..dataset import read_by_blocks
-from ..errors import UsageError
-from ..formats import FORMATS
-from ..schema.manifest import Manifest
-from ..schema.workload import ReaderSpec
+from ..base.errors import UsageError
+from ..data.dataset import read_by_blocks
+from ..data.formats import FORMATS
+from ..record.manifest import Manifest
+from ..settings.workload import ReaderSpec
 from ..storage.base import MaybeDirect, Storage
 from ..storage.local.mapped import MappedStorage
 from ..storage.local.storage import LocalStorage

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..errors import UsageError
+from ..base.errors import UsageError
 from ..storage.base import Retries
 from .requests import Indices
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ..accelerate.base import Samples
-from ..errors import UsageError
+from ..base.errors import UsageError
 from .slots import SlotRing
 
 T = TypeVar("T")

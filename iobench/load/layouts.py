@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..beneath import check_folder, file_status, key_problem
-from ..documents import MAX_HEADER_BYTES, parse_json, read_regular
-from ..errors import DatasetError, StorageError, TargetHeldError, UsageError
-from ..safety import remove_exactly
-from ..schema.manifest import (
+from ..base.beneath import check_folder, file_status, key_problem
+from ..base.documents import MAX_HEADER_BYTES, parse_json, read_regular
+from ..base.errors import DatasetError, StorageError, TargetHeldError, UsageError
+from ..base.safety import remove_exactly
+from ..record.manifest import (
     LAYOUT_BEGUN,
     LAYOUTS,
     Manifest,
@@ -28,8 +28,8 @@ from ..schema.manifest import (
     name_patterns,
     unfinished_layout,
 )
-from ..schema.manifest import LAYOUT_RECORD as RECORD
-from ..schema.subject import OWN
+from ..record.manifest import LAYOUT_RECORD as RECORD
+from ..settings.subject import OWN
 from ..storage.base import Storage
 from ..storage.catalog import local_root
 from ..storage.local.storage import LocalStorage

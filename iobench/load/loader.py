@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_worker_info
 
-from .. import buffers
 from ..accelerate.base import Samples
-from ..buffers import Memory, Pool
-from ..errors import BusError, IobenchError, NoRoomError, WorkerError
-from ..processes import die_with_parent
-from ..schema.workload import LoaderSpec
-from ..units import format_bytes
+from ..base import buffers
+from ..base.buffers import Memory, Pool
+from ..base.errors import BusError, IobenchError, NoRoomError, WorkerError
+from ..base.processes import die_with_parent
+from ..base.units import format_bytes
+from ..settings.workload import LoaderSpec
 from .bus import cause_of_death
 from .delivered import Extents, Stats
 from .ending import closed_at_exit

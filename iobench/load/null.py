@@ -12,9 +12,9 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from ..dataset import ResolvedSpec
-from ..schema.manifest import Manifest
-from ..schema.workload import ReaderSpec
+from ..data.dataset import ResolvedSpec
+from ..record.manifest import Manifest
+from ..settings.workload import ReaderSpec
 from ..storage.base import Mapped, Storage
 from .choose import make_reader
 from .delivered import Extents, Stats, too_small

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 import numpy as np
 import numpy.typing as npt
 
-from .. import buffers
-from ..buffers import Memory, Pool
-from ..dataset import ResolvedSpec
-from ..errors import CorruptSampleError, IobenchError, NoMemoryError
-from ..formats.base import Framed
-from ..schema.manifest import Manifest
-from ..schema.workload import ReaderSpec
+from ..base import buffers
+from ..base.buffers import Memory, Pool
+from ..base.errors import CorruptSampleError, IobenchError, NoMemoryError
+from ..data.dataset import ResolvedSpec
+from ..data.formats.base import Framed
+from ..record.manifest import Manifest
+from ..settings.workload import ReaderSpec
 from ..storage.base import Mapped, Retries, Retrying, Storage
 from ..storage.local.storage import LocalStorage
 from ..storage.local.uring import refused

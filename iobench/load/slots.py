@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import buffers
+from ..base import buffers
 
 NO_SLOT = -1
 

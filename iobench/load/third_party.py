@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import IobenchError, UsageError, WorkerError
-from ..formats import FORMATS
-from ..formats.base import Blocks
-from ..schema.manifest import Manifest
-from ..schema.subject import OWN
-from ..schema.workload import LoaderSpec, ReaderSpec
+from ..base.errors import IobenchError, UsageError, WorkerError
+from ..base.units import counted
+from ..data.formats import FORMATS
+from ..data.formats.base import Blocks
+from ..record.manifest import Manifest
+from ..settings.subject import OWN
+from ..settings.workload import LoaderSpec, ReaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import local_root
-from ..units import counted
 from .ending import closed_at_exit
 from .layouts import made_layout
 from .libraries import library_class

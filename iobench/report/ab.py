@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from ..analyse.compare.sequential import (
+from ..ask.compare.sequential import (
     MIN_TURNS,
     claims_of,
     differs,
@@ -15,11 +15,11 @@ from ..analyse.compare.sequential import (
     sequential_of,
     verdict,
 )
-from ..analyse.compare.statistics import factor_of
-from ..schema.ab import MAX_TURNS, AbRecord, Side
-from ..schema.claim import Claim
-from ..schema.metrics import BY_NAME
-from ..units import counted, format_duration, format_factor, format_share
+from ..base.units import counted, format_duration, format_factor, format_share
+from ..judge.statistics import factor_of
+from ..record.ab import MAX_TURNS, AbRecord, Side
+from ..record.claim import Claim
+from ..record.metrics import BY_NAME
 from .again import command_sections
 from .compare import ratio_chart, tone_of
 from .figures import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..analyse.tuning.knee import NO_HELP
-from ..analyse.tuning.recommend import Recommendation
-from ..units import format_count
+from ..ask.tuning.knee import NO_HELP
+from ..ask.tuning.recommend import Recommendation
+from ..base.units import format_count
 from .figures import (
     figure,
     figures,

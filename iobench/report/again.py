@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import yaml
 
-from ..schema.base import OpenRecord, Strict
-from ..schema.host import Host
-from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
-from ..text import quoted
+from ..base.text import quoted
+from ..record.host import Host
+from ..record.run import CheckpointRecord, RunRecord, TrainingRecord
+from ..settings.base import OpenRecord, Strict
 from .figures import facts_of
 from .sections import Fact, Facts, Section, SourceLines
 

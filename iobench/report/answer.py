@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from ..analyse.figures.in_flight import bytes_per_sample
-from ..analyse.verdict.evidence import Evidence
-from ..analyse.verdict.judged import judge
-from ..analyse.verdict.promise import promised, tells_nothing
-from ..schema.record import TrainingRecord
-from ..schema.verdict import Advice, Fed, Verdict
-from ..units import counted, format_count, format_rate, percent_beside
+from ..base.units import counted, format_count, format_rate, percent_beside
+from ..judge.evidence import Evidence
+from ..judge.figures.in_flight import bytes_per_sample
+from ..judge.judged import judge
+from ..judge.promise import promised, tells_nothing
+from ..record.run import TrainingRecord
+from ..record.verdict import Advice, Fed, Verdict
 from .fed import number_text
 from .figures import NO_REASON, ends, word
 from .glance import UTILIZATION, about_text, cold_reads, trust_text

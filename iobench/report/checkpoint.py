@@ -6,17 +6,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..analyse.checkpoint.study import (
+from ..base.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_rate,
+    format_share,
+)
+from ..judge.checkpoint.study import (
     cpu_s_per_gb,
     host_saves,
     slowdown,
     value_of,
     with_figures,
 )
-from ..schema.checkpoint import Meaning, Restore, Save, Spread, Study
-from ..schema.metrics import metrics_of
-from ..schema.record import CheckpointRecord, TrainingRecord
-from ..units import counted, format_bytes, format_count, format_duration, format_rate, format_share
+from ..record.checkpoint import Meaning, Restore, Save, Spread, Study
+from ..record.metrics import metrics_of
+from ..record.run import CheckpointRecord, TrainingRecord
 from .again import again_sections
 from .checkpoint_meaning import meaning_sections
 from .figures import (

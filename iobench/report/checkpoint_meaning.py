@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import math
 
-from ..analyse.checkpoint.meaning import not_told, upper_word
-from ..schema.checkpoint import Meaning, Study
-from ..units import counted, format_bytes, format_count, format_duration, format_rate, format_share
+from ..base.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_rate,
+    format_share,
+)
+from ..judge.checkpoint.meaning import not_told, upper_word
+from ..record.checkpoint import Meaning, Study
 from .figures import facts_of, figure, figures, filled, side_by_side, summary
 from .sections import (
     Bars,

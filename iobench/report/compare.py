@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from ..analyse.compare.claims import MAX_MORE
-from ..analyse.compare.comparison import ComparedMetric, Comparison
-from ..analyse.compare.gate import Gated, line_of, shown
-from ..analyse.compare.runs import Group, RunValue
-from ..analyse.compare.sequential import verdict
-from ..analyse.compare.statistics import SIGNIFICANT
-from ..schema.claim import Claim, Drift
-from ..schema.metrics import COMPARED
-from ..units import counted, format_share
+from ..ask.compare.claims import MAX_MORE
+from ..ask.compare.comparison import ComparedMetric, Comparison
+from ..ask.compare.gate import Gated, line_of, shown
+from ..ask.compare.runs import Group, RunValue
+from ..ask.compare.sequential import verdict
+from ..base.units import counted, format_share
+from ..judge.statistics import SIGNIFICANT
+from ..record.claim import Claim, Drift
+from ..record.metrics import COMPARED
 from .figures import estimated, figure, format_of, listed, picture, raw, spread, word
 from .sections import (
     Cell,

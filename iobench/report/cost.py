@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ..analyse.compare.cost import Option
-from ..analyse.compare.ranking import Ranking
-from ..units import counted, format_count, format_duration
+from ..ask.compare.cost import Option
+from ..ask.compare.ranking import Ranking
+from ..base.units import counted, format_count, format_duration
 from .compare import left_out_sections
 from .cost_words import (
     bases,

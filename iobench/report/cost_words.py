@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..analyse.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS, Against, Option, Price, PricedHosts
-from ..analyse.compare.pace import SaveTimes
-from ..analyse.compare.ranking import BreakEven, Ranking
-from ..schema.instances import STATED
-from ..units import (
+from ..ask.compare.cost import MAX_HOSTS, MAX_INTERRUPTIONS, Against, Option, Price, PricedHosts
+from ..ask.compare.pace import SaveTimes
+from ..ask.compare.ranking import BreakEven, Ranking
+from ..base.units import (
     counted,
     format_bytes,
     format_count,
@@ -16,6 +15,7 @@ from ..units import (
     format_factor,
     format_percent,
 )
+from ..settings.instances import STATED
 from .figures import Format, spread, told
 
 MAX_DIFFERENCES = 4

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ..analyse.figures.curve import FLATTENED, highest, is_known, is_near, spent
-from ..schema.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
-from ..schema.record import TrainingRecord
-from ..units import counted, format_bytes, format_count, format_rate
+from ..base.units import counted, format_bytes, format_count, format_rate
+from ..judge.figures.curve import FLATTENED, highest, is_known, is_near, spent
+from ..record.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
+from ..record.run import TrainingRecord
 from .figures import (
     MAX_BARS,
     Format,

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from statistics import fmean, pstdev
 
-from ..analyse.checkpoint.study import duration_s
-from ..schema.checkpoint import Restore, Save, Study
-from ..schema.record import RunRecord, TrainingRecord
+from ..judge.checkpoint.study import duration_s
+from ..record.checkpoint import Restore, Save, Study
+from ..record.run import RunRecord, TrainingRecord
 
 NOTE = (
     "The names are those of MLPerf Storage's summary.json. This is not an MLPerf submission, and "

@@ -13,11 +13,11 @@ from datetime import datetime
 from math import isfinite
 from statistics import median
 
-from ..analyse.checkpoint.study import values_of_study
-from ..schema.metrics import METRICS, Metric, Unit
-from ..schema.record import RunRecord, TrainingRecord
-from ..schema.verdict import Estimate
-from ..text import MAX_SHOWN, printable
+from ..base.text import MAX_SHOWN, printable
+from ..judge.checkpoint.study import values_of_study
+from ..record.metrics import METRICS, Metric, Unit
+from ..record.run import RunRecord, TrainingRecord
+from ..record.verdict import Estimate
 from .labels import TAG, labels_of
 
 _UNITS: dict[Unit, tuple[str, str]] = {

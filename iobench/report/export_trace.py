@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..analyse.figures.events import Array, Events
-from ..schema.record import RunRecord
-from ..text import MAX_SHOWN, printable
+from ..base.text import MAX_SHOWN, printable
+from ..judge.figures.events import Array, Events
+from ..record.run import RunRecord
 
 CHUNK_ROWS = 4096
 """Rows that are turned into text at a time: memory does not grow with the run."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..analyse.figures.search import STEADY, trials_of, utilization_of
-from ..schema.record import TrainingRecord
-from ..schema.training import FindMax
-from ..schema.verdict import Estimate, Fed
-from ..units import counted, format_count, format_percent, format_rate, percent_beside
+from ..base.units import counted, format_count, format_percent, format_rate, percent_beside
+from ..judge.figures.search import STEADY, trials_of, utilization_of
+from ..record.run import TrainingRecord
+from ..record.training import FindMax
+from ..record.verdict import Estimate, Fed
 from .figures import (
     BLANK,
     NO_REASON,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
-from ..analyse.verdict.promise import shown
-from ..schema.metrics import Metric
-from ..schema.verdict import Estimate
-from ..units import format_bytes, format_count, format_duration, format_percent, format_rate
+from ..base.units import format_bytes, format_count, format_duration, format_percent, format_rate
+from ..judge.promise import shown
+from ..record.metrics import Metric
+from ..record.verdict import Estimate
 from .sections import Bars, Cell, Column, Fact, Item, Items, Row, Section, Table, Tone, Value, Where
 
 MAX_BARS = 6

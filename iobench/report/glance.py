@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from ..analyse.verdict.cache import cached_image, epoch_deliveries, is_cold, uncached
-from ..analyse.verdict.judged import judge
-from ..analyse.verdict.promise import shown, tells_nothing
-from ..schema.record import RunRecord, TrainingRecord
-from ..schema.verdict import Verdict
-from ..units import counted, format_count, format_percent, percent_beside
+from ..base.units import counted, format_count, format_percent, percent_beside
+from ..judge.cache import cached_image, epoch_deliveries, is_cold, uncached
+from ..judge.judged import judge
+from ..judge.promise import shown, tells_nothing
+from ..record.run import RunRecord, TrainingRecord
+from ..record.verdict import Verdict
 from .fed import fed_now_and_alone
 from .figures import spread
 from .sections import STATUS, Fact, Facts, Findings, Headline, Section
 
 UTILIZATION = "accelerator_utilization_sustained"
-"""By the names of ``schema.metrics``: the figure of the verdict."""
+"""By the names of ``record.metrics``: the figure of the verdict."""
 
 _STATES = {"valid": "valid", "invalid": "INVALID", "unknown": "not known whether it is valid"}
 _KINDS = {"checkpoint": "checkpoint study"}

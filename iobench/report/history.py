@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from ..analyse.compare.drift import MIN_DRIFT_RUNS, Day
-from ..analyse.compare.history import ChangePoint, History, RunEntry
-from ..analyse.compare.statistics import NOISE
-from ..schema.claim import Drift
-from ..schema.metrics import COMPARED
-from ..units import counted, format_duration, format_factor, format_percent
+from ..ask.compare.drift import MIN_DRIFT_RUNS, Day
+from ..ask.compare.history import ChangePoint, History, RunEntry
+from ..base.units import counted, format_duration, format_factor, format_percent
+from ..judge.statistics import NOISE
+from ..record.claim import Drift
+from ..record.metrics import COMPARED
 from .compare import left_out_sections
 from .figures import MAX_BARS, Format, figure, format_of, median_cell, picture, raw, word
 from .sections import (

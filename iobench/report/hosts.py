@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ..analyse.figures.metrics import DEVICE_METRICS
-from ..analyse.verdict.rules_ranks import host_name
-from ..schema.host import HostTime
-from ..schema.metrics import BY_NAME
-from ..schema.record import TrainingRecord
-from ..schema.resources import DeviceUse, ModelWork
-from ..schema.training import Repetition
-from ..units import (
+from ..base.units import (
     counted,
     format_duration,
 )
+from ..judge.figures.metrics import DEVICE_METRICS
+from ..judge.rules_ranks import host_name
+from ..record.host import HostTime
+from ..record.metrics import BY_NAME
+from ..record.resources import DeviceUse, ModelWork
+from ..record.run import TrainingRecord
+from ..record.training import Repetition
 from .figures import (
     NO_REASON,
     Medians,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
+from ..record.run import CheckpointRecord, RunRecord, TrainingRecord
 from .figures import BLANK, raw
 from .sections import Cell, Column, Section, Table, Value
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from statistics import median
 
-from ..schema.job import Delivery, LayoutFacts, Shuffle, UserFacts
-from ..schema.record import TrainingRecord
-from ..schema.training import Ceiling
-from ..units import counted, format_bytes, format_count, format_duration, format_percent
+from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
+from ..record.job import Delivery, LayoutFacts, Shuffle, UserFacts
+from ..record.run import TrainingRecord
+from ..record.training import Ceiling
 from .figures import facts_of
 from .sections import Facts, Section
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..schema.plan import BudgetFigures, CheckpointPlanFigures, PlanFigures, ProbeFigures
-from ..units import (
+from ..base.units import (
     counted,
     format_bytes,
     format_count,
@@ -12,6 +11,7 @@ from ..units import (
     format_rate,
     format_share,
 )
+from ..record.plan import BudgetFigures, CheckpointPlanFigures, PlanFigures, ProbeFigures
 from .figures import facts_of
 from .sections import Facts, Headline, Section
 

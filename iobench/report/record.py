@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..analyse.figures.events import Events
-from ..schema.record import CheckpointRecord, RunRecord, TrainingRecord
-from ..units import counted, format_count, format_percent
+from ..base.units import counted, format_count, format_percent
+from ..judge.figures.events import Events
+from ..record.run import CheckpointRecord, RunRecord, TrainingRecord
 from . import checkpoint, run
 from .figures import Format, figure, summary, word
 from .glance import UTILIZATION, bottleneck_text

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from ..text import csv_cell, printable, renders
+from ..base.text import csv_cell, printable, renders
 from .sections import Section, Table
 
 

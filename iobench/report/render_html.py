@@ -18,7 +18,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from ..text import printable, renders
+from ..base.text import printable, renders
 from .page.answer import first_screen
 from .page.chart import chart_of, is_drawn, shades_of
 from .sections import (

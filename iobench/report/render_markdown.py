@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..text import github, markdown, renders
+from ..base.text import github, markdown, renders
 from .sections import Facts, Findings, Headline, Items, Prose, Section, SourceLines, Table
 
 SHOWN = ("everywhere", "pages")

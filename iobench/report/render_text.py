@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from ..text import printable, renders
+from ..base.text import printable, renders
 from .sections import (
     Bars,
     Cell,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..analyse.figures.events import Events
-from ..analyse.figures.metrics import DEVICE_METRICS
-from ..analyse.verdict.promise import told
-from ..schema.metrics import BY_NAME, Metric, metrics_of
-from ..schema.record import RunRecord, TrainingRecord
-from ..units import (
+from ..base.units import (
     counted,
     format_bytes,
     format_count,
     format_duration,
     format_percent,
 )
+from ..judge.figures.events import Events
+from ..judge.figures.metrics import DEVICE_METRICS
+from ..judge.promise import told
+from ..record.metrics import BY_NAME, Metric, metrics_of
+from ..record.run import RunRecord, TrainingRecord
 from .again import again_sections
 from .answer import answer
 from .checkpoint import saves_sections

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..schema.metrics import Unit
-from ..schema.record import Finding
+from ..record.metrics import Unit
+from ..record.run import Finding
 
 Value = str | float | int | bool | None
 """A raw value, in base units (bytes, seconds, shares of 1). None: there is no value."""

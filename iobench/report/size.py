@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..analyse.capacity import sizing
-from ..analyse.capacity.measured import MeasuredStorage
-from ..analyse.capacity.requirement import Requirement
-from ..schema.instances import Instance
-from ..units import (
+from ..ask.capacity import sizing
+from ..ask.capacity.measured import MeasuredStorage
+from ..ask.capacity.requirement import Requirement
+from ..base.units import (
     counted,
     format_bytes,
     format_count,
@@ -17,6 +16,7 @@ from ..units import (
     format_percent,
     format_rate,
 )
+from ..settings.instances import Instance
 from .figures import told
 from .sections import Fact, Facts, FirstScreen, Headline, KeyFigure, Section
 from .size_rates import rate_picture, rate_table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analyse.capacity.requirement import JointDemand, Requirement
-from ..units import counted, format_bytes, format_count, format_rate
+from ..ask.capacity.requirement import JointDemand, Requirement
+from ..base.units import counted, format_bytes, format_count, format_rate
 from .figures import MAX_BARS, figure, picture, with_interval, word
 from .record import numbered
 from .sections import (

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..analyse.figures.in_flight import bytes_per_sample
-from ..analyse.figures.rates import long_enough, steady_from
-from ..analyse.verdict.judged import judge
-from ..analyse.verdict.promise import shown
-from ..analyse.verdict.rules_ranks import falls, measured_rates
-from ..schema.record import TrainingRecord
-from ..schema.training import Ceiling
-from ..schema.verdict import AblatedStage, Ablation
-from ..units import RATE_UNITS, counted, format_count, format_duration, format_percent, format_rate
+from ..base.units import (
+    RATE_UNITS,
+    counted,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+)
+from ..judge.figures.in_flight import bytes_per_sample
+from ..judge.figures.rates import long_enough, steady_from
+from ..judge.judged import judge
+from ..judge.promise import shown
+from ..judge.rules_ranks import falls, measured_rates
+from ..record.run import TrainingRecord
+from ..record.training import Ceiling
+from ..record.verdict import AblatedStage, Ablation
 from .figures import BLANK, NO_REASON, estimated, figure, lacking, raw, with_interval, word
 from .sections import Bars, Cell, Chart, Column, Mark, Prose, Row, Section, Table
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from ..analyse.tuning.knee import front
-from ..schema.sweep import Sweep, SweepPoint, describe
-from ..units import counted, format_bytes, format_count, format_factor
+from ..ask.tuning.knee import front
+from ..base.units import counted, format_bytes, format_count, format_factor
+from ..record.sweep import Sweep, SweepPoint, describe
 from .again import command_sections
 from .figures import (
     BLANK,

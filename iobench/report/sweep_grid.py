@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
 
-from ..analyse.tuning.points import number
-from ..schema.sweep import Sweep, SweepPoint, describe, setting_text
-from ..units import format_count
+from ..ask.tuning.points import number
+from ..base.units import format_count
+from ..record.sweep import Sweep, SweepPoint, describe, setting_text
 from .figures import evenly, median_cell
 from .sections import Cell, Chart, Column, Row, Table
 

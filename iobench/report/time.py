@@ -5,11 +5,11 @@ from __future__ import annotations
 from statistics import median
 from typing import NamedTuple
 
-from ..analyse.figures.ranktime import own_s, slow_rank
-from ..schema.record import TrainingRecord
-from ..schema.training import Ceiling, Repetition, WorkerLoad
-from ..schema.verdict import RankTime, WorkerTime
-from ..units import format_percent
+from ..base.units import format_percent
+from ..judge.figures.ranktime import own_s, slow_rank
+from ..record.run import TrainingRecord
+from ..record.training import Ceiling, Repetition, WorkerLoad
+from ..record.verdict import RankTime, WorkerTime
 from .figures import figures, filled, raws, side_by_side, word, words
 from .sections import Cell, Chart, Section, Table
 

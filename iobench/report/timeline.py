@@ -8,8 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..analyse.figures.events import Events, select
-from ..analyse.figures.timeline import (
+from ..base.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+)
+from ..judge.cache import MAX_RESIDENT
+from ..judge.figures.events import Events, select
+from ..judge.figures.timeline import (
     KINDS,
     LEVELS,
     QUANTILES,
@@ -21,18 +30,9 @@ from ..analyse.figures.timeline import (
     spreads,
     step_times,
 )
-from ..analyse.verdict.cache import MAX_RESIDENT
-from ..schema.metrics import Unit
-from ..schema.record import TrainingRecord
-from ..schema.training import Repetition
-from ..units import (
-    counted,
-    format_bytes,
-    format_count,
-    format_duration,
-    format_percent,
-    format_rate,
-)
+from ..record.metrics import Unit
+from ..record.run import TrainingRecord
+from ..record.training import Repetition
 from .figures import figure, figures, filled, side_by_side, word
 from .sections import Cell, Chart, ChartTrack, Mark, Pane, Section, Table, Timeline
 from .time import middle_repetition

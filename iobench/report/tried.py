@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..analyse.again import NEW, job_again
-from ..analyse.tuning.recommend import SweepConfirmation
-from ..analyse.verdict.promise import shown
-from ..schema.record import TrainingRecord
-from ..schema.verdict import Confirmation
-from ..units import counted
+from ..ask.tuning.recommend import SweepConfirmation
+from ..base.units import counted
+from ..judge.again import NEW, job_again
+from ..judge.promise import shown
+from ..record.run import TrainingRecord
+from ..record.verdict import Confirmation
 from . import compare
 from .figures import estimated, figures, filled, interval, raws, side_by_side, word, words
 from .sections import Fact, Facts, Headline, Item, Items, Section, Table

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..analyse.tuning import walk
-from ..analyse.tuning.walk import ALL, BASELINE, TriedSetting
-from ..schema.sweep import Sweep, describe, setting_text
-from ..text import quoted
-from ..units import counted, format_count
+from ..ask.tuning import walk
+from ..ask.tuning.walk import ALL, BASELINE, TriedSetting
+from ..base.text import quoted
+from ..base.units import counted, format_count
+from ..record.sweep import Sweep, describe, setting_text
 from .again import command_sections
 from .figures import BLANK, estimated, figure, interval, lacking, listed, median_cell, raw, word
 from .glance import ended

@@ -11,14 +11,11 @@ from dataclasses import replace
 from functools import partial
 from statistics import mean
 
-from ..analyse.capacity.hosts import PARTS, HostsPoint
-from ..analyse.capacity.more_hosts import MARKED, HostsPrediction, LeftOut, Storms
-from ..analyse.capacity.scaling import Band
-from ..analyse.capacity.whatif import Prediction
-from ..analyse.verdict.evidence import Evidence
-from ..analyse.verdict.judged import judge
-from ..analyse.verdict.promise import in_headline
-from ..units import (
+from ..ask.capacity.hosts import PARTS, HostsPoint
+from ..ask.capacity.more_hosts import MARKED, HostsPrediction, LeftOut, Storms
+from ..ask.capacity.scaling import Band
+from ..ask.capacity.whatif import Prediction
+from ..base.units import (
     counted,
     format_count,
     format_duration,
@@ -26,6 +23,9 @@ from ..units import (
     format_percent,
     percent_beside,
 )
+from ..judge.evidence import Evidence
+from ..judge.judged import judge
+from ..judge.promise import in_headline
 from .figures import BLANK, Format, figure, listed, raw, word
 from .glance import bottleneck_text
 from .sections import (

@@ -17,19 +17,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
-from ..analyse.compare.identity import identity
-from ..analyse.compare.sequential import MIN_TURNS, claims_of, figures_of, logs_of, sequential_of
-from ..analyse.compare.statistics import NOISE
-from ..errors import InterruptedRun, IobenchError, UsageError
-from ..interrupts import defer_interrupts
+from ..ask.compare.identity import identity
+from ..ask.compare.sequential import MIN_TURNS, claims_of, figures_of, logs_of, sequential_of
+from ..base.errors import InterruptedRun, IobenchError, UsageError
+from ..base.interrupts import defer_interrupts
+from ..base.text import printable
+from ..base.units import counted
+from ..judge.statistics import NOISE
 from ..load import make_reader
-from ..schema.ab import MAX_TURNS, AbRecord, AbTurn, Name, Side, SideTurn, save_ab
-from ..schema.metrics import BY_NAME
-from ..schema.record import TrainingRecord
-from ..schema.training import Repetition
+from ..record.ab import MAX_TURNS, AbRecord, AbTurn, Name, Side, SideTurn, save_ab
+from ..record.metrics import BY_NAME
+from ..record.run import TrainingRecord
+from ..record.training import Repetition
 from ..storage.locks.lock import reading
-from ..text import printable
-from ..units import counted
 from .agent import HostAgent
 from .budget import Budget
 from .cache import Others

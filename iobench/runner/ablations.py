@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from ..analyse.figures.ablations import (
+from ..base.interrupts import defer_interrupts
+from ..base.units import format_duration
+from ..judge.figures.ablations import (
     FILL,
     how_of,
     how_without,
@@ -23,11 +25,9 @@ from ..analyse.figures.ablations import (
     with_gains,
     without_fill,
 )
-from ..analyse.figures.events import Events
-from ..interrupts import defer_interrupts
-from ..schema.training import Repetition, TrainingRun
-from ..schema.verdict import AblatedStage, Ablation, AblationRound
-from ..units import format_duration
+from ..judge.figures.events import Events
+from ..record.training import Repetition, TrainingRun
+from ..record.verdict import AblatedStage, Ablation, AblationRound
 from .budget import Budget
 from .calibration.bench import Bench
 from .checkpoint import Saver

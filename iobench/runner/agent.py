@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import StorageError
-from ..filesystem import NFS, mount_of
-from ..measure import fetched, fio, host, nfs, resources
-from ..measure.nvml import GpuWatch
-from ..measure.samples import Sampler
-from ..schema.host import Host
-from ..schema.resources import NfsTraffic, Resources
+from ..base.errors import StorageError
+from ..base.filesystem import NFS, mount_of
+from ..host import fetched, fio, host, nfs, resources
+from ..host.nvml import GpuWatch
+from ..host.samples import Sampler
+from ..record.host import Host
+from ..record.resources import NfsTraffic, Resources
 from ..storage.base import Cached, Files, Storage
 from ..storage.catalog import innermost, local_root
 

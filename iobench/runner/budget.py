@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..errors import UsageError
-from ..units import format_duration
+from ..base.errors import UsageError
+from ..base.units import format_duration
 
 END_S = 1.3
 """What is kept for the end of the process: the verdict is found, and the files are written."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..errors import StorageError
+from ..base.errors import StorageError
+from ..base.memory import total_bytes
+from ..base.units import format_bytes, format_percent
+from ..host import nfs
+from ..host.samples import Sampler
 from ..load.layouts import layout_keys
-from ..measure import nfs
-from ..measure.samples import Sampler
-from ..memory import total_bytes
-from ..schema.record import Finding
-from ..schema.training import Epoch
+from ..record.run import Finding
+from ..record.training import Epoch
 from ..storage.locks.lock import Lease
-from ..units import format_bytes, format_percent
 from .agent import FetchCounter, HostAgent
 from .loading import PhaseContext, run_phase
 from .phase import Outcome, Phase

@@ -18,13 +18,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
-from ..analyse.verdict.rebuild import conclude
+from ..base.errors import InterruptedRun, IobenchError, kept_in
+from ..base.interrupts import defer_interrupts
 from ..checkpoint.catalog import CheckpointRoot
-from ..errors import InterruptedRun, IobenchError, kept_in
-from ..interrupts import defer_interrupts
-from ..schema.checkpoint import CheckpointRun, Study
-from ..schema.record import CheckpointRecord, Finding
-from ..schema.tags import tags
+from ..judge.rebuild import conclude
+from ..record.checkpoint import CheckpointRun, Study
+from ..record.run import CheckpointRecord, Finding
+from ..record.tags import tags
 from ..storage.locks.lock import Lease
 from .budget import Budget
 from .checkpoint_plan import StudyPlan

@@ -9,25 +9,25 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
-from ..analyse.checkpoint.interval import (
+from ..base.errors import UsageError
+from ..base.memory import available_bytes
+from ..base.units import format_bytes
+from ..checkpoint import WRITERS, check_options
+from ..checkpoint.base import State
+from ..checkpoint.models import Parallelism, StateModel, find_model, scale
+from ..checkpoint.sharding import Share, layout, shares
+from ..judge.checkpoint.interval import (
     longest_save_at_best_s,
     longest_save_s,
     published_mtbf_s,
     waste,
     young_s,
 )
-from ..analyse.checkpoint.whole import restored_bytes
-from ..checkpoint import WRITERS, check_options
-from ..checkpoint.base import State
-from ..checkpoint.models import Parallelism, StateModel, find_model, scale
-from ..checkpoint.sharding import Share, layout, shares
-from ..errors import UsageError
-from ..memory import available_bytes
-from ..schema.checkpoint import CheckpointSpec, Scaling, Training
-from ..schema.plan import BudgetFigures, CheckpointPlanFigures
+from ..judge.checkpoint.whole import restored_bytes
+from ..record.checkpoint import CheckpointSpec, Scaling, Training
+from ..record.plan import BudgetFigures, CheckpointPlanFigures
 from ..storage import open_storage
 from ..storage.catalog import local_root
-from ..units import format_bytes
 
 _BESIDE = 512 << 20
 """Memory that must stay free besides the states: for the processes and the writers' buffers."""

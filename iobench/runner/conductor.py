@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import TypeVar
 
-from ..errors import IobenchError
-from ..interrupts import defer_interrupts
+from ..base.errors import IobenchError
+from ..base.interrupts import defer_interrupts
 from .crew import GRACE_S, Crew
 from .messages import Command, Last, Point, Report, Stop
 

@@ -14,19 +14,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from ..analyse.compare.statistics import ratio_estimate
-from ..analyse.figures.ablations import steady_rate
-from ..analyse.figures.metrics import repetition_metrics
-from ..analyse.verdict.promise import WORTH, told_again
-from ..errors import IobenchError, SpecError, UsageError
-from ..interrupts import defer_interrupts
-from ..schema.base import apply_overrides, build
-from ..schema.code import code_in
-from ..schema.training import Repetition
-from ..schema.verdict import Advice, Confirmation, Estimate, Turn
-from ..schema.workload import Workload
+from ..base.errors import IobenchError, SpecError, UsageError
+from ..base.interrupts import defer_interrupts
+from ..base.units import format_duration
+from ..judge.figures.ablations import steady_rate
+from ..judge.figures.metrics import repetition_metrics
+from ..judge.promise import WORTH, told_again
+from ..judge.statistics import ratio_estimate
+from ..record.training import Repetition
+from ..record.verdict import Advice, Confirmation, Estimate, Turn
+from ..settings.base import apply_overrides, build
+from ..settings.code import code_in
+from ..settings.workload import Workload
 from ..storage.locks.lock import reading
-from ..units import format_duration
 from .agent import HostAgent
 from .cache import run_cached_phase
 from .calibration.bench import Bench

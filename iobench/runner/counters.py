@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..accelerate.emulated import MADE_UP_NS
+from ..host.timeline import Columns
 from ..load.delivered import Stats
-from ..measure.timeline import Columns
-from ..schema.training import MAX_WORKERS, WorkerLoad
+from ..record.training import MAX_WORKERS, WorkerLoad
 
 STEPS, BYTES, BUSY_NS, WALL_NS, SYNC_NS, RETRIES = range(6)
 """Columns of ``Counters.read``.

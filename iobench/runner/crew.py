@@ -28,11 +28,11 @@ from pathlib import Path
 from socket import socket
 from typing import Protocol
 
-from ..errors import BusError, IobenchError, WorkerError
-from ..interrupts import defer_interrupts
+from ..base.errors import BusError, IobenchError, WorkerError
+from ..base.interrupts import defer_interrupts
+from ..base.logs import set_rank
+from ..base.processes import die_with_parent
 from ..load.loader import single_threaded, worker_death
-from ..logs import set_rank
-from ..processes import die_with_parent
 from ..storage.scratch import scratch
 from .counters import Stops
 from .messages import HURRY, Answer, Command, Failed, Link, Stop, Task
@@ -255,7 +255,7 @@ class ForkedCrew:
                     process.join(max(0.0, deadline - time.monotonic()))
                 if process.pid is not None and process.is_alive():
                     log.info("%s did not end within %g s, and is killed", process.name, grace_s)
-                    process.kill()  # its workers die with it (see iobench.processes)
+                    process.kill()  # its workers die with it (see iobench.base.processes)
                     process.join()
             if self._groups:
                 end_groups([each.pid for each in self.processes if each.pid])

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ..errors import StorageError, UsageError
-from ..extras import install_command
-from ..processes import die_with_parent
+from ..base.errors import StorageError, UsageError
+from ..base.extras import install_command
+from ..base.processes import die_with_parent
 
 BUCKET = "demo"
 _START_S = 60.0

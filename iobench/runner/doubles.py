@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..analyse.figures.ablations import in_step
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..judge.figures.ablations import in_step
 from ..load import make_reader
 from ..load.null import ReadyReader
-from ..schema.training import Ceiling, Repetition
-from ..schema.verdict import AblatedStage
+from ..record.training import Ceiling, Repetition
+from ..record.verdict import AblatedStage
 from .cache import fill_cache, why_not_warm
 from .calibration.bench import Bench
 from .phase import Phase

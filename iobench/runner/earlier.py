@@ -1,8 +1,8 @@
 """The plan of an earlier run, made again from its record.
 
 The record may come from somebody else. It may name a directory of this host, which is only read.
-Any other location, the options that say how to reach it, and what is run as code (``schema.code``)
-must be given again by the user.
+Any other location, the options that say how to reach it, and what is run as code
+(``settings.code``) must be given again by the user.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..errors import DatasetError, UsageError
-from ..schema.base import apply_overrides, build
-from ..schema.code import Named, check_named, code_in, code_of
-from ..schema.record import TrainingRecord
-from ..schema.workload import Workload
+from ..base.errors import DatasetError, UsageError
+from ..base.text import printable
+from ..record.run import TrainingRecord
+from ..settings.base import apply_overrides, build
+from ..settings.code import Named, check_named, code_in, code_of
+from ..settings.workload import Workload
 from ..storage import is_local
-from ..text import printable
 from .plan import Plan, make_plan
 
 _REMEDY = "add --data with the directory or URL of the run's dataset"

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ..errors import WorkerError
+from ..base.errors import WorkerError
+from ..base.processes import in_own_process
 from ..load import make_reader
 from ..load.order import BatchPlan, Indices, epoch_order, rank_share
-from ..processes import in_own_process
 from ..storage.local.storage import LocalStorage
 from ..storage.local.uring import refused
 from ..storage.s3.storage import S3Storage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from ..schema.plan import PartTime
-from ..units import counted
+from ..base.units import counted
+from ..record.plan import PartTime
 from .ablations import MIN_S, USUAL_ROUNDS
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.curve import budget_s, storage_curve

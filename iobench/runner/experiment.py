@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ..analyse.verdict.rebuild import conclude
-from ..analyse.verdict.user_loader import user_findings
-from ..errors import InterruptedRun, IobenchError, kept_in
-from ..interrupts import defer_interrupts
+from ..base.errors import InterruptedRun, IobenchError, kept_in
+from ..base.interrupts import defer_interrupts
+from ..host import timeline
+from ..host.samples import write_samples
+from ..judge.rebuild import conclude
+from ..judge.user_loader import user_findings
 from ..load import make_reader
-from ..measure import timeline
-from ..measure.samples import write_samples
-from ..schema.record import EVENTS_FILE, SAMPLES_FILE, FileDigest, TrainingRecord
-from ..schema.training import Ceiling
-from ..schema.verdict import Advice
+from ..record.run import EVENTS_FILE, SAMPLES_FILE, FileDigest, TrainingRecord
+from ..record.training import Ceiling
+from ..record.verdict import Advice
 from ..storage.locks.lock import reading
 from .agent import HostAgent
 from .budget import Budget

@@ -8,24 +8,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
-from ..analyse.figures.events import Events
-from ..analyse.figures.metrics import repetition_metrics, uncounted_reads
-from ..dataset import ResolvedSpec, cheaper_codecs
-from ..errors import IobenchError
+from ..base.errors import IobenchError
+from ..base.processes import in_own_process
+from ..data.dataset import ResolvedSpec, cheaper_codecs
+from ..judge.figures.events import Events
+from ..judge.figures.metrics import repetition_metrics, uncounted_reads
 from ..load import make_reader, offered, planned_ahead
 from ..load.choose import reads_ahead
 from ..load.order import BatchPlan, epoch_order, rank_share
-from ..processes import in_own_process
-from ..schema.base import fitting, save_record
-from ..schema.host import Host, StorageFacts
-from ..schema.job import DatasetFacts, LoaderFacts, WorkloadFacts
-from ..schema.manifest import Manifest
-from ..schema.record import RUN_FILE, Finding, RunRecord, TrainingRecord
-from ..schema.resources import ModelWork
-from ..schema.subject import Subject
-from ..schema.tags import tags
-from ..schema.training import FittedFacts, Repetition, TrainingRun
-from ..schema.workload import AcceleratorSpec
+from ..record.host import Host, StorageFacts
+from ..record.job import DatasetFacts, LoaderFacts, WorkloadFacts
+from ..record.manifest import Manifest
+from ..record.resources import ModelWork
+from ..record.run import RUN_FILE, Finding, RunRecord, TrainingRecord
+from ..record.tags import tags
+from ..record.training import FittedFacts, Repetition, TrainingRun
+from ..settings.base import fitting, save_record
+from ..settings.subject import Subject
+from ..settings.workload import AcceleratorSpec
 from ..storage import is_local, rewrapped
 from ..storage.base import Storage, Versioned
 from ..storage.catalog import innermost

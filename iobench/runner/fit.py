@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..analyse.figures.ablations import in_step, steady_rate
-from ..analyse.figures.events import rank_epochs
-from ..analyse.verdict.short import needed_steps
-from ..errors import UsageError
-from ..schema.training import Ceiling
+from ..base.errors import UsageError
+from ..judge.figures.ablations import in_step, steady_rate
+from ..judge.figures.events import rank_epochs
+from ..judge.short import needed_steps
+from ..record.training import Ceiling
 from .budget import Budget, Given
 from .calibration.bench import Bench
 from .calibration.ceilings import MAX_SLOW_S

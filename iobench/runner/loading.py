@@ -12,10 +12,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..errors import WorkerError
+from ..base.errors import WorkerError
+from ..host.samples import Sampler
 from ..load.bus import cause_of_death
-from ..measure.samples import Sampler
-from ..schema.training import Epoch
+from ..record.training import Epoch
 from ..storage.scratch import scratch
 from .conductor import Handler, conduct
 from .crew import Crew, ForkedCrew

@@ -17,12 +17,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import IobenchError
-from ..measure.timeline import Columns
-from ..schema.accelerator import StepFacts
-from ..schema.checkpoint import RankSave
-from ..schema.job import LoaderFacts, UserFacts
-from ..schema.training import WorkerLoad
+from ..base.errors import IobenchError
+from ..host.timeline import Columns
+from ..record.checkpoint import RankSave
+from ..record.job import LoaderFacts, UserFacts
+from ..record.training import WorkerLoad
+from ..settings.accelerator import StepFacts
 
 
 class Command:
@@ -132,7 +132,7 @@ class Saved(Report):
 class Recorded(Last):
     """What a rank of a phase recorded.
 
-    ``columns``: its step events by name, see ``schema.training.EVENT_COLUMNS``. ``startups``: by
+    ``columns``: its step events by name, see ``record.training.EVENT_COLUMNS``. ``startups``: by
     epoch, the seconds from the start to the first read. ``fetched``: by epoch, the bytes that the
     storage delivered to the rank and its workers; None if they could not be counted. ``workers``:
     what each worker of the rank did, if the loader is iobench's own. ``steps``: what an accelerator

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..host.timeline import Columns
 from ..load.null import AnyReader
 from ..load.order import Indices
-from ..measure.timeline import Columns
-from ..schema.accelerator import StepFacts
-from ..schema.job import LoaderFacts, UserFacts
-from ..schema.training import Epoch, WorkerLoad
-from ..schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from ..record.job import LoaderFacts, UserFacts
+from ..record.training import Epoch, WorkerLoad
+from ..settings.accelerator import StepFacts
+from ..settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from .messages import Link, Recorded
 from .study import SaveRecords
 from .tasks.checkpoint import CheckpointRank

@@ -11,22 +11,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..accelerate import ACCELERATORS
-from ..analyse.capacity import sizing
-from ..analyse.figures.in_flight import asked_reads_in_flight
-from ..dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
-from ..errors import DatasetError, UsageError
+from ..ask.capacity import sizing
+from ..base.errors import DatasetError, UsageError
+from ..base.memory import total_bytes
+from ..base.units import counted
+from ..data.dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
+from ..judge.figures.in_flight import asked_reads_in_flight
 from ..load import is_sequential, use_direct
 from ..load.libraries import LOADERS
-from ..memory import total_bytes
-from ..schema.dataset import DatasetSpec, share_of_columns
-from ..schema.manifest import MANIFEST, Manifest
-from ..schema.plan import PlanFigures
-from ..schema.subject import Subject
-from ..schema.workload import Workload
+from ..record.manifest import MANIFEST, Manifest
+from ..record.plan import PlanFigures
+from ..settings.dataset import DatasetSpec, share_of_columns
+from ..settings.subject import Subject
+from ..settings.workload import Workload
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import exists, innermost, local_root
-from ..units import counted
 from .messages import Tried
 
 _FEW_SHARDS = 8
@@ -364,7 +364,7 @@ def steps_per_repetition(workload: Workload, *, samples: int, accelerators: int)
 def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:
     if manifest is not None:
         return manifest.shard_count
-    from ..generator import plan_shards
+    from ..data.generator import plan_shards
 
     return plan_shards(spec).shard_count
 
@@ -374,7 +374,7 @@ def _free_bytes(storage: Storage | None) -> int | None:
     root = local_root(storage) if storage is not None else None
     if root is None:
         return None
-    from ..filesystem import describe_path
+    from ..base.filesystem import describe_path
 
     free = describe_path(root, write_probe=False).get("free_bytes")
     return int(free) if free is not None else None

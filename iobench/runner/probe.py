@@ -8,9 +8,9 @@ from statistics import median
 
 import numpy as np
 
-from .. import buffers
-from ..analyse.capacity import sizing
-from ..schema.plan import ProbeFigures
+from ..ask.capacity import sizing
+from ..base import buffers
+from ..record.plan import ProbeFigures
 from .agent import HostAgent
 from .plan import Plan
 

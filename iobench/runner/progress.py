@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the terminal's observer is imported with the help of a verb
-    from ..schema.ab import AbRecord
-    from ..schema.record import TrainingRecord
+    from ..record.ab import AbRecord
+    from ..record.run import TrainingRecord
     from .counters import Counters
 
 log = logging.getLogger(__name__)

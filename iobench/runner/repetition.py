@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..interrupts import defer_interrupts
+from ..base.interrupts import defer_interrupts
+from ..host.nvml import GpuWatch
 from ..load import make_reader
-from ..measure.nvml import GpuWatch
-from ..schema.host import HostTime
-from ..schema.training import Repetition
+from ..record.host import HostTime
+from ..record.training import Repetition
 from .agent import Used
 from .calibration.bench import Bench
 from .counters import slowest

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from ..errors import IobenchError
-from ..schema.record import TrainingRecord
-from ..schema.training import Repetition
-from ..schema.verdict import AblatedStage
+from ..base.errors import IobenchError
+from ..record.run import TrainingRecord
+from ..record.training import Repetition
+from ..record.verdict import AblatedStage
 from .ablations import PART, Ablations
 from .cache import Others
 from .calibration.bench import Bench

@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from typing import Protocol, TypeVar
 
+from ..base.errors import IobenchError
 from ..checkpoint.base import Job
 from ..checkpoint.catalog import CheckpointRoot
-from ..errors import IobenchError
-from ..schema.checkpoint import (
+from ..record.checkpoint import (
     AskedTraining,
     CheckpointSpec,
     RankSave,
@@ -23,7 +23,7 @@ from ..schema.checkpoint import (
     Study,
     StudySpec,
 )
-from ..schema.record import CheckpointRecord
+from ..record.run import CheckpointRecord
 from ..storage.scratch import scratch
 from .agent import HostAgent
 from .checkpoint_plan import StudyPlan

@@ -16,22 +16,22 @@ from pathlib import Path
 
 import numpy as np
 
-from ..analyse.figures.delivery import delivery, identify, shuffle_quality
-from ..dataset import index_file
-from ..errors import UsageError
+from ..base.errors import UsageError
+from ..base.units import format_bytes
+from ..data.dataset import index_file
+from ..judge.figures.delivery import delivery, identify, shuffle_quality
 from ..load import library_version, make_reader
 from ..load.layouts import held_layout, make_layout
 from ..load.libraries import converter_class, library_class
 from ..load.libraries.base import Source
 from ..load.order import Indices
-from ..schema.base import fitting
-from ..schema.job import Delivery, LayoutFacts, LoaderFacts, Shuffle
-from ..schema.manifest import Manifest
+from ..record.job import Delivery, LayoutFacts, LoaderFacts, Shuffle
+from ..record.manifest import Manifest
+from ..settings.base import fitting
 from ..storage.base import Storage
 from ..storage.keys import check_key
 from ..storage.local.storage import LocalStorage
 from ..storage.scratch import scratch
-from ..units import format_bytes
 from .conductor import last_messages
 from .crew import ForkedCrew
 from .messages import Delivered

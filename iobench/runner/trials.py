@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeVar
 
-from ..errors import HostLostError, InterruptedRun, IobenchError, TargetLostError
+from ..base.errors import HostLostError, InterruptedRun, IobenchError, TargetLostError
 
 V = TypeVar("V")
 

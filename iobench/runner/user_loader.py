@@ -6,15 +6,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from ..errors import UsageError
-from ..schema.job import UserFacts
-from ..schema.manifest import Manifest
-from ..schema.workload import Workload
+from ..base.errors import UsageError
+from ..base.units import format_duration
+from ..record.job import UserFacts
+from ..record.manifest import Manifest
+from ..settings.workload import Workload
 from ..storage.base import Storage
 from ..storage.catalog import innermost
 from ..subject.batches import hashes
 from ..subject.loader import open_user_loader
-from ..units import format_duration
 from .conductor import last_messages
 from .crew import ForkedCrew
 from .messages import Link, Tried

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from ..errors import UnknownNameError, UsageError, nearest
+from ..base.errors import UnknownNameError, UsageError, nearest
 from ..plugins import PlugIn, Registry
 from .secrets import refuse_secrets
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from ..buffers import Buffer
-from ..pagecache import Residency
+from ..base.buffers import Buffer
+from ..base.pagecache import Residency
 
 __all__ = [
     "Buffer",

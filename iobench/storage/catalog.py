@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..beneath import NoFileError
-from ..buffers import private
-from ..errors import MissingObjectError, ShortObjectError, StorageError
-from ..schema.manifest import MANIFEST, MARKER
+from ..base.beneath import NoFileError
+from ..base.buffers import private
+from ..base.errors import MissingObjectError, ShortObjectError, StorageError
+from ..record.manifest import MANIFEST, MARKER
 from .base import Files, Storage, Wrapping
 
 

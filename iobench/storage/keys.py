@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..beneath import key_problem
-from ..errors import StorageError
-from ..text import printable
+from ..base.beneath import key_problem
+from ..base.errors import StorageError
+from ..base.text import printable
 
 
 def check_key(key: str, *, text: bool = False) -> str:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import MissingObjectError, StorageError, TargetHeldError
+from ..base.errors import MissingObjectError, StorageError, TargetHeldError
 from .base import Storage
 from .catalog import exists
 from .locks.objects import is_lock_name

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..interrupts import defer_interrupts
+from ..base.interrupts import defer_interrupts
 from .locks.holder import is_alive
 
 MIN_AGE_S = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote, urlsplit
 
-from ..errors import UsageError
+from ..base.errors import UsageError
 
 _CONTAINER_FIRST = frozenset({"abfs", "abfss"})
 """Azure's own form is ``abfs://container@account/path``: what is before the @ is no user name."""

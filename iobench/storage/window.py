@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Protocol
 
-from ..buffers import private
-from ..errors import DatasetError, ShortObjectError, StorageError
+from ..base.buffers import private
+from ..base.errors import DatasetError, ShortObjectError, StorageError
 from .base import Buffer, Storage
 from .files import Seekable
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ..errors import UsageError, nearest
-from ..schema.workload import LoaderSpec
+from ..base.errors import UsageError, nearest
+from ..settings.workload import LoaderSpec
 
 _LAST = 0
 """Priority of the finalizer: before multiprocessing waits for processes that the user started."""

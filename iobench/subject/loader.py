@@ -17,14 +17,14 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from ..accelerate.base import Indices, Samples
-from ..errors import IobenchError, UsageError, WorkerError
+from ..base.errors import IobenchError, UsageError, WorkerError
 from ..load.delivered import Stats
 from ..load.loader import worker_death, worker_start
 from ..load.torch_compat import end_iterator, end_workers, is_map_style
-from ..schema.job import UserFacts
-from ..schema.manifest import Manifest
-from ..schema.subject import USER_LOADER
-from ..schema.workload import LoaderSpec
+from ..record.job import UserFacts
+from ..record.manifest import Manifest
+from ..settings.subject import USER_LOADER
+from ..settings.workload import LoaderSpec
 from ..storage.base import Storage
 from ..storage.catalog import innermost, local_root
 from .batches import as_bytes, first_array

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from ..errors import UsageError
+from ..base.errors import UsageError
 from ..load.torch_compat import fetcher_of, has_workers, inner_loader
-from ..schema.job import UserFacts
+from ..record.job import UserFacts
 from . import board
 from .batches import Repeats, Size, measure
 from .board import Board, Turns, add_cpu_times, walls_and_work, why_no_turns

@@ -14,8 +14,8 @@ from operator import length_hint
 from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
-from ..measure.timeline import Recorder, StepEvent
-from ..schema.watched import WatchedEpoch
+from ..host.timeline import Recorder, StepEvent
+from ..record.watched import WatchedEpoch
 from .factory import one_line
 from .meter import Meter
 

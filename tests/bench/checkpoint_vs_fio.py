@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from iobench.buffers import private
+from iobench.base.buffers import private
 from iobench.checkpoint import make_writer
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.container import lay_out

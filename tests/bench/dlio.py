@@ -23,11 +23,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from iobench.analyse.figures.events import epoch_ends_ns, rank_epochs
+from iobench.judge.figures.events import epoch_ends_ns, rank_epochs
 from iobench.load.reader import BatchReader
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
-from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.bench.sides import MIB, SCRATCH, Case, Data, Figure, Made, compare, flags_of, in_memory
 

@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from iobench.measure.fio import FioFigures, run_fio
-from iobench.measure.fio_jobs import Files, FioJob, common_lines, job_text, read_head, relative
-from iobench.measure.host import effective_cores
+from iobench.host.fio import FioFigures, run_fio
+from iobench.host.fio_jobs import Files, FioJob, common_lines, job_text, read_head, relative
+from iobench.host.host import effective_cores
 from tests.bench.sides import Figure
 
 _ALIGN = 4096  # bytes; a multiple of every logical block size in use

@@ -19,7 +19,7 @@ import numpy as np
 import obstore
 from obstore.store import S3Store
 
-from iobench import buffers
+from iobench.base import buffers
 from iobench.load.engines.base import Extent, ReadEngine
 from iobench.load.engines.event_loop import EventLoopEngine
 from iobench.load.engines.threads import ThreadEngine

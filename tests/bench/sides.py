@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from iobench.generator import generate
-from iobench.measure import fio, host
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import Manifest
+from iobench.data.generator import generate
+from iobench.host import fio, host
+from iobench.record.manifest import Manifest
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 
 MIB = 1 << 20

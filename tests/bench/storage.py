@@ -20,14 +20,14 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from iobench import buffers
-from iobench.analyse.figures.windows import ceiling_from_events
+from iobench.base import buffers
+from iobench.judge.figures.windows import ceiling_from_events
 from iobench.load import build_loader
 from iobench.load.reader import BatchReader
+from iobench.record.training import Repetition
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
-from iobench.schema.training import Repetition
-from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage
 from tests.bench import fio_peer

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from iobench import payload
+from iobench.base import payload
 from iobench.cli.pace import PhasePace
-from iobench.codecs.lz4 import Lz4
-from iobench.codecs.zstd import Zstd
-from iobench.contents.jpeg import Jpeg
-from iobench.contents.npz import Npz
+from iobench.data.codecs.lz4 import Lz4
+from iobench.data.codecs.zstd import Zstd
+from iobench.data.contents.jpeg import Jpeg
+from iobench.data.contents.npz import Npz
+from iobench.host.timeline import Recorder, StepEvent
 from iobench.load.order import BatchPlan, epoch_order
 from iobench.load.slots import SlotRing
-from iobench.measure.timeline import Recorder, StepEvent
+from iobench.record.manifest import SAMPLE_COLUMNS, read_table, write_table
 from iobench.runner.counters import Counters
-from iobench.schema.manifest import SAMPLE_COLUMNS, read_table, write_table
 
 MIB = 1 << 20
 SAMPLE = 115_000

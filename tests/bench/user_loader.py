@@ -33,8 +33,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import iobench
-from iobench.analyse.compare.statistics import mean_interval
-from iobench.schema.workload import LoaderSpec
+from iobench.judge.statistics import mean_interval
+from iobench.settings.workload import LoaderSpec
 from iobench.subject.loader import UserLoader
 from tests import planted_loaders
 from tests.bench.sides import cpu_s

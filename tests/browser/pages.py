@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Browser, Page, ViewportSize
 
-from iobench.analyse.figures.events import Events
-from iobench.analyse.verdict.rebuild import conclude, rebuild
-from iobench.measure.timeline import read_events
+from iobench.host.timeline import read_events
+from iobench.judge.figures.events import Events
+from iobench.judge.rebuild import conclude, rebuild
+from iobench.record.run import EVENTS_FILE, TrainingRecord, load_run
+from iobench.record.training import EVENT_COLUMNS
 from iobench.report.page.whole import page
 from iobench.report.record import sections
 from iobench.report.sections import Section
-from iobench.schema.record import EVENTS_FILE, TrainingRecord, load_run
-from iobench.schema.training import EVENT_COLUMNS
 from tests.hostile import HOSTILE, replaced, strings
 from tests.unit.conftest import build_run
 from tests.unit.test_sections import GOLDEN, REPORTS, report

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page
 
-from iobench.analyse.figures.events import select
-from iobench.analyse.figures.timeline import MAX_BINS
+from iobench.judge.figures.events import select
+from iobench.judge.figures.timeline import MAX_BINS
 from iobench.report.page.whole import page as html_of
 from iobench.report.record import sections
 from iobench.report.timeline import MAX_RANKS

@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from iobench.base.errors import CheckpointError, StorageError, UnknownNameError, UsageError
 from iobench.checkpoint import WRITERS as REGISTRY
 from iobench.checkpoint import make_writer
 from iobench.checkpoint.base import Job
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.saving import FileWriter
 from iobench.checkpoint.torch_save import TorchSave
-from iobench.errors import CheckpointError, StorageError, UnknownNameError, UsageError
 from tests.checkpoints import (
     WRITERS,
     Ranks,

@@ -18,8 +18,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.codecs import CODECS
-from iobench.errors import SpecError
+from iobench.base.errors import SpecError
+from iobench.data.codecs import CODECS
 
 NAMES = sorted(CODECS.entries())
 COMPRESSING = [name for name in NAMES if name != "none"]

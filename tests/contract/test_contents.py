@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from iobench.contents import CONTENTS
-from iobench.schema import dataset as schema_of_datasets
+from iobench.data.contents import CONTENTS
+from iobench.settings import dataset as schema_of_datasets
 
 NAMES = sorted(CONTENTS.entries())
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench import buffers
-from iobench.errors import StorageError
+from iobench.base import buffers
+from iobench.base.errors import StorageError
 from iobench.load.engines.base import Columns, Extent, ReadEngine
 from iobench.storage.local.storage import ALIGNMENT, LocalStorage
 from tests.engines import end, open_engine

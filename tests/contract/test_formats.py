@@ -18,21 +18,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.codecs import CODECS
-from iobench.dataset import index_file
-from iobench.errors import SpecError, UsageError
-from iobench.formats import FORMATS
-from iobench.formats.base import Assembled, Blocks, Framed
-from iobench.generator import clean, generate
-from iobench.generator.plan import plan_shards
+from iobench.base.errors import SpecError, UsageError
+from iobench.data.codecs import CODECS
+from iobench.data.dataset import index_file
+from iobench.data.formats import FORMATS
+from iobench.data.formats.base import Assembled, Blocks, Framed
+from iobench.data.generator import clean, generate
+from iobench.data.generator.plan import plan_shards
+from iobench.data.scan import scan
+from iobench.data.verify import verify
 from iobench.load import make_loader, make_reader
-from iobench.scan import scan
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.workload import ReaderSpec
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
+from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
-from iobench.verify import verify
 from tests.conftest import MakeDataset
 from tests.contract.truth import of_mds
 
@@ -223,9 +223,9 @@ without them.
 
 AGAIN = """
 import sys
-from iobench.generator import generate
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.workload import ReaderSpec
+from iobench.data.generator import generate
+from iobench.settings.dataset import DatasetSpec
+from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 junk = [bytes([n]) * 5000 for n in range(200)]; del junk
 for name, spec in {specs!r}.items():

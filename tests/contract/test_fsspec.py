@@ -18,7 +18,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from iobench.errors import StorageError, TargetRefusedError, UnknownNameError, UsageError
+from iobench.base.errors import StorageError, TargetRefusedError, UnknownNameError, UsageError
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Guarded, Storage, Versioned
 from tests.contract.test_storage_suite import StorageContract, content, put, read

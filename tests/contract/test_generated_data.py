@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from iobench import payload
-from iobench.generator import generate
-from iobench.generator.target import dataset_id
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec, load_dataset_spec, resized
+from iobench.base import payload
+from iobench.data.generator import generate
+from iobench.data.generator.target import dataset_id
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec, load_dataset_spec, resized
 from iobench.storage.local.storage import LocalStorage
 
 BLOCK = 4096

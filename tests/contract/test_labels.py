@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from iobench.contents.jpeg import Jpeg
-from iobench.errors import SpecError
-from iobench.generator.owned import Owned
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.packing import Keys, Packing
+from iobench.base.errors import SpecError
+from iobench.data.contents.jpeg import Jpeg
+from iobench.data.generator.owned import Owned
+from iobench.data.verify import verify
+from iobench.record.packing import Keys, Packing
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
-from iobench.verify import verify
 from tests.conftest import MakeDataset
 
 LABELLED: dict[str, Any] = {"content": "jpeg", "labels": 3, "sample_size": {"mean": 3000}}
@@ -102,7 +102,7 @@ def test_without_labels_the_bytes_are_as_before() -> None:
     [{"format": "parquet"}, {"format": "tfrecord"}, {"content": "raw"}, {"content": "npz"}],
 )
 def test_what_has_no_place_for_labels_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
-    from iobench.generator import generate
+    from iobench.data.generator import generate
 
     spec = build(DatasetSpec, _spec(labels=3, **wrong), where="test")
     with pytest.raises(SpecError, match=r"label.* --set labels=null$"):

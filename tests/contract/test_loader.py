@@ -19,13 +19,13 @@ import psutil
 import pytest
 import torch
 
-from iobench.dataset import load_manifest
-from iobench.errors import UsageError
+from iobench.base.errors import UsageError
+from iobench.data.dataset import load_manifest
 from iobench.load import Batch, BatchLoader, build_loader, make_loader
 from iobench.load.device import DeviceFeed
 from iobench.load.null import NullReader
-from iobench.schema.manifest import Manifest
-from iobench.schema.workload import LoaderSpec, ReaderSpec
+from iobench.record.manifest import Manifest
+from iobench.settings.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.local.uring import refused
 from iobench.storage.simulated.memory import MemoryStorage

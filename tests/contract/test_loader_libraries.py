@@ -17,16 +17,16 @@ import pytest
 import tqdm
 import xxhash
 
-from iobench.errors import IobenchError, UsageError
+from iobench.base.errors import IobenchError, UsageError
 from iobench.load import LibraryLoader, library_version, make_loader, open_library
 from iobench.load.layouts import layout_keys, make_layout
 from iobench.load.libraries import LOADERS, converter_class, library_class
 from iobench.load.libraries.base import Converts, Library, Packed, Source
 from iobench.load.libraries.building_blocks import ByIndex, collate
 from iobench.plugins import PlugIn
-from iobench.schema.manifest import Manifest
-from iobench.schema.subject import OWN_LOADER, USER_LOADER
-from iobench.schema.workload import LoaderSpec, ReaderSpec
+from iobench.record.manifest import Manifest
+from iobench.settings.subject import OWN_LOADER, USER_LOADER
+from iobench.settings.workload import LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
 from iobench.storage.local.storage import LocalStorage

@@ -19,7 +19,12 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from iobench.errors import MissingObjectError, TargetHeldError, TargetLostError, TargetRefusedError
+from iobench.base.errors import (
+    MissingObjectError,
+    TargetHeldError,
+    TargetLostError,
+    TargetRefusedError,
+)
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.local.storage import LocalStorage

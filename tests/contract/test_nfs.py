@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import torch
 
+from iobench.base.errors import StorageError, TargetRefusedError, UsageError
+from iobench.base.safety import check_target
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.errors import StorageError, TargetRefusedError, UsageError
-from iobench.generator import clean, generate
-from iobench.safety import check_target
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
+from iobench.data.generator import clean, generate
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Files, Folders, Guarded, Retrying, Storage, Versioned
 from iobench.storage.nfs import libnfs

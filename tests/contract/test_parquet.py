@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.errors import CorruptSampleError, UsageError
+from iobench.base.errors import CorruptSampleError, UsageError
+from iobench.data.verify import verify
 from iobench.load import make_reader
-from iobench.schema.manifest import Manifest
-from iobench.schema.workload import ReaderSpec
+from iobench.record.manifest import Manifest
+from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
-from iobench.verify import verify
 from tests.conftest import MakeDataset
 from tests.contract.conftest import Load
 from tests.contract.truth import in_order, stored

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import CorruptSampleError, IobenchError, StorageError, UsageError
+from iobench.base.errors import CorruptSampleError, IobenchError, StorageError, UsageError
 from iobench.load import Batch, BatchLoader
 from iobench.storage.base import Buffer
 from iobench.storage.local.storage import LocalStorage

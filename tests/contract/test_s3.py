@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import MissingObjectError, StorageError, TargetRefusedError
+from iobench.base.errors import MissingObjectError, StorageError, TargetRefusedError
 from iobench.storage import open_storage
 from iobench.storage.base import (
     Cached,

@@ -25,9 +25,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench import buffers
+from iobench.base import buffers
+from iobench.base.errors import StorageError, UsageError
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.errors import StorageError, UsageError
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Storage
 from iobench.storage.local import sinks

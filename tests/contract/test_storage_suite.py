@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench import buffers
-from iobench.errors import StorageError, UsageError
+from iobench.base import buffers
+from iobench.base.errors import StorageError, UsageError
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Replacing, Storage, Versioned
 from iobench.storage.local.storage import LocalStorage

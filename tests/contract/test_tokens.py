@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from iobench.errors import StorageError, UsageError
+from iobench.base.errors import StorageError, UsageError
 from iobench.load import is_sequential, make_loader, make_reader, use_direct
-from iobench.schema.workload import ReaderSpec
+from iobench.settings.workload import ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.local.mapped import MappedStorage
 from iobench.storage.local.storage import LocalStorage

@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.base.errors import UsageError
 from iobench.cli.main import main
-from iobench.codecs import CODECS
-from iobench.dataset import (
+from iobench.data.codecs import CODECS
+from iobench.data.dataset import (
     cheaper_codecs,
     load_dataset_spec,
     open_dataset,
     with_shards_stated,
 )
-from iobench.errors import UsageError
-from iobench.generator import generate
+from iobench.data.generator import generate
+from iobench.data.verify import verify
 from iobench.load import make_loader
 from iobench.plugins import third_parties
-from iobench.schema.dataset import expected_samples_per_shard
+from iobench.settings.dataset import expected_samples_per_shard
 from iobench.storage.local.storage import LocalStorage
-from iobench.verify import verify
 
 MODULE = '''
 """One plug-in of each kind, as small as it can be; and classes that are none."""
@@ -36,9 +36,9 @@ import struct
 
 from iobench.accelerate.base import StepTime
 from iobench.checkpoint.torch_save import TorchSave
-from iobench.codecs.base import Codec
-from iobench.contents.base import Content
-from iobench.formats.base import Frame, Framed
+from iobench.data.codecs.base import Codec
+from iobench.data.contents.base import Content
+from iobench.data.formats.base import Frame, Framed
 from iobench.load.libraries.base import Library
 from iobench.load.libraries.building_blocks import ByIndex, Collate
 
@@ -143,14 +143,14 @@ class Unfinished(Codec):
 '''
 
 ENTRY_POINTS = """
-[iobench.codecs]
+[iobench.data.codecs]
 inverted = toy_plug_ins:Inverted
 unfinished = toy_plug_ins:Unfinished
 gone = toy_plug_ins:Gone
 refusing = toy_refusing:Refusing
 zstd = toy_plug_ins:Inverted
 
-[iobench.contents]
+[iobench.data.contents]
 counted = toy_plug_ins:Counted
 
 [iobench.loaders]
@@ -162,7 +162,7 @@ counting = toy_plug_ins:Counting
 [iobench.writers]
 saving = toy_plug_ins:Saving
 
-[iobench.formats]
+[iobench.data.formats]
 lengths = toy_plug_ins:Lengths
 alone = toy_plug_ins:Alone
 """
@@ -209,7 +209,7 @@ class TestToys:
         assert "toy-plug-ins" in capsys.readouterr().out
 
     def test_a_built_in_name_is_not_taken_over(self) -> None:
-        assert type(CODECS.open("zstd")).__module__ == "iobench.codecs.zstd"
+        assert type(CODECS.open("zstd")).__module__ == "iobench.data.codecs.zstd"
 
     def test_generated_verified_and_loaded(self, tmp_path: Path) -> None:
         root = made(

@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import iobench
+from iobench.base.errors import DatasetError, UsageError
 from iobench.cli.main import main
-from iobench.errors import DatasetError, UsageError
 from iobench.load import TrainingLoader, make_loader, read_labels
 from iobench.load.training.labels import given_labels
 from tests.conftest import MakeDataset

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import CorruptSampleError, UsageError
+from iobench.base.errors import CorruptSampleError, UsageError
+from iobench.data.verify import verify
 from iobench.storage.local.storage import LocalStorage
-from iobench.verify import verify
 from tests.conftest import ENGINES, MakeDataset
 from tests.contract.conftest import Load
 from tests.contract.truth import decoded, in_order, plain, stored

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import iobench
-from iobench.schema.record import load_training
-from iobench.schema.workload import LoaderSpec
+from iobench.record.run import load_training
+from iobench.settings.workload import LoaderSpec
 from iobench.subject.loader import UserLoader
 from tests import library_loaders
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import simplejpeg
 import zstandard
 
-from iobench.schema.manifest import Manifest
+from iobench.record.manifest import Manifest
 
 UNCOMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "none": bytes,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from iobench.generator import generate
+from iobench.data.generator import generate
+from iobench.record.ab import AbRecord, load_ab
+from iobench.record.run import load_training
 from iobench.runner import ab as side
 from iobench.runner.repetition import measure as original
-from iobench.schema.ab import AbRecord, load_ab
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.record import load_training
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.conftest import Call
 

@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from iobench.errors import InterruptedRun, StorageError, TargetLostError, UsageError
+from iobench.base.errors import InterruptedRun, StorageError, TargetLostError, UsageError
 from iobench.load.reader import BatchReader
+from iobench.record.run import TrainingRecord, load_training
+from iobench.record.verdict import Ablation
 from iobench.runner import repetition, rounds
 from iobench.runner.ablations import Ablations
 from iobench.runner.budget import Budget, Given
@@ -24,9 +26,7 @@ from iobench.runner.experiment import Options
 from iobench.runner.experiment import run as run_plan
 from iobench.runner.phase import PhaseInterrupted
 from iobench.runner.plan import make_plan
-from iobench.schema.record import TrainingRecord, load_training
-from iobench.schema.verdict import Ablation
-from iobench.schema.workload import load_workload
+from iobench.settings.workload import load_workload
 from iobench.storage.local.storage import LocalStorage
 from tests.processes import document
 
@@ -214,8 +214,8 @@ def test_a_copy_of_a_part_of_the_dataset_is_read_repeatedly(
 def test_checkpoints_are_left_out_and_those_of_other_ablations_are_not_recorded(
     measure: Measure, tmp_path: Path
 ) -> None:
+    from iobench.record.checkpoint import CheckpointSpec, Training
     from iobench.runner.checkpoint_plan import make_study_plan
-    from iobench.schema.checkpoint import CheckpointSpec, Training
 
     spec = CheckpointSpec(model="llama3-8b", scale="1/4096", ranks=1, restores=0)
     plan = make_study_plan(spec, str(tmp_path / "ckpt"), Training())

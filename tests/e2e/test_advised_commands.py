@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import iobench
+from iobench.record.run import TrainingRecord, load_training
+from iobench.record.verdict import Advice
 from iobench.report.again import again_sections
 from iobench.report.sections import SourceLines
 from iobench.report.tried import by_hand
-from iobench.schema.record import TrainingRecord, load_training
-from iobench.schema.verdict import Advice
-from iobench.schema.workload import load_workload
+from iobench.settings.workload import load_workload
 from tests.conftest import Call
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -15,12 +15,12 @@ import psutil
 import pytest
 import yaml
 
-from iobench.dataset import read_manifest
-from iobench.generator import generate
+from iobench.data.dataset import read_manifest
+from iobench.data.generator import generate
+from iobench.record.run import TrainingRecord
 from iobench.runner.checking import data as checking
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.record import TrainingRecord
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.lock import reading
 from tests.conftest import Call, MakeDataset

@@ -22,14 +22,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from iobench import memory, pagecache
-from iobench.analyse.compare.identity import identity, role_of
+from iobench.ask.compare.identity import identity, role_of
+from iobench.base import memory, pagecache
 from iobench.cli.main import main
 from iobench.cli.parsing import parse
 from iobench.cli.verbs import VERBS, verb_of
-from iobench.measure.samples import read_samples
-from iobench.schema.metrics import BY_NAME
-from iobench.schema.record import RunRecord, load_run
+from iobench.host.samples import read_samples
+from iobench.record.metrics import BY_NAME
+from iobench.record.run import RunRecord, load_run
 from tests.processes import completed, document, in_process, printed
 
 Found = subprocess.CompletedProcess[str]
@@ -499,7 +499,7 @@ def test_the_log_goes_to_stderr_where_no_file_is_named(
     words = ["generate", "demo", "--to", str(tmp_path / "d"), "--samples", "2", "--workers", "1"]
     assert main([*words, "--json", "--log-level", "info"]) == 0
     told = capsys.readouterr()
-    assert {line["module"] for line in lines(told.err)} == {"iobench.generator.engine"}
+    assert {line["module"] for line in lines(told.err)} == {"iobench.data.generator.engine"}
     assert main([*words, "--log-level", "warning"]) == 0
     assert main(words) == 0
     assert capsys.readouterr().err == ""

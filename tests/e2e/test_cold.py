@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from iobench import pagecache
+from iobench.base import pagecache
 from iobench.cli.main import main
-from iobench.generator import generate
-from iobench.measure.fetched import probe
+from iobench.data.generator import generate
+from iobench.host.fetched import probe
 from iobench.runner import cache
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.conftest import Call
 from tests.processes import document, printed, read_by_workers, running, wait_until

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from iobench import errors
+from iobench.base import errors
+from iobench.base.errors import UsageError
 from iobench.cli.parsing import parse
 from iobench.cli.verbs import VERBS, verb_of
-from iobench.errors import UsageError
 from tests.processes import completed
 from tools import site
 

@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from iobench.cli.verbs import VERBS
-from iobench.schema.published import DOCUMENTS, json_schema
+from iobench.record.published import DOCUMENTS, json_schema
 from tests.conftest import Call
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
 

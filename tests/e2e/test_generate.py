@@ -16,14 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
-from iobench.dataset import load_manifest
-from iobench.errors import DatasetError, IobenchError, TargetRefusedError
-from iobench.generator import clean, generate, plan
-from iobench.generator.writer import UnitWriter
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import Manifest
+from iobench.base.errors import DatasetError, IobenchError, TargetRefusedError
+from iobench.data.dataset import load_manifest
+from iobench.data.generator import clean, generate, plan
+from iobench.data.generator.writer import UnitWriter
+from iobench.data.verify import verify
+from iobench.record.manifest import Manifest
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
-from iobench.verify import verify
 from tests.processes import PATIENCE_S, Command, Ended, running, wait_until
 
 SIZE = {"distribution": "normal", "mean": 20_000, "stdev": 5_000, "min": 1500}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict.rebuild import rebuild
-from iobench.measure.timeline import read_events
-from iobench.schema.record import TrainingRecord, load_run
+from iobench.host.timeline import read_events
+from iobench.judge.rebuild import rebuild
+from iobench.record.run import TrainingRecord, load_run
 from tests.hosts import ended, job
 from tests.processes import Command, in_process, read_by_workers, wait_until
 

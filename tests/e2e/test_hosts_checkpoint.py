@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.schema.record import CheckpointRecord, load_run
+from iobench.record.run import CheckpointRecord, load_run
 from tests.hosts import ended, job
 from tests.processes import Command, in_process, wait_until
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.schema.record import TrainingRecord, load_run
+from iobench.record.run import TrainingRecord, load_run
 from tests.hosts import ended, job
 from tests.processes import Command, loader_workers, wait_until
 

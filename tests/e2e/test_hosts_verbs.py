@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from iobench import verify
-from iobench.generator import plan
-from iobench.generator.writer import UnitWriter
-from iobench.schema.curve import StorageProbe
-from iobench.schema.manifest import MANIFEST
-from iobench.schema.record import TrainingRecord, load_run
+from iobench.data import verify
+from iobench.data.generator import plan
+from iobench.data.generator.writer import UnitWriter
+from iobench.record.curve import StorageProbe
+from iobench.record.manifest import MANIFEST
+from iobench.record.run import TrainingRecord, load_run
 from tests.hosts import ended, job
 from tests.processes import in_process, wait_until
 

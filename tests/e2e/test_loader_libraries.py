@@ -20,7 +20,7 @@ from iobench.plugins import PlugIn
 from iobench.runner import third_party
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.tasks import delivery
-from iobench.schema.workload import load_workload
+from iobench.settings.workload import load_workload
 from tests.conftest import MakeDataset
 from tests.processes import completed, document, printed, refused
 

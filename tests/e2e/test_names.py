@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iobench.dataset import load_manifest
-from iobench.schema.manifest import SHARD_COLUMNS, read_table, write_table
+from iobench.data.dataset import load_manifest
+from iobench.record.manifest import SHARD_COLUMNS, read_table, write_table
 from tests.hostile import check, run
 
 NAMES = [b"\xff\xfe.bin", "é漢.bin".encode(), b"plain.bin", b"sub\xe9/\xf0\x1b[2J.bin"]

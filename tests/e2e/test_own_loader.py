@@ -15,10 +15,10 @@ import pytest
 
 import iobench
 from iobench.cli.main import main
+from iobench.record.run import Finding, TrainingRecord, load_training
 from iobench.report.record import sections
 from iobench.report.render_text import render_text
 from iobench.runner import user_loader
-from iobench.schema.record import Finding, TrainingRecord, load_training
 from tests import planted_loaders
 from tests.processes import wait_until
 from tests.servers.process import missing

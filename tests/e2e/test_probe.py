@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from iobench.measure import fio
-from iobench.schema.curve import StorageProbe
+from iobench.host import fio
+from iobench.record.curve import StorageProbe
 from tests.conftest import Call, MakeDataset
 from tests.servers.s3 import rclone_s3, s3_environment
 

@@ -19,11 +19,11 @@ import pytest
 from PIL import Image
 
 from iobench import make_loader
-from iobench.dataset import load_manifest
-from iobench.errors import DatasetError, UsageError
-from iobench.scan import ScanReport, save, scan
+from iobench.base.errors import DatasetError, UsageError
+from iobench.data.dataset import load_manifest
+from iobench.data.scan import ScanReport, save, scan
+from iobench.data.verify import verify
 from iobench.storage.local.storage import LocalStorage
-from iobench.verify import verify
 from tests.looking import contents
 
 from .test_scan import photo

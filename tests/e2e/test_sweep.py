@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from iobench.record.sweep import Sweep, load_sweep, parse_axis, save_sweep
 from iobench.report.walk import best_command
 from iobench.runner.sweeping.plan import plan_sweep
-from iobench.schema.sweep import Sweep, load_sweep, parse_axis, save_sweep
 from tests.processes import document, printed, running, wait_until
 
 WORKLOAD = """

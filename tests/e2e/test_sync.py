@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.figures.events import Events, rank_epochs, select
-from iobench.analyse.verdict.rebuild import rebuild
-from iobench.measure.timeline import read_events
-from iobench.schema.record import TrainingRecord, load_run
+from iobench.host.timeline import read_events
+from iobench.judge.figures.events import Events, rank_epochs, select
+from iobench.judge.rebuild import rebuild
+from iobench.record.run import TrainingRecord, load_run
 from tests.processes import printed
 
 RANKS, EPOCHS, STEPS = 3, 3, 7

@@ -12,10 +12,10 @@ import pytest
 from iobench.accelerate import recording
 from iobench.cli import train
 from iobench.cli.main import main
-from iobench.measure.nvml import GpuWatch
-from iobench.schema.metrics import BY_NAME
-from iobench.schema.record import load_training
-from iobench.schema.workload import Workload
+from iobench.host.nvml import GpuWatch
+from iobench.record.metrics import BY_NAME
+from iobench.record.run import load_training
+from iobench.settings.workload import Workload
 from tests.nvml import FakeGpu, FakeNvml
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import iobench
 from iobench.cli.main import main
-from iobench.schema.record import load_training
+from iobench.record.run import load_training
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

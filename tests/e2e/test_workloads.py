@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench import payload
-from iobench.dataset import load_dataset_spec
-from iobench.generator import generate
+from iobench.base import payload
+from iobench.data.dataset import load_dataset_spec
+from iobench.data.generator import generate
 from iobench.runner.calibration import copies
-from iobench.schema.workload import load_workload
+from iobench.settings.workload import load_workload
 from iobench.storage.base import Buffer
 from iobench.storage.local.storage import LocalStorage
 from tests.conftest import Call

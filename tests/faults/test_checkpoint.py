@@ -19,18 +19,18 @@ from typing import Any
 import pytest
 import torch
 
-from iobench.checkpoint import make_writer
-from iobench.checkpoint.base import Job
-from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
-from iobench.checkpoint.manifest import MANIFEST
-from iobench.checkpoint.place import MARKER
-from iobench.errors import (
+from iobench.base.errors import (
     CheckpointError,
     CorruptCheckpointError,
     IobenchError,
     StorageError,
     TargetRefusedError,
 )
+from iobench.checkpoint import make_writer
+from iobench.checkpoint.base import Job
+from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
+from iobench.checkpoint.manifest import MANIFEST
+from iobench.checkpoint.place import MARKER
 from tests.checkpoints import WRITERS, blank, make_state, plant, restore, same, save
 from tests.processes import tmpfs, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy

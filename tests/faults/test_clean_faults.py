@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
+from iobench.base.safety import remove_exactly
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.manifest import is_ours
-from iobench.dataset import load_manifest
-from iobench.generator import clean, generate
+from iobench.data.dataset import load_manifest
+from iobench.data.generator import clean, generate
 from iobench.load.layouts import make_layout
-from iobench.safety import remove_exactly
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import LAYOUT_BEGUN
-from iobench.schema.workload import LoaderSpec, ReaderSpec
+from iobench.record.manifest import LAYOUT_BEGUN
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
+from iobench.settings.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state, save
 from tests.conftest import Call
@@ -260,7 +260,7 @@ def test_an_unfinished_layout_goes_and_a_strangers_file_in_it_stays(
 def test_an_unfinished_layout_is_begun_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from iobench.errors import UsageError
+    from iobench.base.errors import UsageError
     from iobench.load.libraries.base import Source
 
     root = dataset(tmp_path / "d", samples=20)

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.generator import generate
-from iobench.generator.journal import JOURNAL
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import MANIFEST, SAMPLES, SHARDS
+from iobench.data.generator import generate
+from iobench.data.generator.journal import JOURNAL
+from iobench.record.manifest import MANIFEST, SAMPLES, SHARDS
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.base import Sink
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state, save

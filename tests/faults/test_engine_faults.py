@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from iobench import buffers
-from iobench.errors import StorageError
+from iobench.base import buffers
+from iobench.base.errors import StorageError
 from iobench.load.engines import uring as uring_engine
 from iobench.load.engines.base import Extent, ReadEngine
 from iobench.storage.base import Buffer

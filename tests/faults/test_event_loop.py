@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.errors import IobenchError, StorageError
-from iobench.generator import generate
+from iobench.base.errors import IobenchError, StorageError
+from iobench.data.generator import generate
 from iobench.load import make_loader
 from iobench.load.engines.base import Extent, ReadEngine
 from iobench.load.engines.event_loop import EventLoopEngine
 from iobench.load.engines.threads import ThreadEngine
 from iobench.runner.plan import make_plan
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.workload import load_workload
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
+from iobench.settings.workload import load_workload
 from iobench.storage import open_storage
 from iobench.storage.base import Retries
 from iobench.storage.s3.storage import S3Storage

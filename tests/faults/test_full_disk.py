@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from iobench.dataset import load_manifest
-from iobench.errors import StorageError, WorkerError
-from iobench.generator import generate, target
-from iobench.generator.pool import run_tasks
-from iobench.schema.dataset import DatasetSpec
+from iobench.base.errors import StorageError, WorkerError
+from iobench.data.dataset import load_manifest
+from iobench.data.generator import generate, target
+from iobench.data.generator.pool import run_tasks
+from iobench.data.verify import verify
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
-from iobench.verify import verify
 from tests.children import in_child
 from tests.processes import PATIENCE_S, tmpfs
 
@@ -69,7 +69,7 @@ def test_full_in_the_middle_then_resumed(
     monkeypatch.setattr(
         target, "_require_space", lambda *args, **kwargs: None
     )  # someone else fills the disk meanwhile
-    monkeypatch.setattr("iobench.generator.plan._UNIT_BYTES", 1 << 20)
+    monkeypatch.setattr("iobench.data.generator.plan._UNIT_BYTES", 1 << 20)
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(5 << 20))
     with pytest.raises(StorageError, match="No space left") as caught:
@@ -129,7 +129,7 @@ def test_workers_stop_though_another_thread_takes_their_signals(
     them; nobody waits for the kill then.
     """
     monkeypatch.setattr(
-        "iobench.generator.pool._GRACE_S", 3600.0
+        "iobench.data.generator.pool._GRACE_S", 3600.0
     )  # only workers that stop by themselves end this test
 
     def make() -> Callable[[int], int]:

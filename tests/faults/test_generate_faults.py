@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from iobench.dataset import load_manifest
-from iobench.errors import StorageError, TargetLostError
-from iobench.generator import engine, generate
-from iobench.generator.pool import run_tasks
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import MANIFEST
+from iobench.base.errors import StorageError, TargetLostError
+from iobench.data.dataset import load_manifest
+from iobench.data.generator import engine, generate
+from iobench.data.generator.pool import run_tasks
+from iobench.data.verify import verify
+from iobench.record.manifest import MANIFEST
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.holder import Holder
 from iobench.storage.locks.objects import LOCK
 from iobench.storage.simulated.memory import MemoryStorage
-from iobench.verify import verify
 from tests.conftest import Call
 
 SPEC = build(

@@ -20,12 +20,12 @@ import pytest
 import xxhash
 import yaml
 
+from iobench.base.errors import CorruptCheckpointError
 from iobench.checkpoint.manifest import parse_manifest, parse_part
 from iobench.cli.failure import report_error
-from iobench.errors import CorruptCheckpointError
-from iobench.generator import generate
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
+from iobench.data.generator import generate
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.hostile import BYTES, HOSTILE, NAME, check, replaced, run, strings
 from tests.unit.test_html import assert_only_own_elements
@@ -287,8 +287,8 @@ def test_damage_in_files_of_such_names_is_shown(here: Path) -> None:
 
 def test_tables_with_hostile_names(here: Path) -> None:
     """A manifest from elsewhere names what it likes, with the right checksums."""
-    from iobench.dataset import load_manifest
-    from iobench.schema.manifest import SHARD_COLUMNS, SHARDS, write_table
+    from iobench.data.dataset import load_manifest
+    from iobench.record.manifest import SHARD_COLUMNS, SHARDS, write_table
 
     shutil.copytree(GOLDEN / "datasets/scanned.manifest", here / "m")
     header, data = load(here / "m/manifest.json"), GOLDEN / "datasets/tar/data"

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from iobench.base.errors import InterruptedRun, StorageError, TargetRefusedError
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.cli.main import main
-from iobench.errors import InterruptedRun, StorageError, TargetRefusedError
-from iobench.generator import clean, generate
+from iobench.data.generator import clean, generate
+from iobench.data.scan import ScanReport, save, scan
+from iobench.record.checkpoint import CheckpointSpec, Training
+from iobench.record.manifest import MANIFEST
+from iobench.record.run import CheckpointRecord, load_run
 from iobench.runner.budget import Budget
 from iobench.runner.checkpoint import Mixed, StudyOptions, run_study, saving_to
 from iobench.runner.checkpoint_plan import StudyPlan, make_study_plan
 from iobench.runner.progress import Observer
 from iobench.runner.tasks.checkpoint import CheckpointRank
-from iobench.scan import ScanReport, save, scan
-from iobench.schema.base import build
-from iobench.schema.checkpoint import CheckpointSpec, Training
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import MANIFEST
-from iobench.schema.record import CheckpointRecord, load_run
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.sinks import make_folders, replace_file
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state

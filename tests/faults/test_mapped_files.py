@@ -17,16 +17,16 @@ from typing import Any
 import psutil
 import pytest
 
+from iobench.base.errors import IobenchError, StorageError, WorkerError
 from iobench.cli.main import main
-from iobench.errors import IobenchError, StorageError, WorkerError
-from iobench.generator import generate
+from iobench.data.generator import generate
 from iobench.load import make_loader, make_reader
+from iobench.record.manifest import Manifest
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import Manifest
-from iobench.schema.workload import LoaderSpec, ReaderSpec
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
+from iobench.settings.workload import LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.observers import on_steps
 from tests.phases import phase

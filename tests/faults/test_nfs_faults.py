@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import StorageError
-from iobench.generator import generate
+from iobench.base.errors import StorageError
+from iobench.data.generator import generate
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.workload import LoaderSpec
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
+from iobench.settings.workload import LoaderSpec
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from tests.observers import on_steps

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import MissingObjectError
+from iobench.base.errors import MissingObjectError
 from iobench.storage import open_storage
 from iobench.storage.locks.objects import is_lock_name
 from tests.conftest import Call
@@ -35,7 +35,7 @@ QUICK = ("--repeat", 1, "--calibration", 0, "--set", "epochs=1", "--set", "loade
          "--set", "batch_size=4", "--set", "reader.crop=null", "--set", "reader.decode=false",
          "--no-ablations", "--quiet")  # fmt: skip
 
-WRITING = "iobench.generator.writer:UnitWriter._write_shard"
+WRITING = "iobench.data.generator.writer:UnitWriter._write_shard"
 READING = "iobench.runner.cache:prepare_cache"
 SAVING = "iobench.runner.study:StudyJob.save"
 VISITING = "iobench.runner.sweeping.visits:_visit"
@@ -146,7 +146,7 @@ def shared_with(document: str) -> list[str]:
 
 def test_while_a_dataset_is_removed(call: Call, place: str, tmp_path: Path) -> None:
     assert call(*generate(place))[0] == 0
-    with paused("iobench.generator.cleaner:_clean", "clean", place, folder=tmp_path) as first:
+    with paused("iobench.data.generator.cleaner:_clean", "clean", place, folder=tmp_path) as first:
         refused(call(*generate(place)))
         refused(call("clean", place))
         refused(call("verify", place))

@@ -16,14 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
-from iobench.errors import IobenchError, StorageError, WorkerError
+from iobench.base.errors import IobenchError, StorageError, WorkerError
 from iobench.load import BatchLoader, build_loader, make_loader
 from iobench.load.loader import die_with_parent
 from iobench.load.reader import BatchReader
+from iobench.record.manifest import Manifest
+from iobench.record.training import Epoch
 from iobench.runner.loading import run_phase
-from iobench.schema.manifest import Manifest
-from iobench.schema.training import Epoch
-from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.base import Storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage

@@ -19,7 +19,9 @@ from typing import Any
 import psutil
 import pytest
 
-from iobench.errors import InterruptedRun, StorageError, WorkerError
+from iobench.base.errors import InterruptedRun, StorageError, WorkerError
+from iobench.record.run import load_training
+from iobench.record.training import Epoch
 from iobench.runner.calibration import findmax
 from iobench.runner.crew import ForkedCrew
 from iobench.runner.experiment import Options
@@ -28,9 +30,7 @@ from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase, PhaseInterrupted, Saving
 from iobench.runner.plan import make_plan
 from iobench.runner.progress import Observer
-from iobench.schema.record import load_training
-from iobench.schema.training import Epoch
-from iobench.schema.workload import (
+from iobench.settings.workload import (
     LoaderSpec,
     load_workload,
 )

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
+from iobench.base.errors import IobenchError, StorageError
 from iobench.cli.main import main
-from iobench.errors import IobenchError, StorageError
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
 from tests.contract.test_storage_suite import content, read
@@ -534,7 +534,7 @@ import importlib.util, sys
 find = importlib.util.find_spec
 absent = ("obstore", "s3fs", "boto3")
 importlib.util.find_spec = lambda name, *rest: None if name in absent else find(name, *rest)
-from iobench.errors import UsageError
+from iobench.base.errors import UsageError
 from iobench.storage import open_storage
 for client in ("obstore", "s3fs", "boto3"):
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import StorageError, TargetLostError
+from iobench.base.errors import StorageError, TargetLostError
 from iobench.load.engines.base import Extent
 from iobench.load.engines.event_loop import EventLoopEngine
 from iobench.load.engines.threads import ThreadEngine

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import MissingObjectError
+from iobench.base.errors import MissingObjectError
 from iobench.storage import open_storage
 from iobench.storage.locks import held, object_lock
 from iobench.storage.locks.objects import is_lock_name
@@ -262,7 +262,7 @@ def test_who_was_suspended_deletes_nothing(
     # The new objects have the bytes of the old ones, so that no condition tells them apart. A
     # thread that is stopped in the instant between its question and its request can't be helped
     # (see SECURITY.md), so there is one thread, which waits for its answer then.
-    monkeypatch.setattr("iobench.generator.cleaner._DELETES", 1)
+    monkeypatch.setattr("iobench.data.generator.cleaner._DELETES", 1)
     loops = LOOPS[place.kind] // 2
     ended = call(*generate)
     assert ended[0] == 0, ended

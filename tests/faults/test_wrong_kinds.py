@@ -13,9 +13,9 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from iobench.schema.base import OpenRecord
-from iobench.schema.checkpoint import Meaning
-from iobench.schema.record import CheckpointRecord, TrainingRecord
+from iobench.record.checkpoint import Meaning
+from iobench.record.run import CheckpointRecord, TrainingRecord
+from iobench.settings.base import OpenRecord
 from tests.hostile import check, leaves, replaced, run
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0"

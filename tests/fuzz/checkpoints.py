@@ -19,10 +19,10 @@ from iobench.checkpoint.leaves import leaves
 from iobench.checkpoint.manifest import MANIFEST, parse_manifest, parse_part, part_name
 from iobench.checkpoint.place import MARKER, require_marker
 from iobench.checkpoint.safetensors_file import _read as read_safetensors
-from iobench.generator import journal
-from iobench.generator.plan import ShardPlan, plan_shards
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
+from iobench.data.generator import journal
+from iobench.data.generator.plan import ShardPlan, plan_shards
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.files import StorageFile
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import blank, plant, save

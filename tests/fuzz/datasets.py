@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from iobench.codecs import CODECS
-from iobench.contents.jpeg import Jpeg
-from iobench.contents.npz import Arrays, Npz
-from iobench.dataset import index_file, load_manifest, packing_at
-from iobench.documents import json_text
-from iobench.errors import IobenchError
-from iobench.formats.parquet import Parquet
-from iobench.formats.tfrecord import masked_crc
+from iobench.base.documents import json_text
+from iobench.base.errors import IobenchError
+from iobench.data.codecs import CODECS
+from iobench.data.contents.jpeg import Jpeg
+from iobench.data.contents.npz import Arrays, Npz
+from iobench.data.dataset import index_file, load_manifest, packing_at
+from iobench.data.formats.parquet import Parquet
+from iobench.data.formats.tfrecord import masked_crc
+from iobench.data.scan import hdf5, scan
 from iobench.load.training.labels import labels_from
-from iobench.scan import hdf5, scan
-from iobench.schema.manifest import (
+from iobench.record.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
     SAMPLES,
@@ -29,7 +29,7 @@ from iobench.schema.manifest import (
     parse_header,
     read_table,
 )
-from iobench.schema.packing import Keys
+from iobench.record.packing import Keys
 from tests.fuzz.target import Target, parts, scratch
 from tests.looking import look, stored_as
 

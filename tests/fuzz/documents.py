@@ -8,18 +8,23 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from iobench.analyse.tuning.recommend import TuningTarget, recommend
-from iobench.analyse.tuning.sweepfolder import read_sweep
-from iobench.analyse.verdict.rebuild import conclude, rebuild
-from iobench.analyse.verdict.validity import violations
-from iobench.documents import json_text
-from iobench.errors import IobenchError
-from iobench.generator.owned import parse_marker
-from iobench.generator.plan import plan_shards
+from iobench.ask.tuning.recommend import TuningTarget, recommend
+from iobench.ask.tuning.sweepfolder import read_sweep
+from iobench.base.documents import json_text
+from iobench.base.errors import IobenchError
+from iobench.base.text import printable
+from iobench.data.generator.owned import parse_marker
+from iobench.data.generator.plan import plan_shards
+from iobench.host.fio import parse as parse_fio
+from iobench.host.samples import read_samples
+from iobench.host.timeline import read_events
+from iobench.judge.rebuild import conclude, rebuild
+from iobench.judge.validity import violations
 from iobench.load.layouts import read_layout
-from iobench.measure.fio import parse as parse_fio
-from iobench.measure.samples import read_samples
-from iobench.measure.timeline import read_events
+from iobench.record.checkpoint import CheckpointSpec
+from iobench.record.manifest import layout_files, layout_names, unfinished_layout
+from iobench.record.run import RunRecord, TrainingRecord, load_run, load_training
+from iobench.record.sweep import load_sweep, parse_axis
 from iobench.report import advise, record
 from iobench.report import sweep as sweep_report
 from iobench.report.render_csv import render_csv
@@ -27,18 +32,13 @@ from iobench.report.render_html import html_page
 from iobench.report.render_markdown import render_markdown
 from iobench.report.render_text import render_text
 from iobench.report.sections import Section
-from iobench.schema.base import apply_overrides, build
-from iobench.schema.checkpoint import CheckpointSpec
-from iobench.schema.dataset import DatasetSpec, load_dataset_spec
-from iobench.schema.manifest import layout_files, layout_names, unfinished_layout
-from iobench.schema.prices import read_prices
-from iobench.schema.record import RunRecord, TrainingRecord, load_run, load_training
-from iobench.schema.sweep import load_sweep, parse_axis
-from iobench.schema.workload import load_workload
+from iobench.settings.base import apply_overrides, build
+from iobench.settings.dataset import DatasetSpec, load_dataset_spec
+from iobench.settings.prices import read_prices
+from iobench.settings.workload import load_workload
 from iobench.storage import is_local, open_storage, rewrapped, unwrapped
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.holder import Holder, parse_holder
-from iobench.text import printable
 from tests.fuzz.target import Target, parts, scratch
 
 ROOT = Path(__file__).resolve().parent.parent.parent

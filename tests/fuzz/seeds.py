@@ -22,15 +22,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from iobench.contents.jpeg import Jpeg
-from iobench.documents import json_text
-from iobench.generator import generate, journal
-from iobench.generator.writer import UnitResult
-from iobench.measure.samples import write_samples
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import MANIFEST, SAMPLES, SHARDS
-from iobench.schema.resources import SAMPLE_COLUMNS
+from iobench.base.documents import json_text
+from iobench.data.contents.jpeg import Jpeg
+from iobench.data.generator import generate, journal
+from iobench.data.generator.writer import UnitResult
+from iobench.host.samples import write_samples
+from iobench.record.manifest import MANIFEST, SAMPLES, SHARDS
+from iobench.record.resources import SAMPLE_COLUMNS
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.locks.holder import Holder
 from tests.fuzz.checkpoints import FILES, saved, small_plan

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from iobench.errors import InternalError, IobenchError
+from iobench.base.errors import InternalError, IobenchError
 
 CUT = b"\n--8<--\n"
 """Between the parts of an input that stands for several files."""

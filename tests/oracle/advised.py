@@ -17,11 +17,11 @@ from typing import NoReturn
 
 import pytest
 
-from iobench.analyse.again import NEW, job_again
+from iobench.judge.again import NEW, job_again
+from iobench.record.run import TrainingRecord
 from iobench.report.tried import by_hand
 from iobench.runner import experiment
 from iobench.runner.checking import data
-from iobench.schema.record import TrainingRecord
 from tests.processes import in_process
 
 MAX_MADE_BYTES = 32_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from iobench.analyse.verdict.rules_ranks import MAX_OTHER_LOAD, MIN_COUNTED_S
+from iobench.judge.rules_ranks import MAX_OTHER_LOAD, MIN_COUNTED_S
 
 CORES = os.cpu_count() or 1
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from iobench.generator import generate
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
+from iobench.data.generator import generate
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.servers.nfs import ganesha_v4, rclone_nfs
 from tests.servers.s3 import BUCKET, ENVIRONMENT, rclone_server

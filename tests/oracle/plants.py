@@ -19,26 +19,26 @@ from typing import Any, ClassVar
 
 import pytest
 
-from iobench.buffers import Buffer
-from iobench.codecs import CODECS
-from iobench.codecs.base import Codec
-from iobench.logs import rank
+from iobench.base.buffers import Buffer
+from iobench.base.logs import rank
+from iobench.base.units import parse_duration, parse_size
+from iobench.data.codecs import CODECS
+from iobench.data.codecs.base import Codec
 from iobench.plugins import PlugIn
+from iobench.record.checkpoint import CheckpointSpec, Training
+from iobench.record.run import TrainingRecord
+from iobench.record.verdict import Advice, Estimate, Verdict
 from iobench.runner.checkpoint import Mixed
 from iobench.runner.checkpoint_plan import make_study_plan
 from iobench.runner.confirm import Confirm
 from iobench.runner.experiment import Options, run
 from iobench.runner.plan import make_plan
-from iobench.schema.base import build
-from iobench.schema.checkpoint import CheckpointSpec, Training
-from iobench.schema.record import TrainingRecord
-from iobench.schema.verdict import Advice, Estimate, Verdict
-from iobench.schema.workload import Workload, with_recording
+from iobench.settings.base import build
+from iobench.settings.workload import Workload, with_recording
 from iobench.storage import STORAGE
 from iobench.storage.base import Storage
 from iobench.storage.simulated.memory import Wrapper
 from iobench.storage.simulated.throttled import SharedLink
-from iobench.units import parse_duration, parse_size
 from tests.oracle.places import wrapped
 from tests.processes import wait_until
 from tests.servers.faultproxy import Fault, FaultProxy

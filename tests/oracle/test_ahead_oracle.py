@@ -14,7 +14,7 @@ from iobench.load import BatchLoader, make_loader
 from iobench.load.reader import BatchReader
 from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
-from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.throttled import ThrottledStorage

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from iobench.schema.verdict import Verdict
+from iobench.record.verdict import Verdict
 from tests.oracle.places import Place, place, wrapped
 from tests.oracle.plants import (
     first_advice,

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict.rules_ranks import falls
-from iobench.schema.base import apply_overrides
-from iobench.schema.record import TrainingRecord
+from iobench.judge.rules_ranks import falls
+from iobench.record.run import TrainingRecord
+from iobench.settings.base import apply_overrides
 from tests.oracle.places import Place, place, wrapped
 from tests.oracle.plants import (
     MB,

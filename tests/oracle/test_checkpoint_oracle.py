@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from iobench.record.checkpoint import CheckpointSpec, Meaning, Study, Training
 from iobench.runner.checkpoint import StudyOptions, run_study
 from iobench.runner.checkpoint_plan import make_study_plan
-from iobench.schema.base import build
-from iobench.schema.checkpoint import CheckpointSpec, Meaning, Study, Training
+from iobench.settings.base import build
 
 BANDWIDTH = 20e6
 MTBF_S = 36_000.0

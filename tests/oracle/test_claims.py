@@ -12,8 +12,8 @@ import math
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.claims import Sides, claim, claims_at_once, excludes_1
-from iobench.analyse.compare.drift import combined, drift_of
+from iobench.ask.compare.claims import Sides, claim, claims_at_once, excludes_1
+from iobench.ask.compare.drift import combined, drift_of
 from tests.simulated import World, at_most, medians, record, repetitions
 from tools.claim_rates import (
     HISTORY_WORLDS,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from iobench.record.plan import ProbeFigures
 from iobench.runner.plan import make_plan
 from iobench.runner.probe import probe
-from iobench.schema.base import build
-from iobench.schema.plan import ProbeFigures
-from iobench.schema.workload import Workload
+from iobench.settings.base import build
+from iobench.settings.workload import Workload
 from tests.processes import document
 from tools.budget_table import rows
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.figures.curve import conclude_curve, rate_of
-from iobench.analyse.verdict.evidence import Decision
-from iobench.analyse.verdict.fed import fed
-from iobench.analyse.verdict.judged import judge
+from iobench.judge.evidence import Decision
+from iobench.judge.fed import fed
+from iobench.judge.figures.curve import conclude_curve, rate_of
+from iobench.judge.judged import judge
+from iobench.record.curve import CurvePoint, StorageCurve
+from iobench.record.training import Ceiling, CeilingDetails
+from iobench.record.verdict import RunCurve
 from iobench.runner.calibration import findmax
-from iobench.schema.curve import CurvePoint, StorageCurve
-from iobench.schema.training import Ceiling, CeilingDetails
-from iobench.schema.verdict import RunCurve
 from tests.oracle.plants import ran, verdict_of
 
 SAMPLE, BATCH, STEP_S = 100, 40, 0.08

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.schema.record import RunRecord, load_run
+from iobench.record.run import RunRecord, load_run
 from tests.oracle.test_hosts_oracle import PLAIN, make
 from tests.processes import wait_until
 from tests.servers.namespaces import Hosts, Job, hosts

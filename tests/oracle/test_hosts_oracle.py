@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 
-from iobench.generator import generate
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.record import TrainingRecord, load_run
+from iobench.data.generator import generate
+from iobench.record.run import TrainingRecord, load_run
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.processes import Ended, in_process
 from tests.servers.namespaces import Hosts, hosts, inside

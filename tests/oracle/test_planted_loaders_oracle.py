@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 import iobench
-from iobench.schema.job import UserFacts
-from iobench.schema.record import TrainingRecord, load_training
-from iobench.schema.workload import LoaderSpec
+from iobench.record.job import UserFacts
+from iobench.record.run import TrainingRecord, load_training
+from iobench.settings.workload import LoaderSpec
 from iobench.subject.loader import UserLoader
 from tests import planted_loaders
 from tests.oracle.plants import burn_until, findings, late, throttle_for, verdict_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from iobench.schema.record import TrainingRecord
+from iobench.record.run import TrainingRecord
 from tests.oracle.plants import first_advice, judged, measured, planted, saving, verdict_of
 
 FILES: dict[str, Any] = {"samples": 200, "sample_size": {"mean": 20_000}}

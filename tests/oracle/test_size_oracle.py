@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.capacity.ceilings import Change, Quantity
-from iobench.analyse.capacity.margin import batch_sizes, lognormal_sigma
-from iobench.analyse.capacity.requirement import Demand, Requirement, requirement
-from iobench.analyse.capacity.whatif import what_if
-from iobench.dataset import layout_of
-from iobench.schema.base import build
-from iobench.schema.dataset import load_dataset_spec
-from iobench.schema.manifest import Manifest
-from iobench.schema.record import TrainingRecord
-from iobench.schema.workload import Workload, load_workload
+from iobench.ask.capacity.ceilings import Change, Quantity
+from iobench.ask.capacity.margin import batch_sizes, lognormal_sigma
+from iobench.ask.capacity.requirement import Demand, Requirement, requirement
+from iobench.ask.capacity.whatif import what_if
+from iobench.data.dataset import layout_of
+from iobench.record.manifest import Manifest
+from iobench.record.run import TrainingRecord
+from iobench.settings.base import build
+from iobench.settings.dataset import load_dataset_spec
+from iobench.settings.workload import Workload, load_workload
 from tests.oracle.plants import ran, rate_of, verdict_of
 
 RANKS = 2

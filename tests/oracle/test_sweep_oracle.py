@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.tuning.recommend import TuningTarget, recommend
-from iobench.analyse.tuning.sweepfolder import read_sweep
+from iobench.ask.tuning.recommend import TuningTarget, recommend
+from iobench.ask.tuning.sweepfolder import read_sweep
+from iobench.record.training import TrainingRun
+from iobench.record.verdict import Confirmation
 from iobench.runner.confirm import Confirm
-from iobench.schema.training import TrainingRun
-from iobench.schema.verdict import Confirmation
 from tests.oracle.plants import ran
 from tests.processes import document, refused
 

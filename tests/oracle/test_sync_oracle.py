@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from iobench.analyse.figures.events import rank_epochs, select
-from iobench.analyse.figures.ranktime import slowest_rank
-from iobench.measure.timeline import read_events
-from iobench.schema.training import Repetition
+from iobench.host.timeline import read_events
+from iobench.judge.figures.events import rank_epochs, select
+from iobench.judge.figures.ranktime import slowest_rank
+from iobench.record.training import Repetition
 from tests.oracle.places import Place, place, wrapped
 from tests.oracle.plants import findings, planted, ran
 from tests.processes import Command, completed, wait_until

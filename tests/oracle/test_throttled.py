@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.errors import StorageError
+from iobench.base.errors import StorageError
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from tests.oracle.plants import MB

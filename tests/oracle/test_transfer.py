@@ -19,14 +19,14 @@ from iobench.accelerate.base import RankPlace, Samples
 from iobench.accelerate.model import ModelAccelerator
 from iobench.accelerate.models import unet3d, vit
 from iobench.accelerate.recording import block_steps, lag_correlation, record
-from iobench.analyse.figures.events import select
-from iobench.documents import json_text
-from iobench.errors import IobenchError
-from iobench.measure.timeline import read_events
-from iobench.processes import in_own_process
-from iobench.schema.accelerator import QUANTILES, StepRecording
-from iobench.schema.record import EVENTS_FILE
-from iobench.schema.workload import AcceleratorSpec
+from iobench.base.documents import json_text
+from iobench.base.errors import IobenchError
+from iobench.base.processes import in_own_process
+from iobench.host.timeline import read_events
+from iobench.judge.figures.events import select
+from iobench.record.run import EVENTS_FILE
+from iobench.settings.accelerator import QUANTILES, StepRecording
+from iobench.settings.workload import AcceleratorSpec
 from tests.oracle.plants import ran
 
 BATCH, SIZE, STEPS = 16, 65_536, 160

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from iobench.schema.record import TrainingRecord
+from iobench.record.run import TrainingRecord
 from tests.oracle.plants import MB, Throttle, judged, ran, throttle_for, verdict_of
 
 SAMPLE = 100_000

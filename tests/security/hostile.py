@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from iobench.schema.manifest import (
+from iobench.record.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
     SAMPLES,

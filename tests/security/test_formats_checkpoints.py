@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.checkpoint import metadata
 
+from iobench.base.errors import CorruptCheckpointError
+from iobench.base.limits import MIN_HEADER_LIMIT
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.dcp_compat import unpickle_metadata
-from iobench.errors import CorruptCheckpointError
-from iobench.limits import MIN_HEADER_LIMIT
 from tests.checkpoints import blank, plant, restore, save
 from tests.children import in_child
 

@@ -19,29 +19,29 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from iobench import buffers
-from iobench.codecs import CODECS
-from iobench.contents import CONTENTS
-from iobench.errors import DatasetError, IobenchError, NoMemoryError
-from iobench.formats.tfrecord import masked_crc
-from iobench.limits import (
+from iobench.base import buffers
+from iobench.base.errors import DatasetError, IobenchError, NoMemoryError
+from iobench.base.limits import (
     ALWAYS_FITS,
     MAX_NPY_HEADER,
     MAX_PAX_HEADER,
 )
+from iobench.data.codecs import CODECS
+from iobench.data.contents import CONTENTS
+from iobench.data.formats.tfrecord import masked_crc
+from iobench.data.scan import scan
+from iobench.data.verify import verify
+from iobench.host.timeline import read_events, write_events
 from iobench.load import make_loader, make_reader
-from iobench.measure.timeline import read_events, write_events
-from iobench.scan import scan
-from iobench.schema.manifest import (
+from iobench.record.manifest import (
     Manifest,
 )
-from iobench.schema.tables import check_claims
-from iobench.schema.training import EVENT_COLUMNS
-from iobench.schema.workload import ReaderSpec
+from iobench.record.tables import check_claims
+from iobench.record.training import EVENT_COLUMNS
+from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
 from iobench.storage.window import ReadWindow
-from iobench.verify import verify
 from tests.children import in_child
 
 LITTLE = 3 * ALWAYS_FITS

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iobench.errors import IobenchError
-from iobench.schema.manifest import Manifest
-from iobench.verify import verify
+from iobench.base.errors import IobenchError
+from iobench.data.verify import verify
+from iobench.record.manifest import Manifest
 from tests.looking import contents, look, stored_as
 
 SPECS: dict[str, dict[str, Any]] = {

@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.errors import CorruptSampleError, DatasetError, IobenchError, WorkerError
-from iobench.formats.parquet import Parquet
-from iobench.limits import ALWAYS_FITS
+from iobench.base.errors import CorruptSampleError, DatasetError, IobenchError, WorkerError
+from iobench.base.limits import ALWAYS_FITS
+from iobench.data.formats.parquet import Parquet
+from iobench.data.scan import scan
+from iobench.data.verify import verify
 from iobench.load import make_reader
-from iobench.scan import scan
-from iobench.schema.manifest import Manifest
-from iobench.schema.workload import ReaderSpec
+from iobench.record.manifest import Manifest
+from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
-from iobench.verify import verify
 from tests.children import in_child
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "parquet"
@@ -103,7 +103,7 @@ class TestWorkersThatDie:
     def test_in_verify(self, make_dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         manifest, path = make_dataset(format="parquet", samples=6, sample_size={"mean": 40})
         monkeypatch.setattr(
-            "iobench.verify.shards.ShardChecker._shard",
+            "iobench.data.verify.shards.ShardChecker._shard",
             lambda *_: os.kill(os.getpid(), signal.SIGKILL),
         )
         with pytest.raises(WorkerError, match=rf"signal 9 .*{manifest.key(0)}"):

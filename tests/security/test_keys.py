@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench import beneath
-from iobench.beneath import key_problem
-from iobench.errors import IobenchError, StorageError
+from iobench.base import beneath
+from iobench.base.beneath import key_problem
+from iobench.base.errors import IobenchError, StorageError
 from iobench.runner.third_party import _copy
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Parallel, Replacing, Storage, Versioned

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 from iobench import __version__
-from iobench.errors import UsageError
+from iobench.base.errors import UsageError
 from iobench.runner.hosts import strangers
 from iobench.runner.hosts.barrier import BarrierClient, BarrierServer
 from iobench.runner.hosts.launch import Launch

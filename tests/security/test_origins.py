@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from iobench import make_loader
+from iobench.base.errors import UsageError
 from iobench.cli.main import main
-from iobench.dataset import find_dataset
-from iobench.errors import UsageError
+from iobench.data.dataset import find_dataset
+from iobench.record.manifest import Manifest
 from iobench.runner.plan import describe_plan, make_plan
-from iobench.schema.manifest import Manifest
-from iobench.schema.workload import load_workload
+from iobench.settings.workload import load_workload
 from tests.security.hostile import planted
 from tests.servers.listener import Listener, listener
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from iobench.schema.record import load_training
-from iobench.schema.sweep import Sweep, SweepPoint, load_sweep, save_sweep
+from iobench.record.run import load_training
+from iobench.record.sweep import Sweep, SweepPoint, load_sweep, save_sweep
 from tests.conftest import Call
 from tests.pairs import pairs
 from tests.processes import in_process

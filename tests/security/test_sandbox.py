@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.errors import DatasetError, StorageError
-from iobench.scan import sandbox, scan
-from iobench.scan.index import FINDERS
-from iobench.scan.samples import ShardSamples
-from iobench.scan.sandbox import Sandbox
+from iobench.base.errors import DatasetError, StorageError
+from iobench.data.scan import sandbox, scan
+from iobench.data.scan.index import FINDERS
+from iobench.data.scan.samples import ShardSamples
+from iobench.data.scan.sandbox import Sandbox
 from iobench.storage.window import ReadWindow
 from tests.looking import stored_as
 

@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iobench import make_loader
+from iobench.base.errors import DatasetError, IobenchError
 from iobench.cli.main import main
-from iobench.dataset import load_manifest
-from iobench.errors import DatasetError, IobenchError
-from iobench.schema.arrow import check_plain
-from iobench.schema.manifest import MANIFEST, SAMPLES, SHARDS
-from iobench.schema.tables import MAX_SAMPLE_BYTES, MAX_SHARD_BYTES
+from iobench.data.dataset import load_manifest
+from iobench.data.verify import verify
+from iobench.record.arrow import check_plain
+from iobench.record.manifest import MANIFEST, SAMPLES, SHARDS
+from iobench.record.tables import MAX_SAMPLE_BYTES, MAX_SHARD_BYTES
 from iobench.storage.local.storage import LocalStorage
-from iobench.verify import verify
 from tests.children import in_child
 from tests.security.hostile import Columns, make_socket, planted, replace_table
 

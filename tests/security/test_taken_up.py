@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.tuning.sweepfolder import _builtin
+from iobench.ask.tuning.sweepfolder import _builtin
+from iobench.base.errors import DatasetError, IobenchError, StorageError, UsageError
 from iobench.cli.main import main
-from iobench.errors import DatasetError, IobenchError, StorageError, UsageError
 from iobench.load.layouts import layout_keys, made_layout, make_layout, read_layout
 from iobench.load.libraries.base import Source
+from iobench.record.job import WorkloadFacts
+from iobench.record.run import TrainingRecord
+from iobench.record.sweep import Sweep, SweepPoint, save_sweep
+from iobench.record.training import TrainingRun
 from iobench.runner.sweeping.takeup import Given, take_up
-from iobench.schema.job import WorkloadFacts
-from iobench.schema.record import TrainingRecord
-from iobench.schema.sweep import Sweep, SweepPoint, save_sweep
-from iobench.schema.training import TrainingRun
-from iobench.schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 from tests.servers.listener import Listener, listener
 
@@ -150,7 +150,7 @@ def test_a_record_names_no_workload_file(tmp_path: Path) -> None:
 def laid_out(make_dataset: Any, tmp_path: Path) -> Source:
     """A dataset with litdata's layout, freshly made."""
     pytest.importorskip("litdata")
-    from iobench.generator import generate
+    from iobench.data.generator import generate
 
     manifest, _ = make_dataset(samples=12)
     generate(manifest.spec, LocalStorage(tmp_path / "d"), workers=0)
@@ -216,7 +216,7 @@ def test_a_record_of_other_files_is_none(laid_out: Source, name: str) -> None:
 
 @pytest.mark.parametrize("link", ["layouts", "layouts/litdata", "layouts/litdata.part"])
 def test_no_layout_is_written_through_a_link(link: str, make_dataset: Any, tmp_path: Path) -> None:
-    from iobench.generator import generate
+    from iobench.data.generator import generate
 
     manifest, _ = make_dataset(samples=12)
     root, outside = tmp_path / "d", tmp_path / "outside"
@@ -236,7 +236,7 @@ def test_no_layout_is_written_through_a_link(link: str, make_dataset: Any, tmp_p
 
 def test_an_index_of_others_is_refused(make_dataset: Any, tmp_path: Path) -> None:
     """MDS: mosaicml-streaming opens what it names, and unpickles columns that it calls pickled."""
-    from iobench.generator import generate
+    from iobench.data.generator import generate
 
     manifest, _ = make_dataset(samples=12, format="mds", samples_per_shard=6)
     generate(manifest.spec, LocalStorage(tmp_path / "d"), workers=0)

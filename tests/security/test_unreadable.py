@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 
 from iobench.cli.main import main
-from iobench.generator import generate
+from iobench.data.generator import generate
+from iobench.data.scan import save, scan
+from iobench.data.verify import MAX_UNREADABLE, verify
 from iobench.load.choose import make_reader
+from iobench.record.manifest import Manifest
 from iobench.runner.plan import check_shards
-from iobench.scan import save, scan
-from iobench.schema.manifest import Manifest
-from iobench.schema.workload import ReaderSpec
+from iobench.settings.workload import ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.faulty import FaultyStorage
-from iobench.verify import MAX_UNREADABLE, verify
 from tests.servers.listener import Listener, listener
 from tests.servers.nfs import nfs_server
 from tests.servers.process import missing

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from iobench.base.errors import StorageError, UsageError
+from iobench.base.safety import remove_exactly
 from iobench.cli.main import main
-from iobench.errors import StorageError, UsageError
-from iobench.safety import remove_exactly
 from iobench.storage import is_local, open_storage, rewrapped, unwrapped
 
 CANARY = "canary9d2c41e7"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from iobench.documents import json_text
-from iobench.schema.published import DOCUMENTS, json_schema
+from iobench.base.documents import json_text
+from iobench.record.published import DOCUMENTS, json_schema
 from tests.snapshots.texts import HERE, SNAPSHOTS, texts
 
 for name in SNAPSHOTS:

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from iobench import extras
-from iobench.analyse.verdict.promise import gain_of, shown
+from iobench.base import extras
 from iobench.cli.verbs import VERBS
-from iobench.schema.ab import save_ab
+from iobench.judge.promise import gain_of, shown
+from iobench.record.ab import save_ab
 from tests.processes import in_process
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER, INCONCLUSIVE

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.figures.metrics import summarise
-from iobench.analyse.verdict.rebuild import conclude
-from iobench.schema.record import TrainingRecord
-from iobench.schema.training import EVENT_COLUMNS, Ceiling, Epoch, Repetition, TrainingRun
+from iobench.judge.figures.metrics import summarise
+from iobench.judge.rebuild import conclude
+from iobench.record.run import TrainingRecord
+from iobench.record.training import EVENT_COLUMNS, Ceiling, Epoch, Repetition, TrainingRun
 
 SECOND = 1_000_000_000
 BY = {

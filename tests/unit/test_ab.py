@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.compare.sequential import claims_of, measured, primary, verdict
+from iobench.ask.compare.sequential import claims_of, measured, primary, verdict
+from iobench.base.errors import IobenchError, UsageError
 from iobench.cli.ab import gated
 from iobench.cli.main import main
 from iobench.cli.requests.measure import AbRequest
-from iobench.errors import IobenchError, UsageError
+from iobench.record.ab import AbRecord, AbTurn, Name, Side, SideTurn, load_ab, save_ab
 from iobench.report.ab import answer, planned_line, sections, turn_line
 from iobench.report.render_csv import render_csv
 from iobench.report.sections import Headline, Table
 from iobench.runner.ab import AbOptions, _Comparison
 from iobench.runner.budget import Budget
 from iobench.runner.progress import Observer
-from iobench.schema.ab import AbRecord, AbTurn, Name, Side, SideTurn, load_ab, save_ab
 
 IDENTITY = {"workload": "demo", "batch_size": "8", "storage.url": "/a"}
 Values = Sequence[float | Mapping[str, float]]

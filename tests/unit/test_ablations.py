@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.figures.ablations import How, gain, in_flight_of, rate_of, with_gains
-from iobench.analyse.verdict.rebuild import rebuild
-from iobench.schema.training import Epoch
-from iobench.schema.verdict import AblatedStage, Ablation, AblationRound
+from iobench.judge.figures.ablations import How, gain, in_flight_of, rate_of, with_gains
+from iobench.judge.rebuild import rebuild
+from iobench.record.training import Epoch
+from iobench.record.verdict import AblatedStage, Ablation, AblationRound
 
 Build = Callable[..., Any]
 

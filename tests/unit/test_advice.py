@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.ceilings import Change, Quantity
-from iobench.analyse.capacity.whatif import what_if
-from iobench.analyse.verdict.promise import in_order
-from iobench.analyse.verdict.rebuild import conclude
-from iobench.schema.record import TrainingRecord
-from iobench.schema.verdict import Advice, Confirmation, Estimate, Turn, Verdict
+from iobench.ask.capacity.ceilings import Change, Quantity
+from iobench.ask.capacity.whatif import what_if
+from iobench.judge.promise import in_order
+from iobench.judge.rebuild import conclude
+from iobench.record.run import TrainingRecord
+from iobench.record.verdict import Advice, Confirmation, Estimate, Turn, Verdict
 from tests.unit.test_causes import DEMANDED, SLOW, curve, run_curve, verdict_on, without
 
 Build = Callable[..., TrainingRecord]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from iobench.record.run import TrainingRecord, load_run
 from iobench.report.again import again_sections, quoted
 from iobench.report.sections import SourceLines
-from iobench.schema.base import build
-from iobench.schema.record import TrainingRecord, load_run
-from iobench.schema.workload import Workload, load_workload
+from iobench.settings.base import build
+from iobench.settings.workload import Workload, load_workload
 from tests.processes import in_process
 from tests.unit.conftest import build_run
 

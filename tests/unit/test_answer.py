@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from iobench.analyse.verdict.rebuild import conclude
+from iobench.judge.rebuild import conclude
+from iobench.record.run import TrainingRecord, load_run
 from iobench.report.answer import answer
 from iobench.report.render_text import render_text
-from iobench.schema.record import TrainingRecord, load_run
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = [

@@ -15,14 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.identity import settings_of
-from iobench.analyse.figures.curve import conclude_curve
-from iobench.analyse.verdict.judged import judge
-from iobench.analyse.verdict.short import needed_steps
-from iobench.analyse.verdict.verdict import verdict
-from iobench.dataset import load_dataset_spec
-from iobench.errors import UsageError
-from iobench.measure.timeline import Recorder
+from iobench.ask.compare.identity import settings_of
+from iobench.base.errors import UsageError
+from iobench.data.dataset import load_dataset_spec
+from iobench.host.timeline import Recorder
+from iobench.judge.figures.curve import conclude_curve
+from iobench.judge.judged import judge
+from iobench.judge.short import needed_steps
+from iobench.judge.verdict import verdict
+from iobench.record.curve import CurvePoint, Rate, StorageCurve
+from iobench.record.job import LoaderFacts
+from iobench.record.run import TrainingRecord
+from iobench.record.training import Epoch
+from iobench.record.verdict import RunCurve
 from iobench.runner import experiment
 from iobench.runner.budget import Budget, Given
 from iobench.runner.calibration import bench as benching
@@ -32,14 +37,9 @@ from iobench.runner.experiment import Options
 from iobench.runner.fit import MAX_REPETITIONS, MIN_REPETITIONS
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
-from iobench.schema.base import known_specs
-from iobench.schema.curve import CurvePoint, Rate, StorageCurve
-from iobench.schema.dataset import share_of_columns
-from iobench.schema.job import LoaderFacts
-from iobench.schema.record import TrainingRecord
-from iobench.schema.training import Epoch
-from iobench.schema.verdict import RunCurve
-from iobench.schema.workload import load_workload
+from iobench.settings.base import known_specs
+from iobench.settings.dataset import share_of_columns
+from iobench.settings.workload import load_workload
 from tests.conftest import MakeDataset
 
 SAMPLES, ROWS = 20_000, 5_000

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from iobench import buffers
+from iobench.base import buffers
 from iobench.load.slots import NO_SLOT, SlotRing
 
 SIZES = [1, 4096, 5000, (2 << 20) - 1, 2 << 20, (4 << 20) + 4097]

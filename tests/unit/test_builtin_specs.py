@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from iobench.runner.plan import describe_plan
-from iobench.schema.dataset import load_dataset_spec
-from iobench.schema.workload import load_workload
+from iobench.settings.dataset import load_dataset_spec
+from iobench.settings.workload import load_workload
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = sorted(path.stem for path in (ROOT / "workloads").glob("*.yaml"))

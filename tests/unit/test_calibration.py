@@ -14,7 +14,7 @@ from iobench.runner.calibration import findmax
 from iobench.runner.calibration.bench import Bench
 from iobench.runner.calibration.findmax import begin_search, find_max
 from iobench.runner.plan import Plan, make_plan
-from iobench.schema.workload import load_workload
+from iobench.settings.workload import load_workload
 from iobench.storage.base import StorageTraits
 from iobench.storage.local.storage import LocalStorage
 from tests.processes import PATIENCE_S

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.figures.curve import conclude_curve
-from iobench.analyse.verdict.judged import judge
-from iobench.analyse.verdict.verdict import verdict
-from iobench.schema.curve import CurvePoint, Rate, StorageCurve
-from iobench.schema.training import Ceiling
-from iobench.schema.verdict import AblatedStage as Stage
-from iobench.schema.verdict import Ablation, Estimate, RunCurve, Verdict
+from iobench.judge.figures.curve import conclude_curve
+from iobench.judge.judged import judge
+from iobench.judge.verdict import verdict
+from iobench.record.curve import CurvePoint, Rate, StorageCurve
+from iobench.record.training import Ceiling
+from iobench.record.verdict import AblatedStage as Stage
+from iobench.record.verdict import Ablation, Estimate, RunCurve, Verdict
 
 Build = Callable[..., Any]
 

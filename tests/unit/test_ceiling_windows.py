@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.figures.windows import pooled
-from iobench.analyse.verdict.rebuild import rebuild
-from iobench.schema.training import Ceiling, CeilingDetails, CeilingWindow
+from iobench.judge.figures.windows import pooled
+from iobench.judge.rebuild import rebuild
+from iobench.record.training import Ceiling, CeilingDetails, CeilingWindow
 
 Build = Callable[..., Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.changes import can_tell, change_points
+from iobench.ask.compare.changes import can_tell, change_points
 
 
 def planted(levels: list[float], *, spread: float = 0.02, seed: int = 0) -> list[float]:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import UsageError
+from iobench.base.errors import UsageError
 from iobench.runner.checking import data as checking
 from iobench.runner.checking.data import SPACE_SHARE, CheckPlace, find_place
 from iobench.runner.progress import Observer
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.workload import Workload
+from iobench.settings.dataset import DatasetSpec
+from iobench.settings.workload import Workload
 
 BATCH, SAMPLE_BYTES, MANY = 50, 1000, 10**9
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.checkpoint.interval import (
+from iobench.judge.checkpoint.interval import (
     availability_s,
     daly_s,
     longest_save_at_best_s,
@@ -23,9 +23,9 @@ from iobench.analyse.checkpoint.interval import (
     waste,
     young_s,
 )
-from iobench.analyse.checkpoint.meaning import meaning, not_told
-from iobench.analyse.checkpoint.study import spread, with_figures
-from iobench.schema.checkpoint import Meaning, Restore, Save, Study, Training
+from iobench.judge.checkpoint.meaning import meaning, not_told
+from iobench.judge.checkpoint.study import spread, with_figures
+from iobench.record.checkpoint import Meaning, Restore, Save, Study, Training
 
 
 @pytest.mark.parametrize(("mtbf_min", "printed"), [(24 * 60, "117"), (6 * 60, "57"), (15, "9.1")])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.checkpoint.rules import (
+from iobench.judge.checkpoint.rules import (
     MIN_BYTES,
     MIN_SAVES,
     back_pressure,
@@ -22,8 +22,8 @@ from iobench.analyse.checkpoint.rules import (
     tiny,
     verified,
 )
-from iobench.analyse.verdict.rules_data import RuleOutcome
-from iobench.schema.record import CheckpointRecord, TrainingRecord
+from iobench.judge.rules_data import RuleOutcome
+from iobench.record.run import CheckpointRecord, TrainingRecord
 
 GB = 10**9
 PASSES, FAILS, UNKNOWN = "passes", "fails", "unknown"

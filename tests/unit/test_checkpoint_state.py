@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iobench.base.errors import UsageError
 from iobench.checkpoint.leaves import build_state
 from iobench.checkpoint.models import MODELS, Parallelism, find_model, scale
 from iobench.checkpoint.sharding import Share, layout, shares
-from iobench.errors import UsageError
 
 GIB = 2**30
 

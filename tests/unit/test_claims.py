@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from iobench.analyse.compare.claims import MAX_MORE, Sides, answer_of, claim, claims_at_once
-from iobench.analyse.compare.gate import outcome_of
-from iobench.analyse.compare.statistics import ratio_interval, reaches, t_quantile, t_two_sided_p
-from iobench.schema.claim import Claim, Drift
-from iobench.schema.verdict import Estimate
+from iobench.ask.compare.claims import MAX_MORE, Sides, answer_of, claim, claims_at_once
+from iobench.ask.compare.gate import outcome_of
+from iobench.judge.statistics import ratio_interval, reaches, t_quantile, t_two_sided_p
+from iobench.record.claim import Claim, Drift
+from iobench.record.verdict import Estimate
 
 
 def rate(

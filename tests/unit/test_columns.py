@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from iobench.schema.arrow import number_column, numbers
+from iobench.record.arrow import number_column, numbers
 
 VALUES = [
     np.arange(9, dtype=np.int64),

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.drift import combined
-from iobench.analyse.compare.runs import collect
+from iobench.ask.compare.drift import combined
+from iobench.ask.compare.runs import collect
+from iobench.base.errors import UsageError
 from iobench.cli.main import main
-from iobench.errors import UsageError
-from iobench.schema.claim import Drift
-from iobench.schema.training import TrainingRun
+from iobench.record.claim import Drift
+from iobench.record.training import TrainingRun
 from tests.processes import in_process
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from iobench.errors import StorageError, WorkerError
+from iobench.base.errors import StorageError, WorkerError
 from iobench.runner import conductor
 from iobench.runner.conductor import Handler, conduct
 from iobench.runner.crew import ForkedCrew

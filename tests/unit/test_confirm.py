@@ -10,13 +10,13 @@ from typing import cast
 
 import pytest
 
-from iobench.analyse.compare.comparison import Comparison, compare
-from iobench.analyse.compare.runs import Group
-from iobench.analyse.tuning.recommend import Recommendation, sweep_confirmation
-from iobench.errors import UsageError
+from iobench.ask.compare.comparison import Comparison, compare
+from iobench.ask.compare.runs import Group
+from iobench.ask.tuning.recommend import Recommendation, sweep_confirmation
+from iobench.base.errors import UsageError
+from iobench.record.run import TrainingRecord
+from iobench.record.sweep import SweepPoint
 from iobench.runner.sweeping.confirm import _visits
-from iobench.schema.record import TrainingRecord
-from iobench.schema.sweep import SweepPoint
 from tests.unit.test_compare import BASE, FAST, document
 
 

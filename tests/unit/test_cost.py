@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.compare.cost import Option, Terms, break_even_efficiency
-from iobench.analyse.compare.pace import SaveTimes, Schedule, lost_share, saving_of
-from iobench.analyse.compare.ranking import Machine, Ranking, rankings
-from iobench.schema.instances import Instance
-from iobench.schema.record import TrainingRecord, load_run
-from iobench.schema.verdict import RankTime
-from iobench.units import samples_per_usd
+from iobench.ask.compare.cost import Option, Terms, break_even_efficiency
+from iobench.ask.compare.pace import SaveTimes, Schedule, lost_share, saving_of
+from iobench.ask.compare.ranking import Machine, Ranking, rankings
+from iobench.base.units import samples_per_usd
+from iobench.record.run import TrainingRecord, load_run
+from iobench.record.verdict import RankTime
+from iobench.settings.instances import Instance
 from tests.processes import in_process
 from tests.unit.conftest import build_run
 from tests.unit.test_compare import BASE, FAST, document

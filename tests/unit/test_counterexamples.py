@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.ceilings import Change, Quantity
-from iobench.analyse.capacity.whatif import what_if
-from iobench.analyse.figures.in_flight import run_reads_in_flight
-from iobench.analyse.verdict.rebuild import conclude
-from iobench.schema.record import TrainingRecord
-from iobench.schema.training import Ceiling, CeilingDetails
-from iobench.schema.verdict import Estimate, RunCurve, Verdict
+from iobench.ask.capacity.ceilings import Change, Quantity
+from iobench.ask.capacity.whatif import what_if
+from iobench.judge.figures.in_flight import run_reads_in_flight
+from iobench.judge.rebuild import conclude
+from iobench.record.run import TrainingRecord
+from iobench.record.training import Ceiling, CeilingDetails
+from iobench.record.verdict import Estimate, RunCurve, Verdict
 from tests.unit.test_fed import curve_of
 
 Build = Callable[..., TrainingRecord]

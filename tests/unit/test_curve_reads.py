@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.errors import StorageError
-from iobench.measure import fio
-from iobench.measure.depth import WINDOWS, of_cycles
-from iobench.measure.fio_depth import read_at_depth, window_rates
+from iobench.base.errors import StorageError
+from iobench.host import fio
+from iobench.host.depth import WINDOWS, of_cycles
+from iobench.host.fio_depth import read_at_depth, window_rates
+from iobench.record.curve import StorageCurve
 from iobench.runner.budget import Budget
 from iobench.runner.curve.curve import CurveMeasurement, Limits
 from iobench.runner.curve.places import Places, blocks, samples
 from iobench.runner.curve.story import second_requests
 from iobench.runner.curve.threads import ThreadReader
-from iobench.schema.curve import StorageCurve
 from iobench.storage.base import Buffer, Entry, Retries, StorageTraits
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict.promise import shown
-from iobench.schema.record import TrainingRecord
-from iobench.schema.verdict import Estimate
+from iobench.judge.promise import shown
+from iobench.record.run import TrainingRecord
+from iobench.record.verdict import Estimate
 from tests.unit.test_causes import without
 
 Build = Callable[..., TrainingRecord]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import iobench
-from iobench.dataset import ResolvedSpec, cheaper_codecs, load_manifest
-from iobench.errors import DatasetError
+from iobench.base.errors import DatasetError
+from iobench.data.dataset import ResolvedSpec, cheaper_codecs, load_manifest
 from iobench.load import make_loader
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 
 
 def spec(**keys: Any) -> DatasetSpec:

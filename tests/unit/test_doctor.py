@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iobench.measure import doctor
+from iobench.host import doctor
 
 HEALTHY: dict[str, Any] = {
     "host": {

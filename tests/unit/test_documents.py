@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.beneath import NoFileError
-from iobench.documents import MAX_DEPTH, json_text, parse_json, read_regular
-from iobench.schema.record import Finding
-from iobench.verify import Damage
+from iobench.base.beneath import NoFileError
+from iobench.base.documents import MAX_DEPTH, json_text, parse_json, read_regular
+from iobench.data.verify import Damage
+from iobench.record.run import Finding
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.drift import drift_of, like
-from iobench.schema.record import TrainingRecord
+from iobench.ask.compare.drift import drift_of, like
+from iobench.record.run import TrainingRecord
 from tests.unit.test_compare import document
 
 

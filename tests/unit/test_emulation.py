@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from iobench.accelerate import emulated
 from iobench.accelerate.emulated import EmulatedAccelerator
-from iobench.analyse.verdict.rules_speed import MAX_LATE
-from iobench.schema.workload import AcceleratorSpec
+from iobench.judge.rules_speed import MAX_LATE
+from iobench.settings.workload import AcceleratorSpec
 
 STEP_S = 0.025
 STEPS = 3000

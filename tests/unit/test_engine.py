@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.errors import StorageError
+from iobench.base.errors import StorageError
 from iobench.load.engines.base import Extent
 from iobench.load.engines.threads import ThreadEngine
 from iobench.load.reader import BatchReader
-from iobench.schema.workload import ReaderSpec
+from iobench.settings.workload import ReaderSpec
 from iobench.storage.base import Buffer
 from iobench.storage.simulated.memory import MemoryStorage
 

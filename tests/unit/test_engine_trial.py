@@ -14,7 +14,7 @@ from iobench.load.engines.threads import ThreadEngine
 from iobench.load.engines.uring import UringEngine
 from iobench.runner import engine_trial
 from iobench.runner.plan import Plan, make_plan
-from iobench.schema.workload import load_workload
+from iobench.settings.workload import load_workload
 from iobench.storage.local.uring import refused
 
 needs_io_uring = pytest.mark.skipif(bool(refused()), reason=refused() or "")

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import UsageError
+from iobench.base.errors import UsageError
 from iobench.runner import estimate as estimating
 from iobench.runner.budget import Budget, Given
 from iobench.runner.estimate import START_S, TimeLeft, estimate, total
 from iobench.runner.experiment import Options
 from iobench.runner.fit import Pilot, check_budget, choose
 from iobench.runner.plan import Plan, make_plan
-from iobench.schema.workload import Workload
+from iobench.settings.workload import Workload
 from tests.conftest import MakeDataset
 
 SAMPLES, BATCH, EPOCHS = 60, 4, 2

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.errors import StorageError, UsageError
+from iobench.base.errors import StorageError, UsageError
 from iobench.load.choose import make_reader
 from iobench.load.engines.base import Columns, Extent
 from iobench.load.engines.event_loop import EventLoopEngine
 from iobench.load.engines.threads import ThreadEngine
-from iobench.schema.workload import ReaderSpec
+from iobench.settings.workload import ReaderSpec
 from iobench.storage.base import Retries
 from iobench.storage.s3.storage import S3Storage
 from tests.processes import wait_until

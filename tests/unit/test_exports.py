@@ -14,14 +14,14 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from iobench.cli.main import main
+from iobench.record.ab import save_ab
+from iobench.record.metrics import METRICS
+from iobench.record.run import Finding, load_run
 from iobench.report.export_mlperf import mlperf
 from iobench.report.export_openmetrics import family_name, openmetrics
 from iobench.report.media import MEDIA, RECORDS, refusal
 from iobench.report.record import sections
 from iobench.report.render_markdown import render_github
-from iobench.schema.ab import save_ab
-from iobench.schema.metrics import METRICS
-from iobench.schema.record import Finding, load_run
 from tests.hostile import HOSTILE, RAW
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER
@@ -170,7 +170,7 @@ def slices(events: list[Json], category: str) -> list[Json]:
 
 @pytest.mark.parametrize("name", WITH_EVENTS)
 def test_a_trace_has_each_step_and_its_parts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from iobench.measure.timeline import read_events
+    from iobench.host.timeline import read_events
 
     found = read_trace(printed(capsys, GOLDEN / name, "trace"))
     rows = read_events(GOLDEN / name / "events.parquet")

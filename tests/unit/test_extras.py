@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.extras import install_command
+from iobench.base.extras import install_command
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from iobench.base.errors import DatasetError, IobenchError, UsageError
 from iobench.cli import failure
 from iobench.cli import list as verb
 from iobench.cli.main import main
-from iobench.errors import DatasetError, IobenchError, UsageError
 from tests.hostile import HOSTILE, RAW, check, run
 
 ROOT = Path(__file__).parents[2]

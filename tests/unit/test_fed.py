@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.analyse.figures.curve import conclude_curve, rate_of
-from iobench.analyse.figures.instep import OwnStepTimes, at_more_ranks, step_times
-from iobench.analyse.verdict import fed as feeding
-from iobench.analyse.verdict.evidence import Bottleneck, Decision
-from iobench.analyse.verdict.fed import delivered
-from iobench.analyse.verdict.judged import judge
-from iobench.analyse.verdict.rebuild import conclude
-from iobench.schema.curve import CurvePoint, StorageCurve
-from iobench.schema.record import TrainingRecord
-from iobench.schema.training import Ceiling, CeilingDetails, FindMax
-from iobench.schema.verdict import Estimate, Fed, FedAt, RunCurve
+from iobench.judge import fed as feeding
+from iobench.judge.evidence import Bottleneck, Decision
+from iobench.judge.fed import delivered
+from iobench.judge.figures.curve import conclude_curve, rate_of
+from iobench.judge.figures.instep import OwnStepTimes, at_more_ranks, step_times
+from iobench.judge.judged import judge
+from iobench.judge.rebuild import conclude
+from iobench.record.curve import CurvePoint, StorageCurve
+from iobench.record.run import TrainingRecord
+from iobench.record.training import Ceiling, CeilingDetails, FindMax
+from iobench.record.verdict import Estimate, Fed, FedAt, RunCurve
 from tests.unit.conftest import build_events, build_run
 
 Build = Callable[..., TrainingRecord]

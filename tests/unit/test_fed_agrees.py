@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict.rebuild import conclude
+from iobench.judge.rebuild import conclude
+from iobench.record.curve import Rate
+from iobench.record.run import TrainingRecord
+from iobench.record.verdict import Advice, Confirmation, Estimate, Fed, FedAt, Turn, Verdict
 from iobench.report.run import sections
 from iobench.report.sections import Table
-from iobench.schema.curve import Rate
-from iobench.schema.record import TrainingRecord
-from iobench.schema.verdict import Advice, Confirmation, Estimate, Fed, FedAt, Turn, Verdict
 from tests.unit.test_causes import curve, run_curve, without
 
 Build = Callable[..., TrainingRecord]

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from iobench import pagecache
-from iobench.measure import fetched
-from iobench.measure.fetched import fetched_by_family, probe
+from iobench.base import pagecache
+from iobench.host import fetched
+from iobench.host.fetched import fetched_by_family, probe
 
 FORK = multiprocessing.get_context("fork")
 SIZE = 1 << 20

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from iobench import direct_io, filesystem
-from iobench.errors import StorageError
+from iobench.base import direct_io, filesystem
+from iobench.base.errors import StorageError
 
 MOUNTINFO = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
 25 22 0:23 / /proc rw,nosuid - proc proc rw

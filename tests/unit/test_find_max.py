@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.analyse.figures.search import steady, with_answer
-from iobench.analyse.verdict.rebuild import rebuild
+from iobench.base.errors import NoRoomError
 from iobench.cli.main import main
-from iobench.errors import NoRoomError
-from iobench.measure.timeline import Recorder, StepEvent
+from iobench.host.timeline import Recorder, StepEvent
+from iobench.judge.figures.search import steady, with_answer
+from iobench.judge.rebuild import rebuild
+from iobench.record.training import Epoch, FindMax, FindMaxPoint
 from iobench.runner.budget import Budget
 from iobench.runner.calibration.findmax import TRIALS, begin_search, find_max, search
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import make_plan
 from iobench.runner.progress import Observer
-from iobench.schema.training import Epoch, FindMax, FindMaxPoint
-from iobench.schema.workload import Workload
+from iobench.settings.workload import Workload
 from tests.conftest import MakeDataset
 from tests.unit.conftest import build_events
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import StorageError
-from iobench.measure import fio
-from iobench.measure.fio import parse
+from iobench.base.errors import StorageError
+from iobench.host import fio
+from iobench.host.fio import parse
 
 
 def recorded(**changes: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from iobench import processes
+from iobench.base import processes
 from iobench.storage import open_storage
 from iobench.storage.s3 import storage as s3
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment

@@ -53,7 +53,7 @@ def test_a_half_generated_dataset_is_finished(
 
 
 def test_a_scanned_dataset_is_found(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from iobench.dataset import load_manifest
+    from iobench.data.dataset import load_manifest
 
     manifest = load_manifest(golden / "datasets/scanned.manifest")
     assert (manifest.sample_count, manifest.shard_count) == (24, 3)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.errors import WorkerError
+from iobench.base.errors import WorkerError
 from iobench.runner.conductor import last_messages
 from iobench.runner.crew import ForkedCrew
 from iobench.runner.messages import Ended, Link

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from iobench.base.errors import StorageError, TargetLostError
 from iobench.checkpoint import place
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.errors import StorageError, TargetLostError
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
 from iobench.storage.locks import object_lock

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.history import history
+from iobench.ask.compare.history import history
 from iobench.cli.main import main
+from iobench.record.run import TrainingRecord
 from iobench.report.history import sections
 from iobench.report.render_text import render_text
-from iobench.schema.record import TrainingRecord
 from tests.unit.test_compare import document
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

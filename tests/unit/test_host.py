@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from iobench import cgroup, memory
-from iobench.measure import host, resources
+from iobench.base import cgroup, memory
+from iobench.host import host, resources
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -111,9 +111,9 @@ def test_everything_that_asks_for_memory_gets_one_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A group that has little memory: buffers, plans and --memory-multiple all know it."""
-    from iobench import buffers
+    from iobench.base import buffers
+    from iobench.base.errors import NoMemoryError
     from iobench.cli.main import main
-    from iobench.errors import NoMemoryError
 
     monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda root=None: 64 << 20)
     monkeypatch.setattr(cgroup, "memory_left_bytes", lambda root=None: 48 << 20)

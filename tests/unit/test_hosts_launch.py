@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from iobench.errors import UsageError
+from iobench.base.errors import UsageError
 from iobench.runner.hosts.kubernetes import manifest
 from iobench.runner.hosts.launch import FIRST_PORT, Launch, find_launch, node_names
 from iobench.runner.hosts.lines import parse_hosts, start_lines

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.figures.hosts import slow_hosts
-from iobench.errors import HostLostError, UsageError, WorkerError
+from iobench.base.errors import HostLostError, UsageError, WorkerError
+from iobench.judge.figures.hosts import slow_hosts
 from iobench.runner.hosts import frames, wire
 from iobench.runner.hosts.clock import Clock, Echo, Offset, offset_of
 from iobench.runner.hosts.launch import share_of
@@ -126,12 +126,12 @@ FORGED = {
     "a list as a key": framed(a("runner.hosts.words.Planned", same={"pairs": [[[], 2]]})),
     "a number for an error": framed(a("runner.hosts.words.Refused", error=5, rank=None)),
     "an error without words": framed(
-        a("runner.hosts.words.Refused", error=a("errors.StorageError", what=[1]))
+        a("runner.hosts.words.Refused", error=a("base.errors.StorageError", what=[1]))
     ),
     "an order that is none": framed(a("runner.hosts.words.Ask", what="delete")),
     "a command that is none": framed(a("runner.hosts.words.ToRank", rank=0, command=PONG)),
     "a specification with a wrong key": framed(
-        a("runner.hosts.words.Told", value=a("schema.workload.ReaderSpec", evil="yes"))
+        a("runner.hosts.words.Told", value=a("settings.workload.ReaderSpec", evil="yes"))
     ),
 }
 

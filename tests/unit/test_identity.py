@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.compare.identity import (
+from iobench.ask.compare.identity import (
     by_identity,
     common,
     differences,
@@ -16,7 +16,7 @@ from iobench.analyse.compare.identity import (
     place,
     role_of,
 )
-from iobench.schema.record import TrainingRecord
+from iobench.record.run import TrainingRecord
 from tests.unit.test_compare import document
 
 THROTTLED = {

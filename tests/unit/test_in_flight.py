@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iobench.analyse.figures.in_flight import job_reads_in_flight
+from iobench.judge.figures.in_flight import job_reads_in_flight
 
 
 @pytest.mark.parametrize(

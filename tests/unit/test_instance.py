@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from iobench.cli.main import main
-from iobench.measure import instance
-from iobench.measure.instance import AZURE_TAG, OPT_IN, CloudInstance, recognise
+from iobench.host import instance
+from iobench.host.instance import AZURE_TAG, OPT_IN, CloudInstance, recognise
 from tests.servers.listener import Listener, listener
 from tests.unit.test_compare import BASE, document
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from iobench.interrupts import defer_interrupts
+from iobench.base.interrupts import defer_interrupts
 
 
 def interrupted(written: list[str], *, discard: bool = False) -> None:

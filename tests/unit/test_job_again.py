@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from iobench.schema.record import TrainingRecord
+from iobench.record.run import TrainingRecord
 
 SHORT = {"repetition": {"steps": 4}, "measured": 100, "au": 0.05}
 

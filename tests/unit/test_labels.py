@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from iobench.base.documents import json_text
 from iobench.cli.main import main
-from iobench.documents import json_text
-from iobench.schema.record import load_run
+from iobench.record.run import load_run
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 

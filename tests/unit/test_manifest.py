@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from iobench.dataset import load_manifest
-from iobench.errors import DatasetError, StorageError
-from iobench.schema.manifest import (
+from iobench.base.errors import DatasetError, StorageError
+from iobench.data.dataset import load_manifest
+from iobench.record.manifest import (
     MANIFEST,
     MARKER,
     MAX_HEADER_BYTES,

@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.manifest import (
+from iobench.record.manifest import (
     MANIFEST,
     SAMPLE_COLUMNS,
     SAMPLES,
@@ -23,6 +21,8 @@ from iobench.schema.manifest import (
     hash_bytes,
     write_table,
 )
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 
 MILLION = 10**6
 
@@ -68,7 +68,7 @@ import os
 from pathlib import Path
 def status(key):
     return int(next(l.split()[1] for l in open('/proc/self/status') if l.startswith(key)))
-from iobench.dataset import load_manifest
+from iobench.data.dataset import load_manifest
 manifest = load_manifest({str(million)!r})
 from iobench.load.order import epoch_order
 firsts, counts = manifest.shards['first'], manifest.shards['samples']

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from iobench.analyse.capacity.margin import Pipeline, batch_sizes, margin, step_ends, utilization
-from iobench.schema.dataset import SampleSize
+from iobench.ask.capacity.margin import Pipeline, batch_sizes, margin, step_ends, utilization
+from iobench.settings.dataset import SampleSize
 
 EVEN, NO_WAIT = np.ones(1), np.zeros(1)
 

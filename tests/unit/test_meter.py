@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import iobench
-from iobench.measure.timeline import read_events
-from iobench.schema.job import UserFacts
-from iobench.schema.record import EVENTS_FILE, load_training
-from iobench.schema.workload import LoaderSpec
+from iobench.host.timeline import read_events
+from iobench.record.job import UserFacts
+from iobench.record.run import EVENTS_FILE, load_training
+from iobench.settings.workload import LoaderSpec
 from iobench.subject.loader import UserLoader
 from tests import planted_loaders
 

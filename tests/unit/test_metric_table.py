@@ -12,14 +12,14 @@ from typing import get_args
 
 import pytest
 
-from iobench.analyse.verdict.rebuild import conclude, rebuild
-from iobench.measure.timeline import read_events
-from iobench.schema.accelerator import StepFacts
-from iobench.schema.metrics import BY_NAME, METRICS, metrics_of
-from iobench.schema.record import CheckpointRecord, RunRecord, TrainingRecord, load_run
-from iobench.schema.resources import DeviceUse, ModelWork
-from iobench.schema.training import Repetition
-from iobench.schema.verdict import Verdict
+from iobench.host.timeline import read_events
+from iobench.judge.rebuild import conclude, rebuild
+from iobench.record.metrics import BY_NAME, METRICS, metrics_of
+from iobench.record.resources import DeviceUse, ModelWork
+from iobench.record.run import CheckpointRecord, RunRecord, TrainingRecord, load_run
+from iobench.record.training import Repetition
+from iobench.record.verdict import Verdict
+from iobench.settings.accelerator import StepFacts
 from tests.reports import run_csv, run_text
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.compare.runs import values_of
-from iobench.analyse.figures.metrics import repetition_metrics, uncounted_reads
-from iobench.analyse.figures.windows import ceiling_from_events
-from iobench.analyse.verdict.rebuild import rebuild
-from iobench.analyse.verdict.validity import evaluate
-from iobench.documents import json_text
-from iobench.schema.record import TrainingRecord
-from iobench.schema.subject import Subject
-from iobench.schema.training import (
+from iobench.ask.compare.runs import values_of
+from iobench.base.documents import json_text
+from iobench.judge.figures.metrics import repetition_metrics, uncounted_reads
+from iobench.judge.figures.windows import ceiling_from_events
+from iobench.judge.rebuild import rebuild
+from iobench.judge.validity import evaluate
+from iobench.record.run import TrainingRecord
+from iobench.record.training import (
     Ceiling,
     CeilingDetails,
     CeilingWindow,
@@ -28,6 +27,7 @@ from iobench.schema.training import (
     FindMaxPoint,
     Repetition,
 )
+from iobench.settings.subject import Subject
 from tests.reports import run_csv
 
 Build = Callable[..., Any]

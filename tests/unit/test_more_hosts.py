@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.capacity.hosts import HostsChange, HostsModel
-from iobench.analyse.capacity.jobs import HostLimits, RecordedJob
-from iobench.analyse.capacity.more_hosts import (
+from iobench.ask.capacity.hosts import HostsChange, HostsModel
+from iobench.ask.capacity.jobs import HostLimits, RecordedJob
+from iobench.ask.capacity.more_hosts import (
     MAX_HOSTS,
     HostsPrediction,
     on_more_hosts,
     save_s,
 )
-from iobench.analyse.capacity.scaling import (
+from iobench.ask.capacity.scaling import (
     Band,
     Barrier,
     cycle_s,
@@ -28,10 +28,10 @@ from iobench.analyse.capacity.scaling import (
     fit_scaling,
     steps_of,
 )
-from iobench.analyse.checkpoint.interval import best_s, published_mtbf_s, waste
-from iobench.analyse.figures.instep import OwnStepTimes
-from iobench.errors import UsageError
-from iobench.measure.timeline import StepEvent, write_events
+from iobench.base.errors import UsageError
+from iobench.host.timeline import StepEvent, write_events
+from iobench.judge.checkpoint.interval import best_s, published_mtbf_s, waste
+from iobench.judge.figures.instep import OwnStepTimes
 from tests.processes import in_process
 from tests.unit.conftest import build_run
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from iobench import filesystem
-from iobench.measure import nfs, resources
+from iobench.base import filesystem
+from iobench.host import nfs, resources
 
 V3 = r"""device filer.example:/vol/data mounted on /mnt/nas\040one with fstype nfs statvers=1.1
 	opts:	rw,vers=3,rsize=1048576,wsize=524288,namlen=255,acregmin=3,acregmax=60,acdirmin=30,acdirmax=60,hard,proto=tcp,timeo=600,retrans=2,sec=sys,mountaddr=10.0.0.9,mountvers=3,mountport=20048,mountproto=udp,local_lock=none

@@ -14,16 +14,16 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iobench.analyse.capacity.ceilings import Change, Quantity
-from iobench.analyse.capacity.whatif import what_if
-from iobench.analyse.figures.ablations import interval, is_told
-from iobench.analyse.verdict.rebuild import conclude
-from iobench.errors import UsageError
+from iobench.ask.capacity.ceilings import Change, Quantity
+from iobench.ask.capacity.whatif import what_if
+from iobench.base.errors import UsageError
+from iobench.judge.figures.ablations import interval, is_told
+from iobench.judge.rebuild import conclude
+from iobench.record.run import TrainingRecord
+from iobench.record.verdict import Verdict
 from iobench.report.render_text import render_text
 from iobench.report.run import sections
 from iobench.report.sections import Facts
-from iobench.schema.record import TrainingRecord
-from iobench.schema.verdict import Verdict
 
 from .conftest import build_run
 from .test_causes import curve, run_curve

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from iobench.accelerate.work import flops_per_sample, peak_of, work_of
-from iobench.analyse.figures.metrics import with_device_figures
-from iobench.errors import IobenchError, UsageError
-from iobench.measure.nvml import GpuWatch
-from iobench.processes import in_own_process
-from iobench.schema.resources import DeviceUse, ModelWork
-from iobench.schema.training import Repetition
-from iobench.schema.workload import AcceleratorSpec
+from iobench.base.errors import IobenchError, UsageError
+from iobench.base.processes import in_own_process
+from iobench.host.nvml import GpuWatch
+from iobench.judge.figures.metrics import with_device_figures
+from iobench.record.resources import DeviceUse, ModelWork
+from iobench.record.training import Repetition
+from iobench.settings.workload import AcceleratorSpec
 from tests.nvml import Clock, FakeGpu, FakeNvml
 from tests.processes import wait_until
 

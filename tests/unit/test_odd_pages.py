@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from iobench.analyse.verdict.rebuild import conclude
-from iobench.errors import IobenchError
+from iobench.base.errors import IobenchError
+from iobench.judge.rebuild import conclude
+from iobench.record.run import KINDS, RunRecord
 from iobench.report.page.whole import page
 from iobench.report.record import sections
-from iobench.schema.record import KINDS, RunRecord
 from tests.hostile import leaves, replaced
 from tests.processes import in_process
 from tests.unit.conftest import build_run

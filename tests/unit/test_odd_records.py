@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.analyse.checkpoint.interval import waste
-from iobench.analyse.compare.claims import Sides, claim
-from iobench.analyse.compare.comparison import compare
-from iobench.analyse.compare.gate import outcome_of
-from iobench.analyse.compare.runs import Group
-from iobench.analyse.tuning.shardsize import Bounds, fit
-from iobench.analyse.verdict.judged import judge
-from iobench.analyse.verdict.rebuild import conclude
-from iobench.errors import IobenchError, UsageError
-from iobench.schema.record import TrainingRecord, load_run, load_training
-from iobench.schema.subject import OWN_LOADER
-from iobench.schema.verdict import Verdict
+from iobench.ask.compare.claims import Sides, claim
+from iobench.ask.compare.comparison import compare
+from iobench.ask.compare.gate import outcome_of
+from iobench.ask.compare.runs import Group
+from iobench.ask.tuning.shardsize import Bounds, fit
+from iobench.base.errors import IobenchError, UsageError
+from iobench.judge.checkpoint.interval import waste
+from iobench.judge.judged import judge
+from iobench.judge.rebuild import conclude
+from iobench.record.run import TrainingRecord, load_run, load_training
+from iobench.record.verdict import Verdict
+from iobench.settings.subject import OWN_LOADER
 
 from .conftest import build_run
 from .test_checkpoint_rules import study

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from iobench.base.text import escaped
 from iobench.cli.main import main
-from iobench.schema.record import load_run
-from iobench.text import escaped
+from iobench.record.run import load_run
 
 ROOT = Path(__file__).parents[2]
 GOLDEN, REFERENCE = ROOT / "tests/golden/0.1.0/runs", ROOT / "results/reference"

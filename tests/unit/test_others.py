@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iobench.errors import StorageError, TargetLostError
+from iobench.base.errors import StorageError, TargetLostError
 from iobench.runner.cache import Others
 
 

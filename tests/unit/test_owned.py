@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.dataset import ResolvedSpec
-from iobench.generator import plan, plan_shards
-from iobench.generator.owned import Owned
-from iobench.generator.plan import ShardNumbers
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
+from iobench.data.dataset import ResolvedSpec
+from iobench.data.generator import plan, plan_shards
+from iobench.data.generator.owned import Owned
+from iobench.data.generator.plan import ShardNumbers
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
 
 SIZES: list[dict[str, Any]] = [
     {"mean": 3000},

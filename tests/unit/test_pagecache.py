@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from iobench import filesystem, pagecache
-from iobench.errors import StorageError
+from iobench.base import filesystem, pagecache
+from iobench.base.errors import StorageError
 
 
 @pytest.fixture
@@ -83,5 +83,5 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path, call: object) -> None:
 
 
 def test_importing_it_does_not_import_torch() -> None:
-    code = "import sys, iobench.pagecache; sys.exit('torch' in sys.modules)"
+    code = "import sys, iobench.base.pagecache; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,7 +8,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench import payload
+from iobench.base import payload
 
 
 def made(size: int, *, seed: int = 1, index: int = 0, ratio: float = 1.0, shift: int = 0) -> bytes:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from iobench.errors import SpecError, UsageError
-from iobench.schema.instances import Instance, builtin, find_instance, priced_at
-from iobench.schema.prices import read_prices
+from iobench.base.errors import SpecError, UsageError
+from iobench.settings.instances import Instance, builtin, find_instance, priced_at
+from iobench.settings.prices import read_prices
 
 SKY = (
     "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,Price,SpotPrice,Region,AvailabilityZone\n"

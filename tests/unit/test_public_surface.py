@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import iobench
-from iobench import api, errors
+from iobench import api
+from iobench.base import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from iobench.base.documents import json_text
 from iobench.cli.main import main
 from iobench.cli.requests.keep import SCHEMAS
-from iobench.documents import json_text
-from iobench.schema.published import DOCUMENTS, json_schema
-from iobench.schema.record import load_run
+from iobench.record.published import DOCUMENTS, json_schema
+from iobench.record.run import load_run
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER
 

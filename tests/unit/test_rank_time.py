@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.figures.metrics import repetition_metrics
-from iobench.analyse.figures.ranktime import slow_rank, slowest_rank, usual_slow_rank
-from iobench.schema.training import Epoch, Repetition
-from iobench.schema.verdict import RankTime
+from iobench.judge.figures.metrics import repetition_metrics
+from iobench.judge.figures.ranktime import slow_rank, slowest_rank, usual_slow_rank
+from iobench.record.training import Epoch, Repetition
+from iobench.record.verdict import RankTime
 from tests.unit.conftest import build_events
 
 Build = Callable[..., Any]

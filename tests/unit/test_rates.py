@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.figures.metrics import repetition_metrics
-from iobench.analyse.figures.rates import lasting_fall, steady_from
-from iobench.schema.training import MAX_BINS, Epoch, Rates, Repetition
+from iobench.judge.figures.metrics import repetition_metrics
+from iobench.judge.figures.rates import lasting_fall, steady_from
+from iobench.record.training import MAX_BINS, Epoch, Rates, Repetition
 
 Build = Callable[..., Any]
 

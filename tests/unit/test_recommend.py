@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.compare.statistics import ratio_interval
-from iobench.analyse.tuning.knee import pareto
-from iobench.analyse.tuning.points import SweptPoint
-from iobench.analyse.tuning.recommend import Recommendation, TuningTarget, recommend
-from iobench.analyse.tuning.shardsize import judge_codec
-from iobench.analyse.tuning.sweepfolder import read_sweep
-from iobench.errors import UsageError
-from iobench.schema.sweep import Sweep as SweepRecord
-from iobench.schema.sweep import SweepPoint, save_sweep
+from iobench.ask.tuning.knee import pareto
+from iobench.ask.tuning.points import SweptPoint
+from iobench.ask.tuning.recommend import Recommendation, TuningTarget, recommend
+from iobench.ask.tuning.shardsize import judge_codec
+from iobench.ask.tuning.sweepfolder import read_sweep
+from iobench.base.errors import UsageError
+from iobench.judge.statistics import ratio_interval
+from iobench.record.sweep import Sweep as SweepRecord
+from iobench.record.sweep import SweepPoint, save_sweep
 
 Build = Callable[..., Any]
 SAMPLE, SAMPLES = 100_000, 2_000_000

@@ -11,8 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from iobench.schema.record import RunRecord
-from iobench.schema.training import EVENT_COLUMNS
+from iobench.record.run import RunRecord
+from iobench.record.training import EVENT_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).relative_to(ROOT)

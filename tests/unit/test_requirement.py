@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.requirement import Demand, requirement
-from iobench.analyse.capacity.traffic import Saves, ring_bytes
-from iobench.analyse.verdict.rebuild import conclude
-from iobench.dataset import layout_of
-from iobench.errors import UsageError
-from iobench.schema.dataset import load_dataset_spec
-from iobench.schema.host import StorageFacts
-from iobench.schema.record import TrainingRecord
-from iobench.schema.training import CeilingDetails, FindMax
-from iobench.schema.verdict import Estimate
-from iobench.schema.workload import load_workload
+from iobench.ask.capacity.requirement import Demand, requirement
+from iobench.ask.capacity.traffic import Saves, ring_bytes
+from iobench.base.errors import UsageError
+from iobench.data.dataset import layout_of
+from iobench.judge.rebuild import conclude
+from iobench.record.host import StorageFacts
+from iobench.record.run import TrainingRecord
+from iobench.record.training import CeilingDetails, FindMax
+from iobench.record.verdict import Estimate
+from iobench.settings.dataset import load_dataset_spec
+from iobench.settings.workload import load_workload
 from tests.unit.test_fed import curve_of, with_curve
 
 Build = Callable[..., Any]
@@ -29,7 +29,7 @@ Build = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _few_simulated_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The margin by itself is tested in test_margin.py."""
-    monkeypatch.setattr("iobench.analyse.capacity.margin._BATCHES", 500)
+    monkeypatch.setattr("iobench.ask.capacity.margin._BATCHES", 500)
 
 
 def size(name: str, demand: Demand, run: Any = None, overrides: tuple[str, ...] = ()) -> Any:

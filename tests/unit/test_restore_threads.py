@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from iobench.base.errors import StorageError
 from iobench.checkpoint import make_writer, stream
 from iobench.checkpoint.catalog import CheckpointRoot
-from iobench.errors import StorageError
 from iobench.storage.base import Buffer
 from iobench.storage.local.storage import LocalStorage
 from tests.contract.test_checkpoint import blank, make_state, same

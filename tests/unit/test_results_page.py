@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from iobench.analyse.verdict.rebuild import rebuild
-from iobench.measure.timeline import read_events
-from iobench.schema.record import load_training
+from iobench.host.timeline import read_events
+from iobench.judge.rebuild import rebuild
+from iobench.record.run import load_training
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "tests" / "golden" / "0.1.0" / "runs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from iobench.analyse.verdict.validity import CHECKPOINT_RULES, LEVELS, MIXED_RULES, RULES
+from iobench.judge.validity import CHECKPOINT_RULES, LEVELS, MIXED_RULES, RULES
 
 PAGE = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
 OWN, OTHERS = PAGE.split("## MLPerf Storage, line by line")

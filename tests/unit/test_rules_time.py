@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from iobench.schema.record import Finding, TrainingRecord
-from iobench.schema.training import Epoch
+from iobench.record.run import Finding, TrainingRecord
+from iobench.record.training import Epoch
 
 Build = Callable[..., TrainingRecord]
 

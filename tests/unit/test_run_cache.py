@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from iobench.filesystem import Mount
+from iobench.base.filesystem import Mount
+from iobench.host import nfs
+from iobench.host.fetched import probe
 from iobench.load import make_reader
-from iobench.measure import nfs
-from iobench.measure.fetched import probe
 from iobench.runner import agent as fetches
 from iobench.runner.agent import CacheState, HostAgent
 from iobench.runner.cache import prepare_cache, run_cached_phase
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.tasks import load
-from iobench.schema.workload import AcceleratorSpec, load_workload
+from iobench.settings.workload import AcceleratorSpec, load_workload
 
 EPOCHS, RANKS = 3, 2
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from iobench.base.units import format_bytes
 from iobench.runner.agent import HostAgent
 from iobench.runner.calibration.bench import Bench
 from iobench.runner.calibration.curve import requests, storage_curve
 from iobench.runner.plan import Plan, make_plan
-from iobench.schema.workload import load_workload
+from iobench.settings.workload import load_workload
 from iobench.storage.base import Entry
-from iobench.units import format_bytes
 from tests.conftest import MakeDataset
 from tests.unit.test_curve_reads import Watched
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import UsageError
+from iobench.base.errors import UsageError
 from iobench.storage import open_storage
 from iobench.storage.s3.errors import TRANSIENT, Kind, explain, failure_of_answer
 from iobench.storage.s3.options import CHOICES, NAMES, parse_options

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import StorageError, TargetRefusedError
-from iobench.safety import check_target, mount_of, remove_exactly
+from iobench.base.errors import StorageError, TargetRefusedError
+from iobench.base.safety import check_target, mount_of, remove_exactly
 
 
 @pytest.mark.parametrize(

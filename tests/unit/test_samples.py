@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from iobench.analyse.figures.timeline import host_use
-from iobench.errors import IobenchError
-from iobench.measure.counters import Gpus, interfaces
-from iobench.measure.samples import Sampler, read_samples, write_samples
-from iobench.measure.timeline import Columns
-from iobench.schema.resources import SAMPLE_COLUMNS
+from iobench.base.errors import IobenchError
+from iobench.host.counters import Gpus, interfaces
+from iobench.host.samples import Sampler, read_samples, write_samples
+from iobench.host.timeline import Columns
+from iobench.judge.figures.timeline import host_use
+from iobench.record.resources import SAMPLE_COLUMNS
 
 
 def counting() -> Iterator[dict[str, float | None]]:

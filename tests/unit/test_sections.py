@@ -15,24 +15,31 @@ from pathlib import Path
 import pytest
 
 import iobench.report
-from iobench.analyse.capacity.ceilings import Change, Quantity
-from iobench.analyse.capacity.hosts import HostsChange
-from iobench.analyse.capacity.jobs import RecordedJob
-from iobench.analyse.capacity.more_hosts import on_more_hosts
-from iobench.analyse.capacity.requirement import Demand, requirement, together
-from iobench.analyse.capacity.scaling import Band
-from iobench.analyse.capacity.whatif import what_if
-from iobench.analyse.compare.comparison import Comparison
-from iobench.analyse.compare.comparison import compare as compare_runs
-from iobench.analyse.compare.cost import Terms
-from iobench.analyse.compare.history import history as history_of
-from iobench.analyse.compare.pace import SaveTimes, Schedule
-from iobench.analyse.compare.ranking import Machine, rankings
-from iobench.analyse.compare.runs import Group
-from iobench.analyse.figures.curve import conclude_curve, spent
-from iobench.analyse.tuning.recommend import TuningTarget, recommend, sweep_confirmation
-from iobench.analyse.tuning.sweepfolder import read_sweep
-from iobench.analyse.verdict.rebuild import conclude
+from iobench.ask.capacity.ceilings import Change, Quantity
+from iobench.ask.capacity.hosts import HostsChange
+from iobench.ask.capacity.jobs import RecordedJob
+from iobench.ask.capacity.more_hosts import on_more_hosts
+from iobench.ask.capacity.requirement import Demand, requirement, together
+from iobench.ask.capacity.scaling import Band
+from iobench.ask.capacity.whatif import what_if
+from iobench.ask.compare.comparison import Comparison
+from iobench.ask.compare.comparison import compare as compare_runs
+from iobench.ask.compare.cost import Terms
+from iobench.ask.compare.history import history as history_of
+from iobench.ask.compare.pace import SaveTimes, Schedule
+from iobench.ask.compare.ranking import Machine, rankings
+from iobench.ask.compare.runs import Group
+from iobench.ask.tuning.recommend import TuningTarget, recommend, sweep_confirmation
+from iobench.ask.tuning.sweepfolder import read_sweep
+from iobench.base.text import csv_cell, github, markdown
+from iobench.judge.figures.curve import conclude_curve, spent
+from iobench.judge.rebuild import conclude
+from iobench.record.checkpoint import CheckpointSpec, Training
+from iobench.record.curve import StorageProbe
+from iobench.record.run import TrainingRecord
+from iobench.record.run import load_run as load
+from iobench.record.sweep import Sweep, SweepPoint
+from iobench.record.verdict import Confirmation, Estimate, Turn
 from iobench.report import (
     ab,
     advise,
@@ -70,16 +77,9 @@ from iobench.report.sections import (
 from iobench.report.size_rates import together_sections
 from iobench.runner.checkpoint_plan import describe_checkpoint
 from iobench.runner.plan import describe_plan
-from iobench.schema.checkpoint import CheckpointSpec, Training
-from iobench.schema.curve import StorageProbe
-from iobench.schema.dataset import load_dataset_spec
-from iobench.schema.instances import find_instance, priced_at
-from iobench.schema.record import TrainingRecord
-from iobench.schema.record import load_run as load
-from iobench.schema.sweep import Sweep, SweepPoint
-from iobench.schema.verdict import Confirmation, Estimate, Turn
-from iobench.schema.workload import load_workload
-from iobench.text import csv_cell, github, markdown
+from iobench.settings.dataset import load_dataset_spec
+from iobench.settings.instances import find_instance, priced_at
+from iobench.settings.workload import load_workload
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER
 from tests.unit.test_compare import BASE, FAST, document
@@ -516,8 +516,8 @@ def test_no_renderer_needs_a_subject() -> None:
     assert len(renderers) == 4
     for path in renderers:
         found = {each for each in imports(path) if not each.startswith(".page.")}
-        assert found == {".sections", "..text"}, path
-    assert imports(REPORT / "sections.py") == {"..schema.record", "..schema.metrics"}
+        assert found == {".sections", "..base.text"}, path
+    assert imports(REPORT / "sections.py") == {"..record.run", "..record.metrics"}
 
 
 def test_no_subject_needs_a_renderer() -> None:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from iobench.analyse.compare.sequential import MIN_TURNS, Sequential, log_ratio
-from iobench.analyse.compare.statistics import t_quantile
-from iobench.schema.ab import MAX_TURNS
+from iobench.ask.compare.sequential import MIN_TURNS, Sequential, log_ratio
+from iobench.judge.statistics import t_quantile
+from iobench.record.ab import MAX_TURNS
 
 SERIES = 4000
 

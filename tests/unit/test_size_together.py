@@ -15,7 +15,7 @@ JOBS = ("unet3d-h100", "resnet50-h100")
 @pytest.fixture(autouse=True)
 def _few_simulated_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The margin by itself is tested in test_margin.py."""
-    monkeypatch.setattr("iobench.analyse.capacity.margin._BATCHES", 500)
+    monkeypatch.setattr("iobench.ask.capacity.margin._BATCHES", 500)
 
 
 def sized(capsys: pytest.CaptureFixture[str], *words: str) -> Any:

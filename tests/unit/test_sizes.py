@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.errors import SpecError
-from iobench.generator import plan_shards, sample_sizes
-from iobench.schema.dataset import DatasetSpec
+from iobench.base.errors import SpecError
+from iobench.data.generator import plan_shards, sample_sizes
+from iobench.settings.dataset import DatasetSpec
 
 
 def spec(**changes: Any) -> DatasetSpec:

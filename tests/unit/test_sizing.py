@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.capacity import sizing
-from iobench.analyse.figures.in_flight import reads_per_sample
+from iobench.ask.capacity import sizing
+from iobench.judge.figures.in_flight import reads_per_sample
 from iobench.load.reader import BatchReader
-from iobench.schema.workload import ReaderSpec
+from iobench.settings.workload import ReaderSpec
 from iobench.storage.local.storage import LocalStorage
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from iobench.errors import SpecError
-from iobench.schema.base import apply_overrides, build, find_spec, known_specs
-from iobench.schema.dataset import DatasetSpec, load_dataset_spec, resized
-from iobench.schema.workload import ReaderSpec, Workload
-from iobench.schema.yamlfile import read_yaml
+from iobench.base.errors import SpecError
+from iobench.settings.base import apply_overrides, build, find_spec, known_specs
+from iobench.settings.dataset import DatasetSpec, load_dataset_spec, resized
+from iobench.settings.workload import ReaderSpec, Workload
+from iobench.settings.yamlfile import read_yaml
 
 DATASET: dict[str, Any] = {"name": "d", "samples": 10, "sample_size": {"mean": "1 MB"}}
 WORKLOAD: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from iobench.accelerate.base import Samples
-from iobench.errors import StorageError
+from iobench.base.errors import StorageError
 from iobench.load.delivered import Stats
 from iobench.load.device import DeviceFeed, Staged
 from iobench.load.loader import Batch

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from iobench.analyse.compare import statistics
-from iobench.analyse.compare.statistics import a12, mann_whitney_p, ratio_estimate, ratio_interval
+from iobench.judge import statistics
+from iobench.judge.statistics import a12, mann_whitney_p, ratio_estimate, ratio_interval
 
 values = st.lists(st.integers(1, 8).map(float), min_size=1, max_size=6)
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from iobench.analyse.figures.events import Events
-from iobench.analyse.figures.timeline import MAX_BINS, spreads, step_times
+from iobench.judge.figures.events import Events
+from iobench.judge.figures.timeline import MAX_BINS, spreads, step_times
 
 MS = 1_000_000
 

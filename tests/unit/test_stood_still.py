@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.analyse.figures.metrics import repetition_metrics
-from iobench.analyse.verdict.validity import evaluate
+from iobench.judge.figures.metrics import repetition_metrics
+from iobench.judge.validity import evaluate
+from iobench.record.host import JobHost
+from iobench.record.training import Epoch, Repetition
 from iobench.runner.counters import Stops, lost_in_waits
-from iobench.schema.host import JobHost
-from iobench.schema.training import Epoch, Repetition
 from tests.processes import wait_until
 from tests.unit.conftest import build_events
 

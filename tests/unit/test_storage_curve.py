@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iobench.analyse.figures.curve import (
+from iobench.judge.figures.curve import (
     MIN_WINDOWS,
     bound_at,
     conclude_curve,
@@ -20,7 +20,7 @@ from iobench.analyse.figures.curve import (
     rate_of,
     spent,
 )
-from iobench.schema.curve import CurvePoint, Rate, StorageCurve
+from iobench.record.curve import CurvePoint, Rate, StorageCurve
 
 
 def point(

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from iobench.schema.job import LoaderFacts, LoaderSettings, WorkloadFacts
-from iobench.schema.subject import OWN, Subject, subject_of
-from iobench.schema.training import TrainingRun
-from iobench.schema.watched import WatchFacts
-from iobench.schema.workload import AcceleratorSpec
+from iobench.record.job import LoaderFacts, LoaderSettings, WorkloadFacts
+from iobench.record.training import TrainingRun
+from iobench.record.watched import WatchFacts
+from iobench.settings.subject import OWN, Subject, subject_of
+from iobench.settings.workload import AcceleratorSpec
 
 PACKAGE = Path(__file__).resolve().parents[2] / "iobench"
 
-ROOM = ("schema/subject.py", "schema/workload.py", "subject/", "runner/watching/")
+ROOM = ("settings/subject.py", "settings/workload.py", "subject/", "runner/watching/")
 """Where a kind may be named: the table, the settings that name one, and what makes a record."""
 
 

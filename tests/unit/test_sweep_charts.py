@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.tuning.knee import front
+from iobench.ask.tuning.knee import front
 from iobench.cli.main import main
+from iobench.record.sweep import Sweep, save_sweep
 from iobench.report import sweep
 from iobench.report.page.chart import chart_of, shades_of
 from iobench.report.sections import Section, Table
-from iobench.schema.sweep import Sweep, save_sweep
 from tests.hostile import HOSTILE
 
 GOLDEN = Path(__file__).parents[1] / "golden/0.1.0"

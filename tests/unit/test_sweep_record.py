@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.errors import IobenchError, UsageError
+from iobench.base.errors import IobenchError, UsageError
+from iobench.record.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, load_sweep, save_sweep
 from iobench.runner.budget import Budget
 from iobench.runner.progress import Observer
 from iobench.runner.sweeping import visits
 from iobench.runner.sweeping.plan import OVER_BUDGET, SweepOptions, groups_within
 from iobench.runner.sweeping.visit import Apart
-from iobench.schema.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, load_sweep, save_sweep
-from iobench.schema.workload import load_workload
+from iobench.settings.workload import load_workload
 from tests.unit.conftest import build_run
 
 GOLDEN = Path(__file__).parents[1] / "golden/0.1.0/sweep"

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import iobench.report
+from iobench.base.text import csv_cell, escaped, github, markdown, printable, renders
+from iobench.record.run import Finding
 from iobench.report.render_html import hypertext
-from iobench.schema.record import Finding
-from iobench.text import csv_cell, escaped, github, markdown, printable, renders
 from tests.hostile import HOSTILE, RAW
 
 

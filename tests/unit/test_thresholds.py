@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from iobench.analyse.verdict.validity import parse, violations
-from iobench.schema.record import RunRecord
+from iobench.judge.validity import parse, violations
+from iobench.record.run import RunRecord
 
 Build = Callable[..., RunRecord]
 

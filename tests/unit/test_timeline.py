@@ -15,9 +15,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from iobench.errors import IobenchError
-from iobench.measure.timeline import Columns, Recorder, StepEvent, read_events, write_events
-from iobench.schema.training import EVENT_COLUMNS
+from iobench.base.errors import IobenchError
+from iobench.host.timeline import Columns, Recorder, StepEvent, read_events, write_events
+from iobench.record.training import EVENT_COLUMNS
 
 SUMMED = (
     "wait_ns",
@@ -149,7 +149,7 @@ def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
     write_events(tmp_path / "events.parquet", [("measure", 0, 0, Recorder(4).columns())])
     code = (
         "import os, sys; from pathlib import Path; import numpy, pyarrow.parquet; from "
-        "iobench.measure.timeline import read_events\n"
+        "iobench.host.timeline import read_events\n"
         "before = len(os.listdir('/proc/self/task')); read_events(Path(sys.argv[1]))\n"
         "print(len(os.listdir('/proc/self/task')) - before)"
     )

@@ -30,14 +30,14 @@ from iobench.accelerate.model import ModelAccelerator, change_point, open_model,
 from iobench.accelerate.models import NETWORKS
 from iobench.accelerate.recording import _where as recorded_where
 from iobench.accelerate.recording import block_steps, lag_correlation, mean_step, record
+from iobench.base.errors import IobenchError, NoMemoryError, UnknownNameError, UsageError
 from iobench.cli.main import main
-from iobench.errors import IobenchError, NoMemoryError, UnknownNameError, UsageError
-from iobench.measure.nvml import GpuWatch
+from iobench.host.nvml import GpuWatch
 from iobench.runner.conductor import last_messages
 from iobench.runner.crew import ForkedCrew
 from iobench.runner.messages import Last, Link
-from iobench.schema.accelerator import StepFacts, StepRecording, read_recording
-from iobench.schema.workload import AcceleratorSpec, load_workload
+from iobench.settings.accelerator import StepFacts, StepRecording, read_recording
+from iobench.settings.workload import AcceleratorSpec, load_workload
 from tests.nvml import Clock, FakeGpu, FakeNvml
 
 # torchvision, timm and OpenAI's release give the same numbers; UNet3D as in mlcommons/training.
@@ -482,7 +482,7 @@ def test_a_recording_that_fails_leaves_no_file(
         patch.setattr(ModelAccelerator, "step", interrupted)
         assert main(asked) == 130
     with monkeypatch.context() as patch:
-        patch.setattr("iobench.documents.os.fsync", no_space)
+        patch.setattr("iobench.base.documents.os.fsync", no_space)
         capsys.readouterr()
         assert main(asked) == 1
     [line] = capsys.readouterr().err.splitlines()

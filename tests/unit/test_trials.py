@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from iobench.errors import (
+from iobench.base.errors import (
     HostLostError,
     InterruptedRun,
     IobenchError,

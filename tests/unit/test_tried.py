@@ -15,11 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.analyse.verdict.promise import answer, gain_of, told_again, with_found
-from iobench.analyse.verdict.rebuild import conclude
+from iobench.base.errors import InterruptedRun, IobenchError
 from iobench.cli.main import main
-from iobench.errors import InterruptedRun, IobenchError
-from iobench.generator import generate
+from iobench.data.generator import generate
+from iobench.judge.promise import answer, gain_of, told_again, with_found
+from iobench.judge.rebuild import conclude
+from iobench.record.run import TrainingRecord, load_training
+from iobench.record.training import Epoch, Repetition
+from iobench.record.verdict import Advice, Confirmation, Estimate, Turn
 from iobench.report.record import sections
 from iobench.report.sections import Items, Table
 from iobench.report.tried import by_hand
@@ -28,12 +31,9 @@ from iobench.runner.confirm import Confirm
 from iobench.runner.experiment import Options
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.progress import Observer
-from iobench.schema.base import build
-from iobench.schema.dataset import DatasetSpec
-from iobench.schema.record import TrainingRecord, load_training
-from iobench.schema.training import Epoch, Repetition
-from iobench.schema.verdict import Advice, Confirmation, Estimate, Turn
-from iobench.schema.workload import Workload
+from iobench.settings.base import build
+from iobench.settings.dataset import DatasetSpec
+from iobench.settings.workload import Workload
 from iobench.storage.local.storage import LocalStorage
 from tests.unit.conftest import build_run
 
@@ -180,7 +180,7 @@ def test_turns_are_recorded_with_their_events(data: Path, tmp_path: Path) -> Non
     assert len(found.turns) >= confirm.MIN_TURNS
     assert found.found is not None
     assert len(doc.job.repetitions) == 1  # the turns are none
-    from iobench.measure.timeline import read_events
+    from iobench.host.timeline import read_events
 
     events = read_events(directory / "events.parquet")
     for turn in found.turns:

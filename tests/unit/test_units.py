@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.errors import UsageError
-from iobench.units import (
+from iobench.base.errors import UsageError
+from iobench.base.units import (
     MAX_BYTES,
     format_bytes,
     format_count,

@@ -19,14 +19,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench import buffers
-from iobench.errors import MissingObjectError, StorageError, UsageError
+from iobench.base import buffers
+from iobench.base.errors import MissingObjectError, StorageError, UsageError
+from iobench.base.pagecache import evict
 from iobench.load.choose import make_reader
 from iobench.load.engines import uring as uring_engine
 from iobench.load.engines.base import Columns, Extent
 from iobench.load.engines.uring import UringEngine
-from iobench.pagecache import evict
-from iobench.schema.workload import ReaderSpec
+from iobench.settings.workload import ReaderSpec
 from iobench.storage import open_storage
 from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from iobench.analyse.verdict.user_loader import user_findings
-from iobench.errors import IobenchError, UsageError
+from iobench.base.errors import IobenchError, UsageError
+from iobench.judge.user_loader import user_findings
+from iobench.record.job import LoaderFacts, UserFacts
+from iobench.record.training import Repetition
 from iobench.runner.messages import Tried
 from iobench.runner.user_loader import adopt, facts_of, reads_elsewhere
-from iobench.schema.job import LoaderFacts, UserFacts
-from iobench.schema.training import Repetition
-from iobench.schema.workload import LoaderSpec, load_workload
+from iobench.settings.workload import LoaderSpec, load_workload
 from iobench.subject.batches import as_bytes, hashes, measure
 from iobench.subject.board import FETCHES, RING, Board, Turns
 from iobench.subject.factory import one_line

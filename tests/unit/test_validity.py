@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict.judged import judge
-from iobench.analyse.verdict.rebuild import conclude
-from iobench.analyse.verdict.rules_mlperf import REFERENCES
-from iobench.analyse.verdict.validity import RULES, evaluate, level_of, validity
-from iobench.errors import UsageError
-from iobench.schema.accelerator import StepFacts
-from iobench.schema.dataset import load_dataset_spec
-from iobench.schema.record import CHANGED, Finding, RunRecord
-from iobench.schema.training import Ceiling, Epoch
-from iobench.schema.workload import load_workload
+from iobench.base.errors import UsageError
+from iobench.judge.judged import judge
+from iobench.judge.rebuild import conclude
+from iobench.judge.rules_mlperf import REFERENCES
+from iobench.judge.validity import RULES, evaluate, level_of, validity
+from iobench.record.run import CHANGED, Finding, RunRecord
+from iobench.record.training import Ceiling, Epoch
+from iobench.settings.accelerator import StepFacts
+from iobench.settings.dataset import load_dataset_spec
+from iobench.settings.workload import load_workload
 from tests.unit.conftest import build_run
 
 Build = Callable[..., RunRecord]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.verdict.rebuild import conclude
-from iobench.schema.verdict import Advice, Verdict
+from iobench.judge.rebuild import conclude
+from iobench.record.verdict import Advice, Verdict
 
 Build = Callable[..., Any]
 

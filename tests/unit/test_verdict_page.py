@@ -8,12 +8,12 @@ from typing import get_args
 
 import pytest
 
-from iobench.analyse.verdict.advice import SITUATIONS
-from iobench.analyse.verdict.bottleneck import TABLE
-from iobench.analyse.verdict.evidence import Case
-from iobench.analyse.verdict.judged import judge
-from iobench.schema.curve import Bound
-from iobench.schema.verdict import AdviceId
+from iobench.judge.advice import SITUATIONS
+from iobench.judge.bottleneck import TABLE
+from iobench.judge.evidence import Case
+from iobench.judge.judged import judge
+from iobench.record.curve import Bound
+from iobench.record.verdict import AdviceId
 from tests.unit.conftest import build_run
 
 PAGE = (Path(__file__).parents[2] / "docs/verdict.md").read_text(encoding="utf-8")

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 
 from iobench.accelerate.possible import why_not
-from iobench.analyse.tuning.walk import ALL, best_of, kept_settings, points_of, rows
-from iobench.errors import InterruptedRun, IobenchError, SpecError
-from iobench.generator import generate
+from iobench.ask.tuning.walk import ALL, best_of, kept_settings, points_of, rows
+from iobench.base.errors import InterruptedRun, IobenchError, SpecError
+from iobench.data.generator import generate
+from iobench.record.run import load_training
+from iobench.record.sweep import Sweep, SweepPoint
 from iobench.report.walk import best_command
 from iobench.runner.sweeping import plan as walking
 from iobench.runner.sweeping.plan import next_step, plan_walk
 from iobench.runner.sweeping.visit import Apart, Visit
-from iobench.schema.dataset import load_dataset_spec
-from iobench.schema.record import load_training
-from iobench.schema.sweep import Sweep, SweepPoint
-from iobench.schema.walk import AskedStep, WalkSpec, find_walk
-from iobench.schema.workload import AcceleratorSpec, load_workload
+from iobench.settings.dataset import load_dataset_spec
+from iobench.settings.walk import AskedStep, WalkSpec, find_walk
+from iobench.settings.workload import AcceleratorSpec, load_workload
 from iobench.storage import open_storage
 from tests.processes import wait_until
 

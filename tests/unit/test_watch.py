@@ -16,12 +16,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import iobench
-from iobench.analyse.verdict.rebuild import rebuild
-from iobench.errors import UsageError
+from iobench.base.errors import UsageError
+from iobench.host.timeline import read_events
+from iobench.judge.rebuild import rebuild
 from iobench.load.torch_compat import inner_loader
-from iobench.measure.timeline import read_events
+from iobench.record.run import EVENTS_FILE, TrainingRecord, load_training
 from iobench.runner.watching import context
-from iobench.schema.record import EVENTS_FILE, TrainingRecord, load_training
 from iobench.subject import meter, process, watched
 
 pytestmark = pytest.mark.filterwarnings("ignore")

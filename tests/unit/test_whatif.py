@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from iobench.analyse.capacity.ceilings import NETWORK, Change, Quantity
-from iobench.analyse.capacity.sizing import READS
-from iobench.analyse.capacity.whatif import Prediction, what_if
-from iobench.analyse.verdict.judged import judge
-from iobench.errors import UsageError
-from iobench.schema.training import CeilingDetails
+from iobench.ask.capacity.ceilings import NETWORK, Change, Quantity
+from iobench.ask.capacity.sizing import READS
+from iobench.ask.capacity.whatif import Prediction, what_if
+from iobench.base.errors import UsageError
+from iobench.judge.judged import judge
+from iobench.record.training import CeilingDetails
 
 Build = Callable[..., Any]
 TWICE = Quantity(2, relative=True)

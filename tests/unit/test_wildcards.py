@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.schema.wildcards import matches
+from iobench.settings.wildcards import matches
 
 TEXT = st.text("ab/*", max_size=12)
 

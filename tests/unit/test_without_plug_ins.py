@@ -15,9 +15,9 @@ HERE = Path(__file__).parent.parent / "golden"
 VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "runs").is_dir())
 
 PLUG_INS = (
-    *("torch", "iobench.storage", "iobench.formats", "iobench.contents", "iobench.codecs"),
-    *("iobench.accelerate", "iobench.checkpoint", "iobench.dataset"),
-    *("iobench.generator", "iobench.scan", "iobench.load", "iobench.verify", "iobench.runner"),
+    "torch",
+    *(f"iobench.{name}" for name in ("storage", "accelerate", "checkpoint", "load", "runner")),
+    "iobench.data",
 )
 
 PROGRAM = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from iobench.load.delivered import Stats
+from iobench.record.training import MAX_WORKERS, WorkerLoad
 from iobench.runner.counters import WorkerBook, slowest
-from iobench.schema.training import MAX_WORKERS, WorkerLoad
 
 
 def batch(worker: int, process: int | None = None, *, ms: int = 10, cpu_ns: int = 5) -> Stats:

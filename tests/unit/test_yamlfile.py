@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from iobench.errors import SpecError
-from iobench.schema.base import apply_overrides, known_specs
-from iobench.schema.yamlfile import MAX_BYTES, MAX_DEPTH, parse_yaml, read_yaml
+from iobench.base.errors import SpecError
+from iobench.settings.base import apply_overrides, known_specs
+from iobench.settings.yamlfile import MAX_BYTES, MAX_DEPTH, parse_yaml, read_yaml
 from tests.hostile import check, run
 
 ROOT = Path(__file__).resolve().parents[2]

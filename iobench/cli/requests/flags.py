@@ -8,9 +8,9 @@ from inspect import get_annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...documents import MAX_NUMBER
-from ...errors import UsageError
-from ...units import MAX_BYTES, MIN_SHARE, parse_count, parse_duration, parse_size
+from ...base.documents import MAX_NUMBER
+from ...base.errors import UsageError
+from ...base.units import MAX_BYTES, MIN_SHARE, parse_count, parse_duration, parse_size
 
 ALL = "--help-all"
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -8,7 +8,7 @@ from .flags import BYTES_PER_S, COUNT, SHARE, FlagGroup, VerbFlag, VerbRequest, 
 
 CHECKPOINT = FlagGroup("of a model's checkpoint")
 MAX_HOSTS = 10**6
-"""As ``schema.checkpoint``, which a help does not import."""
+"""As ``record.checkpoint``, which a help does not import."""
 
 STALL_BUDGETS = VerbFlag(
     name="--stall-budget",

@@ -12,7 +12,7 @@ KINDS = (
 )
 
 SCHEMAS = ("run", "ab", "sweep")
-"""The documents of ``schema.published``, which is imported only if one is asked for."""
+"""The documents of ``record.published``, which is imported only if one is asked for."""
 
 
 @verb(

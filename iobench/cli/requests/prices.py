@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...errors import UsageError
+from ...base.errors import UsageError
 from .flags import number
 
 

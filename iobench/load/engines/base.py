@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ... import buffers
-from ...buffers import Buffer
-from ...errors import StorageError
+from ...base import buffers
+from ...base.buffers import Buffer
+from ...base.errors import StorageError
 from ...storage.base import Storage
 
 Then = Callable[[int], None]

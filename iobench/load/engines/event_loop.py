@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 
-from ... import buffers
-from ...buffers import Buffer
-from ...errors import StorageError
-from ...processes import watch
+from ...base import buffers
+from ...base.buffers import Buffer
+from ...base.errors import StorageError
+from ...base.processes import watch
 from ...storage.s3.errors import TRANSIENT, Failure, Kind
 from ...storage.s3.storage import S3Storage
 from ...storage.s3.threads import Threads

@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
 
-from ... import buffers
-from ...buffers import Buffer
-from ...errors import StorageError
-from ...interrupts import defer_interrupts
+from ...base import buffers
+from ...base.buffers import Buffer
+from ...base.errors import StorageError
+from ...base.interrupts import defer_interrupts
 from ...storage.base import Storage
 from .base import Columns, Extent, ReadEngine, Reading, Then, ends_early
 

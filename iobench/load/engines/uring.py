@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ... import buffers
-from ...buffers import Buffer
-from ...errors import StorageError
-from ...interrupts import defer_interrupts
+from ...base import buffers
+from ...base.buffers import Buffer
+from ...base.errors import StorageError
+from ...base.interrupts import defer_interrupts
 from ...storage.local.storage import ALIGNMENT, LocalStorage
 from ...storage.local.uring import (
     CLOSE,

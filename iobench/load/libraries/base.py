@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...dataset import index_file
-from ...errors import DatasetError
-from ...schema.manifest import Manifest
-from ...schema.workload import LoaderSpec, ReaderSpec
+from ...base.errors import DatasetError
+from ...data.dataset import index_file
+from ...record.manifest import Manifest
+from ...settings.workload import LoaderSpec, ReaderSpec
 from ...storage.base import Files, Storage
 from ...storage.catalog import read_object
 from ...storage.files import StorageFile

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from ... import dataset as resolved
-from ...schema.workload import LoaderSpec
+from ...data import dataset as resolved
+from ...settings.workload import LoaderSpec
 from ...storage.base import Retries, Retrying
 from ..delivered import own_stats
 from ..loader import worker_start

@@ -16,7 +16,7 @@ os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")
 import litdata
 from litdata.streaming.writer import BinaryWriter
 
-from ...documents import MAX_DOCUMENT_BYTES, parse_json, read_regular
+from ...base.documents import MAX_DOCUMENT_BYTES, parse_json, read_regular
 from ..torch_compat import end_workers
 from . import litdata_compat
 from .base import Converts, Packed, Source

@@ -11,7 +11,7 @@ from typing import Any
 import streaming
 from streaming.base.constant import TICK
 
-from ...dataset import ResolvedSpec
+from ...data.dataset import ResolvedSpec
 from ...storage.catalog import local_root
 from . import mosaic_compat
 from .base import Library, Packed, Source

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from ...errors import IobenchError, UsageError
+from ...base.errors import IobenchError, UsageError
 
 Collate = Literal["stack", "pad", "list"] | Callable[[list[Any]], Any]
 """How the samples of a batch are put together; a function gets the list of samples."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...errors import UsageError
+from ...base.errors import UsageError
 from ..delivered import Extents
 from ..null import AnyReader
 from ..order import Indices

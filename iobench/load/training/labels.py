@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...errors import UsageError
-from ...schema.manifest import Manifest
+from ...base.errors import UsageError
+from ...record.manifest import Manifest
 from ...storage.base import Storage
 from .sources import Label, column_labels, folder_labels, member_labels
 

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ...errors import UsageError
-from ...schema.workload import LoaderSpec, ReaderSpec
+from ...base.errors import UsageError
+from ...settings.workload import LoaderSpec, ReaderSpec
 from ..delivered import Stats
 from ..loader import Batch, BatchLoader
 from ..order import BatchPlan, Indices

@@ -6,13 +6,13 @@ import tarfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from ...documents import parse_json
-from ...errors import DatasetError
-from ...limits import MAX_LABEL_BYTES
-from ...scan.index import sample_of_members, tar_groups
-from ...scan.parquet import opened
-from ...schema.manifest import Manifest
-from ...schema.packing import DATA
+from ...base.documents import parse_json
+from ...base.errors import DatasetError
+from ...base.limits import MAX_LABEL_BYTES
+from ...data.scan.index import sample_of_members, tar_groups
+from ...data.scan.parquet import opened
+from ...record.manifest import Manifest
+from ...record.packing import DATA
 from ...storage.base import Storage
 from ...storage.window import ReadWindow
 

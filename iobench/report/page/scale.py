@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...units import format_count
+from ...base.units import format_count
 from ..figures import BY_UNIT
 from ..sections import Value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ... import __version__
-from ...documents import json_text
+from ...base.documents import json_text
 from ..render_csv import render_csv
 from ..render_html import html_page
 from ..sections import Cell, Column, Pane, Row, Section, Table, Timeline, leading

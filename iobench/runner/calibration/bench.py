@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ...analyse.figures.windows import pooled, rated_window
-from ...analyse.verdict.cache import MAX_CACHED, cached_share
+from ...base.units import format_percent
+from ...host.samples import Sampler
+from ...host.timeline import Columns
+from ...judge.cache import MAX_CACHED, cached_share
+from ...judge.figures.windows import pooled, rated_window
 from ...load.null import AnyReader, delivered_bytes
 from ...load.order import Indices
-from ...measure.samples import Sampler
-from ...measure.timeline import Columns
-from ...schema.job import LoaderFacts
-from ...schema.training import Ceiling, CeilingDetails, Epoch, MeasuredBy
-from ...schema.verdict import RunCurve
-from ...schema.workload import AcceleratorSpec, LoaderSpec
-from ...units import format_percent
+from ...record.job import LoaderFacts
+from ...record.training import Ceiling, CeilingDetails, Epoch, MeasuredBy
+from ...record.verdict import RunCurve
+from ...settings.workload import AcceleratorSpec, LoaderSpec
 from ..agent import HostAgent
 from ..cache import run_cached_phase
 from ..curve.places import Places

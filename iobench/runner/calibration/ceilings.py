@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...analyse.figures.windows import pooled
-from ...errors import UsageError, WorkerError
+from ...base.errors import UsageError, WorkerError
+from ...base.units import counted
+from ...judge.figures.windows import pooled
 from ...load import make_reader
 from ...load.null import NullReader
-from ...schema.training import Ceiling, Epoch
-from ...schema.workload import LoaderSpec
-from ...units import counted
+from ...record.training import Ceiling, Epoch
+from ...settings.workload import LoaderSpec
 from ..cache import fill_cache
 from ..phase import Outcome
 from ..plan import Plan

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import buffers
-from ...errors import StorageError
+from ...base import buffers
+from ...base.errors import StorageError
 from ...load.order import Indices
-from ...schema.manifest import Manifest
+from ...record.manifest import Manifest
 from ...storage.base import Storage
 from ...storage.simulated.memory import MemoryStorage
 from ..plan import Plan

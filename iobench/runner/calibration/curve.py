@@ -13,17 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from ...analyse.figures.curve import conclude_curve, highest
-from ...errors import StorageError, UsageError
-from ...formats import FORMATS
-from ...formats.base import Blocks
+from ...base.errors import StorageError, UsageError
+from ...base.units import counted, format_bytes
+from ...data.formats import FORMATS
+from ...data.formats.base import Blocks
+from ...judge.figures.curve import conclude_curve, highest
 from ...load.layouts import layout_keys
-from ...schema.curve import CurvePoint, Rate, StorageCurve
-from ...schema.dataset import share_of_columns
-from ...schema.training import Ceiling, CeilingDetails
-from ...schema.verdict import Estimate, RunCurve
+from ...record.curve import CurvePoint, Rate, StorageCurve
+from ...record.training import Ceiling, CeilingDetails
+from ...record.verdict import Estimate, RunCurve
+from ...settings.dataset import share_of_columns
 from ...storage.base import Entry
-from ...units import counted, format_bytes
 from ..budget import Budget
 from ..curve.curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
 from ..curve.places import Places, blocks, samples

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ...analyse.figures.search import find_max_point, passes, trials_of, with_answer
-from ...errors import IobenchError, NoMemoryError, NoRoomError, UsageError
+from ...base.errors import IobenchError, NoMemoryError, NoRoomError, UsageError
+from ...base.units import counted, format_duration
+from ...judge.figures.search import find_max_point, passes, trials_of, with_answer
 from ...load import make_reader
-from ...schema.training import FindMax, FindMaxPoint
-from ...schema.workload import Workload
-from ...units import counted, format_duration
+from ...record.training import FindMax, FindMaxPoint
+from ...settings.workload import Workload
 from ..budget import Budget
 from ..phase import Phase
 from ..plan import Plan

@@ -10,11 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ... import memory
-from ...analyse.verdict.judged import CHECKED
-from ...analyse.verdict.short import needed_steps
-from ...dataset import load_dataset_spec, read_manifest
-from ...errors import (
+from ...base import memory
+from ...base.errors import (
     DatasetError,
     InterruptedRun,
     IobenchError,
@@ -24,17 +21,20 @@ from ...errors import (
     UsageError,
     WorkerError,
 )
-from ...filesystem import describe_path
-from ...generator import GenerateReport, clean, discard, generate
-from ...interrupts import defer_interrupts
-from ...schema.base import known_specs
-from ...schema.dataset import DatasetSpec, resized
-from ...schema.manifest import MANIFEST, MARKER
-from ...schema.workload import Workload, load_workload
+from ...base.filesystem import describe_path
+from ...base.interrupts import defer_interrupts
+from ...base.units import counted, format_bytes, format_duration, format_rate
+from ...data.dataset import load_dataset_spec, read_manifest
+from ...data.generator import GenerateReport, clean, discard, generate
+from ...judge.judged import CHECKED
+from ...judge.short import needed_steps
+from ...record.manifest import MANIFEST, MARKER
+from ...settings.base import known_specs
+from ...settings.dataset import DatasetSpec, resized
+from ...settings.workload import Workload, load_workload
 from ...storage import below, open_storage
 from ...storage.catalog import exists, innermost, local_root
 from ...storage.locks.lock import exclusive
-from ...units import counted, format_bytes, format_duration, format_rate
 from ..progress import Observer
 
 DEFAULT_WORKLOAD = "resnet50-h100"

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import memory
-from ...analyse.figures.curve import FLATTENED, has_flattened, rate_of
-from ...errors import NoMemoryError, StorageError
-from ...measure.depth import Depth
-from ...schema.curve import CurvePoint, StorageCurve
+from ...base import memory
+from ...base.errors import NoMemoryError, StorageError
+from ...base.units import counted, format_bytes, format_percent
+from ...host.depth import Depth
+from ...judge.figures.curve import FLATTENED, has_flattened, rate_of
+from ...record.curve import CurvePoint, StorageCurve
 from ...storage.base import Storage
-from ...units import counted, format_bytes, format_percent
 from ..agent import CacheState
 from ..budget import Budget
 from .places import Place, Places

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...schema.curve import Order
-from ...schema.manifest import Manifest
+from ...record.curve import Order
+from ...record.manifest import Manifest
 from ...storage.base import Entry
 
 MAX_PLACES = 1 << 20

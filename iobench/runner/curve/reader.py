@@ -10,12 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from ...errors import StorageError
-from ...measure import fio
-from ...measure.depth import Depth
-from ...measure.fio_depth import Engine, engines, read_at_depth
-from ...measure.fio_jobs import MAX_REPLAYED, MAX_REPLAYED_FILES
-from ...schema.curve import MeasuredWith
+from ...base.errors import StorageError
+from ...host import fio
+from ...host.depth import Depth
+from ...host.fio_depth import Engine, engines, read_at_depth
+from ...host.fio_jobs import MAX_REPLAYED, MAX_REPLAYED_FILES
+from ...record.curve import MeasuredWith
 from ...storage.base import Files, Storage
 from ..agent import HostAgent
 from .places import Place, Places

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ... import __version__
-from ...analyse.figures.curve import conclude_curve, rate_of, spent
-from ...errors import StorageError, UsageError
-from ...measure import fio
-from ...measure.depth import Depth
-from ...measure.fio_depth import OVERHEAD_S
-from ...schema.curve import ProbeHost, StorageCurve, StorageProbe
+from ...base.errors import StorageError, UsageError
+from ...base.units import counted, format_bytes, format_duration, parse_size
+from ...host import fio
+from ...host.depth import Depth
+from ...host.fio_depth import OVERHEAD_S
+from ...judge.figures.curve import conclude_curve, rate_of, spent
+from ...record.curve import ProbeHost, StorageCurve, StorageProbe
 from ...storage.base import Entry, Files, Storage
-from ...units import counted, format_bytes, format_duration, parse_size
 from ..budget import Budget
 from ..progress import Observer
 from .curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits

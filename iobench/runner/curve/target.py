@@ -7,14 +7,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
-from ...dataset import find_dataset
-from ...errors import UsageError
-from ...schema.manifest import MANIFEST, MARKER, Manifest, hash_bytes
+from ...base.errors import UsageError
+from ...base.units import format_bytes
+from ...data.dataset import find_dataset
+from ...record.manifest import MANIFEST, MARKER, Manifest, hash_bytes
 from ...storage import is_local, open_storage
 from ...storage.base import Entry, MaybeDirect, Storage
 from ...storage.catalog import exists, innermost, local_root
 from ...storage.locks.lock import reading
-from ...units import format_bytes
 from ..cache import Others
 
 MAX_LISTED = 200_000

@@ -16,11 +16,11 @@ from itertools import count
 
 import numpy as np
 
-from ... import buffers
-from ...buffers import Buffer
-from ...errors import ShortObjectError, StorageError
-from ...measure.depth import MIN_P99, MIN_P999, Depth, of_cycles, percentile
-from ...measure.host import effective_cores
+from ...base import buffers
+from ...base.buffers import Buffer
+from ...base.errors import ShortObjectError, StorageError
+from ...host.depth import MIN_P99, MIN_P999, Depth, of_cycles, percentile
+from ...host.host import effective_cores
 from ...storage.base import Retrying, Storage
 from .places import Place
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from ...measure.resources import Snapshot
+from ...host.resources import Snapshot
 from ..agent import change_cache
 from ..cache import cached_keys
 from ..calibration.bench import Bench

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from ...errors import IobenchError, UsageError
+from ...base.errors import IobenchError, UsageError
 from .control import Control, named
 from .meeting import Joined, Meeting
 from .words import Planned, Refused

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from ...errors import WorkerError
+from ...base.errors import WorkerError
 from ..barrier import StepBarrier
 from ..messages import Flag
 from .meeting import Meeting

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ...errors import HostLostError, InterruptedRun, IobenchError, WorkerError, rebuilt
-from ...measure.nfs import MountStats
-from ...measure.resources import Snapshot
-from ...schema.host import Host
+from ...base.errors import HostLostError, InterruptedRun, IobenchError, WorkerError, rebuilt
+from ...host.nfs import MountStats
+from ...host.resources import Snapshot
+from ...record.host import Host
 from ...storage.base import Storage
 from ..agent import CacheState, FetchCounter, HostAgent, Used, change_cache
 from ..plan import Plan

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ...errors import HostLostError
-from ...interrupts import defer_interrupts
+from ...base.errors import HostLostError
+from ...base.interrupts import defer_interrupts
 from ..calibration.bench import Bench
 from ..counters import Counters
 from ..crew import GRACE_S, Crew, ForkedCrew

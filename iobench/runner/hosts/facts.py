@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...schema.host import JobHost
-from ...schema.record import Finding
+from ...record.host import JobHost
+from ...record.run import Finding
 from .control import Control
 
 

@@ -19,16 +19,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import numpy as np
 import numpy.typing as npt
 
-from ... import errors
-from ...documents import parse_json
-from ...errors import IobenchError
-from ...generator import writer
-from ...measure import depth, nfs
-from ...runner import agent, messages
-from ...runner import agent as fetches
-from ...schema import accelerator, checkpoint, host, job, resources, training, workload
-from ...schema.base import OpenRecord, Record, Strict, fitting
-from ...verify import report
+from ...base import errors
+from ...base.documents import parse_json
+from ...base.errors import IobenchError
+from ...data.generator import writer
+from ...data.verify import report
+from ...host import depth, nfs
+from ...record import checkpoint, host, job, resources, training
+from ...settings import accelerator, workload
+from ...settings.base import OpenRecord, Record, Strict, fitting
+from .. import agent, messages
+from .. import agent as fetches
 from ..curve import places
 from . import words
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import HostLostError, InterruptedRun
-from ...schema.record import TrainingRecord
+from ...base.errors import HostLostError, InterruptedRun
+from ...record.run import TrainingRecord
 from ..agent import HostAgent
 from ..calibration.bench import Bench
 from ..checkpoint import Mixed

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from ...errors import UsageError
+from ...base.errors import UsageError
 
 INDEX, HOSTS, ADDRESS, PORT = "IOBENCH_HOST_INDEX", "IOBENCH_HOSTS", "MASTER_ADDR", "MASTER_PORT"
 """Variables for what starts processes without saying so in its own; the last two are torch's."""

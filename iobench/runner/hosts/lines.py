@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...errors import UsageError
+from ...base.errors import UsageError
 from .kubernetes import manifest
 from .launch import ADDRESS, FIRST_PORT, HOSTS, INDEX, PORT, node_names
 

@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from ... import __version__
-from ...cgroup import read_text
-from ...documents import parse_json
-from ...errors import HostLostError, UsageError
-from ...processes import interrupted_with_parent
-from ...units import counted, format_duration
+from ...base.cgroup import read_text
+from ...base.documents import parse_json
+from ...base.errors import HostLostError, UsageError
+from ...base.processes import interrupted_with_parent
+from ...base.units import counted, format_duration
 from .launch import ADDRESS, Launch
 from .store import Store
 from .strangers import Strangers, listen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ...errors import HostLostError
+from ...base.errors import HostLostError
 from ...load import make_reader
 from ...load.null import AnyReader, NullReader, ReadyReader
 from ..calibration.bench import Bench

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...analyse.verdict.rebuild import rebuild
-from ...errors import InterruptedRun, IobenchError
-from ...measure import timeline
-from ...schema.record import EVENTS_FILE
-from ...schema.training import Repetition
+from ...base.errors import InterruptedRun, IobenchError
+from ...host import timeline
+from ...judge.rebuild import rebuild
+from ...record.run import EVENTS_FILE
+from ...record.training import Repetition
 from ..calibration.bench import Bench
 from ..facts import begin_record, new_directory, write_document
 from .meeting import Meeting

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import wait
 
-from ...errors import HostLostError, IobenchError
+from ...base.errors import HostLostError, IobenchError
 from ..crew import ForkedCrew
 from ..messages import Last, Recorded, Stop, Task
 from .localreads import LocalReads

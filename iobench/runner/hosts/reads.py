@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ...errors import WorkerError
-from ...measure.depth import Depth
-from ...schema.curve import MeasuredWith
+from ...base.errors import WorkerError
+from ...host.depth import Depth
+from ...record.curve import MeasuredWith
 from ...storage.base import Storage
 from ..agent import CacheState, HostAgent
 from ..curve.places import Place, Places

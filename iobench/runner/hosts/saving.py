@@ -13,11 +13,11 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ...base.errors import HostLostError, MissingObjectError, UsageError
 from ...checkpoint.catalog import CheckpointRoot
 from ...checkpoint.manifest import part_name
-from ...errors import HostLostError, MissingObjectError, UsageError
-from ...schema.host import Host
-from ...schema.record import CheckpointRecord
+from ...record.host import Host
+from ...record.run import CheckpointRecord
 from ...storage import open_storage
 from ...storage.catalog import read_object
 from ..agent import CacheState, HostAgent

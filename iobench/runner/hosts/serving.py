@@ -10,7 +10,7 @@ from multiprocessing.connection import wait
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ...errors import HostLostError, InterruptedRun, IobenchError
+from ...base.errors import HostLostError, InterruptedRun, IobenchError
 from .meeting import Meeting
 from .words import (
     Ask,

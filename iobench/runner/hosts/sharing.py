@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
-from ...errors import HostLostError, IobenchError, WorkerError
-from ...generator.pool import run_tasks
+from ...base.errors import HostLostError, IobenchError, WorkerError
+from ...data.generator.pool import run_tasks
 from .control import Control, Peer, named
 from .meeting import Meeting
 from .serving import Serving

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 
-from ...errors import UsageError, WorkerError
+from ...base.errors import UsageError, WorkerError
 from .launch import ADDRESS, Launch
 from .wire import watch_silence
 

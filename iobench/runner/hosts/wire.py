@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 
-from ...errors import HostLostError
+from ...base.errors import HostLostError
 from . import frames
 from .words import Beat
 

@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import HostLostError, IobenchError
+from ...base.errors import HostLostError, IobenchError
+from ...host.depth import Depth
 from ...load.order import Indices
-from ...measure.depth import Depth
-from ...schema.curve import MeasuredWith
-from ...schema.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
+from ...record.curve import MeasuredWith
+from ...settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from ..curve.places import Place
 from ..messages import Answer, Command
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...analyse.compare.claims import MIN_RUNS
-from ...analyse.compare.comparison import compare
-from ...analyse.compare.runs import Group, usable
-from ...analyse.tuning.points import same, settings_text
-from ...analyse.tuning.recommend import (
+from ...ask.compare.claims import MIN_RUNS
+from ...ask.compare.comparison import compare
+from ...ask.compare.runs import Group, usable
+from ...ask.tuning.points import same, settings_text
+from ...ask.tuning.recommend import (
     Recommendation,
     SweepConfirmation,
     recommend,
     sweep_confirmation,
 )
-from ...analyse.tuning.sweepfolder import read_sweep
-from ...errors import UsageError
-from ...schema.record import load_training
-from ...schema.sweep import (
+from ...ask.tuning.sweepfolder import read_sweep
+from ...base.errors import UsageError
+from ...record.run import load_training
+from ...record.sweep import (
     Sweep,
     SweepPoint,
     describe,
     save_sweep,
     setting_text,
 )
-from ...schema.tags import tags
+from ...record.tags import tags
 from ..facts import new_directory
 from ..progress import Observer
 from .plan import SweepOptions

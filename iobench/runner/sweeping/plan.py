@@ -12,17 +12,15 @@ from functools import lru_cache
 from pathlib import Path
 
 from ...accelerate.possible import why_not
-from ...analyse.tuning.walk import changed, is_complete, kept_settings, points_of
-from ...codecs import CODECS
-from ...contents import CONTENTS
-from ...dataset import find_dataset, load_dataset_spec
-from ...errors import SpecError, UsageError
-from ...formats import FORMATS
-from ...generator.target import dataset_id
-from ...schema.base import apply_overrides, build, find_spec
-from ...schema.code import code_of
-from ...schema.dataset import DatasetSpec, resized
-from ...schema.sweep import (
+from ...ask.tuning.walk import changed, is_complete, kept_settings, points_of
+from ...base.errors import SpecError, UsageError
+from ...base.units import format_bytes
+from ...data.codecs import CODECS
+from ...data.contents import CONTENTS
+from ...data.dataset import find_dataset, load_dataset_spec
+from ...data.formats import FORMATS
+from ...data.generator.target import dataset_id
+from ...record.sweep import (
     Setting,
     Settings,
     Sweep,
@@ -31,11 +29,13 @@ from ...schema.sweep import (
     describe,
     setting_text,
 )
-from ...schema.walk import WalkSpec, check_keys
-from ...schema.workload import Workload, load_workload
-from ...schema.yamlfile import read_yaml
+from ...settings.base import apply_overrides, build, find_spec
+from ...settings.code import code_of
+from ...settings.dataset import DatasetSpec, resized
+from ...settings.walk import WalkSpec, check_keys
+from ...settings.workload import Workload, load_workload
+from ...settings.yamlfile import read_yaml
 from ...storage import below
-from ...units import format_bytes
 from ..budget import Budget
 from ..facts import new_directory
 from ..plan import check_asked

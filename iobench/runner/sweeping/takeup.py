@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...errors import UsageError
-from ...schema.base import apply_overrides, find_spec, known_specs
-from ...schema.code import check_named, code_in, code_of
-from ...schema.sweep import SWEEP_FILE, Setting, Sweep, load_sweep, setting_text
-from ...schema.workload import option_texts
-from ...schema.yamlfile import read_yaml
+from ...base.errors import UsageError
+from ...base.text import printable
+from ...record.sweep import SWEEP_FILE, Setting, Sweep, load_sweep, setting_text
+from ...settings.base import apply_overrides, find_spec, known_specs
+from ...settings.code import check_named, code_in, code_of
+from ...settings.workload import option_texts
+from ...settings.yamlfile import read_yaml
 from ...storage import is_local, open_storage
-from ...text import printable
 from .plan import code_named, with_own_places, workload_of
 
 _STORAGE = "storage"

@@ -23,13 +23,13 @@ from types import FrameType
 from typing import NamedTuple
 
 from ...accelerate.bind import allocator_environment
-from ...errors import InterruptedRun, IobenchError, UsageError
-from ...processes import die_with_parent
-from ...schema.base import Record, build
-from ...schema.record import TrainingRecord, load_training
-from ...schema.tags import Tags, tagged
-from ...schema.workload import Workload
-from ...text import printable
+from ...base.errors import InterruptedRun, IobenchError, UsageError
+from ...base.processes import die_with_parent
+from ...base.text import printable
+from ...record.run import TrainingRecord, load_training
+from ...record.tags import Tags, tagged
+from ...settings.base import Record, build
+from ...settings.workload import Workload
 from ..experiment import Options
 from ..experiment import run as run_plan
 from ..plan import make_plan

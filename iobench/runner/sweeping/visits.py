@@ -11,11 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ...analyse.tuning.points import SweptPoint
-from ...analyse.tuning.walk import called
-from ...analyse.verdict.rules_ranks import other_cores
-from ...dataset import find_dataset
-from ...errors import (
+from ...ask.tuning.points import SweptPoint
+from ...ask.tuning.walk import called
+from ...base.errors import (
     DatasetError,
     InterruptedRun,
     IobenchError,
@@ -23,10 +21,12 @@ from ...errors import (
     TargetRefusedError,
     UsageError,
 )
-from ...generator import discard, generate
-from ...schema.code import check_named
-from ...schema.record import TrainingRecord
-from ...schema.sweep import (
+from ...base.units import format_bytes, format_count, format_duration, format_rate
+from ...data.dataset import find_dataset
+from ...data.generator import discard, generate
+from ...judge.rules_ranks import other_cores
+from ...record.run import TrainingRecord
+from ...record.sweep import (
     SWEEP_FILE,
     Settings,
     Sweep,
@@ -34,11 +34,11 @@ from ...schema.sweep import (
     load_sweep,
     save_sweep,
 )
+from ...settings.code import check_named
 from ...storage import open_storage
 from ...storage.catalog import innermost
 from ...storage.local.storage import LocalStorage
 from ...storage.locks.lock import Lease, exclusive, reading
-from ...units import format_bytes, format_count, format_duration, format_rate
 from ..progress import Observer
 from ..trials import rounds, take_turns
 from .plan import (

@@ -24,8 +24,8 @@ from ...checkpoint import CheckpointWriter, make_writer, options_of
 from ...checkpoint.base import Job, Pending, State
 from ...checkpoint.catalog import CheckpointRoot
 from ...checkpoint.leaves import state_checksums
-from ...measure.resources import PeakMemory
-from ...schema.checkpoint import CheckpointSpec, RankSave
+from ...host.resources import PeakMemory
+from ...record.checkpoint import CheckpointSpec, RankSave
 from ..checkpoint_plan import OPTIONS
 from ..messages import (
     HURRY,

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from ...accelerate import ACCELERATORS
 from ...accelerate.base import Closes, Imports, Prepares, RankPlace, Samples, Tells, device_of_rank
 from ...accelerate.emulated import EmulatedAccelerator, beyond
-from ...errors import LostRankError
+from ...base.errors import LostRankError
+from ...host.fetched import fetched_by_family
+from ...host.timeline import Recorder, StepEvent
 from ...load import LibraryLoader, build_loader
 from ...load.device import DeviceFeed, Staged
 from ...load.loader import Batch, BatchLoader
 from ...load.reader import BatchReader
-from ...measure.fetched import fetched_by_family
-from ...measure.timeline import Recorder, StepEvent
-from ...schema.base import fitting
-from ...schema.job import LoaderFacts
+from ...record.job import LoaderFacts
+from ...settings.base import fitting
 from ...subject.factory import end_children
 from ...subject.loader import UserBatch, UserLoader, open_user_loader
 from ..barrier import StepAgreement, StepBarrier, stops_soon

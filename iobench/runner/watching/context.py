@@ -15,19 +15,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ...errors import IobenchError, UsageError
-from ...measure import host as this_host
-from ...schema.host import Host
-from ...schema.record import TrainingRecord
-from ...schema.tags import checked_tags, tagged
-from ...schema.watched import WatchedRank, WatchFacts
+from ...base.errors import IobenchError, UsageError
+from ...base.text import printable, quoted
+from ...host import host as this_host
+from ...record.host import Host
+from ...record.run import TrainingRecord
+from ...record.tags import checked_tags, tagged
+from ...record.watched import WatchedRank, WatchFacts
 from ...subject.board import Board
 from ...subject.factory import one_line
 from ...subject.meter import Meter
 from ...subject.process import listen
 from ...subject.watched import Around, Book, Nothing, Watched, watched
 from ...subject.worker import Gauge
-from ...text import printable, quoted
 from ..facts import new_directory
 from .host import NO_DATA, Data, HostWatch, look_at, opened_files
 from .record import Ended, WatchedPart, leave, locked, merged, parts_in, shared_directory, write

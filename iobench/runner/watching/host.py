@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ... import pagecache
-from ...dataset import Dataset
-from ...errors import DatasetError, IobenchError
-from ...measure import nfs, resources
-from ...measure.samples import Sampler
-from ...schema.host import StorageFacts
-from ...schema.job import DatasetFacts
-from ...schema.resources import NfsTraffic, Resources
+from ...base import pagecache
+from ...base.errors import DatasetError, IobenchError
+from ...data.dataset import Dataset
+from ...host import nfs, resources
+from ...host.samples import Sampler
+from ...record.host import StorageFacts
+from ...record.job import DatasetFacts
+from ...record.resources import NfsTraffic, Resources
 from ...storage import is_local, open_storage
 from ...storage.base import Storage
 from ...storage.catalog import innermost, local_root

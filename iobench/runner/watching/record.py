@@ -20,27 +20,27 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ...analyse.verdict.rebuild import conclude
-from ...analyse.verdict.user_loader import user_findings
-from ...analyse.verdict.watched import NOT_IN_RATE, UNTESTED, watch_findings
-from ...cgroup import read_text
-from ...documents import json_text, write_whole
-from ...errors import IobenchError
-from ...measure.samples import read_samples, write_samples
-from ...measure.timeline import Columns, read_events, write_events
-from ...schema.base import fitting, read_json
-from ...schema.host import Host
-from ...schema.job import (
+from ...base.cgroup import read_text
+from ...base.documents import json_text, write_whole
+from ...base.errors import IobenchError
+from ...host.samples import read_samples, write_samples
+from ...host.timeline import Columns, read_events, write_events
+from ...judge.rebuild import conclude
+from ...judge.user_loader import user_findings
+from ...judge.watched import NOT_IN_RATE, UNTESTED, watch_findings
+from ...record.host import Host
+from ...record.job import (
     LoaderFacts,
     LoaderSettings,
     UserFacts,
     WorkloadFacts,
 )
-from ...schema.record import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
-from ...schema.subject import USER_LOADER, subject_of
-from ...schema.training import Ceiling, Epoch, Repetition, TrainingRun
-from ...schema.watched import WATCHED, WatchedRank
-from ...schema.workload import AcceleratorSpec
+from ...record.run import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
+from ...record.training import Ceiling, Epoch, Repetition, TrainingRun
+from ...record.watched import WATCHED, WatchedRank
+from ...settings.base import fitting, read_json
+from ...settings.subject import USER_LOADER, subject_of
+from ...settings.workload import AcceleratorSpec
 from ..agent import Used
 from ..facts import new_directory, new_record, with_figures, write_document
 

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import IobenchError
+from ...base.errors import IobenchError
 from ..base import Buffer
 from .fsspec_compat import parent
 

@@ -19,22 +19,22 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from ... import safety
-from ...beneath import (
+from ...base import safety
+from ...base.beneath import (
     LeadsOutError,
     NoFileError,
     file_status,
     resolve,
 )
-from ...errors import (
+from ...base.errors import (
     IobenchError,
     MissingObjectError,
     StorageError,
     TargetRefusedError,
     UsageError,
 )
-from ...extras import install_command
-from ...processes import watch
+from ...base.extras import install_command
+from ...base.processes import watch
 from ..base import Buffer, Entry, Sink, StorageTraits
 from ..keys import check_key, check_prefix
 from .fsspec_compat import path_of

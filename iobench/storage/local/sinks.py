@@ -19,8 +19,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ... import buffers
-from ...interrupts import defer_interrupts
+from ...base import buffers
+from ...base.interrupts import defer_interrupts
 from ..base import Buffer
 
 _LARGE = 8 << 20

@@ -17,8 +17,8 @@ from threading import Lock
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from ... import filesystem, pagecache
-from ...beneath import (
+from ...base import filesystem, pagecache
+from ...base.beneath import (
     READ_FLAGS,
     LeadsOutError,
     NoFileError,
@@ -27,10 +27,10 @@ from ...beneath import (
     open_file,
     open_folder,
 )
-from ...errors import MissingObjectError, StorageError, UsageError
-from ...interrupts import defer_interrupts
-from ...processes import watch
-from ...safety import check_target
+from ...base.errors import MissingObjectError, StorageError, UsageError
+from ...base.interrupts import defer_interrupts
+from ...base.processes import watch
+from ...base.safety import check_target
 from ..base import (
     Buffer,
     Entry,

@@ -15,14 +15,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from ...errors import (
+from ...base.errors import (
     MissingObjectError,
     StorageError,
     TargetHeldError,
     TargetLostError,
     TargetRefusedError,
 )
-from ...interrupts import defer_interrupts
+from ...base.interrupts import defer_interrupts
 from .holder import command_of, is_alive
 
 WAIT_S = 3.0

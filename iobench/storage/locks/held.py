@@ -18,7 +18,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Protocol
 
-from ...errors import StorageError, TargetLostError
+from ...base.errors import StorageError, TargetLostError
 from ..base import Conditional, Storage
 from ..catalog import innermost, local_root
 from .objects import LOCK, look

@@ -18,9 +18,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from ...documents import MAX_HEADER_BYTES
-from ...errors import DatasetError, MissingObjectError
-from ...schema.manifest import MANIFEST, Manifest, parse_header
+from ...base.documents import MAX_HEADER_BYTES
+from ...base.errors import DatasetError, MissingObjectError
+from ...record.manifest import MANIFEST, Manifest, parse_header
 from ..base import Storage
 from ..catalog import dataset_marker, innermost, local_root, read_object
 from . import flocks, object_lock

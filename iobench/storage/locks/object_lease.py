@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...errors import IobenchError, StorageError, TargetLostError
+from ...base.errors import IobenchError, StorageError, TargetLostError
 from ..base import Storage
 from .holder import Holder
 from .keeper_process import STOP

@@ -20,8 +20,8 @@ from __future__ import annotations
 import logging
 import time
 
-from ...errors import StorageError, TargetHeldError
-from ...units import format_duration
+from ...base.errors import StorageError, TargetHeldError
+from ...base.units import format_duration
 from ..base import Replacing, Storage
 from .holder import BODY_BYTES, Holder
 from .object_lease import HEARTBEAT_S, ObjectLease, readers

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 
 import xxhash
 
-from ...buffers import private
-from ...errors import IobenchError, MissingObjectError, StorageError
+from ...base.buffers import private
+from ...base.errors import IobenchError, MissingObjectError, StorageError
 from ..base import Replacing, Storage
 from .holder import BODY_BYTES, Holder, parse_holder
 

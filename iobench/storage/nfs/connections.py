@@ -13,9 +13,9 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TypeVar
 
-from ...errors import MissingObjectError, StorageError
-from ...processes import watch
-from ...units import format_duration
+from ...base.errors import MissingObjectError, StorageError
+from ...base.processes import watch
+from ...base.units import format_duration
 from ..keys import check_key
 from .context import Context, Lost
 

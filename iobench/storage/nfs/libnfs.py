@@ -11,7 +11,7 @@ import os
 from functools import cache
 from typing import Any
 
-from ...errors import UsageError
+from ...base.errors import UsageError
 
 SONAMES = ("libnfs.so.13", "libnfs.so.14")
 """libnfs 4 and 5. Version 6 (libnfs.so.16) has another order of nfs_pread's arguments."""

@@ -22,8 +22,8 @@ from urllib.parse import unquote, urlencode, urlsplit
 
 import numpy as np
 
-from ...errors import StorageError, TargetRefusedError, UsageError
-from ...units import parse_duration
+from ...base.errors import StorageError, TargetRefusedError, UsageError
+from ...base.units import parse_duration
 from ..base import (
     Buffer,
     Entry,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ...errors import StorageError
+from ...base.errors import StorageError
 from ..base import Buffer, Sink
 from .connections import Connections
 from .context import Context, Lost

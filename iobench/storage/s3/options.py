@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ...errors import UsageError
-from ...units import parse_duration, parse_size
+from ...base.errors import UsageError
+from ...base.units import parse_duration, parse_size
 
 _MIB = 1 << 20
 

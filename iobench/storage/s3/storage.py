@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from threading import Event, Lock
 from typing import Any, ClassVar, TypeVar
 
-from ...beneath import key_problem
-from ...errors import (
+from ...base.beneath import key_problem
+from ...base.errors import (
     MissingObjectError,
     StorageError,
     TargetLostError,
     TargetRefusedError,
     UsageError,
 )
-from ...processes import watch
+from ...base.processes import watch
 from ..base import (
     Buffer,
     Entry,

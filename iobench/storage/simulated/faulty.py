@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ...errors import StorageError, UsageError
-from ...units import parse_duration
+from ...base.errors import StorageError, UsageError
+from ...base.units import parse_duration
 from ..base import Buffer, Sink, Storage
 from .memory import SharedNumber, Wrapper
 

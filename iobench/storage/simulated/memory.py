@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...errors import MissingObjectError, StorageError, UsageError
+from ...base.errors import MissingObjectError, StorageError, UsageError
 from ..base import (
     Buffer,
     Cached,

@@ -26,8 +26,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ...errors import UsageError
-from ...units import parse_duration, parse_size
+from ...base.errors import UsageError
+from ...base.units import parse_duration, parse_size
 from ..base import Buffer, Sink, Storage
 from .memory import SharedNumber, Wrapper
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from importlib import metadata, util
 
-from ....errors import UsageError
-from ....extras import install_command
+from ....base.errors import UsageError
+from ....base.extras import install_command
 from ..options import S3Options
 from .base import Client
 

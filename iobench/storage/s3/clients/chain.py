@@ -14,7 +14,7 @@ import botocore.session
 from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.exceptions import BotoCoreError
 
-from ....errors import UsageError
+from ....base.errors import UsageError
 from ..errors import Failure, Kind
 from ..options import S3Options, check_endpoint
 from ..wire import S3Settings

@@ -1,0 +1,257 @@
+"""What a recorded run says about its storage.
+
+This includes rates, latency, CPU time per byte, and how many accelerators of another job the
+storage would feed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...base.errors import UsageError
+from ...base.units import counted
+from ...judge.evidence import Evidence
+from ...judge.fed import StorageSupply, delivered
+from ...judge.figures.in_flight import bytes_per_sample, run_reads_in_flight, run_reads_per_sample
+from ...judge.judged import accelerators_fed, judge
+from ...record.curve import StorageCurve
+from ...record.run import TrainingRecord
+from ...record.training import Ceiling
+from ...settings.dataset import DatasetSpec
+
+SIMILAR = 2.0
+"""Samples whose sizes differ by at most this factor are assumed to be read at the same rate."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizedJob:
+    """The job that the measured storage is to feed."""
+
+    spec: DatasetSpec
+    bytes_per_sample: float
+    samples_per_s_per_accelerator: float  # if it never waits
+    accelerators: int
+    hosts: int
+    required: float
+    amplification: float = 1.0  # bytes read over bytes of samples
+    margin: float = 1.0  # factor on the mean rate, for a storage that was measured by itself
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredStorage:
+    """A storage as measured by one host, in stored bytes/s, and what it would do for a job.
+
+    The low end of its interval is what the job can rely on: ``counted_bytes_per_s``.
+    """
+
+    run_id: str
+    url: str
+    read_bytes_per_s: float  # of the plateau, else through the reader, or raw without that
+    counted_bytes_per_s: float  # the low end of its interval, or the rate itself without one
+    needed_bytes_per_s: float  # to compare with the line above
+    with_margin: bool  # False: measured with the pipeline and its ranks, which had their losses
+    low_bytes_per_s: float | None  # its interval
+    high_bytes_per_s: float | None
+    reads_in_flight: float  # that it takes
+    by: str
+    raw_bytes_per_s: float | None
+    latency_s: float | None
+    latency_from: str
+    cpu_s_per_gb: float | None  # fetch, prep and loader together
+    accelerators_fed: int  # if all hosts together get the rate of this one
+    accelerators_fed_local: int  # if each host has such a storage of its own
+    missing_bytes_per_s: float  # in the first case; 0 if nothing is missing
+    notes: tuple[str, ...]  # reasons why the figures may not be valid for the job
+
+
+def measured_storage(doc: TrainingRecord, job: SizedJob) -> MeasuredStorage:
+    """Compare ``doc``'s storage with ``job``. Raises UsageError without a storage ceiling."""
+    judged = judge(doc)
+    evidence, supply = judged.evidence, delivered(judged)
+    rate = evidence.bytes_per_s(supply.value) if supply else None
+    if rate is None or supply is None:
+        raise UsageError(
+            f"run {doc.run_id} measured neither the fetch ceiling nor raw storage",
+            remedy="name a run that measured its ceilings (without --calibration 0s)",
+        )
+    by, high = _by(doc, evidence, supply), evidence.bytes_per_s(supply.high)
+    low = rate if supply.low is None else evidence.bytes_per_s(supply.low) or rate
+    alone = not _with_its_job(doc, supply)
+    received = _received(doc)
+    if alone and received is not None and received.low > low / job.margin:
+        rate, low, alone = max(rate, received.middle), received.low, False
+        by = "the run, whose accelerators received it"
+    if high is not None and low >= max(high, rate):
+        high = None  # no interval is not one of width zero
+    more = job.amplification / _amplification(doc) * (job.margin if alone else 1.0)
+    latency, source = known_latency(doc)
+    of_one = job.samples_per_s_per_accelerator * job.bytes_per_sample * more
+    fed = accelerators_fed(low, of_one, job.required) or 0
+    needed = job.required * job.accelerators * of_one
+    return MeasuredStorage(
+        run_id=doc.run_id,
+        url=doc.storage.url or "",
+        read_bytes_per_s=rate,
+        counted_bytes_per_s=low,
+        needed_bytes_per_s=needed,
+        with_margin=alone,
+        low_bytes_per_s=None if low == rate and (supply.low is None or high is None) else low,
+        high_bytes_per_s=None if high is None else max(high, rate),
+        reads_in_flight=supply.reads_in_flight,
+        by=by,
+        raw_bytes_per_s=evidence.bytes_per_s(evidence.raw),
+        latency_s=latency,
+        latency_from=source,
+        cpu_s_per_gb=cpu_s_per_gb(doc),
+        accelerators_fed=fed,
+        accelerators_fed_local=fed * job.hosts,
+        missing_bytes_per_s=max(0.0, needed - low),
+        notes=tuple(_notes(doc, job, curve=supply.plateau)),
+    )
+
+
+class _Received(NamedTuple):
+    """What the accelerators of a run received, in stored bytes/s: median and least repetition."""
+
+    middle: float
+    low: float
+
+
+def _received(doc: TrainingRecord) -> _Received | None:
+    """None if it says nothing about the storage: not known, or a cache served the run."""
+    found = doc.job.verdict.fed if doc.job.verdict else None
+    summary = doc.metrics.get("samples_per_s")
+    if found is None or found.accelerators is None or not found.basis or summary is None:
+        return None
+    evidence = judge(doc).evidence
+    middle, low = evidence.bytes_per_s(summary.median), evidence.bytes_per_s(summary.min)
+    return None if not summary.n or middle is None or low is None else _Received(middle, low)
+
+
+def _with_its_job(doc: TrainingRecord, supply: StorageSupply) -> bool:
+    """Whether the rate is what a whole job received: filling and waits for others are in it."""
+    found = doc.job.verdict.fed if doc.job.verdict else None
+    if found is None or supply.plateau:
+        return False
+    by_search = found.basis == "find-max" and bool(found.accelerators)
+    return by_search or (supply.today is not None and supply.today == judge(doc).evidence.measured)
+
+
+def _amplification(doc: TrainingRecord) -> float:
+    """Bytes read over stored bytes of samples in the run; 1 if that is not known."""
+    known = doc.metrics.get("read_amplification")
+    return known.median if known is not None and known.median > 0 else 1.0
+
+
+def _by(doc: TrainingRecord, evidence: Evidence, supply: StorageSupply) -> str:
+    """What measured the storage's rate."""
+    found = doc.job.verdict.fed if doc.job.verdict else None
+    if supply.plateau:
+        reads = counted(round(supply.reads_in_flight), "read")
+        return f"the plateau of its curve, with {reads} in flight"
+    if found is not None and found.basis == "find-max" and found.accelerators:
+        return "--find-max"
+    if doc.job.curve is not None and found is not None and found.basis == "plateau":
+        return "the run, which starved"
+    return "the reader" if evidence.fetch is not None else evidence.raw_source
+
+
+def _notes(doc: TrainingRecord, job: SizedJob, *, curve: bool) -> list[str]:
+    """``curve``: the storage's curve is what its rate rests on."""
+    notes = []
+    size, spec = bytes_per_sample(doc), doc.job.dataset.asked
+    if size is not None and not 1 / SIMILAR <= size / job.bytes_per_sample <= SIMILAR:
+        notes.append(
+            "its samples have another size: small reads are slower than large ones, so its bytes/s "
+            "may not apply to this job"
+        )
+    differs = [
+        key
+        for key in ("format", "content", "codec")
+        if key in spec and spec[key] != getattr(job.spec, key)
+    ]
+    if differs:
+        notes.append(f"its dataset differs in {', '.join(differs)}")
+    if doc.job.workload.cache != "cold":
+        notes.append(
+            f"its setting of cache was '{doc.job.workload.cache}': it may have measured memory "
+            "instead of storage"
+        )
+    broken = [finding.rule for finding in doc.findings if finding.level == "invalid"]
+    if broken:
+        notes.append(f"the run is INVALID ({', '.join(broken)})")
+    if curve and doc.job.curve is not None:
+        notes += [f"its curve: {note}" for note in _doubts(doc.job.curve.curve)]
+    found = doc.job.verdict
+    if found is not None and found.starved and found.bottleneck not in ("storage", "undecided"):
+        notes.append(
+            f"the run itself starved its {counted(doc.job.accelerators, 'accelerator')}, since "
+            f"{found.bottleneck} is the bottleneck on its {counted(len(doc.hosts), 'host')}: what "
+            "the storage would feed takes hosts that are fast enough"
+        )
+    return notes
+
+
+def _doubts(curve: StorageCurve) -> Iterator[str]:
+    """What the curve itself says against its rate."""
+    yield from curve.notes
+    if curve.plateau_bytes_per_s is None:
+        yield f"no plateau was reached, since {curve.not_measured}, so there may be more"
+    elif any(p.client for p in curve.points if p.in_flight >= (curve.knee_in_flight or 0)):
+        yield "the CPU of the host that measured it was spent, so the storage may be faster"
+
+
+def cpu_s_per_gb(doc: TrainingRecord) -> float | None:
+    """CPU seconds per 1e9 stored bytes of fetch, prep and loader; None unless all are known.
+
+    Work that the stages share is counted twice.
+    """
+    costs = [
+        doc.job.ceilings.get(name, Ceiling()).cpu_s_per_gb for name in ("fetch", "prep", "loader")
+    ]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
+
+
+def known_latency_p99(doc: TrainingRecord) -> float | None:
+    """The 99th percentile of one read's latency in seconds; None if it was not measured.
+
+    It belongs to the median that ``known_latency`` returns.
+    """
+    if doc.storage.latency_s:
+        stated = (doc.storage.model_extra or {}).get("latency_p99_s")
+        return float(stated) if isinstance(stated, int | float) and stated > 0 else None
+    if doc.job.curve is not None and (points := doc.job.curve.curve.points):
+        first = points[0]
+        if first.in_flight <= max(1, len(doc.hosts)) and first.latency_p50_s:
+            return first.latency_p99_s
+    return doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p99_s
+
+
+def known_latency(doc: TrainingRecord) -> tuple[float | None, str]:
+    """(seconds of one read, its source), from the best evidence.
+
+    That is, in this order: the latency that a simulated storage states; the median of the storage's
+    curve with one read in flight; fio's median in records of older versions, which includes
+    queueing under its own load; Little's law on the fetch ceiling. The last one is reads
+    in flight over reads/s, an upper bound that includes queueing and the pauses of the reader.
+    """
+    stated = doc.storage.latency_s
+    if stated:
+        return stated, "as the storage states"
+    if doc.job.curve is not None and (points := doc.job.curve.curve.points):
+        first = points[0]
+        if first.in_flight <= max(1, len(doc.hosts)) and first.latency_p50_s:
+            each = " on each host" if first.in_flight > 1 else ""
+            return first.latency_p50_s, f"the median with one read in flight{each}"
+    median = doc.job.ceilings.get("storage_raw", Ceiling()).details.latency_p50_s
+    if median:
+        return median, "fio's median under its own load"
+    fetch, requests = judge(doc).evidence.fetch, run_reads_per_sample(doc)
+    if fetch and requests:
+        return run_reads_in_flight(doc) / (
+            fetch * requests
+        ), "at most, by Little's law from the fetch ceiling"
+    return None, ""

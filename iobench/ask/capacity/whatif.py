@@ -1,0 +1,234 @@
+"""Predict recorded runs under a change: other storage, other settings, or more hosts.
+
+On its own hosts the change moves the ceilings of a run (``ceilings``). The result has the new
+verdict, and the error of the model on the recorded run itself. More hosts: see ``more_hosts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal, NamedTuple
+
+from ...base.documents import UNPRINTED
+from ...base.errors import UsageError
+from ...base.units import format_count
+from ...judge.evidence import Evidence
+from ...judge.figures.ablations import interval
+from ...judge.figures.events import Events
+from ...judge.judged import judge
+from ...judge.promise import limit_of
+from ...judge.rebuild import conclude
+from ...judge.verdict import verdict
+from ...record.run import Summary, TrainingRecord
+from ...record.training import FindMax, FindMaxPoint
+from ...record.verdict import Estimate, Verdict
+from .ceilings import Change, Explanation, changed_settings, moved_ceilings
+from .jobs import jobs_of
+from .more_hosts import HostsPrediction, on_more_hosts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """The result of the models. Rates are in samples/s over all accelerators."""
+
+    run_id: str
+    changes: tuple[str, ...]
+    bases: tuple[str, ...]  # the models that were used, and the limits of their validity
+    recorded: Verdict | None
+    model_error: float | None  # (predicted - measured) / measured of the recorded run
+    # Prediction if the model has the same error here; None if another stage is the limit then.
+    corrected_samples_per_s: float | None
+    what_if: TrainingRecord  # predicted ceilings, settings, metrics and verdict; no repetitions
+    before: TrainingRecord = field(metadata=UNPRINTED)
+
+
+def what_if(
+    runs: Sequence[tuple[TrainingRecord, Events]], change: Change
+) -> Prediction | HostsPrediction:
+    """Predict recorded runs under ``change``: the ceilings of one, or the job on more hosts.
+
+    Each run has its events, which only more hosts need; they are empty if none were kept. Raises
+    UsageError for a change that is not valid, or runs that can't be predicted from.
+    """
+    if change.more is not None:
+        return on_more_hosts(jobs_of(runs), change.more)
+    return _with_ceilings_moved(runs[0][0], change)
+
+
+def _with_ceilings_moved(doc: TrainingRecord, change: Change) -> Prediction:
+    """Predict ``doc`` on its own hosts.
+
+    Raises UsageError for a change that is not valid, or a run without ceilings.
+    """
+    if change.empty:
+        raise UsageError(
+            "no change was given",
+            remedy="give one, e.g. --storage-bandwidth 2x or --workers 16",
+        )
+    doc = conclude(doc)
+    before = judge(doc).evidence
+    if doc.job.subject.watched:
+        raise UsageError(
+            f"run {doc.run_id} is a training that was watched: no stage was measured alone, so it "
+            "is not known what a change would bring",
+            remedy="measure the same loader with: iobench run --loader MODULE:FUNCTION",
+        )
+    if before.storage is None and before.prep is None and before.loader is None:
+        raise UsageError(
+            f"run {doc.run_id} has no ceilings",
+            remedy="name a run that measured its ceilings (without --calibration 0s)",
+        )
+    why = Explanation()
+    settings = changed_settings(doc, change, why)
+    changed = doc.model_copy(update={"findings": []}).with_job(
+        workload=settings.workload,
+        accelerators=settings.ranks,
+        loader=settings.loader,
+        ceilings=moved_ceilings(doc, before, change, settings, why),
+        repetitions=[],
+        # A search for the largest number of accelerators is of this storage, and these settings.
+        find_max=_search_of(doc, change),
+        ablations=[],
+        confirmations=[],
+        no_ablations="the figures are predicted",
+        curve=None,
+    )
+    turns = before.in_turns
+    now = limit_of(before, {}, in_turns=turns)
+    after = judge(changed).evidence
+    then = limit_of(after, {}, in_turns=turns)
+    tried = _tried(changed.job.find_max, changed.job.accelerators)
+    if tried is not None:
+        then = tried.source, tried.samples_per_s
+        why.models.append(
+            f"{tried.source} measured {format_count(tried.samples_per_s)} samples/s"
+            f"{tried.bound and f' {tried.bound}'}, which overrides the models"
+        )
+    without = _without_storage(before, change)
+    if tried is None and then is not None and without is not None and then[1] > without.value:
+        # The storage was left out of the recorded run, and no storage is faster than none.
+        then = then[0], min(then[1], max(without.value, without.high or 0.0))
+    changed = changed.model_copy(update={"metrics": _metrics(after, then, tried)})
+    error = now[1] / before.measured - 1 if now and before.measured else None
+    same = now is not None and then is not None and now[0] == then[0]
+    return Prediction(
+        run_id=doc.run_id,
+        changes=tuple(why.changes),
+        bases=tuple(why.models),
+        recorded=doc.job.verdict,
+        model_error=error,
+        corrected_samples_per_s=None
+        if error is None or error <= -1 or then is None or not same
+        else then[1] / (1 + error),
+        what_if=changed.with_job(verdict=_verdict(changed, _bounds(without, then))),
+        before=doc,
+    )
+
+
+def _without_storage(before: Evidence, change: Change) -> Estimate | None:
+    """The samples/s of the recorded run without its storage, if the change is one of that alone.
+
+    None if it was not left out, or if the change concerns other stages, too.
+    """
+    storage = Change(
+        storage_bandwidth=change.storage_bandwidth,
+        latency=change.latency,
+        concurrency=change.concurrency,
+        cache_bytes=change.cache_bytes,
+        pinned=change.pinned,
+        network_bytes_per_s=change.network_bytes_per_s,
+        network_of=change.network_of,
+    )
+    gain = before.gains.get("storage")
+    if change != storage or gain is None or not before.measured:
+        return None
+    low, high = interval(gain)
+    return Estimate(
+        value=max(1.0, gain.value) * before.measured,
+        low=max(1.0, low) * before.measured,
+        high=max(1.0, high) * before.measured,
+        n=gain.n,
+    )
+
+
+def _bounds(without: Estimate | None, then: tuple[str, float] | None) -> dict[str, Estimate]:
+    """What leaving out the storage brings after the change, whose rate is ``then``."""
+    if without is None or then is None or then[1] <= 0:
+        return {}
+    low, high = (without.low or without.value) / then[1], (without.high or without.value) / then[1]
+    value = without.value / then[1]
+    return {"storage": Estimate(value=value, low=low, high=high, n=without.n)}
+
+
+def _search_of(doc: TrainingRecord, change: Change) -> FindMax | None:
+    search = doc.job.find_max
+    same = change == Change(accelerators=change.accelerators)
+    return search if search and search.points and same else None
+
+
+class SearchedRate(NamedTuple):
+    """What a search for the largest number of accelerators measured for a number of them.
+
+    ``bound`` is empty if this number was tried. It is "at most" for a number above one that
+    starved: the rate is the highest that was delivered, and the utilization is not known. It is "at
+    least" for a number below one that was fed: each accelerator gets what it got there.
+    """
+
+    samples_per_s: float
+    utilization: float | None
+    bound: Literal["", "at most", "at least"]
+    source: str = "the search for the largest number of accelerators"
+
+
+def _tried(search: FindMax | None, ranks: int) -> SearchedRate | None:
+    """What the search says about ``ranks`` accelerators; None if it says nothing."""
+    points = [point for point in search.points if point.samples_per_s] if search else []
+    here = [point for point in points if point.accelerators == ranks]
+    if here:
+        utilizations = [share for point in here if (share := _share(point)) is not None]
+        return SearchedRate(
+            median(point.samples_per_s or 0.0 for point in here),
+            median(utilizations) if utilizations else None,
+            "",
+        )
+    failed = [point.accelerators for point in points if not point.passed]
+    if failed and ranks > min(failed):
+        return SearchedRate(max(point.samples_per_s or 0.0 for point in points), None, "at most")
+    fed = [point for point in points if point.passed and point.accelerators > ranks]
+    if fed:
+        nearest = min(fed, key=lambda point: point.accelerators)
+        rate = (nearest.samples_per_s or 0.0) * ranks / nearest.accelerators
+        return SearchedRate(rate, _share(nearest), "at least")
+    return None
+
+
+def _share(point: FindMaxPoint) -> float | None:
+    return point.accelerator_utilization_steady or point.accelerator_utilization_sustained
+
+
+def _metrics(
+    evidence: Evidence, limit: tuple[str, float] | None, tried: SearchedRate | None
+) -> dict[str, Summary]:
+    """Metrics that the model predicts, in the form of measured ones, with n = 0."""
+    if limit is None:
+        return {}
+    figures = {"samples_per_s": limit[1]}
+    if tried is not None and tried.utilization is not None:
+        figures["accelerator_utilization_sustained"] = tried.utilization
+    elif evidence.accelerator:
+        figures["accelerator_utilization_sustained"] = min(1.0, limit[1] / evidence.accelerator)
+    return {
+        name: Summary(median=value, min=value, max=value, n=0) for name, value in figures.items()
+    }
+
+
+def _verdict(doc: TrainingRecord, bounds: Mapping[str, Estimate]) -> Verdict:
+    """The verdict on the predicted document. ``bounds``: of what further changes may bring."""
+    found = verdict(judge(doc), bounds)
+    advice = [
+        each.model_copy(update={"basis": f"by the modelled ceilings: {each.basis}"})
+        for each in found.advice
+    ]
+    return found.model_copy(update={"advice": advice, "storage_bound": None})

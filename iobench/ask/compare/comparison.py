@@ -1,0 +1,235 @@
+"""Compare a baseline with a candidate: whether they may be compared, what differs, and the claims.
+
+Whatever differs between the two sides is named. What differs between the runs of one side is an
+obstacle, because such runs are not one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from ...base.documents import UNPRINTED
+from ...judge.statistics import NOISE
+from ...record.claim import Claim, Drift
+from ...record.metrics import COMPARED, Metric
+from ...record.run import TrainingRecord
+from .claims import Sides, claim, claims_at_once
+from .identity import identity, role_of
+from .runs import PRIMARY, Group, RunValue, allowed
+from .sequential import verdict
+
+MIN_SHARE = 0.01
+"""Times below this share of a step (a wait) or of the wall time (any other time) do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedMetric:
+    """One metric of both sides. ``negligible``: why it does not count, though it may differ."""
+
+    metric: str
+    baseline: tuple[RunValue, ...]
+    candidate: tuple[RunValue, ...]
+    claim: Claim
+    drift: Drift | None = None  # of earlier runs, if the claim uses it
+    negligible: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """``obstacles`` are the reasons why the two are not comparable, as ``key: this -> that``.
+
+    If there are any, ``rows`` is empty. ``difference`` is the result for the primary metric:
+    better, worse, equal or inconclusive; None if nothing was compared.
+    """
+
+    workload: str
+    baseline: str
+    candidate: str
+    baseline_runs: tuple[str, ...]
+    candidate_runs: tuple[str, ...]
+    comparable: bool
+    obstacles: tuple[str, ...]
+    changes: tuple[str, ...]  # keys of the identity that differ, and may differ
+    missing: tuple[str, ...]  # metrics that one side alone has, or that were named in vain
+    one_after_the_other: str  # which side's runs were all made first; empty: mixed, or unknown
+    difference: str | None
+    rows: tuple[ComparedMetric, ...]
+    sides: tuple[Group, Group] = field(metadata=UNPRINTED)
+
+    @property
+    def primary(self) -> ComparedMetric | None:
+        """The most important of the compared metrics; None if nothing was compared."""
+        return _primary(self.rows)
+
+
+def _primary(rows: Sequence[ComparedMetric]) -> ComparedMetric | None:
+    ordered = [row for name in PRIMARY for row in rows if row.metric == name]
+    return next(iter([*ordered, *rows]), None)
+
+
+def compare(
+    baseline: Group,
+    candidate: Group,
+    *,
+    across: Iterable[str] = (),
+    metrics: Sequence[str] = (),
+    corrected: bool = True,
+    threshold: float = NOISE,
+    drifts: Mapping[str, Drift] | None = None,
+) -> Comparison:
+    """Compare two groups of runs.
+
+    ``across`` names keys that may differ although they describe the work, for example
+    ``dataset.shard_size`` to compare layouts. ``metrics``: those to compare, ``corrected`` for
+    their number by Holm's procedure; without any, all metrics are compared, each by itself.
+    ``drifts``: the drift between runs of each metric, from earlier runs on the hosts and storages
+    of both sides.
+    """
+    obstacles, changes = _differences(baseline, candidate, tuple(across))
+    drifts = drifts or {}
+    measured: dict[str, tuple[list[RunValue], list[RunValue]]] = {}
+    missing: list[str] = []
+    for metric in (metrics or tuple(COMPARED)) if not obstacles else ():
+        both = baseline.values(metric), candidate.values(metric)
+        if all(both):
+            measured[metric] = both
+        elif metrics or any(both):
+            names = zip(("baseline", "candidate"), both, strict=True)
+            without = " and the ".join(name for name, values in names if not values)
+            missing.append(f"{metric} was not measured by the {without}")
+    sides = {
+        metric: Sides(
+            candidate=[run.median for run in after],
+            baseline=[run.median for run in before],
+            higher_is_better=COMPARED[metric].better == "more",
+            drift=drifts.get(metric),
+        )
+        for metric, (before, after) in measured.items()
+    }
+    negligible = {
+        metric: _negligible(COMPARED[metric], each, (baseline, candidate))
+        for metric, each in sides.items()
+    }
+    counted = {metric: each for metric, each in sides.items() if not negligible[metric]}
+    claims = claims_at_once(counted, threshold) if metrics and corrected else {}
+    for metric, each in sides.items():
+        if metric not in claims:
+            claims[metric] = claim(metric, each, threshold=threshold)
+    rows = tuple(
+        ComparedMetric(
+            metric,
+            tuple(before),
+            tuple(after),
+            claims[metric],
+            drifts.get(metric) if claims[metric].basis == "drift" else None,
+            negligible[metric],
+        )
+        for metric, (before, after) in measured.items()
+    )
+    primary = _primary(rows)
+    return Comparison(
+        workload=baseline.workload,
+        baseline=baseline.label,
+        candidate=candidate.label,
+        baseline_runs=tuple(doc.run_id for doc in baseline.runs),
+        candidate_runs=tuple(doc.run_id for doc in candidate.runs),
+        comparable=not obstacles,
+        obstacles=obstacles,
+        changes=changes,
+        missing=tuple(missing),
+        one_after_the_other=_made_first(baseline, candidate),
+        difference=None if primary is None else verdict(primary.claim),
+        rows=rows,
+        sides=(baseline, candidate),
+    )
+
+
+def best_first(compared: Sequence[Comparison]) -> list[Comparison]:
+    """The comparisons with the candidates of each baseline in order of their primary metric.
+
+    Those that could not be compared come last. Baselines stay in the order in which they appear.
+    """
+    first: dict[tuple[str, ...], int] = {}
+    for each in compared:
+        first.setdefault((each.baseline, *each.baseline_runs), len(first))
+
+    def order(each: Comparison) -> tuple[int, bool, float]:
+        row, position = each.primary, first[each.baseline, *each.baseline_runs]
+        ratio = row.claim.ratio if row else None
+        if row is None or ratio is None:
+            return position, True, 0.0
+        more = COMPARED[row.metric].better == "more"
+        return position, False, -ratio.value if more else ratio.value
+
+    return sorted(compared, key=order)
+
+
+def _made_first(baseline: Group, candidate: Group) -> str:
+    """``baseline`` or ``candidate``: the side all of whose runs are older than the other's."""
+    before, after = (sorted(doc.created for doc in each.runs) for each in (baseline, candidate))
+    if not before or not after:
+        return ""
+    if before[-1] < after[0]:
+        return "baseline"
+    return "candidate" if after[-1] < before[0] else ""
+
+
+def _negligible(metric: Metric, sides: Sides, groups: tuple[Group, Group]) -> str:
+    """Why a time does not count: on both sides it is below ``MIN_SHARE`` of a step or the wall."""
+    if metric.unit != "s" or metric.of != "repetition":
+        return ""
+    of_step = metric.name.startswith("wait_")
+    what = ""
+    for group, values in zip(groups, (sides.baseline, sides.candidate), strict=True):
+        walls, steps = _times_s(group)
+        what = "a step" if of_step and steps else "the wall time"
+        times = steps if of_step and steps else walls
+        if not times or median(values) >= MIN_SHARE * median(times):
+            return ""
+    return f"below {MIN_SHARE:.0%} of {what}"
+
+
+def _times_s(group: Group) -> tuple[list[float], list[float]]:
+    """Of the complete repetitions of all runs: wall times, and the times of a step of one rank."""
+    done = [
+        (each.wall_s, each.accelerators, each.steps)
+        for doc in group.runs
+        if isinstance(doc, TrainingRecord)
+        for each in doc.job.repetitions
+        if each.complete and each.wall_s is not None
+    ]
+    return [wall for wall, _, _ in done], [wall * n / steps for wall, n, steps in done if steps]
+
+
+def _differences(
+    baseline: Group, candidate: Group, across: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(obstacles, changes): what must not differ and does, and what may differ and does."""
+    sides = [_values(group) for group in (baseline, candidate)]
+    obstacles: list[str] = []
+    changes: list[tuple[bool, str]] = []
+    for name, values in zip(("baseline", "candidate"), sides, strict=True):
+        obstacles += [
+            f"{key}: {' and '.join(sorted(values[key]))} in the {name}"
+            for key in sorted(values)
+            if len(values[key]) > 1 and not allowed(key, across)
+        ]
+    for key in sorted({*sides[0], *sides[1]}, key=lambda key: (key != "workload", key)):
+        before, after = (" | ".join(sorted(values.get(key, {"-"}))) for values in sides)
+        if before == after:
+            continue
+        line = f"{key}: {before} -> {after}"
+        if role_of(key) == "asked" and not allowed(key, across):
+            obstacles.append(line)
+        else:
+            changes.append((role_of(key) != "place", line))
+    return tuple(obstacles), tuple(line for _, line in sorted(changes))
+
+
+def _values(group: Group) -> dict[str, set[str]]:
+    """All values of each key of the identity among the runs of a group."""
+    found = [identity(doc) for doc in group.runs]
+    keys = {key: None for each in found for key in each}
+    return {key: {each.get(key, "-") for each in found} for key in keys}

@@ -1,0 +1,216 @@
+"""Recorded runs as the values of a comparison: where they are, what they ask and measured.
+
+The unit of a comparison is the run. Its value of a metric is the median of its repetitions, saves
+or restores, which share the run's hour, its cache and its neighbours. They are shown, and tell
+nothing about another run. Runs are comparable if they ask the same of the same data. How they read
+it (loader, requests of the reader, storage, host) may differ between the sides: that is what a
+comparison is about, and it is reported. Runs of one side have the same identity (``identity.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from ...base.errors import IobenchError, UsageError
+from ...judge.checkpoint.study import values_of_study
+from ...record.metrics import BY_NAME, COMPARED
+from ...record.run import RUN_FILE, RunRecord, TrainingRecord, load_run
+from .identity import identity, role_of, workload_of
+
+DEPTH = 4
+"""Levels of folders to search: results of several machines, sweeps, runs."""
+
+
+@dataclass(slots=True)
+class Collected:
+    # run directory -> document, sorted by directory
+    runs: dict[Path, RunRecord] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)  # one line each
+
+
+def collect(place: Path, depth: int = DEPTH) -> Collected:
+    """The run in ``place`` (a run directory or its ``run.json``), or all runs below it.
+
+    ``depth``: levels of folders to search.
+
+    A run that cannot be read (half written, another schema version) is left out and named in
+    ``left_out``, and so is a folder that cannot be opened. So is a copy of another run, because a
+    run that counts twice makes differences look more significant than they are. Raises UsageError
+    if there is no run.
+    """
+    found = Collected()
+    if _is(place, Path.is_file, found.left_out):
+        place = place.parent
+    if not _is(place, Path.is_dir, found.left_out):
+        raise UsageError(
+            found.left_out[0] if found.left_out else f"no such file or directory: {place}",
+            remedy="name a run directory, or a directory of runs, e.g. results/<run>",
+        )
+    first: dict[bytes, Path] = {}
+    for directory in sorted(_run_directories(place, depth, found.left_out)):
+        try:
+            doc = load_run(directory)
+            original = first.setdefault(
+                hashlib.sha256((directory / RUN_FILE).read_bytes()).digest(), directory
+            )
+            if original is not directory:
+                found.left_out.append(f"{directory} is a copy of {original}")
+                continue
+            found.runs[directory] = doc
+        except IobenchError as error:
+            found.left_out.append(str(error))
+        except OSError as error:  # it was removed or closed after it was loaded
+            found.left_out.append(_cannot_read(directory / RUN_FILE, error))
+    if not found.runs:
+        why = f": {found.left_out[0]}" if found.left_out else ""
+        raise UsageError(
+            f"{place} holds no run that can be read{why}",
+            remedy="name a run directory, or a directory of runs",
+        )
+    return found
+
+
+def beside(place: Path) -> tuple[Path, int]:
+    """Where runs like those in ``place`` may be, and the levels of folders to search there.
+
+    They are the runs of a folder itself, and the neighbours of a run.
+    """
+    if place.is_file():
+        place = place.parent
+    return (place.resolve().parent, 1) if (place / RUN_FILE).is_file() else (place, DEPTH)
+
+
+def _run_directories(place: Path, depth: int, left_out: list[str]) -> Iterator[Path]:
+    try:
+        is_run = (place / RUN_FILE).is_file()
+        inside = [] if is_run or depth == 0 else sorted(place.iterdir())
+    except OSError as error:
+        left_out.append(_cannot_read(place, error))
+        return
+    if is_run:
+        yield place
+    for path in inside:
+        folder = not path.name.startswith(".") and _is(path, Path.is_dir, left_out)
+        if folder and not path.is_symlink():
+            yield from _run_directories(path, depth - 1, left_out)
+
+
+def _is(path: Path, kind: Callable[[Path], bool], left_out: list[str]) -> bool:
+    """``kind(path)``; False, and a line in ``left_out``, if the path may not be looked at."""
+    try:
+        return kind(path)
+    except OSError as error:
+        left_out.append(_cannot_read(path, error))
+        return False
+
+
+def _cannot_read(path: Path, error: OSError) -> str:
+    return f"cannot read {path}: {error.strerror or error}"
+
+
+PRIMARY = ("samples_per_s", "blocked_s", "restore_s")
+"""Metrics that decide whether a candidate is better or worse, in this order, if measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunValue:
+    """One run's value of a metric: the median of its repetitions, with the smallest and largest."""
+
+    run_id: str
+    median: float
+    low: float
+    high: float
+    repetitions: int
+
+
+@dataclass(slots=True)
+class Group:
+    """Runs of one identity: a side of a comparison."""
+
+    label: str
+    runs: list[RunRecord] = field(default_factory=list)
+
+    @property
+    def workload(self) -> str:
+        return workload_of(self.runs[0]) if self.runs else "?"
+
+    def values(self, metric: str) -> list[RunValue]:
+        """One value for each run that has the metric."""
+        found = []
+        for doc in self.runs:
+            if values := values_of(doc, metric):
+                middle, ends = median(values), (min(values), max(values))
+                found.append(RunValue(doc.run_id, middle, *ends, len(values)))
+        return found
+
+
+def values_of(doc: RunRecord, metric: str) -> list[float]:
+    """One value for each complete repetition, save or restore.
+
+    Loader libraries have no read bandwidth here: theirs is computed from the stored bytes of
+    samples, which is not comparable with the bytes that were read.
+    """
+    if (found := BY_NAME[metric]).of in ("save", "restore"):
+        return values_of_study(doc.checkpoints, found) if doc.checkpoints else []
+    if not isinstance(doc, TrainingRecord):
+        return []
+    done = [repetition for repetition in doc.job.repetitions if repetition.complete]
+    if metric == "read_bytes_per_s":
+        done = [repetition for repetition in done if repetition.bytes_read is not None]
+    figures = (getattr(repetition, metric) for repetition in done)
+    return [float(value) for value in figures if value is not None]
+
+
+def lookup(doc: RunRecord, path: str) -> str:
+    """A key of the run's identity, or the value of a dotted path in ``run.json``.
+
+    Examples are ``loader.workers`` and ``host.instance_type``. A key of several hosts has all of
+    their values. The result is ``?`` if there is no value.
+    """
+    facts = identity(doc)
+    if path in facts:
+        return facts[path]
+    top = path.partition(".")[0]
+    node: object = (
+        {"host": doc.host.model_dump()} if top == "host" else doc.model_dump(include={top})
+    )
+    for part in path.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return "?" if node is None else str(node)
+
+
+def question(doc: RunRecord, across: Sequence[str] = ()) -> tuple[str, ...]:
+    """What the run asks of the storage: runs with the same answer can be compared.
+
+    Keys in ``across`` are ignored.
+    """
+    keys = identity(doc)
+    return (
+        workload_of(doc),
+        *(
+            f"{key}={keys[key]}"
+            for key in sorted(keys)
+            if key != "workload" and role_of(key) == "asked" and not allowed(key, across)
+        ),
+    )
+
+
+def allowed(key: str, across: Sequence[str]) -> bool:
+    """Whether ``key`` is one of the keys ``across`` which runs may differ, or below one."""
+    return any(key == free or key.startswith(f"{free}.") for free in across)
+
+
+def usable(doc: RunRecord, name: str, *, include_invalid: bool = False) -> str:
+    """Empty if the run counts, else one line with the reason why it does not."""
+    if doc.validity == "invalid" and not include_invalid:
+        broken = next(
+            (finding.rule for finding in doc.findings if finding.level == "invalid"), "a rule"
+        )
+        return f"{name} is INVALID ({broken})"
+    if not any(values_of(doc, metric) for metric in COMPARED):
+        return f"{name} has no complete repetition (status {doc.status})"
+    return ""

@@ -1,0 +1,1 @@
+"""What everything rests on: errors, texts, units, processes, memory, files and the page cache."""

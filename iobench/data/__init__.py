@@ -1,0 +1,1 @@
+"""What is read: contents, codecs and formats, how data is generated, scanned and verified."""

@@ -1,0 +1,303 @@
+"""The place a dataset is generated into: empty, begun earlier, complete, or refused."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from ...base.documents import MAX_DOCUMENT_BYTES
+from ...base.errors import (
+    DatasetError,
+    StorageError,
+    TargetRefusedError,
+)
+from ...base.units import format_bytes, format_count
+from ...record.manifest import (
+    MANIFEST,
+    MARKER,
+    SAMPLES,
+    SHARDS,
+    Manifest,
+)
+from ...record.packing import DATA
+from ...settings.dataset import DatasetSpec, in_columns
+from ...storage.base import Guarded, Storage
+from ...storage.catalog import exists, innermost, local_root, read_object
+from ...storage.locks.held import Held, delete
+from ...storage.locks.lock import Lease, exclusive, shared
+from ...storage.markers import foreign_name, held_as_seen, put_marker
+from ..dataset import ResolvedSpec, read_manifest
+from . import journal
+from .owned import first_difference, parse_marker
+from .plan import ShardPlan
+from .writer import UnitResult
+
+LAYOUT_VERSION = 1
+"""Part of a dataset's identity. Increase it when the same spec comes to mean other bytes."""
+
+COLUMNS_LAYOUT_VERSION = 2
+"""The version for samples that are cut into columns. Version 1 stamped each sample at its
+beginning, so that the first columns of all samples held the same few bytes.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetClaim:
+    """The state of a place that belongs to this dataset.
+
+    If the dataset is complete, ``manifest`` is set; else ``finished`` holds the finished units, and
+    ``leftovers`` the names of tables and index files that an interrupted run wrote.
+    """
+
+    id: str
+    created: str
+    generator: str
+    finished: dict[int, UnitResult]
+    leftovers: frozenset[str]
+    manifest: Manifest | None = None
+
+
+def dataset_id(spec: DatasetSpec) -> str:
+    """The dataset's id: 32 hex digits that are equal for equal datasets."""
+    layout = COLUMNS_LAYOUT_VERSION if in_columns(spec) else LAYOUT_VERSION
+    identity = json.dumps({"layout": layout, **spec.identity()}, sort_keys=True)
+    return xxhash.xxh3_128_hexdigest(identity.encode())
+
+
+@contextmanager
+def claimed(
+    spec: DatasetSpec,
+    storage: Storage,
+    plan: ShardPlan,
+    *,
+    generator: str,
+    break_lock: bool = False,
+) -> Iterator[tuple[TargetClaim, Lease]]:
+    """Claim the storage's root for this dataset, or continue there, and hold its lock.
+
+    A complete dataset is locked in shared mode, like a reader; an incomplete one exclusively.
+    Raises TargetRefusedError (also TargetHeldError: another process works there), DatasetError if a
+    complete dataset lacks shards, StorageError.
+    """
+    if isinstance(storage, Guarded):
+        storage.check_target()
+
+    def attempt(stack: ExitStack) -> tuple[TargetClaim, Lease] | None:
+        whole = _mark(spec, storage, plan, generator)
+        hold = shared if whole else exclusive
+        lease = stack.enter_context(hold(storage, MARKER, verb="generate", break_dead=break_lock))
+        found = _claim(spec, storage, plan, generator, whole=whole, held=Held(lease))
+        return None if found is None else (found, lease)
+
+    with held_as_seen(storage, attempt) as held:
+        yield held
+
+
+def _mark(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) -> bool:
+    """Write the marker if it is what is locked; return whether the dataset is complete.
+
+    If the lock is an object of its own, the marker is written later, by the holder of the lock: on
+    some storages two concurrent writers of one object may both fail.
+    """
+    if not exists(storage, MARKER):
+        _require_empty(storage)
+        if local_root(innermost(storage)) is None:
+            return False
+        _begin(spec, storage, plan, generator)
+    return _read_marker(spec, storage)[1]
+
+
+def _begin(spec: DatasetSpec, storage: Storage, plan: ShardPlan, generator: str) -> None:
+    """Write the marker into an empty place, unless another process does so at the same time."""
+    _require_empty(storage)
+    root = local_root(innermost(storage))
+    _require_space(spec, plan, root, done_bytes=0, done_shards=0)
+    made_root = root if root is not None and not root.exists() else None
+    marker = {
+        "id": dataset_id(spec),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "generator": generator,
+        "made_root": made_root is not None,
+        "spec": spec.model_dump(mode="json"),
+    }
+    text = json.dumps(marker, indent=2).encode() + b"\n"
+    put_marker(storage, MARKER, text, made_root=made_root)
+
+
+def _read_marker(spec: DatasetSpec, storage: Storage) -> tuple[dict[str, Any], bool]:
+    """Return the marker's contents, and whether the dataset is complete.
+
+    Raises TargetRefusedError if it belongs to another dataset, MissingObjectError if it is gone.
+    """
+    data = parse_marker(
+        read_object(storage, MARKER, max_bytes=MAX_DOCUMENT_BYTES), where=f"{storage.url}/{MARKER}"
+    )
+    complete = exists(storage, MANIFEST)
+    if data["id"] != dataset_id(spec):
+        state = "another dataset" if complete else "another, half generated dataset"
+        name, seed = data["spec"].get("name", "?"), data["spec"].get("seed", "?")
+        raise TargetRefusedError(
+            f"{storage.url} holds {state} ('{name}', seed {seed})",
+            remedy=f"choose another directory, or remove it: iobench clean {storage.url}",
+        )
+    return data, complete
+
+
+def _claim(
+    spec: DatasetSpec,
+    storage: Storage,
+    plan: ShardPlan,
+    generator: str,
+    *,
+    whole: bool,
+    held: Held,
+) -> TargetClaim | None:
+    """Read the state of the place under the lock; None if the other kind of lock is needed.
+
+    The other kind is needed if the dataset has become complete, or incomplete, in the meantime.
+    """
+    if not exists(storage, MARKER):
+        # The lock is an object of its own, and there is no marker (yet).
+        _begin(spec, storage, plan, generator)
+    data, complete = _read_marker(spec, storage)
+    if complete != whole:
+        return None
+    claim = TargetClaim(
+        id=data["id"],
+        created=str(data.get("created", "")),
+        generator=str(data.get("generator", generator)),
+        finished={},
+        leftovers=frozenset(),
+    )
+    if complete:
+        manifest = read_manifest(storage)
+        if wrong := first_difference(storage, spec, manifest.shards["size"]):
+            raise DatasetError(
+                f"by its manifest, the dataset at {storage.url} is complete, but {wrong}",
+                remedy=f"remove it (iobench clean {storage.url}), and generate it again",
+            )
+        return replace(claim, manifest=manifest)
+    finished, leftovers = _take_up(spec, storage, plan, held)
+    done = plan.unit_bytes()[list(finished)].sum() if finished else 0
+    done_shards = sum(len(result.shard_size) for result in finished.values())
+    root = local_root(innermost(storage))
+    _require_space(spec, plan, root, done_bytes=int(done), done_shards=done_shards)
+    return replace(claim, finished=finished, leftovers=leftovers)
+
+
+def _take_up(
+    spec: DatasetSpec, storage: Storage, plan: ShardPlan, held: Held
+) -> tuple[dict[int, UnitResult], frozenset[str]]:
+    """Find the finished units, and remove all other shards of the plan and their journal entries.
+
+    A unit is finished if the journal has an entry of it and its shards have the recorded sizes.
+    Returns (results by unit, names of existing tables and index files).
+    """
+    present = {
+        entry.key: entry.size
+        for folder in (DATA, journal.JOURNAL)
+        for entry in storage.list(folder)
+    }
+    finished: dict[int, UnitResult] = {}
+    for unit in range(plan.unit_count):
+        key = journal.entry_key(unit)
+        shards = range(int(plan.units[unit]), int(plan.units[unit + 1]))
+        keys = ResolvedSpec.of(spec).keys
+        names = [keys(shard) for shard in shards]
+        entry = journal.parse(read_object(storage, key), plan) if key in present else None
+        if (
+            entry is not None
+            and entry.unit == unit
+            and [present.get(name) for name in names] == entry.shard_size.tolist()
+        ):
+            finished[unit] = entry
+            continue
+        for name in (*names, key):
+            for leftover in (name, f"{name}.part"):
+                if leftover in present:
+                    delete(storage, leftover, held)
+    top = {
+        name
+        for name in (SAMPLES, SHARDS, ResolvedSpec.of(spec).packing.index_key)
+        if name is not None and exists(storage, name)
+    }
+    return finished, frozenset(top)
+
+
+def _require_empty(storage: Storage) -> None:
+    """Raise TargetRefusedError if the place holds a file that no start of ``generate`` made."""
+    found = foreign_name(storage, MARKER, local_root(innermost(storage)))
+    if found is not None:
+        raise TargetRefusedError(
+            f"{storage.url} is not empty (it holds '{found}') and is not an iobench dataset",
+            remedy=f"name a new or empty directory, e.g. {storage.url}/data",
+        )
+
+
+def check_nominal_space(spec: DatasetSpec, storage: Storage) -> None:
+    """Refuse a dataset of more than twice the free space, before its sizes are even drawn.
+
+    Passes if the free space is unknown (no local root). Raises StorageError.
+    """
+    root = local_root(innermost(storage))
+    if root is None or (root / MARKER).exists():
+        return
+    existing = next(path for path in (root, *root.parents) if path.is_dir())
+    free = os.statvfs(existing)
+    have, need = free.f_bavail * free.f_frsize, spec.nominal_bytes / spec.compress_ratio
+    if need > 2 * have:
+        raise StorageError(
+            f"{existing} has {format_bytes(have)} free, the dataset needs {format_bytes(need)}",
+            remedy="free some space, choose another target, or a smaller --size",
+        )
+
+
+def _require_space(
+    spec: DatasetSpec, plan: ShardPlan, root: Path | None, *, done_bytes: int, done_shards: int
+) -> None:
+    """Check that the remaining data fits, before the first byte is written.
+
+    Counts bytes and inodes. Passes if the free space is unknown (no local root). Raises
+    StorageError.
+    """
+    if root is None:
+        return
+    existing = next(path for path in (root, *root.parents) if path.is_dir())
+    free = os.statvfs(existing)
+    dataset = ResolvedSpec.of(spec)
+    shards = plan.shard_count - done_shards
+    need = plan.sample_bytes - done_bytes
+    if not dataset.codec.plain and spec.compress_ratio > 1:
+        need = int(need / spec.compress_ratio)
+    need += (
+        dataset.format.framing_bytes
+        * plan.sample_count
+        * (plan.sample_bytes - done_bytes)
+        // plan.sample_bytes
+    )
+    need += plan.sample_count * 36 + (
+        shards * free.f_frsize // 2 if dataset.format.one_sample_per_shard else 0
+    )
+    have = free.f_bavail * free.f_frsize
+    remedy = "free some space, choose another target, or a smaller --size"
+    if need > have:
+        raise StorageError(
+            f"{existing} has {format_bytes(have)} free, the dataset needs {format_bytes(need)}",
+            remedy=remedy,
+        )
+    if free.f_files and shards > free.f_favail:
+        raise StorageError(
+            f"{existing} has {format_count(free.f_favail)} free inodes, the dataset needs "
+            f"{format_count(shards)}",
+            remedy=remedy,
+        )
+    if free.f_flag & os.ST_RDONLY:
+        raise StorageError(f"{existing} is read-only", remedy="choose another target")

@@ -1,0 +1,162 @@
+"""Find the samples of one foreign shard: byte ranges, from headers alone if the format has them.
+
+Names within an archive are only compared with one another: nothing is extracted, so '../x' can do
+no harm.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import tarfile
+from collections.abc import Callable, Iterator
+
+from ...base.limits import MAX_PAX_HEADER
+from ...storage.files import Seekable
+from ...storage.window import ReadWindow
+from ..formats import FORMATS
+from ..formats.tfrecord import masked_crc
+from .hdf5 import hdf5
+from .lmdb import lmdb
+from .parquet import parquet
+from .samples import FoundSample, ShardSamples, damaged, listed, suffix_of
+from .sandbox import Finder, Sandbox
+
+_DIGITS = re.compile(rb"\d{1000}")
+
+
+def tar(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
+    """Read a tar as WebDataset does: adjacent members with the same name up to the first dot.
+
+    The sample is the largest of these members if that is an image; else it is everything from the
+    first member's data to the end of the last one's.
+    """
+    return map(sample_of_members, tar_groups(window, key, size))
+
+
+def tar_groups(window: ReadWindow, key: str, size: int) -> Iterator[list[tarfile.TarInfo]]:
+    """Yield the members of each sample of a tar.
+
+    Raises DatasetError if the tar is damaged, and StorageError.
+    """
+    group: list[tarfile.TarInfo] = []
+    place = -1
+    try:
+        with tarfile.open(fileobj=_File(window, size), mode="r:") as archive:
+            while (member := archive.next()) is not None:
+                # tarfile accepts a negative size (CVE-2025-8194).
+                if archive.offset <= place:
+                    raise tarfile.ReadError(f"the member before byte {place} ends before it begins")
+                place = archive.offset
+                if member.isreg() and not member.sparse:
+                    if group and _stem(group[0].name) != _stem(member.name):
+                        yield group
+                        group = []
+                    group.append(member)
+                # tarfile keeps every member; a million of them take a gigabyte.
+                archive.members.clear()  # type: ignore[attr-defined]
+            # tarfile treats an invalid header as end-of-archive. The true end is a block of zeros
+            # or the end of the file.
+            if any(
+                window.read(archive.offset, min(archive.offset + tarfile.BLOCKSIZE, size))
+                if archive.offset < size
+                else b""
+            ):
+                raise tarfile.ReadError(f"no header at byte {archive.offset}")
+    except (tarfile.TarError, ValueError, IndexError, OverflowError, RecursionError) as error:
+        raise damaged(key, str(error)) from None
+    if group:
+        yield group
+
+
+def tfrecord(window: ReadWindow, key: str, size: int) -> Iterator[FoundSample]:
+    """One sample for each record.
+
+    The checksum of each length is verified here, that of the data when it is read.
+    """
+    position = 0
+    while position < size:
+        if size - position < 16:
+            raise damaged(key, f"the record at byte {position} is cut off")
+        head = window.read(position, position + 12)
+        (length,) = struct.unpack_from("<Q", head)
+        if masked_crc(head[:8]) != struct.unpack_from("<I", head, 8)[0]:
+            raise damaged(
+                key, f"no TFRecord at byte {position}: the checksum of its length differs"
+            )
+        if position + 16 + length > size:
+            raise damaged(
+                key,
+                f"the record at byte {position} ends at {position + 16 + length}, the file at "
+                f"{size}",
+            )
+        yield FoundSample(position + 12, length)
+        position += 16 + length
+
+
+Indexer = Callable[[ReadWindow, str, int], ShardSamples]
+
+_WALKS: dict[str, Callable[[ReadWindow, str, int], Iterator[FoundSample]]] = {
+    "tar": tar,
+    "tfrecord": tfrecord,
+}
+FINDERS: dict[str, Finder] = {"parquet": parquet, "hdf5": hdf5}
+"""By format: what finds a shard's samples with a library, which may do so in a sandbox only."""
+
+_PACKAGES = {"parquet": "pyarrow.parquet", "hdf5": "h5py"}
+
+
+def indexer(form: str) -> Indexer:
+    """Return what finds a shard's samples, given a window on it, its key and size.
+
+    It raises DatasetError naming a shard that can't be read, and StorageError.
+    """
+    if form in FINDERS:
+        return Sandbox(FINDERS[form]).samples
+    if form == "lmdb":
+        return lmdb
+    walk = _WALKS[form]
+    return lambda window, key, size: listed(walk(window, key, size), size)
+
+
+def prepare(form: str) -> None:
+    """Import the library of a format once, before processes are forked. Raises UsageError."""
+    if form in _PACKAGES:
+        FORMATS.require(form, _PACKAGES[form])
+
+
+def _stem(name: str) -> str:
+    folder, slash, base = name.rpartition("/")
+    return folder + slash + base.partition(".")[0]
+
+
+def sample_of_members(group: list[tarfile.TarInfo]) -> FoundSample:
+    """Return the sample that these members of a tar are (see ``tar``)."""
+    largest = max(group, key=lambda member: member.size)
+    suffix = suffix_of(largest.name)
+    if suffix in (".jpg", ".jpeg") or len(group) == 1:
+        return FoundSample(largest.offset_data, largest.size, suffix)
+    first, last = group[0], group[-1]
+    return FoundSample(first.offset_data, last.offset_data + last.size - first.offset_data)
+
+
+class _File(Seekable):
+    """A file object for tarfile over a window: seeking over contents costs no read."""
+
+    def __init__(self, window: ReadWindow, size: int) -> None:
+        super().__init__(size)
+        self.window = window
+
+    def read(self, size: int = -1) -> bytes:
+        end = self.size if size < 0 else min(self.size, self.position + size)
+        if end <= self.position:
+            return b""
+        if end - self.position > MAX_PAX_HEADER:
+            raise tarfile.ReadError(
+                f"a header of {end - self.position} bytes; the limit is {MAX_PAX_HEADER}"
+            )
+        data = bytes(self.window.read(self.position, end))
+        if _DIGITS.search(data):  # on which tarfile's regular expressions would take hours
+            raise tarfile.ReadError(f"the header at byte {self.position} is not a tar header")
+        self.position = end
+        return data

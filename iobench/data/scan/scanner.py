@@ -1,0 +1,227 @@
+"""Scan a storage: from a listing and the shards' headers to a manifest and a spec.
+
+The data is only read; the result is written next to the spec, never into the data. Worker processes
+open the files, because some libraries end the process over a damaged one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from ... import __version__
+from ...base.beneath import key_problem
+from ...base.errors import DatasetError
+from ...base.text import printable
+from ...base.units import counted
+from ...record.manifest import (
+    SAMPLE_COLUMNS,
+    SAMPLES,
+    SHARD_COLUMNS,
+    SHARDS,
+    Header,
+    Manifest,
+    hash_bytes,
+    write_table,
+)
+from ...storage.base import Entry, Storage
+from ...storage.catalog import innermost
+from ...storage.window import ReadWindow
+from ..generator.pool import run_tasks, working_on
+from .contents import Contents, classify, content_of
+from .contents import checksums as checksums_of
+from .index import indexer, prepare
+from .samples import LEAVE_IT_OUT, FoundSample, Int64, ShardSamples, listed, suffix_of
+from .shape import shape
+
+_WORKERS = 8  # shards at a time: over a network each read is a request
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanReport:
+    """What was found.
+
+    ``left_out``: files that are not the data; ``notes``: remarks for the reader of the report.
+    """
+
+    manifest: Manifest
+    left_out: list[Entry]
+    notes: list[str]
+    bytes_read: int
+
+
+def scan(
+    storage: Storage,
+    *,
+    name: str | None = None,
+    checksums: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    workers: int = _WORKERS,
+) -> ScanReport:
+    """Find the samples below a storage's root. ``progress`` gets (shards done, shards in all).
+
+    ``workers`` 0 does everything in this process. Raises DatasetError if there is no data or a
+    shard is damaged, WorkerError that names the shard over which a worker died, StorageError.
+    """
+    url = innermost(storage).url  # URL of the data itself: a later run adds its own wrappers
+    entries = list(storage.list())
+    odd = [entry for entry in entries if key_problem(entry.key)]
+    kind = classify([entry for entry in entries if not key_problem(entry.key)])
+    if not kind.data:
+        raise DatasetError(
+            f"{storage.url} holds no data", remedy="name a directory with files in it"
+        )
+    notes: list[str] = []
+    if odd:
+        notes.append(
+            f"objects with names that are not paths: {len(odd)}, e.g. "
+            f"'{printable(odd[0].key, 100)}'"
+        )
+    prepare(kind.format)
+    run = partial(run_tasks, remedy=LEAVE_IT_OUT)
+    shards, counts, bytes_read = _walk(storage, kind.format, kind.data, progress, run, workers)
+    notes += [
+        f"{count} {text}"
+        for text, count in sorted(sum((found.notes for found in shards), Counter()).items())
+    ]
+    if not any(found.size.any() for found in shards):
+        raise DatasetError(
+            f"{storage.url} holds no sample in {counted(len(counts), 'shard')}"
+            + "".join(f"; {note}" for note in notes)
+        )
+    if empty := [
+        entry.key for entry, count in zip(kind.data, counts.tolist(), strict=True) if not count
+    ]:
+        notes.append(f"shards without a sample: {len(empty)}, e.g. {empty[0]}")
+    data = [entry for entry, count in zip(kind.data, counts.tolist(), strict=True) if count]
+    shards, counts = [found for found in shards if len(found)], counts[counts > 0]
+    keys = [entry.key for entry in data]
+    table, codec = _table(shards, counts, notes)
+
+    def contents() -> Contents:
+        return Contents(storage, kind.format, codec, keys, table)
+
+    def look() -> Callable[[int], tuple[str, float | None, list[str], int]]:
+        def content(_task: int) -> tuple[str, float | None, list[str], int]:
+            looked, found = contents(), list[str]()
+            return *content_of(looked, shards, found), found, looked.bytes_read
+
+        return content
+
+    ((content, expansion, found, more),) = run([0], look, workers=min(1, workers))
+    notes += found
+    bytes_read += more
+    spec = shape(
+        name or _name(url), kind.format, content, codec, table, shards, len(data), url, notes
+    )
+    if checksums:
+        table["xxh3"], more = checksums_of(contents, table, run, workers=workers)
+        bytes_read += more
+    sizes = np.array([entry.size for entry in data], np.int64)
+    rows = {
+        "size": sizes,
+        "first": np.cumsum(counts) - counts,
+        "samples": counts,
+        "xxh3": np.zeros(len(data), np.uint64),
+    }
+    digest = xxhash.xxh3_128(f"{url}\n".encode("utf-8", "surrogateescape"))
+    for entry in data:
+        digest.update(f"{entry.key}\0{entry.size}\n".encode("utf-8", "surrogateescape"))
+    header = Header(
+        generator=f"iobench {__version__} scan",
+        id=digest.hexdigest(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        spec=spec,
+        samples=len(table["stored"]),
+        shards=len(data),
+        stored_bytes=sum(found.nbytes for found in shards),
+        sample_bytes=int(table["size"].sum()),
+        origin=url,
+        checksums=checksums,
+        expansion=expansion,
+        tables={
+            SAMPLES: hash_bytes(write_table(SAMPLE_COLUMNS, table)),
+            SHARDS: hash_bytes(write_table(SHARD_COLUMNS, rows, keys)),
+        },
+    )
+    return ScanReport(
+        manifest=Manifest(header, table, rows, keys),
+        left_out=[*kind.left_out, *odd],
+        notes=notes,
+        bytes_read=bytes_read,
+    )
+
+
+def _walk(
+    storage: Storage,
+    form: str,
+    data: Sequence[Entry],
+    progress: Callable[[int, int], None] | None,
+    run: Any,
+    workers: int,
+) -> tuple[list[ShardSamples], Int64, int]:
+    """Find the samples of all shards: (samples, how many each shard has, bytes read)."""
+    if form == "files":  # all files together are one ``ShardSamples``, since there may be a million
+        samples = [FoundSample(0, entry.size, suffix_of(entry.key)) for entry in data]
+        return [listed(samples, sum(entry.size for entry in data))], np.ones(len(data), np.int64), 0
+
+    def make() -> Callable[[int], tuple[int, ShardSamples, int]]:
+        find = indexer(form)  # may fork, so it comes before any thread of the storage
+        window = ReadWindow(storage, 1 << 20, nbytes=1 << 20)
+
+        def walk(shard: int) -> tuple[int, ShardSamples, int]:
+            key, before = data[shard].key, window.bytes_read
+            working_on(key)
+            found = find(window, key, window.open(key))
+            return shard, found, window.bytes_read - before
+
+        return walk
+
+    shards: dict[int, ShardSamples] = {}
+    bytes_read = 0
+    for shard, found, nbytes in run(range(len(data)), make, workers=workers):
+        shards[shard] = found
+        bytes_read += nbytes
+        if progress is not None:
+            progress(len(shards), len(data))
+    ordered = [shards[shard] for shard in range(len(data))]
+    return ordered, np.array([len(found) for found in ordered], np.int64), bytes_read
+
+
+def _table(
+    shards: Sequence[ShardSamples], counts: Int64, notes: list[str]
+) -> tuple[dict[str, Any], str]:
+    """Build the table of samples, and find the one codec of all of them."""
+    table = {
+        name: np.concatenate([getattr(found, name) for found in shards])
+        for name in ("offset", "stored", "size")
+    }
+    table["shard"] = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
+    table["xxh3"] = np.zeros(len(table["size"]), np.uint64)
+    none = [
+        np.zeros(len(found), np.bool_) if found.deflated is None else found.deflated
+        for found in shards
+    ]
+    deflated = np.concatenate(none)
+    if deflated.all():
+        return table, "gzip"
+    if deflated.any():
+        notes.append(
+            f"{counted(int(deflated.sum()), 'sample')} will be delivered deflated, as stored, "
+            "because others are not compressed"
+        )
+        table["size"][deflated] = table["stored"][deflated]
+    return table, "none"
+
+
+def _name(url: str) -> str:
+    last = url.partition("?")[0].rstrip("/").rpartition("/")[2]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-._") or "scanned"

@@ -1,0 +1,284 @@
+"""Compare the shards of a dataset with its manifest: contents, framing, what is in between."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from ...base.buffers import Buffer, private
+from ...base.errors import DatasetError, MissingObjectError, ShortObjectError, StorageError
+from ...record.manifest import Manifest
+from ...storage.base import Storage
+from ...storage.window import WINDOW_BYTES, ReadWindow
+from ..dataset import ResolvedSpec
+from ..formats.base import BlockRows, Blocks, Framed
+from ..generator.pool import working_on
+from .report import MAX_DAMAGES, MAX_UNREADABLE, Damage, PartialReport, Unreadable
+
+
+class ShardChecker:
+    """Compares shards in one process."""
+
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        dataset = ResolvedSpec.of(manifest)
+        self.storage = storage
+        self.manifest = manifest
+        self.format = dataset.format
+        self.codec = dataset.codec
+        self.suffix = dataset.suffix
+        self.plain = self.codec.plain
+        # For scanned data the manifest says nothing about the bytes between samples.
+        self.foreign = bool(manifest.header.origin)
+        self.hashed = manifest.header.checksums
+        self._content: Buffer = memoryview(b"")
+        self._window = ReadWindow(storage, int(manifest.samples["stored"].max()))
+
+    def check(self, shards: range) -> PartialReport:
+        """Compare these shards as far as they can be read; errors are in the result."""
+        part = PartialReport(shards=len(shards))
+        before = self._window.bytes_read
+        for shard in shards:
+            key = self.manifest.key(shard)
+            working_on(key)
+            try:
+                samples, damages = self._shard(shard, key)
+                part.samples += samples
+                part.damages += damages
+            except MissingObjectError as error:
+                part.missing.append(Damage(key, None, str(error)))
+            except (DatasetError, ShortObjectError, StorageError) as error:
+                damage = self._damage_behind(error, shard, key)
+                if damage is None:
+                    part.unreadable.append(Unreadable(key, str(error)))
+                else:
+                    part.damages.append(damage)
+            if len(part.damages) > MAX_DAMAGES or len(part.unreadable) > MAX_UNREADABLE:
+                break
+        part.bytes_read = self._window.bytes_read - before
+        return part
+
+    def _damage_behind(
+        self, error: DatasetError | StorageError, shard: int, key: str
+    ) -> Damage | None:
+        """The damage that the error shows; None if the shard could only not be read.
+
+        A read that ends early is damage if the object really is too short.
+        """
+        if isinstance(error, DatasetError):
+            return Damage(key, None, str(error))
+        if isinstance(error, ShortObjectError):
+            try:
+                if self.storage.size(key) < int(self.manifest.shards["size"][shard]):
+                    return Damage(key, None, str(error))
+            except StorageError:
+                pass
+        return None
+
+    def _shard(self, shard: int, key: str) -> tuple[int, list[Damage]]:
+        """(samples compared, damages) of one shard."""
+        table = self.manifest.samples
+        expected = int(self.manifest.shards["size"][shard])
+        first = int(self.manifest.shards["first"][shard])
+        last = first + int(self.manifest.shards["samples"][shard])
+        damages: list[Damage] = []
+        actual = self._window.open(key)
+        if actual != expected:
+            what = "truncated" if actual < expected else "too long"
+            damages.append(Damage(key, None, f"{what}: {actual} bytes, not {expected}"))
+        if isinstance(self.format, Blocks):
+            return self._blocks(self.format, shard, key, min(actual, expected), damages)
+        whole = xxhash.xxh3_64()
+        position = 0
+        framed = self.format if isinstance(self.format, Framed) else None
+        # What should lie before the next sample's framing; None: unknown.
+        between: bytes | None = b"" if framed is not None else None
+        # A format that builds whole shards may place samples in any order.
+        order = (
+            range(first, last)
+            if framed is not None
+            else (first + np.argsort(table["offset"][first:last], kind="stable")).tolist()
+        )
+        for checked, index in enumerate(order):
+            offset, stored_bytes = int(table["offset"][index]), int(table["stored"][index])
+            if offset + stored_bytes > actual:
+                damages.append(
+                    Damage(
+                        key,
+                        index,
+                        f"missing: it ends at byte {offset + stored_bytes}, but the shard ends "
+                        f"at {actual}",
+                    )
+                )
+                return checked, damages
+            if self.foreign:  # labels and headers of any length may be in between
+                position = offset
+            elif framed is None:
+                position = self._hash(whole, position, offset)
+            piece = self._window.read(position, offset + stored_bytes)
+            stored = piece[offset - position :]
+            whole.update(piece)
+            problem = self._compare(stored, int(table["size"][index]), int(table["xxh3"][index]))
+            if problem:
+                damages.append(Damage(key, index, problem))
+                between = None
+            elif framed is not None:
+                # Framing may hold a checksum of the sample, so only a good sample's is known.
+                frame = framed.frame(index, self.suffix, stored)
+                if (
+                    not self.foreign
+                    and between is not None
+                    and piece[: offset - position] != between + frame.head
+                ):
+                    damages.append(Damage(key, index, "the framing before it differs"))
+                between = frame.tail
+            position = offset + stored_bytes
+            if len(damages) > MAX_DAMAGES:
+                return checked, damages
+        if not self.foreign:
+            self._hash(whole, position, min(actual, expected))
+        if (
+            not damages
+            and not self.foreign
+            and whole.intdigest() != int(self.manifest.shards["xxh3"][shard])
+        ):
+            damages.append(
+                Damage(key, None, "bytes outside of its samples differ (shard checksum)")
+            )
+        return last - first, damages
+
+    def _hash(self, whole: xxhash.xxh3_64, position: int, end: int) -> int:
+        """Add the bytes from ``position`` to ``end`` to the shard's checksum.
+
+        Returns ``end``, or ``position`` if that is larger.
+        """
+        while position < end:
+            step = min(end, position + WINDOW_BYTES)
+            whole.update(self._window.read(position, step))
+            position = step
+        return position
+
+    def _blocks(
+        self, form: Blocks, shard: int, key: str, end: int, damages: list[Damage]
+    ) -> tuple[int, list[Damage]]:
+        """``_shard`` for a format that is read by blocks; each block is decoded once."""
+        first, samples = (
+            int(self.manifest.shards["first"][shard]),
+            int(self.manifest.shards["samples"][shard]),
+        )
+        table = {
+            name: self.manifest.samples[name][first : first + samples]
+            for name in ("offset", "stored", "size", "xxh3")
+        }
+        data_end = int((table["offset"] + table["stored"]).max())
+        if data_end >= end:
+            return 0, damages or [
+                Damage(
+                    key,
+                    None,
+                    f"its blocks would end at byte {data_end}, but the shard ends at {end}",
+                )
+            ]
+        whole = xxhash.xxh3_64()
+        try:
+            start = data_end
+            if self.foreign:  # other columns may be in between
+                last = self._window.apart(max(0, end - 8), end)
+                start = max(start, end - form.footer_bytes(last, end))
+            tail = self._window.apart(start, end)
+            opened = form.open(tail, end)
+            bounds = [0, *(np.flatnonzero(np.diff(table["offset"])) + 1).tolist(), samples]
+            if opened.groups != len(bounds) - 1:
+                raise ValueError(
+                    f"its footer lists {opened.groups} blocks, the manifest {len(bounds) - 1}"
+                )
+        except ValueError as error:
+            return 0, [*damages, Damage(key, None, str(error))]
+        position = checked = 0
+        for group, rows in enumerate(itertools.starmap(slice, itertools.pairwise(bounds))):
+            offset, stored = int(table["offset"][rows.start]), int(table["stored"][rows.start])
+            if not self.foreign:
+                self._hash(whole, position, offset)
+            piece = self._window.read(offset, offset + stored)
+            try:
+                most = int(table["size"][rows].sum())
+                found = opened.decode(group, None, [(offset, piece)], check=True, most=most)
+                if found.count != rows.stop - rows.start:
+                    raise ValueError(
+                        f"row group {group} has {found.count} rows, not {rows.stop - rows.start}"
+                    )
+                damages += self._rows(
+                    key, found, first + rows.start, table["size"][rows], table["xxh3"][rows]
+                )
+            except ValueError as error:
+                damages.append(
+                    Damage(key, first + rows.start, f"and the rest of its block: {error}")
+                )
+            whole.update(piece)
+            position, checked = offset + stored, rows.stop
+            if len(damages) > MAX_DAMAGES:
+                return checked, damages
+        if not self.foreign:
+            self._hash(whole, position, data_end)
+        whole.update(tail)
+        if (
+            not damages
+            and not self.foreign
+            and whole.intdigest() != int(self.manifest.shards["xxh3"][shard])
+        ):
+            damages.append(
+                Damage(key, None, "bytes outside of its samples differ (shard checksum)")
+            )
+        return checked, damages
+
+    def _rows(
+        self, key: str, found: BlockRows, first: int, sizes: Any, digests: Any
+    ) -> list[Damage]:
+        damages = []
+        for row, (size, digest) in enumerate(zip(sizes.tolist(), digests.tolist(), strict=True)):
+            content = found.content(row)
+            if len(content) != size:
+                damages.append(Damage(key, first + row, f"{len(content)} bytes, not {size}"))
+            elif self.hashed and (actual := xxhash.xxh3_64_intdigest(content)) != digest:
+                damages.append(
+                    Damage(
+                        key,
+                        first + row,
+                        f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})",
+                    )
+                )
+        return damages
+
+    def _memory(self, size: int) -> Buffer:
+        """Memory for a sample, faulted in only as far as it is filled. Raises DatasetError."""
+        if len(self._content) < size:
+            try:
+                self._content = private(size, prefault=False).array.data
+            except (OSError, OverflowError, ValueError, MemoryError):
+                raise DatasetError(
+                    f"a sample of {size} bytes does not fit into memory",
+                    remedy="use a host with more memory, if the sample really has that size",
+                ) from None
+        return self._content[:size]
+
+    def _compare(self, stored: Buffer, size: int, digest: int) -> str:
+        """What is wrong with a sample's stored bytes; '' if nothing is."""
+        content = stored
+        if not self.plain:
+            content = self._memory(size)
+            try:
+                got = self.codec.decompress(stored, content)
+            except ValueError as error:
+                return str(error)
+            if got != size:
+                return f"{got} bytes after decompression, not {size}"
+        elif len(stored) != size:
+            return f"{len(stored)} bytes, not {size}"
+        if not self.hashed:
+            return ""
+        actual = xxhash.xxh3_64_intdigest(content)
+        return (
+            "" if actual == digest else f"its bytes differ (xxh3 {actual:016x}, not {digest:016x})"
+        )

@@ -1,0 +1,141 @@
+"""Reads at exactly given places of local files with a number of them in flight, by fio.
+
+The places are a log that fio replays. With O_DIRECT one of its asynchronous engines keeps several
+reads in flight; buffered reads, and files that are opened for one read, take a thread for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from ..base.errors import StorageError
+from .depth import MIN_P99, MIN_P999, WINDOWS, Depth
+from .fio import run_fio
+from .fio_jobs import replay_job
+from .host import effective_cores
+
+Engine = Literal["io_uring", "libaio", "psync"]
+
+ENGINES: tuple[Engine, ...] = ("io_uring", "libaio", "psync")
+
+OVERHEAD_S = 0.6
+"""Time that fio takes to start and to end, beside its reads."""
+
+_MANY = 32
+"""From this number of reads in flight on, several of fio's threads share them."""
+
+_MAX_JOBS = 4
+_TIMEOUT_S = 60.0
+
+
+def engines(*, direct: bool, once: bool) -> tuple[Engine, ...]:
+    """The engines to try, the best one first."""
+    return ENGINES if direct and not once else ("psync",)
+
+
+def jobs_of(engine: Engine, in_flight: int) -> int:
+    """The number of fio's threads, which divides the reads in flight."""
+    if engine == "psync":
+        return in_flight
+    jobs = 1
+    while in_flight >= _MANY and jobs < min(_MAX_JOBS, effective_cores() / 2):
+        jobs *= 2
+    return jobs if in_flight % jobs == 0 else 1
+
+
+def read_at_depth(
+    reads: Sequence[tuple[Path, int, int]],
+    *,
+    engine: Engine,
+    in_flight: int,
+    once: bool,
+    direct: bool,
+    seconds: float,
+    run_dir: Path,
+) -> Depth:
+    """Read these (path, offset, bytes) in their order for ``seconds``, or until they end.
+
+    Raises StorageError if fio can't do so.
+    """
+    jobs = jobs_of(engine, in_flight)
+    window_s = seconds / WINDOWS
+    job = replay_job(
+        reads,
+        engine=engine,
+        jobs=jobs,
+        iodepth=in_flight // jobs,
+        once=once,
+        direct=direct,
+        seconds=seconds,
+        window_s=window_s,
+    )
+    figures = run_fio(
+        job, run_dir, f"depth-{in_flight}", kind="read", timeout_s=seconds + _TIMEOUT_S
+    )
+    log = Path(figures.job_file).with_suffix(".windows_bw.log")
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    windows = window_rates(text, figures.seconds, window_s, figures.bytes_per_s)
+    count, size = figures.ios, mean_bytes(reads, figures.ios, figures.bytes)
+    # A single thread replays a beginning of the log; several may be at different places of theirs.
+    used = min(count + in_flight, len(reads)) if job.jobs == 1 else len(reads)
+    return Depth(
+        in_flight=in_flight,
+        reads=count,
+        bytes=figures.bytes,
+        seconds=figures.seconds,
+        reads_per_s=figures.bytes_per_s / size,
+        bytes_per_s=figures.bytes_per_s,
+        window_reads_per_s=[rate / size for rate in windows],
+        window_bytes_per_s=windows,
+        latency_mean_s=figures.latency_mean_s,
+        latency_p50_s=figures.latency_p50_s,
+        latency_p99_s=figures.latency_p99_s if count >= MIN_P99 else None,
+        latency_p999_s=figures.latency_p999_s if count >= MIN_P999 else None,
+        client_cpu_share=figures.cpu_s / figures.seconds / min(job.jobs, effective_cores()),
+        used=used,
+    )
+
+
+def mean_bytes(reads: Sequence[tuple[Path, int, int]], count: int, moved: int) -> float:
+    """Mean bytes of the first ``count`` reads, of which fio has ``moved`` so many bytes.
+
+    Where fio comes to the end of its log, its number of reads includes those in flight, whose bytes
+    and time it leaves out. The rate of reads is therefore that of bytes over this mean.
+    """
+    lengths = [length for _, _, length in reads[:count]]
+    return sum(lengths) / len(lengths) if lengths else moved / count
+
+
+def window_rates(log: str, seconds: float, window_s: float, mean: float) -> list[float]:
+    """Bytes/s of all jobs in each window, from fio's log of bandwidths.
+
+    A line is "milliseconds, KiB/s, ..." for the time since the job's previous line. The jobs' lines
+    follow one another, and windows may be missing, so the rates are taken in the middle of each
+    window and scaled to their ``mean``, which is known exactly. Raises StorageError for a log of
+    another form.
+    """
+    jobs: list[list[tuple[float, float]]] = [[]]
+    try:
+        for line in log.splitlines():
+            at, rate = (float(part) for part in line.split(",")[:2])
+            if jobs[-1] and at / 1000 <= jobs[-1][-1][0]:
+                jobs.append([])
+            jobs[-1].append((at / 1000, rate * 1024))
+    except ValueError:
+        raise StorageError(
+            f"fio's log of bandwidths has a line that iobench can't read: {line[:80]!r}",
+            remedy="use fio 3.0 or newer",
+        ) from None
+    known = [job for job in jobs if job]
+    longest = max((job[-1][0] for job in known), default=0.0)
+    count = int(min(longest, seconds) / window_s + 0.5)
+    sums = [sum(_at((number + 0.5) * window_s, job) for job in known) for number in range(count)]
+    middle = sum(sums) / len(sums) if sums else 0.0
+    return [rate * mean / middle for rate in sums] if middle > 0 else []
+
+
+def _at(moment_s: float, job: Sequence[tuple[float, float]]) -> float:
+    """A job's rate at a moment; 0 after its last line."""
+    return next((rate for end, rate in job if end >= moment_s), 0.0)

@@ -1,0 +1,225 @@
+"""Facts about this machine that decide how fast it can load data. An unknown fact is None."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..base import cgroup, memory
+from ..base.cgroup import read_text, selected
+from .instance import this_instance
+
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "pyarrow",
+    "zstandard",
+    "lz4",
+    "simplejpeg",
+    "xxhash",
+    "crc32c",
+    "fsspec",
+    "s3fs",
+    "pydantic",
+)
+
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+_REF = re.compile(r"refs/[\w./+@-]+")
+
+
+def fingerprint() -> dict[str, Any]:
+    """All facts, ready for JSON. Never raises.
+
+    They hold the node's name, but no other identity and no environment variables.
+    """
+    affinity = _affinity()
+    cloud = this_instance()
+    return {
+        "node": platform.node() or None,
+        "cpu_model": _cpu_model(),
+        "cores": os.cpu_count(),
+        "affinity_cores": len(affinity) if affinity else None,
+        "affinity_cpus": _ranges(affinity) if affinity else None,
+        "cgroup_version": cgroup.version(),
+        "cpu_quota_cores": cgroup.cpu_quota_cores(),
+        "effective_cores": effective_cores(),
+        "memory_bytes": memory.meminfo("MemTotal"),
+        "cgroup_memory_limit_bytes": cgroup.memory_limit_bytes(),
+        "effective_memory_bytes": memory.total_bytes(),
+        "numa_nodes": _numa_nodes(),
+        "transparent_hugepage": _transparent_hugepage(),
+        "hugetlb": {
+            "total": memory.meminfo("HugePages_Total"),
+            "free": memory.meminfo("HugePages_Free"),
+            "page_bytes": memory.meminfo("Hugepagesize"),
+        },
+        "virtualisation": _virtualisation(),
+        "instance_provider": cloud.provider if cloud else None,
+        "instance_type": cloud.type if cloud else None,
+        "instance_how": cloud.how if cloud else None,
+        "kernel": platform.release() or None,
+        "python": platform.python_version(),
+        "gpus": gpus(),
+        "iobench_version": __version__,
+        "iobench_commit": checkout_commit(Path(__file__).resolve().parents[2]),
+        "packages": {name: package_version(name) for name in _PACKAGES},
+    }
+
+
+def checkout_commit(folder: Path) -> str | None:
+    """The commit that is checked out in ``folder``; None if it is no checkout of git.
+
+    It is read from git's files, because that takes no process. Changes that were not committed are
+    not seen. Source: gitrepository-layout(5).
+    """
+    git = folder / ".git"
+    if git.is_file():  # a worktree, or a submodule
+        git = folder / (read_text(git) or "").removeprefix("gitdir: ").strip()
+    head = (read_text(git / "HEAD") or "").strip()
+    if not head.startswith("ref: "):
+        return head if _COMMIT.fullmatch(head) else None
+    ref = head.removeprefix("ref: ")
+    if not _REF.fullmatch(ref):
+        return None
+    shared = git / (read_text(git / "commondir") or ".").strip()
+    found = read_text(git / ref) or read_text(shared / ref)
+    if found is None:
+        lines = (read_text(shared / "packed-refs") or "").splitlines()
+        found = next((line[: -len(ref)] for line in lines if line.endswith(f" {ref}")), "")
+    return found.strip() if _COMMIT.fullmatch(found.strip()) else None
+
+
+def effective_cores() -> float:
+    """Cores that this process can use: the lowest of the machine's, affinity and cgroup quota."""
+    affinity = _affinity()
+    limits = [float(len(affinity))] if affinity else [float(os.cpu_count() or 1)]
+    quota = cgroup.cpu_quota_cores()
+    return min([*limits, *([quota] if quota else [])])
+
+
+@cache
+def package_version(name: str) -> str | None:
+    """The version of an installed distribution, without importing it; None if not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def gpus(timeout_s: float = 3.0) -> list[dict[str, Any]] | None:
+    """NVIDIA GPUs by ``nvidia-smi``.
+
+    [] without that tool; None if it fails or hangs, since a GPU may exist.
+    """
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    query = [
+        tool,
+        "--query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max",
+        "--format=csv,noheader,nounits",
+    ]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=timeout_s, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse_gpus(done.stdout)
+
+
+def parse_gpus(text: str) -> list[dict[str, Any]]:
+    """Parse lines of ``nvidia-smi --format=csv,noheader,nounits``.
+
+    Each has the name, MiB of memory, driver, PCIe generation and PCIe lanes.
+    """
+    found = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == 5:
+            name, mebibytes, driver, generation, lanes = fields
+            number = [
+                int(field) if field.isdigit() else None for field in (mebibytes, generation, lanes)
+            ]
+            size = number[0] << 20 if number[0] is not None else None
+            found.append(
+                {
+                    "name": name,
+                    "memory_bytes": size,
+                    "driver": driver,
+                    "pcie_generation": number[1],
+                    "pcie_lanes": number[2],
+                }
+            )
+    return found
+
+
+def _affinity() -> list[int]:
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return []
+
+
+def _ranges(numbers: list[int]) -> str:
+    """``[0, 1, 2, 5]`` -> ``0-2,5``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def _cpu_model() -> str | None:
+    for line in (read_text(Path("/proc/cpuinfo")) or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or None
+
+
+def _numa_nodes() -> int | None:
+    try:
+        return (
+            sum(
+                1
+                for entry in os.listdir("/sys/devices/system/node")
+                if entry[:4] == "node" and entry[4:].isdigit()
+            )
+            or None
+        )
+    except OSError:
+        return None
+
+
+def _transparent_hugepage() -> dict[str, str | None]:
+    base = Path("/sys/kernel/mm/transparent_hugepage")
+    return {
+        name: selected(read_text(base / name)) for name in ("enabled", "defrag", "shmem_enabled")
+    }
+
+
+def _virtualisation() -> dict[str, Any]:
+    dmi = Path("/sys/class/dmi/id")
+    flags = next(
+        (
+            line
+            for line in (read_text(Path("/proc/cpuinfo")) or "").splitlines()
+            if line.startswith("flags")
+        ),
+        None,
+    )
+    return {
+        "vendor": read_text(dmi / "sys_vendor") or None,
+        "product": read_text(dmi / "product_name") or None,
+        "hypervisor": "hypervisor" in flags.split() if flags else None,
+    }

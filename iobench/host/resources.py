@@ -1,0 +1,224 @@
+"""What the host and the device did between two moments.
+
+CPU throttling, device and NFS traffic, IO pressure, busy cores. The counters are of the whole
+machine or the whole cgroup: beside the CPU time of this process and of its children they show
+whether something else ran at the same time. The peak memory is that of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from ..base import cgroup
+from ..base.cgroup import read_text
+from ..record.resources import Resources
+from . import nfs
+
+_SECTOR = 512  # bytes; the unit of /proc/diskstats, whatever the device's block size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """Counters at one moment; None if this kernel does not have them."""
+
+    monotonic_s: float
+    throttled_periods: int | None
+    throttled_s: float | None
+    device: str | None
+    device_read_bytes: int | None
+    device_write_bytes: int | None
+    device_busy_s: float | None
+    io_pressure_s: float | None  # time in which at least one task waited for IO
+    io_pressure_full_s: float | None  # time in which all tasks did
+    cpu_busy_s: float | None  # over all cores
+    cpu_total_s: float | None
+    own_cpu_s: float  # of this process
+    children_cpu_s: float  # of its children that have ended, and of theirs
+    nfs: nfs.MountStats | None  # of the mount, if it is NFS
+
+    @classmethod
+    def take(cls, path: Path | str | None = None) -> Snapshot:
+        """``path``: any path on the device to count. Never raises."""
+        throttling = cgroup.throttling()
+        disk = _disk(path) if path is not None else None
+        some, full = parse_pressure(read_text(Path("/proc/pressure/io")) or "")
+        busy, total = _cpu_s()
+        return cls(
+            monotonic_s=time.monotonic(),
+            throttled_periods=throttling.periods if throttling else None,
+            throttled_s=throttling.seconds if throttling else None,
+            device=disk[0] if disk else None,
+            device_read_bytes=disk[1] if disk else None,
+            device_write_bytes=disk[2] if disk else None,
+            device_busy_s=disk[3] if disk else None,
+            io_pressure_s=some,
+            io_pressure_full_s=full,
+            cpu_busy_s=busy,
+            cpu_total_s=total,
+            own_cpu_s=time.process_time(),
+            children_cpu_s=_children_s(),
+            nfs=_nfs(path) if path is not None else None,
+        )
+
+
+def diff(before: Snapshot, after: Snapshot) -> Resources:
+    """What happened between two snapshots.
+
+    Ratios are from 0 to 1. A figure that one of the snapshots lacks is None, with the reason.
+    """
+    wall = after.monotonic_s - before.monotonic_s
+    device = after.device if before.device == after.device else None
+    total = _minus(after.cpu_total_s, before.cpu_total_s)
+    busy = _minus(after.cpu_busy_s, before.cpu_busy_s)
+    found: dict[str, int | float | str | None] = {
+        "throttled_periods": _minus(after.throttled_periods, before.throttled_periods),
+        "throttled_s": _minus(after.throttled_s, before.throttled_s),
+        "device": device,
+        "device_read_bytes": None,
+        "device_write_bytes": None,
+        "device_busy": None,
+        "io_pressure_s": _minus(after.io_pressure_s, before.io_pressure_s),
+        "io_pressure_full_s": _minus(after.io_pressure_full_s, before.io_pressure_full_s),
+        "cpu_busy": min(1.0, busy / total) if busy is not None and total else None,
+        "own_cpu_s": after.own_cpu_s - before.own_cpu_s,
+        "children_cpu_s": after.children_cpu_s - before.children_cpu_s,
+    }
+    if device is not None:
+        found["device_read_bytes"] = _minus(after.device_read_bytes, before.device_read_bytes)
+        found["device_write_bytes"] = _minus(after.device_write_bytes, before.device_write_bytes)
+        in_flight = _minus(after.device_busy_s, before.device_busy_s)
+        if in_flight is not None and wall > 0:
+            found["device_busy"] = min(1.0, in_flight / wall)
+    missing = {
+        key: _REASONS[key.partition("_")[0]] for key, value in found.items() if value is None
+    }
+    return Resources.model_validate({"wall_s": wall, **found, "not_measured": missing})
+
+
+def _children_s() -> float:
+    """CPU time of all children that have ended and were waited for, and of their children."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+_REASONS = {
+    "throttled": "the kernel shows no CPU throttling of this cgroup (cpu.stat)",
+    "device": "the data is on no block device that /proc/diskstats of this host lists",
+    "io": "the kernel has no /proc/pressure/io",
+    "cpu": "/proc/stat shows no CPU time between the two moments",
+}
+"""Why a counter is missing, by the first word of the figure's name."""
+
+
+def parse_diskstats(text: str, major: int, minor: int) -> tuple[str, int, int, float] | None:
+    """(name, bytes read, bytes written, seconds with IO in flight) of one device."""
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) >= 14 and fields[0] == str(major) and fields[1] == str(minor):
+            return (
+                fields[2],
+                int(fields[5]) * _SECTOR,
+                int(fields[9]) * _SECTOR,
+                int(fields[12]) / 1000,
+            )
+    return None
+
+
+def parse_pressure(text: str) -> tuple[float | None, float | None]:
+    """Seconds of (some, full) pressure from a /proc/pressure file."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        value = rest.rpartition("total=")[2]
+        if value.isdigit():
+            found[kind] = int(value) / 1e6
+    return found.get("some"), found.get("full")
+
+
+def _cpu_s() -> tuple[float | None, float | None]:
+    """(busy, total) CPU seconds of this host.
+
+    Waiting for IO, and time stolen by the hypervisor, are not busy, but part of the total.
+    """
+    try:
+        spent = psutil.cpu_times()
+    except OSError:
+        return None, None
+    # The times of the user and of nice processes include those of guests.
+    busy = spent.user + spent.nice + spent.system + spent.irq + spent.softirq
+    return busy, busy + spent.idle + spent.iowait + spent.steal
+
+
+def _disk(path: Path | str) -> tuple[str, int, int, float] | None:
+    from ..base.filesystem import block_devices, find_mount, nearest_existing, parse_mountinfo
+
+    try:
+        existing = nearest_existing(Path(path).resolve())
+        number = existing.stat().st_dev
+    except (OSError, RuntimeError):
+        return None
+    text = read_text(Path("/proc/diskstats")) or ""
+    found = parse_diskstats(text, os.major(number), os.minor(number))
+    if found or os.major(number):
+        return found
+    mount = find_mount(
+        str(existing), parse_mountinfo(read_text(Path("/proc/self/mountinfo")) or "")
+    )
+    chain = block_devices(number, mount.source if mount else "")  # btrfs: an anonymous device
+    major, _, minor = (chain[0]["number"] or "").partition(":") if chain else ("", "", "")
+    return (
+        parse_diskstats(text, int(major), int(minor))
+        if major.isdigit() and minor.isdigit()
+        else None
+    )
+
+
+def _nfs(path: Path | str) -> nfs.MountStats | None:
+    from ..base.filesystem import NFS, mount_of
+
+    mount = mount_of(path)
+    return nfs.read(mount.point) if mount and mount.fs_type in NFS else None
+
+
+def _minus(after: float | None, before: float | None) -> float | None:
+    """None where either is missing, and where a counter began anew in between."""
+    return None if after is None or before is None or after < before else after - before
+
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+class PeakMemory:
+    """Peak resident memory of this process since this object was made.
+
+    Shared pages are included, child processes are not.
+    """
+
+    def __init__(self) -> None:
+        try:
+            _CLEAR_REFS.write_text("5")  # resets the peak to what is resident now
+            self._before = _resident("VmRSS")
+        except OSError:
+            self._before = None
+
+    def extra_bytes(self) -> int | None:
+        """The peak since then, minus what was resident then; None if the kernel does not say."""
+        peak = _resident("VmHWM")
+        return (
+            max(0, peak - self._before) if peak is not None and self._before is not None else None
+        )
+
+
+def _resident(key: str) -> int | None:
+    for line in _STATUS.read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == key:
+            return int(rest.split()[0]) * 1024
+    return None

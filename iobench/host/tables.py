@@ -1,0 +1,110 @@
+"""Parquet files of a run directory: written once and whole, and read with bounded memory."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..base.errors import IobenchError
+from ..base.limits import check_plausible
+from ..record.run import FileDigest, digest_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def write_table(
+    table: pa.Table,
+    path: Path,
+    what: str,
+    *,
+    use_dictionary: Sequence[str] = (),
+    column_encoding: Mapping[str, str] | None = None,
+) -> FileDigest:
+    """Write a table of ``what`` durably and atomically, and return its digest.
+
+    ``use_dictionary`` and ``column_encoding`` are those of ``pyarrow.parquet.write_table``. Raises
+    IobenchError, also if the file exists: it is never overwritten.
+    """
+    import pyarrow.parquet as pq
+
+    temporary = ""
+    try:
+        unfinished = str(path.with_name(f".{path.stem}-{secrets.token_hex(4)}.part"))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        handle = os.open(unfinished, flags, 0o666)  # the umask applies
+        temporary = unfinished
+        with os.fdopen(handle, "wb") as file:
+            pq.write_table(
+                table,
+                file,
+                compression="zstd",
+                use_dictionary=list(use_dictionary) or False,
+                column_encoding=column_encoding,
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        digest = digest_of(Path(temporary), table.num_rows)
+        _publish(temporary, path)
+        return digest
+    except FileExistsError:
+        raise IobenchError(f"{path} exists, and {what} are never overwritten") from None
+    except OSError as error:
+        raise IobenchError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def read_table(path: Path, what: str, *, row_bytes: int, dictionary: str = "") -> pa.Table:
+    """Read a table of ``what``, whose rows take ``row_bytes`` of memory.
+
+    The column ``dictionary`` is read as one, so that each of its values is stored once. Raises
+    IobenchError for a missing or damaged file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with damage(path, what):
+        # From memory and without Arrow's threads: threads on a file may outlive the read, and then
+        # the process ends by SIGABRT (apache/arrow issues 34314, 50482).
+        data = path.read_bytes()
+        file = pq.ParquetFile(pa.BufferReader(data))
+        if dictionary in file.schema_arrow.names:
+            file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=[dictionary])
+        groups = range(file.metadata.num_row_groups)
+        rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+        check_plausible(rows * row_bytes, len(data), f"a table of {rows} {what}")
+        return file.read(use_threads=False)
+
+
+@contextmanager
+def damage(path: Path, what: str) -> Iterator[None]:
+    """Turn what a missing or damaged file raises in the body into an IobenchError of one line."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise IobenchError(f"no {what} at {path}") from None
+    except (OSError, pa.ArrowException, TypeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise IobenchError(
+            f"cannot read the {what} {path}: {reason}", remedy="the file is damaged; run again"
+        ) from error
+
+
+def _publish(temporary: str, path: Path) -> None:
+    """Rename the finished file. Raises FileExistsError if the name is taken."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links here: not atomic against a second writer
+        if path.exists():
+            raise FileExistsError(str(path)) from None
+        os.rename(temporary, path)

@@ -1,0 +1,377 @@
+"""The decision on what limits a run: one table, in the order in which it is applied.
+
+The first row that has an answer decides. Where stages were left out in turns with the repetitions,
+their gains decide (``by_ablation``). Without them the ceilings and the time that the run spent on
+each stage do (``by_ceilings``, and ``watched`` for a training that was watched).
+``docs/verdict.md`` shows the table, and a test compares the page with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from . import by_ablation as gains
+from . import by_ceilings as ceilings
+from . import watched as waits
+from .evidence import AT_LIMIT, CPU_BUSY, CPU_NEAR, IN_TURNS, Case, Decision, Evidence
+from .figures.ablations import FEW_ROUNDS, MIN_ROUNDS
+from .short import MIN_ROUNDS as ROUNDS_OF_WORKERS
+from .short import MIN_TOLD_STEPS, too_short
+from .statistics import NOISE
+from .user_loader import MIN_HELD_BACK
+
+
+class Criterion(NamedTuple):
+    """One line of the table. ``source``: the threshold of its check, and where that comes from."""
+
+    when: str
+    bottleneck: str
+    source: str
+    check: Callable[[Case], Decision | None]
+
+
+class Criteria(NamedTuple):
+    """Rows for the cases of one kind."""
+
+    title: str
+    applies: Callable[[Case], bool]
+    rows: tuple[Criterion, ...]
+
+
+def decide(evidence: Evidence) -> Decision:
+    """The bottleneck of the run, and why; ``undecided`` with the reason where nothing tells."""
+    return _first(TABLE, Case(evidence))
+
+
+def by_inference(evidence: Evidence) -> Decision:
+    """The bottleneck by the ceilings and by where the time went, not by ablations."""
+    return _by_ceilings(Case(evidence))
+
+
+def _by_ceilings(case: Case) -> Decision:
+    return _first(BY_CEILINGS, case)
+
+
+def _first(parts: Iterable[Criteria], case: Case) -> Decision:
+    """The answer of the first row that has one; the last row of the table always has."""
+    rows = (row for part in parts if part.applies(case) for row in part.rows)
+    return next(found for row in rows if (found := row.check(case)) is not None)
+
+
+def _is_too_short(case: Case) -> Decision | None:
+    short = too_short(case.evidence)
+    if short is None:
+        return None
+    return Decision(bottleneck="undecided", reason=short.why, too_short=short)
+
+
+def _is_not_measured(case: Case) -> Decision | None:
+    if case.evidence.measured is not None:
+        return None
+    return Decision(bottleneck="undecided", reason="no repetition was completed")
+
+
+def _hidden_by_the_fill(case: Case) -> Decision | None:
+    """Batches from the fill hide what a stage costs, so that no gain refutes none."""
+    return _by_ceilings(case) if case.evidence.drained else None
+
+
+def _not_refuted(case: Case) -> Decision:
+    """What the ceilings say, unless leaving that stage out brought nothing."""
+    evidence = case.evidence
+    guess = _by_ceilings(gains.refuting(case))
+    if guess.bottleneck not in ("undecided", "accelerator", *evidence.gains):
+        return guess
+    tried = ", ".join(stage for stage in evidence.gains if stage != "accelerator")
+    return Decision(
+        bottleneck="undecided",
+        basis="tested",
+        reason=f"leaving out a stage ({tried or 'the accelerator'}) brought no significant gain",
+    )
+
+
+_NOISE = f"{NOISE:.0%}: machines drift by as much within hours, and MLPerf Storage's bound"
+_CHOICE = "a choice"
+
+BY_GAINS: tuple[Criteria, ...] = (
+    Criteria(
+        "Any run",
+        lambda case: True,
+        (
+            Criterion(
+                "the run is too short, or its data too small",
+                "undecided",
+                f"{MIN_TOLD_STEPS} steps of a rank, {ROUNDS_OF_WORKERS} rounds of its workers: "
+                "in the first round all of them fill their queues",
+                _is_too_short,
+            ),
+            Criterion("no repetition was completed", "undecided", "", _is_not_measured),
+        ),
+    ),
+    Criteria(
+        "Leaving a stage out brought a significant gain",
+        lambda case: case.any_gain,
+        (
+            Criterion(
+                "a cache served the reads, and only leaving out the storage gains",
+                "undecided",
+                f"a gain whose interval is above {1 + NOISE:.2f} ({_NOISE}); of fewer than "
+                f"{MIN_ROUNDS} rounds, whose interval (Student's t) is too wide, a gain above "
+                f"{1 + FEW_ROUNDS:.2f} and above the spread of the repetitions",
+                gains.only_reading_gains,
+            ),
+            Criterion(
+                "the largest gain is less than what is lost beside it, and a user's loader spends "
+                "most of its waits handing batches over",
+                "loader",
+                f"gain below the square root of 1 / utilization; more than {gains.MOSTLY:g} of "
+                "the waits, or of the rate of its own ceiling: more than the rest",
+                gains.hand_over_costs_more,
+            ),
+            Criterion(
+                "storage gains most, but less than what is lost beside it, and a user's loader was "
+                "not run without its preparation",
+                "prep",
+                "gain of the storage below the square root of 1 / utilization",
+                gains.prep_was_not_left_out,
+            ),
+            Criterion(
+                "storage or prep gains most, and leaving out the barrier about as much",
+                "sync",
+                f"{gains.UNEVEN:g} of that gain, in logarithms: {_CHOICE}",
+                gains.ranks_are_uneven,
+            ),
+            Criterion(
+                "storage or prep gains most, all cores are busy, and the stages share them",
+                "cpu",
+                f"within {CPU_NEAR:.0%} of the CPU ceiling, {CPU_BUSY:.0%} of the cores, "
+                f"{gains.MIN_SHARED:.0%} of the CPU time for each stage: {_CHOICE}",
+                gains.cores_are_shared,
+            ),
+            Criterion(
+                "prep gains most, of a user's loader whose reads were left out with it",
+                "storage, prep, or both",
+                f"by the waits of its workers, {waits.CLEAR:g} times as long for one: {_CHOICE}",
+                gains.read_and_prepared_in_one,
+            ),
+            Criterion(
+                "otherwise",
+                "the largest gain, with all whose intervals reach it",
+                "intervals that overlap",
+                gains.largest_gain,
+            ),
+        ),
+    ),
+    Criteria(
+        "Stages were left out, and none of them gains",
+        lambda case: case.left_out,
+        (
+            Criterion(
+                "how busy the accelerators are is not known, and leaving them out gains",
+                "accelerator",
+                "as above",
+                gains.accelerator_gains_alone,
+            ),
+            Criterion(
+                "batches from the fill hide how busy they are, and every ceiling is enough",
+                "accelerator",
+                "the utilization that the workload requires",
+                gains.ceilings_keep_up,
+            ),
+            Criterion(
+                "batches from the fill hide how busy they are",
+                "what the ceilings say",
+                "",
+                _hidden_by_the_fill,
+            ),
+            Criterion(
+                "the accelerators are busy",
+                "accelerator",
+                f"{ceilings.FED:.0%} of the time: the rest is within noise",
+                gains.accelerators_are_busy,
+            ),
+            Criterion(
+                "leaving the accelerators out brings more than all waiting could",
+                "accelerator",
+                "the low end of that gain over 1 / utilization",
+                gains.accelerator_gains_most,
+            ),
+            Criterion(
+                "all cores are busy",
+                "cpu",
+                f"within {CPU_NEAR:.0%} of the CPU ceiling, {CPU_BUSY:.0%} of the cores: {_CHOICE}",
+                gains.cores_are_busy,
+            ),
+            Criterion(
+                "a user's loader spends most of its waits handing batches over",
+                "loader",
+                f"more than {gains.MOSTLY:g} of them, or of the rate of its own ceiling",
+                gains.hand_over_costs_most,
+            ),
+            Criterion(
+                "the run is about as fast as the loader over samples that are there",
+                "loader",
+                f"{ceilings.MIN_EXPLAINED:.0%} of its ceiling: {_CHOICE}",
+                gains.loader_explains_it,
+            ),
+            Criterion(
+                "otherwise",
+                "what the ceilings say, of the stages that were not left out; else undecided",
+                "",
+                _not_refuted,
+            ),
+        ),
+    ),
+    Criteria(
+        "No stage was left out",
+        lambda case: not case.left_out,
+        (
+            Criterion(
+                "the rate without the fill of the epochs, from the same events, gains",
+                "fill",
+                "as above",
+                gains.fill_gains,
+            ),
+        ),
+    ),
+)
+
+BY_CEILINGS: tuple[Criteria, ...] = (
+    Criteria(
+        "By where the time went",
+        lambda case: True,
+        (
+            Criterion(
+                "saves, fill or sync took more of the time than all waits for batches",
+                "the one that took most",
+                f"a gain above {1 + NOISE:.2f} without it ({NOISE:.0%}: noise)",
+                ceilings.lost_beside_loading,
+            ),
+            Criterion(
+                "the accelerators are busy",
+                "accelerator",
+                f"{ceilings.FED:.0%} of the time: the rest is within noise",
+                ceilings.accelerators_are_busy,
+            ),
+        ),
+    ),
+    Criteria(
+        "A training that was watched, by what its loader did while batches were waited for",
+        lambda case: case.evidence.watched is not None,
+        (
+            Criterion(
+                "its accelerators are as busy as is required",
+                "accelerator",
+                "the utilization that the workload requires",
+                waits.training_is_fed,
+            ),
+            Criterion("what its loader did is not known", "undecided", "", waits.unknown_loader),
+            Criterion(
+                "its workers had nothing to do",
+                "loader",
+                f"less than {waits.MOST:g} of the waits: {_CHOICE}",
+                waits.workers_are_idle,
+            ),
+            Criterion(
+                "one worker is slow, and the others' batches are held back",
+                "prep",
+                f"{MIN_HELD_BACK:.0%} of the waits: {_CHOICE}",
+                waits.one_worker_is_slow,
+            ),
+            Criterion(
+                "its workers clearly computed for longer than they waited",
+                "prep",
+                f"{waits.CLEAR:g} times as long: {_CHOICE}",
+                waits.workers_compute,
+            ),
+            Criterion(
+                "most of making a batch is collate_fn",
+                "prep",
+                f"{waits.MOST:g} of the time",
+                waits.collate_takes_most,
+            ),
+            Criterion("a cache served its files", "prep", "", waits.files_were_cached),
+            Criterion(
+                "its workers clearly waited for longer than they computed",
+                "storage",
+                f"{waits.CLEAR:g} times as long: {_CHOICE}",
+                waits.workers_wait,
+            ),
+            Criterion("otherwise", "storage and prep", "", waits.workers_do_both),
+        ),
+    ),
+    Criteria(
+        "By the ceilings",
+        lambda case: True,
+        (
+            Criterion("no ceiling was measured", "undecided", "", ceilings.nothing_is_known),
+            Criterion(
+                "all cores are busy, the CPU ceiling is the lowest, and no stage has most of it",
+                "cpu",
+                f"{ceilings.MIN_EXPLAINED:.0%} of that ceiling, less than "
+                f"{ceilings.DOMINANT:.0%} of the CPU time for a stage: {_CHOICE}",
+                ceilings.cores_are_shared,
+            ),
+        ),
+    ),
+    Criteria(
+        "The demand of the accelerators is below every ceiling",
+        lambda case: case.demand_is_lowest,
+        (
+            Criterion(
+                "their utilization was not measured, nor was a ceiling",
+                "undecided",
+                f"{NOISE:.0%} below: noise",
+                ceilings.utilization_is_missing,
+            ),
+            Criterion(
+                "their utilization was not measured", "accelerator", "", ceilings.demand_is_lowest
+            ),
+            Criterion(
+                "the workers clearly took longest for reads, or for preparing",
+                "storage or prep",
+                f"{waits.CLEAR:g} times as long as for the other: {_CHOICE}",
+                ceilings.workers_took_longest,
+            ),
+            Criterion(
+                "workers that fetch and prepare in turns are slower than the demand",
+                "the lower ceiling of both",
+                f"below {ceilings.FED:.0%} of the demand, and the run reached {1 - IN_TURNS:.0%} "
+                f"of that rate: {_CHOICE}",
+                ceilings.in_turns,
+            ),
+            Criterion("otherwise", "undecided", "", ceilings.nothing_explains_the_waits),
+        ),
+    ),
+    Criteria(
+        "A ceiling is below the demand",
+        lambda case: True,
+        (
+            Criterion(
+                "two ceilings can't be told apart",
+                "undecided",
+                f"{NOISE:.0%}, or intervals that overlap",
+                ceilings.rivals,
+            ),
+            Criterion(
+                "a ceiling was not measured, and the lowest one does not explain the rate",
+                "undecided",
+                f"{ceilings.MIN_EXPLAINED:.0%} of that ceiling: {_CHOICE}",
+                ceilings.a_ceiling_is_missing,
+            ),
+            Criterion(
+                "the lowest one is the storage's, and reading alone takes all cores",
+                "cpu",
+                f"90% of the cores, and less than {AT_LIMIT:.0%} of raw storage: {_CHOICE}",
+                ceilings.reading_takes_all_cores,
+            ),
+            Criterion(
+                "otherwise", "the lowest ceiling", "the roofline model", ceilings.lowest_ceiling
+            ),
+        ),
+    ),
+)
+
+TABLE: tuple[Criteria, ...] = (*BY_GAINS, *BY_CEILINGS)
+"""The whole decision, in the order in which it is applied."""

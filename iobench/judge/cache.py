@@ -1,0 +1,199 @@
+"""What the page cache did for a run: how cold its reads were, and which of them it served.
+
+``served_by_cache`` says why the reads of a run tell nothing about its storage. The rules about cold
+reads (``rules_cache``) rest on the same counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..base.units import format_bytes
+from ..record.host import DeviceFacts
+from ..record.run import TrainingRecord
+from ..record.training import Epoch
+
+MAX_RESIDENT = 0.01
+"""Share of the dataset's bytes that may be in the page cache before a cold epoch."""
+
+
+MIN_WARM = 0.9
+"""Share of the dataset's bytes that must be in the page cache before a warm epoch.
+
+A few pages may go between the read that fills the cache and the epoch.
+"""
+
+
+MAX_CACHED = 0.01
+"""Share of the bytes delivered in a cold epoch that may come from a cache."""
+
+
+class EpochDelivery(NamedTuple):
+    """Bytes that a cold epoch (or the measurement of a ceiling) needed, and bytes from storage.
+
+    ``fetched`` is None if it was not measured; ``how`` then gives the reason.
+    """
+
+    where: str
+    wanted: int  # bytes that storage must deliver if no cache serves any of them
+    fetched: int | None
+    how: str
+
+    @property
+    def cached(self) -> float:
+        return cached_share(wanted=self.wanted, fetched=self.fetched)
+
+
+def cached_share(*, wanted: int, fetched: int | None) -> float:
+    """Share of the wanted bytes that a cache served, 0 to 1; 0 if ``fetched`` is unknown."""
+    if not wanted or fetched is None:
+        return 0.0
+    return max(0, wanted - fetched) / wanted
+
+
+def epoch_deliveries(doc: TrainingRecord) -> Iterator[EpochDelivery]:
+    """Deliveries of the epochs of a cold run.
+
+    An interrupted repetition claims nothing, so its epochs without a count are left out.
+    """
+    read = share_read(doc)
+    for where, epoch, complete in epochs_of(doc):
+        if complete or epoch.bytes_fetched is not None:
+            yield _delivery(doc, where, epoch, read=read)
+
+
+def ceiling_deliveries(doc: TrainingRecord) -> Iterator[EpochDelivery]:
+    """Deliveries of the ceilings that the reader measured on cold storage."""
+    for name, ceiling in doc.job.ceilings.items():
+        if ceiling.cold is not None:
+            yield _delivery(doc, f"the measurement of ceiling {name}", ceiling.cold, read=1.0)
+
+
+def _delivery(doc: TrainingRecord, where: str, epoch: Epoch, *, read: float) -> EpochDelivery:
+    """Delivery of one epoch; ``read`` is the loader's files as a share of the stored bytes."""
+    # A library, or a long ceiling measurement, may deliver samples twice: count one epoch at most.
+    wanted = min(epoch.sample_bytes or 0, (doc.job.dataset.stored_bytes or 0)) * read
+    return EpochDelivery(where, int(wanted), epoch.bytes_fetched, epoch.fetched_how)
+
+
+def share_read(doc: TrainingRecord) -> float:
+    """Size of the loader's files, as a share of the dataset's stored bytes.
+
+    It is below 1 for a library's own layout without framing.
+    """
+    layout, stored = doc.job.loader.layout, doc.job.dataset.stored_bytes
+    return min(1.0, layout.bytes / stored) if layout and stored else 1.0
+
+
+def cold_parts(doc: TrainingRecord) -> tuple[str, float] | None:
+    """The warm epoch before which the page cache held least, and how much it held.
+
+    None if all of them found it filled, or if nobody measured it.
+    """
+    found = [
+        (where, epoch.residency_before)
+        for where, epoch, _ in epochs_of(doc)
+        if epoch.residency_before is not None and epoch.residency_before < MIN_WARM
+    ]
+    return min(found, key=lambda each: each[1]) if found else None
+
+
+def cached_image(doc: TrainingRecord) -> DeviceFacts | None:
+    """The loop device below the data whose image goes through the page cache, if there is one."""
+    loops = (each for each in doc.storage.devices if each.backing_file and not each.backing_direct)
+    return next(loops, None)
+
+
+def epochs_of(doc: TrainingRecord) -> Iterator[tuple[str, Epoch, bool]]:
+    """(place in the run, epoch, whether its repetition is complete) for every epoch."""
+    named = [(f"repetition {index}", each) for index, each in enumerate(doc.job.repetitions)]
+    named += [("the repetition without checkpoints", doc.job.quiet)] if doc.job.quiet else []
+    for name, repetition in named:
+        for epoch in repetition.epochs:
+            yield f"{name}, epoch {epoch.epoch}", epoch, repetition.complete
+
+
+def uncached(doc: TrainingRecord) -> bool:
+    """True if this host's page cache is not used: object storage, or all reads are direct."""
+    return doc.storage.page_cache is False or doc.job.loader.direct is True
+
+
+def is_cold(doc: TrainingRecord) -> bool:
+    return doc.job.workload.cache == "cold"
+
+
+ONE_DEVICE = frozenset({"ext2", "ext3", "ext4", "xfs"})
+"""File systems that keep the bytes of a file as they are, on one block device.
+
+Others may compress them (btrfs, zfs) or spread them over several devices.
+"""
+
+
+MAX_SERVED = 0.1
+"""A cache that served more of the reads than this hides what the storage can do."""
+
+
+MIN_READ = 8 << 20
+"""Bytes that a loader must have read for the devices' share of them to say anything."""
+
+
+MIN_CACHED = 0.9
+"""Share of a dataset in the page cache from which on a training does not wait for its storage."""
+
+
+def served_by_cache(doc: TrainingRecord) -> str:
+    """Why the reads of a run say nothing about its storage; empty if they do.
+
+    Either the run asked for a warm page cache, and it was, or more than ``MAX_SERVED`` of what it
+    read was there.
+    """
+    if uncached(doc):
+        return ""
+    if doc.job.subject.watched:
+        return _waits_were_cached(doc)
+    if doc.job.workload.cache == "warm" and not cold_parts(doc):
+        return "the page cache was filled before the run"
+    resident = max(
+        (
+            epoch.residency_before or 0.0
+            for repetition in doc.job.repetitions
+            for epoch in repetition.epochs
+        ),
+        default=0.0,
+    )
+    if resident > MAX_SERVED:
+        return f"up to {resident:.0%} of the dataset was in the page cache before an epoch"
+    served = max((each.cached for each in epoch_deliveries(doc)), default=0.0)
+    return f"up to {served:.0%} of an epoch came from a cache" if served > MAX_SERVED else ""
+
+
+def _waits_were_cached(doc: TrainingRecord) -> str:
+    """Why a training that was watched did not wait for its storage; empty if it may have.
+
+    Nobody empties the cache before a training, and only its first epoch may be cold. So each epoch
+    counts by how long batches were waited for in it. A training that reads a part of its dataset
+    says nothing of what the cache holds of the rest: there the counts of the processes tell.
+    """
+    facts = doc.job.loader.user
+    if facts is not None and facts.files_inside and doc.storage.fs_type in ONE_DEVICE:
+        read, delivered = facts.process_bytes or 0, facts.device_bytes
+        if delivered is not None and read >= MIN_READ and delivered <= MAX_SERVED * read:
+            return (
+                f"devices delivered {format_bytes(delivered)} of the {format_bytes(read)} that the "
+                "loader read"
+            )
+    waits = [
+        (epoch.residency_before, epoch.wait_s or 0.0)
+        for repetition in doc.job.repetitions
+        for epoch in repetition.epochs
+    ]
+    waited = sum(wait_s for _, wait_s in waits)
+    if not waited or any(share is None for share, wait_s in waits if wait_s):
+        return ""
+    cached = sum((share or 0.0) * wait_s for share, wait_s in waits) / waited
+    return (
+        f"{cached:.0%} of the dataset was in the page cache while batches were waited for"
+        if cached >= MIN_CACHED
+        else ""
+    )

@@ -1,0 +1,308 @@
+"""Changes where storage is the bottleneck: more reads in flight, larger or fewer, or faster."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..base.units import counted, format_count, format_rate
+from ..record.verdict import Estimate
+from ..settings.workload import MAX_CONCURRENCY
+from .evidence import AT_LIMIT, Evidence
+from .limits import (
+    enough_in_flight,
+    gain_of_large_reads,
+    gain_of_more_reads,
+    reads_for,
+    stragglers,
+    told,
+)
+from .promise import WORTH, Effect, advised, at_most, bringing, model_gain, moving
+
+ROOM = 1.5
+"""More reads or batches in flight are advised for this times what can be used."""
+
+ZSTD_DECODE_BYTES_PER_S = 1.3e9
+"""Decompressed bytes per CPU second, for zstd level 1 on float volumes and weights.
+
+1.34 to 1.37 GB/s were measured on one core.
+"""
+
+LITTLE = "reads in flight = rate x latency (Little's law)"
+
+
+@advised(
+    "mapping",
+    "reader.mmap=false",
+    change="read the files instead of mapping them: reader.mmap=false",
+    basis="reads with as many in flight get {reads} from the same files, and the map {map}: it "
+    "asks for a sample page by page",
+)
+def reads_instead_of_a_map(evidence: Evidence) -> Effect | None:
+    """Where the storage's curve has more of them than the map gets, which waits for each page."""
+    today = evidence.fetch or evidence.measured
+    if not evidence.mapped or not evidence.raw or not today:
+        return None
+    most = gain_of_more_reads(evidence, enough_in_flight(evidence))
+    here = evidence.raw / max(1.0, most.value if most is not None else 1.0)
+    if today >= AT_LIMIT * here:
+        return None
+    gain = _moved(replace(evidence, fetch=today), Estimate(value=here / today))
+    return bringing(
+        gain.value if gain is not None else None,
+        reads=evidence.told(here),
+        map=evidence.told(today),
+    )
+
+
+class MoreReads(NamedTuple):
+    """So many reads in flight, what they bring, and why."""
+
+    target: float
+    gain: Estimate
+    basis: str
+
+    def of_worker(self, evidence: Evidence) -> int:
+        """Reads in flight of each process that reads."""
+        return math.ceil(self.target / evidence.streams)
+
+
+@advised(
+    "concurrency",
+    "reader.concurrency={each}",
+    change="keep more reads in flight: reader.concurrency={each} instead of {today}",
+    basis=f"{{basis}}; {LITTLE}",
+)
+def concurrent_reads(evidence: Evidence) -> Effect | None:
+    """More reads in flight of each worker, where its batches have enough requests."""
+    more = _more_reads(evidence)
+    if more is None or evidence.subject.reads_itself:
+        return None
+    each, requests = more.of_worker(evidence), evidence.requests_per_batch
+    offered = evidence.reads_ahead or requests is None or requests >= 0.99 * each
+    if not offered or each > MAX_CONCURRENCY:
+        return None
+    return bringing(more.gain, each=each, today=evidence.concurrency, basis=more.basis)
+
+
+@advised(
+    "workers",
+    "loader.workers={workers}",
+    change="keep more reads in flight: {workers} workers for each accelerator instead of "
+    "{today}{why}",
+    basis=f"{{basis}}; {LITTLE}",
+)
+def workers_that_read(evidence: Evidence) -> Effect | None:
+    """More reads in flight by more workers, where a worker can't have as many."""
+    more = _more_reads(evidence)
+    if more is None:
+        return None
+    today = max(1, evidence.workers // evidence.accelerators)
+    few = not evidence.subject.reads_itself and more.of_worker(evidence) <= MAX_CONCURRENCY
+    return bringing(
+        more.gain,
+        workers=max(today + 1, math.ceil(today * more.target / evidence.in_flight)),
+        today=today,
+        why=", since a batch has few requests" if few else "",
+        basis=more.basis,
+    )
+
+
+def _more_reads(evidence: Evidence) -> MoreReads | None:
+    """More reads in flight, up to the knee of the curve; None if they bring nothing."""
+    most = gain_of_more_reads(evidence, enough_in_flight(evidence))
+    useful = None if most is None else _moved(evidence, most)
+    if most is None or useful is None or most.value < WORTH:
+        return None
+    useful = at_most(useful, evidence.gains.get("storage"))
+    # The storage need not deliver more than the other stages can use, with room for jitter.
+    target = reads_for(evidence, ROOM * max(1.0, useful.value))
+    more = gain_of_more_reads(evidence, target) or most
+    target = target or evidence.in_flight * most.value
+    gain = _moved(evidence, more)
+    if gain is None:
+        return None
+    if evidence.curve is None:
+        return MoreReads(
+            target,
+            gain,
+            f"{evidence.raw_source} reads {evidence.told(evidence.raw)} from the same files, the "
+            f"reader {1 / more.value:.0%} of it",
+        )
+    return MoreReads(
+        target,
+        gain,
+        f"with {counted(target, 'read')} in flight instead of {format_count(evidence.in_flight)} "
+        f"the storage delivers {more.value:.2f} x as much",
+    )
+
+
+@advised(
+    "workers",
+    "loader.workers={workers}",
+    change="keep more batches in flight, so that fewer wait for one with a slow read: {workers} "
+    "workers for each accelerator instead of {today}",
+    basis="{times}: a batch waits for its slowest read, and the storage has more to give",
+)
+def more_batches(evidence: Evidence) -> Effect | None:
+    """More workers, each of which has a batch in flight, up to what the storage can deliver."""
+    found = stragglers(evidence, "latency")
+    if found is None or not evidence.measured:
+        return None
+    tested = evidence.gains.get("storage")
+    most = [evidence.raw, evidence.accelerator, evidence.prep, evidence.loader]
+    gains = [rate / evidence.measured for rate in most if rate]
+    gains += [tested.value] if tested is not None else []
+    useful = max(1.0, min(gains, default=1.0))
+    today = evidence.workers // evidence.accelerators
+    workers = max(today + 1, math.ceil(ROOM * useful * max(1, today) - 1e-9))
+    gain = min(useful, workers / max(1, today))
+    if gain < WORTH:
+        return None
+    # How many of the slow reads that hides was not measured.
+    known = Estimate(value=gain, low=1.0, high=gain)
+    return bringing(known, workers=workers, today=today, times=told(found))
+
+
+OPERATIONS = "its operations/s are spent, its bandwidth is not: {more}"
+EITHER = "{either}{more}"
+
+
+@advised(
+    "pack",
+    "reader.access=sequential",
+    change="read whole shards in order: reader.access=sequential",
+    basis=OPERATIONS,
+)
+def shards_in_order(evidence: Evidence) -> Effect | None:
+    return _larger_reads(evidence) if evidence.packed else None
+
+
+@advised(
+    "pack",
+    change="pack the samples into shards: generate the dataset with format=tar",
+    basis=OPERATIONS,
+)
+def samples_in_shards(evidence: Evidence) -> Effect | None:
+    return None if evidence.packed else _larger_reads(evidence)
+
+
+LARGER_READS = (shards_in_order, samples_in_shards)
+
+PERHAPS_LARGER_READS = tuple(replace(each, basis=EITHER) for each in LARGER_READS)
+"""Where it is not known what is spent, larger reads may be all that is missing."""
+
+
+def _can_pack(evidence: Evidence) -> bool:
+    """Whether larger reads are possible: samples in shards, or shards that are read in order."""
+    return evidence.packed is False or (evidence.packed is True and evidence.access == "random")
+
+
+def _larger_reads(evidence: Evidence) -> Effect | None:
+    """Larger requests, where operations are spent and bytes are not, as far as a curve tells."""
+    if evidence.curve is None or not _can_pack(evidence):
+        return None
+    larger, tested = gain_of_large_reads(evidence), evidence.gains.get("storage")
+    if larger is not None:
+        gain = _moved(evidence, larger) if larger.value >= WORTH else None
+        more = f"large requests get {larger.value:.2f} x the bytes/s"
+        return None if gain is None else bringing(gain, either="", more=more)
+    if tested is None:
+        return None
+    # All that leaving the storage out brought, or any part of it.
+    return bringing(
+        Estimate(value=tested.value, low=min(1.0, tested.value), high=tested.high or tested.value),
+        either="the time did not suffice to tell whether its operations/s are spent or its "
+        "bandwidth (a larger --budget or --calibration does): ",
+        more="how much of it there is for large requests was not measured",
+    )
+
+
+def _moved(evidence: Evidence, factor: Estimate) -> Estimate | None:
+    """Gain on the measured rate if the storage delivers ``factor`` times as much."""
+    if evidence.storage is None:
+        return None
+    value, low, high = (
+        None if each is None else model_gain(evidence, storage=evidence.storage * each)
+        for each in (factor.value, factor.low, factor.high)
+    )
+    return None if value is None else Estimate(value=value, low=low, high=high, n=factor.n)
+
+
+FASTER = "use faster storage, or spread the data over more devices"
+
+
+@advised("faster-storage", change=FASTER, basis="{basis}")
+def faster_storage(evidence: Evidence) -> Effect | None:
+    gain = model_gain(evidence, storage=None)
+    tested = evidence.gains.get("storage")
+    if evidence.storage is None or (gain is None and tested is None):
+        return None
+    basis = "the next lowest ceiling is then the limit"
+    if tested is not None:
+        basis, gain = "the storage was left out: the bytes came from memory", tested.value
+    if evidence.accelerator is not None:
+        enough = evidence.told(evidence.required * evidence.accelerator)
+        basis += f"; {enough} are enough for {counted(evidence.accelerators, 'accelerator')}"
+        basis += f" at {evidence.required * 100:.4g} % utilization"
+    return bringing(gain, basis=basis)
+
+
+@advised("faster-storage", change=FASTER + "{unless}", basis="{basis}")
+def faster_than_larger_reads(evidence: Evidence) -> Effect | None:
+    """Where it is not known whether larger reads would get more from this storage."""
+    unless = ", if iobench probe shows that larger reads do not help"
+    return _unless(evidence, unless if _untold(evidence) else "")
+
+
+@advised("faster-storage", change=FASTER + "{unless}", basis="{basis}")
+def faster_than_more_reads(evidence: Evidence) -> Effect | None:
+    """Where it is not known either whether more reads in flight would."""
+    reads = "more reads in flight and larger reads" if _untold(evidence) else "more reads in flight"
+    return _unless(evidence, f", if iobench probe shows that {reads} do not help")
+
+
+def _untold(evidence: Evidence) -> bool:
+    measured = evidence.curve is not None
+    return measured and _can_pack(evidence) and gain_of_large_reads(evidence) is None
+
+
+def _unless(evidence: Evidence, unless: str) -> Effect | None:
+    effect = faster_storage.check(evidence)
+    return None if effect is None else bringing(effect.gain, unless=unless, **effect.facts)
+
+
+@advised(
+    "compress",
+    change="store the samples compressed (codec zstd:1)",
+    basis="the data compresses {ratio:.2f} x, and {cores:g} cores decompress {decode}, more than "
+    "the {stored} of storage",
+)
+def compression(evidence: Evidence) -> Effect | None:
+    """Only if decompression is faster than storage (cores x decode rate > bandwidth).
+
+    The data must be compressible, too.
+    """
+    stored, ratio = evidence.bytes_per_s(evidence.storage), evidence.compress_ratio
+    if (
+        evidence.codec != "none"
+        or ratio <= WORTH
+        or not evidence.cores
+        or stored is None
+        or (evidence.raw and evidence.fetch and evidence.fetch < AT_LIMIT * evidence.raw)
+    ):
+        return None
+    decode = evidence.cores * ZSTD_DECODE_BYTES_PER_S
+    if decode <= stored or evidence.storage is None or evidence.bytes_per_sample is None:
+        return None
+    rate = decode / evidence.bytes_per_sample
+    prep = rate if evidence.prep is None else 1 / (1 / rate + 1 / evidence.prep)
+    return moving(
+        evidence,
+        {"storage": evidence.storage * ratio, "prep": prep},
+        ratio=ratio,
+        cores=evidence.cores,
+        decode=format_rate(decode),
+        stored=format_rate(stored),
+    )

@@ -1,0 +1,150 @@
+"""Saves and restores of the whole model by all hosts of a training, from those of one host.
+
+The ranks of a host share its memory, its network and its path to the storage. Where a study has
+measured several hosts, one host got its share of what all of them got together. Of N hosts each
+saves 1/N of the model, at the rate that a measured host got, as long as the storage gives all of
+them together so much. Where its own limit is stated, no save of the whole model is faster than it.
+That the storage gives many hosts what it gave one is a condition that a study can't test; without a
+number of hosts, the condition is that the whole job gets what one host got. All functions are pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...base.units import counted, format_count, format_rate
+from ...record.checkpoint import Save, Study, Training
+from .study import duration_s, end_s
+
+
+class WholeSave(NamedTuple):
+    """Seconds of a save of the whole model, from the common start of all hosts."""
+
+    blocked_s: float
+    durable_s: float
+    committed_s: float  # a restore finds it
+
+    @property
+    def behind_s(self) -> float:
+        """From when training goes on until a restore finds the save."""
+        return max(0.0, self.committed_s - self.blocked_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hosts:
+    """How many hosts work at the same time, and what the storage gives them.
+
+    ``growth``: the bytes of one of them over those that were measured. ``least_s``: no faster than
+    that at the stated limit of the storage, which is 0 without one.
+    """
+
+    count: int
+    growth: float
+    least_s: float
+    limit: float | None
+
+    def rate(self, of_one: float | None) -> float | None:
+        """What all hosts together get, in bytes/s, if each gets ``of_one``."""
+        if of_one is None:
+            return None
+        together = of_one * self.count
+        return together if self.limit is None else min(together, self.limit)
+
+    def limits(self, of_one: float | None) -> bool:
+        """Whether the stated limit is below what all hosts would get together."""
+        return self.limit is not None and of_one is not None and of_one * self.count > self.limit
+
+
+def hosts_of(study: Study) -> int:
+    """The hosts that were measured."""
+    return max(1, len(study.hosts))
+
+
+def writing(study: Study, training: Training) -> Hosts:
+    """The hosts that save at the same time: those that were measured, unless others were stated."""
+    measured = hosts_of(study)
+    count = training.hosts_writing or measured
+    limit = training.storage_write_bytes_per_s
+    return Hosts(
+        count=count,
+        growth=study.full_bytes / study.bytes * measured / count if study.bytes else 1.0,
+        least_s=study.full_bytes / limit if limit else 0.0,
+        limit=limit,
+    )
+
+
+def restored_bytes(size: int, training: Training, measured: int = 1) -> float:
+    """Bytes that all hosts together read after an interruption, of a checkpoint of ``size``.
+
+    ``measured``: the hosts that write, where their number was not stated.
+    """
+    writers = training.hosts_writing or measured
+    return size / writers * (training.hosts_restoring or writers)
+
+
+def restoring(study: Study, training: Training) -> Hosts:
+    """The hosts that read at the same time after an interruption: as many as write, or as stated.
+
+    Each reads as much as one host writes: hosts beyond those that write are replicas, which read
+    the same bytes again.
+    """
+    measured = hosts_of(study)
+    writers = training.hosts_writing or measured
+    count = training.hosts_restoring or writers
+    limit = training.storage_read_bytes_per_s
+    return Hosts(
+        count=count,
+        growth=study.full_bytes / study.bytes * measured / writers if study.bytes else 1.0,
+        least_s=restored_bytes(study.full_bytes, training, measured) / limit if limit else 0.0,
+        limit=limit,
+    )
+
+
+def whole_saves(study: Study, hosts: Hosts) -> list[WholeSave]:
+    """The study's saves as those of the whole model by ``hosts``; only those with a recorded end.
+
+    The wait for the previous save is left out, since a training that saves at the advised interval
+    has none. The copy of an asynchronous save is made by each host for itself, so that the limit of
+    the storage does not concern it.
+    """
+    return [_whole_save(save, hosts) for save in study.saves if end_s(save) is not None]
+
+
+def _whole_save(save: Save, hosts: Hosts) -> WholeSave:
+    end, waited = end_s(save) or 0.0, save.waited_s or 0.0
+    blocked = max(0.0, save.blocked_s - waited) * hosts.growth
+    writing_s = max(max(0.0, duration_s(save)) * hosts.growth, hosts.least_s)
+    if save.staged_s is None:
+        blocked = max(blocked, hosts.least_s)
+        durable = writing_s
+    else:
+        durable = save.staged_s * hosts.growth + writing_s
+    # The manifest of a job is small, however large the model is.
+    commit = 0.0 if save.committed_s is None else max(0.0, save.committed_s - end)
+    return WholeSave(blocked, durable, durable + commit)
+
+
+def whole_restores(study: Study, hosts: Hosts) -> list[float]:
+    """Seconds of the study's restores, for the whole model and ``hosts``."""
+    return [max(restore.wall_s * hosts.growth, hosts.least_s) for restore in study.restores]
+
+
+def condition(hosts: Hosts, of_one: float | None, *, stated: bool) -> str:
+    """On what the times of ``hosts`` rest, as part of a sentence.
+
+    ``of_one``: bytes/s that the measured host got. ``stated``: whether the user stated a number of
+    hosts.
+    """
+    got = "" if of_one is None else f" ({format_rate(of_one)})"
+    if hosts.limit is not None and hosts.limits(of_one):
+        return (
+            f"if {counted(hosts.count, 'host')} together get the storage's stated limit of "
+            f"{format_rate(hosts.limit)}"
+        )
+    if not stated:
+        return f"if the whole job gets what one host got{got}"
+    total = hosts.rate(of_one)
+    return f"if each of {format_count(hosts.count)} hosts gets what one host got{got}" + (
+        "" if total is None or hosts.count == 1 else f", {format_rate(total)} together"
+    )

@@ -1,0 +1,347 @@
+"""What the verdict and the rules rest on: figures of one run, with all rates in samples/s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from ..base.units import format_count, format_rate
+from ..record.job import UserFacts
+from ..record.training import MeasuredBy
+from ..record.verdict import Estimate, RunCurve, Stage
+from ..settings.subject import Subject
+from .again import JobAgain
+from .figures.ablations import is_told
+from .figures.ranktime import Shares
+from .figures.rates import Lasting
+from .statistics import NOISE
+
+NOISE_OF_FILL = 0.05
+"""The fill of a cut repetition that takes a smaller share of its time changes nothing."""
+
+DRAINED = "a repetition has few batches beside those that were in flight as its steps began"
+"""Why a cut repetition does not tell how busy the accelerators are."""
+
+AT_LIMIT = 0.8
+"""A reader that reaches this share of the rate of raw storage is limited by the storage.
+
+Below it, the latency of its reads or their number in flight is the limit.
+"""
+
+IN_TURNS = 0.1
+"""A run within this share of the serial rate has workers that fetch and prepare in turns."""
+
+CPU_NEAR = 0.15
+"""A run within this share of the CPU ceiling may be limited by the CPU."""
+
+CPU_BUSY = 0.9
+"""The CPU is spent if at least this share of it was busy during the repetitions."""
+
+
+_SOURCES: dict[MeasuredBy | None, str] = {
+    "fio": "fio",
+    "reader": "reads with more in flight",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """Rates in samples/s over all accelerators; a figure that was not measured is None."""
+
+    raw: float | None
+    raw_by: MeasuredBy | None  # fio, or the reader with more reads in flight
+    fetch: float | None
+    prep: float | None
+    # for a library: the rate of iobench's own loader in the same measurement
+    own_prep: float | None
+    loader: float | None
+    cpu: float | None  # all stages together on this host's cores
+    cpu_busy: float | None  # share of the usable cores during the repetitions
+    # CPU seconds per sample of fetch and of prep, each measured alone
+    cpu_costs: dict[str, float]
+    accelerator: float | None  # what the accelerators demand
+    measured: float | None  # after the fill, where ``utilization`` is
+    saves: bool  # checkpoints were saved during loading; utilization leaves their time out
+    # sustained: MLPerf's leaves out the first step, and so all prefetching during it. Where a
+    # budget cut the repetitions: after their fill, which longer ones would hardly have
+    utilization: float | None
+    required: float
+    accelerators: int
+    bytes_per_sample: float | None  # stored
+    cores: float | None  # that this process may use
+    fetch_cores: float | None  # busy during the fetch calibration
+    cold: bool
+    workers: int  # of all ranks together; 0: the ranks load the data themselves
+    concurrency: int
+    subject: Subject
+    transport: str
+    direct: bool | None
+    mapped: bool  # the files are read out of a memory map
+    codec: str
+    cheaper_codecs: tuple[str, ...]  # with a lower decoding cost, the most expensive first
+    decode: bool
+    compress_ratio: float
+    # (low, high) of fetch, prep and loader over their windows, where there are several
+    intervals: dict[str, tuple[float, float]]
+    shares: Shares  # where the time of the repetitions went
+    # the share of the fill, where a budget cut the repetitions: no part of ``shares`` and ``gains``
+    cut_fill: float
+    # they look fed after it, but perhaps only by batches that were made during the fill
+    drained: bool
+    gains: dict[str, Estimate]  # of the stages that were left out
+    curve: RunCurve | None  # of the storage; None: not measured
+    samples: int | None  # in the dataset
+    packed: bool | None  # several samples in a shard; None: not known
+    access: str  # random, sequential or auto
+    batch_size: int | None
+    rank_steps: float | None  # of one rank in a repetition
+    workload: str
+    url: str
+    epochs: int
+    data: str  # name of the dataset
+    reads_ahead: bool  # or would with a larger reader.concurrency
+    # The most reads in flight that the run keeps, and what its reader has for one batch
+    in_flight: float
+    requests_per_batch: float | None
+    cached: str  # why the reads say nothing about the storage: a cache served them
+    modelled: bool = False  # the figures are those of a what-if
+    persistent: bool | None = None  # workers live over epochs
+    max_steps: int | None = None  # of one rank, over all epochs: asked for, or fitted to a budget
+    unsteady: float = 0.0  # the fastest repetition over the slowest one, less 1
+    working: float | None = None  # share of the time in which workers made batches
+    own: UserFacts | None = None  # what was seen of a loader of the user's own
+    # The rate of each repetition falls, and stays low: ``measured`` and ``utilization`` are then
+    # those after the fall, and ``mean_utilization`` is that of the whole time.
+    lasting: Lasting | None = None
+    mean_utilization: float | None = None
+    # The user's own script trained, and no ceiling was measured; None: another run
+    watched: LoaderWaits | None = None
+    again: Callable[[], JobAgain] = JobAgain  # how the job is done again
+    repeated: str = ""  # that the user's loader delivers samples more than once in an epoch
+
+    @property
+    def raw_source(self) -> str:
+        """What measured raw storage, as a noun phrase that can begin a clause."""
+        if self.modelled:
+            return "raw storage, as predicted"
+        return _SOURCES.get(self.raw_by, "the raw measurement")
+
+    @property
+    def storage(self) -> float | None:
+        """What storage delivers: the fetch ceiling, or the raw one (which is higher) without it."""
+        return self.fetch if self.fetch is not None else self.raw
+
+    @property
+    def per_accelerator(self) -> float | None:
+        return self.accelerator / self.accelerators if self.accelerator is not None else None
+
+    @property
+    def predicted(self) -> float | None:
+        """Rate of the roofline model: overlapping stages run at the speed of the slowest one.
+
+        In a what-if, the rate that was predicted there.
+        """
+        if self.modelled:
+            return self.measured
+        known = [
+            rate
+            for rate in (self.storage, self.prep, self.loader, self.cpu, self.accelerator)
+            if rate is not None
+        ]
+        return min(known, default=None)
+
+    @property
+    def serial(self) -> float | None:
+        """Predicted rate if each worker does fetch, prep and hand-over one after the other.
+
+        This is the lower extreme: no worker reads ahead.
+        """
+        if self.fetch is None or self.prep is None:
+            return None
+        turns = 1 / sum(
+            1 / rate for rate in (self.fetch, self.prep, self.loader) if rate is not None
+        )
+        return turns if self.accelerator is None else min(turns, self.accelerator)
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether the workers did fetch and prep one after the other.
+
+        The run was then within ``IN_TURNS`` of the serial rate, and far from the lowest ceiling.
+        """
+        return (
+            not self.modelled
+            and self.serial is not None
+            and self.measured is not None
+            and self.predicted is not None
+            and abs(self.measured / self.serial - 1) <= IN_TURNS
+            and self.measured < (1 - IN_TURNS) * self.predicted
+        )
+
+    @property
+    def streams(self) -> int:
+        """Processes that read: the workers of all ranks, or the ranks themselves."""
+        return max(self.workers, self.accelerators)
+
+    @property
+    def cpu_spent(self) -> bool:
+        """Whether the CPU was busy, and the run as fast as all of its cores allow."""
+        return (
+            self.cpu is not None
+            and self.measured is not None
+            and self.measured >= (1 - CPU_NEAR) * self.cpu
+            and self.cpu_busy is not None
+            and self.cpu_busy >= CPU_BUSY
+        )
+
+    @property
+    def fed(self) -> bool:
+        """True if the accelerators were as busy as the workload requires, from the first read on.
+
+        False also where their utilization was not measured.
+        """
+        return self.utilization is not None and self.utilization >= self.required
+
+    @property
+    def client_bound(self) -> bool:
+        """True if reading alone needs the whole host, and storage is not known to be the limit."""
+        if (
+            self.fetch is None
+            or not self.fetch_cores
+            or not self.cores
+            or self.fetch_cores < 0.9 * self.cores
+        ):
+            return False
+        return self.raw is None or self.fetch < AT_LIMIT * self.raw
+
+    def bytes_per_s(self, samples_per_s: float | None) -> float | None:
+        return (
+            None
+            if samples_per_s is None or self.bytes_per_sample is None
+            else samples_per_s * self.bytes_per_sample
+        )
+
+    def told(self, samples_per_s: float | None) -> str:
+        """A rate in words: bytes/s, and samples/s where the bytes are known."""
+        if samples_per_s is None:
+            return "an unknown rate"
+        moved = self.bytes_per_s(samples_per_s)
+        samples = f"{format_count(samples_per_s)} samples/s"
+        return samples if moved is None else f"{format_rate(moved)} ({samples})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderWaits:
+    """Shares are 0 to 1; None: not known.
+
+    ``working``: of the time, in which the busiest worker made batches. ``handed_over``: of the
+    waits, in which the batch was made, but not here yet; ``held_back``: in which a later one was
+    ready. ``collate``: of the time to make batches. ``starting``: of the time, in which workers
+    started, ``starts`` times. ``uneven``: seconds for a
+    batch of a worker that is far slower than the others, and of these.
+    ``batch_bytes``: of a batch, on average.
+    """
+
+    working: float | None = None
+    handed_over: float | None = None
+    held_back: float | None = None
+    collate: float | None = None
+    starting: float | None = None
+    starts: int | None = None
+    uneven: tuple[float, float] | None = None
+    batch_bytes: float | None = None
+
+
+class TooShort(NamedTuple):
+    """Why a run can't tell the bottleneck, and a command that makes one that is long enough."""
+
+    why: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.why}; long enough: {self.command}"
+
+
+Bottleneck = Stage | Literal["undecided"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The bottleneck. ``reason`` says why, where that is not simply the largest gain."""
+
+    bottleneck: Bottleneck
+    also: tuple[Stage, ...] = ()  # whose gains can't be told from that of ``bottleneck``
+    basis: Literal["tested", "inferred"] = "inferred"
+    reason: str = ""
+    too_short: TooShort | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the decision on the bottleneck looks at. ``refuted``: stages that do not bind."""
+
+    evidence: Evidence
+    refuted: tuple[Stage, ...] = ()
+
+    @property
+    def left_out(self) -> bool:
+        """Whether stages were left out in rounds; the fill is computed without any."""
+        return any(stage != "fill" for stage in self.evidence.gains)
+
+    @cached_property
+    def _gaining(self) -> dict[Stage, Estimate]:
+        stages: tuple[Stage, ...] = ("storage", "prep", "sync", "checkpoint", "fill")
+        gains, unsteady = self.evidence.gains, self.evidence.unsteady
+        return {each: gains[each] for each in stages if is_told(gains.get(each), unsteady)}
+
+    @property
+    def any_gain(self) -> bool:
+        """Whether leaving out a stage, and not the accelerator, brought a gain."""
+        return self.left_out and bool(self._gaining)
+
+    @property
+    def gaining(self) -> dict[Stage, Estimate]:
+        """The gains that are significant; that of a storage whose reads were cached is none."""
+        left_out = "storage" if self.evidence.cached else ""
+        return {stage: gain for stage, gain in self._gaining.items() if stage != left_out}
+
+    @property
+    def top(self) -> Stage:
+        """The stage with the largest gain."""
+        return max(self.gaining, key=lambda stage: self.gaining[stage].value)
+
+    @cached_property
+    def _rates(self) -> dict[Stage, float | None]:
+        stages: dict[Stage, float | None] = {
+            "storage": None if self.evidence.cached else self.evidence.storage,
+            "prep": self.evidence.prep,
+            "loader": self.evidence.loader,
+        }
+        return {stage: rate for stage, rate in stages.items() if stage not in self.refuted}
+
+    @cached_property
+    def ceilings(self) -> dict[Stage, float]:
+        """The ceilings that are known, in samples/s."""
+        return {stage: rate for stage, rate in self._rates.items() if rate is not None}
+
+    @property
+    def missing(self) -> list[Stage]:
+        """Stages without a ceiling. For a library, the hand-over of batches is part of its prep."""
+        needless = {"storage"} if self.evidence.cached else set()
+        if self.evidence.subject.reads_itself:
+            needless.add("loader")
+        return [
+            stage for stage, rate in self._rates.items() if rate is None and stage not in needless
+        ]
+
+    @property
+    def lowest(self) -> Stage:
+        return min(self.ceilings, key=lambda stage: self.ceilings[stage])
+
+    @property
+    def demand_is_lowest(self) -> bool:
+        """Whether the accelerators demand less than every ceiling, by more than noise."""
+        demand = self.evidence.accelerator
+        return demand is not None and demand * (1 + NOISE) < self.ceilings[self.lowest]

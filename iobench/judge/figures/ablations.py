@@ -1,0 +1,314 @@
+"""What a stage costs: the rate without it over the rate with it, in rounds.
+
+All rates are steady: what happens until the pipeline is full is left out on both sides, and is a
+stage of its own, ``fill``. A gain is the geometric mean of the rounds' ratios, and its interval is
+that of Student's t for their logarithms, so that a drift from round to round cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...record.training import Epoch, TrainingRun
+from ...record.verdict import AblatedStage, Ablation, AblationRound, Estimate
+from ...settings.workload import AcceleratorSpec
+from ..statistics import NOISE, ratio_estimate
+from .events import Events, RankEpoch, rank_epochs, select
+
+Mask = npt.NDArray[np.bool_]
+
+FEW_ROUNDS = 0.15
+"""A gain of one or two rounds has to be larger than this.
+
+One round has no interval. That of two rounds (Student's t, one degree of freedom) is far too wide
+to decide anything, although both may agree.
+"""
+
+MIN_ROUNDS = 3
+"""Rounds from which on the interval of a gain decides."""
+
+FILL = "the rate of each repetition with the first batches of its epochs left out"
+
+
+class How(NamedTuple):
+    """How the ranks of a run step: batches that arrive together, and whether ranks step in step.
+
+    ``round_steps``: of one rank, a batch of each of its workers or as many as these read ahead.
+    ``in_flight``: batches of a rank that may be made before its first one arrives; 0: not known.
+    """
+
+    round_steps: int
+    together: bool
+    in_flight: int = 0
+
+
+def in_step(accelerator: AcceleratorSpec, ranks: int) -> bool:
+    """Whether ranks with this accelerator wait for each other at each step."""
+    return ranks > 1 and accelerator.sync == "step"
+
+
+def how_of(job: TrainingRun) -> How:
+    """How the ranks of a run step."""
+    workload = job.workload
+    steps = job.loader.round_batches or workload.loader.workers
+    return How(
+        steps,
+        in_step(workload.accelerator, job.accelerators),
+        int(job.loader.in_flight_batches or 0),
+    )
+
+
+def how_without(stage: AblatedStage, job: TrainingRun) -> How:
+    """How they step without a stage: without ``sync``, each of them counts by itself."""
+    how = how_of(job)
+    return how._replace(together=False) if stage == "sync" else how
+
+
+def phase_of(stage: AblatedStage) -> str:
+    """The phase of an ablation in the events."""
+    return f"without-{stage}"
+
+
+def in_flight_of(how: How, *phases: Events) -> int:
+    """The batches in flight at the start that can be left out of the rates of all ``phases``.
+
+    The first batch is often late, and those of other workers are ready when it arrives. In a short
+    phase they are a larger part of all batches than in a long one, so that it seems to be faster.
+    They can be left out where each rank has made a whole round after them.
+    """
+    needed = how.in_flight + max(1, how.round_steps)
+    for events in phases:
+        longest: dict[int, int] = {}
+        for part in rank_epochs(events) if len(events["step"]) else ():
+            steps = int(part.rows["steps"].sum())
+            longest[part.rank] = max(longest.get(part.rank, 0), steps)
+        if min(longest.values(), default=0) < needed:
+            return 0
+    return how.in_flight
+
+
+def steady_rate(
+    events: Events, *, round_steps: int, together: bool = False, in_flight: int = 0
+) -> float | None:
+    """Samples/s over all ranks, with the fill of each epoch left out.
+
+    ``events`` are the rows of one phase and repetition. Workers start together, so the first round
+    of ``round_steps`` of a rank is left out; an epoch with fewer than two such rounds counts from
+    its second step on, and one with a single step does not count. Checkpoints count with their
+    share of all steps, since the steady part may have one save more or fewer. ``together``: ranks
+    step in step, so the slowest one's time counts. ``in_flight``: so many batches are left out
+    instead of a round, and epochs without a round after them. None if nothing is left.
+    """
+    first = max(1, round_steps)
+
+    def steady(part: RankEpoch) -> Mask:
+        steps = part.rows["step"]
+        later: Mask = steps >= max(first, in_flight)
+        if int(part.rows["steps"][later].sum()) >= first:
+            return later
+        return steps < 0 if in_flight else steps > 0
+
+    return _rate(events, steady, {}, together=together)
+
+
+def rate_of(events: Events, how: How, *, in_flight: int = 0) -> float | None:
+    """``steady_rate`` of ranks that step in this way."""
+    return steady_rate(
+        events, round_steps=how.round_steps, together=how.together, in_flight=in_flight
+    )
+
+
+def whole_rate(events: Events, epochs: Sequence[Epoch], *, together: bool = False) -> float | None:
+    """Samples/s over all ranks, as ``steady_rate``, but with the fill of each of ``epochs``.
+
+    The time until the first read of an epoch is left out: it is process creation.
+    """
+    startups = {epoch.epoch: epoch.startup_s or 0.0 for epoch in epochs}
+    return _rate(events, lambda part: part.rows["step"] >= 0, startups, together=together)
+
+
+def _rate(
+    events: Events,
+    chosen: Callable[[RankEpoch], Mask],
+    startups: Mapping[int, float],
+    *,
+    together: bool,
+) -> float | None:
+    """Samples/s in the ``chosen`` rows of each rank and epoch, which are the last ones of it.
+
+    An epoch in ``startups`` counts from this time in seconds on, any other from the chosen rows'
+    begin.
+    """
+    ranks: dict[int, _Counted] = {}
+    for part in rank_epochs(events) if len(events["step"]) else ():
+        counted = ranks.setdefault(part.rank, _Counted())
+        counted.add(part, chosen(part), startups.get(part.epoch))
+    spans = {rank: counted.seconds() for rank, counted in ranks.items()}
+    if not spans or min(spans.values()) <= 0:
+        return None
+    if together:
+        return sum(counted.samples for counted in ranks.values()) / max(spans.values())
+    return sum(counted.samples / spans[rank] for rank, counted in ranks.items())
+
+
+class _Counted:
+    """What a rank did in the rows that count, and its checkpoints in all rows."""
+
+    def __init__(self) -> None:
+        self.samples = self.all_samples = 0
+        self.loading_s = self.saves_s = 0.0
+
+    def add(self, part: RankEpoch, rows: Mask, startup_s: float | None) -> None:
+        nothing = np.zeros(len(rows))
+        saves_s = part.rows.get("checkpoint_ns", nothing) / 1e9
+        self.saves_s += float(saves_s.sum())
+        self.all_samples += int(part.rows["samples"].sum())
+        if not rows.any():
+            return
+        begin_s = float(part.rows["start_ns"][rows][0]) / 1e9 if startup_s is None else startup_s
+        self.loading_s += part.end_ns / 1e9 - begin_s - float(saves_s[rows].sum())
+        self.samples += int(part.rows["samples"][rows].sum())
+
+    def seconds(self) -> float:
+        """Time for the samples, with their share of the checkpoints."""
+        if not self.samples:
+            return 0.0
+        return self.loading_s + self.saves_s * self.samples / self.all_samples
+
+
+def gain(rounds: Sequence[AblationRound]) -> Estimate | None:
+    """The gain over all complete rounds; without an interval if there is only one."""
+    return ratio_estimate(
+        [
+            (one.samples_per_s or 0.0, one.base_samples_per_s or 0.0)
+            for one in rounds
+            if one.complete
+        ]
+    )
+
+
+def with_gain(ablation: Ablation, without_storage: Sequence[AblationRound] = ()) -> Ablation:
+    """The ablation with its gain, or with the reason why there is none.
+
+    ``without_storage``: rounds whose gain is no part of this one's (``without_prep_alone``).
+    """
+    rounds = without_prep_alone(ablation.rounds, without_storage)
+    found = gain(rounds)
+    why = ablation.not_measured
+    if found is not None:
+        why = ""
+    elif not why:
+        why = "no round was completed" if ablation.rounds else "no round was made"
+    return ablation.model_copy(update={"gain": found, "not_measured": why})
+
+
+def with_gains(ablations: Sequence[Ablation], *, in_one: bool) -> list[Ablation]:
+    """All ablations with their gains.
+
+    ``in_one``: the loader reads and prepares in one, so that ``prep`` left out both.
+    """
+    storage = next((each.rounds for each in ablations if each.stage == "storage"), [])
+    return [
+        with_gain(each, storage if in_one and each.stage == "prep" else ()) for each in ablations
+    ]
+
+
+def without_prep_alone(
+    rounds: Sequence[AblationRound], without_storage: Sequence[AblationRound]
+) -> list[AblationRound]:
+    """The rounds that left out storage and preparation, as if they had left out the latter only.
+
+    A worker reads and prepares one after the other, so the time that leaving out the storage saves
+    for a sample is added again. If no round left out the storage, they are returned as they are; if
+    some did, those without such a twin are left out.
+    """
+    twins = {
+        one.repetition: (one.samples_per_s, one.base_samples_per_s)
+        for one in without_storage
+        if one.complete and one.samples_per_s and one.base_samples_per_s
+    }
+    if not twins:
+        return list(rounds)
+    found = []
+    for one in rounds:
+        if one.repetition not in twins or not one.samples_per_s:
+            continue
+        warm, base = twins[one.repetition]
+        reading_s = max(0.0, 1 / (base or 1.0) - 1 / (warm or 1.0))
+        rate = 1 / (1 / one.samples_per_s + reading_s)
+        found.append(one.model_copy(update={"samples_per_s": rate}))
+    return found
+
+
+def without_fill(number: int, events: Events, epochs: Sequence[Epoch], how: How) -> AblationRound:
+    """The round of ``fill``: it needs no phase of its own.
+
+    ``events`` and ``epochs`` are those of repetition ``number``.
+    """
+    return AblationRound(
+        repetition=number,
+        samples_per_s=rate_of(events, how),
+        base_samples_per_s=whole_rate(events, epochs, together=how.together),
+        seconds=0.0,
+    )
+
+
+def ablations_again(job: TrainingRun, events: Events) -> list[Ablation]:
+    """The ablations of ``job`` computed again; what has no events stays as recorded."""
+    how = how_of(job)
+    again = [
+        ablation.model_copy(
+            update={
+                "rounds": [_again(ablation.stage, one, job, events, how) for one in ablation.rounds]
+            }
+        )
+        for ablation in job.ablations
+    ]
+    return with_gains(again, in_one=job.subject.users)
+
+
+def _again(
+    stage: AblatedStage, one: AblationRound, job: TrainingRun, events: Events, how: How
+) -> AblationRound:
+    base = select(events, "measure", one.repetition)
+    if stage == "fill":
+        if one.repetition >= len(job.repetitions) or not len(base["step"]):
+            return one
+        again = without_fill(one.repetition, base, job.repetitions[one.repetition].epochs, how)
+        return again.model_copy(update={"complete": one.complete})
+    update: dict[str, float | None] = {}
+    without = how_without(stage, job)
+    if len(base["step"]):
+        update["base_samples_per_s"] = rate_of(base, how, in_flight=one.in_flight)
+    rows = select(events, phase_of(stage), one.repetition)
+    if len(rows["step"]) and one.complete:
+        update["samples_per_s"] = rate_of(rows, without, in_flight=one.in_flight)
+    return one.model_copy(update=update)
+
+
+def interval(gain: Estimate) -> tuple[float, float]:
+    """The interval of a gain; one of a few rounds is taken as known to within ``FEW_ROUNDS``."""
+    low, high = gain.value / (1 + FEW_ROUNDS), gain.value * (1 + FEW_ROUNDS)
+    if gain.low is None or gain.high is None:
+        return low, high
+    if gain.n < MIN_ROUNDS:
+        return max(low, gain.low), min(high, gain.high)
+    return gain.low, gain.high
+
+
+def is_told(gain: Estimate | None, unsteady: float = 0.0) -> bool:
+    """Whether a gain is significant: it excludes 1 by the noise threshold.
+
+    ``unsteady``: by how much the fastest repetition was faster than the slowest one. A gain of one
+    or two rounds that is not larger may be no more than that.
+    """
+    if gain is None:
+        return False
+    if gain.low is not None and gain.low > 1 + NOISE:
+        return True
+    few = gain.low is None or gain.n < MIN_ROUNDS
+    return few and gain.value > 1 + max(FEW_ROUNDS, unsteady)

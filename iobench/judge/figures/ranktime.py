@@ -1,0 +1,293 @@
+"""Where the time of each rank and of its workers went, from the step events of a repetition.
+
+The time of a rank adds up to its wall time: start-up, pipeline fill, waits for batches, copies,
+busy time, waits for other ranks, saves, and the time in which it stood still. A wait for a batch is
+divided by what a worker did for that batch: in proportion to its time in reads, and its time in
+decompress, decode, check and collate. ``shares_of`` has the same for a whole run.
+
+Source: R. B. Dean and W. J. Dixon, "Simplified statistics for small numbers of observations", 1951
+(the ratio Q, for one value that is far from all others).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from statistics import fmean, mean, median
+from typing import NamedTuple
+
+import numpy as np
+
+from ...record.training import Epoch, Repetition
+from ...record.verdict import RankTime, WorkerTime
+from ..statistics import NOISE
+from .events import RankEpoch, epoch_ends_ns
+
+INDEPENDENT = "none"
+"""The ``accelerator.sync`` of ranks that never wait for each other."""
+
+_DIXON = (0.941, 0.765, 0.642, 0.560, 0.507, 0.468, 0.437, 0.412)
+"""Critical values of Q for 3 to 10 values: a largest value beyond them is chance in 5 % of cases.
+
+For more values the critical ones are lower.
+"""
+
+Startups = Mapping[int, Sequence[float | None]]
+"""By epoch: seconds from the common start to the first read of each rank."""
+
+
+@dataclass
+class _Spent:
+    """Nanoseconds of one rank, summed over its epochs."""
+
+    startup: float = 0.0
+    fill: float = 0.0
+    fetch: float = 0.0
+    prep: float = 0.0
+    wait: float = 0.0
+    copy: float = 0.0
+    busy: float = 0.0
+    sync: float = 0.0
+    saves: float = 0.0
+    lost: float = 0.0
+
+    def total(self) -> float:
+        return float(sum(getattr(self, each.name) for each in fields(self)))
+
+
+def rank_times(
+    parts: Sequence[RankEpoch], repetition: Repetition, *, divided: bool = True
+) -> list[RankTime]:
+    """How each rank spent the repetition, in the order of ranks.
+
+    An epoch lasts until its slowest rank has ended, and the others wait for that; independent
+    ranks have ended with their own last step. ``divided``: the workers' times of a batch are
+    known. If not, all waits for batches are in ``wait_s``.
+    """
+    joint = repetition.sync != INDEPENDENT
+    ends, startups = epoch_ends_ns(parts), startups_of(repetition.epochs)
+    mine: dict[int, dict[int, RankEpoch]] = {}
+    for part in parts:
+        mine.setdefault(part.rank, {})[part.epoch] = part
+    found = []
+    for rank, epochs in sorted(mine.items()):
+        spent, wall = _Spent(), 0.0
+        for epoch, end in ends.items():
+            own = epochs.get(epoch)
+            own_end = own.end_ns if own is not None else 0.0
+            if own is not None:
+                _add(spent, own, _startup_ns(startups, epoch, rank), divided=divided)
+            if joint:
+                spent.sync += end - own_end
+            wall += end if joint else own_end
+        found.append(_rank_time(rank, spent, wall, divided=divided))
+    return found
+
+
+def startups_of(epochs: Sequence[Epoch]) -> Startups:
+    """The start-up of each rank in each epoch; that of the earliest rank in older records."""
+    return {each.epoch: each.startups_s or [each.startup_s] for each in epochs}
+
+
+def _startup_ns(startups: Startups, epoch: int, rank: int) -> float:
+    """Start-up of a rank, 0 if it is unknown. A record of an older version has one for all."""
+    known = startups.get(epoch, ())
+    value = known[rank] if rank < len(known) else known[0] if len(known) == 1 else None
+    return max(0.0, (value or 0.0) * 1e9)
+
+
+def _add(spent: _Spent, part: RankEpoch, startup: float, *, divided: bool) -> None:
+    """Add one epoch, which begins with the start-up of processes and the wait for a first batch."""
+    rows = part.rows
+    alone = int(rows["step"][0]) == 0 and int(rows["steps"][0]) == 1
+    first = max(0, int(rows["wait_ns"][0])) if alone else 0
+    startup = min(startup, max(0.0, float(rows["start_ns"][0])) + first)
+    spent.startup += startup
+    spent.fill += max(0.0, first - startup)
+    later = 1 if alone else 0
+    fetch, prep = _divide(part, later) if divided else (0.0, 0.0)
+    spent.fetch += fetch
+    spent.prep += prep
+    spent.wait += max(0.0, part.sum_ns("wait_ns", first=later) - fetch - prep)
+    spent.copy += part.sum_ns("copy_ns")
+    spent.busy += part.sum_ns("busy_ns")
+    spent.sync += part.sum_ns("sync_ns")
+    spent.saves += part.sum_ns("checkpoint_ns")
+    spent.lost += part.sum_ns("lost_ns")
+
+
+def _divide(part: RankEpoch, first: int) -> tuple[float, float]:
+    """Nanoseconds of the waits from row ``first`` on for (fetch, prep)."""
+    wait, read, prep = (
+        np.maximum(part.rows[name][first:].astype(np.float64), 0.0)
+        for name in ("wait_ns", "read_ns", "prep_ns")
+    )
+    made = read + prep
+    share = np.divide(read, made, out=np.zeros_like(made), where=made > 0)
+    known = wait[made > 0].sum()
+    fetch = float((wait * share).sum())
+    return fetch, max(0.0, float(known) - fetch)
+
+
+def _rank_time(rank: int, spent: _Spent, wall_ns: float, *, divided: bool) -> RankTime:
+    """The parts in seconds. Damaged events may say more than the wall time, which then is that."""
+    rest = max(0.0, wall_ns - spent.total())
+    wall_ns = spent.total() + rest
+    training = wall_ns - spent.startup - spent.saves
+    known = divided and spent.fetch + spent.prep > 0
+    return RankTime(
+        rank=rank,
+        wall_s=wall_ns / 1e9,
+        startup_s=spent.startup / 1e9,
+        fill_s=spent.fill / 1e9,
+        fetch_s=spent.fetch / 1e9 if known else None,
+        prep_s=spent.prep / 1e9 if known else None,
+        wait_s=spent.wait / 1e9,
+        copy_s=spent.copy / 1e9,
+        busy_s=spent.busy / 1e9,
+        sync_s=spent.sync / 1e9,
+        saves_s=spent.saves / 1e9,
+        lost_s=spent.lost / 1e9,
+        rest_s=rest / 1e9,
+        accelerator_utilization=(
+            min(1.0, spent.busy / training) if spent.busy > 0 and training > 0 else None
+        ),
+    )
+
+
+def worker_time(
+    parts: Sequence[RankEpoch], times: Sequence[RankTime], workers: int, why_not: str = ""
+) -> WorkerTime:
+    """How the ``workers`` of each rank spent the time from their first read on.
+
+    ``why_not``: why the times of a loader library are not known. A worker that reads ahead while it
+    prepares a batch is busy with both: then the shares are those of its busy time.
+    """
+    if why_not:
+        return WorkerTime(not_measured=why_not)
+    read, prep = (sum(part.sum_ns(name) for part in parts) / 1e9 for name in ("read_ns", "prep_ns"))
+    total = max(1, workers) * sum(each.wall_s - each.startup_s for each in times)
+    if total <= 0 or read + prep <= 0:
+        return WorkerTime(not_measured="the workers' times were not recorded")
+    total = max(total, read + prep)
+    shares = min(1.0, read / total), min(1.0, prep / total)
+    return WorkerTime(read=shares[0], prep=shares[1], idle=max(0.0, 1.0 - sum(shares)))
+
+
+class Slow(NamedTuple):
+    """A rank for which the others wait; ``share``: of the wall time, how much longer it takes.
+
+    ``wait_s`` and ``others_wait_s``: its own wait for batches, and the mean of that of the others.
+    """
+
+    rank: int
+    share: float
+    wait_s: float
+    others_wait_s: float
+
+
+def slow_rank(repetition: Repetition) -> Slow | None:
+    """The rank whose own time exceeds the mean of the others by more than NOISE of the wall time.
+
+    A rank's own time is that without start-up, waits for other ranks, and saves. None if no rank
+    stands out from the others (by Dixon's Q, from three ranks on), as when each rank is the slowest
+    one in turn.
+    """
+    ranks = repetition.ranks
+    if len(ranks) < 2:
+        return None
+    own = {each.rank: own_s(each) for each in ranks}
+    worst = max(ranks, key=lambda each: own[each.rank])
+    others = [each for each in ranks if each is not worst]
+    excess = own[worst.rank] - mean(own[each.rank] for each in others)
+    if worst.wall_s <= 0 or excess <= NOISE * worst.wall_s or not _stands_out(own.values()):
+        return None
+    return Slow(
+        worst.rank,
+        excess / worst.wall_s,
+        batches_s(worst),
+        mean(batches_s(each) for each in others),
+    )
+
+
+def _stands_out(values: Iterable[float]) -> bool:
+    """Whether the largest value is far from all others; two values do not tell it, and count."""
+    ordered = sorted(values)
+    if len(ordered) < 3:
+        return True
+    critical = _DIXON[min(len(ordered) - 3, len(_DIXON) - 1)]
+    return ordered[-1] - ordered[-2] > critical * (ordered[-1] - ordered[0])
+
+
+def slowest_rank(repetition: Repetition) -> int | None:
+    """The number of the rank for which the others wait; None if no rank stands out."""
+    slow = slow_rank(repetition)
+    return slow.rank if slow is not None else None
+
+
+def usual_slow_rank(repetitions: Sequence[Repetition]) -> Slow | None:
+    """The slow rank of more than half of the repetitions, as it was in the worst of them."""
+    found = [slow for each in repetitions if (slow := slow_rank(each)) is not None]
+    for rank, count in Counter(slow.rank for slow in found).most_common(1):
+        if 2 * count > len(repetitions):
+            return max((slow for slow in found if slow.rank == rank), key=lambda slow: slow.share)
+    return None
+
+
+def own_s(time: RankTime) -> float:
+    """Seconds of a rank's own work: without start-up, waits for other ranks, saves, lost time."""
+    return time.wall_s - time.startup_s - time.sync_s - time.saves_s - time.lost_s
+
+
+def batches_s(time: RankTime) -> float:
+    """Seconds in which a rank waited for its own batches, the filling of the pipeline included."""
+    return time.fill_s + (time.fetch_s or 0.0) + (time.prep_s or 0.0) + time.wait_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shares:
+    """Shares of the time, 0 to 1, median over repetitions; None: not measured."""
+
+    saves: float | None = None
+    fill: float | None = None
+    sync: float | None = None
+    fetch: float | None = None
+    prep: float | None = None
+    wait: float | None = None  # for batches in all: fetch, prep, and what can't be divided
+
+
+_PARTS = ("saves", "fill", "sync", "fetch", "prep", "wait")
+
+
+def shares_of(repetitions: Sequence[Repetition]) -> Shares:
+    """The shares of the complete repetitions; of each, the mean over its ranks."""
+    found = [_of_ranks(each) for each in repetitions if each.complete]
+    shares: dict[str, float | None] = {}
+    for part in _PARTS:
+        known = [share for each in found if (share := each.get(part)) is not None]
+        shares[part] = min(1.0, max(0.0, median(known))) if known else None
+    return Shares(**shares)
+
+
+def _of_ranks(repetition: Repetition) -> dict[str, float | None]:
+    ranks = [rank for rank in repetition.ranks if rank.wall_s > rank.startup_s]
+    if not ranks:
+        wall, saved = repetition.wall_s, repetition.checkpoint_s
+        return {"saves": (saved or 0.0) / wall if wall else None}
+    return {part: _mean([_part(rank, part) for rank in ranks]) for part in _PARTS}
+
+
+def _part(rank: RankTime, part: str) -> float | None:
+    """The share of one rank's time that one part took."""
+    seconds: float | None
+    if part == "wait":
+        seconds = (rank.fetch_s or 0.0) + (rank.prep_s or 0.0) + rank.wait_s
+    else:
+        seconds = getattr(rank, f"{part}_s")
+    return None if seconds is None else seconds / (rank.wall_s - rank.startup_s)
+
+
+def _mean(shares: Sequence[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return fmean(known) if len(known) == len(shares) else None

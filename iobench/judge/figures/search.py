@@ -1,0 +1,173 @@
+"""The search for the largest number of accelerators: what a try says, and what all of them say.
+
+A try counts its steady window alone: from the time at which every rank has received its first whole
+round of batches to the time at which the first of them ends. While the pipeline fills, all workers
+read for the first batches, so a rate that includes that time is too low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from ...record.training import Epoch, FindMax, FindMaxPoint, Repetition
+from .events import Events, RankEpoch, rank_epochs
+from .metrics import repetition_metrics
+
+STEADY = "accelerator_utilization_steady"
+
+
+class Steady(NamedTuple):
+    """The steady window of a try. ``steps``: of the rank with the fewest."""
+
+    accelerator_utilization: float
+    samples_per_s: float
+    stored_bytes_per_s: float
+    steps: int
+
+
+def steady(events: Events, *, round_steps: int) -> Steady | None:
+    """The steady window of all epochs together; None if no rank made a whole round in it.
+
+    ``round_steps``: the workers of a rank, whose batches arrive in rounds. Only whole rounds count.
+    """
+    epochs: dict[int, list[RankEpoch]] = {}
+    for part in rank_epochs(events) if len(events["step"]) else ():
+        epochs.setdefault(part.epoch, []).append(part)
+    ranks = {part.rank for parts in epochs.values() for part in parts}
+    steps = dict.fromkeys(ranks, 0)
+    span_ns = busy_ns = 0.0
+    rates = np.zeros(2)
+    for parts in epochs.values():
+        begin = max(_begin_ns(part, round_steps) for part in parts)
+        end = min(part.end_ns for part in parts)
+        for part in parts:
+            window = _window(part, begin, end, round_steps)
+            if window is None:
+                continue
+            first, last, window_ns = window
+            rows = slice(first, last)
+            busy_ns += float(part.rows["busy_ns"][rows].sum())
+            span_ns += window_ns
+            steps[part.rank] += int(part.rows["steps"][rows].sum())
+            rates += [float(part.rows[name][rows].sum()) for name in ("samples", "sample_bytes")]
+    if not ranks or not min(steps.values()) or span_ns <= 0:
+        return None
+    samples, stored = (rates * len(ranks) / (span_ns / 1e9)).tolist()
+    return Steady(min(1.0, busy_ns / span_ns), samples, stored, min(steps.values()))
+
+
+def _begin_ns(part: RankEpoch, round_steps: int) -> float:
+    """When the rank has made its first round; its end if it made none."""
+    later = np.flatnonzero(part.rows["step"] >= round_steps)
+    return float(part.rows["start_ns"][later[0]]) if len(later) else part.end_ns
+
+
+def _window(
+    part: RankEpoch, begin: float, end: float, round_steps: int
+) -> tuple[int, int, float] | None:
+    """(first row, row after the last one, nanoseconds) of the whole rounds between two times."""
+    starts = part.rows["start_ns"].astype(np.float64)
+    ends = np.append(starts[1:], part.end_ns)
+    inside = np.flatnonzero((starts >= begin) & (ends <= end + 1))
+    if not len(inside):
+        return None
+    first, last = int(inside[0]), int(inside[-1]) + 1
+    if (part.rows["steps"][first:last] == 1).all():
+        last = first + (last - first) // round_steps * round_steps
+    if last <= first:
+        return None
+    return first, last, float(ends[last - 1] - starts[first])
+
+
+def find_max_point(
+    events: Events,
+    *,
+    accelerators: int,
+    required: float,
+    round_steps: int,
+    startup_s: float | None = None,
+    trial: int = 0,
+) -> FindMaxPoint:
+    """One try of a number of accelerators.
+
+    ``events`` holds the rows of phase ``find-max.<accelerators>``, with the trial as repetition.
+    ``round_steps``: that of ``steady``.
+    """
+    context = Repetition(
+        seed=0, accelerators=accelerators, epochs=[Epoch(epoch=0, startup_s=startup_s)]
+    )
+    figures = repetition_metrics(events, context)
+    sustained = figures.accelerator_utilization_sustained
+    found = FindMaxPoint(
+        accelerators=accelerators,
+        accelerator_utilization=figures.accelerator_utilization,
+        accelerator_utilization_sustained=sustained,
+        samples_per_s=figures.samples_per_s,
+        read_bytes_per_s=figures.read_bytes_per_s,
+        passed=False,
+        startup_s=startup_s,
+        trial=trial,
+        not_measured={
+            key: figures.not_measured[key]
+            for key in ("accelerator_utilization_sustained",)
+            if key in figures.not_measured
+        },
+    )
+    window = steady(events, round_steps=round_steps)
+    update: dict[str, object] = {"steps": window.steps if window else 0}
+    if window is None:
+        update["not_measured"] = found.not_measured | {
+            STEADY: "not every rank made a whole round of batches after the first one"
+        }
+    elif sustained is not None:  # a null accelerator has no utilization
+        update[STEADY] = window.accelerator_utilization
+        update["passed"] = window.accelerator_utilization >= required
+        update["samples_per_s"] = window.samples_per_s
+    return found.model_copy(update=update)
+
+
+def utilization_of(point: FindMaxPoint) -> float | None:
+    """The utilization that decides; None if it was not measured."""
+    if point.steps is None:
+        return point.accelerator_utilization_sustained
+    return point.accelerator_utilization_steady
+
+
+def trials_of(points: Sequence[FindMaxPoint]) -> Mapping[int, list[FindMaxPoint]]:
+    """The tries of each number, in the order of numbers."""
+    found: dict[int, list[FindMaxPoint]] = {}
+    for point in sorted(points, key=lambda point: point.accelerators):
+        found.setdefault(point.accelerators, []).append(point)
+    return found
+
+
+def passes(trials: Sequence[FindMaxPoint], required: float) -> bool:
+    """Whether the median of the tries of one number passes. One without utilization counts as 0."""
+    known = [utilization_of(point) or 0.0 for point in trials]
+    return bool(known) and median(known) >= required
+
+
+def with_answer(found: FindMax) -> FindMax:
+    """The answer of all tries: the largest number whose median passes, and its interval.
+
+    The interval is [the largest number up to that whose tries passed always, the largest number of
+    which one passed ever]. Tries of older versions have no interval.
+    """
+    required = found.required_accelerator_utilization
+    trials = trials_of(found.points)
+    passing = [number for number, tries in trials.items() if passes(tries, required)]
+    answer = max(passing, default=None)
+    low = high = None
+    if any(point.steps is not None for point in found.points):
+        always = [
+            number
+            for number, tries in trials.items()
+            if number <= (answer or 0) and all(point.passed for point in tries)
+        ]
+        ever = [number for number, tries in trials.items() if any(one.passed for one in tries)]
+        low, high = max(always, default=0), max(ever, default=0)
+    return found.model_copy(update={"accelerators": answer, "low": low, "high": high})

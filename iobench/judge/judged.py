@@ -1,0 +1,369 @@
+"""One record with its evidence and the decision on its bottleneck, which are found once.
+
+Rates are in samples/s over all accelerators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean, median
+
+from ..record.host import Host
+from ..record.job import UserFacts
+from ..record.run import Summary, TrainingRecord
+from ..record.training import Ceiling, Repetition
+from ..record.verdict import Estimate
+from .again import job_again
+from .bottleneck import decide
+from .cache import served_by_cache
+from .evidence import NOISE_OF_FILL, Decision, Evidence, LoaderWaits
+from .figures.in_flight import bytes_per_sample, run_reads_in_flight, run_requests_per_batch
+from .figures.ranktime import shares_of
+from .figures.rates import Lasting, lasting
+from .statistics import NOISE
+from .user_loader import repeated
+
+CHECKED = "iobench-check-"
+"""In the names of the data that a check generates."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """A record, the evidence in it, and the bottleneck. All else follows from these three."""
+
+    record: TrainingRecord
+    evidence: Evidence
+    decision: Decision
+
+
+def judge(doc: TrainingRecord) -> Judged:
+    """The record with its evidence and the decision on its bottleneck."""
+    evidence = _gather(doc)
+    return Judged(record=doc, evidence=evidence, decision=decide(evidence))
+
+
+def _gather(doc: TrainingRecord) -> Evidence:
+    """Collect the evidence in ``doc``. Missing keys become None, or the workload's own setting."""
+    workload, loader, spec = doc.job.workload, doc.job.loader, doc.job.dataset.spec
+    reader, settings = workload.reader, workload.loader
+    size = bytes_per_sample(doc)
+    fetch = doc.job.ceilings.get("fetch", Ceiling())
+    step_time = workload.accelerator.step_time
+    demand = _rate(doc, "accelerator", size)
+    if step_time and workload.batch_size and workload.accelerator.kind != "null":
+        # The specified step time is the demand; the calibration only checks it.
+        demand = doc.job.accelerators * workload.batch_size / step_time
+    utilization, measured = (
+        doc.metrics.get("accelerator_utilization_sustained"),
+        doc.metrics.get("samples_per_s"),
+    )
+    cpu, rate = fetch.cpu_s_per_gb, fetch.bytes_per_s
+    costs, cores = _cpu_costs(doc, size), effective_cores(doc)
+    done = [repetition for repetition in doc.job.repetitions if repetition.complete]
+    modelled = measured is not None and measured.n == 0
+    told = measured is not None and not modelled and not doc.job.subject.watched
+    lasts = lasting(done) if told else None
+    data, curve = doc.job.dataset, doc.job.curve
+    shares, cut = shares_of(doc.job.repetitions), cut_by_budget(doc)
+    fill = (shares.fill or 0.0) if cut else 0.0
+    steps = median(each.steps for each in done) / doc.job.accelerators if done else None
+    busy = _after(utilization.median, measured, lasts) if utilization else None
+    if busy is not None:
+        busy = min(1.0, busy / max(1e-9, 1 - fill))
+    required = workload.required_accelerator_utilization
+    made_after = _made_after_fill(doc, steps or 0.0)
+    drained = fill > NOISE_OF_FILL and busy is not None and busy >= required > busy * made_after
+    lasting_rate = lasts.after if lasts else measured.median if measured else None
+    if lasting_rate is not None and lasts is None:
+        lasting_rate /= max(1e-9, 1 - fill)
+    found = Evidence(
+        raw=_rate(doc, "storage_raw", size),
+        raw_by=doc.job.ceilings.get("storage_raw", Ceiling()).by,
+        fetch=_rate(doc, "fetch", size),
+        prep=_rate(doc, "prep", size),
+        own_prep=doc.job.ceilings.get("prep", Ceiling()).details.own_samples_per_s,
+        loader=_rate(doc, "loader", size),
+        cpu=_cpu(doc, costs, cores, size),
+        cpu_busy=_cpu_busy(done, cores),
+        cpu_costs=costs,
+        accelerator=demand,
+        measured=lasting_rate,
+        saves=doc.job.saves is not None,
+        utilization=None if drained else busy,
+        required=required,
+        accelerators=doc.job.accelerators,
+        bytes_per_sample=size,
+        cores=cores,
+        fetch_cores=cpu * rate / 1e9 if cpu is not None and rate is not None else None,
+        cold=workload.cache == "cold",
+        workers=doc.job.workers * doc.job.accelerators,
+        concurrency=reader.concurrency,
+        subject=doc.job.subject,
+        transport=str(
+            loader.transport if "transport" in loader.model_fields_set else settings.transport or ""
+        ),
+        direct=loader.direct,
+        mapped=reader.mmap,
+        codec=spec.codec if spec else "none",
+        cheaper_codecs=tuple(data.cheaper_codecs or ()),
+        decode=reader.decode and spec is not None and spec.content != "raw",
+        compress_ratio=spec.compress_ratio if spec else 1.0,
+        intervals=_intervals(doc),
+        shares=replace(shares, fill=None) if cut else shares,
+        cut_fill=fill,
+        drained=drained,
+        gains={
+            each.stage: _beside(each.stage, each.gain, lasts)
+            for each in doc.job.ablations
+            if each.gain is not None and each.gain.value > 0 and not (each.stage == "fill" and cut)
+        },
+        curve=curve if curve is not None and curve.curve.points else None,
+        samples=data.samples,
+        packed=data.samples > data.shards if data.samples and data.shards else None,
+        access=loader.access or reader.access,
+        batch_size=workload.batch_size,
+        rank_steps=steps,
+        workload=workload.name,
+        url=doc.storage.url or "",
+        epochs=workload.epochs,
+        data=data.name,
+        reads_ahead=not doc.job.subject.reads_itself
+        and not data.blocks
+        and reader.read_ahead is not False,
+        modelled=modelled,
+        in_flight=float(run_reads_in_flight(doc)),
+        requests_per_batch=run_requests_per_batch(doc),
+        cached=served_by_cache(doc),
+        persistent=settings.persistent_workers,
+        max_steps=workload.max_steps,
+        unsteady=_unsteady(done),
+        working=_working(done),
+        own=loader.user if doc.job.subject.users else None,
+        lasting=lasts,
+        mean_utilization=utilization.median if utilization else None,
+        watched=loader_waits(doc),
+        again=partial(job_again, doc),
+        repeated=several.evidence if (several := repeated(doc)) is not None else "",
+    )
+    return (
+        _as_ceilings_allow(found, made_after) if fill > NOISE_OF_FILL and lasts is None else found
+    )
+
+
+def _as_ceilings_allow(found: Evidence, made_after: float) -> Evidence:
+    """The evidence of cut repetitions, whose rate after the fill batches from the fill may raise.
+
+    ``made_after``: the smallest share of these batches that can't be from the fill. Where they came
+    faster than the lowest ceiling allows, that ceiling is what lasts, as far as that share allows.
+    """
+    # That of the CPU comes from these repetitions, too.
+    rate, lowest, busy = found.measured, replace(found, cpu=None).predicted, found.utilization
+    if not rate or lowest is None:
+        return found
+    lasts = min(rate, max(lowest, rate * max(made_after, 1 - found.cut_fill)))
+    busy = None if busy is None else busy * lasts / rate
+    return replace(found, measured=lasts, utilization=busy)
+
+
+def _after(utilization: float, measured: Summary | None, lasts: Lasting | None) -> float:
+    """The utilization after a lasting fall: accelerators are as busy as batches arrive."""
+    if lasts is None or measured is None or not measured.median:
+        return utilization
+    return min(1.0, utilization * lasts.after / measured.median)
+
+
+def _beside(stage: str, gain: Estimate, lasts: Lasting | None) -> Estimate:
+    """A gain over the rate that lasts.
+
+    Rounds compare whole repetitions. Without the storage there is no fall, so it brings more
+    over the rate after the fall; without another stage the storage still falls.
+    """
+    if lasts is None or stage != "storage" or (gain.low or gain.value) <= 1 + NOISE:
+        return gain
+    ends = (gain.value, gain.low, gain.high)
+    value, low, high = (None if each is None else each / lasts.share for each in ends)
+    return Estimate(value=value or gain.value, low=low, high=high, n=gain.n)
+
+
+def _unsteady(done: Sequence[Repetition]) -> float:
+    rates = [each.samples_per_s for each in done if each.samples_per_s]
+    return max(rates) / min(rates) - 1 if rates else 0.0
+
+
+def _made_after_fill(doc: TrainingRecord, steps: float) -> float:
+    """The smallest share of the batches after the fill that can't have been made during it.
+
+    A rank had no more than its batches in flight then. ``steps``: of a rank.
+    """
+    workers = max(1, doc.job.workers)
+    prefetch = max(1, doc.job.workload.loader.prefetch_factor)
+    after = steps - workers
+    return max(0.0, 1 - workers * prefetch / after) if after > 0 else 0.0
+
+
+def cut_by_budget(doc: TrainingRecord) -> bool:
+    """Whether a budget ended the repetitions within their first epoch, or made the epochs short.
+
+    What the fill of an epoch costs is then a matter of the budget, and says nothing of the job. The
+    data that a check generates is as large as its time allows.
+    """
+    if CHECKED in (doc.storage.url or ""):
+        return True
+    job, batch = doc.job, doc.job.workload.batch_size
+    samples = job.dataset.samples
+    if job.fitted is None or not batch or not samples or not job.repetitions:
+        return False
+    epoch = math.ceil(samples / job.accelerators / batch)
+    return median(each.steps for each in job.repetitions) / job.accelerators < epoch
+
+
+def _working(done: Sequence[Repetition]) -> float | None:
+    """Share of the time in which the workers read or prepared; None: not known."""
+    known = [
+        each.worker_time.read + each.worker_time.prep
+        for each in done
+        if each.worker_time is not None
+        and each.worker_time.read is not None
+        and each.worker_time.prep is not None
+    ]
+    return median(known) if known else None
+
+
+def _intervals(doc: TrainingRecord) -> dict[str, tuple[float, float]]:
+    """The intervals of the ceilings, by the stage that each of them limits."""
+    found = {}
+    for stage, name in (("storage", "fetch"), ("prep", "prep"), ("loader", "loader")):
+        windows = doc.job.ceilings.get(name, Ceiling()).windows
+        if windows is not None and windows.low is not None and windows.high is not None:
+            found[stage] = (windows.low, windows.high)
+    return found
+
+
+def _cpu_costs(doc: TrainingRecord, size: float | None) -> dict[str, float]:
+    """CPU seconds per sample of ``storage`` (fetch) and ``prep``, where both are known."""
+    per_gb = {
+        stage: doc.job.ceilings.get(name, Ceiling()).cpu_s_per_gb
+        for stage, name in (("storage", "fetch"), ("prep", "prep"))
+    }
+    known = {stage: cost * size / 1e9 for stage, cost in per_gb.items() if cost and size}
+    return known if len(known) == len(per_gb) else {}
+
+
+def _cpu(
+    doc: TrainingRecord, costs: dict[str, float], cores: float | None, size: float | None
+) -> float | None:
+    """The CPU ceiling in samples/s; from the costs of fetch and prep if it is not recorded.
+
+    What prep costs includes the hand-over of its batches.
+    """
+    recorded = _rate(doc, "cpu", size)
+    if recorded is not None or "cpu" in doc.job.ceilings:
+        return recorded
+    return cores / sum(costs.values()) if costs and cores else None
+
+
+def _cpu_busy(done: Sequence[Repetition], cores: float | None) -> float | None:
+    """Share of the usable cores that was busy, 0 to 1: by this run, or by all of the host."""
+    own = [
+        each.cpu_s / (each.wall_s * cores) for each in done if each.cpu_s and each.wall_s and cores
+    ]
+    host = [
+        each.resources.cpu_busy
+        for each in done
+        if each.resources is not None and each.resources.cpu_busy is not None
+    ]
+    known = [median(shares) for shares in (own, host) if shares]
+    return min(1.0, max(known)) if known else None
+
+
+def effective_cores(doc: TrainingRecord) -> float | None:
+    """Cores that this run could use on all of its hosts; None if that of a host is not known.
+
+    On each host they are the smallest of the host's, the affinity's and the quota's.
+    """
+    known = [_cores(host) for host in doc.hosts]
+    return sum(filter(None, known)) if known and all(known) else None
+
+
+def _cores(host: Host) -> float | None:
+    limits = (host.cores, host.affinity_cores, host.cpu_quota_cores, host.effective_cores)
+    return min((float(limit) for limit in limits if limit), default=None)
+
+
+def step_time_s(doc: TrainingRecord) -> float | None:
+    return doc.job.workload.accelerator.step_time
+
+
+def is_null_accelerator(doc: TrainingRecord) -> bool:
+    return doc.job.workload.accelerator.kind == "null"
+
+
+def accelerators_fed(
+    rate: float | None, per_accelerator: float | None, required: float
+) -> int | None:
+    """How many accelerators ``rate`` keeps at the utilization ``required`` (0 to 1).
+
+    Each accelerator then consumes ``required`` of its full demand.
+    """
+    if rate is None or not per_accelerator:
+        return None
+    return math.floor(rate / (required * per_accelerator) + 1e-9)
+
+
+def _rate(doc: TrainingRecord, name: str, size: float | None) -> float | None:
+    """A ceiling in samples/s, or None if there is none or it is 0.
+
+    A ceiling that is known only in bytes/s (from fio) is divided by ``size``, the stored bytes of
+    a sample.
+    """
+    ceiling = doc.job.ceilings.get(name, Ceiling())
+    if ceiling.samples_per_s:
+        return ceiling.samples_per_s
+    return ceiling.bytes_per_s / size if ceiling.bytes_per_s and size else None
+
+
+def loader_waits(doc: TrainingRecord) -> LoaderWaits | None:
+    """What was seen of the loader of a training that was watched; None for another run."""
+    facts = doc.job.loader.user
+    if not doc.job.subject.watched or facts is None:
+        return None
+    done = [each for each in doc.job.repetitions if each.complete]
+    waited, starts = facts.wait_s or 0.0, facts.worker_starts
+    return LoaderWaits(
+        working=_busiest_working(done, facts),
+        handed_over=_share(facts.hand_over_s, waited),
+        held_back=facts.held_back,
+        collate=_share(facts.collate_s, facts.fetch_wall_s or 0.0),
+        starting=_starting(done, facts),
+        starts=starts,
+        uneven=facts.slow_worker,
+        batch_bytes=facts.delivered_bytes / facts.batches if facts.batches else None,
+    )
+
+
+def _busiest_working(done: Sequence[Repetition], facts: UserFacts) -> float | None:
+    """Share of the time in which the busiest worker read or prepared.
+
+    Workers get their batches in turns, so the busiest one is the one that takes longest for each.
+    """
+    working = _working(done)
+    if working is None:
+        return None
+    means = facts.fetch_s_by_worker
+    busiest = max(means) / fmean(means) if means and fmean(means) > 0 else 1.0
+    return min(1.0, working * busiest)
+
+
+def _starting(done: Sequence[Repetition], facts: UserFacts) -> float | None:
+    """Share of a rank's time in which its workers started."""
+    walls = [rank.wall_s for each in done for rank in each.ranks]
+    if facts.worker_ready_s is None or facts.worker_starts is None or not walls:
+        return None
+    return _share(facts.worker_ready_s * facts.worker_starts, median(walls))
+
+
+def _share(part: float | None, whole: float) -> float | None:
+    return None if part is None or whole <= 0 else min(1.0, part / whole)

@@ -1,0 +1,341 @@
+"""The verdict in words: one sentence for everyone, and an explanation for an engineer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..base.units import counted, format_count, format_duration, percent_beside
+from ..record.verdict import Fed, Verdict
+from .evidence import DRAINED, NOISE_OF_FILL, Decision, Evidence
+from .limits import enough_in_flight, stragglers, told
+from .promise import in_headline
+from .statistics import NOISE
+
+SUBJECTS = {
+    "storage": "storage",
+    "prep": "data preparation on this host",
+    "loader": "the loader itself (worker processes and batch transport)",
+    "accelerator": "the accelerator",
+    "cpu": "this host's CPU",
+    "sync": "waiting for the slowest rank at each step",
+    "checkpoint": "saving checkpoints",
+    "fill": "the start of each epoch, until the first batch is there,",
+}
+
+MILD, SEVERE = 0.05, 0.20
+"""Limits for the share of waiting time, from the TensorFlow profiler's input-pipeline analyzer.
+
+Below 5 % the accelerators are fed, up to 20 % mildly starved, above that starved.
+"""
+
+
+def degree(utilization: float) -> str:
+    """``fed``, ``mildly starved`` or ``starved``, by the share of time that accelerators wait."""
+    wait = 1 - utilization
+    return "fed" if wait < MILD else "mildly starved" if wait < SEVERE else "starved"
+
+
+def sentence(evidence: Evidence, decision: Decision, found: Verdict) -> str:
+    """The verdict in one sentence: starved or not, by what, what to do, how many can be fed."""
+    state, feeds = _state(evidence, decision, found), _feeds(evidence, decision, found.fed)
+    parts = [state, *feeds, *_todo(found)]
+    untested = (
+        " (inferred, not tested)"
+        if decision.basis == "inferred" and decision.bottleneck != "undecided"
+        else ""
+    )
+    return f"{_capital('; '.join(parts))}{untested}."
+
+
+def explanation(evidence: Evidence, decision: Decision, found: Verdict) -> str:
+    """What an engineer wants to know: the rates, the reads in flight, what was left out."""
+    return " ".join(explained(evidence, decision, found))
+
+
+def _state(evidence: Evidence, decision: Decision, found: Verdict) -> str:
+    """Whether the accelerators starve, and the bottleneck."""
+    accelerators = _who(evidence)
+    undecided = decision.bottleneck == "undecided"
+    if evidence.utilization is None:
+        return _without_utilization(evidence, decision, found, accelerators)
+    busy = _busy(evidence)
+    if evidence.fed:
+        is_are = "is" if evidence.accelerators == 1 else "are"
+        fed = f"{accelerators} {is_are} fed {busy}"
+        if decision.bottleneck == "accelerator" and evidence.watched:
+            return f"{fed}: the time goes into your step and the rest of its loop"
+        if decision.bottleneck == "accelerator":
+            return fed
+        if undecided:
+            return f"{fed}; what takes the rest of the time is undecided: {decision.reason}"
+        return f"{fed}, but {_subject(evidence, decision, found)} {_is_bottleneck(decision)}"
+    if undecided:
+        starve = "starves" if evidence.accelerators == 1 else "starve"
+        return f"{accelerators} {starve} {busy}, and why is undecided: {decision.reason}"
+    if decision.bottleneck == "accelerator":
+        is_are = "is" if evidence.accelerators == 1 else "are"
+        return f"{accelerators} {busy} {is_are} the bottleneck, and no other stage gains anything"
+    what = _subject(evidence, decision, found)
+    return f"{what} {_starves(evidence, decision)} {accelerators} {busy}"
+
+
+def _who(evidence: Evidence) -> str:
+    """Who is fed or starves."""
+    if evidence.watched is None:
+        return counted(evidence.accelerators, "accelerator")
+    number = evidence.accelerators
+    return "your training" if number == 1 else f"the {number} ranks of your training"
+
+
+def _without_utilization(
+    evidence: Evidence, decision: Decision, found: Verdict, accelerators: str
+) -> str:
+    if evidence.accelerator is None:
+        cold = " cold" if evidence.cold and evidence.measured is not None else ""
+        rate = (
+            f"the accelerators set no demand: the loader sustains "
+            f"{evidence.told(evidence.measured)}{cold}"
+        )
+    elif decision.bottleneck == "accelerator":
+        return f"the data pipeline is expected to keep up with {accelerators}"
+    else:
+        were = f"would be is not known ({DRAINED})" if evidence.drained else "were is not known"
+        rate = f"how busy {accelerators} {were}"
+    if decision.bottleneck == "undecided":
+        return f"{rate}; the bottleneck is undecided: {decision.reason}"
+    return f"{rate}, and {_subject(evidence, decision, found)} {_is_bottleneck(decision)}"
+
+
+def _busy(evidence: Evidence) -> str:
+    between = " between saves" if evidence.saves else ""
+    between += " after the fill" if evidence.cut_fill > NOISE_OF_FILL else ""
+    if evidence.lasting is not None and evidence.mean_utilization is not None:
+        mean = percent_beside(evidence.mean_utilization, evidence.required)
+        between += f" after the rate fell, {mean} over the whole time"
+    return (
+        f"({percent_beside(evidence.utilization or 0.0, evidence.required)} busy{between}, "
+        f"{evidence.required * 100:.4g} % required)"
+    )
+
+
+def _subject(evidence: Evidence, decision: Decision, found: Verdict) -> str:
+    """The bottleneck, with what can't be told from it."""
+    names = [_name(evidence, stage) for stage in (decision.bottleneck, *decision.also)]
+    if found.storage_bound == "stragglers" and names == [SUBJECTS["storage"]]:
+        return "storage, by stragglers among its reads,"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} together"
+
+
+def _name(evidence: Evidence, stage: str) -> str:
+    if stage == "storage" and evidence.watched:
+        return "what your loader waits for (storage, a network or a lock)"
+    if stage == "prep" and evidence.subject.reads_itself:
+        if evidence.subject.users:
+            return "your loader (making and delivering batches)"
+        return f"the loader '{evidence.subject.kind}' (decoding, collating and delivering batches)"
+    return SUBJECTS[stage]
+
+
+def _is_bottleneck(decision: Decision) -> str:
+    return "are the bottleneck" if decision.also else "is the bottleneck"
+
+
+def _starves(evidence: Evidence, decision: Decision) -> str:
+    verb = {"fed": "slow", "mildly starved": "mildly starve", "starved": "starve"}[
+        degree(evidence.utilization or 0.0)
+    ]
+    return verb if decision.also else f"{verb}s"
+
+
+def _feeds(evidence: Evidence, decision: Decision, fed: Fed | None) -> list[str]:
+    """How many accelerators the storage can feed; nothing where that was not measured."""
+    if evidence.cached and decision.bottleneck != "undecided":
+        return [f"{evidence.cached}, so this says nothing about the storage"]
+    if fed is None or fed.accelerators is None or evidence.utilization is None:
+        return []
+    at = f"at {evidence.required * 100:.4g} % utilization"
+    searched = fed.basis == "find-max"
+    number = format_count(fed.accelerators)
+    if fed.low is not None and fed.high is not None and fed.low < fed.high:
+        number += f" [{fed.low}, {fed.high}]"
+    if searched:
+        # Without an upper end, the search ended for another reason than the storage.
+        bounded = fed.low is None or fed.high is not None
+        number += " (measured)" if bounded else " or more (measured)"
+    if decision.bottleneck == "undecided" and not searched and not evidence.fed:
+        return []
+    if "storage" not in (decision.bottleneck, *decision.also) or evidence.fed:
+        alone = "storage" if evidence.fed or searched else "storage alone"
+        return [f"{alone} could feed {number} {at}{_today(fed)}"]
+    storage = "storage" if decision.also else "it"
+    if fed.accelerators == 0 and not fed.high:
+        few = "even one" if evidence.accelerators == 1 else "any of them"
+        told = f"{storage} can't feed {few} {at}"
+    else:
+        told = f"{storage} can feed {number} of them {at}"
+    if fed.potential is None:
+        return [told]
+    return [f"as it is read now {told}, but it could feed {format_count(fed.potential)}"]
+
+
+def _today(fed: Fed) -> str:
+    """What the storage feeds with the reads in flight of today, where it takes more to feed all."""
+    if fed.today is None or fed.accelerators is None or fed.today >= fed.accelerators:
+        return ""
+    reads = "more reads"
+    if fed.reads_in_flight is not None:
+        reads = counted(fed.reads_in_flight, "read")
+    return f" with {reads} in flight, and {format_count(fed.today)} with today's"
+
+
+def _todo(found: Verdict) -> list[str]:
+    """The first advice, with what it promises or, if it was tried, what it brought."""
+    if not found.advice:
+        return []
+    first = found.advice[0]
+    if first.id == "none":
+        return ["no change is needed"]
+    gain = in_headline(first)
+    if not gain:
+        return [first.change]
+    tried = " when it was tried" if first.found is not None else ""
+    return [f"{first.change} ({gain} the samples/s{tried})"]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+SPENT = {
+    "operations": "its operations/s are spent, its bandwidth is not",
+    "bandwidth": "its bandwidth is spent",
+    "operations or bandwidth": "it delivers no more",
+    "latency": "the limit is the latency of its reads, and how many are in flight",
+    "stragglers": "the limit is the few reads that take much longer than the others",
+    "client": "the limit is the CPU of this host, and not the storage",
+    "unknown": "more reads in flight were not measured",
+}
+
+NAMES = {
+    "accelerator": "the accelerator",
+    "sync": "the barrier",
+    "fill": "the start of epochs",
+}
+
+
+def explained(evidence: Evidence, decision: Decision, found: Verdict) -> Iterator[str]:
+    """The sentences of the explanation."""
+    yield _rates(evidence, found)
+    if decision.reason and decision.bottleneck != "undecided":
+        yield f"{decision.reason[:1].upper()}{decision.reason[1:]}."
+    if evidence.cached:
+        yield f"A cache served reads ({evidence.cached}), so their rate is not that of the storage."
+    elif "storage" in (decision.bottleneck, *decision.also) or found.storage_bound == "client":
+        yield from _storage(evidence, found)
+        yield from _less_than_alone(evidence, decision, found)
+    elif refuted := _refuted(evidence, decision):
+        yield refuted
+    if found.slowest_rank is not None:
+        yield f"The others wait for rank {found.slowest_rank}."
+
+
+def _rates(evidence: Evidence, found: Verdict) -> str:
+    """Demand, what the run sustained, and what the stages deliver alone."""
+    parts = []
+    if evidence.accelerator is not None:
+        who = "the accelerator demands" if evidence.accelerators == 1 else "the accelerators demand"
+        who = "without waits your training would take" if evidence.watched else who
+        parts.append(f"{who} {evidence.told(evidence.accelerator)}")
+    if evidence.measured is not None and not evidence.modelled:
+        run = "it" if evidence.watched else "the run"
+        parts.append(f"{run} sustained {evidence.told(evidence.measured)}{_fell(evidence, found)}")
+    if evidence.storage is not None and not evidence.cached:
+        name = "storage alone" if evidence.fetch is not None else "raw storage"
+        cold = " cold" if evidence.cold and evidence.fetch is not None else ""
+        times = "" if found.headroom is None else f", {found.headroom:.2f} x the demand"
+        if _is_lasting(found):
+            kind = ", which was measured before its rate fell"
+            parts.append(f"{name} delivered {evidence.told(evidence.storage)}{cold}{kind}")
+        else:
+            parts.append(f"{name} delivers {evidence.told(evidence.storage)}{cold}{times}")
+    rate = {"prep": evidence.prep, "loader": evidence.loader, "cpu": evidence.cpu}.get(
+        found.bottleneck
+    )
+    if rate is not None:
+        what = {"prep": "preparation", "loader": "the loader", "cpu": "this host's CPU"}
+        parts.append(f"{what[found.bottleneck]} alone yields {evidence.told(rate)}")
+    text = "; ".join(parts) or "nothing was measured"
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _is_lasting(found: Verdict) -> bool:
+    """Whether what the storage feeds is what the run received after its rate fell."""
+    return found.fed is not None and found.fed.basis == "run"
+
+
+def _fell(evidence: Evidence, found: Verdict) -> str:
+    """Which rate that is: that after a fall which stayed, or after the fill of what was cut."""
+    lasts = evidence.lasting
+    if lasts is None:
+        return " after the fill" if evidence.cut_fill > NOISE_OF_FILL else ""
+    times = f", {found.headroom:.2f} x the demand" if found.headroom and _is_lasting(found) else ""
+    return (
+        f" after its rate fell from {format_count(lasts.before)} samples/s within "
+        f"{format_duration(lasts.at_s)}{times}"
+    )
+
+
+def _storage(evidence: Evidence, found: Verdict) -> Iterator[str]:
+    """What limits the storage at the run's reads in flight."""
+    if found.storage_bound is None or evidence.modelled:
+        return  # only a measurement tells what limits a storage
+    if _is_lasting(found):
+        yield (
+            "The storage's ceilings and its curve were measured before that fall, and are those of "
+            "a burst: what lasts is what the run got."
+        )
+        return
+    if found.storage_bound == "stragglers" and (slow := stragglers(evidence, "latency")):
+        yield (
+            f"Stragglers are the limit: {told(slow)}. A batch waits for its slowest read, which "
+            "more batches in flight hide and more bandwidth does not."
+        )
+        return
+    spent = SPENT[found.storage_bound]
+    enough = enough_in_flight(evidence)
+    if evidence.curve is not None and enough is not None:
+        plateau = evidence.curve.curve.plateau_reads_per_s
+        most = "" if plateau is None else f" ({format_count(plateau.value)} reads/s)"
+        flat = "its plateau" if plateau is not None else "the most that was tried"
+        here = counted(evidence.in_flight, "read")
+        yield (
+            f"This job keeps {here} in flight, and the storage reaches {flat}{most} with "
+            f"{format_count(enough)}: {spent}."
+        )
+    elif evidence.raw is not None and evidence.fetch is not None:
+        share = evidence.fetch / evidence.raw
+        yield (
+            f"The reader gets {share:.0%} of the {evidence.told(evidence.raw)} of "
+            f"{evidence.raw_source}: {spent}."
+        )
+
+
+def _less_than_alone(evidence: Evidence, decision: Decision, found: Verdict) -> Iterator[str]:
+    """Why a storage that alone delivers enough feeds fewer accelerators than that."""
+    fed, enough = found.fed, found.headroom is not None and found.headroom >= evidence.required
+    if not enough or not found.starved or "storage" not in (decision.bottleneck, *decision.also):
+        return
+    if fed is None or fed.basis == "find-max" or evidence.modelled:
+        return
+    yield (
+        "Alone it delivers enough, and the run got less of it: how many accelerators it feeds "
+        "rests on what the run got."
+    )
+
+
+def _refuted(evidence: Evidence, decision: Decision) -> str:
+    """A ceiling that the run exceeded was measured too low, and says so."""
+    rate = {"prep": evidence.prep, "loader": evidence.loader}.get(decision.bottleneck)
+    if rate is None or evidence.measured is None or evidence.measured <= rate * (1 + NOISE):
+        return ""
+    return "The run was faster than that ceiling, which was measured on a busier host."

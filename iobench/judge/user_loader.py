@@ -1,0 +1,257 @@
+"""Findings about a loader of the user's own, by name, from what was seen of it.
+
+They explain a verdict and change none, so none of them makes a run invalid.
+
+A loader may deliver samples more than once in an epoch: torch gives each worker a copy of an
+iterable dataset, which must ask which share is that worker's. One that does not ask delivers
+everything as often as there are workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
+from ..record.job import UserFacts
+from ..record.run import Finding, TrainingRecord
+from .promise import shown
+
+MIN_WAIT = 0.05
+"""Share of the time that ranks wait for batches, from which on the loader costs something."""
+
+CPU_BOUND, WAITING = 0.8, 0.5
+"""CPU time of a fetch over its wall time: above the one it computes, below the other it waits."""
+
+MIN_COLLATE = 0.3
+"""Share of the time to make a batch that ``collate_fn`` may take."""
+
+MIN_HELD_BACK = 0.25
+"""Share of the waits for batches in which a later batch may be ready."""
+
+MIN_SPAWN = 0.05
+"""Share of an epoch that the start of its workers may take."""
+
+MIN_COPIED = 64 << 20
+"""Bytes of its own by which each worker may grow."""
+
+BATCHES_IN_WORKER = 4
+"""Batches for which a worker may need memory at a time: samples, the batch, and copies of both."""
+
+
+def user_findings(doc: TrainingRecord) -> list[Finding]:
+    """All findings about the user's loader; none if the loader is another one."""
+    facts = doc.job.loader.user
+    if not doc.job.subject.users or facts is None:
+        return []
+    return [*_time(doc, facts), *_spawn(doc, facts), *_memory(facts), *_data(doc, facts)]
+
+
+def _time(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
+    waits = [
+        each.wait_s / each.wall_s
+        for each in doc.job.repetitions
+        if each.wait_s is not None and each.wall_s
+    ]
+    if not waits or median(waits) < MIN_WAIT:
+        return
+    yield from _order(facts)
+    yield from _collate(facts)
+    share = facts.cpu_share
+    if share is None:
+        return
+    if share >= CPU_BOUND and facts.workers:
+        yield Finding(
+            rule="user.workers_are_cpu_bound",
+            level="info",
+            evidence=f"while a worker makes a batch, it computes for {format_percent(share)} of "
+            "the time: faster storage does not help",
+            remedy="use more workers if cores are free, or prepare the data before the training",
+        )
+    elif share < WAITING:
+        yield Finding(
+            rule="user.workers_wait",
+            level="info",
+            evidence=f"while a batch is made, the process waits for {format_percent(1 - share)} "
+            f"of the time: for storage, a network or a lock{_tested(doc)}",
+            remedy="keep more reads in flight: more workers, threads or a longer prefetch",
+        )
+
+
+def _order(facts: UserFacts) -> Iterator[Finding]:
+    held_back = facts.held_back
+    if held_back is None or held_back < MIN_HELD_BACK:
+        return
+    slow = facts.slow_worker
+    named = f"; {slow_worker(slow)}" if slow is not None else ""
+    yield Finding(
+        rule="user.out_of_order_wait",
+        level="info",
+        evidence=f"in {format_percent(held_back)} of the waits for a batch, a "
+        f"later one was ready and held back, because batches come in their order{named}",
+        remedy="set in_order=False in the DataLoader if the order does not matter, or find what "
+        "makes some batches slow",
+    )
+
+
+def slow_worker(slow: tuple[float, float]) -> str:
+    """``one worker takes 153 ms for a batch, the others 40.1 ms``."""
+    slowest, others = map(format_duration, slow)
+    return f"one worker takes {slowest} for a batch, the others {others}"
+
+
+def _collate(facts: UserFacts) -> Iterator[Finding]:
+    collate, made = facts.collate_s, facts.fetch_wall_s
+    if collate is None or not made or collate / made < MIN_COLLATE:
+        return
+    yield Finding(
+        rule="user.collate_share",
+        level="info",
+        evidence=f"collate_fn takes {format_percent(min(1.0, collate / made))} of the time in "
+        "which a batch is made",
+        remedy="let it copy less: smaller types such as uint8, samples that are cropped before, or "
+        "arrays that are stacked once",
+    )
+
+
+def _tested(doc: TrainingRecord) -> str:
+    """What the page cache in place of the storage brought, if that was measured."""
+    for each in doc.job.ablations:
+        if each.stage == "storage" and each.gain is not None:
+            return f" (with the dataset in the page cache, the run is {shown(each.gain)} as fast)"
+    return ""
+
+
+def _spawn(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
+    walls = [each.wall_s for each in doc.job.repetitions if each.wall_s]
+    ready = facts.worker_ready_s
+    if not walls or ready is None:
+        return
+    starts = max(1, doc.job.workload.epochs)
+    if facts.worker_starts is not None:
+        starts = min(starts, facts.worker_starts)  # workers may live on from epoch to epoch
+    share = ready * starts / median(walls)
+    if share > MIN_SPAWN:
+        method = facts.start_method or "fork"
+        yield Finding(
+            rule="user.spawn_cost",
+            level="info",
+            evidence=f"the start of {counted(facts.workers, 'worker')} by {method} takes "
+            f"{format_duration(ready)}, {format_percent(min(1.0, share))} of the time in all",
+            remedy="set persistent_workers=True, or make the dataset object cheaper to send",
+        )
+
+
+def _memory(facts: UserFacts) -> Iterator[Finding]:
+    grown = facts.private_growth_bytes
+    if grown is None or not facts.workers:
+        return
+    batch = (facts.delivered_bytes or 0) / facts.batches if facts.batches else 0.0
+    if grown / facts.workers < MIN_COPIED + BATCHES_IN_WORKER * batch:
+        return
+    yield Finding(
+        rule="user.dataset_copied",
+        level="info",
+        evidence=f"{counted(facts.workers, 'worker')} of a rank wrote {format_bytes(grown)} of "
+        "memory that they had shared or not used: a list of Python objects is copied by reading it",
+        remedy="keep lists of the dataset in numpy arrays or tensors",
+    )
+
+
+def _data(doc: TrainingRecord, facts: UserFacts) -> Iterator[Finding]:
+    shared, compared = facts.shared_samples, facts.compared_samples
+    if shared and compared and shared / compared > MIN_SHARED:
+        yield Finding(
+            rule="user.ranks_overlap",
+            level="warning",
+            evidence=f"of {format_count(compared)} samples in the first batches, "
+            f"{format_count(shared)} were delivered by more than one rank",
+            remedy="give each rank its share: torch's DistributedSampler, or RANK and WORLD_SIZE",
+        )
+    elif (found := repeated(doc)) is not None:
+        yield found
+    if facts.files_outside:
+        names = f", such as {facts.outside[0]}" if facts.outside else ""
+        yield Finding(
+            rule="user.reads_outside_dataset",
+            level="warning" if not facts.files_inside else "info",
+            evidence=f"the loader opened {counted(facts.files_outside, 'file')} outside of the "
+            f"dataset{names}: these were neither made cold nor measured",
+            remedy="scan the directory that the loader really reads: iobench scan",
+        )
+
+
+MIN_SHARED = 0.01
+"""Share of samples that several ranks or workers may deliver: some are equal by chance.
+
+An epoch may also have as many more than its dataset: samplers fill the last batches up.
+"""
+
+OPENED_AGAIN = 1.5
+"""As many times the files of a dataset are opened by several workers, and not by chance.
+
+Each process counts a file once.
+"""
+
+ONE_FILE_EACH = 0.25
+"""If as many files were opened as samples came, but for this share, each sample is a file."""
+
+_SHARE = "in an IterableDataset, ask get_worker_info() which samples are this worker's share"
+
+
+def repeated(doc: TrainingRecord) -> Finding | None:
+    """That samples came several times in an epoch, from several workers; None if they did not."""
+    facts = doc.job.loader.user
+    if facts is None:
+        return None
+    shared, compared = facts.worker_shared_samples, facts.worker_compared_samples
+    if shared and compared and shared / compared > MIN_SHARED:
+        return Finding(
+            rule="user.workers_overlap",
+            level="warning",
+            evidence=f"of {format_count(compared)} samples in the first batches, "
+            f"{format_count(shared)} were delivered by more than one worker of a rank: an epoch "
+            "has them several times",
+            remedy=_SHARE,
+        )
+    more = _more_samples(doc, facts) or _more_opens(doc, facts)
+    if not more:
+        return None
+    workers = f" (the loader has {counted(facts.workers, 'worker')})" if facts.workers else ""
+    return Finding(
+        rule="user.samples_repeat",
+        level="warning",
+        evidence=f"{more}{workers}",
+        remedy=f"{_SHARE}; where the loader repeats the dataset on purpose, its epochs are as long "
+        "as it makes them",
+    )
+
+
+def _more_samples(doc: TrainingRecord, facts: UserFacts) -> str:
+    """That an epoch has more samples than the dataset; empty if none has."""
+    most, what = doc.job.dataset.samples, "the dataset has"
+    delivered = sum(each.samples for each in doc.job.repetitions)
+    opened = facts.files_inside or 0
+    if most is None and abs(opened - delivered) <= ONE_FILE_EACH * delivered:
+        most, what = doc.job.dataset.files, "each opens a file, and the directory has"
+    for each in doc.job.repetitions:
+        samples = each.samples / max(1, len(each.epochs))
+        if most and samples > (1 + MIN_SHARED) * most + each.accelerators:
+            return (
+                f"an epoch has {format_count(round(samples))} samples; {what} {format_count(most)}"
+            )
+    return ""
+
+
+def _more_opens(doc: TrainingRecord, facts: UserFacts) -> str:
+    """That an epoch opened files of single samples more than once; empty if none did."""
+    files, last = doc.job.dataset.samples, doc.job.repetitions[-1:]
+    if not files or files != doc.job.dataset.shards or not last:
+        return ""
+    opened = (facts.files_inside or 0) / max(1, len(last[0].epochs))
+    if opened <= OPENED_AGAIN * files:
+        return ""
+    return (
+        f"an epoch opened {format_count(round(opened))} files of the dataset, which has "
+        f"{format_count(files)}, of one sample each"
+    )

@@ -1,0 +1,269 @@
+"""A training that ``iobench.watch`` measured: findings, the bottleneck, and advice.
+
+No stage was measured alone, so the bottleneck is inferred, and no gain is promised. While a batch
+was waited for, its worker computed, or waited itself, or the batch was made and on its way; in
+which of these the time went, the counts of the loader's processes tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..base.units import counted, format_bytes, format_percent
+from ..record.run import Finding, TrainingRecord
+from ..record.verdict import Advice
+from .evidence import Case, Decision, Evidence, LoaderWaits
+from .promise import Effect, advised, bringing
+from .user_loader import MIN_HELD_BACK, slow_worker
+
+UNTESTED = (
+    "a training that is watched runs once, as it is; iobench run --loader measures each stage alone"
+)
+NOT_IN_RATE = "waits for other ranks are inside of your training's step, and are not seen"
+
+
+def watch_findings(doc: TrainingRecord) -> list[Finding]:
+    """Findings about what was watched; none for another run."""
+    return [*_found(doc)] if doc.job.subject.watched else []
+
+
+def _found(doc: TrainingRecord) -> Iterator[Finding]:
+    facts = doc.job.watched
+    assert facts is not None
+    here = len(facts.ranks)
+    if here < facts.world:
+        yield Finding(
+            rule="watch.ranks",
+            level="info",
+            evidence=f"the record has {counted(here, 'rank')} of {facts.world}: the others ran on "
+            "other hosts, were not watched, or ended before they left their figures",
+            remedy="put iobench.watch around the loader of each rank",
+        )
+    if facts.lost:
+        yield Finding(
+            rule="watch.lost",
+            level="warning",
+            evidence=f"the counters failed, so later batches are not in the record: {facts.lost}",
+            remedy="report this as a defect",
+        )
+    gpus = [gpu for host in doc.hosts for gpu in (host.model_extra or {}).get("gpus") or ()]
+    if gpus and not facts.synchronized:
+        yield Finding(
+            rule="watch.device",
+            level="info",
+            evidence="busy is the time between batches as the training process saw it: work that "
+            "the device went on with while the process waited for a batch counts as waiting",
+            remedy="watch(..., synchronize=True) awaits the device, which makes steps longer",
+        )
+    if facts.resident_after is not None:
+        yield Finding(
+            rule="watch.residency",
+            level="info",
+            evidence=f"at the end, {format_percent(facts.resident_after)} of the files were in the "
+            f"page cache ({facts.resident_how})",
+        )
+
+
+CLEAR = 2.0
+"""The workers waited clearly longer for one of fetch and prep than for the other."""
+
+MOST = 0.5
+"""What takes this share of the waits, or of the time to make a batch, is what to look at first."""
+
+
+def training_is_fed(case: Case) -> Decision | None:
+    return Decision(bottleneck="accelerator") if case.evidence.fed else None
+
+
+def unknown_loader(case: Case) -> Decision | None:
+    shares = case.evidence.shares
+    if shares.fetch is not None and shares.prep is not None and shares.fetch + shares.prep:
+        return None
+    return Decision(
+        bottleneck="undecided",
+        reason="what the loader did while batches were waited for is unknown",
+    )
+
+
+def workers_are_idle(case: Case) -> Decision | None:
+    wait, seen = case.evidence.shares.wait, _seen(case)
+    if not wait or seen.working is None or seen.working >= MOST * wait:
+        return None
+    return Decision(bottleneck="loader", reason=_idle(seen))
+
+
+def one_worker_is_slow(case: Case) -> Decision | None:
+    seen = _seen(case)
+    if seen.uneven is None or (seen.held_back or 0.0) < MIN_HELD_BACK:
+        return None
+    return Decision(
+        bottleneck="prep",
+        reason=f"{slow_worker(seen.uneven)}, and in {format_percent(seen.held_back or 0.0)} of "
+        "the waits a later batch was ready and held back",
+    )
+
+
+def workers_compute(case: Case) -> Decision | None:
+    fetch, prep = _waited(case)
+    return Decision(bottleneck="prep", reason=_divided(case)) if prep >= CLEAR * fetch else None
+
+
+def collate_takes_most(case: Case) -> Decision | None:
+    collate = _seen(case).collate
+    if collate is None or collate < MOST:
+        return None
+    return Decision(bottleneck="prep", reason=f"{_divided(case)}, most of it in collate_fn")
+
+
+def files_were_cached(case: Case) -> Decision | None:
+    if not case.evidence.cached:
+        return None
+    return Decision(bottleneck="prep", reason=f"{_divided(case)}, but not for its files")
+
+
+def workers_wait(case: Case) -> Decision | None:
+    fetch, prep = _waited(case)
+    if fetch < CLEAR * prep:
+        return None
+    return Decision(
+        bottleneck="storage", reason=f"{_divided(case)}: for storage, a network or a lock"
+    )
+
+
+def workers_do_both(case: Case) -> Decision:
+    return Decision(bottleneck="storage", also=("prep",), reason=_divided(case))
+
+
+def _seen(case: Case) -> LoaderWaits:
+    return case.evidence.watched or LoaderWaits()
+
+
+def _waited(case: Case) -> tuple[float, float]:
+    """The shares of the time in which batches were waited for: for (fetch, prep)."""
+    return case.evidence.shares.fetch or 0.0, case.evidence.shares.prep or 0.0
+
+
+def _divided(case: Case) -> str:
+    fetch, prep = _waited(case)
+    computing = prep / (fetch + prep)
+    return (
+        f"while batches were waited for, the loader computed for {computing:.0%} of the time and "
+        f"waited for {1 - computing:.0%} of it"
+    )
+
+
+def _idle(seen: LoaderWaits) -> str:
+    """Workers that compute hand their batches over late, too, so only idle ones tell the cause."""
+    made = ""
+    if seen.handed_over is not None and seen.handed_over >= MOST:
+        made = f", and in {format_percent(seen.handed_over)} of the waits the batch was made"
+    return (
+        f"while batches were waited for, the workers mostly had nothing to do{made}: the time goes "
+        "into handing batches over"
+    )
+
+
+def starting_workers(evidence: Evidence) -> bool:
+    """Whether the workers' start takes most of the time until the first batch of each epoch."""
+    seen, fill = evidence.watched, evidence.shares.fill
+    return bool(seen and seen.starting and fill and seen.starting >= MOST * fill)
+
+
+def why_filling(evidence: Evidence) -> str:
+    """What a training that was watched waited for at the start of its epochs; else empty."""
+    if evidence.watched is None or not evidence.shares.fill:
+        return ""
+    until = ", most of it until its workers have started" if starting_workers(evidence) else ""
+    share = format_percent(evidence.shares.fill)
+    return f"the first batches of epochs are waited for {share} of the time{until}"
+
+
+CAUSES = ("storage", "prep", "loader", "fill")
+"""Stages of the user's own loader."""
+
+KEEP_WORKERS = "set persistent_workers=True in the DataLoader, so that its workers start only once"
+
+TEST = (
+    "test the cause: put the function that makes this loader under iobench run --loader "
+    "MODULE:FUNCTION"
+)
+
+
+def watched_advice(evidence: Evidence, decision: Decision) -> list[Advice]:
+    """The change that fits what was seen, and how to find out what it brings."""
+    most = "" if not evidence.utilization else f"at most {1 / evidence.utilization:.2f} x: "
+    busy = format_percent(evidence.utilization or 0.0)
+    basis = f"{most}the training did not wait for batches {busy} of the time"
+    change = _change(evidence, decision, evidence.watched or LoaderWaits())
+    found = [Advice(change=change, basis=basis)]
+    return [*found, Advice(change=TEST, basis="the bottleneck was inferred from one training")]
+
+
+@advised(
+    "none",
+    change="no change of the loader is needed: faster storage would not speed up this training",
+    basis="the training did not wait for batches {busy} of the time: without any wait it is at "
+    "most {most:.2f} x as fast",
+)
+def watched_nothing(evidence: Evidence) -> Effect | None:
+    """No change of the loader is worth the work: the training waits for little."""
+    busy = evidence.utilization or 1.0
+    return bringing(1.0, busy=format_percent(busy), most=1 / busy)
+
+
+def _change(evidence: Evidence, decision: Decision, seen: LoaderWaits) -> str:
+    each = evidence.workers // max(1, evidence.accelerators)
+    now = f"now {counted(each, 'worker')} for each rank"
+    if decision.bottleneck == "fill":
+        return _fill(evidence, seen)
+    if decision.bottleneck == "loader":
+        return (
+            "make the hand-over of batches cheaper: smaller types (uint8 instead of float32), "
+            f"fewer and larger tensors, smaller samples ({_size(seen)})"
+        )
+    if seen.uneven is not None and (seen.held_back or 0.0) >= MIN_HELD_BACK:
+        return (
+            f"find out why {slow_worker(seen.uneven)}, or set in_order=False in the DataLoader if "
+            "the order of batches does not matter"
+        )
+    if seen.held_back is not None and seen.held_back >= MOST:
+        return (
+            "find out what makes some batches slow, or set in_order=False in the DataLoader if "
+            "their order does not matter"
+        )
+    if seen.collate is not None and seen.collate >= MOST:
+        return (
+            f"make collate_fn cheaper, which takes {format_percent(seen.collate)} of the time in "
+            "which a batch is made: smaller types (uint8 instead of float32), smaller samples"
+            f" ({_size(seen)}), and nothing that can be done before the training; a profiler in a "
+            "worker tells which of its lines (py-spy, cProfile)"
+        )
+    if not each and (evidence.cores is None or evidence.cores > 1):
+        return (
+            "let worker processes make the batches while the training computes: num_workers of a "
+            "DataLoader (now the training process makes them itself)"
+        )
+    if decision.bottleneck == "storage":
+        return (
+            f"keep more reads in flight: more workers, threads or a longer prefetch ({now}); where "
+            "that brings nothing, faster storage"
+        )
+    if (evidence.shares.prep or 0.0) < CLEAR * (evidence.shares.fetch or 0.0):
+        return f"find out what the loader waits for, or hide it behind more workers ({now})"
+    if evidence.cores and evidence.workers < evidence.cores:
+        return f"use more workers while cores are free ({now}, {evidence.cores:g} cores)"
+    return "prepare the data before the training, or make decoding and transforms cheaper"
+
+
+def _size(seen: LoaderWaits) -> str:
+    return f"now {format_bytes(round(seen.batch_bytes or 0))} in a batch"
+
+
+def _fill(evidence: Evidence, seen: LoaderWaits) -> str:
+    anew = bool(evidence.workers) and (seen.starts or 0) > 1
+    if not starting_workers(evidence):
+        keep = f"{KEEP_WORKERS} (they were started {seen.starts} times), and " if anew else ""
+        return f"{keep}make each batch cheaper, so that the first ones of an epoch are there sooner"
+    if evidence.epochs > 1 and seen.starts == 1:
+        return "train for longer: the workers start only once"
+    return f"{KEEP_WORKERS}, and keep what has to be sent to them small"

@@ -1,0 +1,102 @@
+"""The record of two sides that were measured in turns: ``ab.json``, in a directory of its own.
+
+The sides have run directories below it, ``a`` and ``b``, with a ``run.json`` and events each. The
+record is written again after every turn, so that a process that is killed loses none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from ..base.text import printable
+from ..settings.base import Record, RecordHead, load_record, save_record
+from ..settings.numbers import Count, Figure
+from .claim import Claim
+from .metrics import COMPARED
+
+AB_FILE = "ab.json"
+SCHEMA_VERSION = "1.0"
+
+MAX_TURNS = 200
+
+Name = Literal["A", "B"]
+"""A is the baseline, B the candidate."""
+
+Ended = Literal["", "significant", "turns", "budget"]
+"""Why no further turn was taken. ``turns``: all that were planned; ``budget``: no time was left.
+Empty: it still runs, or was interrupted, or has failed."""
+
+
+class Side(Record):
+    """One of the two configurations, and the directory of its run."""
+
+    name: Name
+    run: str  # its run directory, relative to the record's
+    data: str  # directory or URL, as the user wrote it or the repeated run has it
+    workload: str
+    settings: list[str] = []  # KEY=VALUE that were given for this side alone
+    repeats: str = ""  # the id of the run whose workload and settings are repeated
+    validity: Literal["valid", "invalid", "unknown"] = "unknown"
+    identity: dict[str, str] = {}  # ask.compare.identity, of its run
+    warm_up_s: Figure | None = None  # how long the repetition took that is not counted
+
+
+class SideTurn(Record):
+    """One repetition of a side. A figure that was not measured has no key."""
+
+    seconds: Figure
+    figures: dict[str, Figure] = {}  # by the names of schema.metrics
+
+
+class AbTurn(Record):
+    """One repetition of each side, with the same seed."""
+
+    turn: Count  # from 0; also the number of the repetition in both runs
+    first: Name  # which side was measured first
+    began: str  # ISO 8601, UTC
+    seed: Count
+    a: SideTurn
+    b: SideTurn
+
+
+class AbRecord(RecordHead):
+    """The content of ``ab.json``. Ratios and claims are B over A."""
+
+    schema_version: str = SCHEMA_VERSION
+    status: Literal["running", "ok", "failed", "interrupted"] = "running"
+    ended: Ended = ""
+    metric: str  # whose difference ends the turns
+    threshold: Annotated[float, Field(strict=True, gt=0, le=100)]  # 0.05: 5 %
+    max_turns: Annotated[int, Field(strict=True, ge=1, le=MAX_TURNS)]  # as asked for
+    # As many as the budget has time for, known before the first one; None: not known yet.
+    planned_turns: Annotated[int, Field(strict=True, ge=1, le=MAX_TURNS)] | None = None
+    budget_s: Figure | None = None
+    a: Side
+    b: Side
+    turns: list[AbTurn] = Field(default=[], max_length=MAX_TURNS)
+    claims: list[Claim] = []  # that of ``metric`` first
+
+    @field_validator("metric")
+    @classmethod
+    def _is_compared(cls, name: str) -> str:
+        if name not in COMPARED:
+            raise ValueError(f"'{printable(name, 60)}' is no metric by which runs are compared")
+        return name
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.a, self.b
+
+
+def save_ab(directory: Path, record: AbRecord) -> None:
+    """Write ``ab.json`` atomically. Raises IobenchError."""
+    save_record(directory / AB_FILE, record)
+
+
+def load_ab(directory: Path) -> AbRecord:
+    """Load ``ab.json`` of a directory. Raises IobenchError as ``load_record`` does."""
+    what = "a directory of iobench ab"
+    return load_record(directory / AB_FILE, AbRecord, version=SCHEMA_VERSION, what=what)

@@ -1,0 +1,168 @@
+"""The table of metrics: every figure that iobench computes for a run, with unit and label.
+
+It is the only such table. Conditions (``--fail-on``), comparisons, histories, CSV and the text and
+markdown reports read it, so that a metric that is added here appears in all of them, in the order
+of this table. They are computed by ``judge.figures.metrics`` (of a repetition),
+``judge.checkpoint.study`` (of a save or a restore) and ``judge.verdict``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["samples/s", "bytes/s", "s", "bytes", "count", "share", "ratio", "W", "MHz"]
+"""``share``: 0 to 1. ``ratio``: one figure over another, which may be above 1."""
+
+Better = Literal["more", "less"]
+Of = Literal["repetition", "save", "restore", "verdict"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """One figure.
+
+    ``name`` is its key in ``run.json`` and CSV, and its name in conditions. ``better`` is None if
+    neither more nor less of it is better. ``median``: a run's document holds the median over its
+    repetitions, saves or restores. ``short`` is the label for narrow tables; only metrics that have
+    one are compared between runs. ``device``: by counters of the GPU, or of the model's arithmetic;
+    reports show these under a heading of their own, apart from accelerator utilization.
+    """
+
+    name: str
+    unit: Unit
+    label: str
+    of: Of
+    better: Better | None = None
+    median: bool = True
+    short: str = ""
+    device: bool = False
+
+
+def _repetition(
+    name: str,
+    unit: Unit,
+    label: str,
+    better: Better | None = None,
+    *,
+    median: bool = True,
+    short: str = "",
+) -> Metric:
+    return Metric(
+        name=name,
+        unit=unit,
+        label=label,
+        of="repetition",
+        better=better,
+        median=median,
+        short=short,
+    )
+
+
+def _device(name: str, unit: Unit, label: str, better: Better | None = None) -> Metric:
+    return Metric(name=name, unit=unit, label=label, of="repetition", better=better, device=True)
+
+
+def _save(
+    name: str, unit: Unit, label: str, better: Better | None = "less", short: str = ""
+) -> Metric:
+    return Metric(name=name, unit=unit, label=label, of="save", better=better, short=short)
+
+
+def _restore(
+    name: str, unit: Unit, label: str, better: Better | None = "less", short: str = ""
+) -> Metric:
+    return Metric(name=name, unit=unit, label=label, of="restore", better=better, short=short)
+
+
+def _verdict(name: str, unit: Unit, label: str, better: Better | None) -> Metric:
+    return Metric(name=name, unit=unit, label=label, of="verdict", better=better, median=False)
+
+
+METRICS: tuple[Metric, ...] = (
+    _repetition("residency_before", "share", "in the page cache before", median=False),
+    _repetition("samples", "count", "samples", median=False),
+    _repetition("steps", "count", "steps of all ranks", median=False),
+    _repetition("bytes_read", "bytes", "bytes read", median=False),
+    _repetition("sample_bytes", "bytes", "stored bytes of the samples", median=False),
+    _repetition(
+        "samples_per_s", "samples/s", "sample throughput, samples/s", "more", short="samples/s"
+    ),
+    _repetition("read_bytes_per_s", "bytes/s", "read bandwidth", "more", short="read bandwidth"),
+    _repetition("read_amplification", "ratio", "read amplification", "less"),
+    _repetition(
+        "accelerator_utilization_sustained",
+        "share",
+        "accelerator utilization",
+        "more",
+        short="utilization",
+    ),
+    _repetition("accelerator_utilization", "share", "  as MLPerf counts it", "more"),
+    _repetition("accelerator_utilization_strict", "share", "  over the whole wall time", "more"),
+    _repetition("wall_s", "s", "wall time", "less"),
+    _repetition("checkpoint_s", "s", "  of it, saving checkpoints", "less"),
+    _repetition("busy_s", "s", "busy time, mean of ranks"),
+    _repetition("wait_s", "s", "wait time, mean of ranks", "less"),
+    _repetition("sync_s", "s", "waiting for other ranks", "less"),
+    _repetition("time_to_first_batch_s", "s", "time to first batch", "less", short="first batch"),
+    _repetition("wait_p50_s", "s", "wait for a batch, p50", "less"),
+    _repetition("wait_p99_s", "s", "wait for a batch, p99", "less", short="wait, p99"),
+    _repetition("cpu_s", "s", "CPU time", "less", short="CPU time"),
+    _repetition("throttled_s", "s", "throttled by the CPU quota", "less", median=False),
+    _repetition("read_s", "s", "time in reads, all workers", "less", median=False),
+    _repetition("late_p99_s", "s", "late wake-ups of the emulation, p99", "less", median=False),
+    _repetition("late_left_s", "s", "  not made up for, all epochs", "less", median=False),
+    _repetition("retries", "count", "requests sent again", "less", median=False),
+    _repetition("throttled", "count", "  of them, asked to slow down", "less", median=False),
+    _device("device_utilization_nvml", "share", "time with a kernel running (NVML)"),
+    _device("sm_utilization", "share", "SM activity (NVML's GPM)"),
+    _device("device_power_w", "W", "power of a GPU"),
+    _device("sm_clock_mhz", "MHz", "clock of the SMs"),
+    _device("mfu", "share", "model FLOPs utilization (MFU)", "more"),
+    _save("blocked_s", "s", "training stands still", short="save blocks"),
+    _save("waited_s", "s", "  of it, for the previous save"),
+    _save("staged_s", "s", "copied to a buffer"),
+    _save("accepted_s", "s", "accepted by the storage"),
+    _save("durable_s", "s", "durable", short="save durable"),
+    _save("committed_s", "s", "found by a restore"),
+    _save("first_done_s", "s", "first rank done"),
+    _save("persist_s", "s", "from the copy until durable"),
+    _save("cpu_s", "s", "CPU time of a save"),
+    _save("extra_memory_bytes", "bytes", "extra memory, worst rank"),
+    _save("write_bytes_per_s", "bytes/s", "write bandwidth", "more", "write bandwidth"),
+    _restore("restore_s", "s", "restore, cold", short="restore"),
+    _restore("restore_skew_s", "s", "  slowest rank after the fastest"),
+    _restore("restore_bytes_per_s", "bytes/s", "restore bandwidth", "more", "restore bandwidth"),
+    _verdict("headroom", "ratio", "storage over what is demanded", "more"),
+    _verdict("contention", "ratio", "step beside the loader over the step alone", "less"),
+    _verdict("accelerators_fed", "count", "accelerators that the storage alone could feed", "more"),
+    _verdict("predicted_samples_per_s", "samples/s", "predicted", "more"),
+    _verdict("measured_samples_per_s", "samples/s", "measured", "more"),
+    _verdict("fetch_stall", "share", "fetch stall", "less"),
+    _verdict("prep_stall", "share", "prep stall", "less"),
+)
+
+
+def metrics_of(*kinds: Of, median: bool | None = None) -> tuple[Metric, ...]:
+    """Return the metrics of these kinds, in the table's order.
+
+    ``median``: only those that have (True) or do not have (False) a median.
+    """
+    return tuple(
+        each for each in METRICS if each.of in kinds and (median is None or each.median is median)
+    )
+
+
+COMPARED: dict[str, Metric] = {
+    each.name: each
+    for wanted in ("more", "less")
+    for each in METRICS
+    if each.short and each.better == wanted
+}
+"""The metrics by which runs are compared; those of which more is better come first."""
+
+BY_NAME: dict[str, Metric] = {each.name: each for each in reversed(METRICS)}
+"""The metrics by their names in conditions.
+
+``cpu_s`` is also a metric of saves; the name stands for that of repetitions.
+"""

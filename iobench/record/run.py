@@ -1,0 +1,228 @@
+"""The record of a run: ``run.json``, whose schema this is.
+
+``RunRecord`` is the head that all runs share. What the run did is its ``job``, by whose ``kind``
+the record is read as one of its subclasses. A further kind of job is a module like
+``record.training``, and one subclass here.
+
+A value that was not measured is None, never 0. Units are in the names. Readers ignore unknown keys,
+so that files of a newer minor version can be read. The first number of ``schema_version`` changes
+only if an existing key moves or changes its meaning; a record of another first number is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PrivateAttr
+
+from ..base.beneath import open_regular
+from ..base.errors import IobenchError, UsageError
+from ..base.text import printable
+from ..settings.base import Record, RecordHead, fitting, read_json
+from ..settings.numbers import Count
+from .checkpoint import CheckpointRun, Study
+from .host import Host, StorageFacts
+from .tags import Tags
+from .training import TrainingRun
+
+SCHEMA_VERSION = "2.1"
+
+RUN_FILE, EVENTS_FILE, SAMPLES_FILE = "run.json", "events.parquet", "resources.parquet"
+"""The documents of a run directory."""
+
+
+class Finding(Record):
+    """The outcome of one rule that did not pass, or that passed with a remark."""
+
+    rule: str  # stable id, e.g. "cache.cold-residency"
+    # unknown: the evidence is missing, so that the rule neither passes nor fails
+    level: Literal["info", "warning", "invalid", "unknown"]
+    evidence: str
+    remedy: str = ""
+
+
+class FileDigest(Record):
+    """What a table of the run directory contained when the run was written."""
+
+    rows: Count
+    xxh3: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]  # of the whole file
+
+
+class Summary(Record):
+    """Statistics of one metric over repetitions; these, not steps, are the sampling unit."""
+
+    median: float
+    min: float
+    max: float
+    n: int
+
+
+CHANGED = "record.changed"
+"""The rule that a record and what lies beside it belong together."""
+
+CHANGED_REMEDY = "take the directory from where it was written, or run again"
+
+
+class RunRecord(RecordHead):
+    """The head of every run, and its ``job``."""
+
+    schema_version: str = SCHEMA_VERSION
+    run_id: str
+    status: Literal["ok", "failed", "interrupted"]
+    validity: Literal["valid", "invalid", "unknown"]
+    rules: str = "quick"
+    findings: list[Finding] = []
+    metrics: dict[str, Summary] = {}  # by the names of schema.metrics
+    timings: dict[str, float] = {}  # seconds spent in each phase of the run
+    tags: Tags = {}  # labels that the user gave the run
+    files: dict[str, FileDigest] = {}  # events.parquet and resources.parquet, where there are some
+    hosts: list[Host]  # in the order of their ranks
+    storage: StorageFacts
+    job: TrainingRun | CheckpointRun
+
+    # What is not as it was recorded; found when the record is loaded and computed again.
+    _changed: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """What was found to differ from the record since it was loaded, each in a sentence."""
+        return self._changed
+
+    def with_changes(self, found: Sequence[str]) -> Self:
+        """A copy that also knows of these differences."""
+        copy = self.model_copy()
+        copy._changed = tuple(dict.fromkeys((*self._changed, *found)))
+        return copy
+
+    @property
+    def host(self) -> Host:
+        """The host of the first rank. Its figures are those of one host, not of the run."""
+        return self.hosts[0] if self.hosts else Host()
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory of all hosts together that the run could use; None if one's is not known.
+
+        Less than they have where a control group limits it, which counts the page cache, too.
+        """
+        known = [host.effective_memory_bytes or host.memory_bytes for host in self.hosts]
+        return sum(filter(None, known)) if known and all(known) else None
+
+    @property
+    def installed_memory_bytes(self) -> int | None:
+        """Memory that all hosts have; None if that of a host is not known."""
+        known = [host.memory_bytes for host in self.hosts]
+        return sum(filter(None, known)) if known and all(known) else None
+
+    @property
+    def checkpoints(self) -> Study | None:
+        """The checkpoints that the run saved; None if it was not asked to save any."""
+        return None
+
+    def with_job(self, **changes: object) -> Self:
+        """A copy whose job has these keys changed."""
+        return self.model_copy(update={"job": self.job.model_copy(update=changes)})
+
+
+class TrainingRecord(RunRecord):
+    """A run that loaded data."""
+
+    job: TrainingRun
+
+    @property
+    def checkpoints(self) -> Study | None:
+        return self.job.saves
+
+
+class CheckpointRecord(RunRecord):
+    """A checkpoint study alone."""
+
+    job: CheckpointRun
+
+    @property
+    def checkpoints(self) -> Study:
+        return self.job
+
+
+KINDS: dict[str, type[RunRecord]] = {"training": TrainingRecord, "checkpoint": CheckpointRecord}
+
+
+def load_run(directory: Path) -> RunRecord:
+    """Load ``run.json``; ``directory`` is a run directory, or the file itself.
+
+    Return the record as the subclass of its kind of job. Raises IobenchError in one line, which
+    names the file and the key, if the file cannot be read or does not fit the schema.
+    """
+    path = directory if directory.is_file() else directory / RUN_FILE
+    try:
+        data = read_json(path, version=SCHEMA_VERSION)
+    except FileNotFoundError:
+        raise IobenchError(
+            f"no {RUN_FILE} in {directory}", remedy="name a run directory, e.g. results/<run>"
+        ) from None
+    job = data.get("job")
+    kind = job.get("kind") if isinstance(job, dict) else None
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise IobenchError(
+            f"{path} does not fit the schema: 'job.kind' is {printable(repr(kind))[:60]}, "
+            f"known kinds: {', '.join(KINDS)}",
+            remedy="use the iobench that wrote it, or a newer one",
+        )
+    record = fitting(path, KINDS[kind], data)
+    changed = list(_changed_files(path.parent, record))
+    if not changed:
+        return record
+    evidence = "; ".join(changed)
+    record.findings.append(
+        Finding(rule=CHANGED, level="unknown", evidence=evidence, remedy=CHANGED_REMEDY)
+    )
+    if record.validity == "valid":
+        record.validity = "unknown"
+    return record.with_changes(changed)
+
+
+def digest_of(path: Path, rows: int) -> FileDigest:
+    """The digest of a table with so many rows. Raises OSError, also if it is no regular file."""
+    import xxhash
+
+    digest = xxhash.xxh3_64()
+    with open(open_regular(path), "rb", buffering=0) as file:
+        while chunk := file.read(8 << 20):
+            digest.update(chunk)
+    return FileDigest(rows=rows, xxh3=digest.hexdigest())
+
+
+def _changed_files(directory: Path, record: RunRecord) -> Iterator[str]:
+    """Yield a sentence for each table of the directory that is not the one of the record.
+
+    A table that is not there is no other one: its figures are then shown as they were recorded.
+    """
+    for name in (EVENTS_FILE, SAMPLES_FILE):
+        if not (directory / name).is_file():
+            continue
+        known = record.files.get(name)
+        if known is None:
+            yield f"{RUN_FILE} has no digest of {name}, so nobody knows whether it is of this run"
+            continue
+        try:
+            found = digest_of(directory / name, known.rows)
+        except OSError:
+            continue  # whoever needs its rows tells why it can't be read
+        if found != known:
+            yield f"{name} is not the file that the run has written (its xxh3 is {found.xxh3})"
+
+
+def load_training(directory: Path) -> TrainingRecord:
+    """Load the record of a run that loaded data.
+
+    Raises IobenchError as ``load_run`` does, and UsageError for a run of another kind.
+    """
+    record = load_run(directory)
+    if not isinstance(record, TrainingRecord):
+        raise UsageError(
+            f"{directory} is a {record.job.kind} run, which loaded no data",
+            remedy="name a run of 'iobench run'",
+        )
+    return record

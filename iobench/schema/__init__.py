@@ -1,1 +1,0 @@
-"""The schemas of files: dataset and workload specs, manifests, results."""

@@ -1,0 +1,1 @@
+"""What users write: workloads, datasets, walks and prices, as strict models."""

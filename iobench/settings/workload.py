@@ -1,0 +1,306 @@
+"""The specification of a workload: accelerator, batch size, reader, loader and cache state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ..base.errors import UsageError
+from ..base.units import MIN_SHARE
+from .accelerator import read_recording
+from .base import Bytes, Seconds, Strict, apply_overrides, build, find_spec
+from .subject import OWN_LOADER, USER_LOADER, Subject, subject_of
+from .yamlfile import read_yaml
+
+MAX_CONCURRENCY = 256
+"""Largest ``reader.concurrency``. A read in flight is a thread of the worker, or a request."""
+
+
+Engine = Literal["auto", "threads", "io_uring", "event_loop"]
+"""How a worker keeps several reads in flight."""
+
+Sync = Literal["step", "epoch", "none"]
+"""When the ranks of a job wait for each other."""
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+MemoryFormat = Literal["contiguous", "channels_last"]
+
+Allocator = Literal["system", "tcmalloc", "jemalloc"]
+
+
+def _null_is_a_name(value: object) -> object:
+    """Turn YAML's null into the text "null", the name of an accelerator and of a transport."""
+    return "null" if value is None else value
+
+
+class AcceleratorSpec(Strict):
+    """One accelerator.
+
+    ``step_time`` is its busy time for one batch of the workload's ``batch_size``. Each batch is
+    copied to ``device`` (``cuda``, ``cuda:N``, ``cpu``) before its step. With ``cuda``, the ranks
+    take the host's devices in turn. ``sync``: ``step`` makes all ranks wait for each other after
+    each step, as the all-reduce of data-parallel training does; ``epoch`` only at the end of an
+    epoch; ``none`` never: each rank is a job of its own. ``staged``: batches that are accepted
+    before the accelerator is free, with 1 as by a training loop that copies the next batch on a
+    stream of its own; MLPerf Storage accepts none.
+
+    For kind ``recorded``: ``steps`` is the file of step times that ``iobench train --record`` has
+    written, and ``accept_cpu`` replays one of a CPU, too. For kind ``model``: ``model`` is trained
+    on the batches, on ``device`` (the CPU if None), with ``optimizer`` and ``learning_rate``.
+    ``precision``: bfloat16 and float16 by autocast. ``threads``: threads of torch in each rank;
+    None: the cores of this process divided among the ranks. ``bind``: each rank and its workers
+    keep to the cores of one NUMA node, or to a share of the cores of their own. ``allocator``: the
+    library that gives memory to all processes. ``gradient_sync``: ``ddp`` averages the gradients of
+    all ranks in each step, as data-parallel training does; with ``none`` each rank trains a model
+    of its own. ``peak_flops``: FLOP/s that the device of one rank can reach at this precision,
+    where iobench does not know it. ``warm_up``: a warm-up whose steps do not settle
+    ends after this time, and at least three steps.
+    """
+
+    kind: Annotated[str, BeforeValidator(_null_is_a_name)] = "emulated"
+    name: str = "emulated"
+    step_time: Seconds | None = Field(default=None, gt=0)
+    device: str | None = Field(default=None, pattern=r"^(cpu|cuda(:\d+)?)$")
+    sync: Sync = "step"
+    staged: int = Field(default=0, ge=0, le=1)
+    steps: str | None = Field(default=None, min_length=1)
+    accept_cpu: bool = False
+    model: str | None = Field(default=None, min_length=1)
+    precision: Precision = "float32"
+    memory_format: MemoryFormat = "contiguous"
+    compile: bool = False
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    learning_rate: float = Field(default=1e-3, gt=0, le=10)
+    threads: int | None = Field(default=None, ge=1, le=4096)
+    bind: Literal["none", "node", "cores"] = "none"
+    allocator: Allocator = "system"
+    gradient_sync: Literal["none", "ddp"] = "none"
+    peak_flops: float | None = Field(default=None, gt=0, le=1e21)
+    warm_up: Seconds = Field(default=20.0, ge=0, le=3600)
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> AcceleratorSpec:
+        if self.kind == "emulated" and self.step_time is None:
+            raise ValueError("an emulated accelerator needs 'step_time', its busy time per batch")
+        if self.kind == "recorded" and self.steps is None:
+            raise ValueError(
+                "a recorded accelerator needs 'steps', the file that 'iobench train --record' has "
+                "written"
+            )
+        if self.kind == "model" and self.model is None:
+            raise ValueError(
+                "accelerator.kind model needs 'model', the name of one (iobench list networks) or "
+                "module:class"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _exchanges_gradients_in_step(self) -> AcceleratorSpec:
+        if self.gradient_sync == "ddp" and self.kind != "model":
+            raise ValueError(
+                f"gradient_sync=ddp needs kind 'model': an accelerator of kind '{self.kind}' has "
+                "no gradients"
+            )
+        if self.gradient_sync == "ddp" and self.sync != "step":
+            raise ValueError(
+                "gradient_sync=ddp makes the ranks wait for each other at each step: it needs "
+                "sync=step"
+            )
+        return self
+
+
+class ReaderSpec(Strict):
+    """How samples are read from storage.
+
+    ``access``: ``random`` reads single samples, ``sequential`` reads whole shards in shuffled
+    order, ``auto`` is sequential for datasets with many samples in a shard. ``direct``: use
+    O_DIRECT; ``auto`` means if the storage supports it. ``concurrency``: reads in flight within one
+    worker. ``engine``: ``threads`` issues each from a thread of its own, ``io_uring`` all of them
+    from one thread, with one system call for many (local files only; where the kernel refuses
+    io_uring, threads are used), and ``event_loop`` all of them from one thread over connections of
+    its own (S3 with the client obstore only; with another client or an HTTP proxy, threads are
+    used). ``auto``: a run takes the one that reads faster here, by a trial before it; elsewhere it
+    means ``threads``. ``decode``: decode the content (JPEG to pixels, npz to the array);
+    decompression always happens. ``crop``: bytes of each sample that are passed on, after the whole
+    sample was read and decoded (MLPerf's "resize"). ``check``: ``none``, ``format`` (the format's
+    own checksums), or ``content`` (xxh3 of every sample against the manifest). ``mmap``: read local
+    files through a memory map, as trainings on token files do; it uses the page cache, so it
+    excludes ``direct``. ``columns``: for formats that store columns (Parquet), read only the first
+    ``columns`` columns of each sample; None reads all. ``read_ahead``: while a worker waits for a
+    batch or prepares it, it issues the requests of its next batches; ``auto`` does so where a batch
+    has fewer requests than ``concurrency``, ``false`` never. Formats that are read by blocks never
+    read ahead. ``tail``: ``keep`` delivers every sample once in an epoch (ranks differ by at most
+    one batch), ``drop`` leaves incomplete batches out.
+    """
+
+    access: Literal["auto", "random", "sequential"] = "auto"
+    shuffle: bool = True
+    direct: Literal["auto"] | bool = "auto"
+    concurrency: int = Field(default=4, ge=1, le=MAX_CONCURRENCY)
+    engine: Engine = "threads"
+    read_ahead: Literal["auto"] | bool = "auto"
+    block_size: Bytes = Field(default=4 << 20, ge=4096, le=1 << 30)
+    decode: bool = True
+    crop: Bytes | None = Field(default=None, ge=1)
+    check: Literal["none", "format", "content"] = "none"
+    tail: Literal["keep", "drop"] = "keep"
+    mmap: bool = False
+    columns: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _a_map_is_not_direct(self) -> ReaderSpec:
+        if self.mmap and self.direct is True:
+            raise ValueError(
+                "reader.mmap reads through the page cache, reader.direct past it: "
+                "set one of them to false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_map_has_no_requests(self) -> ReaderSpec:
+        if self.mmap and self.engine in ("io_uring", "event_loop"):
+            raise ValueError("reader.mmap issues no reads of its own: use engine=threads with it")
+        return self
+
+
+class LoaderSpec(Strict):
+    """The loader of each rank, and how batches get from workers to the training process.
+
+    ``kind``: ``iobench`` is iobench's own reader in torch's DataLoader; the other kinds are the
+    libraries that ``iobench list loaders`` names. For these, ``workers`` and ``prefetch_factor``
+    have the meaning that the library gives them, and ``transport``, ``pin_memory`` and
+    ``slot_size`` have no effect. ``transport``: ``ring`` (slots in shared memory; workers send only
+    a slot number), ``tensor`` (torch's default collate), ``thread`` (no worker processes), ``null``
+    (byte counts only). ``slot_size``: bytes of one slot; None: the size of the largest batch.
+
+    ``factory`` is the user's function ``module:function`` for the kind ``user``, which is called
+    with ``args`` in each rank and returns its loader. ``samples_per_batch``: samples in each of its
+    batches; None: the leading dimension of its first tensor or array. ``replay``: ``samples`` puts
+    the samples of one batch in place of its dataset, ``batches`` repeats ten of its batches.
+    """
+
+    kind: str = OWN_LOADER
+    workers: int = Field(default=2, ge=0, le=1024)
+    prefetch_factor: int = Field(default=2, ge=1, le=1024)
+    transport: Annotated[
+        Literal["ring", "tensor", "thread", "null"], BeforeValidator(_null_is_a_name)
+    ] = "ring"
+    persistent_workers: bool = True
+    pin_memory: bool = False
+    start_method: Literal["fork", "spawn", "forkserver"] = "fork"
+    slot_size: Bytes | None = Field(default=None, ge=4096)
+    factory: str | None = None
+    args: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    samples_per_batch: int | None = Field(default=None, ge=1, le=10**7)
+    replay: Literal["none", "samples", "batches"] = "none"
+
+    @model_validator(mode="after")
+    def _a_user_loader_has_a_factory(self) -> LoaderSpec:
+        if (self.kind == USER_LOADER) != (self.factory is not None):
+            raise ValueError(
+                f"kind '{USER_LOADER}' and 'factory' (module:function) belong together, and one of "
+                "them is missing"
+            )
+        if self.kind != USER_LOADER and (self.args or self.replay != "none"):
+            raise ValueError(f"'args' and 'replay' are of kind '{USER_LOADER}' only")
+        return self
+
+    @property
+    def subject(self) -> Subject:
+        """The loader that these settings name."""
+        return subject_of(self.kind)
+
+    def own(self) -> LoaderSpec:
+        """These settings for iobench's own loader, without those of another one."""
+        nothing: dict[str, object] = {"factory": None, "args": {}, "replay": "none"}
+        return self.model_copy(update={"kind": OWN_LOADER, **nothing})
+
+    @model_validator(mode="after")
+    def _ring_needs_workers(self) -> LoaderSpec:
+        if self.workers == 0 and self.transport == "thread":
+            raise ValueError("transport 'thread' needs workers >= 1 (they are threads)")
+        return self
+
+
+class Workload(Strict):
+    """A training job: dataset, accelerator, batch size, reader, loader, and what it requires.
+
+    ``storage`` has options of the data's storage (``client``, ``endpoint`` and others), which
+    override those in its URL.
+    """
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    description: str = ""
+    source: str = ""
+    dataset: str
+    accelerator: AcceleratorSpec
+    batch_size: int = Field(ge=1, le=10**7)
+    epochs: int = Field(default=1, ge=1, le=10**6)
+    max_steps: int | None = Field(default=None, ge=1)
+    cache: Literal["cold", "warm", "any"] = "cold"
+    required_accelerator_utilization: float = Field(default=0.9, ge=MIN_SHARE, le=1)
+    reader: ReaderSpec = ReaderSpec()
+    loader: LoaderSpec = LoaderSpec()
+    storage: dict[str, str | int | float | bool] = Field(default_factory=dict)
+
+    def storage_options(self) -> dict[str, str]:
+        """Return the options of the storage as they are written in a URL."""
+        return option_texts(self.storage)
+
+    @property
+    def samples_per_s_per_accelerator(self) -> float | None:
+        """Samples per second that one accelerator consumes if it never waits.
+
+        None without a step time.
+        """
+        return self.batch_size / self.accelerator.step_time if self.accelerator.step_time else None
+
+
+def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Return options of a storage as they are written in a URL: ``True`` becomes ``true``."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in options.items()
+    }
+
+
+def load_workload(name: str, overrides: Sequence[str] = ()) -> Workload:
+    """Load a workload by name or path, with ``a.b=c`` overrides.
+
+    Raises SpecError, UnknownNameError.
+    """
+    path = find_spec("workload", name)
+    data = apply_overrides(read_yaml(path), overrides)
+    where = str(path) if path.stem != name else f"workload '{name}'"
+    return with_recording(build(Workload, data, where=where))
+
+
+def with_recording(workload: Workload) -> Workload:
+    """Give a workload with a recorded accelerator the mean of the recording as its step time.
+
+    Other workloads are returned as they are. Raises UsageError, IobenchError for a file that is no
+    recording, and UsageError if it is of another batch size, or of a CPU, whose steps a sleep can't
+    stand for.
+    """
+    spec = workload.accelerator
+    if spec.kind != "recorded" or spec.steps is None:
+        return workload
+    recording = read_recording(spec.steps)
+    if recording.batch_size != workload.batch_size:
+        raise UsageError(
+            f"{spec.steps} was recorded with batches of {recording.batch_size}, but the workload "
+            f"has batches of {workload.batch_size}",
+            remedy=f"use --set batch_size={recording.batch_size}, or record again",
+        )
+    if recording.device_kind == "cpu" and not spec.accept_cpu:
+        raise UsageError(
+            f"{spec.steps} was recorded on a CPU: a training there shares the cores with the "
+            "loader, and a replay does not",
+            remedy="train for real with iobench train, or use --set accelerator.accept_cpu=true",
+        )
+    named = f"{recording.model} on {recording.where.device or recording.device_kind}"
+    known = spec.model_copy(update={"step_time": recording.mean_s, "name": named})
+    return workload.model_copy(update={"accelerator": known})
