@@ -12,8 +12,8 @@ from ..report.tried import sections
 from ..runner.budget import Budget
 from ..runner.sweeping.confirm import confirm
 from ..runner.sweeping.plan import SweepOptions, groups_within, new_sweep, plan_sweep, plan_walk
+from ..runner.sweeping.run import run_sweep
 from ..runner.sweeping.takeup import Given, take_up
-from ..runner.sweeping.visits import run_sweep
 from ..settings.base import build
 from ..settings.instances import find_instance
 from ..settings.walk import WalkSpec, find_walk
@@ -116,7 +116,7 @@ def _walk(request: SweepRequest) -> WalkSpec | None:
     if found is None and request.time_s is not None and new:
         raise UsageError(
             "--time is for a walk, such as cpu-training",
-            remedy="leave it out, or say how long a visit is with --set max_steps=N",
+            remedy="leave it out, or say how long a trial is with --set max_steps=N",
         )
     return found
 

@@ -1,4 +1,4 @@
-"""The beginning of a walk for ``iobench sweep``: what each visit trains on, and how long it takes.
+"""The beginning of a walk for ``iobench sweep``: what each trial trains on, and how long it takes.
 
 It is announced before anything is measured, since a walk may take hours.
 """
@@ -12,17 +12,17 @@ from ..base.units import counted, format_duration
 from ..data.dataset import find_dataset
 from ..record.sweep import Sweep, setting_text
 from ..runner.plan import make_plan
-from ..runner.sweeping.plan import expected_visits, samples_within, workload_of
+from ..runner.sweeping.plan import expected_trials, samples_within, workload_of
 from ..settings.walk import WalkSpec
 from ..settings.workload import Workload, load_workload
 from .requests.measure import SweepRequest
 
-VISIT_S = 10.0
-"""About how long each visit trains where ``--time`` says nothing."""
+TRIAL_S = 10.0
+"""About how long each trial trains where ``--time`` says nothing."""
 
 _TRIAL_S = 3.0
 _START_S = 2.0
-"""The process of a visit begins, and opens the dataset and the model in about this time."""
+"""The process of a trial begins, and opens the dataset and the model in about this time."""
 
 _WARM_UP_STEPS = 7
 """A warm-up takes about so many steps of the baseline."""
@@ -65,7 +65,7 @@ def overrides_of(request: SweepRequest, spec: WalkSpec) -> list[str]:
 
 
 def sized(sweep: Sweep, request: SweepRequest, tell: Callable[[str], None]) -> Sweep:
-    """The walk with the samples of each visit, after a trial of its model; tell how long it takes.
+    """The walk with the samples of each trial, after its model was tried; tell how long it takes.
 
     ``--set max_steps=N`` says it in steps, which are then the same whatever the batch size is.
     Raises what ``make_plan`` and ``mean_step`` raise.
@@ -81,21 +81,21 @@ def sized(sweep: Sweep, request: SweepRequest, tell: Callable[[str], None]) -> S
     tell(f"trying {workload.accelerator.model} with batches of {workload.batch_size} ...")
     step_s = mean_step(workload.accelerator, workload.batch_size, seconds=_TRIAL_S)
     if not any(text.partition("=")[0].strip() == "max_steps" for text in request.overrides):
-        seconds = VISIT_S if request.time_s is None else request.time_s
+        seconds = TRIAL_S if request.time_s is None else request.time_s
         samples = samples_within(seconds, step_s, workload.batch_size * sweep.accelerators)
-        sweep = sweep.model_copy(update={"samples_per_visit": samples})
-    tell(_announced(sweep, workload_of(sweep, {}), step_s, expected_visits(sweep)))
+        sweep = sweep.model_copy(update={"samples_per_trial": samples})
+    tell(_announced(sweep, workload_of(sweep, {}), step_s, expected_trials(sweep)))
     return sweep
 
 
-def _announced(sweep: Sweep, workload: Workload, step_s: float, visits: int) -> str:
+def _announced(sweep: Sweep, workload: Workload, step_s: float, trials: int) -> str:
     steps = workload.max_steps or 1
     warm_up_s = min(_WARM_UP_STEPS * step_s, max(workload.accelerator.warm_up, 3 * step_s))
-    visit_s = steps * step_s + warm_up_s + _START_S
+    trial_s = steps * step_s + warm_up_s + _START_S
     trained = steps * workload.batch_size * sweep.accelerators
     return (
-        f"a step takes {format_duration(step_s)} with batches of {workload.batch_size}; each visit "
-        f"trains on {counted(trained, 'sample')} and takes {format_duration(visit_s)}, and there "
-        f"are at most {counted(visits, 'visit')}: up to {format_duration(visits * visit_s)}, and "
+        f"a step takes {format_duration(step_s)} with batches of {workload.batch_size}; each trial "
+        f"trains on {counted(trained, 'sample')} and takes {format_duration(trial_s)}, and there "
+        f"are at most {counted(trials, 'trial')}: up to {format_duration(trials * trial_s)}, and "
         "less where the settings are faster (--budget ends it earlier, --resume continues)"
     )

@@ -85,8 +85,8 @@ class Sweep(RecordHead):
     preset: str = ""
     walk: list[WalkStep] = Field(default_factory=list)
     walked: Count = 0
-    # Samples that each visit trains on, in whole batches; None: as many as the workload says.
-    samples_per_visit: Annotated[int, Field(ge=1)] | None = None
+    # Samples that each trial trains on, in whole batches; None: as many as the workload says.
+    samples_per_trial: Annotated[int, Field(ge=1)] | None = None
     # How the points were made from the axes, if that needs an explanation.
     planned: list[str] = Field(default_factory=list)
     # ``planned``, and what the budgets of the last run did not allow.

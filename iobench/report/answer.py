@@ -226,7 +226,7 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
     """``0 of 1 now; the storage alone could feed 3 [2, 4]``.
 
     A storage that is the bottleneck may deliver more to another way of reading, so what it feeds is
-    said to be what it feeds as it is read now.
+    said to be what it feeds as it is read.
     """
     label = "accelerators fed"
     if fed.accelerators is None:
@@ -240,7 +240,7 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
     limits = verdict is not None and "storage" in (verdict.bottleneck, *verdict.also)
     alone = f"the storage alone could feed {number}"
     if starved and limits:
-        alone = f"as it is read now, the storage could feed {number}"
+        alone = f"the storage, as it is read, could feed {number}"
     if fed.potential is not None:
         alone += f", and {format_count(fed.potential)} as advised"
     if starved is None:

@@ -87,7 +87,7 @@ _COLUMNS = (
     Column(name="settings", label="settings"),
     Column(name=_FIGURES[0], label="samples/s, median [min, max]", unit="samples/s"),
     *(Column(name=name, unit="samples/s", where="data") for name in _FIGURES[1:]),
-    Column(name="visits", unit="count", where="data"),
+    Column(name="trials", unit="count", where="data"),
     *(
         Column(name=name, label=cost.label, unit=cost.unit, align="right", where="pages")
         for name, cost in COSTS.items()
@@ -106,7 +106,7 @@ def sections(sweep: Sweep) -> list[Section]:
     )
     rows = [_measured(sweep, point, on_front=kept[id(point)]) for _, point in measured]
     rows += [_failed(point) for point in sweep.points if point.failed]
-    title = f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} visits each"
+    title = f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} trials each"
     told = _sentence(sweep, measured[0][1]) if measured else ""
     found = ended("This sweep", sweep.status, "")
     found.append(_first(sweep, [point for _, point in measured], told))
@@ -151,7 +151,7 @@ def _first(sweep: Sweep, best: list[SweepPoint], told: str) -> FirstScreen:
         sentences=(told,) if told else (),
         gauges=tuple(gauges),
         picture=picture("Samples/s, the fastest settings first", bars),
-        trust=f"{counted(sweep.repetitions, 'visit')} of each point.",
+        trust=f"{counted(sweep.repetitions, 'trial')} of each point.",
         instead="sweep",
     )
 
@@ -178,10 +178,10 @@ def _sentence(sweep: Sweep, best: SweepPoint) -> str:
 
 def _measured(sweep: Sweep, point: SweepPoint, *, on_front: bool) -> Row:
     rates = rates_of(point)
-    all_visits = len(rates) >= sweep.repetitions
-    marks = [counted(len(rates), "visit")] if len(rates) != sweep.repetitions else []
+    all_trials = len(rates) >= sweep.repetitions
+    marks = [counted(len(rates), "trial")] if len(rates) != sweep.repetitions else []
     marks += ["today's settings"] if point.settings == sweep.default else []
-    marks += [f"dropped: {point.dropped}"] if point.dropped and not all_visits else []
+    marks += [f"dropped: {point.dropped}"] if point.dropped and not all_trials else []
     return Row(
         cells=(
             word(describe(point.settings)),

@@ -248,7 +248,7 @@ class Grid:
 
 
 def rates_of(point: SweepPoint) -> list[float]:
-    """Samples/s of the visits that measured some."""
+    """Samples/s of the trials that measured some."""
     return [rate for rate in point.samples_per_s if math.isfinite(rate) and rate > 0]
 
 

@@ -31,8 +31,8 @@ The kernel's own threads and the process of the sweep are among them.
 """
 
 NOTE = (
-    "Samples/s: median [min, max] of the visits. Ratio: to the settings that were kept before, "
-    "which were visited in turns with it, so the rates of two rows need not have this ratio; its "
+    "Samples/s: median [min, max] of the trials. Ratio: to the settings that were kept before, "
+    "which were tried in turns with it, so the rates of two rows need not have this ratio; its "
     "interval holds with 95 % for all variants of a step together."
 )
 
@@ -41,8 +41,8 @@ def sections(sweep: Sweep) -> list[Section]:
     """The walk's table, a row for each setting that was tried, and what it tells."""
     rows = walk.rows(sweep)
     measured = sum(1 for row in rows if row.rates)
-    visits = max((len(row.rates) for row in rows), default=0)
-    title = f"{sweep.preset}: {measured} settings, up to {visits} visits each"
+    trials = max((len(row.rates) for row in rows), default=0)
+    title = f"{sweep.preset}: {measured} settings, up to {trials} trials each"
     found = ended("This walk", sweep.status, "")
     found.append(Headline(id="walk", title=title, sentences=tuple(_told(sweep, rows))))
     found.append(
@@ -100,7 +100,7 @@ def _told(sweep: Sweep, rows: list[TriedSetting]) -> Iterator[str]:
         yield f"{what}, none was kept: {', '.join(steps)}."
     whole = next((row for row in rows if row.step == ALL and row.ratio), None)
     if whole is not None:
-        yield f"All of them together: {interval(whole.ratio)} the baseline, visited in turns."
+        yield f"All of them together: {interval(whole.ratio)} the baseline, tried in turns."
     elif len(helped) == 1:
         yield "It is the only one that was kept, so its ratio is to the baseline."
     yield from _disturbed(sweep)
@@ -114,7 +114,7 @@ def _disturbed(sweep: Sweep) -> Iterator[str]:
     much = [used for used in known if used > MUCH_OTHER_CORES]
     if much:
         yield (
-            f"In {len(much)} of {counted(len(known), 'visit')} other processes used more than "
+            f"In {len(much)} of {counted(len(known), 'trial')} other processes used more than "
             f"{MUCH_OTHER_CORES:g} cores of this host, at most {max(much):.1f} on average: run it "
             "again on a host that does nothing else, for higher rates and narrower intervals."
         )
@@ -126,7 +126,7 @@ def _columns(sweep: Sweep) -> tuple[Column, ...]:
         Column(name="setting", label="setting"),
         Column(name="samples_per_s", label="samples/s", unit="samples/s"),
         *(Column(name=name, unit="samples/s", where="data") for name in ("min", "max")),
-        Column(name="visits", unit="count", where="data"),
+        Column(name="trials", unit="count", where="data"),
         Column(name="ratio", label="ratio to those kept", unit="ratio"),
         *(Column(name=f"ratio_{name}", unit="ratio", where="data") for name in ("low", "high")),
         Column(name="answer", label="told", where="pages"),
@@ -151,7 +151,7 @@ def _row(sweep: Sweep, row: TriedSetting) -> Row:
     dropped = row.point.dropped if row.point is not None and row.step != BASELINE else ""
     marks = ["kept"] if row.kept and row.step != ALL else []
     marks += [f"dropped: {dropped}"] if dropped and incomplete else []
-    marks += [f"{len(rates)} of {sweep.repetitions} visits"] if incomplete and not dropped else []
+    marks += [f"{len(rates)} of {sweep.repetitions} trials"] if incomplete and not dropped else []
     return Row(
         cells=(
             *first,

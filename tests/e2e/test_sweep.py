@@ -65,10 +65,10 @@ def test_points_take_turns_and_data_goes(home: Path) -> None:
         for run in point["runs"]
     }
     order = sorted(runs, key=lambda run: (runs[run]["created"], (place / run).stat().st_ctime_ns))
-    rounds = [[point["runs"][visit] for point in points] for visit in range(2)]
+    rounds = [[point["runs"][trial] for point in points] for trial in range(2)]
     assert set(order[:4]) == set(rounds[0])
-    for visit, those in enumerate(rounds):
-        assert {runs[run]["job"]["repetitions"][0]["seed"] for run in those} == {42 + visit}
+    for trial, those in enumerate(rounds):
+        assert {runs[run]["job"]["repetitions"][0]["seed"] for run in those} == {42 + trial}
     for point in points:
         job = runs[point["runs"][0]]["job"]
         assert job["workload"]["loader"]["workers"] == point["settings"]["loader.workers"]
@@ -195,9 +195,9 @@ def test_a_walk_goes_on_where_its_time_ended(home: Path) -> None:
     assert again["status"] == "ok"
     assert runs_of(again) == [1] * 4
     assert again["points"][0]["runs"] == found["points"][0]["runs"]
-    for point in (sweep := load_sweep(place)).points:  # as if each visit had shown this
+    for point in (sweep := load_sweep(place)).points:  # as if each trial had shown this
         fast = point.settings["batch_size"] == 16
-        point.samples_per_s = [1000.0 + 500 * fast + visit for visit in range(4)]
+        point.samples_per_s = [1000.0 + 500 * fast + trial for trial in range(4)]
     _, *best = shlex.split(best_command(sweep))
     job = document("", *best, "-n", 1, "--calibration", "0s", "--no-ablations")["job"]
     assert job["workload"]["batch_size"] == 16

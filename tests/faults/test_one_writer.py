@@ -38,7 +38,7 @@ QUICK = ("--repeat", 1, "--calibration", 0, "--set", "epochs=1", "--set", "loade
 WRITING = "iobench.data.generator.writer:UnitWriter._write_shard"
 READING = "iobench.runner.cache:prepare_cache"
 SAVING = "iobench.runner.study:StudyJob.save"
-VISITING = "iobench.runner.sweeping.visits:_visit"
+TRYING = "iobench.runner.sweeping.run:_trial"
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.nightly)])
@@ -184,7 +184,7 @@ def test_sweeps_on_one_data_root(call: Call, tmp_path: Path) -> None:
         assert (code, "is in use by" in err) == (1, True), err
         assert first.end()[0] == 0
     assert list(root.iterdir()) == []
-    with paused(VISITING, *sweep(root, results), folder=tmp_path) as first:
+    with paused(TRYING, *sweep(root, results), folder=tmp_path) as first:
         code, _, err = call(*sweep(root, results))
         assert (code, "not removed" in err) == (0, True), err
         assert len(list(root.iterdir())) == 1
@@ -194,7 +194,7 @@ def test_sweeps_on_one_data_root(call: Call, tmp_path: Path) -> None:
 
 def test_one_sweep_goes_on_in_one_process(call: Call, tmp_path: Path) -> None:
     results = tmp_path / "r"
-    with paused(VISITING, *sweep(tmp_path / "data", results), folder=tmp_path) as first:
+    with paused(TRYING, *sweep(tmp_path / "data", results), folder=tmp_path) as first:
         (directory,) = results.iterdir()
         refused(call("sweep", "--resume", directory))
         assert first.end()[0] == 0

@@ -140,7 +140,7 @@ def test_advise_confirm(kind: str, call: Call, home: Path) -> None:
 
 
 def swept(home: Path, data: Path, **changed: Any) -> Path:
-    """A sweep that was interrupted before its first visit."""
+    """A sweep that was interrupted before its first trial."""
     settings: list[dict[str, Any]] = [{"reader.concurrency": n} for n in (1, 2)]
     sweep = Sweep(
         iobench_version="0", created="", command=[],

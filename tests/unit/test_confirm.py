@@ -1,4 +1,4 @@
-"""What counts as a confirmation of advice: visits that are valid and enough, and the difference
+"""What counts as a confirmation of advice: trials that are valid and enough, and the difference
 that was promised.
 """
 
@@ -16,7 +16,7 @@ from iobench.ask.tuning.recommend import Recommendation, sweep_confirmation
 from iobench.base.errors import UsageError
 from iobench.record.run import TrainingRecord
 from iobench.record.sweep import SweepPoint
-from iobench.runner.sweeping.confirm import _visits
+from iobench.runner.sweeping.confirm import _trials
 from tests.unit.test_compare import BASE, FAST, document
 
 
@@ -31,18 +31,18 @@ def point(folder: Path, validities: list[str]) -> SweepPoint:
     )
 
 
-def test_visits_that_are_invalid_or_too_few_tell_nothing(tmp_path: Path) -> None:
-    found = _visits(
+def test_trials_that_are_invalid_or_too_few_tell_nothing(tmp_path: Path) -> None:
+    found = _trials(
         point(tmp_path / "some", ["valid", "invalid", "unknown", "valid", "valid"]),
         tmp_path / "some",
     )
     assert [run.median for run in found.values("samples_per_s")] == [100.0, 102.0, 103.0, 104.0]
     with pytest.raises(UsageError, match=r"\b3 of the 4\b.*\br1\b"):
-        _visits(
+        _trials(
             point(tmp_path / "broken", ["valid", "invalid", "valid", "valid"]), tmp_path / "broken"
         )
     with pytest.raises(UsageError, match=r"\b1 of the 4\b"):
-        _visits(point(tmp_path / "late", ["valid"]), tmp_path / "late")
+        _trials(point(tmp_path / "late", ["valid"]), tmp_path / "late")
 
 
 class Advised:

@@ -172,7 +172,7 @@ def test_a_sweep_with_a_price_tells_what_samples_cost() -> None:
     table = shown["points"]
     assert isinstance(table, Table)
     at = table.at("usd_per_million_samples")
-    # 0.378 USD for 3,600 s x 105 samples/s, the median of both visits of the fastest.
+    # 0.378 USD for 3,600 s x 105 samples/s, the median of both trials of the fastest.
     assert [row.cells[at].value for row in table.rows] == pytest.approx([1.0, 2.0, 2.5])
     assert table.columns[at].where == "everywhere"
     stored, paid = table.charts

@@ -15,9 +15,9 @@ from iobench.base.errors import IobenchError, UsageError
 from iobench.record.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, load_sweep, save_sweep
 from iobench.runner.budget import Budget
 from iobench.runner.progress import Observer
-from iobench.runner.sweeping import visits
+from iobench.runner.sweeping import run as sweeping
 from iobench.runner.sweeping.plan import OVER_BUDGET, SweepOptions, groups_within
-from iobench.runner.sweeping.visit import Apart
+from iobench.runner.sweeping.trial import Apart
 from iobench.settings.workload import load_workload
 from tests.unit.conftest import build_run
 
@@ -94,21 +94,21 @@ def test_a_rate_that_was_not_measured_is_no_rate_of_0(
     """A repetition that was shorter than its start-up has no rate."""
     doc = build_run(repetition={"samples_per_s": None})
     assert doc.job.repetitions[0].samples_per_s is None
-    monkeypatch.setattr(visits, "resolve", lambda *_: (load_workload("demo"), None))
-    monkeypatch.setattr(visits, "measure", lambda *_: (doc, tmp_path / "r"))
+    monkeypatch.setattr(sweeping, "resolve", lambda *_: (load_workload("demo"), None))
+    monkeypatch.setattr(sweeping, "measure", lambda *_: (doc, tmp_path / "r"))
     point = _point(1, "z")
     with pytest.raises(IobenchError, match="not measured"):
-        visits._visit(_sweep(point), point, 0, tmp_path, Apart(), Observer())
+        sweeping._trial(_sweep(point), point, 0, tmp_path, Apart(), Observer())
     assert (point.samples_per_s, point.runs, point.seconds) == ([], [], [])
 
 
-def test_a_sweep_makes_the_visits_that_its_budget_has_time_for(
+def test_a_sweep_makes_the_trials_that_its_budget_has_time_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each visit takes 10 s on a planted clock, so that 45 s are enough for four of ten."""
+    """Each trial takes 10 s on a planted clock, so that 45 s are enough for four of ten."""
     now = [100.0]
 
-    def visit(sweep: Sweep, point: SweepPoint, number: int, *_: Any) -> None:
+    def trial(sweep: Sweep, point: SweepPoint, number: int, *_: Any) -> None:
         now[0] += 10.0
         point.runs.append(f"run-{number}")
         point.samples_per_s.append(1.0)
@@ -118,15 +118,15 @@ def test_a_sweep_makes_the_visits_that_its_budget_has_time_for(
         self.held[point.data] = ExitStack()
 
     monkeypatch.setattr("iobench.runner.budget.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(visits, "_visit", visit)
-    monkeypatch.setattr(visits._Visits, "_provide", provide)
-    monkeypatch.setattr(visits._Visits, "_release", lambda self: None)
+    monkeypatch.setattr(sweeping, "_trial", trial)
+    monkeypatch.setattr(sweeping._Trials, "_provide", provide)
+    monkeypatch.setattr(sweeping._Trials, "_release", lambda self: None)
     points = [SweepPoint(settings={"batch_size": each}, data="d") for each in (1, 2)]
     sweep = _sweep(*points).model_copy(update={"repetitions": 5})
-    found = visits.run_sweep(sweep, tmp_path, SweepOptions(budget=Budget(seconds=45.0)))
+    found = sweeping.run_sweep(sweep, tmp_path, SweepOptions(budget=Budget(seconds=45.0)))
     assert [len(point.runs) for point in found.points] == [2, 2]
     assert found.status == "out of time"
     assert sum("2 of 5 repetitions" in text for text in found.left_out) == 2
-    more = visits.run_sweep(found, tmp_path, SweepOptions())
+    more = sweeping.run_sweep(found, tmp_path, SweepOptions())
     assert [len(point.runs) for point in more.points] == [5, 5]
     assert (more.status, more.left_out) == ("ok", [])

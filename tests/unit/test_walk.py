@@ -21,7 +21,7 @@ from iobench.record.sweep import Sweep, SweepPoint
 from iobench.report.walk import best_command
 from iobench.runner.sweeping import plan as walking
 from iobench.runner.sweeping.plan import next_step, plan_walk
-from iobench.runner.sweeping.visit import Apart, Visit
+from iobench.runner.sweeping.trial import Apart, Trial
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.walk import AskedStep, WalkSpec, find_walk
 from iobench.settings.workload import AcceleratorSpec, load_workload
@@ -55,7 +55,7 @@ def planned(*steps: dict[str, object], **changes: object) -> Sweep:
     return plan_walk(asked(**changes), spec)
 
 
-def visited(points: list[SweepPoint], *rates: list[float]) -> None:
+def tried(points: list[SweepPoint], *rates: list[float]) -> None:
     for point, each in zip(points, rates, strict=True):
         point.samples_per_s = each
         point.runs = [f"run{number}" for number in range(len(each))]
@@ -69,14 +69,14 @@ def test_a_walk_keeps_what_is_told_to_be_faster_and_goes_on_from_there() -> None
     sweep = planned(overrides=["batch_size=128", "loader.workers=0"])
     first = next_step(sweep)
     assert [point.settings["batch_size"] for point in first] == [128, 64, 32]
-    assert next_step(sweep) == first  # as long as visits are missing
-    visited(first, [10, 10.2, 9.9, 10.1], [12, 12.2, 11.9, 12.1], [15, 15.3, 14.9, 15.1])
+    assert next_step(sweep) == first  # as long as trials are missing
+    tried(first, [10, 10.2, 9.9, 10.1], [12, 12.2, 11.9, 12.1], [15, 15.3, 14.9, 15.1])
     second = next_step(sweep)
     assert [point.settings for point in second] == [
         {"batch_size": 32, "loader.workers": 0},
         {"batch_size": 32, "loader.workers": 1},
     ]
-    visited(second, [15, 15.2, 14.9, 15.1], [15, 15.3, 14.8, 15.1])  # inconclusive
+    tried(second, [15, 15.2, 14.9, 15.1], [15, 15.3, 14.8, 15.1])  # inconclusive
     assert kept_settings(sweep) == {"batch_size": 32, "loader.workers": 0}
     assert next_step(sweep) == []  # one setting was kept, and its step has told its gain
     found = {row.setting: row for row in rows(sweep)}
@@ -90,14 +90,14 @@ def test_a_walk_keeps_what_is_told_to_be_faster_and_goes_on_from_there() -> None
 
 def test_several_kept_settings_are_compared_with_the_beginning() -> None:
     sweep = planned(overrides=["batch_size=128", "loader.workers=0"])
-    visited(next_step(sweep), [10, 10.2, 9.9, 10.1], [8, 8.1, 8, 8.2], [15, 15.3, 14.9, 15.1])
-    visited(next_step(sweep), [15, 15.2, 14.9, 15.1], [30, 30.3, 29.8, 30.1])
+    tried(next_step(sweep), [10, 10.2, 9.9, 10.1], [8, 8.1, 8, 8.2], [15, 15.3, 14.9, 15.1])
+    tried(next_step(sweep), [15, 15.2, 14.9, 15.1], [30, 30.3, 29.8, 30.1])
     last = next_step(sweep)
     assert [point.settings for point in last] == [
         {"batch_size": 128, "loader.workers": 0},
         {"batch_size": 32, "loader.workers": 1},
     ]
-    visited(last, [10, 10.2, 9.9, 10.1], [30, 30.6, 29.7, 30.3])
+    tried(last, [10, 10.2, 9.9, 10.1], [30, 30.6, 29.7, 30.3])
     assert next_step(sweep) == []
     whole = rows(sweep)[-1]
     assert whole.step == ALL
@@ -111,13 +111,13 @@ def test_several_kept_settings_are_compared_with_the_beginning() -> None:
         ([11.0, 11.2, 10.9, 11.1], True),
         ([10.0, 10.3, 9.8, 10.2], False),  # inconclusive
         ([9.0, 9.2, 8.9, 9.1], False),
-        ([11.0, 11.2], False),  # visits are missing
+        ([11.0, 11.2], False),  # trials are missing
     ],
 )
-def test_a_variant_is_kept_only_if_all_visits_tell_it(variant: list[float], keeps: bool) -> None:
+def test_a_variant_is_kept_only_if_all_trials_tell_it(variant: list[float], keeps: bool) -> None:
     sweep = planned(STEPS[1], overrides=["loader.workers=0"])
     points = next_step(sweep)
-    visited(points, [10, 10.2, 9.9, 10.1], variant)
+    tried(points, [10, 10.2, 9.9, 10.1], variant)
     assert (best_of(sweep, points) is points[1]) is keeps
 
 
@@ -125,18 +125,18 @@ def test_of_many_variants_each_must_tell_more() -> None:
     """With one variant the interval excludes 1, with ten it does not: one of them may be lucky."""
     one = planned(STEPS[1], overrides=["loader.workers=0"])
     lucky, before = [10.9, 10.2, 11.0, 10.7], [10.0, 10.0, 10.0, 10.0]
-    visited(next_step(one), before, lucky)
+    tried(next_step(one), before, lucky)
     assert rows(one)[1].answer == "faster"
     values = list(range(1, 11))
     many = planned(
         {"name": "workers", "key": "loader.workers", "values": values},
         overrides=["loader.workers=0"],
     )
-    visited(next_step(many), before, lucky, *[before] * 9)
+    tried(next_step(many), before, lucky, *[before] * 9)
     assert rows(many)[1].answer == "inconclusive"
 
 
-def test_what_this_host_cannot_do_is_not_visited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_this_host_cannot_do_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walking, "why_not", lambda spec: "no such thing" if spec.device else "")
     sweep = planned({"name": "device", "key": "accelerator.device", "values": ["cpu"]}, STEPS[1])
     points = next_step(sweep)
@@ -149,7 +149,7 @@ def test_a_walk_ends_where_the_settings_that_it_kept_fail() -> None:
     sweep = planned(overrides=["batch_size=128"])
     points = next_step(sweep)
     points[0].failed = "too few samples"
-    visited(points[1:], [10, 10.1, 10.2, 10.3], [10, 10.1, 10.2, 10.3])
+    tried(points[1:], [10, 10.1, 10.2, 10.3], [10, 10.1, 10.2, 10.3])
     assert next_step(sweep) == []
     why = {row.step: row.not_measured for row in rows(sweep)}
     assert why["baseline"] == "too few samples"
@@ -196,11 +196,11 @@ def test_a_wrong_file_is_refused(tmp_path: Path, step: str) -> None:
         plan_walk(asked(), find_walk(str(path)))  # type: ignore[arg-type]
 
 
-# A visit in a process of its own
+# A trial in a process of its own
 
 
 @pytest.fixture(scope="module")
-def visit(tmp_path_factory: pytest.TempPathFactory) -> Visit:
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     place = tmp_path_factory.mktemp("apart")
     size = ["sample_size.mean=8192", "sample_size.stdev=0", "samples=16"]
     generate(load_dataset_spec("cosmoflow", size), open_storage(str(place / "data")))
@@ -209,7 +209,7 @@ def visit(tmp_path_factory: pytest.TempPathFactory) -> Visit:
         "cosmoflow-h100",
         [*(f"accelerator.{text}" for text in given), "batch_size=4", "cache=any", "max_steps=3"],
     )
-    return Visit(
+    return Trial(
         workload=workload,
         data=str(place / "data"),
         accelerators=1,
@@ -222,16 +222,16 @@ def visit(tmp_path_factory: pytest.TempPathFactory) -> Visit:
     )
 
 
-def with_accelerator(visit: Visit, **changes: object) -> Visit:
-    spec = visit.workload.accelerator.model_copy(update=changes)
-    return visit.model_copy(
-        update={"workload": visit.workload.model_copy(update={"accelerator": spec})}
+def with_accelerator(trial: Trial, **changes: object) -> Trial:
+    spec = trial.workload.accelerator.model_copy(update=changes)
+    return trial.model_copy(
+        update={"workload": trial.workload.model_copy(update={"accelerator": spec})}
     )
 
 
 @pytest.mark.slow
-def test_a_visit_apart_has_the_allocator_that_was_asked_for(
-    visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_trial_apart_has_the_allocator_that_was_asked_for(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any library of the name will do: what counts is which one the rank has loaded."""
     library = tmp_path / "libjemalloc.so.2"
@@ -240,7 +240,7 @@ def test_a_visit_apart_has_the_allocator_that_was_asked_for(
     monkeypatch.setattr("ctypes.util.find_library", lambda name: str(library))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with Apart() as apart:
-        found = apart.measure(with_accelerator(visit, allocator="jemalloc", threads=2))
+        found = apart.measure(with_accelerator(trial, allocator="jemalloc", threads=2))
     trained = load_training(found.directory).job.trained
     assert trained.allocator == "jemalloc"
     assert trained.threads == 2
@@ -251,29 +251,29 @@ def test_a_visit_apart_has_the_allocator_that_was_asked_for(
 
 
 @pytest.mark.slow
-def test_a_visit_apart_that_fails_says_why(visit: Visit) -> None:
-    """The next visit is made all the same, also where the process of the one before has died."""
+def test_a_trial_apart_that_fails_says_why(trial: Trial) -> None:
+    """The next trial is made all the same, also where the process of the one before has died."""
     with Apart() as apart:
         with pytest.raises(IobenchError, match="NotANumber"):
-            apart.measure(with_accelerator(visit, model="tests.networks:NotANumber"))
+            apart.measure(with_accelerator(trial, model="tests.networks:NotANumber"))
         with pytest.raises(IobenchError) as found:
-            apart.measure(visit.model_copy(update={"data": f"{visit.data}/none"}))
+            apart.measure(trial.model_copy(update={"data": f"{trial.data}/none"}))
         with pytest.raises(IobenchError, match="ended with -9"):
-            apart.measure(with_accelerator(visit, model="tests.networks:KillsItsParent"))
-        assert apart.measure(visit).document.status == "ok"
+            apart.measure(with_accelerator(trial, model="tests.networks:KillsItsParent"))
+        assert apart.measure(trial).document.status == "ok"
     assert "\n" not in str(found.value)
 
 
 @pytest.mark.slow
-def test_an_interrupted_visit_saves_what_it_has(
-    visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_trial_saves_what_it_has(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stepped = tmp_path / "stepped"
     monkeypatch.setenv("IOBENCH_TEST_STEPPED", str(stepped))
-    visit = with_accelerator(visit, model="tests.networks:TellsItsSteps")
-    endless = visit.workload.model_copy(update={"max_steps": None, "epochs": 10**6})
-    results = Path(visit.results) / "interrupted"
-    asked = visit.model_copy(update={"workload": endless, "results": str(results)})
+    trial = with_accelerator(trial, model="tests.networks:TellsItsSteps")
+    endless = trial.workload.model_copy(update={"max_steps": None, "epochs": 10**6})
+    results = Path(trial.results) / "interrupted"
+    asked = trial.model_copy(update={"workload": endless, "results": str(results)})
 
     def interrupt() -> None:
         wait_until(stepped.exists, "no run has begun")

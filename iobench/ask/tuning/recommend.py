@@ -28,7 +28,7 @@ from .sweepfolder import SweepRuns
 
 CODEC = "dataset.codec"
 
-MIN_VISIT_S, PLAIN = 5.0, 1.5
+MIN_TRIAL_S, PLAIN = 5.0, 1.5
 """Shortest repetition in seconds, and the gain from which on shorter ones are accepted.
 
 In short repetitions start and end take much of the time, so a smaller gain may come from them.
@@ -275,7 +275,7 @@ def _short(sweep: SweepRuns, chosen: SweptPoint, gain: float | None) -> str | No
         for each in point.document.job.repetitions
         if each.complete and each.wall_s is not None
     ]
-    if not walls or min(walls) >= MIN_VISIT_S:
+    if not walls or min(walls) >= MIN_TRIAL_S:
         return None
     return (
         f"repetitions of {min(walls):.2g} s are short for a gain of {gain:.2f} x: make them longer "

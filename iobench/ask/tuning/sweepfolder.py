@@ -166,11 +166,11 @@ def _planned(
     """The points of the sweep's record, each with its runs that can be used."""
     points = []
     keys = list(dict.fromkeys(key for point in planned for key in point.settings))
-    visited: dict[tuple[str, ...], list[str]] = {}  # a walk has some settings in several steps
+    tried: dict[tuple[str, ...], list[str]] = {}  # a walk has some settings in several steps
     for each in planned:
         texts = tuple(setting_text(each.settings.get(key)) for key in keys)
-        visited.setdefault(texts, []).extend(each.runs)
-    for texts, names in visited.items():
+        tried.setdefault(texts, []).extend(each.runs)
+    for texts, names in tried.items():
         settings = dict(zip(keys, texts, strict=True))
         runs = [documents[name] for name in names if name in documents]
         if runs:

@@ -29,7 +29,7 @@ Answer = Literal["", "faster", "slower", "inconclusive"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TriedSetting:
-    """A row of the walk. ``ratio``: to the settings that were kept before it, visited in turns.
+    """A row of the walk. ``ratio``: to the settings that were kept before it, tried in turns.
 
     Its interval holds with 95 % for all variants of its step together (Bonferroni). ``point`` is
     None for a step that was not measured, whose reason is ``not_measured``.
@@ -56,7 +56,7 @@ def points_of(sweep: Sweep, step: int) -> list[SweepPoint]:
 
 
 def is_complete(sweep: Sweep, point: SweepPoint) -> bool:
-    """Whether no further visit of the point is to come."""
+    """Whether no further trial of the point is to come."""
     return bool(point.failed or point.dropped) or len(point.runs) >= sweep.repetitions
 
 
@@ -145,7 +145,7 @@ def _not_begun(sweep: Sweep) -> str:
 
 
 def _baseline(sweep: Sweep) -> TriedSetting:
-    """The settings of the beginning, by the visits of the first step that was measured."""
+    """The settings of the beginning, by the trials of the first step that was measured."""
     setting = describe(sweep.default or {})
     point = next((each for each in sweep.points if each.settings == sweep.default), None)
     why = "" if point is not None else NO_TIME

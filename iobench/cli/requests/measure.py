@@ -454,7 +454,7 @@ class SweepRequest(VerbRequest):
     )
     time_s: float | None = flag(
         TIME,
-        "in a walk: about how long each visit trains, at the pace of its beginning (default: 10s)",
+        "in a walk: about how long each trial trains, at the pace of its beginning (default: 10s)",
         more=True,
     )
     accelerators: int = flag(

@@ -1,1 +1,1 @@
-"""A sweep: its points, their visits in turns, resuming, and confirming the advice."""
+"""A sweep: its points, their trials in turns, resuming, and confirming the advice."""

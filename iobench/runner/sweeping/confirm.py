@@ -28,16 +28,16 @@ from ...record.tags import tags
 from ..facts import new_directory
 from ..progress import Observer
 from .plan import SweepOptions
+from .run import run_sweep
 from .takeup import Given, take_up
-from .visits import run_sweep
 
-MIN_VISITS = 5
+MIN_TRIALS = 5
 """Runs of each side. With fewer than 4, an exact test cannot find a difference (its two-sided p is
 0.1 or more); 5 allow one run to be far from the others.
 """
 
 _SEED_STEP = 1_000_003
-"""Distance between the seeds of a sweep and of its confirmation; no sweep has so many visits."""
+"""Distance between the seeds of a sweep and of its confirmation; no sweep has so many trials."""
 
 
 def confirm(
@@ -47,13 +47,13 @@ def confirm(
     results: Path,
     options: SweepOptions,
     command: tuple[str, ...],
-    repetitions: int = MIN_VISITS,
+    repetitions: int = MIN_TRIALS,
     observer: Observer | None = None,
 ) -> SweepConfirmation:
-    """Visit both points in turns, and compare their runs.
+    """Try both points in turns, and compare their runs.
 
     ``given``: what the user states again for a sweep on a URL. Raises UsageError if there is
-    nothing to confirm, or if too few visits succeed for a comparison.
+    nothing to confirm, or if too few trials succeed for a comparison.
     """
     sweep = take_up(folder, given)
     advice = recommend(read_sweep(folder))
@@ -64,7 +64,7 @@ def confirm(
             "points": [today, advised],
             "default": today.settings,
             "seed": sweep.seed + _SEED_STEP,
-            "repetitions": max(repetitions, MIN_VISITS),
+            "repetitions": max(repetitions, MIN_TRIALS),
             "calibration_s": 0.0,
             "planned": [],
             "preset": "",
@@ -76,7 +76,7 @@ def confirm(
     directory = new_directory(results, f"confirm-{Path(sweep.workload).stem}")
     save_sweep(directory, fresh)
     fresh = run_sweep(fresh, directory, options, observer=observer)
-    groups = [_visits(point, directory) for point in fresh.points]
+    groups = [_trials(point, directory) for point in fresh.points]
     # All points of one sweep read the same samples; only the way they are stored differs.
     found = compare(
         *groups,
@@ -87,7 +87,7 @@ def confirm(
     return sweep_confirmation(advice, found, str(directory), tuple(fresh.left_out))
 
 
-def _visits(point: SweepPoint, directory: Path) -> Group:
+def _trials(point: SweepPoint, directory: Path) -> Group:
     """Load the point's usable runs, by the same rule as ``advise``.
 
     Raises UsageError if they are too few to find a difference.
@@ -111,7 +111,7 @@ def _visits(point: SweepPoint, directory: Path) -> Group:
 
 
 def _sides(sweep: Sweep, advice: Recommendation) -> tuple[SweepPoint, SweepPoint]:
-    """Today's settings and the advised ones, as points without visits."""
+    """Today's settings and the advised ones, as points without trials."""
     if sweep.default is None:
         raise UsageError(
             "this sweep does not record the settings in use today, to compare the advice with"

@@ -161,15 +161,15 @@ def resolve(sweep: Sweep, settings: Settings) -> tuple[Workload, DatasetSpec]:
 def workload_of(sweep: Sweep, settings: Settings) -> Workload:
     """The workload of a point. Raises SpecError, UnknownNameError.
 
-    If the visits of the sweep have a number of samples, they are trained on in whole batches.
+    If the trials of the sweep have a number of samples, they are trained on in whole batches.
     """
     given = _given(sweep, settings)
     workload = load_workload(
         sweep.workload, [text for text in given if not text.startswith(DATASET)]
     )
-    if sweep.samples_per_visit is None:
+    if sweep.samples_per_trial is None:
         return workload
-    steps = round(sweep.samples_per_visit / (workload.batch_size * sweep.accelerators))
+    steps = round(sweep.samples_per_trial / (workload.batch_size * sweep.accelerators))
     return workload.model_copy(update={"max_steps": max(1, steps)})
 
 
@@ -353,11 +353,11 @@ def plan_walk(asked: Sweep, spec: WalkSpec) -> Sweep:
 
 
 def next_step(sweep: Sweep) -> list[SweepPoint]:
-    """The points of the step that is to be visited, which are added to the sweep if it is new.
+    """The points of the step that is to be tried, which are added to the sweep if it is new.
 
     Empty after the last step, and where the settings that were kept have failed, since nothing can
     be compared with them. A step whose values can't be tried on this host has points that
-    have failed, and none that is visited.
+    have failed, and none that is tried.
     """
     if sweep.walked:
         begun = points_of(sweep, sweep.walked - 1)
@@ -376,7 +376,7 @@ def next_step(sweep: Sweep) -> list[SweepPoint]:
 
 
 def _points_of_step(sweep: Sweep, number: int) -> list[SweepPoint]:
-    """The points of a step, the settings that are kept so far first; those are not visited alone.
+    """The points of a step, the settings that are kept so far first; those are not tried alone.
 
     The step behind the last one compares all kept settings with those of the beginning, if several
     were kept: of one, its own step has told that already.
@@ -423,15 +423,15 @@ def about_step(points: Sequence[SweepPoint]) -> Iterator[str]:
             yield f"{describe(point.settings)}: not measured: {point.failed}"
 
 
-def expected_visits(sweep: Sweep) -> int:
-    """The most visits that the walk may take: of each value, and of the settings before it."""
+def expected_trials(sweep: Sweep) -> int:
+    """The most trials that the walk may take: of each value, and of the settings before it."""
     points = sum(len(step.values) + 1 for step in sweep.walk if step.values) + 2
     return points * sweep.repetitions
 
 
 def samples_within(seconds: float, step_s: float, batch_size: int) -> int:
-    """The samples of whole batches that a visit of about ``seconds`` trains on.
+    """The samples of whole batches that a trial of about ``seconds`` trains on.
 
-    At least two steps, so that a visit is no single step.
+    At least two steps, so that a trial is no single step.
     """
     return batch_size * max(2, math.ceil(seconds / step_s))

@@ -1,7 +1,7 @@
-"""A sweep's visits: each is one run of one repetition, in a run directory of its own.
+"""A sweep's trials: each is one run of one repetition, in a run directory of its own.
 
 Points take turns (A B C, B C A, ...), so that a drift of the storage affects all of them
-alike. Only the first visit of a point measures the ceilings.
+alike. Only the first trial of a point measures the ceilings.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from .plan import (
     resolve,
     with_own_places,
 )
-from .visit import Apart, Visit, measure, needs_a_process
+from .trial import Apart, Trial, measure, needs_a_process
 
 HOPELESS = 0.5
-"""A point whose best visit is below this share of the best point's worst visit is dropped."""
+"""A point whose best trial is below this share of the best point's worst trial is dropped."""
 
 IN_USE = "its dataset is in use"
 """Beginning of a failure text that allows another try when the sweep is resumed."""
 
 LOCK_FILE = ".sweep.lock"
-"""Lock file in the sweep's directory. ``sweep.json`` is replaced after each visit, so it can't be
+"""Lock file in the sweep's directory. ``sweep.json`` is replaced after each trial, so it can't be
 the lock.
 """
 
-_VISITS_BEFORE_DROPPING = 2
+_TRIALS_BEFORE_DROPPING = 2
 
 
 def run_sweep(
@@ -74,9 +74,9 @@ def run_sweep(
     *,
     observer: Observer | None = None,
 ) -> Sweep:
-    """Visit every point until each has its repetitions, or a budget ends.
+    """Try every point until each has its repetitions, or a budget ends.
 
-    ``sweep.json`` is rewritten after every visit. A point that fails is recorded and left out; the
+    ``sweep.json`` is rewritten after every trial. A point that fails is recorded and left out; the
     others continue. The directory is locked exclusively until this returns; datasets are locked
     together with other readers. Raises TargetHeldError if another process resumes the same sweep,
     and InterruptedRun, after which everything is kept for resuming.
@@ -86,7 +86,7 @@ def run_sweep(
     with lock as lease, Apart() as apart:
         if (directory / SWEEP_FILE).exists():
             sweep = _continued(sweep, load_sweep(directory))
-        return _Visits(sweep, directory, options, lease, apart, observer or Observer()).run()
+        return _Trials(sweep, directory, options, lease, apart, observer or Observer()).run()
 
 
 def _continued(sweep: Sweep, found: Sweep) -> Sweep:
@@ -109,7 +109,7 @@ def _continued(sweep: Sweep, found: Sweep) -> Sweep:
     return with_own_places(found)
 
 
-class _Visits:
+class _Trials:
     """One call of ``run_sweep``."""
 
     def __init__(
@@ -138,7 +138,7 @@ class _Visits:
         try:
             for group in self._groups():
                 try:
-                    self._visit_group(group)
+                    self._trial_group(group)
                 finally:
                     self._release()
                 if self._out_of_time(next(iter(group))):
@@ -172,7 +172,7 @@ class _Visits:
             return
         before: list[SweepPoint] = []
         while group := next_step(self.sweep):
-            if group == before:  # no time is left for its other visits
+            if group == before:  # no time is left for its other trials
                 return
             save_sweep(self.directory, self.sweep)
             for line in about_step(group):
@@ -180,7 +180,7 @@ class _Visits:
             yield group
             before = group
 
-    def _visit_group(self, group: list[SweepPoint]) -> None:
+    def _trial_group(self, group: list[SweepPoint]) -> None:
         sweep = self.sweep
 
         def turned(turn: int) -> None:
@@ -199,7 +199,7 @@ class _Visits:
         )
 
     def _take_turn(self, point: SweepPoint, number: int) -> None:
-        """Visit a point, unless it was visited so often before or no time is left.
+        """Try a point, unless it was tried so often before or no time is left.
 
         Raises IobenchError if it can't be measured.
         """
@@ -215,14 +215,14 @@ class _Visits:
             finally:
                 pace_s = (time.monotonic() - began) / max(1, point.dataset_bytes)
                 self.pace_s = max(self.pace_s, pace_s)
-        _visit(self.sweep, point, number, self.directory, self.apart, self.observer)
+        _trial(self.sweep, point, number, self.directory, self.apart, self.observer)
         save_sweep(self.directory, self.sweep)
 
     def _out_of_time(self, point: SweepPoint, *, generating: bool = False) -> bool:
-        """Whether another visit of this point would end after the budget.
+        """Whether another trial of this point would end after the budget.
 
-        The visit is assumed to take as long as the point's last one; if there is none, as the
-        longest first visit of any point.
+        The trial is assumed to take as long as the point's last one; if there is none, as the
+        longest first trial of any point.
         """
         known = point.seconds[-1:] or [
             max((each.seconds[0] for each in self.sweep.points if each.seconds), default=0.0)
@@ -231,9 +231,9 @@ class _Visits:
         return first + known[0] >= self.budget.left_s
 
     def _left_s(self) -> float | None:
-        """Seconds of the visits to come, each as long as those so far, within the budget.
+        """Seconds of the trials to come, each as long as those so far, within the budget.
 
-        None before the first visit. The generation of data is not included.
+        None before the first trial. The generation of data is not included.
         """
         taken = [seconds for point in self.sweep.points for seconds in point.seconds]
         if not taken:
@@ -297,7 +297,7 @@ class _Visits:
                 )  # another sweep reads it, or removed it first
 
 
-def _visit(
+def _trial(
     sweep: Sweep,
     point: SweepPoint,
     number: int,
@@ -309,7 +309,7 @@ def _visit(
     workload, _ = resolve(sweep, point.settings)
     began = time.monotonic()
     first = not point.runs
-    asked = Visit(
+    asked = Trial(
         workload=workload,
         data=point.data,
         accelerators=sweep.accelerators,
@@ -333,7 +333,7 @@ def _visit(
         ),
         "",
     )
-    if false:  # only the first visit checks the delivery
+    if false:  # only the first trial checks the delivery
         raise IobenchError(false)
     repetition = doc.job.repetitions[0]
     rate = repetition.samples_per_s
@@ -352,7 +352,7 @@ def _visit(
 
 
 def _keep_costs(point: SweepPoint, doc: TrainingRecord) -> None:
-    """Keep what a visit cost, beside its samples/s, as far as it was measured."""
+    """Keep what a trial cost, beside its samples/s, as far as it was measured."""
     measured, repetition = SweptPoint({}, doc), doc.job.repetitions[0]
     point.stored_bytes = measured.stored_bytes
     read, samples = repetition.bytes_read, repetition.samples
@@ -372,7 +372,7 @@ def _drop_hopeless(
     The settings ``keep`` are kept, because the others are compared with them.
     """
     measured = [
-        p for p in points if len(p.samples_per_s) >= _VISITS_BEFORE_DROPPING and not p.failed
+        p for p in points if len(p.samples_per_s) >= _TRIALS_BEFORE_DROPPING and not p.failed
     ]
     if not measured:
         return

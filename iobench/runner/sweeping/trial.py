@@ -1,9 +1,9 @@
-"""One visit of a point: a repetition as a run of its own, in this process or in one of its own.
+"""One trial of a point: a repetition as a run of its own, in this process or in one of its own.
 
 A process of its own is for what can be chosen only when a process starts: the library that gives
 memory (LD_PRELOAD), and whatever torch keeps for as long as its process lives: threads, pools of
-memory, compiled code. The process of a visit is forked from one that has imported torch and nothing
-more, its *starter*, since the imports take longer than a short visit trains. A starter gets visits
+memory, compiled code. The process of a trial is forked from one that has imported torch and nothing
+more, its *starter*, since the imports take longer than a short trial trains. A starter gets trials
 as lines of JSON on its standard input, and says on its standard output where the run of each is, or
 why there is none.
 """
@@ -42,8 +42,8 @@ _STOPS = (signal.SIGINT, signal.SIGTERM)
 _MAX_LINE = 300
 
 
-class Visit(Record):
-    """What one visit measures: one repetition of a workload, as a run of its own."""
+class Trial(Record):
+    """What one trial measures: one repetition of a workload, as a run of its own."""
 
     workload: Workload
     data: str
@@ -61,42 +61,42 @@ class _Answer(Record):
     error: str = ""
     remedy: str = ""
     interrupted: bool = False
-    ended: int | None = None  # the last line of a visit: its process has ended with this code
+    ended: int | None = None  # the last line of a trial: its process has ended with this code
 
 
-class MeasuredVisit(NamedTuple):
+class MeasuredTrial(NamedTuple):
     document: TrainingRecord
     directory: Path
 
 
-def measure(visit: Visit, observer: Observer | None = None) -> MeasuredVisit:
-    """Make the visit in this process. Raises IobenchError."""
+def measure(trial: Trial, observer: Observer | None = None) -> MeasuredTrial:
+    """Make the trial in this process. Raises IobenchError."""
     plan = make_plan(
-        visit.workload,
-        visit.data,
-        accelerators=visit.accelerators,
+        trial.workload,
+        trial.data,
+        accelerators=trial.accelerators,
         repetitions=1,
-        seed=visit.seed,
+        seed=trial.seed,
     )
     options = Options(
-        results=Path(visit.results),
-        command=tuple(visit.command),
-        calibration_s=visit.calibration_s,
+        results=Path(trial.results),
+        command=tuple(trial.command),
+        calibration_s=trial.calibration_s,
         rules="quick",
         ablations=False,
-        prove=visit.prove,
+        prove=trial.prove,
     )
-    with tagged(visit.tags):
-        return MeasuredVisit(*run_plan(plan, options, observer))
+    with tagged(trial.tags):
+        return MeasuredTrial(*run_plan(plan, options, observer))
 
 
 def needs_a_process(workload: Workload) -> bool:
-    """Whether a visit can't be made in a process that has made others: it trains a model."""
+    """Whether a trial can't be made in a process that has made others: it trains a model."""
     return workload.accelerator.kind == "model"
 
 
 class Apart:
-    """Makes visits in processes of their own, as a context that ends the starters of these."""
+    """Makes trials in processes of their own, as a context that ends the starters of these."""
 
     def __init__(self) -> None:
         self._starters: dict[tuple[tuple[str, str], ...], _Starter] = {}
@@ -108,18 +108,18 @@ class Apart:
         while self._starters:
             self._starters.popitem()[1].close()
 
-    def measure(self, visit: Visit) -> MeasuredVisit:
-        """Make the visit in a new process, which has the allocator that its workload asks for.
+    def measure(self, trial: Trial) -> MeasuredTrial:
+        """Make the trial in a new process, which has the allocator that its workload asks for.
 
         Ctrl-C reaches that process once, from here: it then saves what it has measured. Raises
         InterruptedRun, IobenchError.
         """
-        changed = allocator_environment(visit.workload.accelerator.allocator)
+        changed = allocator_environment(trial.workload.accelerator.allocator)
         key = tuple(changed.items())
         if key not in self._starters:
             self._starters[key] = _Starter(changed)
         try:
-            answer = self._starters[key].visit(visit)
+            answer = self._starters[key].trial(trial)
         except IobenchError:
             self._starters.pop(key).close()
             raise
@@ -127,12 +127,12 @@ class Apart:
             raise InterruptedRun(answer.error)
         if answer.error:
             raise IobenchError(answer.error, remedy=answer.remedy)
-        directory = Path(visit.results) / Path(answer.run).name
-        return MeasuredVisit(load_training(directory), directory)
+        directory = Path(trial.results) / Path(answer.run).name
+        return MeasuredTrial(load_training(directory), directory)
 
 
 class _Starter:
-    """A process that forks a process for each visit, seen from the process of the sweep.
+    """A process that forks a process for each trial, seen from the process of the sweep.
 
     It has this process's module search path, and is in a session of its own, which Ctrl-C does not
     reach. ``changed``: variables of its environment.
@@ -150,44 +150,44 @@ class _Starter:
             start_new_session=True,
         )
 
-    def visit(self, visit: Visit) -> _Answer:
-        """Have the visit made. Raises InterruptedRun, and IobenchError if its process has died."""
+    def trial(self, trial: Trial) -> _Answer:
+        """Have the trial made. Raises InterruptedRun, and IobenchError if its process has died."""
         self._said.seek(0)
         self._said.truncate()
         try:
-            self._ask(visit)
+            self._ask(trial)
             answer = self._answer()
         except KeyboardInterrupt:
             self._stop()
-            raise InterruptedRun("interrupted while a visit ran in its own process") from None
+            raise InterruptedRun("interrupted while a trial ran in its own process") from None
         if not (answer.run or answer.error or answer.interrupted):
             raise IobenchError(
-                f"the process of the visit has ended with {answer.ended}{_last_line(self._said)}",
+                f"the process of the trial has ended with {answer.ended}{_last_line(self._said)}",
                 remedy="is there enough memory? Use a smaller batch_size",
             )
         return answer
 
     def close(self) -> None:
-        """End the process, and a visit that it makes."""
+        """End the process, and a trial that it makes."""
         self._process.kill()
         self._process.communicate()
         self._said.close()
 
-    def _ask(self, visit: Visit) -> None:
+    def _ask(self, trial: Trial) -> None:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(visit.model_dump_json().encode() + b"\n")
+            self._process.stdin.write(trial.model_dump_json().encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # it has died; its exit code is in the answer
 
     def _answer(self) -> _Answer:
-        """What the visit has answered when its process has ended."""
+        """What the trial has answered when its process has ended."""
         assert self._process.stdout is not None
         found = _Answer()
         for line in self._process.stdout:
             try:
-                said = build(_Answer, json.loads(line), where="the process of the visit")
+                said = build(_Answer, json.loads(line), where="the process of the trial")
             except (ValueError, UsageError):
                 continue
             if said.ended is not None:
@@ -196,7 +196,7 @@ class _Starter:
         return _Answer(ended=self._process.wait())
 
     def _stop(self) -> None:
-        """Have the visit save what it has, and wait until it has ended; end it if asked again."""
+        """Have the trial save what it has, and wait until it has ended; end it if asked again."""
         try:
             self._process.send_signal(signal.SIGINT)
             self._answer()
@@ -214,18 +214,18 @@ def _last_line(said: object) -> str:
 
 
 def main(parent: int) -> None:
-    """A starter's process: fork a process for each visit, one after the other."""
+    """A starter's process: fork a process for each trial, one after the other."""
     from ...accelerate.model import ModelAccelerator
 
     die_with_parent(parent)
     out = os.dup(1)
     os.dup2(2, 1)  # what the model of a user prints is no answer
     ModelAccelerator.import_early()
-    context, visiting = multiprocessing.get_context("fork"), 0
+    context, trying = multiprocessing.get_context("fork"), 0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if visiting:
-            os.kill(visiting, signal.SIGINT)
+        if trying:
+            os.kill(trying, signal.SIGINT)
 
     for stop in _STOPS:
         signal.signal(stop, interrupt)
@@ -233,21 +233,21 @@ def main(parent: int) -> None:
         process = context.Process(target=_make, args=(line, out))
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         process.start()
-        visiting = process.pid or 0
+        trying = process.pid or 0
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         process.join()
-        visiting = 0
+        trying = 0
         _write(out, _Answer(ended=process.exitcode))
 
 
 def _make(line: str, out: int) -> None:
-    """A visit's process: make the visit, and write its answer."""
+    """A trial's process: make the trial, and write its answer."""
     die_with_parent()
     for stop in _STOPS:
         signal.signal(stop, signal.default_int_handler)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
-        found = measure(build(Visit, json.loads(line), where="the visit"))
+        found = measure(build(Trial, json.loads(line), where="the trial"))
         answer = _Answer(run=found.directory.name)
     except InterruptedRun as error:
         answer = _Answer(error=error.what, interrupted=True)
