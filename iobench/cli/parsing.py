@@ -171,9 +171,7 @@ def _spelled(flag: VerbFlag) -> str:
 
 
 def _epilog(verb: Verb, hidden: int, *, whole: bool) -> str:
-    lines = ["examples:", verb.examples]
-    if verb.page:
-        lines.append(f"explained in {verb.page}")
+    lines = ["examples:", verb.examples, f"explained in docs/commands/{verb.name}.md"]
     if hidden and not whole:
         lines.append(f"{hidden} more flags: iobench {verb.name} {ALL}")
     return "\n".join(lines)

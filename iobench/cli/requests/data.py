@@ -39,7 +39,6 @@ from .flags import (
         "resnet50 --to s3://bucket/resnet50 --samples 10000 --set format=tar",
         "./mine.yaml --to /mnt/fast/mine --seed 7 --workers 4",
     ),
-    page="docs/formats.md",
     keeps=True,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,6 @@ class GenerateRequest(HostsRequest):
         "s3://bucket/shards --save shards.yaml",
         "/mnt/fast/imagenet/train --save checked.yaml --name imagenet --checksums",
     ),
-    page="docs/formats.md",
 )
 @dataclass(frozen=True, kw_only=True)
 class ScanRequest(VerbRequest):

@@ -266,16 +266,14 @@ class Verb:
     """One verb: its request, and what its help says besides that.
 
     ``help`` is its line in ``iobench --help``, of at most 56 characters. The docstring of
-    ``request`` is its description. ``page`` explains it. ``formats`` are the values of
-    ``--format``; the first is the default. ``keeps``: SIGTERM, by which batch schedulers stop jobs,
-    does what Ctrl-C does.
+    ``request`` is its description. ``formats`` are the values of ``--format``; the first is the
+    default. ``keeps``: SIGTERM, by which batch schedulers stop jobs, does what Ctrl-C does.
     """
 
     name: str
     request: type[VerbRequest]
     help: str
     examples: str
-    page: str = ""
     formats: tuple[str, ...] = ("text", "json")
     keeps: bool = False
 
@@ -291,7 +289,6 @@ def verb(
     help: str,
     *,
     examples: Sequence[str],
-    page: str = "",
     formats: tuple[str, ...] = ("text", "json"),
     keeps: bool = False,
 ) -> Callable[[type[R]], type[R]]:
@@ -303,7 +300,6 @@ def verb(
             request=request,
             help=help,
             examples="".join(f"  iobench {name} {each}".rstrip() + "\n" for each in examples),
-            page=page,
             formats=formats,
             keeps=keeps,
         )

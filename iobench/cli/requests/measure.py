@@ -158,7 +158,6 @@ class MeasuringRequest(HostsRequest):
         "resnet50-h100 --data /mnt/fast/resnet50 --loader mypkg.data:make_loader --headspace",
         "resnet50-h100 --data 'throttled+/mnt/fast/resnet50?bandwidth=2GB&latency=5ms'",
     ),
-    page="docs/verdict.md",
     formats=DOCUMENTS,
     keeps=True,
 )
@@ -209,7 +208,6 @@ RECORDED = FlagGroup("step times, to replay them without the device")
         "resnet18 --batch-size 16 --record resnet18.json",
         "vit-b16 --device cuda --batch-size 128 --precision bfloat16 --record vit-b16.json",
     ),
-    page="docs/training.md",
     formats=DOCUMENTS,
     keeps=True,
 )
@@ -514,7 +512,6 @@ class SweepRequest(VerbRequest):
         "results/<run> --set-b loader.workers=8",
         "results/<run> /mnt/slow/resnet50 --fail-on 5% --if-inconclusive warn",
     ),
-    page="docs/ab.md",
     formats=DOCUMENTS,
     keeps=True,
 )
@@ -588,7 +585,6 @@ class AbRequest(VerbRequest):
         "s3://bucket/resnet50 --max-in-flight 64",
         "/mnt/fast/resnet50 --format csv > curve.csv",
     ),
-    page="docs/storage-curve.md",
     formats=DOCUMENTS,
 )
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,6 @@ from .hosts_sharing import CHECKPOINT, STALL_BUDGETS, SharedStorage
         "s3://bucket/prefix --budget 10min --keep-data",
         "/mnt/fast/resnet50                      # a dataset: it is read, and stays",
     ),
-    page="docs/check.md",
     formats=DOCUMENTS,
     keeps=True,
 )
@@ -213,7 +212,6 @@ STORAGE = FlagGroup("storage")
         "--checkpoint-budget 1m --restore-budget 2m --json",
         "resnet50-h100 --accelerators 32 --hosts 4 --parameters 25.6M --gradient-precision fp32",
     ),
-    page="docs/size.md",
     formats=PAGES,
 )
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,6 @@ from .prices import prices_by_type
         "results/<run> --fail-on 'accelerator_utilization_sustained<0.9' --fail-on 'headroom<1.2'",
         "results/<run> --rules mlperf",
     ),
-    page="docs/verdict.md and docs/exports.md",
     formats=RECORDS,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +82,6 @@ class ReportRequest(VerbRequest):
         "results --by loader.workers --metric samples_per_s",
         "results --over-time resnet50-h100",
     ),
-    page="docs/statistics.md",
     formats=DOCUMENTS,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +142,6 @@ OF_ONE_HOST = FlagGroup("", excludes=("--hosts",))
         "results/<1-host> results/<2-hosts> results/<4-hosts> --hosts 64",
         "results/<run> --hosts 64 --storage-limit 40GB/s --nic 25GB/s --html -o hosts.html",
     ),
-    page="docs/scale.md",
     formats=DOCUMENTS,
 )
 @dataclass(frozen=True, kw_only=True)
