@@ -163,6 +163,23 @@ def test_every_link_between_documents_leads_somewhere() -> None:
     assert broken == []
 
 
+EXAMPLES = {"mine.py", "train.py", "reader_handler.py", "_compat.py"}
+"""Files of users and of other projects, and endings of names."""
+
+
+def test_every_file_that_documents_name_exists() -> None:
+    """But for tables of durations, which are of their day."""
+    known = {path.name for path in repository_files()}
+    missing = [
+        f"{path}: {name}"
+        for path in repository_files()
+        if path.suffix == ".md" and path.name != "testing.md"
+        for name in re.findall(r"(\w+\.py)\b", (ROOT / path).read_text(encoding="utf-8"))
+        if name not in known | EXAMPLES and not re.search("NAME|GROUP", name)
+    ]
+    assert missing == []
+
+
 def test_constraints_pin_every_dependency_exactly() -> None:
     lines = [
         line
