@@ -127,9 +127,9 @@ def answer(record: AbRecord) -> str:
     if claim.answer == "equal":
         shown = interval(claim.ratio)
         within = format_share(record.threshold)
-        return f"equal within {within}: {_is(claim, shown)}; told after {turns}"
+        return f"equal within {within}: {_is(claim, shown)}, after {turns}"
     if claim.answer == "different":
-        return f"{_is(claim, interval(claim.ratio))}: told after {turns}"
+        return f"{_is(claim, interval(claim.ratio))}, after {turns}"
     return f"inconclusive after {turns}: {_is(claim, interval(claim.ratio))}"
 
 

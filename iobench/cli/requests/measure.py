@@ -552,7 +552,7 @@ class AbRequest(VerbRequest):
     )
     metric: str = flag(
         NAME,
-        "metric whose difference is to be told (default: samples_per_s)",
+        "metric that decides (default: samples_per_s)",
         default="samples_per_s",
     )
     threshold: float | None = flag(CHANGE, "largest change that counts as equal (default: 5%)")
