@@ -398,8 +398,8 @@ FAIL_ON_CHANGE = VerbFlag(
 IF_INCONCLUSIVE = VerbFlag(
     name="--if-inconclusive",
     kind=NAME,
-    help="what --fail-on does where nothing is significant, a metric is missing, or a run is INVALID: "
-    "exit with status 4, warn and exit with status 0, or pass (default: fail)",
+    help="what --fail-on does where nothing is significant, a metric is missing, or a run is "
+    "INVALID: exit with status 4, warn and exit with status 0, or pass (default: fail)",
     choices=("fail", "warn", "pass"),
     more=True,
 )
