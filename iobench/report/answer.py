@@ -234,7 +234,7 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
     same = fed.low == fed.high == fed.accelerators
     number = format_count(fed.accelerators) if same else number_text(fed)
     if fed.basis == "find-max":
-        return KeyFigure(label=label, value=f"{number},", note="measured")
+        return KeyFigure(label=label, value=number, note="(measured)")
     verdict, ranks = doc.job.verdict, doc.job.accelerators
     starved = verdict.starved if verdict else None
     limits = verdict is not None and "storage" in (verdict.bottleneck, *verdict.also)

@@ -64,7 +64,8 @@ def number_text(fed: Fed) -> str:
     if fed.low is not None and fed.high is not None:
         return f"{number} [{fed.low}, {fed.high}]"
     if fed.low is not None:
-        return f"{number} or more (at least {fed.low})"
+        least = f" (at least {fed.low})" if fed.low != fed.accelerators else ""
+        return f"{number} or more{least}"
     return number
 
 
