@@ -22,12 +22,12 @@ from .crew import Crew, ForkedCrew
 from .messages import (
     Command,
     Last,
+    PartSaved,
     Point,
     ReadyForEpoch,
     ReadyToSave,
     Recorded,
     Report,
-    Saved,
     Skip,
     Start,
 )
@@ -154,7 +154,7 @@ class _Loading(Handler):
 
     def heard(self, rank: int, message: Report | Last) -> None:
         match message:
-            case Saved(step, part) if self.records is not None:
+            case PartSaved(step, part) if self.records is not None:
                 self.records.add(rank, step, part)
             case Recorded():
                 self.outcome.add(rank, message)

@@ -121,7 +121,7 @@ class ReadyToSave(Point):
 
 
 @dataclass(frozen=True, slots=True)
-class Saved(Report):
+class PartSaved(Report):
     """The rank's part of the checkpoint of ``step`` is durable and published."""
 
     step: int
@@ -164,7 +164,7 @@ class Done(Point):
 
 
 @dataclass(frozen=True, slots=True)
-class Restored(Point):
+class PartRestored(Point):
     """A rank's part of a restore.
 
     ``wall_s`` is from the common start, after which the rank began ``late_s`` later. ``verified``:

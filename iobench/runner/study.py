@@ -34,12 +34,12 @@ from .messages import (
     Drain,
     Last,
     Link,
+    PartRestored,
+    PartSaved,
     Prepare,
     PrepareRestore,
     Report,
-    Restored,
     RestoreNow,
-    Saved,
     SaveNow,
 )
 from .tasks.checkpoint import Checkpoint, CheckpointRank
@@ -294,7 +294,7 @@ class StudyJob:
         # Nobody reads now: the ranks have checked their files, and wait for the common start.
         cache = self.agent.empty_cache(self.root.step(step).data_keys())
         points = yield lambda: RestoreNow(time.monotonic_ns() + self.ranks.head_start_ns)
-        parts = [point for point in points if isinstance(point, Restored)]
+        parts = [point for point in points if isinstance(point, PartRestored)]
         times = [part.wall_s for part in parts]
         cpu = [part.cpu_s for part in parts if part.cpu_s is not None]
         verified = [part.verified for part in parts]
@@ -324,7 +324,7 @@ class _ScriptedStudy(Scripted):
         self._records = records
 
     def heard(self, rank: int, message: Report | Last) -> None:
-        if isinstance(message, Saved):
+        if isinstance(message, PartSaved):
             self._records.add(rank, message.step, message.part)
 
 

@@ -176,16 +176,6 @@ def test_circles_are_seen() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
 
 
-SHARED_NAMES = {
-    *("Begin", "Codec", "Confirmation", "Counters", "Ended", "Entry"),
-    *("Measured", "Model", "Part", "Place", "Point", "Ranks", "Restored", "Saved"),
-    *("Saving", "Scaling", "Storage", "Sweep", "Target"),
-    *("Tried", "_Samples"),
-}
-"""Names that stand for more than one class today. None may be added, and each that is one class
-again leaves the table."""
-
-
 def test_a_class_name_stands_for_one_class() -> None:
     found = Counter(
         node.name
@@ -194,7 +184,7 @@ def test_a_class_name_stands_for_one_class() -> None:
         if isinstance(node, ast.ClassDef)
     )
     shared = {name for name, count in found.items() if count > 1}
-    assert shared <= SHARED_NAMES, "give the new class a name of its own"
+    assert shared == set(), "give the new class a name of its own"
 
 
 def arrows() -> dict[str, set[str]]:

@@ -24,7 +24,7 @@ from .interface import set_interface
 from .localreads import LocalReads
 from .meeting import Meeting
 from .orders import phase_of
-from .ranked import RankedAgent, Ranks
+from .ranked import RankedAgent, StartedRanks
 from .saving import SavesThere
 from .serving import Asked
 from .words import Ask, Begin, Counted, SavesOrder
@@ -84,7 +84,7 @@ class Agent(RankedAgent):
             mine = range(first, first + len(ranks.crew.processes))
             self.wire.send(Counted({rank: rows[rank] for rank in mine}))
 
-    def keep(self, ranks: Ranks) -> None:
+    def keep(self, ranks: StartedRanks) -> None:
         """Keep the events of a phase that has ended, for this host's part of the results."""
         order = ranks.order
         if isinstance(order, SavesOrder):

@@ -21,10 +21,10 @@ from .control import Control, Peer, named
 from .orders import order_of
 from .wire import SILENCE_S, lost
 from .words import (
+    AllEnded,
     Begin,
     Begun,
     Counted,
-    Ended,
     EndRanks,
     FromRank,
     HurryRanks,
@@ -233,7 +233,7 @@ class HostsCrew:
             try:
                 if not peer.wire.poll(max(0.0, deadline - time.monotonic())):
                     peer.lost = lost(peer.host.label, "its ranks did not end")
-                elif isinstance(peer.next(), Ended):
+                elif isinstance(peer.next(), AllEnded):
                     peer.inbox.clear()
                     return
             except KeyboardInterrupt:

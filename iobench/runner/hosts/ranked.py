@@ -19,9 +19,9 @@ from .localreads import LocalReads
 from .meeting import Meeting
 from .serving import Serving
 from .words import (
+    AllEnded,
     Begin,
     Begun,
-    Ended,
     EndRanks,
     FromRank,
     HurryRanks,
@@ -40,7 +40,7 @@ _TURN_S = 0.2
 """How long to wait for a message until the next turn."""
 
 
-class Ranks:
+class StartedRanks:
     """The ranks of this host in one phase, or in a study."""
 
     def __init__(self, begin: Begin, task: Task, crew: ForkedCrew) -> None:
@@ -55,13 +55,13 @@ class RankedAgent(Serving):
 
     def __init__(self, meeting: Meeting, reads: LocalReads | None = None) -> None:
         super().__init__(meeting, reads)
-        self.ranks: Ranks | None = None
+        self.ranks: StartedRanks | None = None
 
     def task_of(self, begin: Begin) -> Task:
         """The task of the ranks that are to begin. Raises IobenchError."""
         raise NotImplementedError
 
-    def keep(self, ranks: Ranks) -> None:
+    def keep(self, ranks: StartedRanks) -> None:
         """The ranks have ended."""
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class RankedAgent(Serving):
             self.ranks.crew.end(1.0)
             self.keep(self.ranks)
 
-    def _collect(self, ranks: Ranks) -> None:
+    def _collect(self, ranks: StartedRanks) -> None:
         """Keep what the ranks have recorded, since the controller can't collect it any more."""
         began = time.monotonic()
         ranks.crew.stop()
@@ -115,7 +115,7 @@ class RankedAgent(Serving):
                     self.ranks.crew.end(grace_s)
                     self.keep(self.ranks)
                     self.ranks = None
-                self.wire.send(Ended())
+                self.wire.send(AllEnded())
             case _:
                 super().obey(message)
 
@@ -123,7 +123,7 @@ class RankedAgent(Serving):
         try:
             task = self.task_of(begin)
             crew = ForkedCrew(begin.count, task, first=begin.first, world=begin.order.accelerators)
-            self.ranks = Ranks(begin, task, crew)
+            self.ranks = StartedRanks(begin, task, crew)
             crew.start()
         except IobenchError as error:
             self.wire.send(Refused(error))
@@ -136,7 +136,7 @@ class RankedAgent(Serving):
         if ranks is None:
             return
 
-        def listen(ranks: Ranks) -> None:
+        def listen(ranks: StartedRanks) -> None:
             for rank, answer in ranks.crew.receive(list(ranks.working), 0.0):
                 if isinstance(answer, Last):
                     ranks.working.remove(rank)
@@ -147,7 +147,7 @@ class RankedAgent(Serving):
         if ranks.working and not ranks.failed:
             self._or_refused(listen)
 
-    def _or_refused(self, act: Callable[[Ranks], None]) -> None:
+    def _or_refused(self, act: Callable[[StartedRanks], None]) -> None:
         """Do this with the ranks; their failure is the controller's affair, that of the wire not.
 
         After a failure nothing more is heard from the ranks, until the controller ends them.

@@ -130,7 +130,7 @@ class HurryRanks:
 
 @dataclass(frozen=True, slots=True)
 class EndRanks:
-    """End your ranks within this time, and answer Ended."""
+    """End your ranks within this time, and answer AllEnded."""
 
     grace_s: float
 
@@ -256,7 +256,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class AllEnded:
     """No rank of the phase is left."""
 
 

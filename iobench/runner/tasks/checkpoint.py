@@ -3,10 +3,10 @@
 What the parent of a study sends, and what comes back::
 
     Prepare         Done: the state has changed, and its checksums are known
-    SaveNow         Saved when the part is durable, and Done after the training steps
-    Drain           Saved for what was still going on, then Done
+    SaveNow         PartSaved when the part is durable, and Done after the training steps
+    Drain           PartSaved for what was still going on, then Done
     PrepareRestore  Done: the tensors are wiped, and the files were checked
-    RestoreNow      Restored
+    RestoreNow      PartRestored
     Stop            Ended
 
 Beside a run, ``tasks.load`` calls ``save``, ``poll`` and ``close`` between its steps instead.
@@ -33,11 +33,11 @@ from ..messages import (
     Drain,
     Ended,
     Link,
+    PartRestored,
+    PartSaved,
     Prepare,
     PrepareRestore,
-    Restored,
     RestoreNow,
-    Saved,
     SaveNow,
 )
 
@@ -200,7 +200,7 @@ class CheckpointRank:
             staged_s=None if saved.staged_s is None else saved.staged_s + late,
             waited_s=saved.backpressure_s if self.writer.asynchronous else None,
         )
-        self.link.send(Saved(step, record))
+        self.link.send(PartSaved(step, record))
 
     def _train(self) -> Done:
         """Run the steps until the next save, and return the seconds of each."""
@@ -239,7 +239,7 @@ class CheckpointRank:
             late -= restored.inspected_s
         right = self.state.get("step") == step
         self.link.send(
-            Restored(
+            PartRestored(
                 wall_s=restored.wall_s + late,
                 late_s=late,
                 bytes=restored.bytes,
