@@ -106,7 +106,7 @@ def _gather(doc: TrainingRecord) -> Evidence:
             loader.transport if "transport" in loader.model_fields_set else settings.transport or ""
         ),
         direct=loader.direct,
-        mapped=reader.mmap,
+        mapped=reader.mmap is True,
         codec=spec.codec if spec else "none",
         cheaper_codecs=tuple(data.cheaper_codecs or ()),
         decode=reader.decode and spec is not None and spec.content != "raw",

@@ -26,6 +26,7 @@ __all__ = [
     "planned_ahead",
     "read_labels",
     "use_direct",
+    "with_map",
 ]
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
         planned_ahead,
         read_labels,
     )
-    from .choose import is_sequential, make_reader, use_direct
+    from .choose import is_sequential, make_reader, use_direct, with_map
     from .loader import Batch, BatchLoader
     from .third_party import LibraryLoader, check_library, library_version, open_library
     from .training.collate import Padded

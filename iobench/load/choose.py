@@ -16,11 +16,23 @@ from .blocks import BlockReader
 from .reader import BatchReader
 
 
+def with_map(spec: ReaderSpec, storage: Storage) -> ReaderSpec:
+    """Resolve ``reader.mmap: auto``: map local files, unless other settings issue reads."""
+    if spec.mmap != "auto":
+        return spec
+    issued = spec.direct is True or spec.engine in ("io_uring", "event_loop")
+    local = isinstance(storage, MemoryStorage) or (
+        isinstance(storage, LocalStorage) and not storage.direct
+    )
+    return spec.model_copy(update={"mmap": local and not issued})
+
+
 def use_direct(spec: ReaderSpec, storage: Storage, manifest: Manifest) -> bool:
     """Return whether to read with O_DIRECT.
 
     ``reader.direct: auto`` means: if the storage supports it and ``reader.mmap`` is off.
     """
+    spec = with_map(spec, storage)
     if spec.direct != "auto" or spec.mmap:
         return spec.direct is True
     return isinstance(storage, MaybeDirect) and storage.supports_direct(manifest.key(0))
@@ -51,6 +63,7 @@ def make_reader(
 
     Raises UsageError for settings that the dataset or its storage does not support.
     """
+    spec = with_map(spec, storage)
     # Samples in memory stand for the storage where what it costs is left out.
     if spec.engine == "io_uring" and not isinstance(storage, LocalStorage | MemoryStorage):
         raise UsageError(

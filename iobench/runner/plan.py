@@ -17,7 +17,7 @@ from ..base.memory import total_bytes
 from ..base.units import counted
 from ..data.dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
 from ..judge.figures.in_flight import asked_reads_in_flight
-from ..load import is_sequential, use_direct
+from ..load import is_sequential, use_direct, with_map
 from ..load.libraries import LOADERS
 from ..record.manifest import MANIFEST, Manifest
 from ..record.plan import PlanFigures
@@ -124,7 +124,8 @@ def make_plan(
     check_match(workload, manifest, data)
     check_reading(workload, manifest)
     check_shards(manifest, probe)
-    reading = workload.reader
+    reading = with_map(workload.reader, probe)
+    workload = workload.model_copy(update={"reader": reading})
     if workload.cache == "warm" and reading.direct is True:
         raise UsageError(
             "a warm run can't use direct IO, which bypasses the cache",

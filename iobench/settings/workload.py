@@ -128,7 +128,8 @@ class ReaderSpec(Strict):
     sample was read and decoded (MLPerf's "resize"). ``check``: ``none``, ``format`` (the format's
     own checksums), or ``content`` (xxh3 of every sample against the manifest). ``mmap``: read local
     files through a memory map, as trainings on token files do; it uses the page cache, so it
-    excludes ``direct``. ``columns``: for formats that store columns (Parquet), read only the first
+    excludes ``direct``; ``auto`` maps what can be mapped, and reads other storage.
+    ``columns``: for formats that store columns (Parquet), read only the first
     ``columns`` columns of each sample; None reads all. ``read_ahead``: while a worker waits for a
     batch or prepares it, it issues the requests of its next batches; ``auto`` does so where a batch
     has fewer requests than ``concurrency``, ``false`` never. Formats that are read by blocks never
@@ -147,12 +148,12 @@ class ReaderSpec(Strict):
     crop: Bytes | None = Field(default=None, ge=1)
     check: Literal["none", "format", "content"] = "none"
     tail: Literal["keep", "drop"] = "keep"
-    mmap: bool = False
+    mmap: Literal["auto"] | bool = False
     columns: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _a_map_is_not_direct(self) -> ReaderSpec:
-        if self.mmap and self.direct is True:
+        if self.mmap is True and self.direct is True:
             raise ValueError(
                 "reader.mmap reads through the page cache, reader.direct past it: "
                 "set one of them to false"
@@ -161,7 +162,7 @@ class ReaderSpec(Strict):
 
     @model_validator(mode="after")
     def _a_map_has_no_requests(self) -> ReaderSpec:
-        if self.mmap and self.engine in ("io_uring", "event_loop"):
+        if self.mmap is True and self.engine in ("io_uring", "event_loop"):
             raise ValueError("reader.mmap issues no reads of its own: use engine=threads with it")
         return self
 

@@ -57,6 +57,22 @@ class TestMap:
                 manifest, open_storage(f"throttled+{path}?latency=1ms"), ReaderSpec(mmap=True)
             )
 
+    def test_auto_maps_local_files_and_reads_what_has_no_map(
+        self, make_dataset: MakeDataset
+    ) -> None:
+        manifest, path = make_dataset(**TOKENS)
+        auto = ReaderSpec(mmap="auto")
+        local, slow = LocalStorage(path), open_storage(f"throttled+{path}?latency=1ms")
+        assert isinstance(make_reader(manifest, local, auto).storage, MappedStorage)
+        assert use_direct(auto, local, manifest) is False
+        for spec, storage in (
+            (auto, slow),
+            (auto, LocalStorage(path, direct=True)),
+            (ReaderSpec(mmap="auto", direct=True), local),
+            (ReaderSpec(mmap="auto", engine="io_uring"), local),
+        ):
+            assert make_reader(manifest, storage, spec).storage is storage
+
     def test_it_reads_what_the_file_holds(self, tmp_path: Path) -> None:
         data = os.urandom(100_000)
         (tmp_path / "a").write_bytes(data)

@@ -228,7 +228,7 @@ def requirement(
         network_bits_per_s_per_host=8 * needed / demand.hosts,
         network=traffic,
         shuffle=shuffle,
-        page_cached=workload.reader.direct is False or workload.reader.mmap,
+        page_cached=workload.reader.direct is False or bool(workload.reader.mmap),
         cache=cache_of(
             demand.cache_bytes,
             touched=touched,
