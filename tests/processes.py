@@ -82,10 +82,7 @@ def in_process(*words: object) -> tuple[int, str, str]:
 def _exit_code(words: list[str]) -> int:
     from iobench.cli.main import main
 
-    try:
-        return main(words)
-    except SystemExit as left:  # argparse, after --help or for words that it does not know
-        return int(left.code or 0)
+    return main(words)
 
 
 def completed(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ from ..settings.base import apply_overrides, build
 from .hosts import launched, on_all_hosts
 from .live import Live
 from .outcome import finish
-from .requests.hosts_sharing import SharedStorage
+from .requests.flags import SharedStorage
 from .requests.measure import CheckpointRequest
 
 
@@ -109,7 +109,7 @@ def asked_training(request: CheckpointRequest) -> Training:
         "mtbf_s": request.mtbf_s,
         "restart_s": request.restart_s,
         "interval_s": request.interval_s,
-        "usd_per_accelerator_hour": request.price,
+        "usd_per_accelerator_hour": request.accelerator_price_per_hour,
         "samples_per_s": request.samples_per_s,
         "stall_budget": request.stall_budget,
         "notice_s": request.notice_s,

@@ -75,9 +75,9 @@ def _terms(request: CostRequest) -> Terms:
         samples=request.samples,
         deadline_s=_deadline(request.deadline),
         budget_usd=request.max_cost,
-        interruptions_per_hour=request.interruptions,
+        interruptions_per_hour=request.interruptions_per_hour,
         schedule=Schedule(
-            every_s=request.checkpoint_every_s,
+            every_s=request.interval_s,
             restart_s=request.restart_s,
         ),
         checkpoints=_checkpoints(request.checkpoints) if request.checkpoints else None,
@@ -118,8 +118,11 @@ def _deadline(text: str | None) -> float | None:
 
 
 def _check(request: CostRequest) -> None:
-    if request.interruptions is not None and not 0 <= request.interruptions <= MAX_INTERRUPTIONS:
+    if (
+        request.interruptions_per_hour is not None
+        and not 0 <= request.interruptions_per_hour <= MAX_INTERRUPTIONS
+    ):
         raise UsageError(
             f"--interruptions-per-hour must be 0 to {MAX_INTERRUPTIONS:g}, but is "
-            f"{request.interruptions:g}"
+            f"{request.interruptions_per_hour:g}"
         )

@@ -16,8 +16,8 @@ _LOGS = 100
 NEEDED = {
     name: name
     for name in (
-        *("crc32c", "fsspec", "lz4", "numpy", "psutil", "pyarrow", "pydantic", "simplejpeg"),
-        *("torch", "xxhash", "zstandard"),
+        *("crc32c", "cyclopts", "fsspec", "lz4", "numpy", "psutil", "pyarrow", "pydantic", "rich"),
+        *("simplejpeg", "torch", "xxhash", "zstandard"),
     )
 } | {"yaml": "pyyaml"}
 """What iobench can't do without: packages by the names of their modules."""

@@ -1,4 +1,4 @@
-"""The command line: parse it, run the verb, and print each error in one line."""
+"""The command line: parse it, do what is asked, and print each error in one line."""
 
 from __future__ import annotations
 
@@ -6,46 +6,137 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Literal
 
+from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts.help import DefaultFormatter, HelpPanel
+from rich.console import Console, ConsoleOptions
+from rich.text import Text
+
+from .. import __version__
 from ..base.errors import InterruptedRun
 from ..base.interrupts import interrupt_on_sigterm
 from .failure import report_error
 from .logs import logging_to
 from .output import COMMAND, output_to
-from .parsing import Parser, parse, unknown
-from .requests.flags import VerbRequest
+from .requests.flags import WHOLE_HELP, HostsRequest, VerbRequest, name_of
 from .streams import survive_closed_readers
 from .tagging import tagged
-from .terminal import prepare_streams, warn
-from .verbs import GROUPS, VERBS, do, verb_of
+from .terminal import prepare_streams, show_data, warn
 
-SHELLS = ("bash", "fish", "zsh")
+GROUPS = {
+    "start": {
+        "check": "a first answer about a storage, with data of its own",
+        "demo": "generate a small dataset, and run a workload on it",
+        "plan": "bytes, memory and time of a run or of a checkpoint",
+        "size": "how much storage to buy: rates, IOPS, cache, network",
+    },
+    "data": {
+        "generate": "generate a dataset",
+        "scan": "describe existing data, to measure it where it is",
+        "verify": "check every byte of a dataset",
+    },
+    "measure": {
+        "run": "each stage alone and all together: the bottleneck",
+        "train": "train a real model: what limits it, or its step times",
+        "checkpoint": "cost of checkpoints: blocked, durable, restored",
+        "sweep": "run a workload with combinations of settings",
+        "ab": "two configurations in turns, until it is clear",
+        "probe": "throughput and latency over reads in flight",
+    },
+    "understand": {
+        "report": "print a recorded run again: verdict, ceilings, findings",
+        "compare": "what became better or worse, also over time",
+        "whatif": "a recorded run with other storage, settings or hosts",
+        "advise": "recommended settings, reasons and predicted gains",
+        "cost": "samples per dollar, dollars for a job and for waiting",
+    },
+    "keep": {
+        "list": "names of workloads, datasets, formats, storage, ...",
+        "doctor": "examine this machine and the storage behind a path",
+        "clean": "remove a generated dataset or checkpoints",
+    },
+}
+"""The verbs in the groups and the order of ``iobench --help``.
 
-_HELP = """usage: iobench VERB [--help] ... | --version | --completion bash|fish|zsh
-Will this storage starve these accelerators, why, and what would fix it?
-
-{verbs}
-
-exit codes:  0 ok  1 failed  2 wrong usage, or the directory is in use  3 INVALID run
-  4 a --fail-on condition holds, or advice was not confirmed  5 verify could not read
-  everything  70 internal error  130 interrupted
-examples:
-  iobench generate demo --to demo-data
-  iobench run demo --data demo-data
+The request of a verb is in ``requests/GROUP.py``, and what it does in the module of its name, which
+is imported only to do it.
 """
 
+VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
-class _Program(Parser):
-    def format_help(self) -> str:
-        return _HELP.format(verbs="\n".join(_grouped()))
+_SHORT = {"--json": "--format=json", "--html": "--format=html"}
+_EXIT_CODES = (
+    "Exit codes: 0 ok, 1 failed, 2 wrong usage or the directory is in use, 3 INVALID run, 4 a "
+    "--fail-on condition holds or advice was not confirmed, 5 verify could not read everything, "
+    "70 internal error, 130 interrupted.\n\nFor example:\n"
+    "  iobench generate demo --to demo-data\n  iobench run demo --data demo-data"
+)
 
 
-def _grouped() -> Iterator[str]:
-    """A line for each verb; the first one of a group begins with its name."""
-    for group, names in GROUPS.items():
-        for name in names:
-            yield f"{group if name == names[0] else '':<12}{name:<12}{verb_of(name).help}"
+def program(words: Sequence[str] = ()) -> App:
+    """What understands the command line: the words of a verb become its request."""
+    app = App(
+        name="iobench",
+        help="Will this storage starve these accelerators, why, and what would fix it?",
+        help_epilogue=_EXIT_CODES,
+        help_format="plaintext",
+        help_formatter=_Help(),
+        help_flags=("--help", "-h", "--help-all"),
+        version=__version__,
+        default_parameter=Parameter(
+            negative=(), show_default=False, json_list=False, name_transform=name_of
+        ),
+        result_action="return_value",
+        print_error=False,
+        exit_on_error=False,
+    )
+    app.command(_completion, name="--completion", show=False)
+    for number, (group, verbs) in enumerate(GROUPS.items()):
+        titled = Group(group, sort_key=number)
+        for place, (verb, told) in enumerate(verbs.items()):
+            request = f"{__package__}.requests.{group}:{verb.capitalize()}Request"
+            app.command(request, name=verb, group=titled, help=told, sort_key=place)
+    if words and words[0] in app:
+        asked = app[words[0]]
+        asked.help = asked.default_command.__doc__ or ""
+        asked.help_epilogue = _epilogue(words[0])
+    return app
+
+
+class _Help(DefaultFormatter):
+    """The help of cyclopts; the text of a flag has no line breaks of its own."""
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        for entry in panel.entries:
+            text = getattr(entry.description, "primary_renderable", None)
+            if isinstance(text, Text):
+                text.plain = " ".join(text.plain.split())
+        super().__call__(console, options, panel)
+
+
+def _epilogue(verb: str) -> str:
+    more = "" if WHOLE_HELP.asked else f"All flags: iobench {verb} --help-all. "
+    return f"{more}Explained in docs/commands/{verb}.md."
+
+
+def parse(words: Sequence[str]) -> VerbRequest | None:
+    """What the words ask; None if it was a help or the like, which is printed.
+
+    Raises CycloptsError, UsageError.
+    """
+    request = program(words)([_SHORT.get(word, word) for word in words])
+    if not isinstance(request, VerbRequest):
+        return None
+    return replace(request, command=("iobench", *words))
+
+
+def _completion(shell: Literal["bash", "fish", "zsh"], /) -> None:
+    """Print the script by which a shell completes verbs, flags and names."""
+    show_data(program().generate_completion(shell=shell))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,8 +145,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     survive_closed_readers()
     prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
+    WHOLE_HELP.asked = not {"--help", "-h"} & {*words}
     try:
-        return _call(_parsed(words, began))
+        request = parse(words)
+        code = 0 if request is None else _do(replace(request, began_s=began))
+        sys.stdout.flush()  # if standard output is on a full disk, this fails
+        return code
+    except CycloptsError as error:
+        warn(f"{error} See: {' '.join(['iobench', *(error.command_chain or ())])} --help")
+        return 2
     except KeyboardInterrupt:
         # Another Ctrl-C must not interrupt the exit of the interpreter.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -64,46 +162,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, InterruptedRun):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return report_error(error, debug="--debug" in words, verb=_verb(words))
+        return report_error(error, debug="--debug" in words, verb=" ".join(words[:1]))
 
 
-def _parsed(words: Sequence[str], began_s: float) -> VerbRequest:
-    """What the command line asks. Raises UsageError, SystemExit."""
-    if words and words[0] in VERBS:
-        return parse(verb_of(words[0]), words[1:], began_s=began_s)
-    from .. import __version__
-
-    program = _Program(prog="iobench")
-    program.add_argument("--version", action="version", version=f"iobench {__version__}")
-    program.add_argument("--completion", choices=SHELLS)
-    program.add_argument("verb", metavar="VERB", nargs="?")
-    args, _ = program.parse_known_args(words)
-    if args.completion:
-        from .completion import script
-        from .terminal import show_data
-
-        show_data(script(args.completion))
-        sys.stdout.flush()
-        sys.exit(0)
-    if args.verb is None:
-        program.error("the verb is missing")
-    if args.verb in VERBS:
-        program.error(f"flags follow the verb: iobench {args.verb} ...")
-    return program.error(unknown("unknown verb", args.verb, VERBS))
-
-
-def _call(request: VerbRequest) -> int:
+def _do(request: VerbRequest) -> int:
     COMMAND.set(request.command)
     with (
         logging_to(request.log_level, request.log_file),
         output_to(request.output),
         tagged(getattr(request, "tags", ())),
     ):
-        if verb_of(request.verb).keeps:
+        if request.keeps:
             interrupt_on_sigterm()
-        code = do(request)
-        sys.stdout.flush()  # if standard output is on a full disk, this fails
-    return code
+        if isinstance(request, HostsRequest) and (request.print_lines or request.hosts):
+            from .hosts import printed_lines
+
+            if printed_lines(request):
+                return 0
+        code: int = import_module(f"{__package__}.{request.verb}").run(request)
+        sys.stdout.flush()
+        return code
 
 
 def _age_s() -> float:
@@ -114,10 +192,6 @@ def _age_s() -> float:
     except (OSError, ValueError, IndexError):
         return 0.0
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
-
-
-def _verb(words: Sequence[str]) -> str:
-    return next((word for word in words if word in VERBS), "")
 
 
 if __name__ == "__main__":

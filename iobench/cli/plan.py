@@ -13,20 +13,14 @@ from ..settings.base import known_specs
 from ..settings.workload import load_workload
 from .checkpoint_plan import show_plan
 from .printing import print_report
-from .requests.flags import flags_of
-from .requests.hosts_sharing import CHECKPOINT
+from .requests.flags import CHECKPOINT, fields_of
 from .requests.start import OF_A_RUN, PlanRequest
-
-_OF_A_RUN, _OF_A_CHECKPOINT = (
-    tuple(flag.name for flag in flags_of(PlanRequest).values() if flag.group == group.title)
-    for group in (OF_A_RUN, CHECKPOINT)
-)
 
 
 def run(request: PlanRequest) -> int:
-    of_checkpoint = request.given_of(_OF_A_CHECKPOINT)
+    of_checkpoint = request.first_of(fields_of(PlanRequest, CHECKPOINT))
     if request.workload in MODELS:
-        if other := request.given_of(_OF_A_RUN):
+        if other := request.first_of(fields_of(PlanRequest, OF_A_RUN)):
             raise UsageError(
                 f"{other} is of a run, and {request.workload} is a model, whose checkpoint is "
                 "planned",

@@ -20,7 +20,7 @@ def instances_of(
     whether types were asked for. Raises UsageError.
     """
     named = [name for name in names if name]
-    price, spot_price = request.price or {}, request.spot or {}
+    price, spot_price = request.host_price_per_hour or {}, request.host_spot_price_per_hour or {}
     for flag, stated in (
         ("--host-price-per-hour", price),
         ("--host-spot-price-per-hour", spot_price),

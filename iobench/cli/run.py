@@ -132,7 +132,7 @@ def _given(request: RunRequest | TrainRequest) -> frozenset[Given]:
         "repetitions": request.repeat is not None,
         "calibration": request.calibration_s is not None,
         "ablations": request.ablations_s is not None,
-        "steps": bool(steps) or "--time" in request.given,
+        "steps": bool(steps) or getattr(request, "time_s", None) is not None,
     }
     return frozenset(name for name, is_given in asked.items() if is_given)
 

@@ -18,11 +18,11 @@ from .printing import print_report
 from .requests.start import SizeRequest
 
 OF_ONE = (
-    *("--from", "--dataset-size", "--checkpoint-bytes", "--checkpoint-budget"),
-    *("--checkpoint-every", "--restore-budget", "--gradient-bytes", "--parameters"),
-    "--gradient-precision",
+    *("run_directory", "dataset_size", "checkpoint_bytes", "checkpoint_budget_s"),
+    *("checkpoint_every_s", "restore_budget_s", "gradient_bytes", "parameters"),
+    "gradient_precision",
 )
-"""Flags that are about one training, and mean nothing for several."""
+"""What is about one training, and means nothing for several."""
 
 
 def run(request: SizeRequest) -> int:
@@ -50,7 +50,7 @@ def run(request: SizeRequest) -> int:
 
 def _refuse_single(request: SizeRequest) -> None:
     """Raise UsageError for a flag that is about one workload, if several are given."""
-    if flag := request.given_of(OF_ONE):
+    if flag := request.first_of(OF_ONE):
         raise UsageError(
             f"{flag} is about one workload, but {len(request.workload)} are named",
             remedy=f"name one workload with {flag}, and leave it out for several",

@@ -25,7 +25,7 @@ from .printing import print_report
 from .requests.measure import SweepRequest
 from .walking import overrides_of, refuse_axes, sized
 
-_REPEAT, _CALIBRATION_S = 5, 1.0
+_REPEAT, _CALIBRATION_S, _SEED = 5, 1.0, 42
 
 
 def run(request: SweepRequest) -> int:
@@ -88,7 +88,7 @@ def _price(request: SweepRequest) -> float | None:
 
 def _axes(request: SweepRequest) -> dict[str, list[Setting]]:
     axes: dict[str, list[Setting]] = {}
-    for text in request.axes:
+    for text in request.sweep:
         key, values = parse_axis(text)
         if key in axes:
             raise UsageError(
@@ -102,7 +102,7 @@ def _given(request: SweepRequest) -> Given:
     """Return the arguments that the user repeated for a sweep that is continued."""
     return Given(
         workload=request.workload,
-        data_root=request.data_root,
+        data_root=request.to,
         data=request.data,
         overrides=list(request.overrides),
         axes=_axes(request),
@@ -112,7 +112,7 @@ def _given(request: SweepRequest) -> Given:
 def _walk(request: SweepRequest) -> WalkSpec | None:
     """The walk that the user named; None: a workload, whose settings are given by --sweep."""
     new = request.workload is not None and request.resume is None and request.confirm is None
-    found = find_walk(request.workload) if request.workload and new and not request.axes else None
+    found = find_walk(request.workload) if request.workload and new and not request.sweep else None
     if found is None and request.time_s is not None and new:
         raise UsageError(
             "--time is for a walk, such as cpu-training",
@@ -123,12 +123,12 @@ def _walk(request: SweepRequest) -> WalkSpec | None:
 
 def _check_new(request: SweepRequest, walk: WalkSpec | None) -> None:
     """Raise UsageError if a new sweep lacks something."""
-    place = request.data or request.data_root or ""
+    place = request.data or request.to or ""
 
     for value, what in (
         (request.workload, "the name of a workload"),
         (place, "--to DIR or --data DIR"),
-        (request.axes or walk, "at least one --sweep KEY=A,B,C"),
+        (request.sweep or walk, "at least one --sweep KEY=A,B,C"),
     ):
         if not value:
             raise UsageError(f"a new sweep needs {what}", remedy="see: iobench sweep --help")
@@ -149,15 +149,15 @@ def _begin(
         calibration_s = request.calibration_s
     given = {
         "workload": request.workload if walk is None else walk.workload,
-        "data_root": request.data_root or "",
+        "data_root": request.to or "",
         "data": request.data or "",
         "overrides": list(request.overrides) if walk is None else overrides_of(request, walk),
         "samples": request.samples,
         "size_bytes": request.size,
-        "seed": request.seed,
+        "seed": _SEED if request.seed is None else request.seed,
         "repetitions": _REPEAT if request.repeat is None else request.repeat,
         "calibration_s": calibration_s,
-        "accelerators": request.accelerators,
+        "accelerators": request.accelerators or 1,
         "axes": _axes(request),
         "tags": tags(),
         "usd_per_hour": _price(request),

@@ -18,10 +18,10 @@ from ..record.run import EVENTS_FILE, TrainingRecord, load_training
 from ..report.whatif import sections
 from ..settings.instances import network_of
 from .printing import print_report
-from .requests.understand import WhatIfRequest
+from .requests.understand import WhatifRequest
 
 
-def run(request: WhatIfRequest) -> int:
+def run(request: WhatifRequest) -> int:
     if request.hosts is None:
         _refuse_several(request)
         change = _change(request)
@@ -34,7 +34,7 @@ def run(request: WhatIfRequest) -> int:
     return 0
 
 
-def _change(request: WhatIfRequest) -> Change:
+def _change(request: WhatifRequest) -> Change:
     """What changes on the run's own hosts. Raises UsageError."""
     return Change(
         network_bytes_per_s=None
@@ -83,7 +83,7 @@ def _number(text: str) -> float:
     return value
 
 
-def _refuse_several(request: WhatIfRequest) -> None:
+def _refuse_several(request: WhatifRequest) -> None:
     """Raise UsageError for more than one run without ``--hosts``."""
     if len(request.directories) > 1:
         raise UsageError(
@@ -92,7 +92,7 @@ def _refuse_several(request: WhatIfRequest) -> None:
         )
 
 
-def _more_hosts(request: WhatIfRequest, hosts: int) -> HostsChange:
+def _more_hosts(request: WhatifRequest, hosts: int) -> HostsChange:
     """The job on more hosts. Raises UsageError for flags that do not go together."""
     if request.cache_kind != "page":
         raise UsageError(
@@ -132,7 +132,7 @@ def _with_events(named: Path) -> tuple[TrainingRecord, Events]:
     return rebuild(doc, events), events
 
 
-def _network(request: WhatIfRequest) -> float | None:
+def _network(request: WhatifRequest) -> float | None:
     """Of one host, in bytes/s: as stated, or that of the instance type."""
     if request.instance is None:
         return request.nic

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from iobench.cli.verbs import VERBS
+from iobench.cli.main import VERBS
 from iobench.record.published import DOCUMENTS, json_schema
 from tests.conftest import Call
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from iobench.base import extras
-from iobench.cli.verbs import VERBS
+from iobench.cli.main import VERBS
 from iobench.judge.promise import gain_of, shown
 from iobench.record.ab import save_ab
 from tests.processes import in_process

@@ -158,14 +158,6 @@ def test_numbers_beyond_all_sense(words: tuple[str, ...]) -> None:
         check(run(*words[:-1], f"{words[-1]}={number}"), (2,), (words, number[:9]))
 
 
-def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    codes = capsys.readouterr().out.partition("exit codes:")[2].partition("examples:")[0]
-    shown = set(re.findall(r"  (\d+) ", codes))
-    assert shown == {"0", "1", "2", "3", "4", "5", "70", "130"}
-
-
 def test_a_package_that_is_missing_is_named(
     fails: Fail, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -1,154 +1,111 @@
-"""The parts of a request: flags, their kinds of values, and the fields that all verbs share."""
+"""The parts of a request: kinds of values, what flags need of each other, and what all verbs share.
+
+A request is a frozen dataclass. cyclopts makes the flags of its fields (``budget_s`` is --budget),
+and their help of the text below each of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
-from inspect import get_annotations
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+from cyclopts import Group, Parameter, Token
+from cyclopts.validators import Number as Between
 
 from ...base.documents import MAX_NUMBER
 from ...base.errors import UsageError
 from ...base.units import MAX_BYTES, MIN_SHARE, parse_count, parse_duration, parse_size
-
-ALL = "--help-all"
-LOG_LEVELS = ("debug", "info", "warning", "error")
+from ...report.media import DOCUMENTS, PAGES, RECORDS
 
 
-@dataclass(frozen=True, slots=True)
-class ValueKind:
-    """A kind of value: its name in the help, how it is parsed, and how to write it.
+class WholeHelp:
+    """Whether all flags are shown, or those alone that matter first (``--help``)."""
 
-    ``parse`` raises UsageError for a text that is no such value.
-    """
+    asked = False
 
-    metavar: str
-    parse: Callable[[str], object] = str
-    example: str = ""
+    def __bool__(self) -> bool:
+        return self.asked
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VerbFlag:
-    """A flag of a verb, or one of its words, whose ``name`` has no dashes.
-
-    ``least``, ``above`` and ``most`` are the limits of its value. ``requires``: one of these flags
-    must be given, too. ``excludes``: none of these may be given. ``more``: only ``--help-all``
-    shows it.
-    """
-
-    name: str
-    help: str
-    kind: ValueKind | None = None  # None: a flag without a value
-    several: bool = False
-    short: str = ""
-    choices: tuple[str, ...] = ()
-    group: str = ""
-    more: bool = False
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
-    requires: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
-
-    @property
-    def is_word(self) -> bool:
-        return not self.name.startswith("-")
-
-    def value_of(self, text: str) -> object:
-        """Parse a value and check its limits. Raises UsageError, which names the flag."""
-        assert self.kind is not None
-        remedy = f"write it like {self.kind.example}" if self.kind.example else ""
-        try:
-            value = self.kind.parse(text)
-        except UsageError as error:
-            raise UsageError(f"{self.name}: {error.what}", remedy=error.remedy or remedy) from None
-        if isinstance(value, int | float):
-            self._check(value, text, remedy)
-        return value
-
-    def _check(self, value: float, text: str, remedy: str) -> None:
-        least, above, most = self.least, self.above, self.most
-        unit = " s" if self.kind is TIME else ""
-        if least is not None and most is not None and not least <= value <= most:
-            must = f"{least:,g} to {most:,g}{unit}"
-        elif least is not None and value < least:
-            must = f"at least {least:g}"
-        elif above is not None and value <= above:
-            must = f"more than {above:g}"
-        elif most is not None and value > most:
-            must = f"at most {most:,g}{unit}"
-        else:
-            return
-        raise UsageError(f"{self.name} must be {must}, but is {text[:40]}", remedy=remedy)
+    def __xor__(self, other: bool) -> bool:
+        return self.asked ^ other
 
 
-@dataclass(frozen=True, slots=True)
-class FlagGroup:
-    """Flags under one title in the help, with what all of them require and exclude."""
-
-    title: str
-    requires: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
+WHOLE_HELP = WholeHelp()
+MORE: Any = Parameter(show=WHOLE_HELP)  # type: ignore[arg-type]
+"""A flag that only ``--help-all`` shows."""
 
 
-# How the fields of a request are declared. A flag has the name of its field (``budget_s`` is
-# --budget), unless ``name`` gives another one.
+@dataclass(frozen=True)
+class Company:
+    """What a field needs beside it: one of the fields ``needs``, and none of ``without``."""
+
+    needs: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
-def flag(kind: ValueKind, help: str, *, default: object = None, **more: Any) -> Any:
-    """A flag with a value, which need not be given."""
-    return _declared(kind, help, default, **more)
+def needs(*names: str) -> Company:
+    return Company(needs=names)
 
 
-def must(kind: ValueKind, help: str, **more: Any) -> Any:
-    """A flag with a value, which must be given."""
-    return _declared(kind, help, MISSING, **more)
+def without(*names: str) -> Company:
+    return Company(without=names)
 
 
-def many(kind: ValueKind, help: str, **more: Any) -> Any:
-    """A flag that can be given several times, each time with a value."""
-    return _declared(kind, help, (), several=True, **more)
+_OF_GROUPS: dict[Parameter, Company] = {}
 
 
-def switch(help: str, **more: Any) -> Any:
-    """A flag without a value."""
-    return _declared(None, help, False, **more)
+def group(title: str, company: Company | None = None) -> Parameter:
+    """Flags under one title in the help, with what all of them need."""
+    found = Parameter(group=Group(title, sort_key=9 if title in ("output", "many hosts") else 1))
+    if company is not None:
+        _OF_GROUPS[found] = company
+    return found
 
 
-def word(
-    metavar: str, help: str, *, kind: ValueKind | None = None, default: Any = MISSING, **more: Any
-) -> Any:
-    """An argument that is not a flag. ``several``: there may be more than one."""
-    return _declared(kind or TEXT, help, default, name=metavar, **more)
+def value(metavar: str, parse: Callable[[str], object], example: str = "") -> Parameter:
+    """A kind of value. ``parse`` raises UsageError for a text that is none."""
+
+    def convert(kind: Any, tokens: Sequence[Token]) -> object:
+        found = []
+        for token in tokens:
+            try:
+                found.append(parse(token.value))
+            except UsageError as error:
+                remedy = error.remedy or (f"write it like {example}" if example else "")
+                raise UsageError(f"{token.keyword}: {error.what}", remedy=remedy) from None
+        return tuple(found) if get_origin(kind) is tuple else found[0]
+
+    return Parameter(converter=convert, metavar=metavar, n_tokens=1, accepts_keys=False)
 
 
-def shared(declared: VerbFlag, default: Any = MISSING) -> Any:
-    """A flag that several verbs have."""
-    if default is MISSING:
-        default = () if declared.several else False if declared.kind is None else None
-    return field(default=default, metadata={_FLAG: declared})
+def named(*kinds: str) -> Parameter:
+    """What a shell completes to names of these kinds: of specifications, or of models."""
+
+    def names(_: object) -> list[str]:
+        from ...checkpoint.models import MODELS
+        from ...settings.base import known_specs
+
+        found = {
+            name for kind in kinds for name in (known_specs(kind) if kind != "model" else MODELS)
+        }
+        return sorted(name for name in found if re.fullmatch(r"[A-Za-z0-9._-]+", name))
+
+    return Parameter(completer=names)
 
 
-def _declared(
-    kind: ValueKind | None,
-    help: str,
-    default: Any,
-    *,
-    of: FlagGroup | None = None,
-    name: str = "",
-    **more: Any,
-) -> Any:
-    if of is not None:
-        more["group"] = of.title
-        for each in ("requires", "excludes"):
-            more[each] = (*getattr(of, each), *more.get(each, ()))
-    return field(
-        default=default, metadata={_FLAG: VerbFlag(name=name, help=help, kind=kind, **more)}
-    )
+def at_least(least: float, most: float | None = None) -> Parameter:
+    return Parameter(validator=Between(gte=least, lte=most))
 
 
-_FLAG = "flag"
+def above(bound: float, most: float | None = None) -> Parameter:
+    return Parameter(validator=Between(gt=bound, lte=most))
+
+
+def at_most(most: float) -> Parameter:
+    return Parameter(validator=Between(lte=most))
 
 
 def whole_number(text: str) -> int:
@@ -160,6 +117,10 @@ def whole_number(text: str) -> int:
     if abs(value) > MAX_BYTES:
         raise UsageError(f"{text[:40]} is out of range")
     return value
+
+
+def _whole_numbers(_: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
+    return tuple(whole_number(each) for each in tokens[-1].value.split(","))
 
 
 def number(text: str) -> float:
@@ -192,266 +153,259 @@ def share(text: str) -> float:
     return value
 
 
-def _whole_numbers(text: str) -> tuple[int, ...]:
-    return tuple(whole_number(each) for each in text.split(","))
+SHARE = value("SHARE", share, "1% or 0.01")
+OUTPUT = group("output")
+MANY_HOSTS = group("many hosts")
 
-
-TEXT = ValueKind("TEXT")
-NAME = ValueKind("NAME")
-DIR = ValueKind("DIR")
-URL = ValueKind("URL")
-FILE = ValueKind("FILE")
-FOLDER = ValueKind("DIR", Path)
-SETTING = ValueKind("KEY=VALUE")
-COUNT = ValueKind("N", whole_number, "8")
-COUNTS = ValueKind("N", _whole_numbers)
-NUMBER = ValueKind("X", number, "0.5")
-USD = ValueKind("USD", number)
-RATE_PER_S = ValueKind("RATE", number)
-TIME = ValueKind("TIME", parse_duration, "30min")
-SIZE = ValueKind("SIZE", parse_size, "20GiB")
-PARAMETERS = ValueKind("COUNT", parse_count, "86.6M")
-BYTES_PER_S = ValueKind("RATE", rate, "20GB/s")
-SHARE = ValueKind("SHARE", share, "1% or 0.01")
-CHANGE = ValueKind("CHANGE", share, "2% or 0.02")
-
-OUTPUT = FlagGroup("output")
+Name = Annotated[str, Parameter(metavar="NAME")]
+Dir = Annotated[str, Parameter(metavar="DIR")]
+Url = Annotated[str, Parameter(metavar="URL")]
+File = Annotated[str, Parameter(metavar="FILE")]
+Folder = Annotated[Path, Parameter(metavar="DIR")]
+Settings = Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE")]
+Count = Annotated[int, value("N", whole_number, "8")]
+Number = Annotated[float, value("X", number, "0.5")]
+Usd = Annotated[float, value("USD", number)]
+Rate = Annotated[float, value("RATE", number)]
+Time = Annotated[float, value("TIME", parse_duration, "30min")]
+Size = Annotated[int, value("SIZE", parse_size, "20GiB")]
+Parameters = Annotated[int, value("COUNT", parse_count, "86.6M")]
+BytesPerS = Annotated[float, value("RATE", rate, "20GB/s")]
+Counts = Annotated[tuple[int, ...], Parameter(converter=_whole_numbers, metavar="N,N", n_tokens=1)]
+Share = Annotated[float, SHARE]
+Change = Annotated[float, value("CHANGE", share, "2% or 0.02")]
+Documents = Annotated[str, OUTPUT, Parameter(choices=DOCUMENTS)]
+Pages = Annotated[str, OUTPUT, Parameter(choices=PAGES)]
+Records = Annotated[str, OUTPUT, Parameter(choices=RECORDS)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerbRequest:
     """What a verb is asked: the output and the log, and in subclasses its own words and flags.
 
-    ``given``: the names of the flags that the command line has. ``command``: its words, and
-    ``began_s`` when it was started (monotonic).
+    ``command``: the words of the command line, and ``began_s`` when it was started (monotonic).
+    ``keeps``: SIGTERM, by which batch schedulers stop jobs, does what Ctrl-C does.
     """
 
-    format: str = flag(NAME, "output format (default: text)", default="text", of=OUTPUT)
-    output: str | None = flag(
-        FILE,
-        "write the document to this file instead of stdout; an existing file is replaced, "
-        "unless it is a link or a part of a dataset, of checkpoints or of a record",
-        of=OUTPUT,
-        more=True,
-        short="-o",
-    )
-    quiet: bool = switch("show no progress on stderr", of=OUTPUT, more=True, short="-q")
-    log_level: str | None = flag(
-        NAME,
-        "lowest level to log, on stderr or to --log-file (default: warning; with --log-file: info)",
-        of=OUTPUT,
-        more=True,
-        choices=LOG_LEVELS,
-    )
-    log_file: str | None = flag(
-        FILE, "append the log of all processes to this file", of=OUTPUT, more=True
-    )
-    debug: bool = switch("show the traceback of an error", of=OUTPUT, more=True)
-    verb: str = ""
-    given: frozenset[str] = frozenset()
-    command: tuple[str, ...] = ()
-    began_s: float = 0.0
+    keeps: ClassVar[bool] = False
+
+    format: Annotated[str, OUTPUT, Parameter(choices=("text", "json"))] = "text"
+    """output format (default: text); --json and --html are short for --format json and html"""
+    output: Annotated[File | None, OUTPUT, MORE, Parameter(alias="-o")] = None
+    """write the document to this file instead of stdout; an existing file is replaced, unless it
+    is a link or a part of a dataset, of checkpoints or of a record"""
+    quiet: Annotated[bool, OUTPUT, MORE, Parameter(alias="-q")] = False
+    """show no progress on stderr"""
+    log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, OUTPUT, MORE] = None
+    """lowest level to log, on stderr or to --log-file (default: warning; with --log-file: info)"""
+    log_file: Annotated[File | None, OUTPUT, MORE] = None
+    """append the log of all processes to this file"""
+    debug: Annotated[bool, OUTPUT, MORE] = False
+    """show the traceback of an error"""
+    command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
+    began_s: Annotated[float, Parameter(parse=False)] = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a field that lacks another one, or can't be beside another one."""
+        for name, company in requirements(type(self)):
+            if not self.first_of([name]):
+                continue
+            own = flag_of(name)
+            if company.needs and not self.first_of(company.needs):
+                needed = " or ".join(map(flag_of, company.needs))
+                raise UsageError(
+                    f"{own} can only be used with {needed}",
+                    remedy=f"add {needed}, or leave {own} out",
+                )
+            if other := self.first_of(company.without):
+                raise UsageError(
+                    f"{other} can't be used with {own}",
+                    remedy=f"leave {other} out, or {own}",
+                )
 
     @property
     def json(self) -> bool:
         return self.format == "json"
 
-    def given_of(self, names: Sequence[str]) -> str:
-        """The first of these flags that was given; empty if none was."""
-        return next((name for name in names if name in self.given), "")
+    @property
+    def verb(self) -> str:
+        return self.command[1]
+
+    def first_of(self, names: Iterable[str]) -> str:
+        """The flag of the first of these fields that says anything; empty if none does."""
+        usual = {each.name: each.default for each in fields(self)}
+        return next((flag_of(each) for each in names if getattr(self, each) != usual[each]), "")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verb:
-    """One verb: its request, and what its help says besides that.
-
-    ``help`` is its line in ``iobench --help``, of at most 56 characters. The docstring of
-    ``request`` is its description. ``formats`` are the values of ``--format``; the first is the
-    default. ``keeps``: SIGTERM, by which batch schedulers stop jobs, does what Ctrl-C does.
-    """
-
-    name: str
-    request: type[VerbRequest]
-    help: str
-    examples: str
-    formats: tuple[str, ...] = ("text", "json")
-    keeps: bool = False
+_NAMED = {
+    "asynchronous": "async",
+    "overrides": "set",
+    "print_lines": "print",
+    "run_directory": "from",
+    "samples_per_s": "samples-per-s",
+    "tags": "tag",
+}
+"""Flags that have not the name of their field."""
 
 
-TABLE: dict[str, Verb] = {}
-"""The verbs of the modules that were imported."""
-
-R = TypeVar("R", bound=VerbRequest)
-
-
-def verb(
-    name: str,
-    help: str,
-    *,
-    examples: Sequence[str],
-    formats: tuple[str, ...] = ("text", "json"),
-    keeps: bool = False,
-) -> Callable[[type[R]], type[R]]:
-    """Enter a request as a verb. ``examples``: what follows ``iobench NAME``."""
-
-    def entered(request: type[R]) -> type[R]:
-        TABLE[name] = Verb(
-            name=name,
-            request=request,
-            help=help,
-            examples="".join(f"  iobench {name} {each}".rstrip() + "\n" for each in examples),
-            formats=formats,
-            keeps=keeps,
-        )
-        return request
-
-    return entered
+def name_of(field_name: str) -> str:
+    """The name of a field's flag, without dashes before it."""
+    return _NAMED.get(field_name, field_name.removesuffix("_s").replace("_", "-"))
 
 
-def flags_of(request: type[VerbRequest]) -> dict[str, VerbFlag]:
-    """The flags of a request by their fields: its own first, those that all verbs share last."""
-    known = {each.name: each.metadata[_FLAG] for each in fields(request) if each.metadata}
-    names = [name for each in request.__mro__ for name in get_annotations(each)]
-    return {
-        name: known[name] if known[name].name else replace(known[name], name=_flag_name(name))
-        for name in dict.fromkeys(names)
-        if name in known
-    }
-
-
-def _flag_name(name: str) -> str:
-    return f"--{name.removesuffix('_s').replace('_', '-')}"
+def flag_of(field_name: str) -> str:
+    return f"--{name_of(field_name)}"
 
 
 def names_of(request: type[VerbRequest]) -> tuple[str, ...]:
-    """The names of a request's flags, without its words and the flags that all verbs have."""
-    all_have = flags_of(VerbRequest)
-    return tuple(
-        each.name
-        for name, each in flags_of(request).items()
-        if name not in all_have and not each.is_word
-    )
+    """The fields of a request, without those that all verbs have."""
+    all_have = {each.name for each in fields(VerbRequest)}
+    return tuple(each.name for each in fields(request) if each.name not in all_have)
+
+
+def fields_of(request: type[VerbRequest], of: Parameter) -> tuple[str, ...]:
+    """The fields of a request that are in a group."""
+    hints = get_type_hints(request, include_extras=True)
+    return tuple(name for name, hint in hints.items() if of in get_args(hint)[1:])
+
+
+def requirements(request: type[VerbRequest]) -> Iterator[tuple[str, Company]]:
+    """What the fields of a request need of each other."""
+    for name, hint in get_type_hints(request, include_extras=True).items():
+        for each in get_args(hint)[1:]:
+            if isinstance(each, Company):
+                yield name, each
+            elif each in _OF_GROUPS:
+                yield name, _OF_GROUPS[each]
 
 
 # Flags that several verbs have
 
-ORIGIN = VerbFlag(
-    name="--origin",
-    kind=URL,
-    help="directory or URL of the data of a scanned dataset; without it, only data in the "
-    "manifest's own directory is read",
-    more=True,
-)
-RESULTS = VerbFlag(
-    name="--results",
-    kind=FOLDER,
-    help="directory for what is recorded (default: results)",
-    more=True,
-)
-TAGS = VerbFlag(
-    name="--tag",
-    kind=SETTING,
-    help="a label of the run for its record, its reports, CSV and OpenMetrics, e.g. box=nfs-b; "
-    "repeatable",
-    several=True,
-    more=True,
-)
-DETAILS = VerbFlag(
-    name="--details",
-    help="print the evidence, too: the storage's curve, what each stage costs, where the time "
-    "went, every finding (--format text; other formats always have it)",
-)
-BREAK_LOCK = VerbFlag(
-    name="--break-lock",
-    help="take over the lock of a process that died on another host; needed on S3, NFS and other "
-    "storage where a lock remains after its process. First the lock is watched for a "
-    "heartbeat",
-    more=True,
-)
-OVERRIDES = VerbFlag(
-    name="--set",
-    kind=SETTING,
-    help="override a key, e.g. loader.workers=8; repeatable",
-    several=True,
-)
-RULES = VerbFlag(
-    name="--rules",
-    kind=NAME,
-    help="rule set; what breaks a rule of mlperf is INVALID (default: quick)",
-    choices=("quick", "mlperf"),
-    more=True,
-)
-HISTORY = VerbFlag(
-    name="--history",
-    kind=FOLDER,
-    help="directory of earlier runs, which tell the drift between runs (default: the runs beside "
-    "those that are named); repeatable",
-    several=True,
-    more=True,
-)
-FAIL_ON_CHANGE = VerbFlag(
-    name="--fail-on",
-    kind=CHANGE,
-    help="exit with status 4 if the candidate is worse, with this threshold (e.g. 2%): of the "
-    "primary metric, or of those that --metric names",
-)
-IF_INCONCLUSIVE = VerbFlag(
-    name="--if-inconclusive",
-    kind=NAME,
-    help="what --fail-on does where nothing is significant, a metric is missing, or a run is "
-    "INVALID: exit with status 4, warn and exit with status 0, or pass (default: fail)",
-    choices=("fail", "warn", "pass"),
-    more=True,
-)
-FAIL_ON_CONDITION = VerbFlag(
-    name="--fail-on",
-    kind=ValueKind("CONDITION"),
-    help="exit with status 4 if this holds for the median, or if the metric was not measured, "
-    "e.g. 'accelerator_utilization_sustained<0.9'; repeatable",
-    several=True,
-)
-WORKERS = VerbFlag(
-    name="--workers",
-    kind=COUNT,
-    help="number of processes on each host (default: one for each core)",
-    least=1,
-)
-
-MANY_HOSTS = FlagGroup("many hosts")
+Overrides = Annotated[Settings, Parameter(help="override a key, e.g. loader.workers=8; repeatable")]
+Details = Annotated[
+    bool,
+    Parameter(
+        help="print the evidence, too: the storage's curve, what each stage costs, where the time "
+        "went, every finding (--format text; other formats always have it)"
+    ),
+]
+Origin = Annotated[
+    Url | None,
+    MORE,
+    Parameter(
+        help="directory or URL of the data of a scanned dataset; without it, only data in the "
+        "manifest's own directory is read"
+    ),
+]
+Results = Annotated[
+    Folder, MORE, Parameter(help="directory for what is recorded (default: results)")
+]
+Tags = Annotated[
+    Settings,
+    MORE,
+    Parameter(
+        help="a label of the run for its record, its reports, CSV and OpenMetrics, e.g. "
+        "box=nfs-b; repeatable"
+    ),
+]
+BreakLock = Annotated[
+    bool,
+    MORE,
+    Parameter(
+        help="take over the lock of a process that died on another host; needed on S3, NFS and "
+        "other storage where a lock remains after its process. First the lock is watched for a "
+        "heartbeat"
+    ),
+]
+Rules = Annotated[
+    Literal["quick", "mlperf"],
+    MORE,
+    Parameter(help="rule set; what breaks a rule of mlperf is INVALID (default: quick)"),
+]
+History = Annotated[
+    tuple[Path, ...],
+    MORE,
+    Parameter(
+        metavar="DIR",
+        help="directory of earlier runs, which tell the drift between runs (default: the runs "
+        "beside those that are named); repeatable",
+    ),
+]
+FailOnChange = Annotated[
+    Change | None,
+    Parameter(
+        help="exit with status 4 if the candidate is worse, with this threshold (e.g. 2%): of the "
+        "primary metric, or of those that --metric names"
+    ),
+]
+IfInconclusive = Annotated[
+    Literal["fail", "warn", "pass"],
+    MORE,
+    Parameter(
+        help="what --fail-on does where nothing is significant, a metric is missing, or a run is "
+        "INVALID: exit with status 4, warn and exit with status 0, or pass (default: fail)"
+    ),
+]
+FailOnCondition = Annotated[
+    tuple[str, ...],
+    Parameter(
+        metavar="CONDITION",
+        help="exit with status 4 if this holds for the median, or if the metric was not measured, "
+        "e.g. 'accelerator_utilization_sustained<0.9'; repeatable",
+    ),
+]
+Workers = Annotated[
+    Count | None,
+    at_least(1),
+    Parameter(help="number of processes on each host (default: one for each core)"),
+]
+AcceleratorsPerHost = Annotated[
+    Count | None,
+    MANY_HOSTS,
+    MORE,
+    at_least(1),
+    without("accelerators"),
+    Parameter(help="number of ranks on each host, in place of --accelerators"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostsRequest(VerbRequest):
     """The flags of a command on many hosts."""
 
-    hosts: str | None = flag(
-        ValueKind("H1,H2,..."),
-        "with --print: the hosts to start iobench on; 'here': use this host alone, even if "
-        "torchrun, srun, mpirun or an Indexed Job has started iobench on several",
-        of=MANY_HOSTS,
-        more=True,
-    )
-    print_lines: bool = switch(
-        "print the commands that start this on --hosts, and do nothing else",
-        name="--print",
-        of=MANY_HOSTS,
-        more=True,
-    )
-    join_within: float = flag(
-        TIME,
-        "how long the hosts wait for each other (default: 2min)",
-        default=120.0,
-        of=MANY_HOSTS,
-        more=True,
-    )
+    hosts: Annotated[str | None, MANY_HOSTS, MORE, Parameter(metavar="H1,H2,...")] = None
+    """with --print: the hosts to start iobench on; 'here': use this host alone, even if torchrun,
+    srun, mpirun or an Indexed Job has started iobench on several"""
+    print_lines: Annotated[bool, MANY_HOSTS, MORE] = False
+    """print the commands that start this on --hosts, and do nothing else"""
+    join_within: Annotated[Time, MANY_HOSTS, MORE] = 120.0
+    """how long the hosts wait for each other (default: 2min)"""
 
 
-ACCELERATORS_PER_HOST = VerbFlag(
-    name="--accelerators-per-host",
-    kind=COUNT,
-    help="number of ranks on each host, in place of --accelerators",
-    group=MANY_HOSTS.title,
-    more=True,
-    least=1,
-    excludes=("--accelerators",),
-)
+CHECKPOINT = group("of a model's checkpoint")
+StallBudgets = Annotated[
+    tuple[float, ...],
+    CHECKPOINT,
+    SHARE,
+    Parameter(
+        help="largest share of the time that saves may take; repeatable (default: 1% and 5%)"
+    ),
+]
+MAX_HOSTS = 10**6
+"""As ``record.checkpoint``, which a help does not import."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedStorage(VerbRequest):
+    """The flags of hosts that save to one storage at the same time."""
+
+    hosts_writing: Annotated[Count | None, CHECKPOINT, MORE, at_least(1, MAX_HOSTS)] = None
+    """hosts that save at the same time, each its part of the model (default: the whole job is
+    taken to get what one host gets)"""
+    hosts_restoring: Annotated[Count | None, CHECKPOINT, MORE, at_least(1, MAX_HOSTS)] = None
+    """hosts that read at the same time after an interruption; replicas read a part again
+    (default: those that write)"""
+    storage_write_limit: Annotated[BytesPerS | None, CHECKPOINT, MORE] = None
+    """what the storage takes from all hosts together, e.g. 40GB/s (default: not known)"""
+    storage_read_limit: Annotated[BytesPerS | None, CHECKPOINT, MORE] = None
+    """what the storage gives all hosts together, e.g. 80GB/s (default: not known)"""

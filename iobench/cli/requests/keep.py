@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from .flags import BREAK_LOCK, NAME, VerbRequest, flag, shared, switch, verb, word
+from cyclopts import Parameter
+
+from .flags import BreakLock, VerbRequest
 
 KINDS = (
     *("workloads", "datasets", "sweeps", "formats", "contents", "codecs", "storage"),
@@ -15,55 +18,55 @@ SCHEMAS = ("run", "ab", "sweep")
 """The documents of ``record.published``, which is imported only if one is asked for."""
 
 
-@verb(
-    "list",
-    "names of workloads, datasets, formats, storage, ...",
-    examples=("", "workloads", "codecs --json", "--schema run"),
-)
 @dataclass(frozen=True, kw_only=True)
 class ListRequest(VerbRequest):
-    """List everything that iobench knows by name, with one line about each."""
+    """List everything that iobench knows by name, with one line about each.
 
-    kind: str | None = word("KIND", "list only this kind of names", default=None, choices=KINDS)
-    schema: str | None = flag(
-        NAME,
-        "print the JSON schema (draft 2020-12) of run.json, ab.json or sweep.json instead",
-        choices=SCHEMAS,
-    )
+    For example:
+
+      iobench list
+      iobench list workloads
+      iobench list codecs --json
+      iobench list --schema run
+    """
+
+    kind: Annotated[str | None, Parameter(choices=KINDS)] = field(kw_only=False, default=None)
+    """list only this kind of names"""
+    schema: Annotated[str | None, Parameter(choices=SCHEMAS)] = None
+    """print the JSON schema (draft 2020-12) of run.json, ab.json or sweep.json instead"""
 
 
-@verb(
-    "doctor",
-    "examine this machine and the storage behind a path",
-    examples=("", "/mnt/fast", "/mnt/fast --json"),
-)
 @dataclass(frozen=True, kw_only=True)
 class DoctorRequest(VerbRequest):
     """Show cores, limits, memory, huge pages, file system, device, O_DIRECT, page cache, fio and
     GPU, and what to change.
+
+    For example:
+
+      iobench doctor
+      iobench doctor /mnt/fast
+      iobench doctor /mnt/fast --json
     """
 
-    path: str = word(
-        "PATH", "directory on the storage to examine (default: the current directory)", default="."
-    )
+    path: str = field(kw_only=False, default=".")
+    """directory on the storage to examine (default: the current directory)"""
 
 
-@verb(
-    "clean",
-    "remove a generated dataset or checkpoints",
-    examples=(
-        "/mnt/fast/resnet50 --dry-run",
-        "/mnt/fast/resnet50",
-        "s3://bucket/resnet50",
-        "/mnt/ckpt",
-    ),
-)
 @dataclass(frozen=True, kw_only=True)
 class CleanRequest(VerbRequest):
     """Remove a dataset or checkpoints, complete or partial: exactly the files that iobench made.
     Other files are kept and listed. A directory that iobench did not make is refused.
+
+    For example:
+
+      iobench clean /mnt/fast/resnet50 --dry-run
+      iobench clean /mnt/fast/resnet50
+      iobench clean s3://bucket/resnet50
+      iobench clean /mnt/ckpt
     """
 
-    dir: str = word("DIR", "directory or URL of a dataset or of checkpoints")
-    dry_run: bool = switch("show what would be removed, but remove nothing")
-    break_lock: bool = shared(BREAK_LOCK)
+    dir: str = field(kw_only=False)
+    """directory or URL of a dataset or of checkpoints"""
+    dry_run: bool = False
+    """show what would be removed, but remove nothing"""
+    break_lock: BreakLock = False
