@@ -19,8 +19,8 @@ from ..settings.code import code_in, code_of
 from .hosts import check_one_host
 from .live import Live
 from .printing import print_report
-from .requests.understand import AdviseRequest
 from .terminal import say, warn
+from .verbs import AdviseRequest
 
 
 def run(request: AdviseRequest) -> int:

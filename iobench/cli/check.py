@@ -20,9 +20,9 @@ from ..runner.checking.data import (
 from ..runner.plan import check_asked, make_plan
 from .hosts import check_one_host
 from .live import Live
-from .outcome import finish
-from .requests.start import CheckRequest
+from .printing import finish
 from .terminal import say
+from .verbs import CheckRequest
 
 _BUDGET = "5min"
 

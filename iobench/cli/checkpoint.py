@@ -14,11 +14,11 @@ from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.saving import HostsSaves, SavesAgent, same_of_study
 from ..runner.study import StudyRanks
 from ..settings.base import apply_overrides, build
+from .flags import SharedStorage
 from .hosts import launched, on_all_hosts
 from .live import Live
-from .outcome import finish
-from .requests.flags import SharedStorage
-from .requests.measure import CheckpointRequest
+from .printing import finish
+from .verbs import CheckpointRequest
 
 
 def asked_hosts(request: SharedStorage) -> dict[str, float | None]:

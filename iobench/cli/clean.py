@@ -9,8 +9,8 @@ from ..data.generator import clean
 from ..data.generator.cleaner import CleanReport
 from ..storage import open_storage
 from ..storage.catalog import exists
-from .requests.keep import CleanRequest
 from .terminal import say, show_json
+from .verbs import CleanRequest
 
 _SHOWN = 10
 

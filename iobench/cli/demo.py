@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ..runner.demo import BUCKET, s3_server
 from .main import main
-from .requests.start import DemoRequest
 from .terminal import note
+from .verbs import DemoRequest
 
 _LOCAL = "demo-data"
 _REPEAT, _CALIBRATION_S = 4, 2.0

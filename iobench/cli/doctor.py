@@ -6,8 +6,8 @@ import os
 
 from ..base.errors import UsageError
 from ..host.doctor import examine, findings, lines
-from .requests.keep import DoctorRequest
 from .terminal import say, show_json
+from .verbs import DoctorRequest
 
 
 def run(request: DoctorRequest) -> int:

@@ -23,8 +23,8 @@ from ..storage import open_storage
 from ..storage.base import Guarded, Storage
 from .hosts import hosts_document, launched, on_all_hosts, say_hosts
 from .live import progress_bar
-from .requests.data import GenerateRequest
 from .terminal import say, show_json
+from .verbs import GenerateRequest
 
 
 def run(request: GenerateRequest) -> int:

@@ -17,9 +17,9 @@ from ..runner.hosts.meeting import Meeting, meet
 from ..runner.hosts.serving import Serving, error_of
 from ..runner.hosts.sharing import HostShare
 from ..runner.plan import Plan
-from .requests.flags import HostsRequest
-from .requests.measure import MeasuringRequest
+from .flags import HostsRequest
 from .terminal import note, say, show_data
+from .verbs import MeasuringRequest
 
 if TYPE_CHECKING:
     from ..runner.checkpoint import Mixed

@@ -13,8 +13,8 @@ from ..base.errors import UsageError
 from ..base.text import printable
 from ..base.units import counted
 from ..plugins import Registry
-from .requests.keep import KINDS, ListRequest
 from .terminal import columns, note, say, show_json
+from .verbs import KINDS, ListRequest
 
 UNKNOWN = "price unknown"
 

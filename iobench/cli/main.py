@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from typing import Literal
@@ -20,12 +21,16 @@ from .. import __version__
 from ..base.errors import InterruptedRun
 from ..base.interrupts import interrupt_on_sigterm
 from .failure import report_error
-from .logs import logging_to
-from .output import COMMAND, output_to
-from .requests.flags import WHOLE_HELP, HostsRequest, VerbRequest, name_of
-from .streams import survive_closed_readers
-from .tagging import tagged
-from .terminal import prepare_streams, show_data, warn
+from .flags import WHOLE_HELP, HostsRequest, VerbRequest, name_of
+from .terminal import (
+    COMMAND,
+    logging_to,
+    output_to,
+    prepare_streams,
+    show_data,
+    survive_closed_readers,
+    warn,
+)
 
 GROUPS = {
     "start": {
@@ -62,8 +67,8 @@ GROUPS = {
 }
 """The verbs in the groups and the order of ``iobench --help``.
 
-The request of a verb is in ``requests/GROUP.py``, and what it does in the module of its name, which
-is imported only to do it.
+The request of a verb is in ``verbs.py``, and what it does in the module of its name, which is
+imported only to do it.
 """
 
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
@@ -98,7 +103,7 @@ def program(words: Sequence[str] = ()) -> App:
     for number, (group, verbs) in enumerate(GROUPS.items()):
         titled = Group(group, sort_key=number)
         for place, (verb, told) in enumerate(verbs.items()):
-            request = f"{__package__}.requests.{group}:{verb.capitalize()}Request"
+            request = f"{__package__}.verbs:{verb.capitalize()}Request"
             app.command(request, name=verb, group=titled, help=told, sort_key=place)
     if words and words[0] in app:
         asked = app[words[0]]
@@ -167,11 +172,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _do(request: VerbRequest) -> int:
     COMMAND.set(request.command)
-    with (
-        logging_to(request.log_level, request.log_file),
-        output_to(request.output),
-        tagged(getattr(request, "tags", ())),
-    ):
+    tagged: AbstractContextManager[None] = nullcontext()
+    if texts := getattr(request, "tags", ()):
+        from ..record import tags
+
+        tagged = tags.tagged(tags.parse_tags(texts))
+    with logging_to(request.log_level, request.log_file), output_to(request.output), tagged:
         if request.keeps:
             interrupt_on_sigterm()
         if isinstance(request, HostsRequest) and (request.print_lines or request.hosts):

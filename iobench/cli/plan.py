@@ -6,15 +6,17 @@ from pathlib import Path
 
 from ..base.errors import UnknownNameError, UsageError, nearest
 from ..checkpoint.models import MODELS
-from ..report.plan import sections
+from ..record.checkpoint import CheckpointSpec, Training
+from ..report.plan import checkpoint_sections, sections
+from ..runner.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
 from ..runner.plan import describe_plan, make_plan
 from ..runner.probe import probe
-from ..settings.base import known_specs
+from ..settings.base import build, known_specs
 from ..settings.workload import load_workload
-from .checkpoint_plan import show_plan
+from .checkpoint import asked_hosts
+from .flags import CHECKPOINT, fields_of
 from .printing import print_report
-from .requests.flags import CHECKPOINT, fields_of
-from .requests.start import OF_A_RUN, PlanRequest
+from .verbs import OF_A_RUN, PlanRequest
 
 
 def run(request: PlanRequest) -> int:
@@ -63,4 +65,31 @@ def run(request: PlanRequest) -> int:
             )
         )
     print_report(request.format, plan, sections(plan))
+    return 0
+
+
+def show_plan(request: PlanRequest, model: str) -> int:
+    """Print the plan of ``model``'s checkpoint. Raises UsageError, UnknownNameError."""
+    asked = {"model": model, "scale": request.scale, "ranks": request.ranks}
+    spec = build(
+        CheckpointSpec,
+        {key: value for key, value in asked.items() if value is not None},
+        where="the plan of a checkpoint",
+    )
+    if request.accelerators is not None and request.accelerators < 1:
+        raise UsageError(f"--accelerators must be at least 1, but is {request.accelerators}")
+    training = {
+        "accelerators": request.accelerators,
+        "mtbf_s": request.mtbf_s,
+        "interval_s": request.interval_s,
+        **asked_hosts(request),
+    }
+    plan = describe_checkpoint(
+        spec,
+        request.to,
+        ranks=request.ranks,
+        training=build(Training, training, where="the plan of a checkpoint"),
+        budgets=request.stall_budget or STALL_BUDGETS,
+    )
+    print_report(request.format, plan, checkpoint_sections(plan))
     return 0

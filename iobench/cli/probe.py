@@ -25,8 +25,8 @@ from ..runner.hosts.serving import Serving
 from .hosts import launched, on_all_hosts
 from .live import Live
 from .printing import print_report
-from .requests.measure import ProbeRequest
 from .terminal import note
+from .verbs import ProbeRequest
 
 
 def run(request: ProbeRequest) -> int:

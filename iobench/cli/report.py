@@ -13,10 +13,9 @@ from ..judge.validity import parse
 from ..record.ab import AB_FILE, load_ab
 from ..record.run import EVENTS_FILE, RUN_FILE, RunRecord, TrainingRecord, load_run
 from ..record.sweep import SWEEP_FILE, load_sweep
-from .exporting import check_kind
-from .outcome import finish, finish_ab, finish_all, finish_sweep
-from .requests.understand import ReportRequest
+from .printing import check_kind, finish, finish_ab, finish_all, finish_sweep
 from .terminal import warn
+from .verbs import ReportRequest
 
 
 def run(request: ReportRequest) -> int:

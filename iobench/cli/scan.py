@@ -11,8 +11,8 @@ from ..base.units import counted, format_bytes
 from ..data.scan import save, scan
 from ..storage import open_storage, unwrapped
 from .live import progress_bar
-from .requests.data import ScanRequest
 from .terminal import say, show_json
+from .verbs import ScanRequest
 
 
 def run(request: ScanRequest) -> int:

@@ -15,7 +15,7 @@ from ..settings.dataset import DatasetSpec, load_dataset_spec, resized
 from ..settings.instances import Instance, find_instance
 from ..settings.workload import load_workload
 from .printing import print_report
-from .requests.start import SizeRequest
+from .verbs import SizeRequest
 
 OF_ONE = (
     *("run_directory", "dataset_size", "checkpoint_bytes", "checkpoint_budget_s"),

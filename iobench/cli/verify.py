@@ -22,8 +22,8 @@ from ..storage.base import Storage
 from ..storage.locks.lock import reading
 from .hosts import hosts_document, launched, on_all_hosts, say_hosts
 from .live import progress_bar
-from .requests.data import VerifyRequest
 from .terminal import say, show_json
+from .verbs import VerifyRequest
 
 if TYPE_CHECKING:
     Found = tuple[Manifest, Storage, Storage]

@@ -18,7 +18,7 @@ from ..record.run import EVENTS_FILE, TrainingRecord, load_training
 from ..report.whatif import sections
 from ..settings.instances import network_of
 from .printing import print_report
-from .requests.understand import WhatifRequest
+from .verbs import WhatifRequest
 
 
 def run(request: WhatifRequest) -> int:

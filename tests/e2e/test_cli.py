@@ -441,7 +441,7 @@ def test_labels_in_hdf5_are_no_samples(
 
 
 def test_a_bare_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    from iobench.cli.requests.keep import KINDS
+    from iobench.cli.verbs import KINDS
 
     assert main(["list"]) == 0
     told = capsys.readouterr().out
@@ -529,7 +529,7 @@ def test_a_retry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    from iobench.cli.logs import logging_to
+    from iobench.cli.terminal import logging_to
 
     with logging_to("info", None):
         logging.getLogger("iobench.x").info("two\nlines %s", "\x1b[31m")

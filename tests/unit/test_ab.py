@@ -14,7 +14,7 @@ from iobench.ask.compare.sequential import claims_of, measured, primary, verdict
 from iobench.base.errors import IobenchError, UsageError
 from iobench.cli.ab import gated
 from iobench.cli.main import main
-from iobench.cli.requests.measure import AbRequest
+from iobench.cli.verbs import AbRequest
 from iobench.record.ab import AbRecord, AbTurn, Name, Side, SideTurn, load_ab, save_ab
 from iobench.report.ab import answer, planned_line, sections, turn_line
 from iobench.report.render_csv import render_csv

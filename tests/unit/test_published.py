@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from iobench.base.documents import json_text
 from iobench.cli.main import main
-from iobench.cli.requests.keep import SCHEMAS
+from iobench.cli.verbs import SCHEMAS
 from iobench.record.published import DOCUMENTS, json_schema
 from iobench.record.run import load_run
 from tests.unit.conftest import build_run

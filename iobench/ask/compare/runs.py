@@ -214,3 +214,14 @@ def usable(doc: RunRecord, name: str, *, include_invalid: bool = False) -> str:
     if not any(values_of(doc, metric) for metric in COMPARED):
         return f"{name} has no complete repetition (status {doc.status})"
     return ""
+
+
+def earlier_runs(history: Sequence[Path], results: Sequence[Path]) -> list[RunRecord]:
+    """The valid runs in the directories of ``history``; without any, in and beside ``results``."""
+    places = [(path, DEPTH) for path in history] or [beside(path) for path in results]
+    runs: dict[Path, RunRecord] = {}
+    for path, depth in dict.fromkeys(places):
+        for directory, doc in collect(path, depth).runs.items():
+            if not usable(doc, str(directory)):
+                runs[directory.resolve()] = doc
+    return list({doc.run_id: doc for doc in runs.values()}.values())

@@ -15,10 +15,10 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_
 from cyclopts import Group, Parameter, Token
 from cyclopts.validators import Number as Between
 
-from ...base.documents import MAX_NUMBER
-from ...base.errors import UsageError
-from ...base.units import MAX_BYTES, MIN_SHARE, parse_count, parse_duration, parse_size
-from ...report.media import DOCUMENTS, PAGES, RECORDS
+from ..base.documents import MAX_NUMBER
+from ..base.errors import UsageError
+from ..base.units import MAX_BYTES, MIN_SHARE, parse_count, parse_duration, parse_size
+from ..report.media import DOCUMENTS, PAGES, RECORDS
 
 
 class WholeHelp:
@@ -85,8 +85,8 @@ def named(*kinds: str) -> Parameter:
     """What a shell completes to names of these kinds: of specifications, or of models."""
 
     def names(_: object) -> list[str]:
-        from ...checkpoint.models import MODELS
-        from ...settings.base import known_specs
+        from ..checkpoint.models import MODELS
+        from ..settings.base import known_specs
 
         found = {
             name for kind in kinds for name in (known_specs(kind) if kind != "model" else MODELS)
