@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from ..base.text import printable
 from ..base.units import format_bytes, format_percent, format_rate
 from ..runner.progress import Observer
-from .screen import Screen, has_blocks, is_drawable
-from .terminal import note, whole_seconds
+from .terminal import has_blocks, is_drawable, note, whole_seconds
 
 if TYPE_CHECKING:
     from ..runner.counters import Counters
     from .pace import Now, PhasePace
+    from .screen import Screen
 
 QUIET_S, FIRST_LINES_S, LINE_S, LATER_LINE_S = 10.0, 60.0, 5.0, 30.0
 """Without a terminal: nothing for QUIET_S, a line each LINE_S until FIRST_LINES_S have passed, and
@@ -64,8 +64,10 @@ class Live(Observer):
         self._title, self._detail = printable(title), ""
         self._watched = self._bytes = None
         if self._on and self._screen is None:
+            from .screen import Screen
+
             self._screen = Screen(self._rows)
-            self._screen.open()
+            self._screen.start()
         self._tell()
 
     def watch(self, counters: Counters) -> None:
@@ -114,7 +116,7 @@ class Live(Observer):
         """Remove the screen. A further phase shows it again."""
         screen, self._screen = self._screen, None
         if screen is not None:
-            screen.close()
+            screen.stop()
 
     def _tell(self) -> None:
         """Write a line where there is no terminal, if the last one is long ago."""
@@ -127,7 +129,7 @@ class Live(Observer):
         shown = [self._detail, f"{whole_seconds(passed)} passed", self.left()]
         note(f"{self._title}: {', '.join(filter(None, shown))}")
 
-    def _rows(self, columns: int, rows: int) -> list[str]:
+    def _rows(self, columns: int) -> list[str]:
         """The lines of the screen. They are made in its thread, which only reads."""
         now = time.monotonic()
         passed = f"{whole_seconds(now - self._started)} passed"

@@ -75,6 +75,20 @@ def prepare_streams() -> None:
     warnings.formatwarning = _format_warning
 
 
+def is_drawable() -> bool:
+    """Whether standard error is a terminal on which lines can be drawn in place."""
+    return os.environ.get("TERM", "") not in ("", "dumb") and sys.stderr.isatty()
+
+
+def has_blocks(stream: TextIO) -> bool:
+    """Whether a terminal has block characters: in its encoding, and not the Linux console."""
+    try:
+        "▁▂▃▄▅▆▇█".encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return os.environ.get("TERM", "") != "linux"
+
+
 def use_color() -> bool:
     """Return whether to print colour: on a terminal, without NO_COLOR and TERM=dumb."""
     return (
