@@ -54,6 +54,11 @@ _UNCHECKED_BYTES = 64 << 20
 """Before more memory than this is allocated, a request checks the manifest (``check_there``)."""
 
 
+_CROPPED_IN_PLACE = 2
+"""A batch keeps its samples whole, and delivers a slice of each, if they are at most this many
+times as long as what is delivered; longer ones are copied, so that slots stay small."""
+
+
 class _Keys(dict[int, str]):
     """The keys of shards that were read: to make one costs a part of what opening a file costs."""
 
@@ -167,10 +172,9 @@ class BatchReader:
         )
         # In place: a delivered sample is a slice of its stored bytes.
         self.reads_ahead = spec.read_ahead is not False
+        whole = spec.crop is None or manifest.mean_stored_bytes <= _CROPPED_IN_PLACE * spec.crop
         self.in_place = (
-            self._codec is None
-            and spec.crop is None
-            and (not spec.decode or self._content.in_place)
+            self._codec is None and whole and (not spec.decode or self._content.in_place)
         )
         # Nobody looks at the bytes: if they are only counted, they need not be kept in memory.
         self._nowhere = (
@@ -496,18 +500,23 @@ class BatchReader:
         lengths: Indices,
     ) -> None:
         """Fill ``offsets`` and ``lengths`` for samples that stay where they were read to."""
-        begins = self._columns["offset"][indices] + requests.moves + base
-        stored = self._columns["stored"][indices]
+        offsets[:] = self._columns["offset"][indices] + requests.moves + base
+        lengths[:] = self._columns["stored"][indices]
+        checked, locate = self.spec.check == "content", self._content.locate
         decode = self.spec.decode and not self._content.plain
-        if not decode and self.spec.check != "content":
-            offsets[:], lengths[:] = begins, stored
-            return
-        for position, index in enumerate(indices.tolist()):
-            start, size = int(begins[position]), int(stored[position])
-            content = memory[start : start + size]
-            self._check_content(index, content)
-            begin, end = self._guard(index, self._content.locate, content) if decode else (0, size)
-            offsets[position], lengths[position] = start + begin, end - begin
+        if decode or checked:
+            found = []
+            each = zip(indices.tolist(), offsets.tolist(), lengths.tolist(), strict=True)
+            for index, start, size in each:
+                content = memory[start : start + size]
+                if checked:
+                    self._check_content(index, content)
+                found.append(self._guard(index, locate, content) if decode else (0, size))
+            begins, ends = np.array(found, np.int64).reshape(-1, 2).T
+            offsets += begins
+            lengths[:] = ends - begins
+        if self.spec.crop is not None:
+            np.minimum(lengths, self.spec.crop, out=lengths)
 
     def _prepare(
         self,

@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -103,32 +104,31 @@ def write_around(out: Buffer, crc_of: Callable[[int], int]) -> None:
     out[start:] = tail
 
 
-def stored_arrays(content: Buffer) -> list[Buffer] | None:
-    """The bytes of each array of a stored npz, as views.
+def stored_arrays(content: Buffer) -> list[tuple[int, int]] | None:
+    """Begin and end of each array's bytes in a stored npz.
 
     None if the file is not a plain stored npz, and has to be read with ``open_arrays``.
     """
-    arrays: list[Buffer] = []
-    position = 0
-    while (
-        bytes(content[position : position + 4]) == b"PK\x03\x04"
-        and len(content) >= position + _LOCAL.size
-    ):
-        _, _, flags, method, _, _, _, packed, size, name_bytes, extra_bytes = _LOCAL.unpack_from(
-            content, position
+    arrays: list[tuple[int, int]] = []
+    position, total = 0, len(content)
+    while position + _LOCAL.size <= total:
+        signature, _, flags, method, _, _, _, packed, size, name_bytes, extra_bytes = (
+            _LOCAL.unpack_from(content, position)
         )
+        if signature != b"PK\x03\x04":
+            break
         start = position + _LOCAL.size + name_bytes + extra_bytes
         if flags & 0x9 or method != zipfile.ZIP_STORED:  # encrypted, or the sizes follow the data
             return None
         if size == _MAX32:
             size = packed = _zip64_size(content[start - extra_bytes : start])
-        if packed != size or start + size > len(content):
-            return None
-        array = _array_bytes(content[start : start + size])
-        if array is None:
-            return None
-        arrays.append(array)
         position = start + size
+        if packed != size or position > total:
+            return None
+        begin = _array_begin(content, start, position)
+        if begin < 0:
+            return None
+        arrays.append((begin, position))
     return arrays if arrays and bytes(content[position : position + 4]) == b"PK\x01\x02" else None
 
 
@@ -142,24 +142,33 @@ def _zip64_size(extra: Buffer) -> int:
     return -1
 
 
-def _array_bytes(member: Buffer) -> Buffer | None:
-    """The bytes behind a plain npy header that agrees with the member's length, else None."""
-    if len(member) < 12 or bytes(member[:6]) != b"\x93NUMPY":
-        return None
-    wide = member[6] > 1
-    (length,) = struct.unpack_from("<I" if wide else "<H", member, 8)
-    start = (12 if wide else 10) + length
-    match = _SHAPE.fullmatch(bytes(member[start - length : min(start, 4096)]))
+def _array_begin(content: Buffer, start: int, end: int) -> int:
+    """Where the bytes begin behind a plain npy header that agrees with its member's length.
+
+    -1 if there is no such header. ``start`` and ``end``: of the member in ``content``.
+    """
+    head = bytes(content[start : min(start + 4096, end)])
+    if len(head) < 12 or not head.startswith(b"\x93NUMPY"):
+        return -1
+    wide = head[6] > 1
+    before = 12 if wide else 10
+    begin = before + int.from_bytes(head[8:before], "little")
+    match = _SHAPE.fullmatch(head, before, min(begin, len(head)))
     if match is None:
-        return None
-    shape = [int(part) for part in match.group(2).replace(b" ", b"").split(b",") if part]
+        return -1
+    kind, shape = match.groups()
     try:
-        each = np.dtype(match.group(1).decode()).itemsize
+        size = _item_bytes(kind)
     except TypeError:  # for example '<f3', which matches the pattern
-        return None
-    if each * math.prod(shape) != len(member) - start:
-        return None
-    return member[start:]
+        return -1
+    for part in shape.replace(b" ", b"").split(b","):
+        size *= int(part or b"1")
+    return start + begin if size == end - start - begin else -1
+
+
+@lru_cache
+def _item_bytes(descr: bytes) -> int:
+    return np.dtype(descr.decode()).itemsize
 
 
 def open_arrays(content: Buffer) -> Iterator[tuple[int, zipfile.ZipExtFile]]:
