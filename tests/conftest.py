@@ -165,6 +165,7 @@ def nothing_left() -> Iterator[set[int]]:
     before = set(os.listdir("/dev/shm"))
     servers = set(psutil.Process().children(recursive=True))  # of the whole session
     yield killed
+    gc.collect()  # an error's traceback may still hold what owns a process
     new = set(psutil.Process().children(recursive=True)) - servers
     _, alive = psutil.wait_procs(
         [child for child in new if not _is_tracker(child)], timeout=PATIENCE_S

@@ -75,10 +75,6 @@ class KillsItsParent(Tiny):
         return super().forward(data)
 
 
-def no_model() -> str:
-    return "not a model"
-
-
 def fails() -> nn.Module:
     raise RuntimeError("no weights here")
 
@@ -109,13 +105,6 @@ class Computes(nn.Module):
     def forward(self, data: torch.Tensor) -> torch.Tensor:
         brightest = data.view(len(data), 8, -1).float().mean(2).argmax(1)
         return functional.cross_entropy(self.layers(data.float() / 255), brightest)
-
-
-class TooLargeForTheHost(Tiny):
-    """Its activations need a petabyte."""
-
-    def forward(self, data: torch.Tensor) -> torch.Tensor:
-        return super().forward(data) + torch.empty(1 << 50, dtype=torch.uint8).sum()
 
 
 class TooLargeForTheGpu(Tiny):

@@ -350,10 +350,6 @@ def raises() -> None:
     raise ValueError("no licence\nfor this")
 
 
-def exits() -> None:
-    sys.exit("a script, not a factory")
-
-
 def never_returns() -> None:
     time.sleep(1e6)
 
@@ -391,10 +387,6 @@ def endless() -> Iterator[torch.Tensor]:
 
 def ends_at_once() -> Iterator[Any]:
     return iter(())
-
-
-def without_data() -> Iterator[Any]:
-    return iter([{"name": "text"}])
 
 
 def ragged() -> Iterator[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from iobench.record.run import RunRecord
 from iobench.report.record import sections
 from iobench.report.render_csv import render_csv
-from iobench.report.render_markdown import render_markdown
 from iobench.report.render_text import render_text
 
 
@@ -15,7 +14,3 @@ def run_text(doc: RunRecord, width: int = 100, color: bool = False) -> str:
 
 def run_csv(doc: RunRecord) -> str:
     return render_csv(sections(doc))
-
-
-def run_markdown(doc: RunRecord) -> str:
-    return render_markdown(sections(doc))
