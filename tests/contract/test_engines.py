@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from iobench.base import buffers
 from iobench.base.errors import StorageError
+from iobench.load.engines import uring
 from iobench.load.engines.base import Columns, Extent, ReadEngine
 from iobench.storage.local.storage import ALIGNMENT, LocalStorage
 from tests.engines import end, open_engine
@@ -95,6 +97,9 @@ def test_any_reads_come_to_the_same(root: Path, engine: str, data: st.DataObject
     step = ALIGNMENT if direct else 1
     few = data.draw(st.lists(batches(step), min_size=1, max_size=4), "batches")
     block = -(-data.draw(st.sampled_from([1000, 4096, 9000, 65_536]), "block") // step) * step
+    # Reads of so many bytes follow one another in the kernel; memory is registered in such pieces.
+    for name, sizes in (("_LARGE", [1, 256 << 10]), ("LARGEST_BUFFER", [4096, 12_288, 1 << 30])):
+        patch.object(uring, name, data.draw(st.sampled_from(sizes), name)).start()
     reads = open_engine(
         engine,
         LocalStorage(root, direct=direct),
@@ -136,6 +141,7 @@ def test_any_reads_come_to_the_same(root: Path, engine: str, data: st.DataObject
                 assert sorted(landed[number]) == landings
     finally:
         end(reads)
+        patch.stopall()
 
 
 def asked(

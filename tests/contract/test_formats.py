@@ -127,21 +127,6 @@ def test_a_damaged_frame_is_one_line(name: str, position: int, bit: int, cut: in
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ASSEMBLED)
-@settings(max_examples=25)
-@given(data=st.data())
-def test_the_same_samples_give_the_same_bytes(name: str, data: st.DataObject) -> None:
-    form = FORMATS.open(name)
-    samples = data.draw(st.lists(st.binary(min_size=3, max_size=300), min_size=1, max_size=12))
-    codec = data.draw(
-        st.sampled_from(["none"] if name in ("mds", "lmdb") else ["none", "gzip", "gzip:1"])
-    )
-    shard, offsets, stored = assembled(form, samples, codec=codec)
-    assert (shard, offsets, stored) == assembled(form, samples, codec=codec)
-    places = zip(offsets, stored, strict=True)
-    assert all(0 < offset < offset + length <= len(shard) for offset, length in places)
-
-
 @pytest.mark.parametrize("size", [1, 1300, 2020, 2022, 4081])
 def test_samples_of_any_size_fit_into_the_map_of_lmdb(size: int) -> None:
     """Its size is fixed before the samples are known: many of those that fill pages worst."""

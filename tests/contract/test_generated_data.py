@@ -17,7 +17,6 @@ import zstandard
 
 from iobench.base import payload
 from iobench.data.generator import generate
-from iobench.data.generator.target import dataset_id
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec, load_dataset_spec, resized
 from iobench.storage.local.storage import LocalStorage
@@ -134,22 +133,3 @@ def test_each_place_has_bytes_of_its_own(size: int) -> None:
                 made_for_columns(size, **other), np.uint8
             )
             assert same.mean() < 0.05
-
-
-def test_bytes_of_columns_are_those_of_the_second_layout() -> None:
-    """They may never change without a new COLUMNS_LAYOUT_VERSION."""
-    import xxhash
-
-    assert xxhash.xxh3_64_hexdigest(made_for_columns(300_000)) == "03819f3c31dd480d"
-    assert xxhash.xxh3_64_hexdigest(made_for_columns(5000, compress_ratio=2)) == "86893b824eca86b8"
-
-
-def test_only_datasets_with_columns_are_others_than_before() -> None:
-    def id_of(**spec: Any) -> str:
-        full = {"name": "small", "samples": 24, "sample_size": {"mean": 1500}, **spec}
-        return dataset_id(build(DatasetSpec, full, where="test"))
-
-    assert id_of(format="tar") == "b206b599ee2e549ffd218508f6f1e9fd"
-    assert id_of(format="parquet") == "247fcb9dbdfc050d0ecda59d0e7f8368"
-    assert id_of(format="parquet", columns=1) == "02b71d545a07e97a861bbda4ad7c09f0"
-    assert id_of(format="parquet", columns=2) != "92fa03fe422b3a87b9eb0f6c2fdc62ef"

@@ -11,7 +11,6 @@ import pytest
 import simplejpeg
 
 from iobench.base.errors import SpecError
-from iobench.data.contents.jpeg import Jpeg
 from iobench.data.generator.owned import Owned
 from iobench.data.verify import verify
 from iobench.record.packing import Keys, Packing
@@ -85,16 +84,6 @@ def test_the_mean_colour_tells_the_class_also_of_a_crop(make_dataset: MakeDatase
     centres = np.stack([colours[label:30:10].mean(0) for label in range(10)])
     nearest = ((colours[30:, None] - centres) ** 2).sum(-1).argmin(1)
     assert (nearest == np.arange(30, 60) % 10).mean() > 0.8
-
-
-def test_without_labels_the_bytes_are_as_before() -> None:
-    plain, labelled = bytearray(3000), bytearray(3000)
-    Jpeg().build(memoryview(plain), seed=1, index=5, compress_ratio=1)
-    Jpeg(3).build(memoryview(labelled), seed=1, index=5, compress_ratio=1)
-    assert plain != labelled
-    assert Jpeg(3).identify(memoryview(labelled)) == (1, 5)
-    assert Jpeg().shape(memoryview(plain)) == pixels(bytes(plain)).shape
-    assert "labels" not in build(DatasetSpec, _spec(labels=None), where="test").identity()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 import re
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import torch
 
 from iobench.base.errors import UsageError
 from iobench.data.dataset import load_manifest
-from iobench.load import Batch, BatchLoader, build_loader, make_loader
+from iobench.load import BatchLoader, build_loader, make_loader
 from iobench.load.device import DeviceFeed
 from iobench.load.null import NullReader
 from iobench.record.manifest import Manifest
@@ -175,10 +174,6 @@ class TestBatchesThatOutgrowTheirSlots:
             assert sum(len(batch) for batch in loader) == 200
         assert 0 < loader.ring.misses < 40
 
-    def test_a_size_that_the_user_set_is_meant(self, manifest: Manifest) -> None:
-        with pytest.raises(UsageError, match=r"loader\.slot_size="):
-            list(self.loader(manifest, slot_size=2 << 20))
-
     def test_the_size_in_the_message_is_enough(self, manifest: Manifest) -> None:
         size = 2
         for _ in range(50):
@@ -267,19 +262,6 @@ def test_what_can_not_be_spawned_says_so(make_dataset: MakeDataset, load: Load) 
     )
     with pytest.raises(UsageError, match=r"loader\.start_method=fork"):
         next(iter(loader))
-
-
-def test_batches_say_what_they_cost(make_dataset: MakeDataset, load: Load) -> None:
-    _, path = make_dataset(format="tar", content="jpeg")
-    loader = load(path, ("ring", 2), batch_size=10)
-    batches: list[Batch] = list(loader)
-    assert {batch.stats.process for batch in batches} == set(loader.cpu_ns)
-    assert os.getpid() not in loader.cpu_ns
-    assert len(loader.cpu_ns) == 2
-    assert all(
-        batch.stats.read_ns > 0 and batch.stats.prep_ns > 0 and batch.stats.samples == len(batch)
-        for batch in batches
-    )
 
 
 # A script that ends in the middle of an epoch

@@ -141,18 +141,6 @@ def test_batches_of_one_request_have_as_many_in_flight_as_allowed(
     assert storage.peak >= 16
 
 
-def test_without_read_ahead_a_batch_is_all_that_is_read(
-    make_dataset: MakeDataset, load: Load
-) -> None:
-    _, path = make_dataset(format="files")
-    storage = Counting(path)
-    reading = {"concurrency": 16, "read_ahead": False}
-    loader = load(path, batch_size=3, storage=storage, reader=reading)
-    epoch_of(loader, 0)
-    assert storage.peak <= 3
-    assert loader.ahead == 0
-
-
 @pytest.mark.parametrize(
     ("batch_size", "concurrency", "asked", "ahead"),
     [
@@ -257,30 +245,6 @@ def test_nothing_is_written_into_batches_after_an_epoch_was_abandoned(
         rest = [copied(batch) for batch in batches]
     opener.join()
     assert rest == [([number], [truth[number]]) for number in range(15, 60)]
-
-
-def test_a_consumer_that_keeps_its_batches_gets_true_bytes(
-    make_dataset: MakeDataset, load: Load, engine: str
-) -> None:
-    """No slot is left for what should be read ahead."""
-    manifest, path = make_dataset(format="files")
-    loader = load(path, batch_size=1, reader={"concurrency": 8, "engine": engine})
-    kept = list(loader)
-    for batch in kept:
-        [index], [data] = copied(batch)
-        assert data == Path(path, manifest.key(index)).read_bytes()
-    assert loader.ring.misses > 0
-
-
-def test_maps_are_released_after_an_abandoned_epoch(make_dataset: MakeDataset, load: Load) -> None:
-    manifest, path = make_dataset(format="files")
-    loader = load(path, batch_size=1, reader={"mmap": True, "concurrency": 8})
-    assert loader.ahead == 8
-    with closing(iter(loader)) as batches:
-        next(batches)
-    loader.release_maps()
-    for [index], [data] in epoch_of(loader, 1):
-        assert data == Path(path, manifest.key(index)).read_bytes()
 
 
 # What a batch cost

@@ -22,12 +22,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from iobench.base import buffers
 from iobench.base.errors import StorageError, UsageError
-from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Storage
 from iobench.storage.local import sinks
@@ -176,21 +173,6 @@ def test_large_objects_written_at_once_stay_apart(local: LocalStorage) -> None:
         assert (local.root / f"k{number}").read_bytes() == bytes([number]) * len(DATA)
 
 
-def test_a_buffer_that_another_thread_takes_is_made_anew(
-    local: LocalStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Taken(list[Any]):
-        """Seen with a buffer in it, and empty when it is asked for it."""
-
-        def __bool__(self) -> bool:
-            return True
-
-    monkeypatch.setattr(sinks, "_pool", Taken())
-    with local.create("x", size_hint=BLOCK) as sink:
-        sink.write(DATA[: BLOCK + 1])
-    assert (local.root / "x").read_bytes() == DATA[: BLOCK + 1]
-
-
 @pytest.mark.parametrize("hint", [0, BLOCK])
 @pytest.mark.parametrize("written", [0, 10, 2 * BLOCK + 5])
 def test_a_failed_write_leaves_neither_file_nor_descriptor(
@@ -236,14 +218,6 @@ def test_a_durable_file_has_durable_folders(
     assert {str(local.root.parent), str(local.root), f"{local.root}/a", f"{local.root}/a/b"} <= set(
         synced
     )
-
-
-def test_a_checkpoints_folder_has_a_durable_name(tmp_path: Path, synced: list[str]) -> None:
-    root = CheckpointRoot.open(str(tmp_path / "c"))
-    root.claim()
-    synced.clear()
-    root.step(7).prepare()
-    assert synced == [str(tmp_path / "c")]
 
 
 @pytest.mark.parametrize("hint", [0, BLOCK])
@@ -335,20 +309,6 @@ def test_threads_that_begin_together_open_nothing_twice(
     assert fds() == before
 
 
-@given(
-    offset=st.integers(0, 12_000),
-    length=st.integers(0, 12_000),
-    size=st.sampled_from([0, 1, 4095, 4096, 8193]),
-)
-def test_memory_has_the_same_ends(offset: int, length: int, size: int) -> None:
-    storage = MemoryStorage(objects={"x": memoryview(DATA[:size])})
-    memory = bytearray(b"\xee" * length)
-    count = storage.read_into("x", offset, memoryview(memory))
-    expected = DATA[:size][offset : offset + length]
-    assert count == len(expected)
-    assert memory == expected + b"\xee" * (length - count)  # and what lies beyond was not touched
-
-
 def test_memory_is_a_storage_that_pickles_and_is_read_only() -> None:
     storage = MemoryStorage(objects={"a/x": memoryview(b"data"), "b": memoryview(b"")})
     assert isinstance(storage, Storage)
@@ -387,22 +347,6 @@ def test_what_a_file_system_refuses_is_one_line_with_the_key(tmp_path: Path, mak
         assert "\n" not in str(caught.value)
     assert (tmp_path / "file").read_bytes() == b"x"
     assert list(storage.list("absent")) == []
-
-
-def test_direct_reads_ask_for_alignment(tmp_path: Path) -> None:
-    storage = LocalStorage(tmp_path, direct=True)
-    (tmp_path / "x").write_bytes(DATA[:10_000])
-    if not storage.supports_direct("x"):
-        pytest.skip(f"{tmp_path} has no O_DIRECT")
-    memory = buffers.private(16384).array.data
-    assert storage.alignment == 4096
-    assert storage.read_into("x", 0, memory) == 10_000
-    assert bytes(memory[:10_000]) == DATA[:10_000]
-    assert storage.read_into("x", 8192, memory[4096:8192]) == 10_000 - 8192
-    assert storage.read_into("x", 12288, memory[:4096]) == 0
-    with pytest.raises(StorageError, match="Invalid argument") as caught:
-        storage.read_into("x", 7, memory)
-    assert "\n" not in str(caught.value)
 
 
 def test_faults_come_when_they_are_asked_for(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from iobench.base.errors import StorageError, UsageError
 from iobench.storage import open_storage
 from iobench.storage.base import Cached, Replacing, Storage, Versioned
 from iobench.storage.local.storage import LocalStorage
-from iobench.storage.simulated.faulty import FaultyStorage
 from tests.pairs import pairs
 
 SIZES = [0, 1, 4095, 4096, 4097, 100_000, (8 << 20) - 1, 8 << 20, (16 << 20) + 5]
@@ -296,17 +295,6 @@ class TestLocal(StorageContract):
         storage.evict(["x"])
         assert storage.residency(["x"]).ratio == 0.0
 
-    def test_more_files_than_handles(self, storage: Any) -> None:
-        for number in range(200):
-            with storage.create(f"k{number}", durable=False) as sink:
-                sink.write(str(number).encode())
-        before = len(os.listdir("/proc/self/fd"))
-        for number in range(200):
-            assert read(storage, f"k{number}", 0, 9) == str(number).encode()
-        assert len(os.listdir("/proc/self/fd")) - before < 140
-        storage.close()
-        assert len(os.listdir("/proc/self/fd")) <= before
-
 
 class TestLocalDirect(StorageContract):
     @pytest.fixture
@@ -328,9 +316,3 @@ class TestThrottled(StorageContract):
     @pytest.fixture
     def storage(self, tmp_path: Path) -> Storage:
         return open_storage(f"throttled+{tmp_path}/root?bandwidth=100GB&latency=10us")
-
-
-class TestFaultyThatNeverFails(StorageContract):
-    @pytest.fixture
-    def storage(self, tmp_path: Path) -> Storage:
-        return FaultyStorage(LocalStorage(tmp_path / "root"))

@@ -7,7 +7,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -129,15 +128,3 @@ class TestMap:
                 storage.evict(keys)
         finally:
             loader.shutdown()
-
-    def test_a_file_that_was_replaced_by_a_shorter_one_is_a_clear_error(
-        self, make_dataset: MakeDataset, tmp_path: Path
-    ) -> None:
-        manifest, path = make_dataset(**TOKENS)
-        (tmp_path / "data").mkdir()
-        for key in manifest.keys():  # noqa: SIM118
-            (tmp_path / key).write_bytes((path / key).read_bytes()[: -WINDOW - 1])
-        reader = make_reader(manifest, LocalStorage(tmp_path), ReaderSpec(mmap=True))
-        with pytest.raises(StorageError, match=r"ends at byte \d+"):
-            reader.read(np.arange(200), None)
-        reader.close()

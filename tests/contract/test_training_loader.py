@@ -19,14 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 import simplejpeg
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import iobench
 from iobench.base.errors import DatasetError, UsageError
 from iobench.cli.main import main
 from iobench.load import TrainingLoader, make_loader, read_labels
-from iobench.load.training.labels import given_labels
 from tests.conftest import MakeDataset
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -188,16 +185,6 @@ def test_labels_of_text_take_no_more_memory_than_is_plausible(tmp_path: Path) ->
     assert (folder / "0.parquet").stat().st_size < 1000
     with pytest.raises(DatasetError, match="too many for"):
         read_labels(**scanned(folder))
-
-
-@settings(max_examples=20)
-@given(names=st.lists(st.text(max_size=5), min_size=1, max_size=30))
-def test_names_are_numbered_in_sorted_order(names: list[str]) -> None:
-    labels = given_labels(names, len(names))
-    assert labels.classes == tuple(sorted(set(names)))
-    values = labels.of(np.arange(len(names)))
-    assert isinstance(values, torch.Tensor)
-    assert [labels.classes[value] for value in values.tolist()] == names
 
 
 def test_a_tar_that_changed_is_noticed(tmp_path: Path) -> None:
@@ -435,16 +422,6 @@ def test_a_table_of_labels_may_be_the_users_own(make_dataset: MakeDataset, load:
     names = load(path, batch_size=60, labels=["b", "a"] * 30)
     assert names.labels is not None
     assert names.labels.classes == ("a", "b")
-
-
-def test_nothing_is_added_where_nothing_was_asked_for(make_dataset: MakeDataset) -> None:
-    _, path = make_dataset(**TAR)
-    loader = make_loader(path, batch_size=7, loader={"workers": 0, "transport": "tensor"})
-    assert isinstance(loader, iobench.BatchLoader)
-    assert loader.finish is None
-    batch = next(iter(loader))
-    assert (batch.made, loader.reader.shapes) == (None, None)  # type: ignore[union-attr]
-    loader.shutdown()
 
 
 @pytest.mark.slow

@@ -310,15 +310,6 @@ class TestClean:
         ]
         assert (outside / "t-000000.tar").read_text() == "not yours"
 
-    def test_leaves_nothing_of_its_own(self, tmp_path: Path) -> None:
-        generate(spec(), LocalStorage(tmp_path / "new"), workers=0)
-        assert clean(tmp_path / "new").root_removed
-        assert not (tmp_path / "new").exists()
-        (tmp_path / "given").mkdir()
-        generate(spec(), LocalStorage(tmp_path / "given"), workers=0)
-        assert not clean(tmp_path / "given").root_removed
-        assert list((tmp_path / "given").iterdir()) == []
-
     def test_refuses_what_is_not_a_dataset(self, tmp_path: Path) -> None:
         (tmp_path / "x").write_text("y")
         with pytest.raises(TargetRefusedError, match=r"\.iobench-dataset"):

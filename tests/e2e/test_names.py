@@ -6,11 +6,9 @@ import json
 import os
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from iobench.data.dataset import load_manifest
-from iobench.record.manifest import SHARD_COLUMNS, read_table, write_table
 from tests.hostile import check, run
 
 NAMES = [b"\xff\xfe.bin", "é漢.bin".encode(), b"plain.bin", b"sub\xe9/\xf0\x1b[2J.bin"]
@@ -76,11 +74,3 @@ def test_a_dataset_below_such_a_name_is_generated_verified_and_cleaned(
     check(run("verify", f"throttled+{place}?bandwidth=1GB", "--workers", "1"), (0,), "throttled")
     check(run("clean", place), (0,), "clean")
     assert os.listdir(os.fsencode(tmp_path)) == []
-
-
-def test_manifests_of_plain_names_are_as_they_were(tmp_path: Path) -> None:
-    rows = {name: [1] for name in SHARD_COLUMNS}
-    for names, kind in ((["é/漢"], pa.large_string()), (["\udcff"], pa.large_binary())):
-        data = write_table(SHARD_COLUMNS, rows, names)  # type: ignore[arg-type]
-        assert pa.ipc.open_file(pa.BufferReader(data)).read_all().schema.field("key").type == kind
-        assert read_table(SHARD_COLUMNS, data)[1] == names

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from iobench.base import buffers
-from iobench.load.slots import NO_SLOT, SlotRing
 
 SIZES = [1, 4096, 5000, (2 << 20) - 1, 2 << 20, (4 << 20) + 4097]
 
@@ -50,20 +49,3 @@ def test_another_mapping_shows_the_same_bytes(shared: Callable[[int], buffers.Re
     os.close(region.fd)  # the mappings outlive it
     other[0] = 1
     assert region.array[0] == 1
-
-
-def test_a_slot_comes_back_with_its_last_view() -> None:
-    ring = SlotRing(2, 100, shared=False)
-    slots = [ring.acquire(), ring.acquire()]
-    assert sorted(slots) == [0, 1]
-    assert ring.acquire() == NO_SLOT
-    assert ring.misses == 1
-    lease = ring.lease(slots[0])
-    view = lease[10:20].reshape(2, 5)
-    del lease
-    assert ring.free == 0
-    del view
-    assert ring.free == 1
-    assert ring.acquire() == slots[0]
-    ring.release(NO_SLOT)
-    assert ring.free == 0

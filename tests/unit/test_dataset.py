@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import iobench
 from iobench.base.errors import DatasetError
 from iobench.data.dataset import ResolvedSpec, cheaper_codecs, load_manifest
-from iobench.load import make_loader
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 
@@ -56,20 +53,6 @@ def test_cheaper_codecs_are_those_that_the_format_takes(
 
 
 class TestOpened:
-    def test_it_can_be_loaded(self, make_dataset: Any) -> None:
-        manifest, path = make_dataset(format="tar", codec="zstd")
-        found = iobench.open_dataset(path)
-        assert (found.place, found.manifest.header.id) == (str(path), manifest.header.id)
-        assert (found.format.name, found.codec.name) == ("tar", "zstd")
-        loader = make_loader(found, batch_size=7, reader={"direct": False}, loader={"workers": 0})
-        assert sum(len(batch) for batch in loader) == manifest.sample_count
-        loader.shutdown()
-
-    def test_a_manifest_is_opened_again_elsewhere(self, make_dataset: Any) -> None:
-        manifest = load_manifest(make_dataset(format="parquet", codec="zstd")[1])
-        again = pickle.loads(pickle.dumps(manifest))
-        assert (again.keys(), again.packing) == (manifest.keys(), manifest.packing)
-
     def test_a_manifest_with_a_level_that_is_none(self, make_dataset: Any) -> None:
         _, path = make_dataset(format="tar", codec="zstd")
         file = Path(path) / "manifest.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +19,9 @@ from iobench.record.manifest import (
     MANIFEST,
     MARKER,
     MAX_HEADER_BYTES,
-    SAMPLE_COLUMNS,
     SAMPLES,
     SHARD_COLUMNS,
     SHARDS,
-    Manifest,
     hash_bytes,
     parse_header,
     read_table,
@@ -172,16 +169,6 @@ def shard_rows() -> dict[str, Any]:
     return {name: np.ones(2, dtype) for name, dtype in SHARD_COLUMNS.items()}
 
 
-@pytest.mark.parametrize("names", [["a", "grün/b"], ["a", os.fsdecode(b"\xff/b")], []])
-def test_names_come_back(names: list[str]) -> None:
-    rows = {name: column[: len(names)] for name, column in shard_rows().items()}
-    arrays, found = read_table(SHARD_COLUMNS, write_table(SHARD_COLUMNS, rows, names))
-    assert found == names
-    assert {name: column.tolist() for name, column in arrays.items()} == {
-        name: column.tolist() for name, column in rows.items()
-    }
-
-
 def test_names_that_this_locale_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
     content = write_table(SHARD_COLUMNS, shard_rows(), ["a", "grün"])
     with monkeypatch.context() as patch:
@@ -191,16 +178,3 @@ def test_names_that_this_locale_cannot_write(monkeypatch: pytest.MonkeyPatch) ->
 
 
 # Parts and copies
-
-
-def test_a_copy_in_another_process_is_the_same(data: Path) -> None:
-    """One that lies on disk is loaded again there; a part is sent whole."""
-    whole = load_manifest(data)
-    for one in (whole, whole.part(np.array([4, 0]))):
-        other = pickle.loads(pickle.dumps(one))
-        assert isinstance(other, Manifest)
-        assert other.header == one.header
-        assert other.keys() == one.keys()
-        for name in SAMPLE_COLUMNS:
-            assert other.samples[name].tolist() == one.samples[name].tolist()
-    assert len(pickle.dumps(whole)) < 2000 + len(str(data))

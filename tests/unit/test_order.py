@@ -5,7 +5,6 @@ batch.
 from __future__ import annotations
 
 import itertools
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -101,27 +100,6 @@ def test_each_worker_walks_its_own_part(samples: int, batch_size: int, workers: 
     for worker in range(workers):  # the loader deals batch k to worker k modulo workers
         mine = [int(plan.batch(number)[0]) for number in range(worker, len(plan), workers)]
         assert all(b - a == batch_size for a, b in itertools.pairwise(mine))
-
-
-@pytest.mark.parametrize("sequential", [True, False])
-def test_an_epoch_of_a_million_samples_takes_little_memory(sequential: bool) -> None:
-    """Indices in arrays, not objects: 8 bytes a sample, a few times over while the order is
-    made.
-    """
-    counts = np.full(1000, 1000)
-    firsts = np.cumsum(counts) - counts
-    tracemalloc.start()
-    try:
-        order = epoch_order(firsts, counts, sequential=sequential, shuffle=True, seed=1, epoch=0)
-        plan = BatchPlan(
-            rank_share(order, rank=1, world=4, batch_size=1, tail="keep"), batch_size=1, streams=4
-        )
-        assert len({int(plan.batch(number)[0]) for number in range(0, len(plan), 100)}) == 2500
-        used, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 60e6
-    assert used < 20e6
 
 
 @given(SHARDS, st.booleans())

@@ -76,16 +76,6 @@ def test_a_value_where_a_group_belongs() -> None:
 # Values
 
 
-def test_units_are_read() -> None:
-    assert (
-        dataset(sample_size={"mean": "146.6 MB"}, shard_size="64MiB").sample_size.mean
-        == 146_600_000
-    )
-    assert dataset(shard_size="64MiB").shard_size == 64 << 20
-    assert workload().accelerator.step_time == 0.323
-    assert workload(reader={"block_size": "1 MiB"}).reader.block_size == 1 << 20
-
-
 @pytest.mark.parametrize(
     "changes",
     [

@@ -12,8 +12,6 @@ from iobench.settings.base import apply_overrides, known_specs
 from iobench.settings.yamlfile import MAX_BYTES, MAX_DEPTH, parse_yaml, read_yaml
 from tests.hostile import check, run
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def powers(first: str, each: str) -> str:
     """Nine levels, each of which holds the one before nine times."""
@@ -95,9 +93,3 @@ def test_overrides_have_a_depth() -> None:
     assert apply_overrides({}, ["a.b.c=1"]) == {"a": {"b": {"c": 1}}}
     with pytest.raises(SpecError):
         apply_overrides({}, [".".join("a" * 5000) + "=1"])
-
-
-def test_what_iobench_ships_is_read() -> None:
-    for folder in ("workloads", "datasets", "results"):
-        for path in (ROOT / folder).glob("*.yaml"):
-            assert read_yaml(path)
