@@ -71,12 +71,12 @@ check: $(STAMP)  ## lint, format, types
 
 bench: setup chromium  ## hot paths, then storage, checkpoints and S3 against fio and plain peers, and DLIO=PATH (an hour)
 	$(BIN)/python -m pytest -q tests/bench --benchmark-enable --benchmark-only
-	$(BIN)/python -m tests.bench.storage
-	$(BIN)/python -m tests.bench.checkpoint_vs_fio
-	$(BIN)/python -m tests.bench.s3_vs_client
-	$(BIN)/python -m tests.bench.dlio --dlio "$(DLIO)"
-	$(BIN)/python -m tests.bench.user_loader
-	$(BIN)/python -m tests.bench.page
+	$(BIN)/python -m tools.bench.storage
+	$(BIN)/python -m tools.bench.checkpoint_vs_fio
+	$(BIN)/python -m tools.bench.s3_vs_client
+	$(BIN)/python -m tools.bench.dlio --dlio "$(DLIO)"
+	$(BIN)/python -m tools.bench.user_loader
+	$(BIN)/python -m tools.bench.page
 
 fuzz: $(STAMP)  ## look for inputs that do harm, for MINUTES=10; what is found lies in tests/corpus
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)

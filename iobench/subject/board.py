@@ -1,7 +1,7 @@
 """What the processes of a loader count, in memory that they share with their rank.
 
 The counts go home through shared memory, so that nothing is added to what the loader sends.
-``tests/bench/user_loader.py`` measures what a batch costs.
+``tools/bench/user_loader.py`` measures what a batch costs.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pathlib import Path
 from iobench.host.fio import FioFigures, run_fio
 from iobench.host.fio_jobs import Files, FioJob, common_lines, job_text, read_head, relative
 from iobench.host.host import effective_cores
-from tests.bench.sides import Figure
+from tools.bench.sides import Figure
 
 _ALIGN = 4096  # bytes; a multiple of every logical block size in use
 _LARGE_BLOCKS = 8

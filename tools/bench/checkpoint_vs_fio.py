@@ -1,7 +1,7 @@
 """Checkpoint writers against fio and against the bare library calls, interleaved A B A B in one
 run.
 
-``python -m tests.bench.checkpoint_vs_fio [--case NAME] [--size MiB] [--repeat N] [--dir
+``python -m tools.bench.checkpoint_vs_fio [--case NAME] [--size MiB] [--repeat N] [--dir
 PATH]``. ``stream`` and fio write and read the same bytes with the same block size, direct flag and
 concurrency, durably. A library writer and its bare call (and fsync) write the same state.
 """
@@ -25,8 +25,8 @@ from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.container import lay_out
 from iobench.checkpoint.leaves import state_checksums
 from iobench.checkpoint.stream import FILE_BLOCK
-from tests.bench import fio_peer
-from tests.bench.sides import MIB, SCRATCH, Case, Figure, compare, fio_is_missing, flags_of
+from tools.bench import fio_peer
+from tools.bench.sides import MIB, SCRATCH, Case, Figure, compare, fio_is_missing, flags_of
 
 BLOCK, CONCURRENCY = FILE_BLOCK, 8
 

@@ -1,4 +1,4 @@
-"""What the instruments around a user's own loader cost: ``python -m tests.bench.user_loader``.
+"""What the instruments around a user's own loader cost: ``python -m tools.bench.user_loader``.
 
 A DataLoader reads files of 115 kB, 64 in a batch, from the page cache and decodes nothing, so that
 the instruments have few milliseconds to hide behind. It runs bare, under ``run --loader``, and
@@ -37,7 +37,7 @@ from iobench.judge.statistics import mean_interval
 from iobench.settings.workload import LoaderSpec
 from iobench.subject.loader import UserLoader
 from tests import planted_loaders
-from tests.bench.sides import cpu_s
+from tools.bench.sides import cpu_s
 
 BATCH, SAMPLE, FILES = 64, 115_000, 1024
 
@@ -98,7 +98,7 @@ def serve(side: str, maker: str, data: str, workers: int, parent: Connection) ->
     loader: Iterable[Any] = bare
     if side == "run --loader":
         spec = LoaderSpec(
-            kind="user", factory=f"tests.bench.user_loader:{maker}", args={"workers": workers}
+            kind="user", factory=f"tools.bench.user_loader:{maker}", args={"workers": workers}
         )
         loader = UserLoader(spec, data=data, root=data, batch_size=BATCH, stored_bytes=SAMPLE)
     elif side == "iobench.watch":

@@ -1,5 +1,5 @@
 """Loading npz files against DLIO, the generator of MLPerf Storage's load, interleaved A B A B:
-``python -m tests.bench.dlio --dlio /path/to/bin/dlio_benchmark [--case NAME] [--repeat N]``.
+``python -m tools.bench.dlio --dlio /path/to/bin/dlio_benchmark [--case NAME] [--repeat N]``.
 
 Both sides read the same files from the page cache, in batches of the same size, with as many
 workers, one read at a time in each, as many batches ahead, and no computation. A figure is the
@@ -29,7 +29,7 @@ from iobench.runner.loading import run_phase
 from iobench.runner.phase import Phase
 from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local.storage import LocalStorage
-from tests.bench.sides import MIB, SCRATCH, Case, Data, Figure, Made, compare, flags_of, in_memory
+from tools.bench.sides import MIB, SCRATCH, Case, Data, Figure, Made, compare, flags_of, in_memory
 
 LEFT_OUT = (
     "DLIO is left out. To compare with it, install github.com/argonne-lcf/dlio_benchmark in an "

@@ -1,5 +1,5 @@
 """S3 reads against the plain client library, interleaved A B A B in one run:
-``python -m tests.bench.s3_vs_client [--case NAME]``.
+``python -m tools.bench.s3_vs_client [--case NAME]``.
 
 A real S3 server (rclone) on loopback, from the page cache. Both sides get the same objects with the
 same number of requests in flight, in one process. The server shares the cores, so that bandwidths
@@ -25,8 +25,8 @@ from iobench.load.engines.event_loop import EventLoopEngine
 from iobench.load.engines.threads import ThreadEngine
 from iobench.storage import open_storage
 from iobench.storage.base import Storage
-from tests.bench.sides import MIB, SCRATCH, Case, Figure, compare, flags_of, timed
 from tests.servers.s3 import ENVIRONMENT, KEY, SECRET, S3Server, rclone_server
+from tools.bench.sides import MIB, SCRATCH, Case, Figure, compare, flags_of, timed
 
 
 def objects(storage: Storage, count: int, size: int) -> list[str]:

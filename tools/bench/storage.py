@@ -1,5 +1,5 @@
 """Storage paths against fio and plain peers, interleaved A B A B in one run:
-``python -m tests.bench.storage [--case NAME] [--repeat N]``.
+``python -m tools.bench.storage [--case NAME] [--repeat N]``.
 
 Each case reads or writes the same bytes on both sides, with the same block size, direct flag and
 concurrency. What counts are the ratios: the disk may be noisy, the two sides take turns on it. One
@@ -30,8 +30,8 @@ from iobench.runner.phase import Phase
 from iobench.settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from iobench.storage.local import uring
 from iobench.storage.local.storage import LocalStorage
-from tests.bench import fio_peer
-from tests.bench.sides import (
+from tools.bench import fio_peer
+from tools.bench.sides import (
     MIB,
     SCRATCH,
     Case,
