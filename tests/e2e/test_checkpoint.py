@@ -137,12 +137,6 @@ def test_checkpoints_can_be_kept_and_cleaned(tmp_path: Path, study: str) -> None
     assert os.listdir(place) == ["notes.txt"]
 
 
-# Planning
-
-
-# While loading
-
-
 # What a checkpoint's specification may say is heeded
 
 

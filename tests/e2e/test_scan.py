@@ -149,25 +149,6 @@ def test_scanned_run_and_cloned_and_left_as_it_was(
     assert state(root) == before
 
 
-def test_what_is_delivered_is_what_lies_there(tars: Path, tmp_path: Path) -> None:
-    folder = save(scan(LocalStorage(tars)), tmp_path / "x.yaml")
-    expected = sorted(photo(number, 40) for _ in range(3) for number in range(10))
-    for decode in (False, True):
-        loader = make_loader(
-            folder,
-            origin=str(tars),
-            batch_size=7,
-            reader={"decode": decode},
-            loader={"workers": 1, "transport": "tensor"},
-        )
-        delivered = [bytes(sample.numpy()) for batch in loader for sample in batch]
-        loader.shutdown()
-        if decode:
-            assert [len(pixels) for pixels in delivered] == [3 * 40 * 40] * 30
-        else:
-            assert sorted(delivered) == expected
-
-
 def test_the_clone_has_the_shape(images: Path, tmp_path: Path) -> None:
     report = scan(LocalStorage(images))
     sizes = np.sort(report.manifest.samples["stored"])

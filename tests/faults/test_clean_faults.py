@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from iobench.base.safety import remove_exactly
 from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.manifest import is_ours
 from iobench.data.dataset import load_manifest
@@ -76,17 +75,6 @@ def test_a_mount_point_among_checkpoints(call: Call, tmp_path: Path) -> None:
     assert len(files(victim)) == 2
     assert call("clean", tmp_path / "c")[0] == 0
     assert not (tmp_path / "c").exists()
-
-
-def test_a_folder_above_says_which_mount_is_not_left(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    with mounted("-t", "tmpfs", "tmpfs", on=tmp_path / "a"):
-        (tmp_path / "a" / "x").write_text("precious")
-        removal = remove_exactly(
-            tmp_path / "a", lambda _: True, last=(), folders=lambda _: True, within=tmp_path
-        )
-        assert (removal.files, removal.foreign) == (0, ["."])
-        assert (tmp_path / "a" / "x").exists()
 
 
 @pytest.mark.parametrize("marker", [".iobench-dataset", ".iobench-checkpoints"])

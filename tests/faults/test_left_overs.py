@@ -24,7 +24,7 @@ from iobench.runner.progress import Observer
 from iobench.runner.tasks.checkpoint import CheckpointRank
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
-from iobench.storage.local.sinks import make_folders, replace_file
+from iobench.storage.local.sinks import make_folders
 from iobench.storage.local.storage import LocalStorage
 from tests.checkpoints import make_state
 from tests.checkpoints import save as save_checkpoint
@@ -161,15 +161,6 @@ def test_a_study_goes_on_after_the_steps_that_are_there_and_removes_its_own(
     assert main(["clean", str(tmp_path / "c")]) == 0
     assert study(tmp_path) == 0
     assert not (tmp_path / "c").exists() or os.listdir(tmp_path / "c") == []
-
-
-def test_a_small_file_that_is_written_in_pieces_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:3]))
-    replace_file(tmp_path / "lock", b"0123456789", only_new=False)
-    assert (tmp_path / "lock").read_bytes() == b"0123456789"
 
 
 def test_a_folder_whose_name_is_not_durable_is_removed_again(

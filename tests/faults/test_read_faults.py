@@ -311,15 +311,6 @@ def test_a_killed_rank_takes_its_workers_along(make_dataset: Any, when: str) -> 
     check_ended(family)
 
 
-def test_a_failing_rank_ends_the_others(make_dataset: Any) -> None:
-    """One rank's storage fails while the other ranks could go on for minutes."""
-    manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
-    storage = FaultyStorage(ThrottledStorage(LocalStorage(path), latency_s=0.05), fail_at=9)
-    with pytest.raises(StorageError, match="simulated") as caught:
-        run_phase(phase(manifest, storage, epochs=10_000))
-    one_line(caught.value)
-
-
 def test_what_iobench_did_not_expect_is_one_line_too(make_dataset: Any) -> None:
     manifest, path = make_dataset(format="tar", samples=40, samples_per_shard=10)
 

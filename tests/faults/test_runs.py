@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from iobench.base.errors import InterruptedRun, StorageError, WorkerError
+from iobench.base.errors import InterruptedRun, StorageError
 from iobench.record.run import load_training
 from iobench.record.training import Epoch
 from iobench.runner.calibration import findmax
@@ -51,25 +51,6 @@ from tests.processes import (
 )
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-
-
-@pytest.mark.parametrize("when", ["as it is told to go", "before it is told to go"])
-def test_a_rank_that_dies_ends_the_phase(make_dataset: Any, when: str) -> None:
-    others = {child.pid for child in psutil.Process().children()}  # servers of other tests
-    manifest, path = make_dataset(format="tar", samples_per_shard=20)
-
-    def kill_one(epoch: int) -> Epoch:
-        ranks = [child for child in psutil.Process().children() if child.pid not in others]
-        victim = next(
-            child for child in ranks if "resource_tracker" not in " ".join(child.cmdline())
-        )
-        victim.kill()
-        if when.startswith("before"):
-            wait_until(lambda: victim.status() == psutil.STATUS_ZOMBIE, "it does not die")
-        return Epoch(epoch=epoch)
-
-    with pytest.raises(WorkerError, match=r"rank \d died \(killed by SIGKILL\)"):
-        run_phase(phase(manifest, LocalStorage(path)), prepare=kill_one)
 
 
 def _steps(outcome: Any) -> int:

@@ -12,8 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from iobench.base.errors import InterruptedRun, IobenchError
 from iobench.cli.main import main
@@ -63,15 +61,6 @@ def test_a_promise_is_kept_where_the_intervals_overlap(
     promised: Estimate, found: Estimate | None, told: str
 ) -> None:
     assert answer(promised, found) == told
-
-
-@given(value=st.floats(1.06, 20), low=st.floats(0.5, 1), high=st.floats(1, 2))
-def test_finding_exactly_what_was_promised_never_breaks_a_promise(
-    value: float, low: float, high: float
-) -> None:
-    promise = estimate(value, value * low, value * high)
-    assert answer(promise, promise) in ("kept", "inconclusive")
-    assert answer(promise, estimate(value, value, value)) == "kept"
 
 
 def line(id: Any, gain: float | None, *settings: str) -> Advice:
