@@ -53,6 +53,7 @@ test-touched: setup gcc strace ganesha slurm chromium  ## nightly tests of folde
 test-nightly: test-all mutations fuzz  ## everything, before a release (two hours)
 	$(MAKE) slurm chromium
 	$(TOGETHER) -m 'nightly and not alone'
+	$(TOGETHER) -m 'hypothesis and not alone' --hypothesis-profile=many
 	$(ONE_BY_ONE) -m 'nightly and alone'
 
 oracles: setup gcc strace ganesha  ## every oracle, one at a time (an hour)

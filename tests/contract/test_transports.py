@@ -84,7 +84,10 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 BY = list(itertools.product([("ring", 0), ("thread", 2)], ENGINES))
 
 TWICE = [
-    (what, list(READING)[(place + 2 * turn) % len(READING)], *BY[(place + turn) % len(BY)])
+    pytest.param(
+        *(what, list(READING)[(place + 2 * turn) % len(READING)], *BY[(place + turn) % len(BY)]),
+        marks=[pytest.mark.slow] * turn,
+    )
     for turn in range(2)
     for place, what in enumerate(SPECS)
 ]

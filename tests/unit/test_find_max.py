@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iobench.base.errors import NoRoomError
@@ -83,7 +83,6 @@ def test_one_disturbed_try_does_not_decide() -> None:
 
 
 @given(st.integers(0, 40), st.integers(1, 40), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
 def test_the_search_ends_at_the_truth(truth: int, first: int, most: int) -> None:
     found = searched(
         lambda number, trial: point(number, trial, 0.95 if number <= truth else 0.5),
@@ -98,7 +97,6 @@ def test_the_search_ends_at_the_truth(truth: int, first: int, most: int) -> None
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 0.2))
-@settings(max_examples=60, deadline=None)
 def test_noise_never_keeps_the_search_from_its_end(seed: int, noise: float) -> None:
     chance = np.random.default_rng(seed)
 

@@ -8,6 +8,7 @@ import ast
 import gc
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -119,11 +120,10 @@ def part_of(name: str) -> str:
     return ".".join(parts[: 2 if parts and parts[0] in NESTED else 1])
 
 
-def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
+def violations(tree: ast.AST, module: str, *, is_package: bool = False) -> list[str]:
     """One line for each arrow of ``module`` that runs up, sideways between plug-ins, or to a
     package that is kept elsewhere.
     """
-    tree = ast.parse(source)
     part = part_of(module)
     found = []
     for line, name in imported(tree, module, is_package=is_package):
@@ -152,13 +152,16 @@ def modules() -> list[tuple[str, Path]]:
     return found
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def test_arrows_run_down() -> None:
     found = [
         problem
         for module, path in modules()
-        for problem in violations(
-            path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py"
-        )
+        for problem in violations(parsed(path), module, is_package=path.name == "__init__.py")
     ]
     assert found == []
 
@@ -180,7 +183,7 @@ def test_a_class_name_stands_for_one_class() -> None:
     found = Counter(
         node.name
         for _, path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ClassDef)
     )
     shared = {name for name, count in found.items() if count > 1}
@@ -192,9 +195,8 @@ def arrows() -> dict[str, set[str]]:
     known = dict(modules())
     found = {}
     for module, path in known.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
         found[module] = set()
-        for _, name in imported(tree, module, is_package=path.name == "__init__.py"):
+        for _, name in imported(parsed(path), module, is_package=path.name == "__init__.py"):
             target = name if name in known else name.rpartition(".")[0]
             found[module] |= {target} & known.keys() - {"iobench", module}
     return found
@@ -247,4 +249,4 @@ def test_every_part_has_its_place() -> None:
     ],
 )
 def test_the_checker_sees_a_bad_module(module: str, source: str) -> None:
-    assert violations(source, module)
+    assert violations(ast.parse(source), module)

@@ -10,6 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import psutil
+import pytest
 
 from tests.oracle.others import cores_of_others, cpu_now, too_busy
 from tests.processes import wait_until
@@ -45,6 +46,7 @@ def test_beside_other_tests(monkeypatch):
 """
 
 
+@pytest.mark.slow
 def test_only_what_others_disturbed_in_each_try_is_inconclusive(tmp_path: Path) -> None:
     (tmp_path / "test_planted.py").write_text(ORACLES)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone: an oracle\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iobench.base.errors import IobenchError
@@ -32,7 +32,6 @@ SUMMED = (
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     epochs=st.lists(st.integers(1, 120), min_size=1, max_size=12),
     capacity=st.integers(2, 40),

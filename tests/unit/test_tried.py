@@ -380,7 +380,10 @@ class Anywhere:
         return self
 
 
-@pytest.mark.parametrize(("turns", "spread"), [(3, 0.03), (6, 0.07), (12, 0.07)])
+@pytest.mark.parametrize(
+    ("turns", "spread"),
+    [(3, 0.03), *(pytest.param(turns, 0.07, marks=pytest.mark.slow) for turns in (6, 12))],
+)
 def test_a_change_that_brings_nothing_is_rarely_kept(
     turns: int, spread: float, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
