@@ -135,16 +135,6 @@ def test_what_is_not_ours_stays_and_is_named(dataset: Path) -> None:
     assert not dataset.exists()
 
 
-def test_a_dry_run_counts_the_same_and_removes_nothing(dataset: Path) -> None:
-    before = tree(dataset)
-    would = remove_exactly(
-        dataset, ours, last=("marker",), folders=folders, first=("header",), dry_run=True
-    )
-    assert tree(dataset) == before
-    done = remove_exactly(dataset, ours, last=("marker",), folders=folders, first=("header",))
-    assert (would.files, would.bytes, would.foreign) == (done.files, done.bytes, done.foreign)
-
-
 def test_a_folder_that_is_not_ours_is_named_unless_its_contents_are(dataset: Path) -> None:
     (dataset / "empty").mkdir()
     (dataset / "theirs").mkdir()

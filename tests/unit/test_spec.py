@@ -13,7 +13,7 @@ import pytest
 from iobench.base.errors import SpecError
 from iobench.settings.base import apply_overrides, build, find_spec, known_specs
 from iobench.settings.dataset import DatasetSpec, load_dataset_spec, resized
-from iobench.settings.workload import ReaderSpec, Workload
+from iobench.settings.workload import Workload
 from iobench.settings.yamlfile import read_yaml
 
 DATASET: dict[str, Any] = {"name": "d", "samples": 10, "sample_size": {"mean": "1 MB"}}
@@ -123,16 +123,6 @@ def test_the_mean_of_quantiles_is_the_area_under_them() -> None:
         sample_size={"distribution": "quantiles", "quantiles": [[0, 100], [0.5, 200], [1, "1 kB"]]}
     ).sample_size
     assert size.mean_bytes == pytest.approx(0.5 * 150 + 0.5 * 600)
-
-
-@pytest.mark.parametrize("direct", [True, False, "auto"])
-def test_a_mapped_file_is_not_read_past_the_page_cache(direct: bool | str) -> None:
-    reader = {"mmap": True, "direct": direct}
-    if direct is True:
-        with pytest.raises(SpecError, match="mmap"):
-            build(ReaderSpec, reader, where="test")
-    else:
-        assert build(ReaderSpec, reader, where="test").direct == direct
 
 
 # Overrides

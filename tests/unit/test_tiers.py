@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import check_time_limits, pytest_runtest_setup
-from tests.pairs import pairs
+from tests.conftest import pytest_runtest_setup
 from tests.processes import completed
 from tests.tiers import (
     FAST,
@@ -57,30 +54,6 @@ def test_every_test_has_a_time_limit_that_counts_its_fixtures(pytestconfig: pyte
     assert pytestconfig.getini("timeout_func_only") is False
 
 
-@pytest.mark.parametrize(
-    ("mark", "allowed"),
-    [
-        (pytest.mark.timeout(600), True),
-        (pytest.mark.timeout(timeout=10), True),
-        (pytest.mark.timeout(method="thread"), True),
-        (pytest.mark.timeout(601), False),
-        (pytest.mark.timeout(timeout=601), False),
-        (pytest.mark.timeout(0), False),  # none at all
-        (pytest.mark.timeout(60, func_only=True), False),
-    ],
-)
-def test_a_mark_that_lifts_the_time_limit_is_refused(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    mark: pytest.MarkDecorator,
-    allowed: bool,
-) -> None:
-    monkeypatch.delenv("IOBENCH_LOOPS", raising=False)
-    request.node.add_marker(mark)
-    with nullcontext() if allowed else pytest.raises(pytest.UsageError):
-        check_time_limits([request.node])
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_test_begins_with_the_usual_handlers(number: signal.Signals) -> None:
     usual = signal.getsignal(number)
@@ -118,15 +91,3 @@ def test_a_command_in_this_process_is_heard_as_a_whole(
     assert Path.cwd() == before
     os.write(1, b"afterwards\n")
     assert tuple(capfd.readouterr()) == ("afterwards\n", "")
-
-
-@pytest.mark.parametrize(
-    ("parameters", "most"), [(("abc", "de", "fghi"), 13), (("ab", "cd", "ef"), 4), (("abc",), 3)]
-)
-def test_every_two_values_meet(parameters: tuple[str, ...], most: int) -> None:
-    cases = pairs(*parameters)
-    assert len(cases) <= most
-    for (one, values), (other, others) in itertools.combinations(enumerate(parameters), 2):
-        met = {(case[one], case[other]) for case in cases}
-        assert met == set(itertools.product(values, others))
-    assert {case[0] for case in cases} == set(parameters[0])
