@@ -31,6 +31,7 @@ from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage
+from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # libraries warn of what is theirs to mend
 
@@ -288,7 +289,7 @@ def test_a_worker_of_hf_datasets_may_be_forked_while_tqdm_holds_its_lock() -> No
     worker.start()
     forked.set()
     holder.join()
-    worker.join(30)
+    worker.join(PATIENCE_S)
     alive = worker.is_alive()
     worker.kill()
     worker.join()

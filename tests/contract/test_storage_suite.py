@@ -19,6 +19,7 @@ from iobench.storage import open_storage
 from iobench.storage.base import Cached, Replacing, Storage, Versioned
 from iobench.storage.local.storage import LocalStorage
 from tests.pairs import pairs
+from tests.processes import PATIENCE_S
 
 SIZES = [0, 1, 4095, 4096, 4097, 100_000, (8 << 20) - 1, 8 << 20, (16 << 20) + 5]
 
@@ -57,7 +58,7 @@ def _read_at_once(storage: Storage, data: dict[str, bytes]) -> int:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(25)
+        thread.join(PATIENCE_S)
     return len(failed) + sum(thread.is_alive() for thread in threads)
 
 

@@ -25,6 +25,7 @@ from iobench.cli.main import main
 from iobench.storage import open_storage
 from iobench.storage.base import Retries, Storage
 from tests.contract.test_storage_suite import content, read
+from tests.processes import PATIENCE_S
 from tests.servers.faultproxy import SLOW_DOWN, Fault, FaultProxy
 from tests.servers.process import free_port, missing
 from tests.servers.s3 import (
@@ -193,7 +194,7 @@ def test_an_abort_is_sent_again_and_leaves_no_thread(
     assert storage.discard_unfinished(lambda key: True, dry_run=True) == ()
     for thread in threading.enumerate():
         if thread.name == "iobench-abort":
-            thread.join(10)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
 

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from iobench.storage.simulated.memory import SharedNumber
+from tests.processes import PATIENCE_S
 
 FORK = multiprocessing.get_context("fork")
 
@@ -52,7 +53,7 @@ def test_a_process_that_ends_in_the_middle_of_a_change_blocks_nobody() -> None:
 
     child = FORK.Process(target=hold)
     child.start()
-    assert inside.wait(30)
+    assert inside.wait(PATIENCE_S)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
     child.join()
@@ -78,11 +79,11 @@ def test_a_fork_while_a_thread_is_inside_blocks_nobody() -> None:
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert inside.wait(30)
+    assert inside.wait(PATIENCE_S)
     child = FORK.Process(target=change)
     child.start()
     go.set()
     thread.join()
-    child.join(30)
+    child.join(PATIENCE_S)
     assert child.exitcode == 0
     assert number.value == 2.5
