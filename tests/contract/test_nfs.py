@@ -24,7 +24,7 @@ from iobench.data.generator import clean, generate
 from iobench.settings.base import build
 from iobench.settings.dataset import DatasetSpec
 from iobench.storage import open_storage
-from iobench.storage.base import Cached, Files, Folders, Guarded, Retrying, Storage, Versioned
+from iobench.storage.base import Storage
 from iobench.storage.nfs import libnfs
 from iobench.storage.nfs import write as nfs_write
 from iobench.storage.nfs.storage import NfsStorage
@@ -60,14 +60,6 @@ class TestNfs(StorageContract):
     @pytest.fixture
     def storage(self, nfs: Storage) -> Storage:
         return nfs
-
-
-def test_it_is_what_the_protocols_say(nfs: Any) -> None:
-    assert isinstance(nfs, Storage)
-    for protocol in (Folders, Guarded, Retrying, Versioned):
-        assert isinstance(nfs, protocol)
-    for protocol in (Cached, Files):
-        assert not isinstance(nfs, protocol)
 
 
 def test_the_fingerprint_says_what_was_granted(nfs: Any, nfs_server: NfsServer) -> None:

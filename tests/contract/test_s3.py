@@ -15,14 +15,8 @@ import pytest
 from iobench.base.errors import MissingObjectError, StorageError, TargetRefusedError
 from iobench.storage import open_storage
 from iobench.storage.base import (
-    Cached,
-    Files,
-    Guarded,
     Retries,
-    Retrying,
     Storage,
-    Unfinished,
-    Versioned,
 )
 from tests.contract.test_storage_suite import StorageContract, content, put, read
 from tests.servers.s3 import BUCKET, S3Server, rclone_s3, rclone_server, s3_environment, swift_s3
@@ -123,14 +117,6 @@ def unfinished(server: S3Server, storage: Any) -> list[str]:
         found = []
     client.close()
     return sorted(upload["Key"] for upload in found)
-
-
-def test_it_is_what_the_protocols_say(s3: Any) -> None:
-    for protocol in (Storage, Guarded, Retrying, Versioned, Unfinished):
-        assert isinstance(s3, protocol)
-    for protocol in (Cached, Files):
-        assert not isinstance(s3, protocol)
-    assert s3.alignment == 1
 
 
 KEYS = [

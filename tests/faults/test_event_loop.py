@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from iobench.base.errors import IobenchError, StorageError
 from iobench.data.generator import generate
@@ -110,34 +108,6 @@ def test_a_server_understands_the_signed_requests(
         assert read(reading, key, 299_990, 100) == DATA[299_990:]
     assert left(reading) == 0
     assert read(reading, "x", 400_000, 10) == b""  # 416, which the storage explains
-
-
-@settings(max_examples=15)
-@given(
-    ranges=st.lists(
-        st.tuples(st.integers(0, 310_000), st.integers(1, 90_000)), min_size=1, max_size=6
-    ),
-    block=st.integers(10_000, 100_000),
-)
-def test_both_read_the_same(
-    rclone_s3: S3Server, written: str, ranges: list[tuple[int, int]], block: int
-) -> None:
-    at, extents = 0, []
-    for offset, length in ranges:
-        extents.append(Extent("x", offset, length, at, min(length, 1000)))
-        at += length
-    found = []
-    for kind in BOTH:
-        storage = open_storage(written, options={"endpoint": rclone_s3.endpoint})
-        reading = kind(storage, concurrency=3, block_size=block)
-        memory = bytearray(at)
-        try:
-            found.append((reading.read(extents, memoryview(memory)), bytes(memory)))
-        except StorageError:  # an extent ends early; which one is told of may differ
-            found.append((-1, b""))
-        reading.close()
-        storage.close()
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("seed", range(4))
