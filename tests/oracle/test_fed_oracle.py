@@ -17,10 +17,11 @@ from iobench.judge.evidence import Decision
 from iobench.judge.fed import fed
 from iobench.judge.figures.curve import conclude_curve, rate_of
 from iobench.judge.judged import judge
-from iobench.record.curve import CurvePoint, StorageCurve
 from iobench.record.training import Ceiling, CeilingDetails
 from iobench.record.verdict import RunCurve
 from iobench.runner.calibration import findmax
+from tests import curves
+from tests.curves import point
 from tests.oracle.plants import ran, verdict_of
 
 SAMPLE, BATCH, STEP_S = 100, 40, 0.08
@@ -93,28 +94,8 @@ def test_the_interval_of_the_plateau_covers_the_truth() -> None:
             reached = min(2**number * 900.0, truth * demand)
             middle = reached * (1 + 0.03 * chance.standard_normal())
             windows = (middle * (1 + 0.03 * chance.standard_normal(5))).tolist()
-            points.append(
-                CurvePoint(
-                    in_flight=2**number,
-                    reads_per_s=rate_of(float(np.mean(windows)), windows),
-                    bytes_per_s=rate_of(float(np.mean(windows)) * 1e5, [w * 1e5 for w in windows]),
-                    reads=1000,
-                    seconds=0.3,
-                    disjoint=True,
-                )
-            )
-        curve = conclude_curve(
-            StorageCurve(
-                request_bytes=100_000,
-                request_bytes_min=100_000,
-                request_bytes_max=100_000,
-                order="random",
-                by="fio",
-                how="drawn",
-                direct=True,
-                points=points,
-            )
-        )
+            points.append(point(2**number, rate_of(float(np.mean(windows)), windows), 100_000))
+        curve = conclude_curve(curves.curve(points, 100_000))
         doc = build_run(accelerators=2, measured=1990.0, au=0.99)
         raw = Ceiling(by="fio", details=CeilingDetails(read_bytes_per_sample=1e5))
         doc = doc.with_job(

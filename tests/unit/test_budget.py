@@ -23,7 +23,7 @@ from iobench.judge.figures.curve import conclude_curve
 from iobench.judge.judged import judge
 from iobench.judge.short import needed_steps
 from iobench.judge.verdict import verdict
-from iobench.record.curve import CurvePoint, Rate, StorageCurve
+from iobench.record.curve import Rate
 from iobench.record.job import LoaderFacts
 from iobench.record.run import TrainingRecord
 from iobench.record.training import Epoch
@@ -40,7 +40,9 @@ from iobench.runner.plan import Plan, make_plan
 from iobench.settings.base import known_specs
 from iobench.settings.dataset import share_of_columns
 from iobench.settings.workload import load_workload
+from tests import curves
 from tests.conftest import MakeDataset
+from tests.curves import point
 
 SAMPLES, ROWS = 20_000, 5_000
 WORKLOADS = sorted(set(known_specs("workload")) - {"cpu-training"})  # which trains a real model
@@ -174,28 +176,11 @@ class Simulated:
         points = []
         for in_flight, share in ((1, 0.3), (2, 0.6), (4, 0.99), (8, 1.0), (16, 1.0)):
             rate = share * self.storage
-            points.append(
-                CurvePoint(
-                    in_flight=in_flight,
-                    reads_per_s=Rate(value=rate, low=0.99 * rate, high=1.01 * rate, windows=4),
-                    bytes_per_s=Rate(value=rate * size, low=rate * size, windows=4),
-                    latency_p50_s=in_flight / rate,
-                    reads=1000,
-                    seconds=1.0,
-                    disjoint=True,
-                )
-            )
-        own = StorageCurve(
-            request_bytes=size,
-            request_bytes_min=size,
-            request_bytes_max=size,
-            order="random",
-            by="fio",
-            how="planted",
-            direct=True,
-            points=points,
+            told = Rate(value=rate, low=0.99 * rate, high=1.01 * rate, windows=4)
+            points.append(point(in_flight, told, size, latency_p50_s=in_flight / rate))
+        return RunCurve(
+            curve=conclude_curve(curves.curve(points, size), None), not_measured="planted"
         )
-        return RunCurve(curve=conclude_curve(own, None), not_measured="planted")
 
 
 @dataclass(frozen=True)

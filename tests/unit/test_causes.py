@@ -12,10 +12,12 @@ import pytest
 from iobench.judge.figures.curve import conclude_curve
 from iobench.judge.judged import judge
 from iobench.judge.verdict import verdict
-from iobench.record.curve import CurvePoint, Rate, StorageCurve
+from iobench.record.curve import Rate, StorageCurve
 from iobench.record.training import Ceiling
 from iobench.record.verdict import AblatedStage as Stage
 from iobench.record.verdict import Ablation, Estimate, RunCurve, Verdict
+from tests import curves
+from tests.curves import point
 
 Build = Callable[..., Any]
 
@@ -39,29 +41,8 @@ def curve(*rates: float, size: int = 100_000, order: str = "random") -> StorageC
     def told(rate: float) -> Rate:
         return Rate(value=rate, low=0.99 * rate, high=1.01 * rate, windows=5)
 
-    points = [
-        CurvePoint(
-            in_flight=2**power,
-            reads_per_s=told(rate),
-            bytes_per_s=told(rate * size),
-            reads=100,
-            seconds=0.5,
-            disjoint=True,
-        )
-        for power, rate in enumerate(rates)
-    ]
-    return StorageCurve.model_validate(
-        {
-            "request_bytes": size,
-            "request_bytes_min": size,
-            "request_bytes_max": size,
-            "order": order,
-            "by": "fio",
-            "how": "test",
-            "direct": True,
-            "points": points,
-        }
-    )
+    points = [point(2**power, told(rate), size) for power, rate in enumerate(rates)]
+    return curves.curve(points, size, order)
 
 
 def run_curve(mine: StorageCurve, large: StorageCurve | None = None) -> RunCurve:

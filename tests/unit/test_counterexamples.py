@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from iobench.ask.capacity.ceilings import Change, Quantity
 from iobench.ask.capacity.whatif import what_if
-from iobench.judge.figures.in_flight import run_reads_in_flight
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
 from iobench.record.training import Ceiling, CeilingDetails
@@ -26,10 +24,6 @@ Build = Callable[..., TrainingRecord]
 
 def verdict_of(doc: TrainingRecord) -> Verdict:
     return doc.job.verdict
-
-
-def ids(doc: TrainingRecord) -> list[str]:
-    return [advice.id for advice in verdict_of(doc).advice]
 
 
 # The bottleneck
@@ -60,21 +54,6 @@ def test_accelerators_fed_are_a_property_of_the_storage(make_run: Build) -> None
     assert could == {math.floor(100_000 / (0.9 * 500))}
 
 
-def test_a_required_utilization_that_is_reached_is_no_cause(make_run: Build) -> None:
-    """72 % busy where 70 % are required, because storage delivers 1,460 of 2,000 samples/s."""
-    doc = make_run(
-        rates={"storage_raw": 1500, "fetch": 1460},
-        measured=1440,
-        au=0.72,
-        workload={"required_accelerator_utilization": 0.7},
-    )
-    found = verdict_of(doc)
-    assert found.starved is False
-    assert found.bottleneck == "storage"
-    assert "none" not in ids(doc)
-    assert found.advice[0].predicted_gain == pytest.approx(2000 / 1460, rel=0.05)
-
-
 def test_ceilings_that_cannot_be_told_apart_name_no_single_stage(make_run: Build) -> None:
     """A tenth between prep and fetch, and windows that scatter by as much."""
     doc = make_run(
@@ -89,33 +68,6 @@ def test_ceilings_that_cannot_be_told_apart_name_no_single_stage(make_run: Build
         )
     found = verdict_of(conclude(doc))
     assert found.bottleneck == "undecided" or {found.bottleneck, *found.also} >= {"storage", "prep"}
-
-
-def test_a_batch_of_one_request_has_one_read_in_flight(make_run: Build) -> None:
-    """Without reading ahead, 4 workers with a batch of one request keep 4 reads in flight, with
-    concurrency 4 and with 16; a reader that reads ahead keeps 16 and 64.
-    """
-    one: dict[str, Any] = {
-        "workload": {"batch_size": 1, "loader": {"workers": 4}},
-        "accelerators": 1,
-    }
-
-    def in_flight(concurrency: int, *, ahead: bool) -> int:
-        facts = {"direct": True, "workers": 4, "requests_per_batch": 1.0, "reads_ahead": ahead}
-        return run_reads_in_flight(make_run(**one, loader=facts), concurrency=concurrency)
-
-    assert [in_flight(many, ahead=False) for many in (4, 16)] == [4, 4]
-    assert [in_flight(many, ahead=True) for many in (4, 16)] == [16, 64]
-
-
-def test_a_starved_run_is_not_fed_by_its_burst(make_run: Build) -> None:
-    """The ceiling was measured with burst credits, and the run without them."""
-    doc = make_run(
-        rates={"storage_raw": 2600, "fetch": 2500, "prep": 6000}, measured=1250, au=0.625
-    )
-    found = verdict_of(doc)
-    assert found.starved is True
-    assert found.accelerators_fed is None or found.accelerators_fed < 2
 
 
 # What if
@@ -149,6 +101,3 @@ def test_workers_that_take_turns_are_modelled_as_that(make_run: Build) -> None:
     found = what_if([(doc, {})], Change(latency=Quantity(0.5, relative=True)))
     rate = found.what_if.metrics["samples_per_s"].median
     assert rate == pytest.approx(1 / (1 / 2000 + 1 / 1200), rel=0.05)
-
-
-# Rules

@@ -19,10 +19,12 @@ from iobench.judge.figures.curve import conclude_curve, rate_of
 from iobench.judge.figures.instep import OwnStepTimes, at_more_ranks, step_times
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
-from iobench.record.curve import CurvePoint, StorageCurve
+from iobench.record.curve import StorageCurve
 from iobench.record.run import TrainingRecord
 from iobench.record.training import Ceiling, CeilingDetails, FindMax
 from iobench.record.verdict import Estimate, Fed, FedAt, RunCurve
+from tests import curves
+from tests.curves import point
 from tests.unit.conftest import build_events, build_run
 
 Build = Callable[..., TrainingRecord]
@@ -38,31 +40,10 @@ def curve_of(
     """A storage of ``rate`` reads/s that takes ``latency_s`` for each."""
     found = []
     for number in range(points):
-        in_flight = 2**number
-        reached = min(in_flight / latency_s, rate)
+        reached = min(2**number / latency_s, rate)
         windows = [reached * (1 - spread), reached, reached * (1 + spread)]
-        found.append(
-            CurvePoint(
-                in_flight=in_flight,
-                reads_per_s=rate_of(reached, windows),
-                bytes_per_s=rate_of(reached * SIZE, [each * SIZE for each in windows]),
-                reads=1000,
-                seconds=0.3,
-                disjoint=True,
-            )
-        )
-    return conclude_curve(
-        StorageCurve(
-            request_bytes=SIZE,
-            request_bytes_min=SIZE,
-            request_bytes_max=SIZE,
-            order="random",
-            by="fio",
-            how="made",
-            direct=True,
-            points=found,
-        )
-    )
+        found.append(point(2**number, rate_of(reached, windows), SIZE))
+    return conclude_curve(curves.curve(found, SIZE))
 
 
 def with_curve(doc: TrainingRecord, curve: StorageCurve, in_flight: float = 64.0) -> TrainingRecord:

@@ -21,37 +21,7 @@ from iobench.judge.figures.curve import (
     spent,
 )
 from iobench.record.curve import CurvePoint, Rate, StorageCurve
-
-
-def point(
-    in_flight: int, reads: Rate | float, size: int = 4096, *, client: bool = False
-) -> CurvePoint:
-    rate = reads if isinstance(reads, Rate) else Rate(value=reads)
-    scaled = {
-        name: None if value is None else value * size for name, value in rate if name != "windows"
-    }
-    return CurvePoint(
-        in_flight=in_flight,
-        reads_per_s=rate,
-        bytes_per_s=Rate.model_validate({**scaled, "windows": rate.windows}),
-        reads=100,
-        seconds=1.0,
-        disjoint=True,
-        client=client,
-    )
-
-
-def curve(points: list[CurvePoint], size: int = 4096) -> StorageCurve:
-    return StorageCurve(
-        request_bytes=size,
-        request_bytes_min=size,
-        request_bytes_max=size,
-        order="random",
-        by="engine",
-        how="planted",
-        direct=True,
-        points=points,
-    )
+from tests.curves import curve, point
 
 
 def planted(
