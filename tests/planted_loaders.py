@@ -25,6 +25,19 @@ from torch.utils.data import (
 )
 
 
+def plain(value: Any) -> Any:
+    """A batch as plain objects: with its types, and the bytes and types of its arrays."""
+    name = type(value).__name__
+    if isinstance(value, torch.Tensor | np.ndarray):
+        array = np.asarray(value)
+        return name, str(array.dtype), array.shape, array.tobytes()
+    if isinstance(value, dict):
+        return name, {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return name, [plain(each) for each in value]
+    return name, value
+
+
 def cpu_ns() -> int:
     """CPU time of this thread, from the kernel's accounts and not from a clock."""
     used = resource.getrusage(resource.RUSAGE_THREAD)

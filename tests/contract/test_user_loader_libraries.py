@@ -17,6 +17,7 @@ from iobench.record.run import load_training
 from iobench.settings.workload import LoaderSpec
 from iobench.subject.loader import UserLoader
 from tests import library_loaders
+from tests.planted_loaders import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -24,14 +25,6 @@ FORMAT = {"webdataset": "tar", "hf_streaming": "parquet"}
 SAMPLES, MEAN = 60, 20_000
 THREADS = {"spdl", "grain"}
 """Loaders whose batches are made in the process itself; the others have worker processes."""
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return torch.as_tensor(value).tolist()
 
 
 def _data(kind: str, make_dataset: Any) -> Path:
@@ -86,16 +79,18 @@ def _check(kind: str, make_dataset: Any, tmp_path: Path, monkeypatch: pytest.Mon
     _needs(kind)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     root = _data(kind, make_dataset)
-    truth = [_plain(batch) for batch in _bare(kind, root)]
-    assert sum(len(batch["y"] if isinstance(batch, dict) else batch) for batch in truth) == SAMPLES
-
+    samples, truth = 0, []
+    for batch in _bare(kind, root):
+        samples += len(batch["y"] if isinstance(batch, dict) else batch)
+        truth.append(plain(batch))
+    assert samples == SAMPLES
     name = f"tests.library_loaders:{kind}"
     given = {"data": str(root), "root": str(root), "batch_size": 8, "stored_bytes": float(MEAN)}
     loading = LoaderSpec(kind="user", factory=name, workers=1, start_method="fork")
     under = UserLoader(loading, **given)  # type: ignore[arg-type]
     try:
         under.set_epoch(0)
-        seen = [_plain(batch.value) for batch in under]
+        seen = [plain(batch.value) for batch in under]
         facts = under.facts()
     finally:
         under.shutdown()
@@ -108,7 +103,7 @@ def _check(kind: str, make_dataset: Any, tmp_path: Path, monkeypatch: pytest.Mon
         assert facts.process_bytes >= SAMPLES * MEAN
 
     with (watch := iobench.watch(_bare(kind, root), results=tmp_path / "r", data=root)) as batches:
-        watched = [_plain(batch) for batch in batches]
+        watched = [plain(batch) for batch in batches]
     assert watched == truth
     assert watch.directory is not None
     job = load_training(watch.directory).job

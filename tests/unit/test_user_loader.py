@@ -115,20 +115,8 @@ def test_batches_of_each_kind_are_bit_identical(workers: int) -> None:
         loader = made("of_kind", kind=kind, workers=workers)
         seen = leaves_of(loader)
         loader.shutdown()
-        bare = [plain(each) for each in planted_loaders.of_kind(kind)]
-        assert [plain(each) for each in seen] == bare, kind
-
-
-def plain(value: Any) -> Any:
-    """A batch as plain objects: with its types, and the bytes and types of its arrays."""
-    name = type(value).__name__
-    if isinstance(value, torch.Tensor):
-        return name, str(value.dtype), tuple(value.shape), value.numpy().tobytes()
-    if isinstance(value, dict):
-        return name, {key: plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return name, [plain(each) for each in value]
-    return name, value
+        bare = [planted_loaders.plain(each) for each in planted_loaders.of_kind(kind)]
+        assert [planted_loaders.plain(each) for each in seen] == bare, kind
 
 
 @pytest.mark.parametrize("workers", [0, 1])

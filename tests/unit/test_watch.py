@@ -23,6 +23,7 @@ from iobench.load.torch_compat import inner_loader
 from iobench.record.run import EVENTS_FILE, TrainingRecord, load_training
 from iobench.runner.watching import context
 from iobench.subject import meter, process, watched
+from tests.planted_loaders import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -174,25 +175,15 @@ LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
 }
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor | np.ndarray):
-        return (str(value.dtype), tuple(value.shape), value.tolist())
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return (type(value).__name__, [_plain(each) for each in value])
-    return value
-
-
 def _epochs(batches: Iterable[Any]) -> list[Any]:
     random.seed(5)
     np.random.seed(5)
     torch.manual_seed(5)
     seen = []
     for _ in range(2):
-        seen.append([_plain(batch) for batch in batches])
+        seen.append([plain(batch) for batch in batches])
         for batch in batches:  # left early
-            seen.append(_plain(batch))
+            seen.append(plain(batch))
             break
     return seen
 
