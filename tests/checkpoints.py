@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import xxhash
 
@@ -25,6 +26,12 @@ WRITERS = (
     *("torch", "torch-nocrc", "torch-async", "safetensors", "safetensors-async"),
     *("dcp", "dcp-async", "dcp-async-process", "stream", "stream-async"),
 )
+
+EACH_WRITER = [
+    pytest.param(writer, marks=[pytest.mark.nightly] * (writer == "dcp-async-process"))
+    for writer in WRITERS
+]
+"""The process of dcp-async-process takes seconds to start: most tests of it wait for the night."""
 
 
 def make_state(seed: int = 0, *, large: int = 700_001) -> dict[str, Any]:

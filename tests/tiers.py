@@ -93,7 +93,12 @@ _LOOP = "faults/test_fault_loop.py::test_a_verb_survives_faults"
 
 TOUCHED = {
     "datasets": ("e2e/test_workloads.py",),
-    "iobench/checkpoint": (f"{_LOOP}[checkpoint-stream]", f"{_LOOP}[checkpoint-torch]"),
+    "iobench/checkpoint": (
+        "contract/test_checkpoint.py",
+        "faults/test_checkpoint.py",
+        f"{_LOOP}[checkpoint-stream]",
+        f"{_LOOP}[checkpoint-torch]",
+    ),
     "iobench/cli": ("e2e/test_cli.py", "e2e/test_live.py"),
     "iobench/data/generator": (f"{_LOOP}[generate]",),
     "iobench/report/page": ("browser",),

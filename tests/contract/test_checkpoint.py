@@ -20,6 +20,7 @@ from iobench.checkpoint.catalog import CheckpointRoot
 from iobench.checkpoint.saving import FileWriter
 from iobench.checkpoint.torch_save import TorchSave
 from tests.checkpoints import (
+    EACH_WRITER,
     WRITERS,
     Ranks,
     blank,
@@ -121,7 +122,7 @@ def test_what_is_restored_is_what_was_saved(place: str, writer: str) -> None:
     assert list(root.storage.list()) == []
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", EACH_WRITER)
 def test_two_ranks(place: str, writer: str, ranks: Ranks) -> None:
     root = CheckpointRoot.open(place)
     root.claim()
@@ -210,7 +211,7 @@ def test_stream_sends_parts_that_a_strict_server_takes(
     assert same(again, state)
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", EACH_WRITER)
 def test_without_fsync_nothing_is_called_durable(tmp_path: Path, writer: str) -> None:
     root, state = CheckpointRoot.open(str(tmp_path / "c")), make_state(large=1000)
     root.claim()

@@ -286,7 +286,11 @@ SCRIPTS = {
 
 @pytest.mark.parametrize(
     "way",
-    [pytest.param(way, marks=() if way == "by workers" else pytest.mark.slow) for way in SCRIPTS],
+    [
+        pytest.param("by workers"),
+        *(pytest.param(way, marks=pytest.mark.slow) for way in ("io_uring", "by threads")),
+        *(pytest.param(way, marks=pytest.mark.nightly) for way in ("read ahead", "by a library")),
+    ],
 )
 def test_a_script_that_ends_with_an_iterator_in_use_says_nothing(
     way: str, make_dataset: Any

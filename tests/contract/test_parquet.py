@@ -157,7 +157,7 @@ class TestDamage:
         assert "Traceback" not in str(caught.value)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("codec", ["none", "gzip"])
+    @pytest.mark.parametrize("codec", ["none", pytest.param("gzip", marks=pytest.mark.nightly)])
     def test_no_byte_of_a_footer_ends_the_process(
         self, make_dataset: MakeDataset, codec: str
     ) -> None:

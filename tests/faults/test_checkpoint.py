@@ -31,7 +31,7 @@ from iobench.checkpoint.base import Job
 from iobench.checkpoint.catalog import CheckpointRoot, CheckpointTarget
 from iobench.checkpoint.manifest import MANIFEST
 from iobench.checkpoint.place import MARKER
-from tests.checkpoints import WRITERS, blank, make_state, plant, restore, same, save
+from tests.checkpoints import EACH_WRITER, WRITERS, blank, make_state, plant, restore, same, save
 from tests.processes import tmpfs, wait_until
 from tests.servers.faultproxy import Fault, FaultProxy
 from tests.servers.s3 import S3Server, rclone_s3, s3_environment
@@ -116,7 +116,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield mount
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", EACH_WRITER)
 def test_the_disk_is_full_in_the_middle(small_disk: Path, writer: str) -> None:
     small, large = make_state(large=100_001), make_state(large=7_000_001)
     root = claimed(small_disk / "c")
