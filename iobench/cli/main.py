@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Literal
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
 from cyclopts.help import DefaultFormatter, HelpPanel
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # if standard output is on a full disk, this fails
         return code
     except CycloptsError as error:
-        warn(f"{error} See: {' '.join(['iobench', *(error.command_chain or ())])} --help")
+        warn(f"{_worded(error)} See: {' '.join(['iobench', *(error.command_chain or ())])} --help")
         return 2
     except KeyboardInterrupt:
         # Another Ctrl-C must not interrupt the exit of the interpreter.
@@ -168,6 +168,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, InterruptedRun):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         return report_error(error, debug="--debug" in words, verb=" ".join(words[:1]))
+
+
+def _worded(error: CycloptsError) -> str:
+    """The error in one line; one about what was not given says what the verb needs."""
+    text = str(error)
+    if not isinstance(error, MissingArgumentError) or error.argument is None or error.keyword:
+        return text
+    name = error.argument.name
+    if error.argument.index is not None:
+        name = name.removeprefix("--").upper()
+    meant = text.partition("requires an argument.")[2]
+    return f"{' '.join(error.command_chain or ())} needs {name}.{meant}"
 
 
 def _do(request: VerbRequest) -> int:
