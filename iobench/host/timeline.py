@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..base.errors import IobenchError
 from ..record.arrow import number_column, numbers, text_column
 from ..record.run import FileDigest
-from ..record.training import EVENT_COLUMNS, LATER_COLUMNS
+from ..record.training import EVENT_COLUMNS
 from .tables import damage, read_table, write_table
 
 Array = npt.NDArray[Any]
@@ -156,8 +156,7 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
             number_column(np.zeros(count, dtype=np.int32)),
             text_column([phase.encode()], pa.large_string()).cast(pa.string()),
         )
-        later = {name: np.zeros(count, _TYPES[name]) for name in LATER_COLUMNS}
-        given = {**later, **columns, **constant}
+        given = {**columns, **constant}
         arrays = [
             number_column(np.asarray(given[name])).cast(schema.field(name).type) for name in _TYPES
         ]
@@ -171,19 +170,14 @@ def write_events(path: Path, parts: Sequence[tuple[str, int, int, Columns]]) -> 
 def read_events(path: Path) -> Columns:
     """The columns of ``EVENT_COLUMNS`` as arrays of equal length; ``phase`` is of objects.
 
-    Columns of LATER_COLUMNS are left out if the file lacks them. Raises IobenchError for a damaged
-    file.
+    Raises IobenchError for a damaged file.
     """
     import pyarrow as pa
 
     what = "step events"
     table = read_table(path, what, row_bytes=_ROW_BYTES, dictionary="phase")
     with damage(path, what):
-        missing = [
-            name
-            for name in EVENT_COLUMNS
-            if name not in table.column_names and name not in LATER_COLUMNS
-        ]
+        missing = [name for name in EVENT_COLUMNS if name not in table.column_names]
         if missing:
             raise IobenchError(
                 f"{path} lacks the columns {', '.join(missing)}",
@@ -192,11 +186,10 @@ def read_events(path: Path) -> Columns:
         found: Columns = {
             name: numbers(table[name].combine_chunks()).astype(kind, casting="safe")
             for name, kind in _TYPES.items()
-            if name in table.column_names
         }
         phases = table["phase"].combine_chunks()
         if not pa.types.is_dictionary(phases.type) or phases.null_count:
             raise ValueError("its phases are not names")
         names = np.array(phases.dictionary.to_pylist(), dtype=object)
         found["phase"] = names[numbers(phases.indices)]
-    return {name: found[name] for name in EVENT_COLUMNS if name in found}
+    return {name: found[name] for name in EVENT_COLUMNS}

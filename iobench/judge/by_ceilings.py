@@ -37,9 +37,7 @@ def lost_beside_loading(case: Case) -> Decision | None:
     if not known:
         return None
     top = max(known, key=lambda stage: known[stage])
-    waiting = shares.wait
-    if waiting is None:  # an older record: all time that is neither busy nor saves
-        waiting = (1 - (case.evidence.utilization or 0.0)) * (1 - (shares.saves or 0.0))
+    waiting = shares.wait or 0.0
     gain = 1 / max(1 - known[top], 1e-9)
     if gain <= 1 + NOISE or known[top] <= waiting:
         return None

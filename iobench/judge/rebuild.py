@@ -23,7 +23,7 @@ from .figures.ablations import ablations_again, phase_of
 from .figures.curve import conclude_curve
 from .figures.events import Events, select
 from .figures.in_flight import run_reads_in_flight
-from .figures.metrics import repetition_metrics, summarise, uncounted_reads, with_device_figures
+from .figures.metrics import repetition_metrics, summarise, with_device_figures
 from .figures.search import find_max_point, with_answer
 from .figures.windows import ceiling_again, cpu_ceiling
 from .judged import Judged, effective_cores, judge
@@ -100,10 +100,9 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
 
     What has no events stays as recorded.
     """
-    uncounted = uncounted_reads(doc.job.subject)
     workers = doc.job.workload.loader.workers
     repetitions = [
-        _again(repetition, select(events, "measure", index), uncounted, workers)
+        _again(repetition, select(events, "measure", index), workers)
         for index, repetition in enumerate(doc.job.repetitions)
     ]
     ceilings = {
@@ -116,7 +115,7 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
         rows = select(events, "quiet", 0)
         if not len(rows["step"]):
             rows = select(events, phase_of("checkpoint"), 0)
-        quiet = _again(quiet, rows, uncounted, workers)
+        quiet = _again(quiet, rows, workers)
     before = doc
     doc = doc.with_job(repetitions=repetitions, ceilings=ceilings, find_max=find_max, quiet=quiet)
     doc = conclude(doc.with_job(ablations=ablations_again(doc.job, events)))
@@ -124,18 +123,11 @@ def rebuild(doc: TrainingRecord, events: Events) -> TrainingRecord:
     return conclude(doc.with_changes(found)) if found else doc
 
 
-def _again(
-    repetition: Repetition, events: Events, uncounted: dict[str, str], workers: int
-) -> Repetition:
-    """One repetition of ranks with ``workers`` each, computed again; as recorded without events.
-
-    ``uncounted`` is what ``uncounted_reads`` says of the loader; records of older versions have a
-    count of these reads.
-    """
-    context = repetition.model_copy(update={"not_measured": repetition.not_measured | uncounted})
+def _again(repetition: Repetition, events: Events, workers: int) -> Repetition:
+    """One repetition of ranks with ``workers`` each, computed again; as recorded without events."""
     if not len(events["step"]):
         return repetition
-    return repetition_metrics(events, context, round_steps=max(1, workers))
+    return repetition_metrics(events, repetition, round_steps=max(1, workers))
 
 
 def _find_max(found: FindMax, events: Events, workers: int) -> FindMax:

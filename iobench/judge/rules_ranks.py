@@ -42,45 +42,26 @@ def other_cores(doc: TrainingRecord, one: Repetition) -> float | None:
 
 
 def _of_others(doc: TrainingRecord, one: Repetition) -> tuple[float, float] | None:
-    """(CPU seconds of other processes, seconds) of a repetition; None: not recorded.
-
-    Older records have the CPU time of the ranks and their workers alone. The warm-up of a model is
-    in the host's counters, but not in that: all cores may have been theirs for so long.
-    """
+    """(CPU seconds of other processes, seconds) of a repetition; None: not recorded."""
     host, cores = one.resources, doc.host.cores
-    if host is None or host.cpu_busy is None or one.cpu_s is None or not cores:
+    if host is None or host.cpu_busy is None or not cores:
         return None
-    busy_s = cores * host.cpu_busy * host.wall_s
-    if (own_s := _own_s(one)) is not None:
-        return max(0.0, busy_s - own_s), host.wall_s
-    trained = doc.job.trained
-    warm_up_s = (trained.warm_up_s if trained is not None else None) or 0.0
-    if host.wall_s <= warm_up_s:
-        return None
-    return max(0.0, busy_s - cores * warm_up_s - one.cpu_s), host.wall_s - warm_up_s
-
-
-def _own_s(one: Repetition) -> float | None:
-    """CPU time of all of iobench's processes in a repetition, their start and end included."""
-    host = one.resources
-    if host is None or host.own_cpu_s is None or host.children_cpu_s is None:
+    if host.own_cpu_s is None or host.children_cpu_s is None:
         return None
     # A process that nobody waited for is no child that has ended; what it said of itself counts.
-    return host.own_cpu_s + max(host.children_cpu_s, one.cpu_s or 0.0)
+    own_s = host.own_cpu_s + max(host.children_cpu_s, one.cpu_s or 0.0)
+    return max(0.0, cores * host.cpu_busy * host.wall_s - own_s), host.wall_s
 
 
 def cpu_other_load(doc: TrainingRecord) -> RuleOutcome | None:
     """Compare how busy the host's cores were with the CPU time of this run's own processes.
 
-    Short repetitions are looked at together. In records of older versions most of the rest of a
-    short one is the start of this run's own processes, so it says nothing there; nor does a record
-    without the host's counters.
+    Short repetitions are looked at together. A record without the host's counters says nothing.
     """
-    counted_ones = [one for one in complete(doc) if one.resources is not None]
-    long = [one for one in counted_ones if one.resources and one.resources.wall_s >= MIN_WALL_S]
-    short = [one for one in counted_ones if one not in long and _own_s(one) is not None]
-    short_s = sum(one.resources.wall_s for one in short if one.resources)
-    if not long and short_s < MIN_COUNTED_S:
+    walls = [(one, one.resources.wall_s) for one in complete(doc) if one.resources is not None]
+    long = [one for one, wall_s in walls if wall_s >= MIN_WALL_S]
+    short = [one for one, wall_s in walls if wall_s < MIN_WALL_S]
+    if not long and sum(wall_s for _, wall_s in walls) < MIN_COUNTED_S:
         return None
     cores = doc.host.cores
     if len(doc.hosts) != 1 or not cores:
@@ -227,7 +208,7 @@ def uneven(doc: TrainingRecord) -> RuleOutcome | None:
     """Check that no rank holds up the others by more than 5 % of the time.
 
     It must be the same rank in more than half of the repetitions: one that is slow once, or ranks
-    that are slow in turn, are jitter. Records of older versions do not have the ranks' times.
+    that are slow in turn, are jitter.
     """
     slow = usual_slow_rank(
         [each for each in complete(doc) if each.ranks and each.sync != INDEPENDENT]

@@ -65,8 +65,6 @@ EVENT_COLUMNS = {
     "lost_ns": "int64, how long the rank stood still: in its wait, which does not hold this time, "
     "or in an emulated step beyond late_ns (nobody makes up for it)",
 }
-LATER_COLUMNS = ("retries", "throttled", "checkpoint_ns", "sync_ns", "lost_ns")
-"""Columns of EVENT_COLUMNS that a file may lack: all of their values are then 0."""
 
 
 class Epoch(Record):

@@ -21,7 +21,8 @@ def events(wait_ms: npt.ArrayLike, *, read_ms: float = 0.0, steps: npt.ArrayLike
     each = nothing + np.asarray(steps)
     number = np.arange(len(waits))
     columns = dict.fromkeys(
-        ("epoch", "rank", "copy_ns", "checkpoint_ns", "sync_ns", "prep_ns", "retries"), nothing
+        ("epoch", "rank", "copy_ns", "checkpoint_ns", "sync_ns", "lost_ns", "prep_ns", "retries"),
+        nothing,
     )
     return columns | {
         "step": number,

@@ -40,17 +40,16 @@ class RankEpoch(NamedTuple):
         the last step itself ended late. For a merged row the lateness is the mean of its steps.
         """
         parts = ("start_ns", "wait_ns", "copy_ns", "busy_ns", "sync_ns", "checkpoint_ns", "lost_ns")
-        last = {name: float(self.rows[name][-1]) for name in parts if name in self.rows}
+        last = [float(self.rows[name][-1]) for name in parts]
         late = self._late_ns[-2:]
-        return sum(last.values()) + float(late[-1]) - (float(late[0]) if len(late) > 1 else 0.0)
+        return sum(last) + float(late[-1]) - (float(late[0]) if len(late) > 1 else 0.0)
 
     def track(self, startup_s: float) -> Track:
         """What the rank had received by which time, see ``Track``.
 
         A step lasts until the next one begins, without the save between them.
         """
-        nothing = np.zeros(len(self.rows["step"]))
-        saved_ns = self.rows.get("checkpoint_ns", nothing).astype(np.float64)
+        saved_ns = self.rows["checkpoint_ns"].astype(np.float64)
         clock_ns = np.append(self.rows["start_ns"].astype(np.float64), self.end_ns)
         times_s = (clock_ns - np.concatenate([[0.0], np.cumsum(saved_ns)])) / 1e9 - startup_s
         return Track(
@@ -62,12 +61,7 @@ class RankEpoch(NamedTuple):
         )
 
     def sum_ns(self, name: str, *, first: int = 0) -> int:
-        """Sum of a column of times from row ``first`` on; 0 if an older version lacks it.
-
-        Damaged events may have negative times, which count as 0.
-        """
-        if name not in self.rows:
-            return 0
+        """Sum of a column of times from row ``first`` on; 0 if damaged events make it negative."""
         return max(0, int(self.rows[name][first:].astype(np.int64).sum()))
 
     @property

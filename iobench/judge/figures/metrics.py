@@ -34,7 +34,7 @@ from .rates import Track, rates_of
 MEDIANS = tuple(each.name for each in metrics_of("repetition", median=True))
 
 SUMS = ("samples", "steps", "bytes_read", "sample_bytes", "retries", "throttled")
-"""Columns that are summed for a repetition; runs of older versions lack the last two."""
+"""Columns that are summed for a repetition."""
 
 NULL_ACCELERATOR = "the accelerator is of kind null, which has no busy time"
 TOO_FEW_STEPS = "a rank made fewer than 2 steps, and the first step of an epoch is not counted"
@@ -79,9 +79,7 @@ def repetition_metrics(events: Events, context: Repetition, *, round_steps: int 
     if not parts:
         missing.update({key: NO_EVENTS for key in (*MEDIANS, "rates") if key != "cpu_s"})
         return context.model_copy(update={**known, "not_measured": missing})
-    totals = {
-        name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS if name in events
-    }
+    totals = {name: int(np.asarray(events[name], dtype=np.int64).sum()) for name in SUMS}
     known["epochs"] = [
         epoch.model_copy(update=_delivered(events, epoch.epoch, counted=not uncounted))
         for epoch in context.epochs

@@ -12,7 +12,7 @@ Source: R. B. Dean and W. J. Dixon, "Simplified statistics for small numbers of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean, mean, median
 from typing import NamedTuple
@@ -32,9 +32,6 @@ _DIXON = (0.941, 0.765, 0.642, 0.560, 0.507, 0.468, 0.437, 0.412)
 
 For more values the critical ones are lower.
 """
-
-Startups = Mapping[int, Sequence[float | None]]
-"""By epoch: seconds from the common start to the first read of each rank."""
 
 
 @dataclass
@@ -66,7 +63,8 @@ def rank_times(
     known. If not, all waits for batches are in ``wait_s``.
     """
     joint = repetition.sync != INDEPENDENT
-    ends, startups = epoch_ends_ns(parts), startups_of(repetition.epochs)
+    ends = epoch_ends_ns(parts)
+    known = {each.epoch: each for each in repetition.epochs}
     mine: dict[int, dict[int, RankEpoch]] = {}
     for part in parts:
         mine.setdefault(part.rank, {})[part.epoch] = part
@@ -77,7 +75,7 @@ def rank_times(
             own = epochs.get(epoch)
             own_end = own.end_ns if own is not None else 0.0
             if own is not None:
-                _add(spent, own, _startup_ns(startups, epoch, rank), divided=divided)
+                _add(spent, own, _startup_ns(known.get(epoch), rank), divided=divided)
             if joint:
                 spent.sync += end - own_end
             wall += end if joint else own_end
@@ -85,16 +83,12 @@ def rank_times(
     return found
 
 
-def startups_of(epochs: Sequence[Epoch]) -> Startups:
-    """The start-up of each rank in each epoch; that of the earliest rank in older records."""
-    return {each.epoch: each.startups_s or [each.startup_s] for each in epochs}
-
-
-def _startup_ns(startups: Startups, epoch: int, rank: int) -> float:
-    """Start-up of a rank, 0 if it is unknown. A record of an older version has one for all."""
-    known = startups.get(epoch, ())
-    value = known[rank] if rank < len(known) else known[0] if len(known) == 1 else None
-    return max(0.0, (value or 0.0) * 1e9)
+def _startup_ns(epoch: Epoch | None, rank: int) -> float:
+    """Start-up of a rank, or that of the earliest one; 0 if it is unknown."""
+    if epoch is None:
+        return 0.0
+    own = epoch.startups_s[rank] if rank < len(epoch.startups_s) else epoch.startup_s
+    return max(0.0, (own or 0.0) * 1e9)
 
 
 def _add(spent: _Spent, part: RankEpoch, startup: float, *, divided: bool) -> None:
@@ -273,8 +267,7 @@ def shares_of(repetitions: Sequence[Repetition]) -> Shares:
 def _of_ranks(repetition: Repetition) -> dict[str, float | None]:
     ranks = [rank for rank in repetition.ranks if rank.wall_s > rank.startup_s]
     if not ranks:
-        wall, saved = repetition.wall_s, repetition.checkpoint_s
-        return {"saves": (saved or 0.0) / wall if wall else None}
+        return {}
     return {part: _mean([_part(rank, part) for rank in ranks]) for part in _PARTS}
 
 

@@ -86,7 +86,7 @@ def step_times(events: Events) -> StepTimes | None:
                     )
                 ),
                 longest_wait_s=float(wait.max()),
-                retries=int(rows["retries"][mine].sum()) if "retries" in rows else 0,
+                retries=int(rows["retries"][mine].sum()),
             )
         )
     return StepTimes(
@@ -107,8 +107,7 @@ def _times(events: Events) -> tuple[Array, dict[int, float]]:
     start = events["start_ns"].astype(np.float64)
     end = start.copy()
     for name in ("wait_ns", "copy_ns", "busy_ns", "checkpoint_ns", "sync_ns", "lost_ns"):
-        if name in events:
-            end += events[name]
+        end += events[name]
     shift, starts = 0.0, {}
     for epoch in np.unique(events["epoch"]):
         mine = events["epoch"] == epoch
@@ -140,8 +139,6 @@ def _rounded(values: Array) -> tuple[float, ...]:
 
 def _when(rows: Events, at: Array, name: str) -> tuple[float, ...]:
     """Times of the rows in which a column is not 0, those of several ranks once."""
-    if name not in rows:
-        return ()
     found: Sequence[float] = np.unique(np.round(at[rows[name] > 0], 3)).tolist()
     return tuple(found)
 
@@ -170,7 +167,7 @@ def spreads(events: Events) -> dict[str, TimeSpread]:
     if not len(events["step"]):
         return {}
     steps = np.maximum(events["steps"].astype(np.float64), 1.0)
-    whole = sum(events[name].astype(np.float64) for name in _STEP if name in events)
+    whole = sum(events[name].astype(np.float64) for name in _STEP)
     times: dict[str, Array] = {
         "wait": events["wait_ns"].astype(np.float64),
         "read": events["read_ns"].astype(np.float64),
