@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from ..base.units import counted
+from ..judge.short import needed_steps
 from ..record.plan import PartTime
 from .ablations import MIN_S, USUAL_ROUNDS
+from .budget import Budget
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.curve import budget_s, storage_curve
 from .calibration.findmax import USUAL_TRIES, most_s, wanted_steps
 from .checkpoint import ALONE
 from .confirm import MAX_TRIED, MIN_TURNS, Confirm
 from .options import Options
+from .phase import FEW_ROUNDS
 from .plan import Plan, steps_per_repetition
 
 START_S = 0.5
@@ -26,6 +30,112 @@ _USUAL_STAGES = 3
 
 LONG_S = 300.0
 """A run that takes longer is worth a warning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pilot:
+    """What a short run of all stages together told. ``samples_per_s`` None: no batch was ready.
+
+    ``start_s``: of a phase, what it takes besides its steps. ``round_steps``: batches that a rank's
+    workers make at the same time; None: as many as it has workers. ``loads_per_s``: samples that
+    they make, which the accelerators need not take as fast; None: as many as all together.
+    ``told``: the storage's curve explains that rate, which is far below the demand. ``save_s``: of
+    a checkpoint, and ``every``: steps between two of them; 0: there are none.
+    """
+
+    samples_per_s: float | None = None
+    start_s: float = START_S
+    round_steps: int | None = None
+    loads_per_s: float | None = None
+    told: bool = False
+    save_s: float = 0.0
+    every: int = 0
+
+
+def demand(plan: Plan) -> float | None:
+    """Samples/s of accelerators that are fed; None if they take as many as they get."""
+    each = plan.workload.samples_per_s_per_accelerator
+    return None if each is None else each * plan.accelerators
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the parts of a run take, by what its pilot told.
+
+    ``whole``: steps of a repetition as they were asked for; ``needed``: the fewest that can tell
+    the bottleneck; ``together``: steps of a round of the workers, who make it in ``load_s``.
+    """
+
+    whole: int
+    needed: int
+    together: int
+    epoch_steps: int
+    step_s: float
+    load_s: float
+    start_s: float
+    every: int = 0  # steps between two checkpoints
+
+    @classmethod
+    def of(cls, plan: Plan, pilot: Pilot, *, steps_given: bool = True) -> Work:
+        """The work of a plan; without a pilot, as fed accelerators do it."""
+        workload, samples = plan.workload, plan.manifest.sample_count
+        once = workload.model_copy(update={"epochs": 1, "max_steps": None})
+        whole = steps_per_repetition(workload, samples=samples, accelerators=plan.accelerators)
+        together = together_of(plan, pilot)
+        rate = pilot.samples_per_s or demand(plan) or 0.0
+        size = workload.batch_size * plan.accelerators
+        loads = max(pilot.loads_per_s or 0.0, rate)
+        return cls(
+            whole=whole,
+            needed=whole if steps_given else min(whole, needed_of(plan, pilot)),
+            together=together,
+            epoch_steps=steps_per_repetition(once, samples=samples, accelerators=plan.accelerators),
+            step_s=(size / rate if rate else 0.0) + pilot.save_s / max(1, pilot.every),
+            load_s=together * size / loads if loads else 0.0,
+            start_s=pilot.start_s,
+            every=min(whole, pilot.every),
+        )
+
+    @property
+    def round_s(self) -> float:
+        return self.together * self.step_s
+
+    def repetition_s(self, steps: int) -> float:
+        """Seconds of a repetition. Each epoch after the first begins anew."""
+        epochs = max(1, -(-steps // max(1, self.epoch_steps)))
+        return self.start_s + steps * self.step_s + (epochs - 1) * START_S
+
+    def steps_in(self, seconds: float) -> int:
+        """The most steps that take so long, in whole rounds; at least 1."""
+        if not self.step_s:
+            return 1
+        left = max(0.0, seconds - self.start_s)
+        steps = int(left / self.step_s)
+        if steps > self.epoch_steps:
+            steps = int((left + START_S) / (self.step_s + START_S / self.epoch_steps))
+            steps = max(steps, self.epoch_steps)
+        if steps >= self.needed > self.together:
+            steps = max(self.needed, steps - steps % self.together)
+        return max(1, steps)
+
+    def ablations_s(self, stages: int, min_rounds: int) -> float:
+        """Seconds of one round of ablations that are as short as possible.
+
+        The last stage is the accelerator: without it, batches are taken as fast as they are made.
+        """
+        fed_s = max(1.0, self.load_s + (min_rounds - 1) * self.round_s)
+        return stages * self.start_s + (stages - 1) * fed_s + max(1.0, min_rounds * self.load_s)
+
+
+def needed_of(plan: Plan, pilot: Pilot) -> int:
+    """The fewest steps of a rank in a repetition that can tell the bottleneck."""
+    workers = plan.workload.loader.workers
+    return max(needed_steps(workers), FEW_ROUNDS * together_of(plan, pilot))
+
+
+def together_of(plan: Plan, pilot: Pilot) -> int:
+    """Steps of a rank that its workers make at the same time."""
+    return pilot.round_steps or max(1, plan.workload.loader.workers)
 
 
 def estimate(
@@ -64,7 +174,7 @@ def estimate(
         found.append(PartTime(part="checkpoint", what=what, seconds=None, not_known=why))
     # A repetition without checkpoints is otherwise one of the ablations.
     number = plan.repetitions + (options.mixed is not None and not options.ablations)
-    steps = _steps(plan)
+    steps = Work.of(plan, Pilot()).whole
     found.append(
         PartTime(
             part="measure",
@@ -88,12 +198,6 @@ def estimate(
             )
         )
     return found
-
-
-def _steps(plan: Plan) -> int:
-    return steps_per_repetition(
-        plan.workload, samples=plan.manifest.sample_count, accelerators=plan.accelerators
-    )
 
 
 def _try_s(plan: Plan) -> float:
@@ -198,29 +302,11 @@ def expected_repetition_s(plan: Plan, samples_per_s: float | None = None) -> flo
 
     None if neither is known.
     """
-    workload, steps = plan.workload, _steps(plan)
-    step_time = workload.accelerator.step_time
-    known = [steps * step_time] if step_time else []
-    if samples_per_s:
-        samples = min(
-            steps * workload.batch_size * plan.accelerators,
-            plan.manifest.sample_count * workload.epochs,
-        )
-        known.append(samples / samples_per_s)
-    return max(known) + START_S * (1 + _epochs(plan, steps)) if known else None
-
-
-def _epochs(plan: Plan, steps: int) -> int:
-    """Epochs that a repetition begins."""
-    whole = _steps_of_an_epoch(plan)
-    return min(plan.workload.epochs, -(-steps // whole))
-
-
-def _steps_of_an_epoch(plan: Plan) -> int:
-    once = plan.workload.model_copy(update={"epochs": 1, "max_steps": None})
-    return steps_per_repetition(
-        once, samples=plan.manifest.sample_count, accelerators=plan.accelerators
-    )
+    rates = [rate for rate in (samples_per_s, demand(plan)) if rate]
+    if not rates:
+        return None
+    work = Work.of(plan, Pilot(samples_per_s=min(rates), start_s=2 * START_S))
+    return work.repetition_s(work.whole)
 
 
 def total(parts: list[PartTime]) -> tuple[float, bool]:
@@ -238,9 +324,9 @@ def shorter(plan: Plan, parts: list[PartTime]) -> list[str]:
         return []
     measure += known.get("ablations") or 0.0
     share = max(0.0, LONG_S - (spent - measure)) / measure
-    steps = _steps(plan)
-    found = [f"--set max_steps={max(1, int(steps * share))}"] if steps > 1 else []
-    if _epochs(plan, steps) > 1:
+    work = Work.of(plan, Pilot())
+    found = [f"--set max_steps={max(1, int(work.whole * share))}"] if work.whole > 1 else []
+    if work.whole > work.epoch_steps:
         found.append("--set epochs=1")
     fewer = max(3, int(plan.repetitions * share))
     if fewer < plan.repetitions:
@@ -254,24 +340,20 @@ class TimeLeft:
     def __init__(self, plan: Plan, options: Options) -> None:
         self.plan, self.options = plan, options
         self.samples_per_s: float | None = None
-        self._spent: dict[str, float] = {}
-        self._turns: dict[str, int] = {}
-        self._turn_began = time.monotonic()
+        self._done, self._turn_began = Budget(), time.monotonic()
 
     def parts(self) -> list[PartTime]:
         """The parts as they are expected by what has been measured so far."""
-        turns = self._turns.get("measure")
         return estimate(
             self.plan,
             self.options,
             samples_per_s=self.samples_per_s,
-            repetition_s=self._spent["measure"] / turns if turns else None,
+            repetition_s=self._done.mean_s("measure"),
         )
 
     def finished(self, part: str, seconds: float) -> None:
         """A turn of a part has ended."""
-        self._spent[part] = self._spent.get(part, 0.0) + seconds
-        self._turns[part] = self._turns.get(part, 0) + 1
+        self._done.took(part, seconds)
         self._turn_began = time.monotonic()
 
     def seconds(self) -> tuple[float, bool]:
@@ -279,7 +361,7 @@ class TimeLeft:
         parts = self.parts()
         _, more = total(parts)
         left = sum(
-            max(0.0, part.seconds - self._spent.get(part.part, 0.0))
+            max(0.0, part.seconds - self._done.spent_s(part.part))
             for part in parts
             if part.seconds is not None
         )

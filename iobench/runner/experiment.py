@@ -33,6 +33,7 @@ from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.findmax import begin_search, check_search, find_max
 from .checkpoint import Saver, saving_to
 from .confirm import NOTHING, Confirm, Trying, applicable
+from .estimate import Pilot
 from .facts import (
     add_changes,
     add_loader_facts,
@@ -46,7 +47,6 @@ from .fit import (
     CURVE,
     NO_TIME,
     Fitted,
-    Pilot,
     check_budget,
     choose,
     curve_windows_s,

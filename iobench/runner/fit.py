@@ -17,15 +17,14 @@ import numpy as np
 from ..base.errors import UsageError
 from ..judge.figures.ablations import in_step, steady_rate
 from ..judge.figures.events import rank_epochs
-from ..judge.short import needed_steps
 from ..record.training import Ceiling
 from .budget import Budget, Given
 from .calibration.bench import Bench
 from .calibration.ceilings import MAX_SLOW_S
-from .estimate import START_S, calibrating_s, later_s
+from .estimate import START_S, Pilot, Work, calibrating_s, demand, later_s, needed_of
 from .options import Options
 from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome, Saving
-from .plan import Plan, steps_per_repetition
+from .plan import Plan
 from .repetition import repetition_phase
 
 REPETITIONS, MIN_REPETITIONS, MAX_REPETITIONS = 6, 3, 12
@@ -87,26 +86,6 @@ _ALL: Skipped = frozenset({"fetch", "prep", "loader", "accelerator"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pilot:
-    """What a short run of all stages together told. ``samples_per_s`` None: no batch was ready.
-
-    ``start_s``: of a phase, what it takes besides its steps. ``round_steps``: batches that a rank's
-    workers make at the same time; None: as many as it has workers. ``loads_per_s``: samples that
-    they make, which the accelerators need not take as fast; None: as many as all together.
-    ``told``: the storage's curve explains that rate, which is far below the demand. ``save_s``: of
-    a checkpoint, and ``every``: steps between two of them; 0: there are none.
-    """
-
-    samples_per_s: float | None
-    start_s: float
-    round_steps: int | None = None
-    loads_per_s: float | None = None
-    told: bool = False
-    save_s: float = 0.0
-    every: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Fitted:
     """A plan whose run takes about as long as there is time.
 
@@ -157,7 +136,7 @@ def measure_pilot(bench: Bench, seconds: float, saving: Saving | None = None) ->
     )
     began = time.monotonic()
     outcome = bench.run(phase, stored=True)
-    return pilot_of(outcome, time.monotonic() - began, _demand(plan))
+    return pilot_of(outcome, time.monotonic() - began, demand(plan))
 
 
 def pilot_of(outcome: Outcome, took_s: float, demand: float | None) -> Pilot:
@@ -209,17 +188,17 @@ def pilot_by_curve(plan: Plan, ceilings: Mapping[str, Ceiling], left_s: float) -
     first_s = workers * plan.workload.batch_size * plan.accelerators / most
     if first_s <= _LONG_FILL * left_s:
         return None
-    rate = min(_CAUTION * most, _demand(plan) or math.inf)
+    rate = min(_CAUTION * most, demand(plan) or math.inf)
     return Pilot(samples_per_s=rate, start_s=2 * START_S, loads_per_s=_CAUTION * most)
 
 
 def with_curve(pilot: Pilot, plan: Plan, ceilings: Mapping[str, Ceiling]) -> Pilot:
     """The pilot, with what the storage's curve says about its rate."""
     raw = ceilings.get("storage_raw")
-    most, demand = raw.samples_per_s if raw is not None else None, _demand(plan)
-    if not most or not demand or not pilot.samples_per_s:
+    most, fed = raw.samples_per_s if raw is not None else None, demand(plan)
+    if not most or not fed or not pilot.samples_per_s:
         return pilot
-    told = most < _STARVED * demand and pilot.samples_per_s >= _EXPLAINED * most
+    told = most < _STARVED * fed and pilot.samples_per_s >= _EXPLAINED * most
     return replace(pilot, told=told)
 
 
@@ -238,80 +217,6 @@ def with_ceilings(pilot: Pilot, ceilings: Mapping[str, Ceiling]) -> Pilot:
         samples_per_s=min(pilot.samples_per_s, most),
         loads_per_s=min(pilot.loads_per_s or most, most),
     )
-
-
-def _demand(plan: Plan) -> float | None:
-    each = plan.workload.samples_per_s_per_accelerator
-    return None if each is None else each * plan.accelerators
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What the parts of a run take, by what its pilot told.
-
-    ``whole``: steps of a repetition as they were asked for; ``needed``: the fewest that can tell
-    the bottleneck; ``together``: steps of a round of the workers, who make it in ``load_s``.
-    """
-
-    whole: int
-    needed: int
-    together: int
-    epoch_steps: int
-    step_s: float
-    load_s: float
-    start_s: float
-    every: int = 0  # steps between two checkpoints
-
-    @classmethod
-    def of(cls, plan: Plan, pilot: Pilot, *, steps_given: bool) -> Work:
-        """The work of a plan; without a pilot, as fed accelerators do it."""
-        workload, samples = plan.workload, plan.manifest.sample_count
-        once = workload.model_copy(update={"epochs": 1, "max_steps": None})
-        whole = steps_per_repetition(workload, samples=samples, accelerators=plan.accelerators)
-        together = _together(plan, pilot)
-        rate = pilot.samples_per_s or _demand(plan) or 0.0
-        size = workload.batch_size * plan.accelerators
-        loads = max(pilot.loads_per_s or 0.0, rate)
-        return cls(
-            whole=whole,
-            needed=whole if steps_given else min(whole, needed_of(plan, pilot)),
-            together=together,
-            epoch_steps=steps_per_repetition(once, samples=samples, accelerators=plan.accelerators),
-            step_s=(size / rate if rate else 0.0) + pilot.save_s / max(1, pilot.every),
-            load_s=together * size / loads if loads else 0.0,
-            start_s=pilot.start_s,
-            every=min(whole, pilot.every),
-        )
-
-    @property
-    def round_s(self) -> float:
-        return self.together * self.step_s
-
-    def repetition_s(self, steps: int) -> float:
-        """Seconds of a repetition. Each epoch after the first begins anew."""
-        epochs = max(1, -(-steps // max(1, self.epoch_steps)))
-        return self.start_s + steps * self.step_s + (epochs - 1) * START_S
-
-    def steps_in(self, seconds: float) -> int:
-        """The most steps that take so long, in whole rounds; at least 1."""
-        if not self.step_s:
-            return 1
-        left = max(0.0, seconds - self.start_s)
-        steps = int(left / self.step_s)
-        if steps > self.epoch_steps:
-            steps = int((left + START_S) / (self.step_s + START_S / self.epoch_steps))
-            steps = max(steps, self.epoch_steps)
-        if steps >= self.needed > self.together:
-            steps = max(self.needed, steps - steps % self.together)
-        return max(1, steps)
-
-    def ablations_s(self, stages: int, min_rounds: int) -> float:
-        """Seconds of one round of ablations that are as short as possible.
-
-        The last stage is the accelerator: without it, batches are taken as fast as they are made.
-        """
-        fed_s = max(1.0, self.load_s + (min_rounds - 1) * self.round_s)
-        return stages * self.start_s + (stages - 1) * fed_s + max(1.0, min_rounds * self.load_s)
 
 
 def choose(
@@ -451,21 +356,11 @@ def with_enough_epochs(plan: Plan, pilot: Pilot) -> Plan:
     A training goes through its data again and again, so more epochs of a small dataset are more of
     the same job. A workload whose own ``max_steps`` is smaller stays as it is.
     """
-    epoch_steps = Work.of(plan, pilot, steps_given=False).epoch_steps
+    epoch_steps = Work.of(plan, pilot).epoch_steps
     epochs = math.ceil(_GOOD * needed_of(plan, pilot) / epoch_steps)
     if epochs <= plan.workload.epochs:
         return plan
     return replace(plan, workload=plan.workload.model_copy(update={"epochs": epochs}))
-
-
-def needed_of(plan: Plan, pilot: Pilot) -> int:
-    """The fewest steps of a rank in a repetition that can tell the bottleneck."""
-    workers = plan.workload.loader.workers
-    return max(needed_steps(workers), FEW_ROUNDS * _together(plan, pilot))
-
-
-def _together(plan: Plan, pilot: Pilot) -> int:
-    return pilot.round_steps or max(1, plan.workload.loader.workers)
 
 
 def _some(steps: int, work: Work) -> float:
