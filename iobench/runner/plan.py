@@ -6,7 +6,7 @@ Only a loader of the user's own is tried, since nobody else knows the size of it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from ..settings.workload import Workload
 from ..storage import open_storage
 from ..storage.base import Storage
 from ..storage.catalog import exists, innermost, local_root
+from .engine_trial import EngineTrial
 from .messages import Tried
 
 _FEW_SHARDS = 8
@@ -176,9 +177,20 @@ def make_plan(
         tried=tried,
     )
     if reading.engine == "auto":
-        from .engine_trial import with_engine
-
-        plan = with_engine(plan)
+        engine, why = EngineTrial(
+            workload=workload,
+            manifest=manifest,
+            storage=plan.storage,
+            sequential=plan.sequential,
+            uncached=plan.uncached,
+            seed=seed,
+        ).choose()
+        changed = workload.reader.model_copy(update={"engine": engine})
+        return replace(
+            plan,
+            workload=workload.model_copy(update={"reader": changed}),
+            engine_choice=f"auto took {engine}: {why}",
+        )
     return plan
 
 
