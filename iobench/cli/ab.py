@@ -12,9 +12,10 @@ from ..record.job import DatasetFacts
 from ..record.run import RUN_FILE, TrainingRecord, load_training
 from ..record.sweep import SWEEP_FILE
 from ..report.ab import answer, planned_line, turn_line
-from ..runner.ab import AbOptions, SideAsked, are_same, compare_in_turns, naming, shortest_s
+from ..runner.ab import SideAsked, are_same, compare_in_turns, naming, shortest_s
 from ..runner.budget import Budget
 from ..runner.earlier import Asked, asked_again, check_same_data
+from ..runner.options import AbOptions
 from ..runner.plan import make_plan
 from ..settings.workload import load_workload
 from .hosts import check_one_host

@@ -65,9 +65,10 @@ def _settings(texts: Sequence[str]) -> dict[str, str]:
 
 def _confirm(request: AdviseRequest) -> int:
     """Try the advice of one run, and print what was promised and found."""
-    from ..runner.confirm import NOTHING, Confirm, applicable
+    from ..runner.confirm import NOTHING, applicable
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
+    from ..runner.options import Confirm
 
     check_one_host("advise --confirm")
     directory = Path(request.directory)

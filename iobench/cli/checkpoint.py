@@ -7,11 +7,12 @@ from ..checkpoint import asynchronous_version
 from ..judge.validity import parse
 from ..record.checkpoint import CheckpointSpec, Training
 from ..runner.budget import Budget
-from ..runner.checkpoint import StudyOptions, run_study
+from ..runner.checkpoint import run_study
 from ..runner.checkpoint_plan import StudyPlan, make_study_plan
 from ..runner.hosts.control import Control
 from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.saving import HostsSaves, SavesAgent, same_of_study
+from ..runner.options import StudyOptions
 from ..runner.study import StudyRanks
 from ..settings.base import apply_overrides, build
 from .flags import SharedStorage

@@ -22,7 +22,7 @@ from .terminal import note, say, show_data
 from .verbs import MeasuringRequest
 
 if TYPE_CHECKING:
-    from ..runner.checkpoint import Mixed
+    from ..runner.options import Mixed
 
 T = TypeVar("T")
 

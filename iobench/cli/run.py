@@ -36,7 +36,7 @@ from .terminal import note, say, show_json
 from .verbs import MeasuringRequest, RunRequest, TrainRequest
 
 if TYPE_CHECKING:
-    from ..runner.checkpoint import Mixed
+    from ..runner.options import Mixed
 
 _CALIBRATION_S = 3.0
 
@@ -100,10 +100,10 @@ def measure(
     if bound_only:
         return tell_headspace(plan, request, calibration_s)
     # These import torch, which takes seconds: only once the plan is known to be right.
-    from ..runner.confirm import Confirm
     from ..runner.experiment import Options
     from ..runner.experiment import run as run_plan
     from ..runner.hosts.job import run_as_controller
+    from ..runner.options import Confirm
     from .telling import RunTold
 
     options = Options(
@@ -152,7 +152,7 @@ def _mixed(request: RunRequest | TrainRequest, ranks: int) -> Mixed | None:
     """Return the checkpoints to save while loading, or None if none are requested."""
     if request.checkpoint is None or request.checkpoint_to is None:
         return None
-    from ..runner.checkpoint import Mixed
+    from ..runner.options import Mixed
 
     asked = {
         "model": request.checkpoint,

@@ -13,10 +13,10 @@ from ..record.sweep import Setting, Sweep, parse_axis, save_sweep, setting_text
 from ..record.tags import tags
 from ..report.tried import sections
 from ..runner.budget import Budget
+from ..runner.options import SweepOptions
 from ..runner.plan import make_plan
 from ..runner.sweeping.confirm import confirm
 from ..runner.sweeping.plan import (
-    SweepOptions,
     expected_trials,
     groups_within,
     new_sweep,
@@ -44,6 +44,8 @@ def run(request: SweepRequest) -> int:
     check_one_host("sweep")
     walk = _walk(request)
     options = SweepOptions(
+        results=request.results,
+        command=request.command,
         budget=Budget(seconds=request.budget_s, began_s=request.began_s),
         data_bytes=request.data_budget,
         keep_data=request.keep_data,
@@ -73,9 +75,7 @@ def _confirm(request: SweepRequest, place: Path, options: SweepOptions, live: Li
     found = confirm(
         place,
         given=_given(request),
-        results=request.results,
         options=options,
-        command=request.command,
         repetitions=_REPEAT if request.repeat is None else request.repeat,
         observer=live,
     )

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from ..base.errors import InterruptedRun, IobenchError, UsageError
 from ..base.interrupts import defer_interrupts
 from ..base.text import printable
 from ..base.units import counted
-from ..judge.statistics import NOISE
 from ..load import make_reader
 from ..record.ab import MAX_TURNS, AbRecord, AbTurn, Name, Side, SideTurn, save_ab
 from ..record.metrics import BY_NAME
@@ -37,6 +36,7 @@ from .calibration.bench import Bench
 from .estimate import expected_repetition_s
 from .experiment import write_run
 from .facts import add_changes, add_loader_facts, begin_record, new_directory, shard_versions
+from .options import AbOptions
 from .plan import Plan
 from .progress import Observer, timed
 from .repetition import measure, repetition_phase
@@ -197,24 +197,7 @@ def now() -> str:
 
 log = logging.getLogger(__name__)
 
-USUAL_TURNS = 20
-"""Turns at most, unless the user says otherwise: they tell 10 % at a spread of 5 %."""
-
 NAMES: tuple[Name, Name] = ("A", "B")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AbOptions:
-    """Options of a comparison in turns. ``budget``: for all of it."""
-
-    results: Path
-    metric: str = "samples_per_s"
-    threshold: float = NOISE
-    max_turns: int = USUAL_TURNS
-    budget: Budget = field(default_factory=Budget)
-    rules: str = "quick"
-    command: tuple[str, ...] = ()
-    break_lock: bool = False
 
 
 def shortest_s(a: Plan, b: Plan) -> float | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from .budget import Budget
 from .checkpoint_plan import StudyPlan
 from .conductor import Script
 from .facts import new_directory, storage_facts, write_document
+from .options import Mixed, StudyOptions
 from .phase import Saving
 from .progress import Observer
 from .study import (
@@ -41,21 +41,6 @@ from .study import (
     rank_maker,
     with_leftovers,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyOptions:
-    """Options of a study.
-
-    ``budget``: no save or restore begins for which there is no time, but one of each is made.
-    """
-
-    results: Path
-    rules: str = "quick"
-    command: tuple[str, ...] = ()
-    keep_data: bool = False
-    break_lock: bool = False
-    budget: Budget = field(default_factory=Budget)
 
 
 def run_study(
@@ -195,17 +180,6 @@ _PART, _ALONE_SHARE = "saves alone", 0.1
 
 _STRIDE = 1_000_000
 """Distance between the numbers of the first saves of two phases."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mixed:
-    """What to save, and how often.
-
-    ``plan.spec.ranks`` is the run's number of accelerators: each holds its share of the state.
-    """
-
-    plan: StudyPlan
-    every: int  # steps between two saves
 
 
 @contextmanager

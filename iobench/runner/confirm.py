@@ -55,21 +55,6 @@ _EPOCHS = 4
 NOTHING = "no advice of this run has settings that apply it and a predicted gain above 5 %"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Confirm:
-    """What to try, and for how long.
-
-    ``advice``: of an earlier run, whose id is ``by``; None: this run's own. ``budget_s``: no turn
-    begins that would end later; None: ``usual_s`` (None: as long as the repetitions took), and at
-    least ``MIN_TURNS``.
-    """
-
-    advice: tuple[Advice, ...] | None = None
-    by: str = ""
-    usual_s: float | None = None
-    budget_s: float | None = None
-
-
 SavingAt = Callable[[], AbstractContextManager[Saving | None]]
 """The checkpoints to save during a repetition with this number."""
 

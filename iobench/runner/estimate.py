@@ -14,8 +14,8 @@ from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.curve import budget_s, storage_curve
 from .calibration.findmax import USUAL_TRIES, most_s, wanted_steps
 from .checkpoint import ALONE
-from .confirm import MAX_TRIED, MIN_TURNS, Confirm
-from .options import Options
+from .confirm import MAX_TRIED, MIN_TURNS
+from .options import Confirm, Options
 from .phase import FEW_ROUNDS
 from .plan import Plan, steps_per_repetition
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from ..base.errors import InterruptedRun, IobenchError, kept_in
 from ..base.interrupts import defer_interrupts
@@ -32,7 +32,7 @@ from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES, CeilingEntry, plan_windows
 from .calibration.findmax import begin_search, check_search, find_max
 from .checkpoint import Saver, saving_to
-from .confirm import NOTHING, Confirm, Trying, applicable
+from .confirm import NOTHING, Trying, applicable
 from .estimate import Pilot
 from .facts import (
     add_changes,
@@ -56,24 +56,16 @@ from .fit import (
     with_ceilings,
     with_curve,
 )
-from .options import Options
+from .options import Confirm, Options
 from .plan import Plan
 from .progress import Observer, timed
 from .rounds import Rounds
 from .study import StudyRanks
 from .third_party import prepare_library
 
-__all__ = ["Across", "Fitting", "Options", "fitted_options", "run", "write_run"]
+__all__ = ["Across", "Options", "fitted_options", "run", "write_run"]
 
 log = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class Fitting(Protocol):
-    """An ``Observer`` that also hears what a run does that is fitted to a budget."""
-
-    def fitted(self, plan: Plan, options: Options) -> None:
-        """These are the plan and the options of the run, whose pilot has ended."""
 
 
 class Across(Protocol):
@@ -189,8 +181,7 @@ def _measure(
             pilot = _pilot(bench, options, doc, saver)
             fitted = _fit(bench, plan, pilot, doc, options)
             options = fitted_options(options, fitted)
-            if isinstance(observer, Fitting):
-                observer.fitted(bench.plan, options)
+            observer.fitted(bench.plan, options)
         if options.calibration_s > 0:
             _calibrate(bench, doc, without=fitted)
             _tell_rate(bench)

@@ -1,34 +1,69 @@
-"""What a run is asked for, besides its plan."""
+"""What a verb that measures is asked for, besides its plan: what all share, and each one's own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..judge.statistics import NOISE
+from ..record.verdict import Advice
 from .budget import Budget
-from .checkpoint import Mixed
-from .confirm import Confirm
+from .checkpoint_plan import StudyPlan
+
+USUAL_TURNS = 20
+"""Turns of ``ab`` at most, unless the user says otherwise: they tell 10 % at a spread of 5 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Options of a run, besides its plan."""
+class VerbOptions:
+    """What every verb that measures is asked for. ``budget``: for all of it."""
 
-    results: Path
+    results: Path = Path("results")
     rules: str = "quick"
     command: tuple[str, ...] = ()
+    budget: Budget = field(default_factory=Budget)
+    break_lock: bool = False  # take over locks whose holders are on other hosts and dead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirm:
+    """What to try, and for how long.
+
+    ``advice``: of an earlier run, whose id is ``by``; None: this run's own. ``budget_s``: no turn
+    begins that would end later; None: ``usual_s`` (None: as long as the repetitions took), and at
+    least ``confirm.MIN_TURNS``.
+    """
+
+    advice: tuple[Advice, ...] | None = None
+    by: str = ""
+    usual_s: float | None = None
+    budget_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """What a run saves while it loads, and how often.
+
+    ``plan.spec.ranks`` is the run's number of accelerators: each holds its share of the state.
+    """
+
+    plan: StudyPlan
+    every: int  # steps between two saves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(VerbOptions):
+    """Options of a run. What is not given is fitted to its budget."""
+
     calibration_s: float = 3.0  # for each ceiling; 0 leaves calibration out
     find_max: bool = False
     confirm: Confirm | None = None  # try advice in turns with today's settings
     ablations: bool = True
     # Seconds for all ablations together; None: see ``plan_turns``.
     ablations_s: float | None = None
-    # The rest of the options, and the plan, are fitted to it.
-    budget: Budget = field(default_factory=Budget)
     began_s: float | None = None  # when the process began, by ``time.monotonic()``
     mixed: Mixed | None = None  # save checkpoints while loading
     prove: bool = True  # for a library's loader: check what it delivers before it is measured
-    break_lock: bool = False  # take over locks whose holders are on other hosts and dead
 
     @property
     def confirms(self) -> bool:
@@ -38,3 +73,35 @@ class Options:
     def later(self) -> int:
         """What comes after the repetitions, and shares the time that is left with ablations."""
         return self.confirms + self.find_max
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions(VerbOptions):
+    """Options of a study of checkpoints.
+
+    No save or restore begins for which the budget has no time, but one of each is made.
+    """
+
+    keep_data: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbOptions(VerbOptions):
+    """Options of a comparison in turns."""
+
+    metric: str = "samples_per_s"
+    threshold: float = NOISE
+    max_turns: int = USUAL_TURNS
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(VerbOptions):
+    """Limits and options of a sweep.
+
+    ``data_bytes``: of the datasets that lie there at a time; None: no limit. ``keep_data`` leaves
+    the datasets for another sweep.
+    """
+
+    data_bytes: int | None = None
+    keep_data: bool = False
+    drop: bool = True  # drop points that are clearly dominated

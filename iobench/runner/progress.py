@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # the terminal's observer is imported with the help of a verb
     from ..record.ab import AbRecord
     from ..record.run import TrainingRecord
     from .counters import Counters
+    from .options import Options
+    from .plan import Plan
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,9 @@ class Observer:
 
     def rate(self, samples_per_s: float) -> None:
         """The ceilings are measured, and this is the lowest: what all stages may reach together."""
+
+    def fitted(self, plan: Plan, options: Options) -> None:
+        """These are the plan and the options of a run with a budget, whose pilot has ended."""
 
     def finished(self, part: str, seconds: float) -> None:
         """A turn of a part has ended; ``part`` is its key in the record's ``timings``."""

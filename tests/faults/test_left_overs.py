@@ -18,8 +18,9 @@ from iobench.record.checkpoint import CheckpointSpec, Training
 from iobench.record.manifest import MANIFEST
 from iobench.record.run import CheckpointRecord, load_run
 from iobench.runner.budget import Budget
-from iobench.runner.checkpoint import Mixed, StudyOptions, run_study, saving_to
+from iobench.runner.checkpoint import run_study, saving_to
 from iobench.runner.checkpoint_plan import StudyPlan, make_study_plan
+from iobench.runner.options import Mixed, StudyOptions
 from iobench.runner.progress import Observer
 from iobench.runner.tasks.checkpoint import CheckpointRank
 from iobench.settings.base import build

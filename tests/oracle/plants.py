@@ -28,10 +28,9 @@ from iobench.plugins import PlugIn
 from iobench.record.checkpoint import CheckpointSpec, Training
 from iobench.record.run import TrainingRecord
 from iobench.record.verdict import Advice, Estimate, Verdict
-from iobench.runner.checkpoint import Mixed
 from iobench.runner.checkpoint_plan import make_study_plan
-from iobench.runner.confirm import Confirm
 from iobench.runner.experiment import Options, run
+from iobench.runner.options import Confirm, Mixed
 from iobench.runner.plan import make_plan
 from iobench.settings.base import build
 from iobench.settings.workload import Workload, with_recording

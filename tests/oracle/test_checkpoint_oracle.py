@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from iobench.record.checkpoint import CheckpointSpec, Meaning, Study, Training
-from iobench.runner.checkpoint import StudyOptions, run_study
+from iobench.runner.checkpoint import run_study
 from iobench.runner.checkpoint_plan import make_study_plan
+from iobench.runner.options import StudyOptions
 from iobench.settings.base import build
 
 BANDWIDTH = 20e6

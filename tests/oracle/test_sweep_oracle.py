@@ -14,7 +14,7 @@ from iobench.ask.tuning.recommend import TuningTarget, recommend
 from iobench.ask.tuning.sweepfolder import read_sweep
 from iobench.record.training import TrainingRun
 from iobench.record.verdict import Confirmation
-from iobench.runner.confirm import Confirm
+from iobench.runner.options import Confirm
 from tests.oracle.plants import ran
 from tests.processes import document, refused
 

@@ -19,8 +19,9 @@ from iobench.record.ab import AbRecord, AbTurn, Name, Side, SideTurn, load_ab, s
 from iobench.report.ab import answer, planned_line, sections, turn_line
 from iobench.report.render_csv import render_csv
 from iobench.report.sections import Headline, Table
-from iobench.runner.ab import AbOptions, _Comparison
+from iobench.runner.ab import _Comparison
 from iobench.runner.budget import Budget
+from iobench.runner.options import AbOptions
 from iobench.runner.progress import Observer
 
 IDENTITY = {"workload": "demo", "batch_size": "8", "storage.url": "/a"}

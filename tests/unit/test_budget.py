@@ -32,9 +32,9 @@ from iobench.runner import experiment
 from iobench.runner.budget import Budget, Given
 from iobench.runner.calibration import bench as benching
 from iobench.runner.calibration import curve as curving
-from iobench.runner.confirm import Confirm
 from iobench.runner.experiment import Options
 from iobench.runner.fit import MAX_REPETITIONS, MIN_REPETITIONS
+from iobench.runner.options import Confirm
 from iobench.runner.phase import Outcome, Phase
 from iobench.runner.plan import Plan, make_plan
 from iobench.settings.base import known_specs

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from iobench.base.errors import IobenchError, UsageError
 from iobench.record.sweep import SWEEP_FILE, Sweep, SweepPoint, combinations, load_sweep, save_sweep
 from iobench.runner.budget import Budget
+from iobench.runner.options import SweepOptions
 from iobench.runner.progress import Observer
 from iobench.runner.sweeping import run as sweeping
-from iobench.runner.sweeping.plan import OVER_BUDGET, SweepOptions, groups_within
+from iobench.runner.sweeping.plan import OVER_BUDGET, groups_within
 from iobench.runner.sweeping.trial import Apart
 from iobench.settings.workload import load_workload
 from tests.unit.conftest import build_run

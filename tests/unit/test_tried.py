@@ -25,8 +25,8 @@ from iobench.report.record import sections
 from iobench.report.sections import Items, Table
 from iobench.report.tried import by_hand
 from iobench.runner import confirm, experiment
-from iobench.runner.confirm import Confirm
 from iobench.runner.experiment import Options
+from iobench.runner.options import Confirm
 from iobench.runner.plan import Plan, make_plan
 from iobench.runner.progress import Observer
 from iobench.settings.base import build

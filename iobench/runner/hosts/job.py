@@ -12,9 +12,9 @@ from ...base.errors import HostLostError, InterruptedRun
 from ...record.run import TrainingRecord
 from ..agent import HostAgent
 from ..calibration.bench import Bench
-from ..checkpoint import Mixed
 from ..curve.places import Places
 from ..experiment import Options, run
+from ..options import Mixed
 from ..plan import Plan
 from ..progress import Observer
 from .agent import Agent

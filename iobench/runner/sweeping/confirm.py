@@ -26,8 +26,8 @@ from ...record.sweep import (
 )
 from ...record.tags import tags
 from ..facts import new_directory
+from ..options import SweepOptions
 from ..progress import Observer
-from .plan import SweepOptions
 from .run import run_sweep
 from .takeup import Given, take_up
 
@@ -44,9 +44,7 @@ def confirm(
     folder: Path,
     *,
     given: Given,
-    results: Path,
     options: SweepOptions,
-    command: tuple[str, ...],
     repetitions: int = MIN_TRIALS,
     observer: Observer | None = None,
 ) -> SweepConfirmation:
@@ -60,7 +58,7 @@ def confirm(
     today, advised = _sides(sweep, advice)
     fresh = sweep.model_copy(
         update={
-            "command": list(command),
+            "command": list(options.command),
             "points": [today, advised],
             "default": today.settings,
             "seed": sweep.seed + _SEED_STEP,
@@ -73,7 +71,7 @@ def confirm(
             "tags": tags() or sweep.tags,
         }
     )
-    directory = new_directory(results, f"confirm-{Path(sweep.workload).stem}")
+    directory = new_directory(options.results, f"confirm-{Path(sweep.workload).stem}")
     save_sweep(directory, fresh)
     fresh = run_sweep(fresh, directory, options, observer=observer)
     groups = [_trials(point, directory) for point in fresh.points]

@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -36,27 +35,11 @@ from ...settings.walk import WalkSpec, check_keys
 from ...settings.workload import Workload, load_workload
 from ...settings.yamlfile import read_yaml
 from ...storage import below
-from ..budget import Budget
 from ..facts import new_directory
 from ..plan import check_asked
 
 DATASET = "dataset."
 OVER_BUDGET = "exceeds the byte budget"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepOptions:
-    """Limits and options of a sweep.
-
-    ``data_bytes``: of the datasets that lie there at a time; None: no limit. ``keep_data`` leaves
-    the datasets for another sweep.
-    """
-
-    budget: Budget = field(default_factory=Budget)
-    data_bytes: int | None = None
-    keep_data: bool = False
-    drop: bool = True  # drop points that are clearly dominated
-    break_lock: bool = False  # take over locks whose holders are on other hosts and dead
 
 
 def plan_sweep(sweep: Sweep, *, one_at_a_time: bool) -> Sweep:

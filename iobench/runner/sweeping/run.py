@@ -39,11 +39,11 @@ from ...storage import open_storage
 from ...storage.catalog import innermost
 from ...storage.local.storage import LocalStorage
 from ...storage.locks.lock import Lease, exclusive, reading
+from ..options import SweepOptions
 from ..progress import Observer
 from ..trials import rounds, take_turns
 from .plan import (
     OVER_BUDGET,
-    SweepOptions,
     about_step,
     code_named,
     groups_within,
