@@ -9,7 +9,6 @@ before they are over: turns that end as soon as a promise seems kept would keep 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from ..settings.code import code_in
 from ..settings.workload import Workload
 from ..storage.locks.lock import reading
 from .agent import HostAgent
+from .budget import Budget
 from .cache import run_cached_phase
 from .calibration.bench import Bench
 from .loading import run_phase
@@ -95,7 +95,6 @@ class _Side:
     name: str  # of its phases
     bench: Bench
     tried: Confirmation | None = None
-    last_s: float = 0.0  # of its last repetition
     rates: dict[int, tuple[float, float]] = field(default_factory=dict)  # samples/s and seconds
 
 
@@ -107,13 +106,15 @@ def planned_turns(budget_s: float, turn_s: float) -> int:
 
 @dataclass(kw_only=True)
 class Trying:
-    """The turns of one run. ``repetition_s``: how long a repetition took until now."""
+    """The turns of one run. ``repetition_s``: how long a repetition took until now.
+
+    ``budget``: of these turns alone; one that is not ``strict`` is exceeded by the first turns.
+    """
 
     bench: Bench
     into: list[Confirmation]
     repetition_s: float
-    budget_s: float
-    strict: bool  # the budget also holds for the first turns
+    budget: Budget
     saving: SavingAt = nullcontext
 
     def run(self, chosen: Sequence[Advice], by: str = "") -> None:
@@ -145,15 +146,10 @@ class Trying:
                 continue
             bench = replace(self.bench, plan=plan, agent=self.bench.agent.of(plan))
             sides.append(_Side(f"confirm.{number}", bench, tried))
-        began = time.monotonic()
-        planned = planned_turns(self.budget_s, self.repetition_s * len(sides))
+        planned = planned_turns(self.budget.left_s, self.repetition_s * len(sides))
 
         def stop(turn: int, active: Sequence[_Side]) -> bool:
-            return (
-                turn >= planned
-                or len(active) < 2
-                or self._over(active, turn, time.monotonic() - began)
-            )
+            return turn >= planned or len(active) < 2 or self._over(active, turn)
 
         take_turns(
             sides,
@@ -163,17 +159,17 @@ class Trying:
             fail=_fail,
         )
 
-    def _over(self, active: Sequence[_Side], turn: int, used_s: float) -> bool:
+    def _over(self, active: Sequence[_Side], turn: int) -> bool:
         """Whether the budget leaves no time for this turn."""
-        if turn < MIN_TURNS and not self.strict:
+        if turn < MIN_TURNS and not self.budget.strict:
             return False
-        needed = sum(side.last_s or self.repetition_s for side in active)
-        if used_s + needed <= self.budget_s:
+        needed = sum(self.budget.last_s(side.name) or self.repetition_s for side in active)
+        if self.budget.fits(needed):
             return False
         for side in active:
             if side.tried is not None and side.tried.answer == "inconclusive":
                 side.tried.not_measured = (
-                    f"the time limit of {format_duration(self.budget_s)} has room for "
+                    f"the time limit of {format_duration(self.budget.seconds or 0.0)} has room for "
                     f"{turn} turns: the next one takes about {format_duration(needed)}"
                 )
         return True
@@ -182,10 +178,9 @@ class Trying:
         """Measure a side, and add the turn to those for which both rates are known."""
         settings = side.tried.settings if side.tried else ["today's settings"]
         self.bench.observer.phase(f"turn {turn + 1} of the advice: {', '.join(settings)}")
-        began = time.monotonic()
-        rate = self._rate(side, turn)
-        side.last_s = time.monotonic() - began
-        side.rates[turn] = (rate, side.last_s)
+        with self.budget.turn(side.name):
+            rate = self._rate(side, turn)
+        side.rates[turn] = (rate, self.budget.last_s(side.name))
         today = sides[0]
         for each in sides[1:] if side is today else [side]:
             if each.tried is not None and turn in today.rates and turn in each.rates:

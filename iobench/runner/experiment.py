@@ -396,7 +396,10 @@ def _confirm(
         bench=bench,
         into=doc.job.confirmations,
         repetition_s=measured_s / max(1, len(doc.job.repetitions)),
-        budget_s=usual_s if budget_s is None else budget_s,
-        strict=budget_s is not None,
+        budget=Budget(
+            seconds=usual_s if budget_s is None else budget_s,
+            end_s=0.0,
+            strict=budget_s is not None,
+        ),
         saving=lambda: saver.during(recorded=False) if saver else nullcontext(),
     ).run(chosen, asked.by)

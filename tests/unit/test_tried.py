@@ -24,7 +24,8 @@ from iobench.record.verdict import Advice, Confirmation, Estimate, Turn
 from iobench.report.record import sections
 from iobench.report.sections import Items, Table
 from iobench.report.tried import by_hand
-from iobench.runner import confirm, experiment
+from iobench.runner import budget, confirm, experiment
+from iobench.runner.budget import Budget
 from iobench.runner.experiment import Options
 from iobench.runner.options import Confirm
 from iobench.runner.plan import Plan, make_plan
@@ -393,7 +394,7 @@ def test_a_change_that_brings_nothing_is_rarely_kept(
     clock, rng = Clock(), np.random.default_rng(turns)
     plan = plan_for(data)
     other = replace(plan, workload=plan.workload.model_copy(update={"epochs": 2}))
-    monkeypatch.setattr(confirm, "time", clock)
+    monkeypatch.setattr(budget, "time", clock)
     monkeypatch.setattr(confirm, "with_settings", lambda *_: other)
     monkeypatch.setattr(
         confirm,
@@ -415,8 +416,7 @@ def test_a_change_that_brings_nothing_is_rarely_kept(
             ),
             into=into,
             repetition_s=1.0,
-            budget_s=2.0 * turns,
-            strict=True,
+            budget=Budget(seconds=2.0 * turns, end_s=0.0),
         ).run([advice])
         [found] = into
         kept += found.answer == "kept"
