@@ -15,7 +15,7 @@ from iobench.ask.compare.changes import change_points
 from iobench.ask.compare.claims import Sides, claim
 from iobench.ask.compare.sequential import MAX_TURNS as LARGEST
 from iobench.ask.compare.sequential import MIN_TURNS, Sequential
-from iobench.record.claim import Answer, Claim, Drift
+from iobench.record.ab import Answer, Claim, Drift
 from tests.simulated import Floats, World, at_least, at_most, block_ratios, medians
 
 METRIC = "samples_per_s"

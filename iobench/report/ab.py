@@ -17,8 +17,7 @@ from ..ask.compare.sequential import (
 )
 from ..base.units import counted, format_duration, format_factor, format_share
 from ..judge.statistics import factor_of
-from ..record.ab import MAX_TURNS, AbRecord, Side
-from ..record.claim import Claim
+from ..record.ab import MAX_TURNS, AbRecord, Claim, Side
 from ..record.metrics import BY_NAME
 from .again import command_sections
 from .compare import ratio_chart, tone_of

@@ -12,7 +12,7 @@ from ..ask.compare.runs import Group, RunValue
 from ..ask.compare.sequential import verdict
 from ..base.units import counted, format_share
 from ..judge.statistics import SIGNIFICANT
-from ..record.claim import Claim, Drift
+from ..record.ab import Claim, Drift
 from ..record.metrics import COMPARED
 from .figures import estimated, figure, format_of, listed, picture, raw, spread, word
 from .sections import (

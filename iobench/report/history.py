@@ -9,7 +9,7 @@ from ..ask.compare.drift import MIN_DRIFT_RUNS, Day
 from ..ask.compare.history import ChangePoint, History, RunEntry
 from ..base.units import counted, format_duration, format_factor, format_percent
 from ..judge.statistics import NOISE
-from ..record.claim import Drift
+from ..record.ab import Drift
 from ..record.metrics import COMPARED
 from .compare import left_out_sections
 from .figures import MAX_BARS, Format, figure, format_of, median_cell, picture, raw, word

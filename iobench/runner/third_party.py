@@ -15,12 +15,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from ..base.errors import UsageError
 from ..base.units import format_bytes
 from ..data.dataset import index_file
 from ..judge.figures.delivery import delivery, identify, shuffle_quality
-from ..load import library_version, make_reader
+from ..load import library_version, make_reader, open_library
 from ..load.layouts import held_layout, make_layout
 from ..load.libraries import converter_class, library_class
 from ..load.libraries.base import Source
@@ -34,9 +35,8 @@ from ..storage.local.storage import LocalStorage
 from ..storage.scratch import scratch
 from .conductor import last_messages
 from .crew import ForkedCrew
-from .messages import Delivered
+from .messages import Delivered, Link
 from .plan import Plan
-from .tasks.delivery import MAX_BYTES, ProveDelivery
 from .user_loader import facts_of
 
 COPIES = 8
@@ -167,3 +167,48 @@ def _copy(storage: Storage, key: str, folder: Path) -> None:
         while count := storage.read_into(key, offset, buffer):
             file.write(buffer[:count])
             offset += count
+
+
+MAX_BYTES = 1 << 30
+"""Limit for the samples' bytes, over all ranks, that are hashed; the rest of a dataset is not
+checked.
+"""
+
+
+class ProveDelivery:
+    """Hash two epochs of the plan's loader, or a part of one epoch if MAX_BYTES allows no more."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def run(self, link: Link) -> None:
+        plan, workload = self.plan, self.plan.workload
+        reading = workload.reader.model_copy(update={"decode": False, "crop": None})
+        loader = open_library(
+            plan.manifest,
+            plan.storage,
+            reading,
+            workload.loader,
+            batch_size=workload.batch_size,
+            rank=link.rank,
+            world=link.world,
+            seed=plan.seed,
+        )
+        max_bytes = MAX_BYTES // link.world
+        epochs, size = [], 0
+        for epoch in range(2):
+            seen: list[int] = []
+            loader.set_epoch(epoch)
+            for batch in loader:
+                if link.stopped.value:
+                    break
+                for sample in batch:
+                    seen.append(xxhash.xxh3_64_intdigest(sample.numpy().data))
+                    size += len(sample)
+                if epoch == 0 and size > max_bytes:
+                    break
+            epochs.append(np.array(seen, np.uint64))
+            if size > max_bytes or link.stopped.value:
+                break
+        loader.shutdown()
+        link.send(Delivered(epochs))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
 from ..host.timeline import Recorder, StepEvent
-from ..record.watched import WatchedEpoch
+from ..record.training import WatchedEpoch
 from .factory import one_line
 from .meter import Meter
 

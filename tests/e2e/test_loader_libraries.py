@@ -19,7 +19,6 @@ from iobench.load.libraries.torch_map import TorchMap
 from iobench.plugins import PlugIn
 from iobench.runner import third_party
 from iobench.runner.plan import Plan, make_plan
-from iobench.runner.tasks import delivery
 from iobench.settings.workload import load_workload
 from tests.conftest import MakeDataset
 from tests.processes import completed, document, printed, refused
@@ -150,7 +149,7 @@ def test_a_proof_of_a_part_does_not_tell_what_is_missing(
     """64 samples of 10 kB in batches of 16: the proof ends with the one that goes beyond 200 kB;
     each has a fault of either kind.
     """
-    monkeypatch.setattr(delivery, "MAX_BYTES", 200_000)
+    monkeypatch.setattr(third_party, "MAX_BYTES", 200_000)
     plan = plan_of(root, f"loader.kind={kind}", "loader.workers=1")
     proof = third_party.prove(plan)[0].model_dump()
     assert proof.pop("missing_not_measured")

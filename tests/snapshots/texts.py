@@ -279,7 +279,9 @@ VERDICTS: dict[str, dict[str, Any]] = {
     "saves": {
         "measured": 1000,
         "au": 0.995,
-        "repetition": {"wall_s": 20.0, "checkpoint_s": 10.0},
+        "repetition": {
+            "ranks": [{"rank": 0, "wall_s": 20.0, "busy_s": 10.0, "fill_s": 0.0, "saves_s": 10.0}]
+        },
         "ablations": without(checkpoint=(1.95, 2.05), storage=(0.99, 1.01)),
     },
     "a warm cache": {

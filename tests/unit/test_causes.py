@@ -376,7 +376,9 @@ def test_half_of_the_time_in_saves(make_run: Build, *, tested: bool) -> None:
         make_run,
         measured=1000,
         au=0.995,
-        repetition={"wall_s": 20.0, "checkpoint_s": 10.0},
+        repetition={
+            "ranks": [{"rank": 0, "wall_s": 20.0, "busy_s": 10.0, "fill_s": 0.0, "saves_s": 10.0}]
+        },
         ablations=without(checkpoint=(1.95, 2.05), storage=(0.99, 1.01)) if tested else [],
     )
     assert (found.bottleneck, found.starved) == ("checkpoint", False)

@@ -19,7 +19,7 @@ from iobench.ask.compare.drift import combined
 from iobench.ask.compare.runs import collect
 from iobench.base.errors import UsageError
 from iobench.cli.main import main
-from iobench.record.claim import Drift
+from iobench.record.ab import Drift
 from iobench.record.training import TrainingRun
 from tests.processes import in_process
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from iobench.record.job import LoaderFacts, LoaderSettings, WorkloadFacts
-from iobench.record.training import TrainingRun
-from iobench.record.watched import WatchFacts
+from iobench.record.training import TrainingRun, WatchFacts
 from iobench.settings.subject import OWN, Subject, subject_of
 from iobench.settings.workload import AcceleratorSpec
 

@@ -33,7 +33,7 @@ from ...judge.statistics import (
     t_quantile,
     t_two_sided_p,
 )
-from ...record.claim import Answer, Claim, Drift
+from ...record.ab import Answer, Claim, Drift
 from ...record.verdict import Estimate
 
 MIN_RUNS = 4

@@ -12,7 +12,7 @@ from statistics import median
 
 from ...base.documents import UNPRINTED
 from ...judge.statistics import NOISE
-from ...record.claim import Claim, Drift
+from ...record.ab import Claim, Drift
 from ...record.metrics import COMPARED, Metric
 from ...record.run import TrainingRecord
 from .claims import Sides, claim, claims_at_once

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ...base.documents import UNPRINTED
 from ...base.units import counted, format_duration, samples_per_usd
-from ...record.claim import Answer
+from ...record.ab import Answer
 from ...record.run import RunRecord
 from ...record.verdict import Estimate
 from ...settings.instances import Instance

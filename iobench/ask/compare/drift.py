@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ...record.claim import Drift
+from ...record.ab import Drift
 from ...record.run import RunRecord
 from .claims import MIN_RUNS, spread_of
 from .identity import identity, place, role_of

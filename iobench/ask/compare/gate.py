@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...base.units import format_factor
-from ...record.claim import Claim
+from ...record.ab import Claim
 from ...record.metrics import COMPARED
 from .comparison import ComparedMetric, Comparison
 from .runs import PRIMARY, Group

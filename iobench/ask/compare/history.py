@@ -18,7 +18,7 @@ from typing import Literal
 
 from ...base.units import counted
 from ...judge.statistics import NOISE, SIGNIFICANT, ratio_interval, t_two_sided_p
-from ...record.claim import Drift
+from ...record.ab import Drift
 from ...record.metrics import COMPARED
 from ...record.run import RunRecord
 from ...record.verdict import Estimate

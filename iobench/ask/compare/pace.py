@@ -19,8 +19,8 @@ from ...judge.checkpoint.whole import restoring, whole_restores, whole_saves, wr
 from ...judge.fed import delivered
 from ...judge.judged import judge
 from ...judge.statistics import t_quantile
+from ...record.ab import Drift
 from ...record.checkpoint import Training
-from ...record.claim import Drift
 from ...record.run import RunRecord, TrainingRecord
 from ...record.training import Repetition
 from ...record.verdict import Estimate

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ...base.documents import UNPRINTED
 from ...judge.statistics import NOISE
-from ...record.claim import Drift
+from ...record.ab import Drift
 from ...record.run import RunRecord, TrainingRecord
 from ...settings.instances import Instance
 from .claims import MIN_RUNS, Sides, answer_of, claim

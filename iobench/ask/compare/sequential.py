@@ -48,8 +48,7 @@ from typing import Literal
 
 from ...base.units import format_share
 from ...judge.statistics import factor_of, t_quantile
-from ...record.ab import MAX_TURNS, AbRecord, AbTurn
-from ...record.claim import Answer, Claim
+from ...record.ab import MAX_TURNS, AbRecord, AbTurn, Answer, Claim
 from ...record.metrics import BY_NAME, COMPARED, Metric
 from ...record.training import Repetition
 from ...record.verdict import Estimate

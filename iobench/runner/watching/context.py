@@ -21,7 +21,7 @@ from ...host import host as this_host
 from ...record.host import Host
 from ...record.run import TrainingRecord
 from ...record.tags import checked_tags, tagged
-from ...record.watched import WatchedRank, WatchFacts
+from ...record.training import WatchedRank, WatchFacts
 from ...subject.board import Board
 from ...subject.factory import one_line
 from ...subject.meter import Meter

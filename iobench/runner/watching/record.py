@@ -36,8 +36,7 @@ from ...record.job import (
     WorkloadFacts,
 )
 from ...record.run import EVENTS_FILE, SAMPLES_FILE, TrainingRecord
-from ...record.training import Ceiling, Epoch, Repetition, TrainingRun
-from ...record.watched import WATCHED, WatchedRank
+from ...record.training import WATCHED, Ceiling, Epoch, Repetition, TrainingRun, WatchedRank
 from ...settings.base import fitting, read_json
 from ...settings.subject import USER_LOADER, subject_of
 from ...settings.workload import AcceleratorSpec
