@@ -116,7 +116,12 @@ def twice_the_cores(evidence: Evidence) -> Effect | None:
 def direct_reads(evidence: Evidence) -> Effect | None:
     """Where reading takes the CPU; libraries don't have it."""
     busy = evidence.fetch_cores and evidence.cores and evidence.fetch_cores >= 0.5 * evidence.cores
-    if evidence.direct is not False or evidence.subject.reads_itself or not busy or evidence.cached:
+    if (
+        evidence.job.loader.direct is not False
+        or evidence.subject.reads_itself
+        or not busy
+        or evidence.cached
+    ):
         return None
     return moving(
         evidence,
@@ -160,14 +165,14 @@ def another_loader(evidence: Evidence) -> Effect | None:
 )
 def cheaper_codec(evidence: Evidence) -> Effect | None:
     known = evidence.prep is not None and evidence.loader is not None
-    if not known or not evidence.cheaper_codecs or evidence.storage is None:
+    if not known or not evidence.job.dataset.cheaper_codecs or evidence.storage is None:
         return None
     ratio = evidence.compress_ratio
     return moving(
         evidence,
         {"prep": evidence.loader, "cpu": None, "storage": evidence.storage / ratio},
         codec=evidence.codec,
-        others=" or ".join(evidence.cheaper_codecs),
+        others=" or ".join(evidence.job.dataset.cheaper_codecs),
         loader=evidence.told(evidence.loader),
         ratio=ratio,
     )
@@ -305,7 +310,7 @@ def first_batches(evidence: Evidence) -> Effect | None:
     """What a loader of the user's own can do: its data is what it is."""
     if not evidence.subject.users:
         return None
-    anew = bool(evidence.workers) and not evidence.persistent
+    anew = bool(evidence.workers) and not evidence.job.workload.loader.persistent_workers
     gain, facts = _filled(evidence)
     keep = "set persistent_workers=True in the DataLoader, and " if anew else ""
     return bringing(gain, keep=keep, **facts)

@@ -42,7 +42,7 @@ LITTLE = "reads in flight = rate x latency (Little's law)"
 def reads_instead_of_a_map(evidence: Evidence) -> Effect | None:
     """Where the storage's curve has more of them than the map gets, which waits for each page."""
     today = evidence.fetch or evidence.measured
-    if not evidence.mapped or not evidence.raw or not today:
+    if not evidence.job.workload.reader.mmap or not evidence.raw or not today:
         return None
     most = gain_of_more_reads(evidence, enough_in_flight(evidence))
     here = evidence.raw / max(1.0, most.value if most is not None else 1.0)
@@ -83,7 +83,9 @@ def concurrent_reads(evidence: Evidence) -> Effect | None:
     offered = evidence.reads_ahead or requests is None or requests >= 0.99 * each
     if not offered or each > MAX_CONCURRENCY:
         return None
-    return bringing(more.gain, each=each, today=evidence.concurrency, basis=more.basis)
+    return bringing(
+        more.gain, each=each, today=evidence.job.workload.reader.concurrency, basis=more.basis
+    )
 
 
 @advised(

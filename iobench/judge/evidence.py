@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from ..base.units import format_count, format_rate
 from ..record.job import UserFacts
-from ..record.training import MeasuredBy
+from ..record.training import MeasuredBy, TrainingRun
 from ..record.verdict import Estimate, RunCurve, Stage
 from ..settings.subject import Subject
 from .again import JobAgain
@@ -50,6 +50,7 @@ _SOURCES: dict[MeasuredBy | None, str] = {
 class Evidence:
     """Rates in samples/s over all accelerators; a figure that was not measured is None."""
 
+    job: TrainingRun
     raw: float | None
     raw_by: MeasuredBy | None  # fio, or the reader with more reads in flight
     fetch: float | None
@@ -63,7 +64,6 @@ class Evidence:
     cpu_costs: dict[str, float]
     accelerator: float | None  # what the accelerators demand
     measured: float | None  # after the fill, where ``utilization`` is
-    saves: bool  # checkpoints were saved during loading; utilization leaves their time out
     # sustained: MLPerf's leaves out the first step, and so all prefetching during it. Where a
     # budget cut the repetitions: after their fill, which longer ones would hardly have
     utilization: float | None
@@ -72,15 +72,10 @@ class Evidence:
     bytes_per_sample: float | None  # stored
     cores: float | None  # that this process may use
     fetch_cores: float | None  # busy during the fetch calibration
-    cold: bool
     workers: int  # of all ranks together; 0: the ranks load the data themselves
-    concurrency: int
     subject: Subject
     transport: str
-    direct: bool | None
-    mapped: bool  # the files are read out of a memory map
     codec: str
-    cheaper_codecs: tuple[str, ...]  # with a lower decoding cost, the most expensive first
     decode: bool
     compress_ratio: float
     # (low, high) of fetch, prep and loader over their windows, where there are several
@@ -93,24 +88,17 @@ class Evidence:
     gains: dict[str, Estimate]  # of the stages that were left out
     curve: RunCurve | None  # of the storage; None: not measured
     samples: int | None  # in the dataset
+    batch_size: int | None
     packed: bool | None  # several samples in a shard; None: not known
     access: str  # random, sequential or auto
-    batch_size: int | None
     rank_steps: float | None  # of one rank in a repetition
-    workload: str
-    url: str
-    epochs: int
-    data: str  # name of the dataset
     reads_ahead: bool  # or would with a larger reader.concurrency
     # The most reads in flight that the run keeps, and what its reader has for one batch
     in_flight: float
     requests_per_batch: float | None
     cached: str  # why the reads say nothing about the storage: a cache served them
     modelled: bool = False  # the figures are those of a what-if
-    persistent: bool | None = None  # workers live over epochs
-    max_steps: int | None = None  # of one rank, over all epochs: asked for, or fitted to a budget
     unsteady: float = 0.0  # the fastest repetition over the slowest one, less 1
-    working: float | None = None  # share of the time in which workers made batches
     own: UserFacts | None = None  # what was seen of a loader of the user's own
     # The rate of each repetition falls, and stays low: ``measured`` and ``utilization`` are then
     # those after the fall, and ``mean_utilization`` is that of the whole time.

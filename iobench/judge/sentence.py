@@ -91,7 +91,11 @@ def _without_utilization(
     evidence: Evidence, decision: Decision, found: Verdict, accelerators: str
 ) -> str:
     if evidence.accelerator is None:
-        cold = " cold" if evidence.cold and evidence.measured is not None else ""
+        cold = (
+            " cold"
+            if evidence.job.workload.cache == "cold" and evidence.measured is not None
+            else ""
+        )
         rate = (
             f"the accelerators set no demand: the loader sustains "
             f"{evidence.told(evidence.measured)}{cold}"
@@ -107,7 +111,7 @@ def _without_utilization(
 
 
 def _busy(evidence: Evidence) -> str:
-    between = " between saves" if evidence.saves else ""
+    between = " between saves" if evidence.job.saves is not None else ""
     between += " after the fill" if evidence.cut_fill > NOISE_OF_FILL else ""
     if evidence.lasting is not None and evidence.mean_utilization is not None:
         mean = percent_beside(evidence.mean_utilization, evidence.required)
@@ -251,7 +255,9 @@ def _rates(evidence: Evidence, found: Verdict) -> str:
         parts.append(f"{run} sustained {evidence.told(evidence.measured)}{_fell(evidence, found)}")
     if evidence.storage is not None and not evidence.cached:
         name = "storage alone" if evidence.fetch is not None else "raw storage"
-        cold = " cold" if evidence.cold and evidence.fetch is not None else ""
+        cold = (
+            " cold" if evidence.job.workload.cache == "cold" and evidence.fetch is not None else ""
+        )
         times = "" if found.headroom is None else f", {found.headroom:.2f} x the demand"
         if _is_lasting(found):
             kind = ", which was measured before its rate fell"

@@ -65,8 +65,8 @@ def _longer(evidence: Evidence, steps: int) -> dict[str, object]:
     if whole and not evidence.subject.users:
         epochs = math.ceil(steps / whole)
     else:  # how long an epoch is depends on the loader
-        epochs = evidence.epochs * math.ceil(steps / (evidence.rank_steps or 1))
-    found: dict[str, object] = {"epochs": epochs} if epochs > evidence.epochs else {}
+        epochs = evidence.job.workload.epochs * math.ceil(steps / (evidence.rank_steps or 1))
+    found: dict[str, object] = {"epochs": epochs} if epochs > evidence.job.workload.epochs else {}
     return found | {"max_steps": steps}
 
 
@@ -92,7 +92,7 @@ CUT = 0.9
 def cut_epochs(evidence: Evidence) -> int | None:
     """The steps of a rank in an epoch of the dataset, if the run did not make so many."""
     steps, batch, samples = evidence.rank_steps, evidence.batch_size, evidence.samples
-    if evidence.max_steps is None or not steps or not batch or not samples:
+    if evidence.job.workload.max_steps is None or not steps or not batch or not samples:
         return None
     whole = samples // (batch * evidence.accelerators)
     return whole if steps < CUT * whole else None

@@ -264,6 +264,6 @@ def _fill(evidence: Evidence, seen: LoaderWaits) -> str:
     if not starting_workers(evidence):
         keep = f"{KEEP_WORKERS} (they were started {seen.starts} times), and " if anew else ""
         return f"{keep}make each batch cheaper, so that the first ones of an epoch are there sooner"
-    if evidence.epochs > 1 and seen.starts == 1:
+    if evidence.job.workload.epochs > 1 and seen.starts == 1:
         return "train for longer: the workers start only once"
     return f"{KEEP_WORKERS}, and keep what has to be sent to them small"

@@ -105,7 +105,9 @@ def changed_settings(doc: TrainingRecord, change: Change, why: Explanation) -> S
     before = judge(doc).evidence
     workers = _whole(change.workers, before.workers / doc.job.accelerators, "workers", 0)
     ranks = _whole(change.accelerators, doc.job.accelerators, "accelerators", 1)
-    concurrency = _whole(change.concurrency, before.concurrency, "reads in flight", 1)
+    concurrency = _whole(
+        change.concurrency, before.job.workload.reader.concurrency, "reads in flight", 1
+    )
     asked = doc.job.workload
     workload = asked.model_copy(
         update={
@@ -127,7 +129,7 @@ def changed_settings(doc: TrainingRecord, change: Change, why: Explanation) -> S
     if change.concurrency is not None:
         why.changes.append(
             f"{counted(concurrency, 'read')} in flight in each worker instead of "
-            f"{before.concurrency}"
+            f"{before.job.workload.reader.concurrency}"
         )
     if change.step_time is not None:
         recorded = step_time_s(doc)
