@@ -1,8 +1,8 @@
 """The decision on what limits a run: one table, in the order in which it is applied.
 
 The first row that has an answer decides. Where stages were left out in turns with the repetitions,
-their gains decide (``by_ablation``). Without them the ceilings and the time that the run spent on
-each stage do (``by_ceilings``, and ``watched`` for a training that was watched).
+their gains decide. Without them the ceilings and the time that the run spent on each stage do. The
+checks of the rows are in ``criteria``, and in ``watched`` for a training that was watched.
 ``docs/verdict.md`` shows the table, and a test compares the page with it.
 """
 
@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from . import by_ablation as gains
-from . import by_ceilings as ceilings
+from . import criteria
 from . import watched as waits
 from .evidence import AT_LIMIT, CPU_BUSY, CPU_NEAR, IN_TURNS, Case, Decision, Evidence
 from .figures.ablations import FEW_ROUNDS, MIN_ROUNDS
@@ -80,7 +79,7 @@ def _hidden_by_the_fill(case: Case) -> Decision | None:
 def _not_refuted(case: Case) -> Decision:
     """What the ceilings say, unless leaving that stage out brought nothing."""
     evidence = case.evidence
-    guess = _by_ceilings(gains.refuting(case))
+    guess = _by_ceilings(criteria.refuting(case))
     if guess.bottleneck not in ("undecided", "accelerator", *evidence.gains):
         return guess
     tried = ", ".join(stage for stage in evidence.gains if stage != "accelerator")
@@ -119,47 +118,47 @@ BY_GAINS: tuple[Criteria, ...] = (
                 f"a gain whose interval is above {1 + NOISE:.2f} ({_NOISE}); of fewer than "
                 f"{MIN_ROUNDS} rounds, whose interval (Student's t) is too wide, a gain above "
                 f"{1 + FEW_ROUNDS:.2f} and above the spread of the repetitions",
-                gains.only_reading_gains,
+                criteria.only_reading_gains,
             ),
             Criterion(
                 "the largest gain is less than what is lost beside it, and a user's loader spends "
                 "most of its waits handing batches over",
                 "loader",
-                f"gain below the square root of 1 / utilization; more than {gains.MOSTLY:g} of "
+                f"gain below the square root of 1 / utilization; more than {criteria.MOSTLY:g} of "
                 "the waits, or of the rate of its own ceiling: more than the rest",
-                gains.hand_over_costs_more,
+                criteria.hand_over_costs_more,
             ),
             Criterion(
                 "storage gains most, but less than what is lost beside it, and a user's loader was "
                 "not run without its preparation",
                 "prep",
                 "gain of the storage below the square root of 1 / utilization",
-                gains.prep_was_not_left_out,
+                criteria.prep_was_not_left_out,
             ),
             Criterion(
                 "storage or prep gains most, and leaving out the barrier about as much",
                 "sync",
-                f"{gains.UNEVEN:g} of that gain, in logarithms: {_CHOICE}",
-                gains.ranks_are_uneven,
+                f"{criteria.UNEVEN:g} of that gain, in logarithms: {_CHOICE}",
+                criteria.ranks_are_uneven,
             ),
             Criterion(
                 "storage or prep gains most, all cores are busy, and the stages share them",
                 "cpu",
                 f"within {CPU_NEAR:.0%} of the CPU ceiling, {CPU_BUSY:.0%} of the cores, "
-                f"{gains.MIN_SHARED:.0%} of the CPU time for each stage: {_CHOICE}",
-                gains.cores_are_shared,
+                f"{criteria.MIN_SHARED:.0%} of the CPU time for each stage: {_CHOICE}",
+                criteria.gains_share_the_cores,
             ),
             Criterion(
                 "prep gains most, of a user's loader whose reads were left out with it",
                 "storage, prep, or both",
                 f"by the waits of its workers, {waits.CLEAR:g} times as long for one: {_CHOICE}",
-                gains.read_and_prepared_in_one,
+                criteria.read_and_prepared_in_one,
             ),
             Criterion(
                 "otherwise",
                 "the largest gain, with all whose intervals reach it",
                 "intervals that overlap",
-                gains.largest_gain,
+                criteria.largest_gain,
             ),
         ),
     ),
@@ -171,13 +170,13 @@ BY_GAINS: tuple[Criteria, ...] = (
                 "how busy the accelerators are is not known, and leaving them out gains",
                 "accelerator",
                 "as above",
-                gains.accelerator_gains_alone,
+                criteria.accelerator_gains_alone,
             ),
             Criterion(
                 "batches from the fill hide how busy they are, and every ceiling is enough",
                 "accelerator",
                 "the utilization that the workload requires",
-                gains.ceilings_keep_up,
+                criteria.ceilings_keep_up,
             ),
             Criterion(
                 "batches from the fill hide how busy they are",
@@ -188,32 +187,32 @@ BY_GAINS: tuple[Criteria, ...] = (
             Criterion(
                 "the accelerators are busy",
                 "accelerator",
-                f"{ceilings.FED:.0%} of the time: the rest is within noise",
-                gains.accelerators_are_busy,
+                f"{criteria.FED:.0%} of the time: the rest is within noise",
+                criteria.accelerators_stay_busy,
             ),
             Criterion(
                 "leaving the accelerators out brings more than all waiting could",
                 "accelerator",
                 "the low end of that gain over 1 / utilization",
-                gains.accelerator_gains_most,
+                criteria.accelerator_gains_most,
             ),
             Criterion(
                 "all cores are busy",
                 "cpu",
                 f"within {CPU_NEAR:.0%} of the CPU ceiling, {CPU_BUSY:.0%} of the cores: {_CHOICE}",
-                gains.cores_are_busy,
+                criteria.cores_are_busy,
             ),
             Criterion(
                 "a user's loader spends most of its waits handing batches over",
                 "loader",
-                f"more than {gains.MOSTLY:g} of them, or of the rate of its own ceiling",
-                gains.hand_over_costs_most,
+                f"more than {criteria.MOSTLY:g} of them, or of the rate of its own ceiling",
+                criteria.hand_over_costs_most,
             ),
             Criterion(
                 "the run is about as fast as the loader over samples that are there",
                 "loader",
-                f"{ceilings.MIN_EXPLAINED:.0%} of its ceiling: {_CHOICE}",
-                gains.loader_explains_it,
+                f"{criteria.MIN_EXPLAINED:.0%} of its ceiling: {_CHOICE}",
+                criteria.loader_explains_it,
             ),
             Criterion(
                 "otherwise",
@@ -231,7 +230,7 @@ BY_GAINS: tuple[Criteria, ...] = (
                 "the rate without the fill of the epochs, from the same events, gains",
                 "fill",
                 "as above",
-                gains.fill_gains,
+                criteria.fill_gains,
             ),
         ),
     ),
@@ -246,13 +245,13 @@ BY_CEILINGS: tuple[Criteria, ...] = (
                 "saves, fill or sync took more of the time than all waits for batches",
                 "the one that took most",
                 f"a gain above {1 + NOISE:.2f} without it ({NOISE:.0%}: noise)",
-                ceilings.lost_beside_loading,
+                criteria.lost_beside_loading,
             ),
             Criterion(
                 "the accelerators are busy",
                 "accelerator",
-                f"{ceilings.FED:.0%} of the time: the rest is within noise",
-                ceilings.accelerators_are_busy,
+                f"{criteria.FED:.0%} of the time: the rest is within noise",
+                criteria.accelerators_are_busy,
             ),
         ),
     ),
@@ -305,13 +304,13 @@ BY_CEILINGS: tuple[Criteria, ...] = (
         "By the ceilings",
         lambda case: True,
         (
-            Criterion("no ceiling was measured", "undecided", "", ceilings.nothing_is_known),
+            Criterion("no ceiling was measured", "undecided", "", criteria.nothing_is_known),
             Criterion(
                 "all cores are busy, the CPU ceiling is the lowest, and no stage has most of it",
                 "cpu",
-                f"{ceilings.MIN_EXPLAINED:.0%} of that ceiling, less than "
-                f"{ceilings.DOMINANT:.0%} of the CPU time for a stage: {_CHOICE}",
-                ceilings.cores_are_shared,
+                f"{criteria.MIN_EXPLAINED:.0%} of that ceiling, less than "
+                f"{criteria.DOMINANT:.0%} of the CPU time for a stage: {_CHOICE}",
+                criteria.cores_are_shared,
             ),
         ),
     ),
@@ -323,25 +322,25 @@ BY_CEILINGS: tuple[Criteria, ...] = (
                 "their utilization was not measured, nor was a ceiling",
                 "undecided",
                 f"{NOISE:.0%} below: noise",
-                ceilings.utilization_is_missing,
+                criteria.utilization_is_missing,
             ),
             Criterion(
-                "their utilization was not measured", "accelerator", "", ceilings.demand_is_lowest
+                "their utilization was not measured", "accelerator", "", criteria.demand_is_lowest
             ),
             Criterion(
                 "the workers clearly took longest for reads, or for preparing",
                 "storage or prep",
                 f"{waits.CLEAR:g} times as long as for the other: {_CHOICE}",
-                ceilings.workers_took_longest,
+                criteria.workers_took_longest,
             ),
             Criterion(
                 "workers that fetch and prepare in turns are slower than the demand",
                 "the lower ceiling of both",
-                f"below {ceilings.FED:.0%} of the demand, and the run reached {1 - IN_TURNS:.0%} "
+                f"below {criteria.FED:.0%} of the demand, and the run reached {1 - IN_TURNS:.0%} "
                 f"of that rate: {_CHOICE}",
-                ceilings.in_turns,
+                criteria.in_turns,
             ),
-            Criterion("otherwise", "undecided", "", ceilings.nothing_explains_the_waits),
+            Criterion("otherwise", "undecided", "", criteria.nothing_explains_the_waits),
         ),
     ),
     Criteria(
@@ -352,22 +351,22 @@ BY_CEILINGS: tuple[Criteria, ...] = (
                 "two ceilings can't be told apart",
                 "undecided",
                 f"{NOISE:.0%}, or intervals that overlap",
-                ceilings.rivals,
+                criteria.rivals,
             ),
             Criterion(
                 "a ceiling was not measured, and the lowest one does not explain the rate",
                 "undecided",
-                f"{ceilings.MIN_EXPLAINED:.0%} of that ceiling: {_CHOICE}",
-                ceilings.a_ceiling_is_missing,
+                f"{criteria.MIN_EXPLAINED:.0%} of that ceiling: {_CHOICE}",
+                criteria.a_ceiling_is_missing,
             ),
             Criterion(
                 "the lowest one is the storage's, and reading alone takes all cores",
                 "cpu",
                 f"90% of the cores, and less than {AT_LIMIT:.0%} of raw storage: {_CHOICE}",
-                ceilings.reading_takes_all_cores,
+                criteria.reading_takes_all_cores,
             ),
             Criterion(
-                "otherwise", "the lowest ceiling", "the roofline model", ceilings.lowest_ceiling
+                "otherwise", "the lowest ceiling", "the roofline model", criteria.lowest_ceiling
             ),
         ),
     ),

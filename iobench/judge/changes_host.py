@@ -10,7 +10,7 @@ import math
 
 from ..base.units import counted, format_count, format_duration, format_percent
 from ..settings.subject import OWN
-from .by_ceilings import waited_for
+from .criteria import waited_for
 from .evidence import Evidence
 from .promise import WORTH, Effect, advised, bringing, demanded, model_gain, moving
 from .short import LONGER, cut_epochs

@@ -1,0 +1,389 @@
+"""The checks of ``bottleneck``; each returns None where it has no answer.
+
+By the ceilings and where the time went: a data-loading roofline. The stages (fetch, prep, loader,
+accelerator) overlap, so the predicted rate is the lowest ceiling. Fetch and prep run in the same
+workers, which also hand the batches over. If the workers do not read ahead, the true rate lies
+between the prediction and the serial rate 1 / (1/fetch + 1/prep + 1/loader); the rule
+``verdict.gap`` reports when the measured rate differs by more than 20 %.
+
+By the stages that were left out in turns with the repetitions: ``gain(stage)`` is the rate without
+the stage over the rate with it. The stage with the largest gain is the bottleneck, if its interval
+excludes 1 by the noise threshold. The accelerator is what the others are to feed, so it is the
+bottleneck only where none of them does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ..record.verdict import Estimate, Stage
+from .evidence import IN_TURNS, Case, Decision, Evidence
+from .figures.ablations import interval, is_told
+from .statistics import NOISE
+from .watched import CLEAR, why_filling
+
+MIN_EXPLAINED = 0.8
+"""A ceiling explains the measured rate if the rate is at least this share of the ceiling."""
+
+FED = 0.95
+"""Accelerators that are as busy as this wait for nothing that is significant."""
+
+DOMINANT = 0.8
+"""A stage that needs this part of the CPU time is named itself, and not the CPU."""
+
+
+def lost_beside_loading(case: Case) -> Decision | None:
+    """The part beside loading that took the most time, if it took more than all waiting."""
+    shares = case.evidence.shares
+    stages: dict[Stage, float | None] = {
+        "checkpoint": shares.saves,
+        "fill": shares.fill,
+        "sync": shares.sync,
+    }
+    known = {stage: share for stage, share in stages.items() if share}
+    if not known:
+        return None
+    top = max(known, key=lambda stage: known[stage])
+    waiting = shares.wait or 0.0
+    gain = 1 / max(1 - known[top], 1e-9)
+    if gain <= 1 + NOISE or known[top] <= waiting:
+        return None
+    return Decision(bottleneck=top, reason=why_filling(case.evidence) if top == "fill" else "")
+
+
+def accelerators_are_busy(case: Case) -> Decision | None:
+    busy = case.evidence.utilization
+    return Decision(bottleneck="accelerator") if busy is not None and busy >= FED else None
+
+
+def nothing_is_known(case: Case) -> Decision | None:
+    if case.ceilings:
+        return None
+    why = case.evidence.cached or "no ceiling of storage, prep or loader was measured"
+    return Decision(bottleneck="undecided", reason=why)
+
+
+def cores_are_shared(case: Case) -> Decision | None:
+    """The CPU ceiling explains the rate, and no stage takes nearly all of the CPU time.
+
+    How busy the CPU was decides where that is recorded.
+    """
+    evidence, parts = case.evidence, case.evidence.cpu_costs.values()
+    if not evidence.cpu or not evidence.measured or not parts:
+        return None
+    busy = evidence.cpu_busy is None or evidence.cpu_spent
+    explains = MIN_EXPLAINED * evidence.cpu <= evidence.measured
+    lowest = evidence.cpu * (1 + NOISE) < case.ceilings[case.lowest]
+    if not (busy and explains and lowest and max(parts) < DOMINANT * sum(parts)):
+        return None
+    return Decision(
+        bottleneck="cpu", reason="the stages share the cores, and all of them are taken"
+    )
+
+
+def utilization_is_missing(case: Case) -> Decision | None:
+    if case.evidence.utilization is not None or not case.missing:
+        return None
+    return Decision(
+        bottleneck="undecided",
+        reason=f"{' and '.join(case.missing)} was not measured, nor was the accelerators' "
+        "utilization",
+    )
+
+
+def demand_is_lowest(case: Case) -> Decision | None:
+    return Decision(bottleneck="accelerator") if case.evidence.utilization is None else None
+
+
+def workers_took_longest(case: Case) -> Decision | None:
+    """A ceiling may have been measured while the storage was faster."""
+    waited: Stage | None = waited_for(case.evidence)
+    if waited in case.refuted:
+        waited = "prep"  # the worker waited while it made a batch, for something else
+    if waited is None:
+        return None
+    return Decision(
+        bottleneck=waited,
+        reason=f"the workers took longest for {'reads' if waited == 'storage' else waited}, "
+        "although its ceiling alone is above the demand",
+    )
+
+
+def in_turns(case: Case) -> Decision | None:
+    """Fetch and prep are too slow if a worker does them one after the other."""
+    serial, measured = case.evidence.serial, case.evidence.measured or 0.0
+    if serial is None or case.lowest not in ("storage", "prep"):
+        return None
+    if serial >= FED * (case.evidence.accelerator or 0.0) or measured < (1 - IN_TURNS) * serial:
+        return None
+    return Decision(
+        bottleneck=case.lowest,
+        reason="each worker fetches samples and prepares them one after the other",
+    )
+
+
+def nothing_explains_the_waits(case: Case) -> Decision:
+    also = f", and {' and '.join(case.missing)} was not measured" if case.missing else ""
+    above = "the measured ceilings are" if case.missing else "every ceiling alone is"
+    return Decision(
+        bottleneck="undecided",
+        reason=f"the accelerators wait although {above} above their demand{also}",
+    )
+
+
+def rivals(case: Case) -> Decision | None:
+    """Ceilings that are the same as the lowest one within noise, or whose intervals overlap."""
+    near = [stage for stage in case.ceilings if stage != case.lowest and _is_near(case, stage)]
+    if not near:
+        return None
+    return Decision(
+        bottleneck="undecided",
+        reason=f"the ceilings of {case.lowest} and {' and '.join(near)} can't be told apart",
+    )
+
+
+def _is_near(case: Case, stage: Stage) -> bool:
+    if case.ceilings[stage] <= case.ceilings[case.lowest] * (1 + NOISE):
+        return True
+    one, other = (case.evidence.intervals.get(each) for each in (case.lowest, stage))
+    return one is not None and other is not None and one[1] >= other[0]
+
+
+def a_ceiling_is_missing(case: Case) -> Decision | None:
+    share = (case.evidence.measured or 0.0) / case.ceilings[case.lowest]
+    if not case.missing or share >= MIN_EXPLAINED:
+        return None
+    return Decision(
+        bottleneck="undecided",
+        reason=f"{' and '.join(case.missing)} was not measured, and {case.lowest} alone does not "
+        f"explain why the run reached only {share:.0%} of its ceiling",
+    )
+
+
+def reading_takes_all_cores(case: Case) -> Decision | None:
+    evidence = case.evidence
+    if case.lowest != "storage" or not evidence.client_bound:
+        return None
+    return Decision(
+        bottleneck="cpu",
+        reason=f"reading alone takes {evidence.fetch_cores:.1f} of {evidence.cores:g} cores",
+    )
+
+
+def lowest_ceiling(case: Case) -> Decision:
+    return Decision(bottleneck=case.lowest)
+
+
+def waited_for(evidence: Evidence) -> Stage | None:
+    """The stage for which batches were waited, if one of fetch and prep clearly took longer.
+
+    A loader of the user's own is divided by its CPU time: on a busy host, its waits for a core
+    would look like preparing.
+    """
+    fetch, prep = evidence.shares.fetch, evidence.shares.prep
+    share = evidence.own.cpu_share if evidence.own is not None else None
+    if share is not None and fetch is not None and prep is not None:
+        fetch, prep = (fetch + prep) * (1 - share), (fetch + prep) * share
+    if fetch is None or prep is None or fetch + prep <= NOISE:
+        return None
+    if fetch >= CLEAR * prep and not evidence.cached:
+        return "storage"
+    return "prep" if prep >= CLEAR * fetch else None
+
+
+MIN_SHARED = 0.2
+"""Fetch and prep share the CPU if each of them needs at least this part of its time."""
+
+MOSTLY = 0.5
+"""A part of a time that is larger than the rest of it."""
+
+UNEVEN = 0.5
+"""Leaving out the barrier has to bring this part of what another stage brings (in logarithms)."""
+
+
+def only_reading_gains(case: Case) -> Decision | None:
+    if case.gaining:
+        return None
+    return Decision(
+        bottleneck="undecided",
+        basis="tested",
+        reason="reading limits the run, but a cache served the reads",
+    )
+
+
+def hand_over_costs_more(case: Case) -> Decision | None:
+    why = _handing_over(case.evidence)
+    if not why or not _leaves_most(case.evidence, case.gaining[case.top]):
+        return None
+    return Decision(bottleneck="loader", reason=why)
+
+
+def prep_was_not_left_out(case: Case) -> Decision | None:
+    """A loader of the user's own could not run without its dataset, and this is its cost.
+
+    Only the storage was left out then, which may bring something without being the bottleneck.
+    """
+    alone = case.evidence.subject.users and "prep" not in case.evidence.gains
+    if case.top != "storage" or not alone:
+        return None
+    if not _leaves_most(case.evidence, case.gaining["storage"]):
+        return None
+    return Decision(
+        bottleneck="prep",
+        reason="the page cache brings less than what is lost beside it, and that time is your "
+        "loader's own",
+    )
+
+
+def ranks_are_uneven(case: Case) -> Decision | None:
+    """Ranks wait for each other, and not all of them for the slow stage.
+
+    Without its stage a slow rank is as fast as the others, so that stage gains, too.
+    """
+    found = case.gaining
+    if "sync" not in found or case.top not in ("storage", "prep"):
+        return None
+    if math.log(found["sync"].value) < UNEVEN * math.log(found[case.top].value):
+        return None
+    return Decision(bottleneck="sync", basis="tested")
+
+
+def gains_share_the_cores(case: Case) -> Decision | None:
+    """The CPU is spent, and not by preparation alone."""
+    costs = case.evidence.cpu_costs
+    if case.top not in ("storage", "prep") or not case.evidence.cpu_spent:
+        return None
+    needed = "storage" in case.gaining
+    if costs:
+        needed = costs["storage"] >= MIN_SHARED * sum(costs.values())
+    if not needed:
+        return None
+    return Decision(
+        bottleneck="cpu",
+        basis="tested",
+        reason="the stages share the cores, so each of them slows the others",
+    )
+
+
+def read_and_prepared_in_one(case: Case) -> Decision | None:
+    """A loader of the user's own ran without its dataset, but never with a cached one.
+
+    Reading and preparing were left out together: the workers' times tell them apart.
+    """
+    evidence = case.evidence
+    in_one = evidence.subject.users and "storage" not in evidence.gains
+    if case.top != "prep" or not in_one or evidence.cached:
+        return None
+    waited = waited_for(evidence)
+    other: tuple[Stage, ...] = () if waited is not None else ("storage",)
+    return Decision(
+        bottleneck=waited or "prep",
+        also=other,
+        basis="tested",
+        reason="your loader reads and prepares in one, and its workers' times tell which took "
+        "longer",
+    )
+
+
+def largest_gain(case: Case) -> Decision:
+    found, top = case.gaining, case.top
+    low, _ = interval(found[top])
+    also = [stage for stage in found if stage != top and interval(found[stage])[1] >= low]
+    also.sort(key=lambda stage: -found[stage].value)
+    return Decision(bottleneck=top, also=tuple(also), basis="tested")
+
+
+def accelerator_gains_alone(case: Case) -> Decision | None:
+    evidence = case.evidence
+    if evidence.utilization is not None or not _accelerator_gains(evidence):
+        return None
+    return Decision(bottleneck="accelerator", basis="tested")
+
+
+def ceilings_keep_up(case: Case) -> Decision | None:
+    """Each ceiling is enough for the utilization that is required."""
+    evidence, demand = case.evidence, case.evidence.accelerator
+    stages = (None if evidence.cached else evidence.storage, evidence.prep, evidence.loader)
+    known = [rate for rate in (*stages, evidence.cpu) if rate is not None]
+    if not evidence.drained or not known or demand is None:
+        return None
+    if min(known) < evidence.required * demand:
+        return None
+    return Decision(bottleneck="accelerator")
+
+
+def accelerators_stay_busy(case: Case) -> Decision | None:
+    busy = case.evidence.utilization
+    if busy is None or busy < FED:
+        return None
+    return Decision(bottleneck="accelerator", basis="tested")
+
+
+def accelerator_gains_most(case: Case) -> Decision | None:
+    """All waiting together would bring 1 / busy: the accelerator has to bring more."""
+    evidence, busy = case.evidence, case.evidence.utilization
+    if busy is None or not _accelerator_gains(evidence):
+        return None
+    low, _ = interval(evidence.gains["accelerator"])
+    return Decision(bottleneck="accelerator", basis="tested") if low * busy > 1 else None
+
+
+def cores_are_busy(case: Case) -> Decision | None:
+    if not case.evidence.cpu_spent:
+        return None
+    return Decision(bottleneck="cpu", reason="no stage alone gains, and all cores are busy")
+
+
+def hand_over_costs_most(case: Case) -> Decision | None:
+    why = _handing_over(case.evidence)
+    return Decision(bottleneck="loader", reason=why) if why else None
+
+
+def loader_explains_it(case: Case) -> Decision | None:
+    loader, measured = case.evidence.loader, case.evidence.measured or 0.0
+    if not loader or measured < MIN_EXPLAINED * loader:
+        return None
+    return Decision(bottleneck="loader", reason="no other stage gains anything if it is left out")
+
+
+def fill_gains(case: Case) -> Decision | None:
+    """It was computed from the events, without a run in which anything was left out."""
+    evidence = case.evidence
+    if not is_told(evidence.gains.get("fill"), evidence.unsteady):
+        return None
+    return Decision(bottleneck="fill", basis="inferred")
+
+
+def refuting(case: Case) -> Case:
+    """The case without the storage, if leaving it out of a user's loader brought nothing.
+
+    Time in which such a loader waits is counted as reading, but it may be any other wait.
+    """
+    tested = case.evidence.subject.users and "storage" in case.evidence.gains
+    return replace(case, refuted=("storage",)) if tested else case
+
+
+def _accelerator_gains(evidence: Evidence) -> bool:
+    return is_told(evidence.gains.get("accelerator"), evidence.unsteady)
+
+
+def _leaves_most(evidence: Evidence, gain: Estimate) -> bool:
+    """Whether a gain is smaller than what is lost beside it."""
+    busy = evidence.utilization
+    return bool(busy) and interval(gain)[1] < math.sqrt(1 / (busy or 1.0))
+
+
+def _handing_over(evidence: Evidence) -> str:
+    """Why most of the time of a user's loader goes into collating and handing over, or empty.
+
+    Neither can be left out. So they bind where all that was left out brings less than what is lost.
+    """
+    own, loader = evidence.own, evidence.loader
+    if not evidence.subject.users:
+        return ""
+    if own is not None and own.wait_s and (own.hand_over_s or 0.0) > MOSTLY * own.wait_s:
+        return "the batches that were waited for were mostly made already, and on their way"
+    if loader and (evidence.measured or 0.0) > MOSTLY * loader:
+        return "your loader takes most of the time even over samples that are kept in memory"
+    return ""
