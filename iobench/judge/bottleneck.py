@@ -13,10 +13,19 @@ from typing import NamedTuple
 
 from . import criteria
 from . import watched as waits
-from .evidence import AT_LIMIT, CPU_BUSY, CPU_NEAR, IN_TURNS, Case, Decision, Evidence
+from .evidence import (
+    AT_LIMIT,
+    CPU_BUSY,
+    CPU_NEAR,
+    IN_TURNS,
+    MIN_TOLD_STEPS,
+    Case,
+    Decision,
+    Evidence,
+    too_short,
+)
+from .evidence import MIN_ROUNDS as ROUNDS_OF_WORKERS
 from .figures.ablations import FEW_ROUNDS, MIN_ROUNDS
-from .short import MIN_ROUNDS as ROUNDS_OF_WORKERS
-from .short import MIN_TOLD_STEPS, too_short
 from .statistics import NOISE
 from .user_loader import MIN_HELD_BACK
 

@@ -11,9 +11,8 @@ import math
 from ..base.units import counted, format_count, format_duration, format_percent
 from ..settings.subject import OWN
 from .criteria import waited_for
-from .evidence import Evidence
+from .evidence import LONGER, Evidence, cut_epochs
 from .promise import WORTH, Effect, advised, bringing, demanded, model_gain, moving
-from .short import LONGER, cut_epochs
 from .user_loader import MIN_HELD_BACK, WAITING
 
 RING_OVER_TENSOR = 2.6 / 1.4

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from ..base.units import counted, format_bytes, format_count, format_duration
 from ..record.run import CHANGED_REMEDY, TrainingRecord
 from ..record.training import Repetition
+from .evidence import LONGER, cut_epochs
 from .judged import Judged
-from .short import LONGER, cut_epochs
 
 MIN_STEPS = 500
 MIN_REPETITIONS = 5

@@ -17,12 +17,11 @@ from ..record.host import cpu_limit_file
 from ..record.run import TrainingRecord
 from ..record.training import Ceiling
 from .bottleneck import by_inference
-from .evidence import DRAINED
+from .evidence import DRAINED, LONGER, cut_epochs
 from .judged import Judged, effective_cores, is_null_accelerator, step_time_s
 from .promise import shown
 from .rules_data import RuleOutcome, complete, unknown
 from .rules_ranks import stood_still
-from .short import LONGER, cut_epochs
 from .statistics import NOISE
 
 MAX_THROTTLED = 0.01  # share of the time of a repetition

@@ -16,14 +16,14 @@ from ..checkpoint import WRITERS, check_options
 from ..checkpoint.base import State
 from ..checkpoint.models import Parallelism, StateModel, find_model, scale
 from ..checkpoint.sharding import Share, layout, shares
-from ..judge.checkpoint.interval import (
+from ..judge.checkpoint.whole import (
     longest_save_at_best_s,
     longest_save_s,
     published_mtbf_s,
+    restored_bytes,
     waste,
     young_s,
 )
-from ..judge.checkpoint.whole import restored_bytes
 from ..record.checkpoint import CheckpointSpec, Scaling, Training
 from ..record.plan import BudgetFigures, CheckpointPlanFigures
 from ..storage import open_storage

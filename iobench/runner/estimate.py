@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from ..base.units import counted
-from ..judge.short import needed_steps
+from ..judge.evidence import needed_steps
 from ..record.plan import PartTime
 from .ablations import MIN_S, USUAL_ROUNDS
 from .budget import Budget

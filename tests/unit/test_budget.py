@@ -19,9 +19,9 @@ from iobench.ask.compare.identity import settings_of
 from iobench.base.errors import UsageError
 from iobench.data.dataset import load_dataset_spec
 from iobench.host.timeline import Recorder
+from iobench.judge.evidence import needed_steps
 from iobench.judge.figures.curve import conclude_curve
 from iobench.judge.judged import judge
-from iobench.judge.short import needed_steps
 from iobench.judge.verdict import verdict
 from iobench.record.curve import Rate
 from iobench.record.job import LoaderFacts

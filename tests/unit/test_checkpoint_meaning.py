@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.judge.checkpoint.interval import (
+from iobench.judge.checkpoint.meaning import meaning, not_told
+from iobench.judge.checkpoint.study import spread, with_figures
+from iobench.judge.checkpoint.whole import (
     availability_s,
     daly_s,
     longest_save_at_best_s,
@@ -23,8 +25,6 @@ from iobench.judge.checkpoint.interval import (
     waste,
     young_s,
 )
-from iobench.judge.checkpoint.meaning import meaning, not_told
-from iobench.judge.checkpoint.study import spread, with_figures
 from iobench.record.checkpoint import Meaning, Restore, Save, Study, Training
 
 

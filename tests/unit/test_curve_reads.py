@@ -21,8 +21,8 @@ from iobench.record.curve import StorageCurve
 from iobench.runner.budget import Budget
 from iobench.runner.curve.curve import CurveMeasurement, Limits
 from iobench.runner.curve.places import Places, blocks, samples
+from iobench.runner.curve.reader import ThreadReader
 from iobench.runner.curve.story import second_requests
-from iobench.runner.curve.threads import ThreadReader
 from iobench.storage.base import Buffer, Entry, Retries, StorageTraits
 from iobench.storage.local.storage import LocalStorage
 from iobench.storage.simulated.memory import MemoryStorage

@@ -22,7 +22,7 @@ from iobench.ask.compare.gate import outcome_of
 from iobench.ask.compare.runs import Group
 from iobench.ask.tuning.shardsize import Bounds, fit
 from iobench.base.errors import IobenchError, UsageError
-from iobench.judge.checkpoint.interval import waste
+from iobench.judge.checkpoint.whole import waste
 from iobench.judge.judged import judge
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord, load_run, load_training

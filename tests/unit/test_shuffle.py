@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.judge.figures.delivery import delivery, identify, shuffle_quality
+from iobench.runner.third_party import delivery, identify, shuffle_quality
 
 
 @given(st.integers(0, 2**32), st.integers(2, 40), st.integers(2, 64))

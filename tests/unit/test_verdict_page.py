@@ -8,10 +8,10 @@ from typing import get_args
 
 import pytest
 
-from iobench.judge.advice import SITUATIONS
 from iobench.judge.bottleneck import TABLE
 from iobench.judge.evidence import Case
 from iobench.judge.judged import judge
+from iobench.judge.verdict import SITUATIONS
 from iobench.record.curve import Bound
 from iobench.record.verdict import AdviceId
 from tests.unit.conftest import build_run

@@ -20,18 +20,23 @@ from ...base.units import (
     format_share,
 )
 from ...record.checkpoint import AskedTraining, Meaning, Spread, Study, Today, Training
-from .interval import (
+from .study import slowdown, spread
+from .whole import (
     availability_s,
     best_s,
+    condition,
     daly_s,
+    hosts_of,
     needed_write_bytes_per_s,
     overhead,
     published_mtbf_s,
+    restoring,
     waste,
+    whole_restores,
+    whole_saves,
+    writing,
     young_s,
 )
-from .study import slowdown, spread
-from .whole import condition, hosts_of, restoring, whole_restores, whole_saves, writing
 
 DAY_S = 86_400
 MAX_RATE = 1e30

@@ -26,8 +26,8 @@ from ...base.interrupts import defer_interrupts
 from ...base.units import counted, format_bytes, format_duration, format_rate
 from ...data.dataset import load_dataset_spec, read_manifest
 from ...data.generator import GenerateReport, clean, discard, generate
+from ...judge.evidence import needed_steps
 from ...judge.judged import CHECKED
-from ...judge.short import needed_steps
 from ...record.manifest import MANIFEST, MARKER
 from ...settings.base import known_specs
 from ...settings.dataset import DatasetSpec, resized
