@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
@@ -366,7 +367,7 @@ def _at(
         utilization = _limited(_median_of(estimates), ranks, evidence, supply)
         if received is not None and evidence.per_accelerator:
             most = received.by(ranks, evidence.accelerators) / (ranks * evidence.per_accelerator)
-            utilization = _at_most(utilization, most)
+            utilization = utilization.each(partial(min, most))
         answers.append(
             FedAt(
                 ranks=ranks,
@@ -402,12 +403,6 @@ def _limited(
         high=high if high is None or supply.high is None else min(high, supply.high / demand),
         n=utilization.n,
     )
-
-
-def _at_most(found: Estimate, most: float) -> Estimate:
-    ends = (found.value, found.low, found.high)
-    value, low, high = (None if each is None else min(each, most) for each in ends)
-    return Estimate(value=value or 0.0, low=low, high=high, n=found.n)
 
 
 def _is_fed(utilization: Estimate, ranks: int, required: float, found: Fed) -> bool | None:

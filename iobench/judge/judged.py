@@ -171,9 +171,8 @@ def _beside(stage: str, gain: Estimate, lasts: Lasting | None) -> Estimate:
     """
     if lasts is None or stage != "storage" or (gain.low or gain.value) <= 1 + NOISE:
         return gain
-    ends = (gain.value, gain.low, gain.high)
-    value, low, high = (None if each is None else each / lasts.share for each in ends)
-    return Estimate(value=value or gain.value, low=low, high=high, n=gain.n)
+    share = lasts.share
+    return gain.each(lambda end: end / share)
 
 
 def _unsteady(done: Sequence[Repetition]) -> float:

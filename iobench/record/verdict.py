@@ -6,6 +6,7 @@ seconds, shares and gains are factors: a gain of 1.3 is 30 % more samples/s.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -34,6 +35,11 @@ class Estimate(Record):
     low: Figure | None = None
     high: Figure | None = None
     n: Count = 1  # independent values: rounds, windows or repetitions
+
+    def each(self, change: Callable[[float], float]) -> Estimate:
+        """The estimate with its value and both of its ends changed alike."""
+        low, high = (None if end is None else change(end) for end in (self.low, self.high))
+        return Estimate(value=change(self.value), low=low, high=high, n=self.n)
 
 
 class RankTime(Record):

@@ -63,7 +63,7 @@ from .rounds import Rounds
 from .study import StudyRanks
 from .third_party import prepare_library
 
-__all__ = ["Across", "Options", "fitted_options", "run", "write_run"]
+__all__ = ["Across", "Options", "run", "write_run"]
 
 log = logging.getLogger(__name__)
 
@@ -180,14 +180,14 @@ def _measure(
         if options.budget.limited:
             pilot = _pilot(bench, options, doc, saver)
             fitted = _fit(bench, plan, pilot, doc, options)
-            options = fitted_options(options, fitted)
+            options = fitted.options(options)
             observer.fitted(bench.plan, options)
         if options.calibration_s > 0:
             _calibrate(bench, doc, without=fitted)
             _tell_rate(bench)
         if pilot is not None:
             fitted = _fit(bench, plan, pilot, doc, options, before=fitted)
-            options = fitted_options(options, fitted)
+            options = fitted.options(options)
         if saver and pilot is None:
             _save_alone(saver, doc, observer, options.budget)
         Rounds(
@@ -328,11 +328,6 @@ def _fit(
     bench.min_rounds = fitted.min_rounds
     add_plan(doc, fitted.plan, asked=plan)
     return fitted
-
-
-def fitted_options(options: Options, fitted: Fitted) -> Options:
-    """The options as they were fitted."""
-    return replace(options, calibration_s=fitted.calibration_s, ablations_s=fitted.ablations_s)
 
 
 def _calibrate(

@@ -93,7 +93,7 @@ def begin_record(
 ) -> TrainingRecord:
     """The record before any measurement: complete specifications and fingerprints."""
     manifest, loading = plan.manifest, plan.workload.loader
-    findings = []
+    told = []  # (rule, evidence)
     if (
         not plan.uncached
         and plan.workload.reader.direct == "auto"
@@ -105,38 +105,20 @@ def begin_record(
             if not plan.subject.reads_itself
             else f"the loader '{loading.kind}' opens files without O_DIRECT"
         )
-        findings.append(
-            Finding(
-                rule="reader.buffered",
-                level="info",
-                evidence=f"{why}, so reads go through the page cache",
-            )
-        )
+        told.append(("reader.buffered", f"{why}, so reads go through the page cache"))
     if why_not := _not_engine(plan):
-        findings.append(
-            Finding(
-                rule="reader.engine",
-                level="info",
-                evidence=f"{why_not}, so that threads read in its place",
-            )
-        )
+        told.append(("reader.engine", f"{why_not}, so that threads read in its place"))
     if plan.engine_choice:
-        findings.append(Finding(rule="reader.engine", level="info", evidence=plan.engine_choice))
+        told.append(("reader.engine", plan.engine_choice))
     if manifest.header.origin:
-        findings.append(
-            Finding(
-                rule="data.origin",
-                level="info",
-                evidence=f"the samples were read at {plan.storage.url}, "
-                f"by the manifest at {plan.data}",
-            )
-        )
+        where = f"the samples were read at {plan.storage.url}, by the manifest at {plan.data}"
+        told.append(("data.origin", where))
     requests, ahead = _offer(plan)
     return new_record(
         run_id,
         command,
         rules=rules,
-        findings=findings,
+        findings=[Finding(rule=rule, level="info", evidence=text) for rule, text in told],
         hosts=agent.describe_all(),
         storage=storage_facts(plan.storage),
         job=TrainingRun(

@@ -101,6 +101,10 @@ class Fitted:
     min_rounds: int = MIN_ROUNDS
     skipped: Skipped = frozenset()
 
+    def options(self, asked: Options) -> Options:
+        """The options as they were fitted."""
+        return replace(asked, calibration_s=self.calibration_s, ablations_s=self.ablations_s)
+
 
 def curve_windows_s(seconds: float) -> float:
     """The time of a ceiling for which the storage's curves take their share of ``seconds``."""

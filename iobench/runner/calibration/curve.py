@@ -186,12 +186,8 @@ def rate_samples(raw: Ceiling, read_bytes_per_sample: float) -> None:
     raw.details.read_bytes_per_sample = read_bytes_per_sample
     if before is not None and before.value > 0:
         factor = rate / before.value
-        raw.windows = Estimate(
-            value=rate,
-            low=None if before.low is None else before.low * factor,
-            high=None if before.high is None else before.high * factor,
-            n=before.n,
-        )
+        raw.windows = before.each(lambda end: end * factor)
+        raw.windows.value = rate
 
 
 def _objects(plan: Plan) -> list[Entry]:
