@@ -9,8 +9,8 @@ from ..checkpoint.models import MODELS
 from ..record.checkpoint import CheckpointSpec, Training
 from ..report.plan import checkpoint_sections, sections
 from ..runner.checkpoint_plan import STALL_BUDGETS, describe_checkpoint
-from ..runner.plan import describe_plan, make_plan
-from ..runner.probe import probe
+from ..runner.plan import make_plan
+from ..runner.plan_figures import describe_plan, probe
 from ..settings.base import build, known_specs
 from ..settings.workload import load_workload
 from .checkpoint import asked_hosts

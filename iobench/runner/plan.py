@@ -11,22 +11,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..accelerate import ACCELERATORS
-from ..ask.capacity import sizing
 from ..base.errors import DatasetError, UsageError
-from ..base.memory import total_bytes
 from ..base.units import counted
-from ..data.dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
+from ..data.dataset import find_dataset, load_dataset_spec, read_by_blocks
 from ..judge.figures.in_flight import asked_reads_in_flight
 from ..load import is_sequential, use_direct, with_map
 from ..load.libraries import LOADERS
-from ..record.manifest import MANIFEST, Manifest
-from ..record.plan import PlanFigures
-from ..settings.dataset import DatasetSpec, share_of_columns
+from ..record.manifest import Manifest
+from ..settings.dataset import share_of_columns
 from ..settings.subject import Subject
 from ..settings.workload import Workload
 from ..storage import open_storage
 from ..storage.base import Storage
-from ..storage.catalog import exists, innermost, local_root
+from ..storage.catalog import innermost, local_root
 from .engine_trial import EngineTrial
 from .messages import Tried
 
@@ -278,116 +275,8 @@ def _check_listing(manifest: Manifest, storage: Storage) -> None:
             )
 
 
-def describe_plan(
-    workload: Workload,
-    data: str | None,
-    *,
-    accelerators: int,
-    repetitions: int,
-    origin: str | None = None,
-) -> PlanFigures:
-    """The figures that ``iobench plan`` shows, for a dataset that exists or is yet to be made."""
-    check_asked(workload, accelerators=accelerators, repetitions=repetitions)
-    manifest: Manifest | None = None
-    options = workload.storage_options()
-    lies = None  # location where the manifest is, or would be
-    if data is not None:
-        lies = innermost(open_storage(data, options=manifest_options(data, options, origin)))
-    if data is not None and lies is not None and (origin is not None or exists(lies, MANIFEST)):
-        # Not even O_DIRECT is probed, because that reads a block: planning touches nothing.
-        manifest, place = find_dataset(data, options, origin=origin)
-        check_match(workload, manifest, data)
-        check_shards(manifest, open_storage(place, options=options))
-    spec: DatasetSpec = manifest.spec if manifest else load_dataset_spec(workload.dataset)
-    samples = manifest.sample_count if manifest else spec.samples
-    stored = manifest.header.stored_bytes if manifest else spec.nominal_bytes
-    per_sample = stored / samples
-    read = per_sample * share_of_columns(spec, workload.reader.columns)
-    memory = total_bytes()
-    steps = steps_per_repetition(workload, samples=samples, accelerators=accelerators)
-    step_time = workload.accelerator.step_time
-    shards, free = _shards(spec, manifest), _free_bytes(lies)
-    minimum = None
-    if memory is not None:
-        minimum = sizing.mlperf_minimum_samples(
-            batch_size=workload.batch_size,
-            accelerators=accelerators,
-            memory_bytes=memory,
-            hosts=1,
-            record_bytes=per_sample,
-        )
-    demand = None
-    if step_time:
-        demand = sizing.demanded_bytes_per_s(
-            batch_size=workload.batch_size,
-            step_time_s=step_time,
-            accelerators=accelerators,
-            bytes_per_sample=read,
-        )
-    return PlanFigures(
-        workload=workload.name,
-        dataset=spec.name,
-        data=data,
-        generated=manifest is not None,
-        format=spec.format,
-        content=spec.content,
-        codec=spec.codec,
-        accelerators=accelerators,
-        samples=samples,
-        shards=shards,
-        bytes=stored,
-        sample_bytes_mean=per_sample,
-        memory_bytes=memory,
-        memory_multiple=stored / memory if memory else None,
-        expected_cache_hit_rate=sizing.expected_hit_rate(min(1.0, memory / stored))
-        if memory
-        else None,
-        free_bytes=free,
-        fits=None if free is None or manifest is not None else free > stored,
-        batch_size=workload.batch_size,
-        steps_per_repetition=steps,
-        repetitions=repetitions,
-        demanded_bytes_per_s=demand,
-        demanded_samples_per_s=demand / read if demand else None,
-        busy_s=steps * step_time * repetitions if step_time else None,
-        read_bytes_total=round(
-            min(steps * workload.batch_size * accelerators, samples * workload.epochs) * read
-        )
-        * repetitions,
-        mlperf_minimum_samples=minimum,
-        mlperf_minimum_bytes=round(minimum * per_sample) if minimum else None,
-        workers=workload.loader.workers * accelerators,
-        reads_in_flight=asked_reads_in_flight(
-            workload,
-            ranks=accelerators,
-            sample_bytes=read,
-            samples_per_shard=samples / shards,
-            blocks=read_by_blocks(spec),
-        ),
-    )
-
-
 def steps_per_repetition(workload: Workload, *, samples: int, accelerators: int) -> int:
     """Steps of each accelerator in a repetition, over all its epochs."""
     batches = -(-samples // accelerators // workload.batch_size) if samples >= accelerators else 1
     steps = max(1, batches) * workload.epochs
     return steps if workload.max_steps is None else min(steps, workload.max_steps)
-
-
-def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:
-    if manifest is not None:
-        return manifest.shard_count
-    from ..data.generator import plan_shards
-
-    return plan_shards(spec).shard_count
-
-
-def _free_bytes(storage: Storage | None) -> int | None:
-    """Free bytes of a local file system; None if unknown."""
-    root = local_root(storage) if storage is not None else None
-    if root is None:
-        return None
-    from ..base.filesystem import describe_path
-
-    free = describe_path(root, write_probe=False).get("free_bytes")
-    return int(free) if free is not None else None

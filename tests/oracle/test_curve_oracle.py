@@ -11,7 +11,7 @@ import pytest
 
 from iobench.record.plan import ProbeFigures
 from iobench.runner.plan import make_plan
-from iobench.runner.probe import probe
+from iobench.runner.plan_figures import probe
 from iobench.settings.base import build
 from iobench.settings.workload import Workload
 from tests.processes import document

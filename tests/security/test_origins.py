@@ -15,7 +15,8 @@ from iobench.base.errors import UsageError
 from iobench.cli.main import main
 from iobench.data.dataset import find_dataset
 from iobench.record.manifest import Manifest
-from iobench.runner.plan import describe_plan, make_plan
+from iobench.runner.plan import make_plan
+from iobench.runner.plan_figures import describe_plan
 from iobench.settings.workload import load_workload
 from tests.security.hostile import planted
 from tests.servers.listener import Listener, listener

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.runner.plan import describe_plan
+from iobench.runner.plan_figures import describe_plan
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.workload import load_workload
 

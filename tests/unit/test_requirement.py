@@ -181,7 +181,7 @@ def test_only_the_columns_that_are_read_are_demanded() -> None:
     """MLPerf Storage's DLRM on a B200 reads 40 of 200 columns, 160 of 761 bytes: 5.24 GB/s, not the
     24.9 GB/s of whole rows.
     """
-    from iobench.runner.plan import describe_plan
+    from iobench.runner.plan_figures import describe_plan
 
     workload = load_workload("dlrm-b200")
     found = requirement(workload, load_dataset_spec("dlrm"), Demand(accelerators=1))

@@ -76,7 +76,7 @@ from iobench.report.sections import (
 )
 from iobench.report.size_rates import together_sections
 from iobench.runner.checkpoint_plan import describe_checkpoint
-from iobench.runner.plan import describe_plan
+from iobench.runner.plan_figures import describe_plan
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.instances import find_instance, priced_at
 from iobench.settings.workload import load_workload

@@ -1,0 +1,194 @@
+"""What ``iobench plan`` shows: the figures of a plan, and how long one read takes.
+
+The reads that must be in flight follow from that time (Little's law).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from statistics import median
+
+import numpy as np
+
+from ..ask.capacity import sizing
+from ..base import buffers
+from ..base.filesystem import describe_path
+from ..base.memory import total_bytes
+from ..data.dataset import find_dataset, load_dataset_spec, manifest_options, read_by_blocks
+from ..data.generator import plan_shards
+from ..judge.figures.in_flight import asked_reads_in_flight
+from ..record.manifest import MANIFEST, Manifest
+from ..record.plan import PlanFigures, ProbeFigures
+from ..settings.dataset import DatasetSpec, share_of_columns
+from ..settings.workload import Workload
+from ..storage import open_storage
+from ..storage.base import Storage
+from ..storage.catalog import exists, innermost, local_root
+from .agent import HostAgent
+from .plan import Plan, check_asked, check_match, check_shards, steps_per_repetition
+
+
+def describe_plan(
+    workload: Workload,
+    data: str | None,
+    *,
+    accelerators: int,
+    repetitions: int,
+    origin: str | None = None,
+) -> PlanFigures:
+    """The figures that ``iobench plan`` shows, for a dataset that exists or is yet to be made."""
+    check_asked(workload, accelerators=accelerators, repetitions=repetitions)
+    manifest: Manifest | None = None
+    options = workload.storage_options()
+    lies = None  # location where the manifest is, or would be
+    if data is not None:
+        lies = innermost(open_storage(data, options=manifest_options(data, options, origin)))
+    if data is not None and lies is not None and (origin is not None or exists(lies, MANIFEST)):
+        # Not even O_DIRECT is probed, because that reads a block: planning touches nothing.
+        manifest, place = find_dataset(data, options, origin=origin)
+        check_match(workload, manifest, data)
+        check_shards(manifest, open_storage(place, options=options))
+    spec: DatasetSpec = manifest.spec if manifest else load_dataset_spec(workload.dataset)
+    samples = manifest.sample_count if manifest else spec.samples
+    stored = manifest.header.stored_bytes if manifest else spec.nominal_bytes
+    per_sample = stored / samples
+    read = per_sample * share_of_columns(spec, workload.reader.columns)
+    memory = total_bytes()
+    steps = steps_per_repetition(workload, samples=samples, accelerators=accelerators)
+    step_time = workload.accelerator.step_time
+    shards, free = _shards(spec, manifest), _free_bytes(lies)
+    minimum = None
+    if memory is not None:
+        minimum = sizing.mlperf_minimum_samples(
+            batch_size=workload.batch_size,
+            accelerators=accelerators,
+            memory_bytes=memory,
+            hosts=1,
+            record_bytes=per_sample,
+        )
+    demand = None
+    if step_time:
+        demand = sizing.demanded_bytes_per_s(
+            batch_size=workload.batch_size,
+            step_time_s=step_time,
+            accelerators=accelerators,
+            bytes_per_sample=read,
+        )
+    return PlanFigures(
+        workload=workload.name,
+        dataset=spec.name,
+        data=data,
+        generated=manifest is not None,
+        format=spec.format,
+        content=spec.content,
+        codec=spec.codec,
+        accelerators=accelerators,
+        samples=samples,
+        shards=shards,
+        bytes=stored,
+        sample_bytes_mean=per_sample,
+        memory_bytes=memory,
+        memory_multiple=stored / memory if memory else None,
+        expected_cache_hit_rate=sizing.expected_hit_rate(min(1.0, memory / stored))
+        if memory
+        else None,
+        free_bytes=free,
+        fits=None if free is None or manifest is not None else free > stored,
+        batch_size=workload.batch_size,
+        steps_per_repetition=steps,
+        repetitions=repetitions,
+        demanded_bytes_per_s=demand,
+        demanded_samples_per_s=demand / read if demand else None,
+        busy_s=steps * step_time * repetitions if step_time else None,
+        read_bytes_total=round(
+            min(steps * workload.batch_size * accelerators, samples * workload.epochs) * read
+        )
+        * repetitions,
+        mlperf_minimum_samples=minimum,
+        mlperf_minimum_bytes=round(minimum * per_sample) if minimum else None,
+        workers=workload.loader.workers * accelerators,
+        reads_in_flight=asked_reads_in_flight(
+            workload,
+            ranks=accelerators,
+            sample_bytes=read,
+            samples_per_shard=samples / shards,
+            blocks=read_by_blocks(spec),
+        ),
+    )
+
+
+def _shards(spec: DatasetSpec, manifest: Manifest | None) -> int:
+    if manifest is not None:
+        return manifest.shard_count
+    return plan_shards(spec).shard_count
+
+
+def _free_bytes(storage: Storage | None) -> int | None:
+    """Free bytes of a local file system; None if unknown."""
+    root = local_root(storage) if storage is not None else None
+    if root is None:
+        return None
+    free = describe_path(root, write_probe=False).get("free_bytes")
+    return int(free) if free is not None else None
+
+
+_READS = 16
+_UNCOUNTED = 2  # the first reads open connections and look up directories
+
+
+def probe(plan: Plan) -> ProbeFigures:
+    """Time single reads at random places, of the size that the reader will request.
+
+    ``concurrency`` is the least that each worker needs for the accelerators' demand, if a read
+    takes no longer while others are in flight. It is None if the accelerators have no step time.
+    Raises StorageError.
+    """
+    workload, manifest, storage = plan.workload, plan.manifest, plan.storage
+    together = (
+        workload.batch_size * manifest.mean_stored_bytes
+        if plan.sequential
+        else float(np.median(manifest.samples["stored"]))
+    )
+    size = int(max(storage.alignment, min(workload.reader.block_size, together)))
+    size += -size % storage.alignment
+    agent = HostAgent(storage)
+    memory = buffers.private(size).array.data
+    chance = np.random.default_rng(plan.seed)
+    shards = chance.choice(manifest.shard_count, _READS + _UNCOUNTED)
+    took = []
+    try:
+        for shard in shards.tolist():
+            key = manifest.key(shard)
+            if not plan.direct:
+                agent.empty_cache([key])
+            blocks = max(1, (int(manifest.shards["size"][shard]) - size) // storage.alignment)
+            offset = int(chance.integers(blocks)) * storage.alignment
+            started = time.perf_counter()
+            storage.read_into(key, offset, memory)
+            took.append(time.perf_counter() - started)
+    finally:
+        storage.close()
+    latency = median(took[_UNCOUNTED:])
+    found = ProbeFigures(
+        reads=_READS,
+        request_bytes=size,
+        latency_p50_s=latency,
+        latency_max_s=max(took[_UNCOUNTED:]),
+        reads_in_flight=None,
+        concurrency=None,
+    )
+    workers = max(1, workload.loader.workers) * plan.accelerators
+    step_time = workload.accelerator.step_time
+    if step_time is None:
+        return found
+    demand = sizing.demanded_bytes_per_s(
+        batch_size=workload.batch_size,
+        step_time_s=step_time,
+        accelerators=plan.accelerators,
+        bytes_per_sample=manifest.mean_stored_bytes,
+    )
+    needed = sizing.reads_in_flight(reads_per_s=demand / size, latency_s=latency)
+    return found.model_copy(
+        update={"reads_in_flight": needed, "concurrency": math.ceil(needed / workers)}
+    )
