@@ -60,12 +60,15 @@ def through_loader(
     direct: bool = True,
     transport: str = "null",
     engine: str = "threads",
+    decode: bool = False,
+    crop: int | None = None,
 ) -> Figure:
     """A whole loader (rank, workers, transport) over the dataset for some seconds, with an
     accelerator that never waits.
     """
     reading = ReaderSpec(
-        decode=False,
+        decode=decode,
+        crop=crop,
         concurrency=concurrency,
         access=access,  # type: ignore[arg-type]
         engine=engine,  # type: ignore[arg-type]
@@ -288,10 +291,18 @@ class Bare(Dataset[int]):
             os.close(opened)
 
 
-def small_warm(data: Data, seconds: float, *, workers: int) -> Case:
-    """ResNet-50's files of 115 kB in batches of 400, from the page cache."""
+def small_warm(
+    data: Data, seconds: float, *, workers: int, delivered: str = "", crop: int | None = None
+) -> Case:
+    """ResNet-50's files of 115 kB in batches of 400, from the page cache.
+
+    ``delivered``: what reaches the training process through the ring: "bytes", or the arrays of
+    "npz", of which ``crop`` bytes are passed on.
+    """
+    content = delivered or "bytes"
+    name = "resnet" if content == "bytes" else f"resnet-{content}"
     size = {"mean": 114_660}
-    made = data.dataset("resnet", samples=4800, sample_size=size, format="files")
+    made = data.dataset(name, samples=4800, sample_size=size, format="files", content=content)
     files, largest = made.files, int(made.manifest.shards["size"].max())
     in_memory(files)
 
@@ -304,6 +315,9 @@ def small_warm(data: Data, seconds: float, *, workers: int) -> Case:
             batch=400,
             access="random",
             direct=False,
+            transport="ring" if delivered else "null",
+            decode=bool(delivered),
+            crop=crop,
         )
 
     def bare() -> Figure:
@@ -323,8 +337,9 @@ def small_warm(data: Data, seconds: float, *, workers: int) -> Case:
             del batches
         return Figure(statistics.median(rates), (cpu_s() - before) / (done / 1e9))
 
+    what = f"{delivered or 'nothing'} delivered" + (f", {crop} bytes of each" if crop else "")
     return Case(
-        f"115 kB files, warm, {workers} workers, nothing delivered",
+        f"115 kB files, warm, {workers} workers, {what}",
         "0.85 x",
         ours,
         bare,
@@ -531,6 +546,17 @@ CASES = {
     "small-warm": partial(small_warm, workers=1),
     "small-warm-2": partial(small_warm, workers=2),
     "small-warm-4": partial(small_warm, workers=4),
+    **{
+        f"small-warm-{name}-{workers}": partial(
+            small_warm, workers=workers, delivered=content, crop=crop
+        )
+        for name, content, crop in (
+            ("bytes", "bytes", None),
+            ("npz", "npz", None),
+            ("crop", "npz", 100_000),
+        )
+        for workers in (1, 2, 4)
+    },
     "ring-tensor": partial(ring, against="tensor", target="4 x, or 0.85 x fetch"),
     "ring-fetch": partial(ring, against="null", target="0.85 x"),
     "ring-thread": partial(ring, against="thread", target="-"),
