@@ -101,11 +101,15 @@ TOUCHED = {
     ),
     "iobench/cli": ("e2e/test_cli.py", "e2e/test_live.py"),
     "iobench/data/generator": (f"{_LOOP}[generate]",),
-    "iobench/report/page": ("browser",),
+    "iobench/report/page": (
+        "browser/test_behaviour.py",
+        "browser/test_pages.py::test_every_chart_is_drawn",
+    ),
     "iobench/runner/hosts": (
         "e2e/test_deploy.py",
         "e2e/test_hosts_checkpoint.py",
-        "e2e/test_hosts_loaders.py",
+        "e2e/test_hosts_loaders.py::test_a_loader_library_on_two_hosts",
+        "e2e/test_hosts_loaders.py::test_checkpoints_between_the_steps_of_two_hosts",
         "e2e/test_hosts_verbs.py",
     ),
     "iobench/storage/fsspec": ("contract/test_fsspec.py",),

@@ -228,10 +228,11 @@ def suspended(
 
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_lock, "YIELD_S", 0.1)
+    monkeypatch.setattr(object_lock, "YIELD_S", 0.6)
     monkeypatch.setattr(object_lock, "WATCH_S", 0.1)
     monkeypatch.setattr(object_lock, "SETTLE_S", 0.1)
-    monkeypatch.setattr(held, "FRESH_S", 0.05)
+    # As long as an answer of a busy host may take, and shorter than YIELD_S.
+    monkeypatch.setattr(held, "FRESH_S", 0.5)
     monkeypatch.setattr("iobench.storage.locks.object_lease.AGAIN_S", 0.02)
 
 
