@@ -163,7 +163,7 @@ def estimate(
             PartTime(
                 part="calibrate",
                 what="the storage's curve, and each stage alone",
-                seconds=calibrating_s(plan, options.calibration_s, repetitions=plan.repetitions),
+                seconds=CeilingTimes(plan=plan).all_s(options.calibration_s, plan.repetitions),
             )
         )
     each = expected_repetition_s(plan, samples_per_s) if repetition_s is None else repetition_s
@@ -237,56 +237,39 @@ def _confirm(confirm: Confirm, repetition_s: float | None) -> PartTime:
     )
 
 
-def calibrating_s(
-    plan: Plan,
-    seconds: float,
-    *,
-    repetitions: int | None = None,
-    least_s: float = 0.0,
-    start_s: float = START_S,
-    without: frozenset[str] = frozenset(),
-) -> float:
-    """How long all ceilings and the storage's curve take, for windows of ``seconds``.
+@dataclass(frozen=True, kw_only=True)
+class CeilingTimes:
+    """What the ceilings of a plan take, the storage's curve among them.
 
-    Some windows are divided, and the later parts follow the repetitions (as many as the plan's if
-    ``repetitions`` is None): each starts anew. ``least_s``: of a window in which samples are
-    read or prepared, if it is known. ``start_s``: of a window's start and end. ``without``: names
-    of ceilings that are not measured.
+    Some windows are divided, and the later parts follow the repetitions: each starts anew.
+    ``least_s``: of a window in which samples are read or prepared, if it is known. ``start_s``: of
+    a window's start and end. ``without``: names of ceilings that are not measured.
     """
-    repetitions = plan.repetitions if repetitions is None else repetitions
-    first_s = plan_windows(seconds, repetitions).first_s
-    entries = [entry for entry in ENTRIES if entry.applies(plan) and entry.name not in without]
-    first = sum(start_s + _window_s(entry, seconds, first_s, least_s) for entry in entries)
-    later = later_s(
-        plan,
-        seconds,
-        repetitions=repetitions,
-        least_s=least_s,
-        start_s=start_s,
-        without=without,
-    )
-    return first + later
 
+    plan: Plan
+    least_s: float = 0.0
+    start_s: float = START_S
+    without: frozenset[str] = frozenset()
 
-def later_s(
-    plan: Plan,
-    seconds: float,
-    *,
-    repetitions: int,
-    since: int = 0,
-    least_s: float = 0.0,
-    start_s: float = START_S,
-    without: frozenset[str] = frozenset(),
-) -> float:
-    """How long the windows take that follow the repetition number ``since`` and those after it."""
-    windows = plan_windows(seconds, repetitions)
-    entries = [
-        entry
-        for entry in ENTRIES
-        if entry.again and entry.applies(plan) and entry.name not in without
-    ]
-    each = sum(start_s + _window_s(entry, seconds, windows.later_s, least_s) for entry in entries)
-    return each * sum(number >= since for number in windows.after)
+    def all_s(self, seconds: float, repetitions: int) -> float:
+        """All windows, of ``seconds`` for each ceiling."""
+        first_s = plan_windows(seconds, repetitions).first_s
+        return self._once_s(seconds, first_s) + self.later_s(seconds, repetitions)
+
+    def later_s(self, seconds: float, repetitions: int, *, since: int = 0) -> float:
+        """The windows that follow the repetition number ``since`` and those after it."""
+        windows = plan_windows(seconds, repetitions)
+        times = sum(number >= since for number in windows.after)
+        return times * self._once_s(seconds, windows.later_s, again=True)
+
+    def _once_s(self, seconds: float, window_s: float, *, again: bool = False) -> float:
+        """One window of each ceiling. ``again``: of those alone that are measured several times."""
+        return sum(
+            self.start_s + _window_s(entry, seconds, window_s, self.least_s)
+            for entry in ENTRIES
+            if entry.applies(self.plan) and entry.name not in self.without
+            if entry.again or not again
+        )
 
 
 def _window_s(entry: CeilingEntry, seconds: float, window_s: float, least_s: float) -> float:

@@ -21,7 +21,7 @@ from ..record.training import Ceiling
 from .budget import Budget, Given
 from .calibration.bench import Bench
 from .calibration.ceilings import MAX_SLOW_S
-from .estimate import START_S, Pilot, Work, calibrating_s, demand, later_s, needed_of
+from .estimate import START_S, CeilingTimes, Pilot, Work, demand, needed_of
 from .options import Options
 from .phase import FEW_ROUNDS, MIN_ROUNDS, Outcome, Saving
 from .plan import Plan
@@ -257,26 +257,13 @@ def choose(
         if window_s <= 0:
             return 0.0
         least_s = min_rounds * work.load_s
-        without = skipped | CURVE
-        first_s = 0.0
-        if not calibrated:
-            first_s = calibrating_s(
-                plan,
-                window_s,
-                repetitions=1,
-                least_s=least_s,
-                start_s=work.start_s,
-                without=without,
-            )
-        return first_s + later_s(
-            plan,
-            window_s,
-            repetitions=count if "repetitions" in given else REPETITIONS,
-            least_s=least_s,
-            start_s=work.start_s,
-            # Windows that take long are not repeated.
-            without=without | (_SLOW if least_s > max(MAX_SLOW_S, window_s) else Skipped()),
+        times = CeilingTimes(
+            plan=plan, least_s=least_s, start_s=work.start_s, without=skipped | CURVE
         )
+        first_s = 0.0 if calibrated else times.all_s(window_s, 1)
+        if least_s > max(MAX_SLOW_S, window_s):  # windows that take long are not repeated
+            times = replace(times, without=times.without | _SLOW)
+        return first_s + times.later_s(window_s, count if "repetitions" in given else REPETITIONS)
 
     window_s = options.calibration_s
     min_rounds, skipped = MIN_ROUNDS, Skipped()

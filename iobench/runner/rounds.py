@@ -21,7 +21,7 @@ from .calibration.bench import Bench
 from .calibration.ceilings import ENTRIES, CeilingEntry, measure_again, plan_windows, worth_again
 from .checkpoint import Saver
 from .doubles import DOUBLES
-from .estimate import later_s
+from .estimate import CeilingTimes
 from .facts import add_loader_facts, add_work
 from .fit import MIN_REPETITIONS, STAGES, has_time, repetitions_again
 from .options import Options
@@ -215,7 +215,8 @@ class Rounds:
         if self.options.calibration_s <= 0:
             return 0.0
         plan = self.bench.plan
-        return later_s(plan, self.options.calibration_s, repetitions=plan.repetitions, since=number)
+        times = CeilingTimes(plan=plan)
+        return times.later_s(self.options.calibration_s, plan.repetitions, since=number)
 
     def _for_ablations_s(self, number: int) -> float:
         """Seconds for ablations after repetition ``number``, while others are kept for the rest.
