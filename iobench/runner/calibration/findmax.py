@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...base.errors import IobenchError, NoMemoryError, NoRoomError, UsageError
 from ...base.units import counted, format_duration
 from ...judge.figures.search import find_max_point, passes, trials_of, with_answer
-from ...load import make_reader
 from ...record.training import FindMax, FindMaxPoint
 from ...settings.workload import Workload
 from ..budget import Budget
-from ..phase import Phase
 from ..plan import Plan
+from ..repetition import repetition_phase
 from ..trials import seed_of
 from .bench import Bench
 
@@ -220,20 +220,15 @@ def _try(
 ) -> FindMaxPoint:
     plan, workload = bench.plan, bench.plan.workload
     round_steps = max(1, workload.loader.workers)
-    phase = Phase(
-        name=f"find-max.{number}",
-        reader=make_reader(plan.manifest, plan.storage, workload.reader),
-        reading=workload.reader,
-        loading=workload.loader,
-        accelerator=workload.accelerator,
+    phase = replace(
+        repetition_phase(plan, trial, name=f"find-max.{number}"),
         accelerators=number,
-        batch_size=workload.batch_size,
         seed=seed_of(plan.seed, "find-max", number, series=trial),
-        repetition=trial,
         epochs=plan.passes,
         max_steps=round_steps + steps,
         limit_s=limit_s,
         whole_rounds=True,
+        evicts=False,
     )
     outcome = bench.run(phase, stored=True)
     bench.keep(phase, outcome)
