@@ -21,11 +21,7 @@ from ...record.run import Summary
 from ...record.training import Repetition
 from ...record.verdict import RankTime
 from ...settings.subject import USER_READS, Subject
-from .events import Array as Array
-from .events import Events as Events
-from .events import RankEpoch, epoch_ends_ns
-from .events import rank_epochs as rank_epochs
-from .events import select as select
+from .events import Array, Events, RankEpoch, epoch_ends_ns, rank_epochs
 from .hosts import host_window, with_times
 from .instep import at_more_ranks, step_times
 from .ranktime import INDEPENDENT, rank_times, worker_time

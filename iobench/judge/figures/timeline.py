@@ -58,7 +58,7 @@ class StepTimes:
 
 
 def step_times(events: Events) -> StepTimes | None:
-    """The steps of the rows of one repetition (``metrics.select``); None without any."""
+    """The steps of the rows of one repetition (``events.select``); None without any."""
     if not len(events["step"]):
         return None
     start, starts = _times(events)
@@ -232,7 +232,7 @@ class Use:
 def host_use(samples: Events, starts_s: Mapping[int, float]) -> dict[str, Use]:
     """Each figure that was measured, by its name, over the time of one repetition.
 
-    ``samples`` are those of the repetition (``metrics.select``), ``starts_s`` the start of each
+    ``samples`` are those of the repetition (``events.select``), ``starts_s`` the start of each
     epoch on the time axis of the steps. Samples of other epochs, or without a length, are left out.
     """
     usable = np.isin(samples["epoch"], list(starts_s)) & (samples["wall_ns"] > 0)
