@@ -239,7 +239,7 @@ def choose(
     several of them, unless the steps are ``given``.
 
     The storage's curve has been measured. Usually the ceilings have CALIBRATION_SHARE, and the
-    ablations KNOCK_OUTS times as much as the repetitions; the trial of advice as much as these.
+    ablations ABLATIONS times as much as the repetitions; the trial of advice as much as these.
     What is ``given`` stays as it is. ``calibrated``: each ceiling has been measured once, as
     ``before`` says.
     """
@@ -248,97 +248,139 @@ def choose(
     work = Work.of(plan, pilot, steps_given="steps" in given)
     if 2 * work.repetition_s(work.every) <= seconds:  # then a repetition has a checkpoint
         work = replace(work, needed=max(work.needed, work.every))
-    count = plan.repetitions if "repetitions" in given else MIN_REPETITIONS
-    once = work.repetition_s(work.needed)
-    shortest_s = count * once
-    stages = STAGES + in_step(plan.workload.accelerator, plan.accelerators)
-
-    def ceilings_s(window_s: float, min_rounds: int, skipped: Skipped) -> float:
-        if window_s <= 0:
-            return 0.0
-        least_s = min_rounds * work.load_s
-        times = CeilingTimes(
-            plan=plan, least_s=least_s, start_s=work.start_s, without=skipped | CURVE
-        )
-        first_s = 0.0 if calibrated else times.all_s(window_s, 1)
-        if least_s > max(MAX_SLOW_S, window_s):  # windows that take long are not repeated
-            times = replace(times, without=times.without | _SLOW)
-        return first_s + times.later_s(window_s, count if "repetitions" in given else REPETITIONS)
-
-    window_s = options.calibration_s
-    min_rounds, skipped = MIN_ROUNDS, Skipped()
+    division = _Division(
+        plan=plan,
+        told=pilot.told,
+        work=work,
+        seconds=seconds,
+        options=options,
+        given=given,
+        calibrated=calibrated,
+    )
+    window_s, min_rounds, skipped = options.calibration_s, MIN_ROUNDS, Skipped()
     if calibrated and before is not None:
         min_rounds, skipped = before.min_rounds, before.skipped
     elif "calibration" not in given and window_s > 0:
-        window_s = MIN_CALIBRATION_S
-        once_s = work.ablations_s(stages, MIN_ROUNDS) * options.ablations
-        if shortest_s + ceilings_s(window_s, MIN_ROUNDS, skipped) + once_s > seconds:
-            min_rounds = FEW_ROUNDS
-        # Fewer repetitions rather than no ceilings at all, unless the curve tells the bottleneck.
-        fewest = count if pilot.told or "repetitions" in given else 1
-        choices = [
-            (number, left_out)
-            for group in ((Skipped(), _FETCH), (_SLOW,))
-            for number in range(count, fewest - 1, -1)
-            for left_out in group
-        ]
-        for number, skipped in [*choices, (1, _ALL)]:
-            if number * once + ceilings_s(window_s, min_rounds, skipped) <= _FULL * seconds:
-                break
-        most_s = CALIBRATION_SHARE * seconds
-        longer = MAX_CALIBRATION_S
-        while longer > window_s:
-            takes_s = ceilings_s(longer, min_rounds, skipped)
-            if takes_s <= most_s and shortest_s + takes_s + once_s <= _FULL * seconds:
-                window_s = longer
-            longer *= 0.9
-    left = max(0.0, seconds - ceilings_s(window_s, min_rounds, skipped))
-
-    others = ABLATIONS * options.ablations + options.later
-    fixed_s = 0.0
+        window_s, min_rounds, skipped = division.windows()
+    left = max(0.0, seconds - division.ceilings_s(window_s, min_rounds, skipped))
+    others, fixed_s = ABLATIONS * options.ablations + options.later, 0.0
     if "ablations" in given:
         others = options.find_max
         fixed_s = (options.ablations + options.confirms) * (options.ablations_s or 0.0)
         left = max(0.0, left - fixed_s)
-    share = left / (1 + others)
-    repetitions = count
-    if "repetitions" not in given:
-        good = min(work.whole, max(_GOOD * work.needed, work.steps_in(MIN_REPETITION_S)))
-        if "steps" in given:
-            good = work.whole
-        repetitions = min(REPETITIONS, max(MIN_REPETITIONS, int(share / _some(good, work))))
-        if left < shortest_s:
-            repetitions = max(1, int(left / _some(work.needed, work)))
-    steps = work.whole
-    if "steps" not in given:
-        # The fewest that can tell come before all other parts.
-        least = min(repetitions * work.repetition_s(work.needed), left)
-        steps = min(work.whole, work.steps_in(max(share, least) / max(1, repetitions) + 1e-6))
-        if repetitions == 1 and once <= left + options.budget.slack_s:
-            steps = max(steps, work.needed)
+    repetitions, steps = division.repetitions(left, left / (1 + others))
     workload = plan.workload
     if steps < work.whole:
         workload = workload.model_copy(update={"max_steps": steps})
     rest_s = max(0.0, left - repetitions * work.repetition_s(steps))
-    ablations_s = rest_s * ABLATIONS / (ABLATIONS + options.later)
-    if not options.ablations:
-        ablations_s = 0.0
+    ablations_s = rest_s * ABLATIONS / (ABLATIONS + options.later) * options.ablations
     if "ablations" in given:
         ablations_s = options.ablations_s or 0.0
-    fewest = plan.repetitions if "repetitions" in given else 1
+    least_s = fixed_s + work.repetition_s(work.needed) * (
+        plan.repetitions if "repetitions" in given else 1
+    )
+    if "calibration" in given:
+        least_s += division.ceilings_s(window_s, MIN_ROUNDS, Skipped())
     return Fitted(
         plan=replace(plan, workload=workload, repetitions=repetitions),
         calibration_s=window_s,
         ablations_s=ablations_s,
         min_rounds=min_rounds,
         skipped=skipped,
-        least_s=_LEAST_SHARE
-        * (
-            fixed_s
-            + (ceilings_s(window_s, MIN_ROUNDS, Skipped()) if "calibration" in given else 0.0)
-            + fewest * work.repetition_s(work.needed)
-        ),
+        least_s=_LEAST_SHARE * least_s,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Division:
+    """What ``choose`` divides. ``told``: the curve tells the bottleneck."""
+
+    plan: Plan
+    told: bool
+    work: Work
+    seconds: float
+    options: Options
+    given: frozenset[Given]
+    calibrated: bool
+
+    @property
+    def fewest(self) -> int:
+        """Repetitions as they are given, or the fewest that give an interval."""
+        return self.plan.repetitions if "repetitions" in self.given else MIN_REPETITIONS
+
+    @property
+    def needed_s(self) -> float:
+        """Seconds of a repetition that can just tell the bottleneck."""
+        return self.work.repetition_s(self.work.needed)
+
+    def ceilings_s(self, window_s: float, min_rounds: int, skipped: Skipped) -> float:
+        if window_s <= 0:
+            return 0.0
+        least_s = min_rounds * self.work.load_s
+        times = CeilingTimes(
+            plan=self.plan,
+            least_s=least_s,
+            start_s=self.work.start_s,
+            without=skipped | CURVE,
+        )
+        first_s = 0.0 if self.calibrated else times.all_s(window_s, 1)
+        if least_s > max(MAX_SLOW_S, window_s):  # windows that take long are not repeated
+            times = replace(times, without=times.without | _SLOW)
+        usual = self.fewest if "repetitions" in self.given else REPETITIONS
+        return first_s + times.later_s(window_s, usual)
+
+    def windows(self) -> tuple[float, int, Skipped]:
+        """Seconds of each ceiling, the rounds of workers in it, and the ceilings left out.
+
+        Fewer repetitions rather than no ceilings at all, unless the curve tells the bottleneck.
+        """
+        window_s, min_rounds, skipped = MIN_CALIBRATION_S, MIN_ROUNDS, Skipped()
+        stages = STAGES + in_step(self.plan.workload.accelerator, self.plan.accelerators)
+        others_s = self.fewest * self.needed_s
+        others_s += self.work.ablations_s(stages, MIN_ROUNDS) * self.options.ablations
+        if others_s + self.ceilings_s(window_s, MIN_ROUNDS, skipped) > self.seconds:
+            min_rounds = FEW_ROUNDS
+        fewest = self.fewest if self.told or "repetitions" in self.given else 1
+        choices = [
+            (number, left_out)
+            for group in ((Skipped(), _FETCH), (_SLOW,))
+            for number in range(self.fewest, fewest - 1, -1)
+            for left_out in group
+        ]
+        full_s = _FULL * self.seconds
+        for number, skipped in [*choices, (1, _ALL)]:
+            takes_s = self.ceilings_s(window_s, min_rounds, skipped)
+            if number * self.needed_s + takes_s <= full_s:
+                break
+        longer = MAX_CALIBRATION_S
+        while longer > window_s:
+            takes_s = self.ceilings_s(longer, min_rounds, skipped)
+            if takes_s <= CALIBRATION_SHARE * self.seconds and others_s + takes_s <= full_s:
+                window_s = longer
+            longer *= 0.9
+        return window_s, min_rounds, skipped
+
+    def repetitions(self, left_s: float, share_s: float) -> tuple[int, int]:
+        """How many repetitions there are, and their steps.
+
+        ``left_s``: after the ceilings; ``share_s``: what of it the repetitions have.
+        """
+        work, count = self.work, self.fewest
+        if "repetitions" not in self.given:
+            good = min(work.whole, max(_GOOD * work.needed, work.steps_in(MIN_REPETITION_S)))
+            if "steps" in self.given:
+                good = work.whole
+            count = min(REPETITIONS, max(MIN_REPETITIONS, int(share_s / _some(good, work))))
+            if left_s < self.fewest * self.needed_s:
+                count = max(1, int(left_s / _some(work.needed, work)))
+        if "steps" in self.given:
+            return count, work.whole
+        # The fewest that can tell come before all other parts.
+        least_s = min(count * self.needed_s, left_s)
+        steps = min(work.whole, work.steps_in(max(share_s, least_s) / max(1, count) + 1e-6))
+        if count == 1 and self.needed_s <= left_s + self.options.budget.slack_s:
+            steps = max(steps, work.needed)
+        return count, steps
 
 
 def with_enough_epochs(plan: Plan, pilot: Pilot) -> Plan:
