@@ -146,7 +146,7 @@ class Trying:
                 continue
             bench = replace(self.bench, plan=plan, agent=self.bench.agent.of(plan))
             sides.append(_Side(f"confirm.{number}", bench, tried))
-        planned = planned_turns(self.budget.left_s, self.repetition_s * len(sides))
+        planned = planned_turns(self.budget.seconds or 0.0, self.repetition_s * len(sides))
 
         def stop(turn: int, active: Sequence[_Side]) -> bool:
             return turn >= planned or len(active) < 2 or self._over(active, turn)
