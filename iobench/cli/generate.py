@@ -84,13 +84,9 @@ def _on_all_hosts(
         spec, storage = plan
         return Sharing(
             meeting,
-            lambda order, check: write_share(
-                spec,
-                storage,
-                order.tasks,
-                marker=order.seen,
-                workers=request.workers,
-                check=check,
+            UnitResult,
+            lambda tasks, seen, check: write_share(
+                spec, storage, tasks, marker=seen, workers=request.workers, check=check
             ),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +14,7 @@ from ..runner.hosts.control import Control, led
 from ..runner.hosts.launch import Launch, find_launch, share_of
 from ..runner.hosts.lines import parse_hosts, start_lines
 from ..runner.hosts.meeting import Meeting, meet
-from ..runner.hosts.serving import Serving, error_of
+from ..runner.hosts.serving import Serving
 from ..runner.hosts.sharing import HostShare
 from ..runner.plan import Plan
 from .flags import HostsRequest
@@ -93,7 +93,7 @@ def come_together(
     launch: Launch,
     request: HostsRequest,
     make: Callable[[Meeting], T],
-    same: Callable[[T], Mapping[str, str]],
+    same: Callable[[T], dict[str, str]],
     *,
     accelerators: int = 1,
 ) -> tuple[Meeting, T, Control | None]:
@@ -121,7 +121,7 @@ def on_all_hosts(
     launch: Launch,
     request: HostsRequest,
     make: Callable[[Meeting], T],
-    same: Callable[[T], Mapping[str, str]],
+    same: Callable[[T], dict[str, str]],
     *,
     lead: Callable[[Control, T], int],
     join: Callable[[Meeting, T], Serving],
@@ -134,7 +134,7 @@ def on_all_hosts(
     host.
     """
 
-    def named_same(plan: T) -> Mapping[str, str]:
+    def named_same(plan: T) -> dict[str, str]:
         return {"verb": f"iobench {request.verb}", **same(plan)}
 
     meeting, plan, control = come_together(
@@ -142,11 +142,9 @@ def on_all_hosts(
     )
     if control is not None:
         return led(control, lambda: lead(control, plan), lambda code: code)
-    bye = join(meeting, plan).serve()
-    if bye.why:
-        raise error_of(bye)
+    code = join(meeting, plan).serve()
     tell_end(meeting, request)
-    return bye.code
+    return code
 
 
 def tell_end(meeting: Meeting, request: HostsRequest) -> None:

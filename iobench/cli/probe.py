@@ -18,7 +18,7 @@ from ..runner.curve.story import (
 from ..runner.curve.target import Target, open_target
 from ..runner.hosts.control import Control
 from ..runner.hosts.launch import Launch
-from ..runner.hosts.localreads import LocalReads
+from ..runner.hosts.localreads import LocalReads, ReadingHost
 from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.reads import HostsTogether
 from ..runner.hosts.serving import Serving
@@ -86,6 +86,6 @@ def _on_all_hosts(
         return measure(target, HostsTogether(control, local(target)))
 
     def join(meeting: Meeting, target: Target) -> Serving:
-        return Serving(meeting, local(target))
+        return ReadingHost(meeting, local(target))
 
     return on_all_hosts(launch, request, lambda _: prepared(), same, lead=lead, join=join)

@@ -86,8 +86,9 @@ def _on_all_hosts(
         name = meeting.hosts[meeting.launch.index].label
         return Sharing(
             meeting,
-            lambda order, check: check_share(
-                storage, manifest, order.tasks, host=name, workers=request.workers, check=check
+            PartialReport,
+            lambda tasks, _, check: check_share(
+                storage, manifest, tasks, host=name, workers=request.workers, check=check
             ),
         )
 

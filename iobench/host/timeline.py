@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,10 @@ from ..base.errors import IobenchError
 from ..record.arrow import number_column, numbers, text_column
 from ..record.run import FileDigest
 from ..record.training import EVENT_COLUMNS
+from ..record.typed import ArrayText
 from .tables import damage, read_table, write_table
 
-Array = npt.NDArray[Any]
+Array = Annotated[npt.NDArray[Any], ArrayText()]
 Columns = dict[str, Array]
 
 _CONSTANT = ("phase", "repetition", "rank")  # the same for one recorder; added when written

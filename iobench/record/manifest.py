@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ from ..settings.wildcards import matches
 from . import tables
 from .arrow import check_plain, number_column, numbers, text_column
 from .packing import Keys, Packing
+from .typed import ArrayText
 
 MANIFEST = "manifest.json"
 MARKER = ".iobench-dataset"
@@ -64,7 +65,7 @@ SHARD_COLUMNS: dict[str, type[np.generic]] = {
     "xxh3": np.uint64,  # xxh3_64 of the whole shard
 }
 
-Array = npt.NDArray[Any]
+Array = Annotated[npt.NDArray[Any], ArrayText()]
 """A column of a table; SAMPLE_COLUMNS and SHARD_COLUMNS say of which type."""
 
 _REMEDY = "generate the dataset again, or scan it again"

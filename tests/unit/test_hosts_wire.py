@@ -12,21 +12,22 @@ import threading
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
 
 from iobench.base.errors import HostLostError, UsageError, WorkerError
+from iobench.host.timeline import Array
 from iobench.judge.figures.hosts import slow_hosts
-from iobench.runner.hosts import frames, wire
+from iobench.record.typed import ArrayText, to_text
+from iobench.runner.hosts import wire, words
 from iobench.runner.hosts.clock import Clock, Echo, Offset, offset_of
 from iobench.runner.hosts.launch import share_of
+from iobench.runner.hosts.localreads import ReadingHost
+from iobench.runner.hosts.ranked import FromRank, RankedAgent
 from iobench.runner.hosts.wire import Wire
-from iobench.runner.hosts.words import (
-    Pong,
-    Told,
-)
+from iobench.runner.hosts.words import Error, Message, arguments_of, result_of
 
 SECOND = 1_000_000_000
 
@@ -82,63 +83,86 @@ def pickled(value: object) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def framed(told: object, arrays: object = (), body: bytes = b"") -> bytes:
-    text = json.dumps({"told": told, "arrays": list(arrays)}).encode()  # type: ignore[call-overload]
-    return frames.HEAD.pack(b"iob1", len(text), len(body)) + text + body
+def framed(said: object, body: object = None) -> bytes:
+    texts = [json.dumps(said).encode(), b"" if body is None else json.dumps(body).encode()]
+    return words.HEAD.pack(b"iob1", *map(len, texts)) + b"".join(texts)
 
 
-def a(name: str, /, **has: object) -> dict[str, object]:
-    return {"is": name, "has": has}
+def with_body(body: bytes) -> bytes:
+    said = json.dumps(TOLD).encode()
+    return words.HEAD.pack(b"iob1", len(said), len(body)) + said + body
 
 
-PONG = a("runner.hosts.words.Pong", at_ns=5)
-FORGED = {
-    "a pickle": pickled(Evil()),
-    "a pickle in the frame of older versions": struct.pack("!i", 80) + pickled(Evil()),
-    "a pickle of an array of objects": pickled(ByAnArray()),
-    "the place of a pickle's memo": b"N r\xff\xff\xff\x0f ." * 2,
-    "a pickle as text": frames.HEAD.pack(b"iob1", len(pickled(Evil())), 0) + pickled(Evil()),
-    "nothing known": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-    "a length beyond all bounds": frames.HEAD.pack(b"iob1", 2**32 - 1, 2**32 - 1),
-    "an array of objects": framed({"array": 0}, [["|O", [1]]], b"A" * 8),
-    "an array of records": framed({"array": 0}, [["|V8", [1]]], b"A" * 8),
-    "an array of texts": framed({"array": 0}, [["<U2", [1]]], b"A" * 8),
-    "an array that is larger than its bytes": framed({"array": 0}, [["<i8", [2**28]]], b"A" * 8),
-    "an array with many sides": framed({"array": 0}, [["|u1", [1] * 65]], b"A"),
-    "an array with a side below zero": framed({"array": 0}, [["|u1", [-1, -1]]], b"A"),
-    "an array with a side that is a text": framed({"array": 0}, [["|u1", ["1"]]], b"A"),
-    "bytes of no array": framed(PONG, [], b"A" * 8),
-    "an array that is not there": framed(a("runner.hosts.words.Counted", counters={"array": 7})),
-    "a text that is none": frames.HEAD.pack(b"iob1", 2, 0) + b"\xff\xfe",
-    "deep lists": frames.HEAD.pack(b"iob1", 10**5, 0) + b"[" * 10**5,
-    "a million lists": frames.HEAD.pack(b"iob1", 3 * 10**6, 0) + b"[]," * 10**6,
-    "a number of thousands of digits": frames.HEAD.pack(b"iob1", 5000, 0) + b"1" * 5000,
-    "a number": framed(17),
-    "a class that is no message": framed(a("runner.hosts.wire.Wire", name="x")),
-    "a class of another module": framed(a("subprocess.Popen", args=["true"])),
-    "a part of a message alone": framed(a("runner.messages.Start", at_ns=5)),
-    "an unknown field": framed(a("runner.hosts.words.Pong", at_ns=5, more=1)),
-    "no field": framed(a("runner.hosts.words.Pong")),
-    "a text for a number": framed(a("runner.hosts.words.Pong", at_ns="5")),
-    "true for a number": framed(a("runner.hosts.words.Pong", at_ns=True)),
-    "a list for a mapping": framed(a("runner.hosts.words.Planned", same=[1, 2])),
-    "numbers for texts": framed(a("runner.hosts.words.Planned", same={"pairs": [[1, 2]]})),
-    "a list as a key": framed(a("runner.hosts.words.Planned", same={"pairs": [[[], 2]]})),
-    "a number for an error": framed(a("runner.hosts.words.Refused", error=5, rank=None)),
-    "an error without words": framed(
-        a("runner.hosts.words.Refused", error=a("base.errors.StorageError", what=[1]))
+TOLD = ["report", "rank", 0]
+ROWS = arguments_of(ReadingHost.read)
+FORGED: dict[str, tuple[bytes, Any]] = {
+    "a pickle": (pickled(Evil()), int),
+    "a pickle in the frame of older versions": (struct.pack("!i", 80) + pickled(Evil()), int),
+    "a pickle of an array of objects": (pickled(ByAnArray()), int),
+    "the place of a pickle's memo": (b"N r\xff\xff\xff\x0f ." * 2, int),
+    "a pickle as a kind": (
+        words.HEAD.pack(b"iob1", len(pickled(Evil())), 0) + pickled(Evil()),
+        int,
     ),
-    "an order that is none": framed(a("runner.hosts.words.Ask", what="delete")),
-    "a command that is none": framed(a("runner.hosts.words.ToRank", rank=0, command=PONG)),
-    "a specification with a wrong key": framed(
-        a("runner.hosts.words.Told", value=a("settings.workload.ReaderSpec", evil="yes"))
+    "nothing known": (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", int),
+    "a length beyond all bounds": (words.HEAD.pack(b"iob1", 2**32 - 1, 2**32 - 1), int),
+    "an array of objects": (framed(TOLD, ["|O", [1], "QUFBQUFBQUE="]), Array),
+    "an array of records": (framed(TOLD, ["|V8", [1], "QUFBQUFBQUE="]), Array),
+    "an array that is larger than its bytes": (framed(TOLD, ["<i8", [2**28], "QUE="]), Array),
+    "an array with many sides": (framed(TOLD, ["|u1", [1] * 65, "QQ=="]), Array),
+    "an array with sides below zero": (framed(TOLD, ["|u1", [-1, -1], "QQ=="]), Array),
+    "an array that is no text": (framed(TOLD, ["|u1", [1], [1]]), Array),
+    "an array that is no base 64": (framed(TOLD, ["|u1", [1], "\u00e4"]), Array),
+    "a kind that is none": (framed(["delete", "", 0]), int),
+    "a kind that is a list": (framed([[], "", 0]), int),
+    "no kind": (framed([]), int),
+    "a kind of two kilobytes": (framed(["report", "a" * 2**11, 0]), int),
+    "a text that is none": (words.HEAD.pack(b"iob1", 2, 0) + b"\xff\xfe", int),
+    "no body": (framed(TOLD), int),
+    "deep lists": (with_body(b"[" * 10**5), int),
+    "a million lists": (with_body(b"[" + b"[]," * 10**6), int),
+    "a number of thousands of digits": (with_body(b"1" * 5000), int),
+    "a list for a number": (framed(TOLD, [1]), int),
+    "a list for a mapping": (framed(TOLD, [1, 2]), dict[str, str]),
+    "numbers for texts": (framed(TOLD, {"a": 1}), dict[str, str]),
+    "an error without words": (framed(TOLD, ["StorageError", [1], "", []]), Error),
+    "an error that is none": (framed(TOLD, ["annotations", "a", "", []]), Error),
+    "a class for an error": (framed(TOLD, ["Iterable", "a", "", []]), Error),
+    "a command that is none": (
+        framed(TOLD, [0, ["Popen", {"args": ["true"]}]]),
+        arguments_of(RankedAgent.to_rank),
+    ),
+    "a command with an unknown field": (
+        framed(TOLD, [0, ["Start", {"at": 5}]]),
+        arguments_of(RankedAgent.to_rank),
+    ),
+    "an answer that is none": (framed(TOLD, [0, ["Start", {"at_ns": 5}]]), FromRank),
+    "a phase without fields": (framed(TOLD, [{"phase": {}}]), arguments_of(RankedAgent.begin)),
+    "places that are none": (
+        framed(
+            TOLD,
+            [
+                {
+                    "curve": "a",
+                    "keys": [],
+                    "rows": ["<i8", [1, 4], "A" * 43 + "="],
+                    "in_flight": 1,
+                    "seconds": 1,
+                    "most": 1,
+                    "at_ns": 0,
+                    "max_bytes": 1,
+                    "once": False,
+                }
+            ],
+        ),
+        ROWS,
     ),
 }
 
 
-@pytest.mark.parametrize("data", list(FORGED.values()), ids=list(FORGED))
+@pytest.mark.parametrize(("data", "kind"), list(FORGED.values()), ids=list(FORGED))
 def test_what_is_no_message_ends_the_connection_with_one_line(
-    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: bytes, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no crash, no other error, takes little memory, and nothing of it is executed."""
     monkeypatch.chdir(tmp_path)
@@ -150,7 +174,7 @@ def test_what_is_no_message_ends_the_connection_with_one_line(
     try:
         sender.start()
         with pytest.raises(HostLostError) as told:
-            here.receive()
+            here.read(here.receive(), kind)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -163,26 +187,27 @@ def test_what_is_no_message_ends_the_connection_with_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_arrays_and_numbers_arrive_as_they_were_sent(ends: tuple[Wire, Wire]) -> None:
+def test_values_arrive_as_they_were_sent(ends: tuple[Wire, Wire]) -> None:
     here, there = ends
-    values: list[Any] = [
-        [],
-        (),
-        [1, 2.5, None, "a", True],
-        tuple(range(1000)),
-        [2**64 - 1] * 100,
-        [2**64 - 1, -1] * 100,
-        {1: (2, 3), "b": None},
-        math.inf,
-        -math.inf,
-        "a name \udcff that is no UTF-8",
+
+    def sent(value: object, kind: Any) -> Any:
+        here.send(Message("report", "a", body=to_text(value, kind)))
+        return there.read(there.receive(), kind)
+
+    values: list[tuple[Any, Any]] = [
+        ([], list[int]),
+        ((), tuple[int, ...]),
+        ([1, 2.5, None, "a", True], list[Any]),
+        ([2**64 - 1, -1], list[int]),
+        ({1: (2, 3)}, dict[int, tuple[int, int]]),
+        (math.inf, float),
+        (None, result_of(RankedAgent.end_ranks)),
+        ("a name \udcff that is no UTF-8", str),
     ]
-    for value in values:
-        here.send(Told(value))
-        found = there.receive()
-        assert isinstance(found, Told)
-        assert found.value == value
-        assert type(found.value) is type(value)
+    for value, kind in values:
+        found = sent(value, kind)
+        assert found == value
+        assert type(found) is type(value)
     for array in (
         np.zeros((0, 4), dtype=np.int64),
         np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2],
@@ -190,15 +215,12 @@ def test_arrays_and_numbers_arrive_as_they_were_sent(ends: tuple[Wire, Wire]) ->
         np.arange(3, dtype=">u4"),
         np.array(7, dtype=np.uint64),
     ):
-        here.send(Told(array))
-        found = there.receive()
-        assert isinstance(found, Told)
-        assert isinstance(found.value, np.ndarray)
-        assert found.value.shape == array.shape
-        np.testing.assert_array_equal(found.value, array)
+        found = sent(array, Annotated[np.ndarray, ArrayText()])
+        assert found.shape == array.shape
+        np.testing.assert_array_equal(found, array)
 
 
-@pytest.mark.parametrize("begun", [b"iob", frames.HEAD.pack(b"iob1", 100, 0)])
+@pytest.mark.parametrize("begun", [b"iob", words.HEAD.pack(b"iob1", 100, 0)])
 def test_a_host_that_drips_is_lost_in_a_bounded_time(
     begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +254,7 @@ def test_a_host_that_has_gone_is_named(ends: tuple[Wire, Wire]) -> None:
     with pytest.raises(HostLostError, match=r"host 0 \(a\)"):
         here.receive()
     here.close()
-    for use in (here.receive, lambda: here.send(Pong(5)), here.poll):
+    for use in (here.receive, lambda: here.send(Message("beat")), here.poll):
         with pytest.raises(HostLostError):
             use()
 

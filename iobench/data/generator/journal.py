@@ -55,14 +55,14 @@ def parse(text: bytes, plan: ShardPlan) -> UnitResult | None:
             return None
         shards = slice(int(plan.units[unit]), int(plan.units[unit + 1]))
         samples = int(plan.first[shards.stop] - plan.first[shards.start])
-        result = UnitResult(
-            unit,
-            *(np.frombuffer(base64.b64decode(data[name]), dtype) for name, dtype in _TYPES.items()),
-        )
+        arrays = [
+            np.frombuffer(base64.b64decode(data[name]), dtype) for name, dtype in _TYPES.items()
+        ]
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         return None
-    lengths = [len(array) for array in result[1:]]
-    return result if lengths == [samples] * 3 + [shards.stop - shards.start] * 2 else None
+    if [len(each) for each in arrays] != [samples] * 3 + [shards.stop - shards.start] * 2:
+        return None
+    return UnitResult(unit, *arrays)
 
 
 _TYPES = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import xxhash
@@ -24,7 +24,8 @@ a unit.
 """
 
 
-class UnitResult(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class UnitResult:
     """The manifest's rows for one unit (sizes and shard numbers are in the plan)."""
 
     unit: int

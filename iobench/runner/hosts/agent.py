@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
-import numpy as np
-
+from ...host.nfs import MountStats
 from ...host.resources import Snapshot
-from ..agent import change_cache
+from ..agent import CacheState, FetchCounter, Used, change_cache
 from ..cache import cached_keys
 from ..calibration.bench import Bench
+from ..messages import Tried
 from ..phase import Saving
 from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
@@ -23,11 +24,10 @@ from .barrier import HostsBarrier, barrier_s
 from .interface import set_interface
 from .localreads import LocalReads
 from .meeting import Meeting
-from .orders import phase_of
-from .ranked import RankedAgent, StartedRanks
+from .orders import Begin, SavesOrder, phase_of
+from .ranked import Counted, RankedAgent, StartedRanks
 from .saving import SavesThere
-from .serving import Asked
-from .words import Ask, Begin, Counted, SavesOrder
+from .words import deed
 
 COUNTERS_S = 1.0
 """Time between two messages with the counters of the ranks."""
@@ -79,10 +79,9 @@ class Agent(RankedAgent):
             return
         if (now := time.monotonic()) - self._counted >= COUNTERS_S:
             self._counted = now
-            rows: np.ndarray = ranks.task.counters.read()
-            first = ranks.crew.first
-            mine = range(first, first + len(ranks.crew.processes))
-            self.wire.send(Counted({rank: rows[rank] for rank in mine}))
+            mine = ranks.crew.ranks
+            rows = ranks.task.counters.read()[mine.start : mine.stop]
+            self.report("counted", (mine.start, rows), Counted)
 
     def keep(self, ranks: StartedRanks) -> None:
         """Keep the events of a phase that has ended, for this host's part of the results."""
@@ -94,30 +93,43 @@ class Agent(RankedAgent):
             for rank, recorded in sorted(ranks.kept.items())
         ]
 
-    def told(self, ask: Asked) -> object:
-        if not isinstance(ask, Ask):
-            return super().told(ask)
-        agent, plan = self.bench.agent, self.bench.plan
-        match ask.what:
-            case "counter":
-                return agent.fetch_counter(plan.keys, direct=ask.direct)
-            case "mount":
-                return agent.mount_counters()
-            case "host":
-                return agent.describe()
-            case "snapshot":
-                self._before = agent.snapshot()
-                return True
-            case "used":
-                return agent.used_since(self._before) if self._before is not None else None
-            case "tried":
-                return list(plan.tried)
-            case "prepare":
-                prepare_library(plan, self.bench.held, proof=False)
-                return True
-            case "text":
-                return self._saves.text(*ask.keys)
-            case "barrier":
-                return barrier_s(self.meeting, ask.port)
-            case _:
-                return change_cache(agent, ask.what, cached_keys(plan))
+    @deed
+    def cache(self, what: Literal["empty", "fill", "state"]) -> CacheState:
+        """Bring the page cache into a state, for what the plan's loader reads."""
+        return change_cache(self.bench.agent, what, cached_keys(self.bench.plan))
+
+    @deed
+    def fetch_counter(self, direct: bool) -> FetchCounter:
+        return self.bench.agent.fetch_counter(self.bench.plan.keys, direct=direct)
+
+    @deed
+    def mount(self) -> MountStats | None:
+        return self.bench.agent.mount_counters()
+
+    @deed
+    def snapshot(self) -> None:
+        """Take one, and keep it."""
+        self._before = self.bench.agent.snapshot()
+
+    @deed
+    def used(self) -> Used | None:
+        """What this host did since the last snapshot."""
+        return self.bench.agent.used_since(self._before) if self._before is not None else None
+
+    @deed
+    def tried(self) -> list[Tried]:
+        return list(self.bench.plan.tried)
+
+    @deed
+    def prepare(self) -> None:
+        """Prepare what a loader library needs."""
+        prepare_library(self.bench.plan, self.bench.held, proof=False)
+
+    @deed
+    def text(self, key: str) -> str:
+        """A short text at the place of the checkpoints."""
+        return self._saves.text(key)
+
+    @deed
+    def barrier(self, port: int) -> float:
+        return barrier_s(self.meeting, port)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 from ...base.errors import IobenchError, UsageError
+from ...record.typed import to_text
 from .control import Control, named
 from .meeting import Joined, Meeting
-from .words import Planned, Refused
+from .words import Message, refused
 
 T = TypeVar("T")
+
+Same = dict[str, str]
+"""What a host is about to do, by the names of what must be the same on all hosts."""
 
 _WHAT = {
     "verb": "was started with '{there}', but {first} with '{here}'",
@@ -28,7 +32,7 @@ _WHAT = {
 def agree(
     meeting: Meeting,
     make: Callable[[], T],
-    same: Callable[[T], Mapping[str, str]],
+    same: Callable[[T], Same],
     control: Control | None,
 ) -> T:
     """Make this host's plan, and see that all hosts are about to do the same.
@@ -41,9 +45,9 @@ def agree(
         (wire,) = meeting.wires
         try:
             plan = make()
-            wire.send(Planned(same(plan)))
+            wire.send(Message("answer", body=to_text(same(plan), Same)))
         except IobenchError as error:
-            wire.send(Refused(error))
+            wire.send(refused(error))
             raise
         return plan
     try:
@@ -55,7 +59,7 @@ def agree(
     failure: IobenchError | None = None
     for peer in control.peers:
         try:
-            theirs = peer.await_(Planned).same
+            theirs = peer.answer(Same)
             failure = failure or difference(meeting.hosts[0], mine, peer.host, theirs)
         except IobenchError as error:
             failure = failure or error
@@ -65,9 +69,7 @@ def agree(
     return plan
 
 
-def difference(
-    first: Joined, here: Mapping[str, str], host: Joined, there: Mapping[str, str]
-) -> UsageError | None:
+def difference(first: Joined, here: Same, host: Joined, there: Same) -> UsageError | None:
     """An error for the first thing that should be the same on both hosts, and is not."""
     for key, value in here.items():
         if value != there.get(key):

@@ -7,27 +7,23 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ...base.errors import HostLostError, InterruptedRun, IobenchError, WorkerError, rebuilt
-from ...host.nfs import MountStats
-from ...host.resources import Snapshot
-from ...record.host import Host
-from ...storage.base import Storage
-from ..agent import CacheState, FetchCounter, HostAgent, Used, change_cache
-from ..plan import Plan
+from ...base.errors import HostLostError, InterruptedRun, IobenchError, rebuilt
+from ...record.typed import to_text
 from .barrier import BarrierServer
 from .clock import ECHOES, Clock, Echo
 from .interface import set_interface
 from .meeting import Joined, Meeting
+from .serving import Serving
 from .wire import Wire
-from .words import Ask, Bye, Counted, Interrupted, Ping, Pong, Refused, Told
+from .words import Error, Message, arguments_of, bye, result_of
 
 log = logging.getLogger(__name__)
 
 M = TypeVar("M")
-A = TypeVar("A")
+Deed = Callable[..., M]
+"""A method of what serves this host on the others, see ``words``."""
 
 CLOCKS_S = 5.0
 """Offsets that are older than this are measured again before a phase."""
@@ -48,11 +44,11 @@ class Peer:
     def __init__(self, host: Joined, wire: Wire) -> None:
         self.host, self.wire = host, wire
         self.clock = Clock()
-        self.inbox: deque[object] = deque()
+        self.inbox: deque[Message] = deque()
         self.lost: HostLostError | None = None
         self.interrupted = False
 
-    def send(self, message: object) -> None:
+    def send(self, message: Message) -> None:
         """Raises HostLostError."""
         if self.lost is not None:
             raise self.lost
@@ -62,7 +58,7 @@ class Peer:
             self.lost = error
             raise
 
-    def next(self) -> object:
+    def next(self) -> Message:
         """The next message. Raises HostLostError, KeyboardInterrupt if that host got Ctrl-C."""
         if self.inbox:
             return self.inbox.popleft()
@@ -73,26 +69,41 @@ class Peer:
         except HostLostError as error:
             self.lost = error
             raise
-        if isinstance(message, Interrupted):
+        if message.kind == "interrupted":
             self.interrupted = True
             raise KeyboardInterrupt
         return message
 
-    def await_(self, kind: type[M]) -> M:
-        """The next message of this kind to come; others are kept. Raises the error of Refused."""
+    def call(self, deed: Deed[object], *arguments: object, tell: bool = False) -> None:
+        """Have the host do something, whose ``answer`` comes later; none if it is only told."""
+        body = to_text(arguments, arguments_of(deed))
+        self.send(Message("tell" if tell else "call", deed.__name__, body=body))
+
+    def answer(self, kind: Any) -> Any:
+        """The next answer to come, of this type; reports are kept. Raises what was refused."""
         kept = list(self.inbox)
         self.inbox.clear()
         try:
             while True:
                 message = self.next()
-                if isinstance(message, kind):
-                    return message
-                if isinstance(message, Refused) and message.rank is None:
-                    raise named(message.error, self.host)
-                if not isinstance(message, Counted):
-                    kept.append(message)
+                if message.kind == "answer":
+                    return self.read(message, kind)
+                if message.kind == "refused" and not message.code:
+                    raise self.refusal(message)
+                kept.append(message)
         finally:
             self.inbox.extend(kept)
+
+    def refusal(self, message: Message) -> IobenchError:
+        """The error of a refusal, with the name of the host."""
+        return named(self.read(message, Error), self.host)
+
+    def read(self, message: Message, kind: Any) -> Any:
+        try:
+            return self.wire.read(message, kind)
+        except HostLostError as error:
+            self.lost = error
+            raise
 
     def ready(self) -> bool:
         """Whether ``next`` returns at once."""
@@ -106,8 +117,8 @@ class Peer:
 
     def echo(self) -> Echo:
         sent = time.monotonic_ns()
-        self.send(Ping())
-        there = self.await_(Pong).at_ns
+        self.call(Serving.clock)
+        there = self.answer(int)
         return Echo(sent, there, time.monotonic_ns())
 
 
@@ -190,35 +201,35 @@ class Control:
         """What the clock of a host shows when that of this one shows ``at_ns``."""
         return self.peers[host - 1].clock.there(at_ns) if host else at_ns
 
-    def ask(self, ask: Ask, kind: type[M], mine: Callable[[], M]) -> list[M]:
-        """Ask all hosts, and do the same here, at the same time; the answers in their order.
+    def ask(self, deed: Deed[M], mine: Callable[[], M], *arguments: object) -> list[M]:
+        """Have all other hosts do something, and do the same here, which ``mine`` does.
 
-        Raises HostLostError, or the error of the first host that failed.
+        All do it at the same time. Returns the results in the order of the hosts. Raises
+        HostLostError, or the error of the first host that failed.
         """
-        everyone = dict.fromkeys(range(len(self.meeting.hosts)), ask)
-        return self.ask_each(everyone, kind, lambda _: mine())
+        everyone = dict.fromkeys(range(len(self.meeting.hosts)), arguments)
+        return self.ask_each(deed, everyone, lambda *_: mine())
 
-    def ask_each(self, asks: Mapping[int, A], kind: type[M], mine: Callable[[A], M]) -> list[M]:
-        """Ask some hosts, by their numbers, each something of its own; ``mine`` does it here.
+    def ask_each(
+        self, deed: Deed[M], asks: Mapping[int, tuple[object, ...]], mine: Callable[..., M]
+    ) -> list[M]:
+        """Have some hosts, by their numbers, do it, each with arguments of its own.
 
         Returns and raises as ``ask``.
         """
-        others = {host: ask for host, ask in asks.items() if host}
-        for host, ask in others.items():
-            self.peers[host - 1].send(ask)
+        others = {host: arguments for host, arguments in asks.items() if host}
+        for host, arguments in others.items():
+            self.peers[host - 1].call(deed, *arguments)
         found: dict[int, M] = {}
         failure: IobenchError | None = None
         try:
             if 0 in asks:
-                found[0] = mine(asks[0])
+                found[0] = mine(*asks[0])
         except IobenchError as error:
             failure = error
-        for peer in (self.peers[host - 1] for host in others):
+        for host in others:
             try:
-                value = peer.await_(Told).value
-                if value is not None and not isinstance(value, kind):
-                    raise WorkerError(f"{peer.host.label} has answered {type(value).__name__}")
-                found[peer.host.index] = value  # type: ignore[assignment]
+                found[host] = self.peers[host - 1].answer(result_of(deed))
             except HostLostError:
                 raise
             except IobenchError as error:
@@ -234,7 +245,7 @@ class Control:
             self._barriers = None
         for peer in self.peers:
             try:
-                peer.send(Bye(code, why))
+                peer.send(bye(code, why))
             except HostLostError as error:
                 log.info("%s", error)
         deadline = time.monotonic() + GOODBYE_S
@@ -262,92 +273,3 @@ def led(control: Control, act: Callable[[], M], code: Callable[[M], int] = lambd
         raise
     control.say_bye(code(done))
     return done
-
-
-class HostsAgent(HostAgent):
-    """The agents of all hosts as one: what it is asked, it asks all of them at the same time."""
-
-    def __init__(self, storage: Storage, control: Control, plan: Plan) -> None:
-        super().__init__(storage)
-        self.control, self.plan = control, plan
-        self._one = HostAgent(storage)
-        self._all: FetchCounter | None = None
-
-    def of(self, plan: Plan) -> HostsAgent:
-        return HostsAgent(plan.storage, self.control, plan)
-
-    def describe_all(self) -> list[Host]:
-        return self.control.ask(Ask("host"), Host, self.describe)
-
-    def empty_cache(self, keys: Sequence[str]) -> CacheState:
-        return self._cache("empty", keys)
-
-    def fill_cache(self, keys: Sequence[str]) -> CacheState:
-        return self._cache("fill", keys)
-
-    def cache_state(self, keys: Sequence[str]) -> CacheState:
-        return self._cache("state", keys)
-
-    def _cache(self, what: str, keys: Sequence[str]) -> CacheState:
-        asked = Ask(what)  # type: ignore[arg-type]
-        states = self.control.ask(asked, CacheState, lambda: change_cache(self._one, what, keys))
-        return worst_state(states)
-
-    def fetch_counter(self, keys: Sequence[str], *, direct: bool) -> FetchCounter:
-        """The counter that all hosts have, if they have the same."""
-        if self._all is None:
-            found = self.control.ask(
-                Ask("counter", direct),
-                FetchCounter,
-                lambda: self._one.fetch_counter(keys, direct=direct),
-            )
-            self._all = found[0]
-            if any(each.by != found[0].by for each in found):
-                without = next(
-                    (each for each in found if each.by == "nobody"),
-                    FetchCounter(by="nobody", how="not measured: the hosts have other counters"),
-                )
-                self._all = without
-        return self._all
-
-    def mount_counters(self) -> MountStats | None:
-        """The sums of the counters of all hosts' mounts; None if one is missing."""
-        if self._all is None or self._all.by != "mount":
-            return None
-        found = self.control.ask(Ask("mount"), MountStats, self._mine)
-        total = found[0]
-        if total is None or any(each is None for each in found):
-            return None
-        return total._replace(read_bytes=sum(each.read_bytes for each in found))
-
-    def snapshot(self) -> Snapshot:
-        """Of this host; the others take one at the same time, and keep it."""
-        taken: list[Snapshot] = []
-
-        def mine() -> bool:
-            taken.append(self._one.snapshot())
-            return True
-
-        self.control.ask(Ask("snapshot"), bool, mine)
-        return taken[0]
-
-    def used_since(self, before: Snapshot) -> Used:
-        """What all hosts did since the last snapshot; this one's alone if a host is lost."""
-        own = self._one.used_since(before)
-        try:
-            return replace(own, hosts=tuple(self.control.ask(Ask("used"), Used, lambda: own)))
-        except HostLostError as error:
-            log.info("%s", error)
-            return own
-
-    def _mine(self) -> MountStats:
-        return self._one.mount_counters()  # type: ignore[return-value]
-
-
-def worst_state(states: Sequence[CacheState]) -> CacheState:
-    """The states of several hosts' page caches as one: the one that holds the most."""
-    ratios = tuple(state.ratio for state in states)
-    known = [ratio for ratio in ratios if ratio is not None]
-    worst = max(known) if len(known) == len(ratios) else None
-    how = next((state.how for state in states if state.ratio == worst), states[0].how)
-    return CacheState(worst, how, ratios)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ...base.errors import HostLostError
@@ -17,23 +17,10 @@ from ..messages import Answer, Command, Last, RestoreNow, SaveNow, Start
 from ..phase import Phase
 from ..tasks.load import Load
 from .barrier import HostsBarrier
-from .control import Control, Peer, named
-from .orders import order_of
+from .control import Control, Peer
+from .orders import Begin, PhaseOrder, SavesOrder, order_of
+from .ranked import Counted, FromRank, RankedAgent
 from .wire import SILENCE_S, lost
-from .words import (
-    AllEnded,
-    Begin,
-    Begun,
-    Counted,
-    EndRanks,
-    FromRank,
-    HurryRanks,
-    PhaseOrder,
-    Refused,
-    SavesOrder,
-    StopRanks,
-    ToRank,
-)
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +50,8 @@ def begins_of(
     """What tells each of the other hosts to start its ranks."""
     return {
         peer: Begin(
-            order,
+            phase=order if isinstance(order, PhaseOrder) else None,
+            saves=order if isinstance(order, SavesOrder) else None,
             first=share.start,
             count=len(share),
             offset_ns=peer.clock.there(now := time.monotonic_ns()) - now,
@@ -138,11 +126,11 @@ class HostsCrew:
     def start(self) -> None:
         """Raises HostLostError, or the error because of which a host could not start its ranks."""
         for peer, begin in self._begins.items():
-            peer.send(begin)
+            peer.call(RankedAgent.begin, begin)
             self._started.append(peer)
         self.local.start()
         for peer in self._begins:
-            peer.await_(Begun)
+            peer.answer(None)
 
     def send(self, rank: int, command: Command) -> None:
         peer = self._peers.get(rank)
@@ -151,7 +139,7 @@ class HostsCrew:
             return
         if isinstance(command, Start | SaveNow | RestoreNow):
             command = replace(command, at_ns=peer.clock.there(command.at_ns))
-        peer.send(ToRank(rank, command))
+        peer.call(RankedAgent.to_rank, rank, command, tell=True)
 
     def is_alive(self, rank: int) -> bool:
         peer = self._peers.get(rank)
@@ -163,19 +151,19 @@ class HostsCrew:
         self.local.stop()
         if not self._stopped:
             self._stopped = True
-            self._tell(StopRanks())
+            self._tell(RankedAgent.stop)
 
     def hurry(self, ranks: Sequence[int]) -> None:
         self.local.hurry([rank for rank in ranks if rank not in self._peers])
         others = [rank for rank in ranks if rank in self._peers]
         if others:
-            self._tell(HurryRanks(others))
+            self._tell(RankedAgent.hurry, others)
 
-    def _tell(self, message: object) -> None:
+    def _tell(self, deed: Callable[..., None], *arguments: object) -> None:
         """Tell all hosts that are not lost."""
         for peer in self._started:
             try:
-                peer.send(message)
+                peer.call(deed, *arguments, tell=True)
             except HostLostError as error:
                 log.info("%s", error)
 
@@ -199,26 +187,30 @@ class HostsCrew:
         """What a host has sent until now."""
         while peer.ready():
             message = peer.next()
-            if isinstance(message, FromRank):
-                if isinstance(message.answer, Last):
-                    self._dead.add(message.rank)
-                yield message.rank, message.answer
-            elif isinstance(message, Refused):
-                if message.rank is not None:
-                    begin = self._begins[peer]
-                    self._dead |= set(range(begin.first, begin.first + begin.count))
-                raise named(message.error, peer.host)
-            elif isinstance(message, Counted) and self.counters is not None:
-                for rank, row in message.counters.items():
-                    if self._peers.get(rank) is peer:
-                        self.counters.put(rank, row)
+            begin = self._begins[peer]
+            theirs = range(begin.first, begin.first + begin.count)
+            match message.kind, message.what:
+                case "report", "rank":
+                    rank, answer = peer.read(message, FromRank)
+                    if isinstance(answer, Last):
+                        self._dead.add(rank)
+                    yield rank, answer
+                case "report", "counted" if self.counters is not None:
+                    first, rows = peer.read(message, Counted)
+                    for rank, row in enumerate(rows, first):
+                        if rank in theirs:
+                            self.counters.put(rank, row)
+                case "refused", _:
+                    if message.code:
+                        self._dead |= set(theirs)
+                    raise peer.refusal(message)
 
     def end(self, grace_s: float = GRACE_S) -> None:
         started, self._started = self._started, []
         with defer_interrupts():
             for peer in started:
                 try:
-                    peer.send(EndRanks(grace_s))
+                    peer.call(RankedAgent.end_ranks, grace_s)
                 except HostLostError as error:
                     log.info("%s", error)
             self.local.end(grace_s)
@@ -233,7 +225,7 @@ class HostsCrew:
             try:
                 if not peer.wire.poll(max(0.0, deadline - time.monotonic())):
                     peer.lost = lost(peer.host.label, "its ranks did not end")
-                elif isinstance(peer.next(), AllEnded):
+                elif peer.next().kind == "answer":
                     peer.inbox.clear()
                     return
             except KeyboardInterrupt:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...base.errors import HostLostError, InterruptedRun
+from ...base.errors import HostLostError, IobenchError
 from ...record.run import TrainingRecord
 from ..agent import HostAgent
 from ..calibration.bench import Bench
@@ -18,8 +18,9 @@ from ..options import Mixed
 from ..plan import Plan
 from ..progress import Observer
 from .agent import Agent
+from .agents import HostsAgent
 from .barrier import barrier_s
-from .control import Control, HostsAgent, led
+from .control import Control, led
 from .crew import HostsRanks
 from .facts import known_hosts, same_machines
 from .localreads import LocalReads
@@ -27,8 +28,6 @@ from .meeting import Meeting
 from .part import with_part
 from .reads import HostsReader
 from .saving import HostsSaves, SavesThere, same_of_study
-from .serving import error_of
-from .words import Ask
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +93,7 @@ class HostsJob:
 
     def prepare(self) -> None:
         """Let the other hosts prepare what a loader library needs, now that this one has it."""
-        self.control.ask(Ask("prepare"), bool, lambda: True)
+        self.control.ask(Agent.prepare, lambda: None)
 
     def end(self, doc: TrainingRecord, plan: Plan) -> None:
         """Measure the clocks a last time, and record them; a lost host keeps what is known."""
@@ -106,8 +105,7 @@ class HostsJob:
 
     def _barrier_s(self) -> float:
         meeting, port = self.control.meeting, self.control.barrier_port
-        ask = Ask("barrier", port=port)
-        return max(self.control.ask(ask, float, lambda: barrier_s(meeting, port)))
+        return max(self.control.ask(Agent.barrier, lambda: barrier_s(meeting, port), port))
 
     def _tell(self, doc: TrainingRecord, plan: Plan) -> None:
         doc.job.hosts = known_hosts(self.control, plan.accelerators)
@@ -122,7 +120,7 @@ def run_as_controller(
     def act() -> tuple[TrainingRecord, Path]:
         plan_of_all = plan
         if plan.subject.users:
-            tried = control.ask(Ask("tried"), list, lambda: list(plan.tried))
+            tried = control.ask(Agent.tried, lambda: list(plan.tried))
             plan_of_all = replace(plan, tried=[rank for host in tried for rank in host])
         return run(plan_of_all, options, observer, across=HostsJob(control))
 
@@ -150,8 +148,6 @@ def serve(
     agent = Agent(meeting, bench, saves)
     with bench.held:
         try:
-            bye = agent.serve()
-        except (HostLostError, InterruptedRun) as error:
+            agent.serve()
+        except IobenchError as error:
             raise with_part(error, bench, meeting, command, rules) from None
-    if bye.why:
-        raise with_part(error_of(bye), bench, meeting, command, rules)

@@ -3,12 +3,72 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import numpy as np
+import numpy.typing as npt
+
+from ...host.depth import Depth
+from ...record.curve import MeasuredWith
+from ...record.host import Host
+from ...record.typed import ArrayText
 from ...storage.base import Storage
 from ..agent import CacheState, HostAgent
+from ..curve.places import Place
 from ..curve.reader import HostReader
-from .words import EmptyCacheOf, HaveRead, ReadNow
+from .meeting import Meeting
+from .serving import Serving
+from .words import deed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadNow:
+    """Read these places from the instant ``at_ns`` of your clock on.
+
+    ``rows``: of each place the number of its key in ``keys``, its offset, its length, and how many
+    of its bytes are needed. ``curve``: which curve this point is of; ``max_bytes`` and ``once`` as
+    in ``curve.reader``.
+    """
+
+    curve: str
+    keys: tuple[str, ...]
+    rows: Annotated[npt.NDArray[np.int64], ArrayText()]
+    in_flight: int
+    seconds: float
+    most: int
+    at_ns: int
+    max_bytes: int
+    once: bool
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for rows that are no places."""
+        rows, count = self.rows, len(self.keys)
+        if rows.ndim != 2 or rows.shape[1] != 4 or (rows < 0).any() or (rows[:, 0] >= count).any():
+            raise ValueError("they are no places")
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(Place(self.keys[key], *rest) for key, *rest in self.rows.tolist())
+
+
+def rows_of(places: Sequence[Place]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+    """The ``keys`` and ``rows`` of ``ReadNow``."""
+    numbers: dict[str, int] = {}
+    rows = [(numbers.setdefault(key, len(numbers)), *rest) for key, *rest in places]
+    return tuple(numbers), np.array(rows, dtype=np.int64).reshape(-1, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class HaveRead:
+    """What was read, and with what program."""
+
+    depth: Depth
+    by: MeasuredWith
+    program: str
+    notes: tuple[str, ...]
 
 
 class LocalReads:
@@ -33,5 +93,26 @@ class LocalReads:
         )
         return HaveRead(depth, reader.by, reader.program, tuple(reader.notes))
 
-    def empty(self, order: EmptyCacheOf) -> CacheState:
-        return HostAgent(self.storage).empty_cache(order.keys)
+    def empty(self, keys: tuple[str, ...]) -> CacheState:
+        """Drop these objects from the page cache of this host."""
+        return HostAgent(self.storage).empty_cache(keys)
+
+
+class ReadingHost(Serving):
+    """A host that reads what the controller says."""
+
+    def __init__(self, meeting: Meeting, reads: LocalReads) -> None:
+        super().__init__(meeting)
+        self.reads = reads
+
+    @deed
+    def read(self, order: ReadNow) -> HaveRead:
+        return self.reads.read(order)
+
+    @deed
+    def empty(self, keys: tuple[str, ...]) -> CacheState:
+        return self.reads.empty(keys)
+
+    @deed
+    def describe(self) -> Host:
+        return HostAgent(self.reads.storage).describe()

@@ -2,14 +2,96 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
 
-from ...base.errors import HostLostError
 from ...load import make_reader
 from ...load.null import AnyReader, NullReader, ReadyReader
+from ...load.order import Indices
+from ...record.typed import ArrayText
+from ...settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from ..calibration.bench import Bench
 from ..phase import Phase, Saving
-from .words import PhaseOrder, SavingOrder, Source
+
+Source = Literal["none", "stored", "bytes", "copy", "nothing", "ready"]
+"""What the reader of a phase reads."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavingOrder:
+    """The checkpoints of a phase; see ``phase.Saving``."""
+
+    every: int
+    first: int
+    rendezvous: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseOrder:
+    """A phase as the agent of another host can make it from its own plan; see ``phase.Phase``.
+
+    ``source``: the reader; ``copy_bytes``: how much of the dataset it copies into memory, if it
+    reads such a copy. ``number``: of the phase in the run. ``meeting``: the URL at which its ranks
+    meet, if they exchange gradients.
+    """
+
+    number: int
+    source: Source
+    copy_bytes: int
+    saves: SavingOrder | None
+    meeting: str | None
+    name: str
+    reading: ReaderSpec
+    loading: LoaderSpec
+    accelerator: AcceleratorSpec
+    accelerators: int
+    batch_size: int
+    seed: int
+    repetition: int
+    epochs: int
+    min_steps: int
+    max_steps: int | None
+    limit_s: float | None
+    whole_rounds: bool
+    min_rounds: int
+    shards: Annotated[Indices, ArrayText()] | None
+    share: bool
+    counts_fetched: bool
+    evicts: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavesOrder:
+    """The ranks of a checkpoint study, or the saves alone of a run with checkpoints.
+
+    ``rendezvous``: where the writers of the ranks meet.
+    """
+
+    accelerators: int
+    rendezvous: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start your ranks of this phase, or of this study: those from ``first`` on, ``count`` of them.
+
+    ``offset_ns``: how far your clock is ahead of the controller's. ``barrier_port``: where
+    all hosts meet after each step, at the controller; 0: nowhere.
+    """
+
+    phase: PhaseOrder | None
+    saves: SavesOrder | None
+    first: int
+    count: int
+    offset_ns: int
+    barrier_port: int
+
+    @property
+    def order(self) -> PhaseOrder | SavesOrder:
+        order = self.phase or self.saves
+        assert order is not None, "one of them is given"
+        return order
+
 
 _SAME = sorted({each.name for each in fields(Phase)} & {each.name for each in fields(PhaseOrder)})
 
@@ -68,4 +150,3 @@ def _reader(order: PhaseOrder, bench: Bench) -> AnyReader | None:
             return make_reader(plan.manifest, plan.storage, reading, bytes_only=True)
         case "stored":
             return make_reader(plan.manifest, plan.storage, reading)
-    raise HostLostError(f"a phase was ordered that reads '{order.source}'")

@@ -11,30 +11,41 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import wait
+from typing import Annotated
 
 from ...base.errors import HostLostError, IobenchError
+from ...host.timeline import Array
+from ...record.typed import OneOf
+from .. import messages
 from ..crew import ForkedCrew
-from ..messages import Last, Recorded, Stop, Task
-from .localreads import LocalReads
+from ..messages import Answer, Command, Last, Recorded, Stop, Task
+from .localreads import LocalReads, ReadingHost
 from .meeting import Meeting
-from .serving import Serving
-from .words import (
-    AllEnded,
-    Begin,
-    Begun,
-    EndRanks,
-    FromRank,
-    HurryRanks,
-    Refused,
-    StopRanks,
-    ToRank,
-)
+from .orders import Begin
+from .words import deed, refused
 
 log = logging.getLogger(__name__)
 
 COLLECT_S = 3.0
 """How long the ranks have to say what they recorded, after the controller was lost."""
 
+
+AnyCommand = Annotated[Command, OneOf(*Command.__subclasses__())]
+
+FromRank = tuple[
+    int,
+    Annotated[
+        Answer,
+        OneOf(
+            *messages.Point.__subclasses__(),
+            *(messages.PartSaved, messages.Recorded, messages.Ended),
+        ),
+    ],
+]
+"""What a rank of another host says, with its number."""
+
+Counted = tuple[int, Array]
+"""What the ranks of a host have done so far, from a rank on: rows of ``runner.counters``."""
 
 _TURN_S = 0.2
 """How long to wait for a message until the next turn."""
@@ -50,10 +61,10 @@ class StartedRanks:
         self.failed = False
 
 
-class RankedAgent(Serving):
+class RankedAgent(ReadingHost):
     """Serves the controller of a job that has ranks; a job says what they do (``task_of``)."""
 
-    def __init__(self, meeting: Meeting, reads: LocalReads | None = None) -> None:
+    def __init__(self, meeting: Meeting, reads: LocalReads) -> None:
         super().__init__(meeting, reads)
         self.ranks: StartedRanks | None = None
 
@@ -96,39 +107,40 @@ class RankedAgent(Serving):
         crew = self.ranks.crew
         crew.wait([self.wire.connection, *map(crew.pipe, self.ranks.working)], _TURN_S)
 
-    def obey(self, message: object) -> None:
-        match message:
-            case Begin():
-                self._begin(message)
-            case ToRank(rank, command):
-                if self.ranks is not None:
-                    self._or_refused(lambda ranks: ranks.crew.send(rank, command))
-            case StopRanks():
-                if self.ranks is not None:
-                    self.ranks.crew.stop()
-            case HurryRanks(numbers):
-                if self.ranks is not None:
-                    self.ranks.crew.hurry([n for n in numbers if n in self.ranks.working])
-            case EndRanks(grace_s):
-                if self.ranks is not None:
-                    self.ranks.crew.stop()
-                    self.ranks.crew.end(grace_s)
-                    self.keep(self.ranks)
-                    self.ranks = None
-                self.wire.send(AllEnded())
-            case _:
-                super().obey(message)
+    @deed
+    def begin(self, begin: Begin) -> None:
+        """Start the ranks of this host."""
+        task = self.task_of(begin)
+        crew = ForkedCrew(begin.count, task, first=begin.first, world=begin.order.accelerators)
+        self.ranks = StartedRanks(begin, task, crew)
+        crew.start()
 
-    def _begin(self, begin: Begin) -> None:
-        try:
-            task = self.task_of(begin)
-            crew = ForkedCrew(begin.count, task, first=begin.first, world=begin.order.accelerators)
-            self.ranks = StartedRanks(begin, task, crew)
-            crew.start()
-        except IobenchError as error:
-            self.wire.send(Refused(error))
-            return
-        self.wire.send(Begun())
+    @deed
+    def to_rank(self, rank: int, command: AnyCommand) -> None:
+        """Send a command to a rank; its instants are on the clock of this host."""
+        if self.ranks is not None:
+            self._or_refused(lambda ranks: ranks.crew.send(rank, command))
+
+    @deed
+    def stop(self) -> None:
+        """Set the flag ``stopped`` of the ranks."""
+        if self.ranks is not None:
+            self.ranks.crew.stop()
+
+    @deed
+    def hurry(self, ranks: list[int]) -> None:
+        """Ask these ranks to send their last message now."""
+        if self.ranks is not None:
+            self.ranks.crew.hurry([rank for rank in ranks if rank in self.ranks.working])
+
+    @deed
+    def end_ranks(self, grace_s: float) -> None:
+        """End all ranks within this time."""
+        if self.ranks is not None:
+            self.ranks.crew.stop()
+            self.ranks.crew.end(grace_s)
+            self.keep(self.ranks)
+            self.ranks = None
 
     def turn(self) -> None:
         """Pass on what the ranks have sent."""
@@ -142,7 +154,7 @@ class RankedAgent(Serving):
                     ranks.working.remove(rank)
                 if isinstance(answer, Recorded):
                     ranks.kept[rank] = answer
-                self.wire.send(FromRank(rank, answer))
+                self.report("rank", (rank, answer), FromRank)
 
         if ranks.working and not ranks.failed:
             self._or_refused(listen)
@@ -159,4 +171,4 @@ class RankedAgent(Serving):
             raise
         except IobenchError as error:
             self.ranks.failed = True
-            self.wire.send(Refused(error, rank=self.ranks.crew.first))
+            self.wire.send(refused(error, of_rank=True))

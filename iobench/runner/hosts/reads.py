@@ -15,9 +15,8 @@ from ...record.curve import MeasuredWith
 from ...storage.base import Storage
 from ..agent import CacheState, HostAgent
 from ..curve.places import Place, Places
-from .control import Control, worst_state
-from .localreads import LocalReads
-from .words import EmptyCacheOf, HaveRead, ReadNow, rows_of
+from .control import Control
+from .localreads import HaveRead, LocalReads, ReadingHost, ReadNow, rows_of
 
 _HEAD_START_S = 0.05
 """From the order to read to its instant; beside that, twenty round trips (``crew``), and the time
@@ -66,9 +65,9 @@ class HostsReader:
         head_s = _HEAD_START_S + trips_s + len(places) / _PLACES_PER_S
         at_ns = time.monotonic_ns() + round(head_s * 1e9)
 
-        def order(member: int) -> ReadNow:
+        def order(member: int) -> tuple[ReadNow]:
             keys, rows = rows_of(places[self.members.index(member) :: count])
-            return ReadNow(
+            now = ReadNow(
                 curve=self.name,
                 keys=keys,
                 rows=rows,
@@ -79,9 +78,10 @@ class HostsReader:
                 max_bytes=self.max_bytes,
                 once=self.once,
             )
+            return (now,)
 
         found = self.control.ask_each(
-            {member: order(member) for member in self.members}, HaveRead, self.local.read
+            ReadingHost.read, {member: order(member) for member in self.members}, self.local.read
         )
         self._say(found)
         depths = tuple(each.depth for each in found)
@@ -126,12 +126,8 @@ class _CacheOfMembers(HostAgent):
 
     def empty_cache(self, keys: Sequence[str]) -> CacheState:
         reader = self._reader
-        order = EmptyCacheOf(tuple(keys))
-        return worst_state(
-            reader.control.ask_each(
-                dict.fromkeys(reader.members, order), CacheState, reader.local.empty
-            )
-        )
+        asked = dict.fromkeys(reader.members, (tuple(keys),))
+        return worst_state(reader.control.ask_each(ReadingHost.empty, asked, reader.local.empty))
 
 
 def summed(depths: Sequence[Depth], *, in_flight: int, given: int) -> Depth:
@@ -173,3 +169,12 @@ def _largest(values: Sequence[float | None]) -> float | None:
     """None if one of them is not known: then the largest is not known either."""
     known = [value for value in values if value is not None]
     return max(known) if len(known) == len(values) else None
+
+
+def worst_state(states: Sequence[CacheState]) -> CacheState:
+    """The states of several hosts' page caches as one: the one that holds the most."""
+    ratios = tuple(state.ratio for state in states)
+    known = [ratio for ratio in ratios if ratio is not None]
+    worst = max(known) if len(known) == len(ratios) else None
+    how = next((state.how for state in states if state.ratio == worst), states[0].how)
+    return CacheState(worst, how, ratios)

@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from ...base.errors import HostLostError, MissingObjectError, UsageError
 from ...checkpoint.catalog import CheckpointRoot
@@ -26,14 +27,16 @@ from ..crew import Crew, ForkedCrew
 from ..messages import Link
 from ..study import rank_maker
 from ..tasks.checkpoint import Checkpoint, CheckpointRank
-from .control import Control, worst_state
+from .control import Control
 from .crew import HostsCrew, begins_of, head_start_ns
 from .facts import known_hosts, same_machines
 from .interface import set_interface
+from .localreads import LocalReads
 from .meeting import Meeting
+from .orders import Begin, SavesOrder
 from .ranked import RankedAgent
-from .serving import Asked
-from .words import Ask, Begin, EmptyCacheOf, SavesOrder
+from .reads import worst_state
+from .words import deed
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +87,7 @@ class HostsSaves:
             step.prepare()
             with root.storage.create(key, size_hint=len(text)) as sink:
                 sink.write(text.encode())
-            found = self.control.ask(Ask("text", keys=(key,)), str, lambda: _text(plan.url, key))
+            found = self.control.ask(SavesAgent.text, lambda: _text(plan.url, key), key)
         finally:
             root.remove(step)
         for host, seen in zip(self.control.meeting.hosts, found, strict=True):
@@ -120,14 +123,13 @@ class _Agents(HostAgent):
         self._one = HostAgent(root.storage)
 
     def describe_all(self) -> list[Host]:
-        return self.control.ask(Ask("host"), Host, self.describe)
+        return self.control.ask(SavesAgent.describe, self.describe)
 
     def empty_cache(self, keys: Sequence[str]) -> CacheState:
         """The state of the host whose page cache holds most."""
-        order = EmptyCacheOf(tuple(keys))
-        everyone = dict.fromkeys(range(len(self.control.meeting.hosts)), order)
-        states = self.control.ask_each(everyone, CacheState, lambda _: self._one.empty_cache(keys))
-        return worst_state(states)
+        return worst_state(
+            self.control.ask(SavesAgent.empty, lambda: self._one.empty_cache(keys), tuple(keys))
+        )
 
 
 class SavesThere:
@@ -152,25 +154,18 @@ class SavesAgent(RankedAgent):
     """The agent of a study, on a host that is not the controller's."""
 
     def __init__(self, meeting: Meeting, plan: StudyPlan) -> None:
-        super().__init__(meeting)
         self.saves = SavesThere(meeting, plan)
+        super().__init__(meeting, LocalReads(self.saves.root.storage, Path()))
 
     def task_of(self, begin: Begin) -> Checkpoint:
         order = begin.order
         assert isinstance(order, SavesOrder), "a study was agreed on"
         return Checkpoint(self.saves.maker(order.rendezvous))
 
-    def told(self, ask: Asked) -> object:
-        agent = HostAgent(self.saves.root.storage)
-        match ask:
-            case EmptyCacheOf(keys):
-                return agent.empty_cache(keys)
-            case Ask(what="host"):
-                return agent.describe()
-            case Ask(what="text", keys=(key,)):
-                return self.saves.text(key)
-            case _:
-                return super().told(ask)
+    @deed
+    def text(self, key: str) -> str:
+        """A short text at the place of the checkpoints."""
+        return self.saves.text(key)
 
 
 def _text(url: str, key: str) -> str:

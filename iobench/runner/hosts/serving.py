@@ -8,26 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ...base.errors import HostLostError, InterruptedRun, IobenchError
+from ...record.typed import to_text
 from .meeting import Meeting
-from .words import (
-    Ask,
-    Bye,
-    EmptyCacheOf,
-    Interrupted,
-    Ping,
-    Pong,
-    ReadNow,
-    Refused,
-    Told,
-)
-
-if TYPE_CHECKING:
-    from .localreads import LocalReads
-
-Asked = Ask | ReadNow | EmptyCacheOf
+from .words import Message, arguments_of, deed, refused, result_of
 
 PATIENCE_S = 30.0
 """How long after Ctrl-C a host waits for the controller to end the run."""
@@ -36,23 +22,23 @@ PATIENCE_S = 30.0
 class Serving:
     """Serves the controller of a meeting until it says goodbye.
 
-    A verb adds to ``obey`` the orders that it has, to ``told`` what it can be asked for, to
-    ``turn`` what is done between two orders, and to ``close`` how its work ends. ``reads``: how the
-    points of a storage curve are read here.
+    A verb adds deeds, methods that the controller calls by their names; to ``turn`` what is done
+    between two of them, and to ``close`` how its work ends.
     """
 
-    def __init__(self, meeting: Meeting, reads: LocalReads | None = None) -> None:
-        self.meeting, self.reads = meeting, reads
+    def __init__(self, meeting: Meeting) -> None:
+        self.meeting = meeting
         (self.wire,) = meeting.wires
-        self.bye: Bye | None = None
+        self.bye: Message | None = None
         self._interrupted: float | None = None
         self._told_interrupt = False
 
-    def serve(self) -> Bye:
-        """Do what the controller asks, until it ends the run; return its last words.
+    def serve(self) -> int:
+        """Do what the controller asks, until it ends the run; return the exit code.
 
-        Raises HostLostError if the controller is lost, and InterruptedRun if it does not end the
-        run within ``PATIENCE_S`` after Ctrl-C. Nothing that was begun is left in any case.
+        Raises the error with which the run has ended, HostLostError if the controller is lost, and
+        InterruptedRun if it does not end the run within ``PATIENCE_S`` after Ctrl-C. Nothing that
+        was begun is left in any case.
         """
         with self._deferring_interrupts():
             try:
@@ -65,7 +51,9 @@ class Serving:
             finally:
                 self.close()
                 self.wire.close()
-        return self.bye
+        if why := self.wire.read(self.bye, str):
+            raise error_of(why, self.bye.code)
+        return self.bye.code
 
     def obey_all(self) -> None:
         """Do what the controller has asked until now."""
@@ -82,33 +70,35 @@ class Serving:
     def close(self) -> None:
         """Called at the end, also after an error."""
 
-    def obey(self, message: object) -> None:
-        match message:
-            case Ping():
-                self.wire.send(Pong(time.monotonic_ns()))
-            case Ask() | ReadNow() | EmptyCacheOf():
-                self._answer(message)
-            case Bye():
-                self.bye = message
-                self.wire.close()  # the controller waits for that
-            case _:
-                raise HostLostError(f"{self.wire.name} has sent {type(message).__name__}")
+    @deed
+    def clock(self) -> int:
+        """The instant on the clock of this host, in nanoseconds."""
+        return time.monotonic_ns()
 
-    def told(self, ask: Asked) -> object:
-        """The answer. An IobenchError is sent to the controller in its place."""
-        if self.reads is not None and isinstance(ask, ReadNow):
-            return self.reads.read(ask)
-        if self.reads is not None and isinstance(ask, EmptyCacheOf):
-            return self.reads.empty(ask)
-        raise HostLostError(f"{self.wire.name} has asked for {type(ask).__name__}")
+    def report(self, what: str, value: object, kind: Any) -> None:
+        """Tell the controller something unasked. ``kind``: the type of the value."""
+        self.wire.send(Message("report", what, body=to_text(value, kind)))
 
-    def _answer(self, ask: Asked) -> None:
+    def obey(self, message: Message) -> None:
+        """Do what the controller asks for. An IobenchError is sent to it in place of an answer."""
+        if message.kind == "bye":
+            self.bye = message
+            self.wire.close()  # the controller waits for that
+            return
+        act = getattr(type(self), message.what, None)
+        if message.kind not in ("call", "tell") or not getattr(act, "is_deed", False):
+            raise HostLostError(f"{self.wire.name} has sent {message.kind} {message.what[:80]}")
+        assert act is not None
+        arguments = self.wire.read(message, arguments_of(act))
         try:
-            self.wire.send(Told(self.told(ask)))
+            answer = to_text(act(self, *arguments), result_of(act))
         except HostLostError:
             raise
         except IobenchError as error:
-            self.wire.send(Refused(error))
+            self.wire.send(refused(error, of_rank=message.kind == "tell"))
+            return
+        if message.kind == "call" and not self.wire.closed:
+            self.wire.send(Message("answer", body=answer))
 
     @contextmanager
     def _deferring_interrupts(self) -> Iterator[None]:
@@ -130,14 +120,14 @@ class Serving:
             return
         if not self._told_interrupt:
             self._told_interrupt = True
-            self.wire.send(Interrupted())
+            self.wire.send(Message("interrupted"))
         if time.monotonic() - self._interrupted > PATIENCE_S:
             raise InterruptedRun("interrupted; the controller did not end the run")
 
 
-def error_of(bye: Bye) -> IobenchError:
+def error_of(why: str, code: int) -> IobenchError:
     """The error with which the run has ended."""
-    kind = InterruptedRun if bye.code == InterruptedRun.exit_code else IobenchError
-    error = kind(f"the run has ended: {bye.why}")
-    error.exit_code = bye.code
+    kind = InterruptedRun if code == InterruptedRun.exit_code else IobenchError
+    error = kind(f"the run has ended: {why}")
+    error.exit_code = code
     return error

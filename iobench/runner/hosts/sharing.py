@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
-from ...base.errors import HostLostError, IobenchError, WorkerError
 from ...data.generator.pool import run_tasks
-from .control import Control, Peer, named
+from .control import Control, Peer
 from .meeting import Meeting
 from .serving import Serving
-from .words import DoTasks, Part, Refused, Shared
+from .words import deed
 
 T = TypeVar("T")
 
@@ -72,7 +71,7 @@ class SharedTasks:
         self._began = time.monotonic()
         seen = self.seen()
         for peer in peers:
-            peer.send(DoTasks(tuple(share_of_tasks(tasks, peer.host.index, count)), seen))
+            peer.call(Sharing.share, tuple(share_of_tasks(tasks, peer.host.index, count)), seen)
         busy = list(peers)
         arrived: deque[T] = deque()
 
@@ -101,17 +100,15 @@ class SharedTasks:
         """Take what a host has sent until now; return whether its share is done."""
         while peer.ready():
             message = peer.next()
-            match message:
-                case Part(value) if isinstance(value, self.kind):
-                    self._count(peer.host.index, value)
-                    arrived.append(value)
-                case Shared():
+            match message.kind:
+                case "report":
+                    arrived.append(peer.read(message, self.kind))
+                    self._count(peer.host.index, arrived[-1])
+                case "refused":
+                    raise peer.refusal(message)
+                case _:
                     self._end(peer.host.index)
                     return True
-                case Refused(error):
-                    raise named(error, peer.host)
-                case _:
-                    raise WorkerError(f"{peer.host.label} has answered {type(message).__name__}")
         return False
 
     def _count(self, host: int, result: object) -> None:
@@ -122,24 +119,22 @@ class SharedTasks:
         self.hosts[host].took_s = time.monotonic() - self._began
 
 
-Work = Callable[[DoTasks, Callable[[], None]], Generator[object, None, None]]
-"""Does a share: yields the results, and calls what it is given about once a second."""
+Work = Callable[[tuple[int, ...], str, Callable[[], None]], Generator[object, None, None]]
+"""Does these tasks: yields the results, and calls what it is given about once a second. The text is
+what must be seen at the place of the work, too."""
 
 
 class Sharing(Serving):
     """A host that is not the controller: it does its share with ``work``."""
 
-    def __init__(self, meeting: Meeting, work: Work) -> None:
+    def __init__(self, meeting: Meeting, kind: type[Any], work: Work) -> None:
         super().__init__(meeting)
-        self.work = work
+        self.kind, self.work = kind, work
 
-    def obey(self, message: object) -> None:
-        if isinstance(message, DoTasks):
-            self._do(message)
-        else:
-            super().obey(message)
+    @deed
+    def share(self, tasks: tuple[int, ...], seen: str) -> None:
+        """Do these tasks, and report each result."""
 
-    def _do(self, order: DoTasks) -> None:
         def check() -> None:
             self.look()
             self.obey_all()
@@ -147,16 +142,11 @@ class Sharing(Serving):
                 raise _Over
 
         try:
-            with closing(self.work(order, check)) as results:
+            with closing(self.work(tasks, seen, check)) as results:
                 for result in results:
-                    self.wire.send(Part(result))
-            self.wire.send(Shared())
+                    self.report("result", result, self.kind)
         except _Over:
             pass
-        except HostLostError:
-            raise
-        except IobenchError as error:
-            self.wire.send(Refused(error))
 
 
 class _Over(Exception):

@@ -1,7 +1,7 @@
 """A connection between two hosts: messages of known kinds, and nothing else.
 
-What comes from the network is text and plain numbers, and is checked before it is used
-(``frames``); no pickle is ever read. What is no message ends the connection. A connection whose
+What comes from the network is text in JSON, and is checked before it is used (``words``); no
+pickle is ever read. What is no message ends the connection. A connection whose
 other end is gone, whose host does not answer, or which takes too long for a message, is a lost
 host. Both ends send a sign of life every second, whatever else they do.
 """
@@ -14,10 +14,12 @@ import select
 import socket
 import threading
 import time
+from typing import Any
 
 from ...base.errors import HostLostError
-from . import frames
-from .words import Beat
+from ...record.typed import of_text
+from . import words
+from .words import Message
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +54,9 @@ class Wire:
         self.connection = connected
         self.heard = time.monotonic()
         self._coming = bytearray()  # of the message that has begun to come
-        self._sizes: tuple[int, int] | None = None  # its text and its arrays, once its head is here
+        self._sizes: tuple[int, int] | None = None  # of its kind and its body
         self._began = self._looked = self.heard  # when it began to come; without times of no look
-        self._next: object = None  # was received while the wire was only looked at
+        self._next: Message | None = None  # was received while the wire was only looked at
         self._one_at_a_time = threading.Lock()
         self._closed = threading.Event()
         self._told = threading.Event()
@@ -72,13 +74,13 @@ class Wire:
         while not self._closed.wait(BEAT_S):
             try:
                 if select.select([], [self.connection], [], 0)[1]:  # never wait for its buffer
-                    self.send(Beat())
+                    self.send(Message("beat"))
             except (HostLostError, OSError, ValueError):
                 return  # it was lost, which was told, or closed just now
 
-    def send(self, message: object) -> None:
+    def send(self, message: Message) -> None:
         """Raises HostLostError, also if the other end takes too long to receive it."""
-        left = memoryview(frames.encoded(message))
+        left = memoryview(words.encoded(message))
         try:
             with self._one_at_a_time:
                 deadline = time.monotonic() + SILENCE_S + len(left) / LEAST_BYTES_PER_S
@@ -92,11 +94,12 @@ class Wire:
         if left:  # what follows would be no message
             raise self._tell("iobench there did not receive a message in time")
 
-    def receive(self) -> object:
+    def receive(self) -> Message:
         """Wait for the next message. Raises HostLostError, also for what is no message."""
         while not self.poll(1.0):
             pass
         message, self._next = self._next, None
+        assert message is not None
         return message
 
     def poll(self, timeout_s: float = 0.0) -> bool:
@@ -115,18 +118,18 @@ class Wire:
                         return self._next is not None
                 else:
                     self.heard = time.monotonic()
-                    self._next = None if isinstance(message, Beat) else message
+                    self._next = None if message.kind == "beat" else message
         except (EOFError, OSError) as error:
             raise self._lost(error) from None
         finally:
             self._looked = time.monotonic()
         return True
 
-    def _take(self) -> object | None:
+    def _take(self) -> Message | None:
         """Receive what is there of the message that comes, and no more; None: it is not whole."""
         try:
             whole = self._sizes is not None
-            size = frames.HEAD.size + (sum(self._sizes) if self._sizes else 0)
+            size = words.HEAD.size + (sum(self._sizes) if self._sizes else 0)
             missing = size - len(self._coming)
             more = self.connection.recv(min(missing, _AT_ONCE), socket.MSG_DONTWAIT)
             if not more:
@@ -136,21 +139,18 @@ class Wire:
             if len(self._coming) < size:
                 return None
             if not whole:
-                self._sizes = frames.sizes(bytes(self._coming))
+                self._sizes = words.sizes(bytes(self._coming))
                 if sum(self._sizes):
                     return None
             assert self._sizes is not None
-            begin = frames.HEAD.size + self._sizes[0]
-            text, body = bytes(self._coming[frames.HEAD.size : begin]), self._coming[begin:]
+            begin = words.HEAD.size + self._sizes[0]
+            said, body = bytes(self._coming[words.HEAD.size : begin]), bytes(self._coming[begin:])
             self._coming, self._sizes = bytearray(), None
-            return frames.decoded(text, body)
+            return words.decoded(said, body)
         except BlockingIOError:
             return None
         except ValueError as error:
-            raise self._tell(
-                f"what it sent is no message of this iobench: {error}",
-                "use the same iobench on all hosts",
-            ) from None
+            raise self.wrong(error) from None
 
     def _check_silence(self) -> None:
         if self._coming:
@@ -159,6 +159,10 @@ class Wire:
                 raise self._tell(f"iobench there sent only a part of a message in {took:.0f} s")
         elif (silent := time.monotonic() - self.heard) > SILENCE_S:
             raise self._tell(f"iobench there was silent for {silent:.0f} s")
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
 
     def close(self) -> None:
         self._closed.set()
@@ -188,6 +192,20 @@ class Wire:
         ):
             why = f"it did not answer for {_GIVEN_UP_S} s"
         return self._tell(why)
+
+    def wrong(self, error: ValueError) -> HostLostError:
+        """The error for what is no message, or for a part of one that is not of its type."""
+        return self._tell(
+            f"what it sent is no message of this iobench: {error}",
+            "use the same iobench on all hosts",
+        )
+
+    def read(self, message: Message, kind: Any) -> Any:
+        """What a message has to say, which is of this type. Raises HostLostError if it is not."""
+        try:
+            return of_text(message.body, kind)
+        except ValueError as error:
+            raise self.wrong(error) from None
 
     def _tell(self, why: str, remedy: str = _LOOK_THERE) -> HostLostError:
         """The error. It is logged at once, since its reader may be busy, or will be for a while."""
