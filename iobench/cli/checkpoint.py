@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..base.errors import UsageError
 from ..checkpoint import asynchronous_version
 from ..judge.validity import parse
@@ -10,8 +12,11 @@ from ..runner.budget import Budget
 from ..runner.checkpoint import run_study
 from ..runner.checkpoint_plan import StudyPlan, make_study_plan
 from ..runner.hosts.control import Control
+from ..runner.hosts.localreads import LocalReads
 from ..runner.hosts.meeting import Meeting
-from ..runner.hosts.saving import HostsSaves, SavesAgent, same_of_study
+from ..runner.hosts.place import SavesThere
+from ..runner.hosts.ranked import RankedAgent
+from ..runner.hosts.saving import HostsSaves, same_of_study
 from ..runner.options import StudyOptions
 from ..runner.study import StudyRanks
 from ..settings.base import apply_overrides, build
@@ -85,8 +90,12 @@ def run(request: CheckpointRequest) -> int:
     def lead(control: Control, plan: StudyPlan) -> int:
         return measured(plan, HostsSaves(control))
 
+    def join(meeting: Meeting, plan: StudyPlan) -> RankedAgent:
+        saves = SavesThere(meeting, plan)
+        return RankedAgent(meeting, LocalReads(saves.root.storage, Path()), saves)
+
     return on_all_hosts(
-        launch, request, of_all, same_of_study, lead=lead, join=SavesAgent, accelerators=here
+        launch, request, of_all, same_of_study, lead=lead, join=join, accelerators=here
     )
 
 

@@ -11,11 +11,12 @@ import json
 import math
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
+from annotated_types import Interval, MaxLen
+from pydantic import GetCoreSchemaHandler, Strict, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
 from ..base import errors
@@ -24,6 +25,14 @@ from ..base.errors import IobenchError
 MAX_ITEMS, MAX_PARTS = 1 << 21, 1 << 19
 """Of a text: items between commas, and objects and lists. Each takes some 100 bytes of memory, so a
 value never takes much more than its text."""
+
+Name = Annotated[str, MaxLen(255)]
+"""A text that one can show."""
+
+Port = Annotated[int, Strict(), Interval(ge=0, le=65_535)]
+
+Count = Annotated[int, Strict(), Interval(ge=1, le=1 << 16)]
+"""Of processes on one host."""
 
 _MOST = 300
 

@@ -199,7 +199,10 @@ def _read_all(storage: Storage, keys: Sequence[str]) -> None:
             offset += count
 
 
-def change_cache(agent: HostAgent, what: str, keys: Sequence[str]) -> CacheState:
+Change = Literal["empty", "fill", "state"]
+
+
+def change_cache(agent: HostAgent, what: Change, keys: Sequence[str]) -> CacheState:
     """``empty``, ``fill``, or only look at the page cache of this host."""
     change = {"empty": agent.empty_cache, "fill": agent.fill_cache}.get(what, agent.cache_state)
     return change(keys)

@@ -6,18 +6,14 @@ It starts the ranks of its host for each phase, and empties or fills its page ca
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
-from ...host.nfs import MountStats
-from ...host.resources import Snapshot
-from ..agent import CacheState, FetchCounter, Used, change_cache
 from ..cache import cached_keys
 from ..calibration.bench import Bench
-from ..messages import Tried
+from ..messages import Task, Tried
 from ..phase import Saving
-from ..tasks.checkpoint import Checkpoint
 from ..tasks.load import Load
 from ..third_party import prepare_library
 from .barrier import HostsBarrier, barrier_s
@@ -25,8 +21,8 @@ from .interface import set_interface
 from .localreads import LocalReads
 from .meeting import Meeting
 from .orders import Begin, SavesOrder, phase_of
+from .place import SavesThere
 from .ranked import Counted, RankedAgent, StartedRanks
-from .saving import SavesThere
 from .words import deed
 
 COUNTERS_S = 1.0
@@ -38,19 +34,18 @@ class Agent(RankedAgent):
 
     def __init__(self, meeting: Meeting, bench: Bench, saves: SavesThere | None = None) -> None:
         folder = bench.held.enter_context(TemporaryDirectory(prefix="iobench-curve-"))
-        super().__init__(meeting, LocalReads(bench.plan.storage, Path(folder)))
-        self.bench, self.saves = bench, saves
+        super().__init__(meeting, LocalReads(bench.plan.storage, Path(folder)), saves)
+        self.bench = bench
         self._counted = 0.0
-        self._before: Snapshot | None = None
 
-    def task_of(self, begin: Begin) -> Load | Checkpoint:
+    def task_of(self, begin: Begin) -> Task:
         order = begin.order
         self.bench.plan.storage.close()  # the ranks inherit no file that a curve has opened
         if isinstance(order, SavesOrder):
-            return Checkpoint(self._saves.maker(order.rendezvous))
+            return super().task_of(begin)
         saving = None
-        if (saves := order.saves) is not None:
-            make = self._saves.maker(saves.rendezvous)
+        if (saves := order.saves) is not None and self.saves is not None:
+            make = self.saves.maker(saves.rendezvous)
             saving = Saving(every=saves.every, first=saves.first, records=None, saver=make)
         phase = phase_of(order, self.bench, saving)
         barrier = None
@@ -65,11 +60,6 @@ class Agent(RankedAgent):
         if order.meeting is not None:
             set_interface(self.meeting)
         return Load(phase, barrier, meeting=order.meeting)
-
-    @property
-    def _saves(self) -> SavesThere:
-        assert self.saves is not None, "a run without checkpoints was agreed on"
-        return self.saves
 
     def turn(self) -> None:
         """Also send the counters of the ranks from time to time."""
@@ -93,28 +83,8 @@ class Agent(RankedAgent):
             for rank, recorded in sorted(ranks.kept.items())
         ]
 
-    @deed
-    def cache(self, what: Literal["empty", "fill", "state"]) -> CacheState:
-        """Bring the page cache into a state, for what the plan's loader reads."""
-        return change_cache(self.bench.agent, what, cached_keys(self.bench.plan))
-
-    @deed
-    def fetch_counter(self, direct: bool) -> FetchCounter:
-        return self.bench.agent.fetch_counter(self.bench.plan.keys, direct=direct)
-
-    @deed
-    def mount(self) -> MountStats | None:
-        return self.bench.agent.mount_counters()
-
-    @deed
-    def snapshot(self) -> None:
-        """Take one, and keep it."""
-        self._before = self.bench.agent.snapshot()
-
-    @deed
-    def used(self) -> Used | None:
-        """What this host did since the last snapshot."""
-        return self.bench.agent.used_since(self._before) if self._before is not None else None
+    def keys(self) -> Sequence[str]:
+        return cached_keys(self.bench.plan)
 
     @deed
     def tried(self) -> list[Tried]:
@@ -124,11 +94,6 @@ class Agent(RankedAgent):
     def prepare(self) -> None:
         """Prepare what a loader library needs."""
         prepare_library(self.bench.plan, self.bench.held, proof=False)
-
-    @deed
-    def text(self, key: str) -> str:
-        """A short text at the place of the checkpoints."""
-        return self._saves.text(key)
 
     @deed
     def barrier(self, port: int) -> float:

@@ -26,8 +26,9 @@ from .facts import known_hosts, same_machines
 from .localreads import LocalReads
 from .meeting import Meeting
 from .part import with_part
+from .place import SavesThere
 from .reads import HostsReader
-from .saving import HostsSaves, SavesThere, same_of_study
+from .saving import HostsSaves, same_of_study
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class HostsJob:
 
     def attach(self, bench: Bench) -> None:
         """Give the bench the agents and the ranks of all hosts."""
-        bench.agent = HostsAgent(bench.plan.storage, self.control, bench.plan)
+        bench.agent = HostsAgent(bench.plan.storage, self.control, plans=True)
         bench.ranks = HostsRanks(self.control, bench)
         bench.shares = self.control.share
         bench.reader_of = self._reader_of(bench)

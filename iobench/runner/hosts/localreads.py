@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ...host.depth import Depth
+from ...host.nfs import MountStats
+from ...host.resources import Snapshot
 from ...record.curve import MeasuredWith
 from ...record.host import Host
 from ...record.typed import ArrayText
 from ...storage.base import Storage
-from ..agent import CacheState, HostAgent
+from ..agent import CacheState, Change, FetchCounter, HostAgent, Used, change_cache
 from ..curve.places import Place
 from ..curve.reader import HostReader
 from .meeting import Meeting
@@ -93,26 +95,46 @@ class LocalReads:
         )
         return HaveRead(depth, reader.by, reader.program, tuple(reader.notes))
 
-    def empty(self, keys: tuple[str, ...]) -> CacheState:
-        """Drop these objects from the page cache of this host."""
-        return HostAgent(self.storage).empty_cache(keys)
-
 
 class ReadingHost(Serving):
-    """A host that reads what the controller says."""
+    """A host that reads what the controller says, and tells what is known of it."""
 
     def __init__(self, meeting: Meeting, reads: LocalReads) -> None:
         super().__init__(meeting)
-        self.reads = reads
+        self.reads, self.agent = reads, HostAgent(reads.storage)
+        self._before: Snapshot | None = None
+
+    def keys(self) -> Sequence[str]:
+        """The objects that are meant where none are named."""
+        return ()
 
     @deed
     def read(self, order: ReadNow) -> HaveRead:
         return self.reads.read(order)
 
     @deed
-    def empty(self, keys: tuple[str, ...]) -> CacheState:
-        return self.reads.empty(keys)
+    def cache(self, what: Change, keys: tuple[str, ...]) -> CacheState:
+        """Bring the page cache into a state for these objects."""
+        return change_cache(self.agent, what, keys or self.keys())
 
     @deed
     def describe(self) -> Host:
-        return HostAgent(self.reads.storage).describe()
+        return self.agent.describe()
+
+    @deed
+    def fetch_counter(self, direct: bool) -> FetchCounter:
+        return self.agent.fetch_counter(self.keys(), direct=direct)
+
+    @deed
+    def mount(self) -> MountStats | None:
+        return self.agent.mount_counters()
+
+    @deed
+    def snapshot(self) -> None:
+        """Take one, and keep it."""
+        self._before = self.agent.snapshot()
+
+    @deed
+    def used(self) -> Used | None:
+        """What this host did since the last snapshot."""
+        return self.agent.used_since(self._before) if self._before is not None else None

@@ -8,21 +8,20 @@ controller compares them.
 from __future__ import annotations
 
 import hmac
-import json
 import secrets
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ... import __version__
 from ...base.cgroup import read_text
-from ...base.documents import parse_json
 from ...base.errors import HostLostError, UsageError
 from ...base.processes import interrupted_with_parent
 from ...base.units import counted, format_duration
+from ...record.typed import Count, Name, Port, of_text, to_text
 from .launch import ADDRESS, Launch
 from .store import Store
 from .strangers import Strangers, listen
@@ -31,12 +30,9 @@ from .wire import Wire
 JOIN_S = 120.0
 """How long the hosts wait for each other, if the user says nothing else."""
 
-MAX_ACCELERATORS = 1 << 16
-"""On one host."""
-
 _TOKEN_BYTES = 32
 _AT_LEAST_S = 2.0
-_MAX_SAID, _MAX_NAME = 4096, 255
+_MAX_SAID = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +40,12 @@ class Joined:
     """What a host says of itself in the store. ``port`` and ``token`` are those of host 0."""
 
     index: int
-    name: str
-    machine: str  # the same for two processes on one machine, even in two containers
-    version: str
-    accelerators: int
-    port: int = 0
-    token: str = ""
+    name: Name
+    machine: Name  # the same for two processes on one machine, even in two containers
+    version: Name
+    accelerators: Count
+    port: Port = 0
+    token: Name = ""
 
     @property
     def label(self) -> str:
@@ -133,7 +129,7 @@ def check_hosts(hosts: Sequence[Joined]) -> None:
 def _joined(
     store: Store, launch: Launch, me: Joined, deadline: float, within_s: float
 ) -> list[Joined]:
-    said = json.dumps(asdict(me))
+    said = to_text(me, Joined).decode()
     if not store.claim(f"host/{me.index}", said):
         (other,) = store.get([f"host/{me.index}"], 1.0) or [""]
         name = _parsed(other, me.index).name if other else "another process"
@@ -159,22 +155,10 @@ def _parsed(text: str, index: int) -> Joined:
 
     Raises UsageError for anything else.
     """
-    try:
-        said = parse_json(text[:_MAX_SAID])
-        if isinstance(said, dict) and said.keys() == {each.name for each in fields(Joined)}:
-            texts = (said[key] for key in ("name", "machine", "version", "token"))
-            numbers = {"index": index, "accelerators": MAX_ACCELERATORS, "port": 65_535}
-            if (
-                all(isinstance(one, str) and len(one) <= _MAX_NAME for one in texts)
-                and all(
-                    type(said[key]) is int and said[key] <= most for key, most in numbers.items()
-                )
-                and said["index"] == index
-                and said["accelerators"] > 0 <= said["port"]
-            ):
-                return Joined(**said)
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        found: Joined = of_text(text[:_MAX_SAID].encode("ascii", "replace"), Joined)
+        if found.index == index:
+            return found
     raise UsageError(
         f"what host {index} said in the store is not of this iobench",
         remedy="install the same version on all hosts",

@@ -19,9 +19,11 @@ from ...record.typed import OneOf
 from .. import messages
 from ..crew import ForkedCrew
 from ..messages import Answer, Command, Last, Recorded, Stop, Task
+from ..tasks.checkpoint import Checkpoint
 from .localreads import LocalReads, ReadingHost
 from .meeting import Meeting
 from .orders import Begin
+from .place import SavesThere, text_at
 from .words import deed, refused
 
 log = logging.getLogger(__name__)
@@ -62,15 +64,20 @@ class StartedRanks:
 
 
 class RankedAgent(ReadingHost):
-    """Serves the controller of a job that has ranks; a job says what they do (``task_of``)."""
+    """Serves the controller of a job that has ranks. In a study they only save (``saves``)."""
 
-    def __init__(self, meeting: Meeting, reads: LocalReads) -> None:
+    def __init__(
+        self, meeting: Meeting, reads: LocalReads, saves: SavesThere | None = None
+    ) -> None:
         super().__init__(meeting, reads)
+        self.saves = saves
         self.ranks: StartedRanks | None = None
 
     def task_of(self, begin: Begin) -> Task:
         """The task of the ranks that are to begin. Raises IobenchError."""
-        raise NotImplementedError
+        assert begin.saves is not None
+        assert self.saves is not None
+        return Checkpoint(self.saves.maker(begin.saves.rendezvous))
 
     def keep(self, ranks: StartedRanks) -> None:
         """The ranks have ended."""
@@ -114,6 +121,12 @@ class RankedAgent(ReadingHost):
         crew = ForkedCrew(begin.count, task, first=begin.first, world=begin.order.accelerators)
         self.ranks = StartedRanks(begin, task, crew)
         crew.start()
+
+    @deed
+    def text(self, key: str) -> str:
+        """A short text at the place of the checkpoints."""
+        assert self.saves is not None
+        return text_at(self.saves.plan.url, key)
 
     @deed
     def to_rank(self, rank: int, command: AnyCommand) -> None:

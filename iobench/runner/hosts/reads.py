@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from ...base.errors import WorkerError
 from ...host.depth import Depth
 from ...record.curve import MeasuredWith
-from ...storage.base import Storage
-from ..agent import CacheState, HostAgent
+from ..agent import HostAgent
 from ..curve.places import Place, Places
+from .agents import HostsAgent
 from .control import Control
 from .localreads import HaveRead, LocalReads, ReadingHost, ReadNow, rows_of
 
@@ -43,7 +43,7 @@ class HostsReader:
     ) -> None:
         self.control, self.local, self.name, self.members = control, local, name, members
         self.max_bytes, self.once = places.max_bytes, places.once
-        self.agent: HostAgent = _CacheOfMembers(self, local.storage)
+        self.agent: HostAgent = HostsAgent(local.storage, control, members)
         self.points: list[tuple[Depth, ...]] = []
         self.by: MeasuredWith = "engine"
         self.program = "threads of this process"
@@ -117,19 +117,6 @@ class HostsTogether:
         return HostsReader(self.control, self.local, places, name=name, members=members)
 
 
-class _CacheOfMembers(HostAgent):
-    """Empties the page caches of the hosts that read."""
-
-    def __init__(self, reader: HostsReader, storage: Storage) -> None:
-        super().__init__(storage)
-        self._reader = reader
-
-    def empty_cache(self, keys: Sequence[str]) -> CacheState:
-        reader = self._reader
-        asked = dict.fromkeys(reader.members, (tuple(keys),))
-        return worst_state(reader.control.ask_each(ReadingHost.empty, asked, reader.local.empty))
-
-
 def summed(depths: Sequence[Depth], *, in_flight: int, given: int) -> Depth:
     """What several hosts read at the same time, as one. ``given``: places of all of them.
 
@@ -169,12 +156,3 @@ def _largest(values: Sequence[float | None]) -> float | None:
     """None if one of them is not known: then the largest is not known either."""
     known = [value for value in values if value is not None]
     return max(known) if len(known) == len(values) else None
-
-
-def worst_state(states: Sequence[CacheState]) -> CacheState:
-    """The states of several hosts' page caches as one: the one that holds the most."""
-    ratios = tuple(state.ratio for state in states)
-    known = [ratio for ratio in ratios if ratio is not None]
-    worst = max(known) if len(known) == len(ratios) else None
-    how = next((state.how for state in states if state.ratio == worst), states[0].how)
-    return CacheState(worst, how, ratios)

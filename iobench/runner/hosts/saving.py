@@ -10,33 +10,25 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from ...base.errors import HostLostError, MissingObjectError, UsageError
+from ...base.errors import HostLostError, UsageError
 from ...checkpoint.catalog import CheckpointRoot
 from ...checkpoint.manifest import part_name
-from ...record.host import Host
 from ...record.run import CheckpointRecord
-from ...storage import open_storage
-from ...storage.catalog import read_object
-from ..agent import CacheState, HostAgent
+from ..agent import HostAgent
 from ..checkpoint_plan import StudyPlan
 from ..crew import Crew, ForkedCrew
-from ..messages import Link
 from ..study import rank_maker
-from ..tasks.checkpoint import Checkpoint, CheckpointRank
+from ..tasks.checkpoint import Checkpoint
+from .agents import HostsAgent
 from .control import Control
 from .crew import HostsCrew, begins_of, head_start_ns
 from .facts import known_hosts, same_machines
-from .interface import set_interface
-from .localreads import LocalReads
-from .meeting import Meeting
-from .orders import Begin, SavesOrder
+from .orders import SavesOrder
+from .place import text_at
 from .ranked import RankedAgent
-from .reads import worst_state
-from .words import deed
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +51,7 @@ class HostsSaves:
         return head_start_ns(self.control)
 
     def agent(self, root: CheckpointRoot) -> HostAgent:
-        return _Agents(self.control, root)
+        return HostsAgent(root.storage, self.control)
 
     def begin(self, doc: CheckpointRecord) -> None:
         self.control.set_clocks(again=True)
@@ -87,7 +79,7 @@ class HostsSaves:
             step.prepare()
             with root.storage.create(key, size_hint=len(text)) as sink:
                 sink.write(text.encode())
-            found = self.control.ask(SavesAgent.text, lambda: _text(plan.url, key), key)
+            found = self.control.ask(RankedAgent.text, lambda: text_at(plan.url, key), key)
         finally:
             root.remove(step)
         for host, seen in zip(self.control.meeting.hosts, found, strict=True):
@@ -112,68 +104,3 @@ class HostsSaves:
         with rank_maker(plan, root, rendezvous) as make:
             local = ForkedCrew(len(shares[0]), Checkpoint(make), first=0, world=plan.spec.ranks)
             yield HostsCrew(control, local, begins)
-
-
-class _Agents(HostAgent):
-    """The agents of all hosts as one, for the place of the checkpoints."""
-
-    def __init__(self, control: Control, root: CheckpointRoot) -> None:
-        super().__init__(root.storage)
-        self.control = control
-        self._one = HostAgent(root.storage)
-
-    def describe_all(self) -> list[Host]:
-        return self.control.ask(SavesAgent.describe, self.describe)
-
-    def empty_cache(self, keys: Sequence[str]) -> CacheState:
-        """The state of the host whose page cache holds most."""
-        return worst_state(
-            self.control.ask(SavesAgent.empty, lambda: self._one.empty_cache(keys), tuple(keys))
-        )
-
-
-class SavesThere:
-    """What the ranks of a host that is not the controller's save, and where."""
-
-    def __init__(self, meeting: Meeting, plan: StudyPlan) -> None:
-        self.meeting, self.plan = meeting, plan
-        self.root = CheckpointRoot.open(plan.url)
-
-    def maker(self, rendezvous: str) -> Callable[[Link], CheckpointRank]:
-        """As ``rank_maker``; the ranks meet those of the other hosts."""
-        set_interface(self.meeting)
-        # The context only removes a directory in which these ranks do not meet.
-        with rank_maker(self.plan, self.root, rendezvous) as make:
-            return make
-
-    def text(self, key: str) -> str:
-        return _text(self.plan.url, key)
-
-
-class SavesAgent(RankedAgent):
-    """The agent of a study, on a host that is not the controller's."""
-
-    def __init__(self, meeting: Meeting, plan: StudyPlan) -> None:
-        self.saves = SavesThere(meeting, plan)
-        super().__init__(meeting, LocalReads(self.saves.root.storage, Path()))
-
-    def task_of(self, begin: Begin) -> Checkpoint:
-        order = begin.order
-        assert isinstance(order, SavesOrder), "a study was agreed on"
-        return Checkpoint(self.saves.maker(order.rendezvous))
-
-    @deed
-    def text(self, key: str) -> str:
-        """A short text at the place of the checkpoints."""
-        return self.saves.text(key)
-
-
-def _text(url: str, key: str) -> str:
-    """A short text at this place; empty if there is none. No handle of it stays open."""
-    storage = open_storage(url)
-    try:
-        return read_object(storage, key, max_bytes=1000).decode(errors="replace")
-    except MissingObjectError:
-        return ""
-    finally:
-        storage.close()
