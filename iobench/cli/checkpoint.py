@@ -12,13 +12,13 @@ from ..runner.budget import Budget
 from ..runner.checkpoint import run_study
 from ..runner.checkpoint_plan import StudyPlan, make_study_plan
 from ..runner.hosts.control import Control
+from ..runner.hosts.hosts import Hosts
+from ..runner.hosts.job import JobHosts, same_of_study
 from ..runner.hosts.localreads import LocalReads
 from ..runner.hosts.meeting import Meeting
 from ..runner.hosts.place import SavesThere
 from ..runner.hosts.ranked import RankedAgent
-from ..runner.hosts.saving import HostsSaves, same_of_study
 from ..runner.options import StudyOptions
-from ..runner.study import StudyRanks
 from ..settings.base import apply_overrides, build
 from .flags import SharedStorage
 from .hosts import launched, on_all_hosts
@@ -60,7 +60,7 @@ def run(request: CheckpointRequest) -> int:
         spec = build(CheckpointSpec, apply_overrides(asked, request.overrides), where="checkpoint")
         return make_study_plan(spec, request.to, asked_training(request), own)
 
-    def measured(plan: StudyPlan, ranks: StudyRanks | None = None) -> int:
+    def measured(plan: StudyPlan, hosts: Hosts | None = None) -> int:
         live = Live(quiet=request.quiet or request.json, lines=True)
         try:
             doc, directory = run_study(
@@ -74,7 +74,7 @@ def run(request: CheckpointRequest) -> int:
                     budget=Budget(seconds=request.budget_s, began_s=request.began_s),
                 ),
                 observer=live,
-                ranks=ranks,
+                hosts=hosts,
             )
         finally:
             live.close()
@@ -88,7 +88,7 @@ def run(request: CheckpointRequest) -> int:
         return planned(meeting.accelerators, range(first, first + here))
 
     def lead(control: Control, plan: StudyPlan) -> int:
-        return measured(plan, HostsSaves(control))
+        return measured(plan, JobHosts(control))
 
     def join(meeting: Meeting, plan: StudyPlan) -> RankedAgent:
         saves = SavesThere(meeting, plan)

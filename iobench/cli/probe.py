@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..report.curve import sections
-from ..runner.curve.reader import Together
 from ..runner.curve.story import (
     DEFAULT_REQUEST,
     parse_requests,
@@ -17,10 +16,11 @@ from ..runner.curve.story import (
 )
 from ..runner.curve.target import Target, open_target
 from ..runner.hosts.control import Control
+from ..runner.hosts.hosts import Hosts
+from ..runner.hosts.job import JobHosts
 from ..runner.hosts.launch import Launch
 from ..runner.hosts.localreads import LocalReads, ReadingHost
 from ..runner.hosts.meeting import Meeting
-from ..runner.hosts.reads import HostsTogether
 from ..runner.hosts.serving import Serving
 from .hosts import launched, on_all_hosts
 from .live import Live
@@ -41,21 +41,19 @@ def run(request: ProbeRequest) -> int:
                 open_target(request.url, origin=request.origin, least_bytes=least, hold=holds)
             )
 
-        def measure(target: Target, together: Together | None = None) -> int:
+        def measure(target: Target, hosts: Hosts | None = None) -> int:
             plan = plan_probe(
                 target,
                 requests,
                 max_in_flight=request.max_in_flight,
                 budget_s=request.budget_s,
-                hosts=len(together.names) if together else 1,
+                hosts=hosts.count if hosts else 1,
             )
             note(plan.announcement(), quiet=request.quiet)
             live = Live(quiet=request.quiet, lines=True)
             live.expect(min(plan.usual_s, plan.budget_s))
             try:
-                probe = run_probe(
-                    plan, command=list(request.command), observer=live, together=together
-                )
+                probe = run_probe(plan, command=list(request.command), observer=live, hosts=hosts)
             finally:
                 live.close()
             print_report(request.format, probe, sections(probe))
@@ -70,7 +68,7 @@ def _on_all_hosts(
     launch: Launch,
     request: ProbeRequest,
     prepared: Callable[[], Target],
-    measure: Callable[[Target, Together], int],
+    measure: Callable[[Target, Hosts], int],
     held: ExitStack,
 ) -> int:
     """All hosts read at the same time, as the first one says."""
@@ -78,14 +76,11 @@ def _on_all_hosts(
     def same(target: Target) -> dict[str, str]:
         return {"data": target.storage.url, "objects": target.fingerprint()}
 
-    def local(target: Target) -> LocalReads:
-        folder = held.enter_context(TemporaryDirectory(prefix="iobench-probe-"))
-        return LocalReads(target.storage, Path(folder))
-
     def lead(control: Control, target: Target) -> int:
-        return measure(target, HostsTogether(control, local(target)))
+        return measure(target, JobHosts(control))
 
     def join(meeting: Meeting, target: Target) -> Serving:
-        return ReadingHost(meeting, local(target))
+        folder = held.enter_context(TemporaryDirectory(prefix="iobench-probe-"))
+        return ReadingHost(meeting, LocalReads(target.storage, Path(folder)))
 
     return on_all_hosts(launch, request, lambda _: prepared(), same, lead=lead, join=join)

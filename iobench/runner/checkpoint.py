@@ -29,14 +29,14 @@ from .budget import Budget
 from .checkpoint_plan import StudyPlan
 from .conductor import Script
 from .facts import new_directory, storage_facts, write_document
+from .hosts.hosts import Hosts
 from .options import Mixed, StudyOptions
 from .phase import Saving
 from .progress import Observer
 from .study import (
-    RanksHere,
+    HEAD_START_NS,
     SaveRecords,
     StudyJob,
-    StudyRanks,
     begin_study,
     rank_maker,
     with_leftovers,
@@ -48,11 +48,11 @@ def run_study(
     options: StudyOptions,
     *,
     observer: Observer | None = None,
-    ranks: StudyRanks | None = None,
+    hosts: Hosts | None = None,
 ) -> tuple[CheckpointRecord, Path]:
     """Run the plan; return the concluded document and its directory.
 
-    ``ranks``: by default they are processes of this host.
+    ``hosts``: of the ranks; by default this one.
 
     Step numbers continue from the latest in the target. The study's own checkpoints are removed at
     the end, except the last one with ``keep_data``; others stay. Raises TargetRefusedError if the
@@ -62,7 +62,7 @@ def run_study(
     """
     root = CheckpointRoot.open(plan.url)
     with root.held("checkpoint", break_lock=options.break_lock) as lease:
-        study = _Study(plan, options, root, lease, observer or Observer(), ranks or RanksHere())
+        study = _Study(plan, options, root, lease, observer or Observer(), hosts or Hosts())
         return study.run(), study.directory
 
 
@@ -76,14 +76,14 @@ class _Study:
         root: CheckpointRoot,
         lease: Lease,
         observer: Observer,
-        ranks: StudyRanks,
+        hosts: Hosts,
     ) -> None:
         self.plan, self.options, self.root, self.lease = plan, options, root, lease
-        self.observer, self.ranks, self.budget = observer, ranks, options.budget
+        self.observer, self.hosts, self.budget = observer, hosts, options.budget
         self.directory = new_directory(options.results, f"checkpoint-{plan.spec.model}")
         study = begin_study(plan, CheckpointRun)
         study.budget_s = self.budget.seconds
-        self.job = StudyJob(plan, root, study, ranks)
+        self.job = StudyJob(plan, root, study, hosts)
         self.before = root.last_number()
         self.doc = CheckpointRecord(
             iobench_version=__version__,
@@ -104,8 +104,8 @@ class _Study:
         doc, root = self.doc, self.root
         failure: IobenchError | None = None
         try:
-            self.ranks.begin(doc)
-            self.ranks.check_place(self.plan, root)
+            self.hosts.begin(doc, self.plan.spec.ranks)
+            self.hosts.check_place(self.plan, root)
             self.observer.phase("building the state")
             self.job.run(self._script())
         except KeyboardInterrupt:
@@ -116,7 +116,7 @@ class _Study:
         except IobenchError as error:
             doc.status, doc.error = "failed", str(error)
             failure = error
-        self.ranks.end(doc)
+        self.hosts.end(doc, self.plan.spec.ranks)
         with defer_interrupts(discard=failure is not None):
             doc = conclude(doc)
             write_document(self.directory, doc)
@@ -183,28 +183,25 @@ _STRIDE = 1_000_000
 
 
 @contextmanager
-def saving_to(
-    mixed: Mixed | None, *, break_lock: bool, ranks: StudyRanks | None = None
-) -> Iterator[Saver | None]:
+def saving_to(mixed: Mixed | None, hosts: Hosts, *, break_lock: bool) -> Iterator[Saver | None]:
     """Claim the target of a run's checkpoints, and lock it exclusively; None without a target.
 
-    ``ranks``: those that save, if they are not all on this host. Raises TargetRefusedError, also
-    TargetHeldError if another process saves there.
+    Raises TargetRefusedError, also TargetHeldError if another process saves there.
     """
     if mixed is None:
         yield None
         return
     root = CheckpointRoot.open(mixed.plan.url)
     with root.held("run", break_lock=break_lock) as lease:
-        yield Saver(mixed, root, lease, ranks or RanksHere())
+        yield Saver(mixed, root, lease, hosts)
 
 
 class Saver:
     """The checkpoints of one run, in a target that the run holds (see ``saving_to``)."""
 
-    def __init__(self, mixed: Mixed, root: CheckpointRoot, lease: Lease, ranks: StudyRanks) -> None:
+    def __init__(self, mixed: Mixed, root: CheckpointRoot, lease: Lease, hosts: Hosts) -> None:
         self.plan, self.every = mixed.plan, mixed.every
-        self.root, self._lease, self.ranks = root, lease, ranks
+        self.root, self._lease, self.hosts = root, lease, hosts
         self._before = root.last_number()
         self._phases = 0
         self.save_s = 0.0  # of the longest save alone
@@ -218,11 +215,11 @@ class Saver:
 
         Raises UsageError if the ranks' hosts do not all see the target.
         """
-        self.ranks.check_place(self.plan, self.root)
+        self.hosts.check_place(self.plan, self.root)
         if budget.seconds is not None:
             budget.limits[_PART] = _ALONE_SHARE * budget.seconds
         quiet = self.study.model_copy(update={"saves": []})
-        job = StudyJob(self.plan, self.root, quiet, self.ranks)
+        job = StudyJob(self.plan, self.root, quiet, self.hosts)
 
         def script() -> Script:
             for number in range(1, ALONE + 1):
@@ -246,10 +243,10 @@ class Saver:
         Raises TargetLostError if another process has taken the target over.
         """
         self._lease.check()
-        rendezvous = self.ranks.rendezvous()
+        rendezvous = self.hosts.rendezvous()
         with rank_maker(self.plan, self.root, rendezvous) as make:
             records = SaveRecords(self.root, self.plan.spec, self.study.saves if recorded else [])
-            records.head_start_ns = self.ranks.head_start_ns
+            records.head_start_ns = self.hosts.head_start_ns(HEAD_START_NS)
             self._phases += 1
             first = self._before + self._phases * _STRIDE
             yield Saving(

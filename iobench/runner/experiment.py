@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from ..base.errors import InterruptedRun, IobenchError, kept_in
 from ..base.interrupts import defer_interrupts
@@ -25,7 +24,6 @@ from ..record.run import EVENTS_FILE, SAMPLES_FILE, FileDigest, TrainingRecord
 from ..record.training import Ceiling
 from ..record.verdict import Advice
 from ..storage.locks.lock import reading
-from .agent import HostAgent
 from .budget import Budget
 from .cache import Others
 from .calibration.bench import Bench
@@ -56,53 +54,33 @@ from .fit import (
     with_ceilings,
     with_curve,
 )
+from .hosts.hosts import Hosts
 from .options import Confirm, Options
 from .plan import Plan
 from .progress import Observer, timed
 from .rounds import Rounds
-from .study import StudyRanks
 from .third_party import prepare_library
 
-__all__ = ["Across", "Options", "run", "write_run"]
+__all__ = ["Options", "run", "write_run"]
 
 log = logging.getLogger(__name__)
-
-
-class Across(Protocol):
-    """The other hosts of a run that is measured on many."""
-
-    @property
-    def saves(self) -> StudyRanks:
-        """The ranks of all hosts that save checkpoints."""
-
-    def attach(self, bench: Bench) -> None:
-        """Make the bench measure on all hosts."""
-
-    def begin(self, doc: TrainingRecord, plan: Plan) -> None:
-        """Add to the record what is known of the hosts before anything is measured."""
-
-    def prepare(self) -> None:
-        """Prepare on the other hosts what the loader needs."""
-
-    def end(self, doc: TrainingRecord, plan: Plan) -> None:
-        """The same, when everything has been measured, or has failed."""
 
 
 def run(
     plan: Plan,
     options: Options,
     observer: Observer | None = None,
-    across: Across | None = None,
+    hosts: Hosts | None = None,
 ) -> tuple[TrainingRecord, Path]:
     """Run the plan; return the concluded document and the run directory.
 
-    ``across``: the other hosts, if there are some.
+    ``hosts``: of the ranks; by default this one.
 
     The dataset is locked together with other readers, and the place for checkpoints exclusively.
     Raises TargetHeldError if another process holds one of them, before anything is written;
     InterruptedRun or the failure after the document and the directory were written.
     """
-    observer = observer or Observer()
+    observer, hosts = observer or Observer(), hosts or Hosts()
     # This refuses what the data can't provide, before anything is written.
     make_reader(plan.manifest, plan.storage, plan.workload.reader)
     if options.find_max:
@@ -111,14 +89,10 @@ def run(
         check_budget(plan, options, options.budget)
     with (
         reading(plan.home, plan.manifest, verb="run", break_dead=options.break_lock) as lease,
-        saving_to(
-            options.mixed,
-            break_lock=options.break_lock,
-            ranks=across.saves if across is not None else None,
-        ) as saver,
+        saving_to(options.mixed, hosts, break_lock=options.break_lock) as saver,
         ExitStack() as held,
     ):
-        return _measure(plan, options, observer, Others(lease), saver, held, across)
+        return _measure(plan, options, observer, Others(lease), saver, held, hosts)
 
 
 def _measure(
@@ -128,21 +102,20 @@ def _measure(
     others: Others,
     saver: Saver | None,
     held: ExitStack,
-    across: Across | None,
+    hosts: Hosts,
 ) -> tuple[TrainingRecord, Path]:
     """Carry out the run, while the dataset and the place for checkpoints are held."""
     directory = new_directory(options.results, plan.workload.name)
     bench = Bench(
         plan=plan,
-        agent=HostAgent(plan.storage),
+        agent=hosts.agent(plan.storage, plans=True),
+        hosts=hosts,
         directory=directory,
         seconds=options.calibration_s,
         observer=observer,
         look=others.look,
         held=held,
     )
-    if across is not None:
-        across.attach(bench)
     log.info(
         "run of %s on %s with %d accelerators, in %s",
         plan.workload.name,
@@ -163,8 +136,9 @@ def _measure(
         doc.timings["start"] = time.monotonic() - options.began_s
     failure: IobenchError | None = None
     try:
-        if across is not None:
-            across.begin(doc, plan)
+        hosts.begin(doc, plan.accelerators)
+        if plan.workload.accelerator.sync == "step":
+            doc.job.barrier_s = hosts.barrier_s()
         before = shard_versions(plan)
         if plan.subject.reads_itself:
             with timed(
@@ -174,8 +148,7 @@ def _measure(
                 f"the samples that loader '{plan.workload.loader.kind}' delivers",
             ):
                 add_loader_facts(doc, prepare_library(plan, held, proof=options.prove))
-                if across is not None:
-                    across.prepare()
+                hosts.prepare()
         pilot = fitted = None
         if options.budget.limited:
             pilot = _pilot(bench, options, doc, saver)
@@ -213,8 +186,7 @@ def _measure(
         doc.status = "failed"
         doc.error = str(error)
         failure = error
-    if across is not None:
-        across.end(doc, plan)
+    hosts.end(doc, plan.accelerators)
     doc = write_run(doc, bench, others, stopped=failure is not None)
     if saver:
         failure = saver.end(failure)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ..base.errors import WorkerError
 from ..host.samples import Sampler
@@ -18,7 +17,8 @@ from ..load.bus import cause_of_death
 from ..record.training import Epoch
 from ..storage.scratch import scratch
 from .conductor import Handler, conduct
-from .crew import Crew, ForkedCrew
+from .crew import Crew
+from .hosts.hosts import Hosts
 from .messages import (
     Command,
     Last,
@@ -39,29 +39,6 @@ HEAD_START_NS = 1_000_000
 """From the command to begin an epoch to its start, so that every rank has it by then."""
 
 
-class Ranks(Protocol):
-    """How the ranks of a phase come to be. ``head_start_ns`` is what they need of HEAD_START_NS."""
-
-    @property
-    def head_start_ns(self) -> int: ...
-
-    def make(self, phase: Phase) -> tuple[Load, Crew]:
-        """The task of the phase, and the crew of its ranks."""
-
-
-class ForkedRanks:
-    """All ranks are processes of this host; ``meeting`` as in Load."""
-
-    head_start_ns = HEAD_START_NS
-
-    def __init__(self, meeting: str | None = None) -> None:
-        self.meeting = meeting
-
-    def make(self, phase: Phase) -> tuple[Load, Crew]:
-        task = Load(phase, meeting=self.meeting)
-        return task, ForkedCrew(phase.accelerators, task)
-
-
 Prepare = Callable[[int], Epoch]
 """Called before each epoch, while all ranks wait.
 
@@ -76,13 +53,12 @@ Finish = Callable[[Epoch], None]
 class PhaseContext:
     """What all phases of a run have in common.
 
-    ``observer`` hears a few times a second how many steps the ranks have made. ``ranks``: None:
-    they are processes of this host. ``look`` is called before each epoch that is read from the
-    plan's storage, while all ranks wait.
+    ``observer`` hears a few times a second how many steps the ranks have made. ``look`` is called
+    before each epoch that is read from the plan's storage, while all ranks wait.
     """
 
     observer: Observer = field(default_factory=Observer)
-    ranks: Ranks | None = None
+    hosts: Hosts = field(default_factory=Hosts)
     look: Callable[[], None] = lambda: None
 
 
@@ -101,10 +77,10 @@ def run_phase(
     """
     context = context or PhaseContext()
     with scratch("ranks") if phase.exchanges_gradients else nullcontext() as meeting:
-        ranks = context.ranks or ForkedRanks(f"file://{meeting}/gradients" if meeting else None)
-        task, crew = ranks.make(phase)
+        url = f"file://{meeting}/gradients" if meeting else None
+        task, crew = context.hosts.loading(phase, context, url)
         loading = _Loading(phase, task, prepare, finish, context.observer, sampler)
-        loading.head_start_ns = ranks.head_start_ns
+        loading.head_start_ns = context.hosts.head_start_ns(HEAD_START_NS)
         context.observer.watch(task.counters)
         return _outcome(phase, crew, loading)
 

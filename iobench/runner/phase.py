@@ -81,7 +81,7 @@ class Saving:
 
     ``first``: the number before that of the first save, so that the saves of each repetition have
     different numbers. ``records``: None on a host that does not record the saves. ``rendezvous``:
-    see ``StudyRanks``.
+    see ``Hosts``.
     """
 
     every: int

@@ -91,7 +91,7 @@ def _record(bench: Bench, phase: Phase, outcome: Outcome, used: Used, gpus: GpuW
         workers_left_out=left_out,
         hosts=[
             _host_time(place, share, used)
-            for place, share in enumerate(bench.shares(phase.accelerators))
+            for place, share in enumerate(bench.hosts.share(phase.accelerators))
         ],
         devices=devices,
         not_measured={"devices": why_none} if why_none else {},

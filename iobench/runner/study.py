@@ -23,12 +23,12 @@ from ..record.checkpoint import (
     Study,
     StudySpec,
 )
-from ..record.run import CheckpointRecord
+from ..storage.base import Storage
 from ..storage.scratch import scratch
 from .agent import HostAgent
 from .checkpoint_plan import StudyPlan
 from .conductor import Script, Scripted, conduct
-from .crew import Crew, ForkedCrew
+from .crew import Crew
 from .messages import (
     Done,
     Drain,
@@ -42,7 +42,7 @@ from .messages import (
     RestoreNow,
     SaveNow,
 )
-from .tasks.checkpoint import Checkpoint, CheckpointRank
+from .tasks.checkpoint import CheckpointRank
 
 HEAD_START_NS = 2_000_000
 """Time from a command to the common start, so that every rank has received it by then."""
@@ -127,57 +127,14 @@ def _persist_s(part: RankSave) -> float | None:
     return part.durable_s - part.staged_s - (part.waited_s or 0.0)
 
 
-class StudyRanks(Protocol):
-    """How the ranks of a study come to be, and the agent of their hosts.
+class SavingHosts(Protocol):
+    """What a study needs of ``Hosts``."""
 
-    ``head_start_ns``: from a command to the common start, so that every rank has it by then.
-    """
+    def agent(self, storage: Storage) -> HostAgent: ...
 
-    @property
-    def head_start_ns(self) -> int: ...
+    def head_start_ns(self, least_ns: int) -> int: ...
 
-    def agent(self, root: CheckpointRoot) -> HostAgent: ...
-
-    def begin(self, doc: CheckpointRecord) -> None:
-        """Add to the record what is known of the hosts, before anything is saved."""
-
-    def end(self, doc: CheckpointRecord) -> None:
-        """The same, when everything has been measured, or has failed."""
-
-    def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
-        """Raises UsageError if a host does not see what this one writes there."""
-
-    def rendezvous(self) -> str:
-        """Where ranks that save together meet; empty: in a file of this host."""
-
-    def crew(self, plan: StudyPlan, root: CheckpointRoot) -> AbstractContextManager[Crew]:
-        """The crew of all ranks, which has not been started."""
-
-
-class RanksHere:
-    """All ranks are processes of this host."""
-
-    head_start_ns = HEAD_START_NS
-
-    def agent(self, root: CheckpointRoot) -> HostAgent:
-        return HostAgent(root.storage)
-
-    def begin(self, doc: CheckpointRecord) -> None:
-        return
-
-    def end(self, doc: CheckpointRecord) -> None:
-        return
-
-    def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
-        return
-
-    def rendezvous(self) -> str:
-        return ""
-
-    @contextmanager
-    def crew(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:
-        with rank_maker(plan, root) as make:
-            yield ForkedCrew(plan.spec.ranks, Checkpoint(make))
+    def saving(self, plan: StudyPlan, root: CheckpointRoot) -> AbstractContextManager[Crew]: ...
 
 
 @contextmanager
@@ -256,17 +213,20 @@ class StudyJob:
         plan: StudyPlan,
         root: CheckpointRoot,
         study: Study,
-        ranks: StudyRanks,
+        hosts: SavingHosts,
     ) -> None:
-        self.plan, self.root, self.study, self.ranks = plan, root, study, ranks
-        self.agent = ranks.agent(root)
+        self.plan, self.root, self.study, self.hosts = plan, root, study, hosts
+        self.agent = hosts.agent(root.storage)
+        self.head_start_ns = HEAD_START_NS
         self.records = SaveRecords(root, plan.spec, study.saves)
         self._steps: dict[int, list[Done]] = {}  # by save: what the ranks did after it
 
     def run(self, script: Script) -> None:
         """Start the ranks, carry out the script, and end them. Raises as ``conduct`` does."""
-        with self.ranks.crew(self.plan, self.root) as crew:
-            self.records.head_start_ns = self.ranks.head_start_ns
+        with self.hosts.saving(self.plan, self.root) as crew:
+            self.records.head_start_ns = self.head_start_ns = self.hosts.head_start_ns(
+                HEAD_START_NS
+            )
             conduct(crew, _ScriptedStudy(script, self.records))
 
     def save(self, step: int) -> Script:
@@ -293,7 +253,7 @@ class StudyJob:
         yield lambda: PrepareRestore(step)
         # Nobody reads now: the ranks have checked their files, and wait for the common start.
         cache = self.agent.empty_cache(self.root.step(step).data_keys())
-        points = yield lambda: RestoreNow(time.monotonic_ns() + self.ranks.head_start_ns)
+        points = yield lambda: RestoreNow(time.monotonic_ns() + self.head_start_ns)
         parts = [point for point in points if isinstance(point, PartRestored)]
         times = [part.wall_s for part in parts]
         cpu = [part.cpu_s for part in parts if part.cpu_s is not None]

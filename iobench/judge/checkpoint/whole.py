@@ -47,7 +47,7 @@ class WholeSave(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hosts:
+class HostsTogether:
     """How many hosts work at the same time, and what the storage gives them.
 
     ``growth``: the bytes of one of them over those that were measured. ``least_s``: no faster than
@@ -76,12 +76,12 @@ def hosts_of(study: Study) -> int:
     return max(1, len(study.hosts))
 
 
-def writing(study: Study, training: Training) -> Hosts:
+def writing(study: Study, training: Training) -> HostsTogether:
     """The hosts that save at the same time: those that were measured, unless others were stated."""
     measured = hosts_of(study)
     count = training.hosts_writing or measured
     limit = training.storage_write_bytes_per_s
-    return Hosts(
+    return HostsTogether(
         count=count,
         growth=study.full_bytes / study.bytes * measured / count if study.bytes else 1.0,
         least_s=study.full_bytes / limit if limit else 0.0,
@@ -98,7 +98,7 @@ def restored_bytes(size: int, training: Training, measured: int = 1) -> float:
     return size / writers * (training.hosts_restoring or writers)
 
 
-def restoring(study: Study, training: Training) -> Hosts:
+def restoring(study: Study, training: Training) -> HostsTogether:
     """The hosts that read at the same time after an interruption: as many as write, or as stated.
 
     Each reads as much as one host writes: hosts beyond those that write are replicas, which read
@@ -108,7 +108,7 @@ def restoring(study: Study, training: Training) -> Hosts:
     writers = training.hosts_writing or measured
     count = training.hosts_restoring or writers
     limit = training.storage_read_bytes_per_s
-    return Hosts(
+    return HostsTogether(
         count=count,
         growth=study.full_bytes / study.bytes * measured / writers if study.bytes else 1.0,
         least_s=restored_bytes(study.full_bytes, training, measured) / limit if limit else 0.0,
@@ -116,7 +116,7 @@ def restoring(study: Study, training: Training) -> Hosts:
     )
 
 
-def whole_saves(study: Study, hosts: Hosts) -> list[WholeSave]:
+def whole_saves(study: Study, hosts: HostsTogether) -> list[WholeSave]:
     """The study's saves as those of the whole model by ``hosts``; only those with a recorded end.
 
     The wait for the previous save is left out, since a training that saves at the advised interval
@@ -126,7 +126,7 @@ def whole_saves(study: Study, hosts: Hosts) -> list[WholeSave]:
     return [_whole_save(save, hosts) for save in study.saves if end_s(save) is not None]
 
 
-def _whole_save(save: Save, hosts: Hosts) -> WholeSave:
+def _whole_save(save: Save, hosts: HostsTogether) -> WholeSave:
     end, waited = end_s(save) or 0.0, save.waited_s or 0.0
     blocked = max(0.0, save.blocked_s - waited) * hosts.growth
     writing_s = max(max(0.0, duration_s(save)) * hosts.growth, hosts.least_s)
@@ -140,12 +140,12 @@ def _whole_save(save: Save, hosts: Hosts) -> WholeSave:
     return WholeSave(blocked, durable, durable + commit)
 
 
-def whole_restores(study: Study, hosts: Hosts) -> list[float]:
+def whole_restores(study: Study, hosts: HostsTogether) -> list[float]:
     """Seconds of the study's restores, for the whole model and ``hosts``."""
     return [max(restore.wall_s * hosts.growth, hosts.least_s) for restore in study.restores]
 
 
-def condition(hosts: Hosts, of_one: float | None, *, stated: bool) -> str:
+def condition(hosts: HostsTogether, of_one: float | None, *, stated: bool) -> str:
     """On what the times of ``hosts`` rest, as part of a sentence.
 
     ``of_one``: bytes/s that the measured host got. ``stated``: whether the user stated a number of

@@ -7,7 +7,7 @@ A window is a short phase in which one stage works alone. All windows are measur
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,8 +26,6 @@ from ...record.verdict import RunCurve
 from ...settings.workload import AcceleratorSpec, LoaderSpec
 from ..agent import HostAgent
 from ..cache import run_cached_phase
-from ..curve.places import Places
-from ..curve.reader import PlaceReader
 from ..loading import PhaseContext, run_phase
 from ..phase import MIN_ROUNDS, Outcome, Phase
 from ..plan import Plan
@@ -71,10 +69,6 @@ class Bench(PhaseContext):
     agent: HostAgent
     directory: Path  # of the run
     seconds: float
-    # The ranks of each host, for a number of all ranks; empty where there is one host.
-    shares: Callable[[int], Sequence[range]] = lambda ranks: ()
-    # Who reads the places of a curve, whose name and folder are given; None: this host.
-    reader_of: Callable[[Places, str, Path], PlaceReader] | None = None
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     curve: RunCurve | None = None
     loader: LoaderFacts = field(default_factory=LoaderFacts)
@@ -142,7 +136,7 @@ class Bench(PhaseContext):
         outcome = self.run(phase, stored=window.stored)
         self.keep(phase, outcome)
         took_s = time.monotonic() - began
-        ceiling = _rated(window, outcome, took_s, self.shares(phase.accelerators))
+        ceiling = _rated(window, outcome, took_s, self.hosts.share(phase.accelerators))
         if window.stored and self.plan.workload.cache == "cold" and outcome.epochs:
             _add_cold(self.plan, ceiling, outcome)
         return Measured(ceiling, outcome)

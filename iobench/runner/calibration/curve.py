@@ -85,7 +85,7 @@ def measure(bench: Bench) -> RunCurve:
     usual = places.median_bytes
     second = second_requests(objects, usual, seed=plan.seed)
     whole = budget_s(bench.seconds)
-    hosts = max(1, len(bench.shares(plan.accelerators)))
+    hosts = bench.hosts.count
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="iobench-curve-") as folder:
         run_dir = Path(folder)
@@ -101,9 +101,8 @@ def measure(bench: Bench) -> RunCurve:
                 reach=plan.reads_in_flight,
                 time_option="--calibration",
             )
-            reader = None
-            if bench.reader_of is not None:
-                reader = bench.reader_of(places, f"{places.order} {first}", run_dir)
+            name = f"{places.order} {first}"
+            reader = bench.hosts.reader(plan.storage, places, name=name, run_dir=run_dir)
             return CurveMeasurement(
                 plan.storage, places, limits, run_dir=run_dir, reader=reader
             ).run()

@@ -33,7 +33,7 @@ from ...host.host import effective_cores
 from ...record.curve import MeasuredWith
 from ...storage.base import Files, Retrying, Storage
 from ..agent import HostAgent
-from .places import Place, Places
+from .places import Place
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +117,7 @@ class PlaceReader(Protocol):
 
     ``by`` and ``program``: with what, once something was read. ``notes``: what is to be said of it.
     ``hosts``: how many share the reads in flight, so that their number is a multiple of it.
+    ``points``: for each point what each of them read, where they are several.
     """
 
     @property
@@ -134,32 +135,19 @@ class PlaceReader(Protocol):
     @property
     def agent(self) -> HostAgent: ...
 
+    @property
+    def points(self) -> Sequence[Sequence[Depth]]: ...
+
     def read(
         self, places: Sequence[Place], *, in_flight: int, seconds: float, most: int
     ) -> Depth: ...
-
-
-class Together(Protocol):
-    """Several hosts that measure curves together."""
-
-    @property
-    def names(self) -> Sequence[str]: ...
-
-    def reader(self, places: Places, name: str, members: Sequence[int]) -> JointReader:
-        """What reads on some of the hosts, by their numbers, at the same time."""
-
-
-class JointReader(PlaceReader, Protocol):
-    """``points``: for each point what each of its hosts read."""
-
-    @property
-    def points(self) -> Sequence[Sequence[Depth]]: ...
 
 
 class HostReader:
     """Reads on this host: by fio, or by threads where fio can't read what it was given first."""
 
     hosts = 1
+    points: Sequence[Sequence[Depth]] = ()
 
     def __init__(self, storage: Storage, *, max_bytes: int, once: bool, run_dir: Path) -> None:
         """``max_bytes``: of the longest place. ``once``: each object is one place."""

@@ -22,10 +22,10 @@ from ...judge.figures.curve import conclude_curve, rate_of, spent
 from ...record.curve import ProbeHost, StorageCurve, StorageProbe
 from ...storage.base import Entry, Files, Storage
 from ..budget import Budget
+from ..hosts.hosts import Hosts
 from ..progress import Observer
 from .curve import MAX_POINT_S, MIN_POINT_S, CurveMeasurement, Limits
 from .places import Places, blocks, samples
-from .reader import Together
 from .target import Target
 
 ALONE_SHARE = 0.25
@@ -43,7 +43,7 @@ class MeasuredCurve:
 
 def each_host(
     joint: MeasuredCurve,
-    hosts: Together,
+    hosts: Hosts,
     storage: Storage,
     limits: Limits,
     *,
@@ -81,7 +81,9 @@ def each_host(
                 joint.places,
                 replace(limits, first=in_flight, max_in_flight=in_flight),
                 run_dir=run_dir,
-                reader=hosts.reader(joint.places, "alone", [number]),
+                reader=hosts.reader(
+                    storage, joint.places, name="alone", run_dir=run_dir, members=[number]
+                ),
             ).run()
             _add_alone(host, alone)
         found.append(host)
@@ -222,20 +224,20 @@ def run_probe(
     *,
     command: Sequence[str],
     observer: Observer | None = None,
-    together: Together | None = None,
+    hosts: Hosts | None = None,
 ) -> StorageProbe:
     """Measure all curves. ``observer`` hears what is measured next.
 
-    ``together``: the hosts of the plan, if there are several; each has an equal part of the reads
-    in flight, and at the end each reads alone. Raises StorageError if even one read at a time fails
-    for all requests.
+    ``hosts``: those of the plan, by default this one; if there are several, each has an equal part
+    of the reads in flight, and at the end each reads alone. Raises StorageError if even one read at
+    a time fails for all requests.
     """
-    observer = observer or Observer()
+    observer, hosts = observer or Observer(), hosts or Hosts()
     target, whole = plan.target, Budget(seconds=plan.budget_s, end_s=0.0)
     of_curves = replace(whole, seconds=plan.curves_s)
     left = plan.curves
     measured: list[MeasuredCurve] = []
-    hosts: list[ProbeHost] = []
+    apart: list[ProbeHost] = []
     large: StorageCurve | None = None
     notes = list(target.notes)
 
@@ -251,18 +253,19 @@ def run_probe(
                 budget=Budget(seconds=of_curves.left_s / left, end_s=0.0),
                 first=plan.hosts,
             )
-            reader = together.reader(places, str(left), range(plan.hosts)) if together else None
+            run_dir = Path(folder) / str(left)
+            reader = hosts.reader(target.storage, places, name=str(left), run_dir=run_dir)
             left -= 1
             measurement = CurveMeasurement(
                 target.storage,
                 places,
                 limits,
-                run_dir=Path(folder) / str(left),
+                run_dir=run_dir,
                 tell=lambda in_flight: observer.phase(f"{what}, {in_flight} in flight"),
                 reader=reader,
             )
             curve = measurement.run()
-            return MeasuredCurve(curve=curve, places=places, points=reader.points if reader else ())
+            return MeasuredCurve(curve=curve, places=places, points=reader.points)
 
         try:
             for size in plan.requests:
@@ -280,7 +283,7 @@ def run_probe(
                     "requests of another size were not measured, since the objects are too few or "
                     "too small for larger ones; so operations and bytes can't be told apart"
                 )
-            if together is not None:
+            if hosts.count > 1:
                 first = replace(measured[0], curve=conclude_curve(measured[0].curve))
                 limits = Limits(
                     max_in_flight=1,
@@ -289,9 +292,9 @@ def run_probe(
                     budget=whole,
                 )
                 folder_of_each = Path(folder) / "alone"
-                hosts = each_host(
+                apart = each_host(
                     first,
-                    together,
+                    hosts,
                     target.storage,
                     limits,
                     run_dir=folder_of_each,
@@ -314,7 +317,7 @@ def run_probe(
         curves=curves,
         large=large,
         spent=[spent(curve, large) for curve in curves],
-        hosts=hosts,
+        hosts=apart,
         notes=notes,
     )
 

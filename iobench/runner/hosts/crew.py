@@ -9,36 +9,15 @@ from dataclasses import replace
 
 from ...base.errors import HostLostError
 from ...base.interrupts import defer_interrupts
-from ..calibration.bench import Bench
 from ..counters import Counters
-from ..crew import GRACE_S, Crew, ForkedCrew
-from ..loading import HEAD_START_NS
+from ..crew import GRACE_S, ForkedCrew
 from ..messages import Answer, Command, Last, RestoreNow, SaveNow, Start
-from ..phase import Phase
-from ..tasks.load import Load
-from .barrier import HostsBarrier
 from .control import Control, Peer
-from .orders import Begin, PhaseOrder, SavesOrder, order_of
+from .orders import Begin, PhaseOrder, SavesOrder
 from .ranked import Counted, FromRank, RankedAgent
 from .wire import SILENCE_S, lost
 
 log = logging.getLogger(__name__)
-
-ROUND_TRIPS = 20
-"""From the command to begin an epoch to its start, so that it has reached every rank by then."""
-
-_MIN_HEAD_START_NS = 20_000_000
-
-
-def head_start_ns(control: Control) -> int:
-    """From a command to the common start, so that it has reached every rank by then."""
-    trips = ROUND_TRIPS * control.round_trip_ns if control.peers else 0
-    return max(HEAD_START_NS, _MIN_HEAD_START_NS, trips)
-
-
-def taking_part(shares: Sequence[range]) -> tuple[int, ...]:
-    """The numbers of the hosts that have ranks."""
-    return tuple(host for host, share in enumerate(shares) if share)
 
 
 def begins_of(
@@ -60,44 +39,6 @@ def begins_of(
         for peer, share in zip(control.peers, shares[1:], strict=True)
         if share
     }
-
-
-class HostsRanks:
-    """The ranks of a phase on all hosts of a job; see ``loading.Ranks``."""
-
-    def __init__(self, control: Control, bench: Bench) -> None:
-        self.control, self.bench = control, bench
-
-    @property
-    def head_start_ns(self) -> int:
-        return head_start_ns(self.control)
-
-    def make(self, phase: Phase) -> tuple[Load, Crew]:
-        """Raises HostLostError if a host was lost before."""
-        control = self.control
-        control.set_clocks()
-        control.phases += 1
-        shares = control.share(phase.accelerators)
-        hosts = taking_part(shares)
-        together = len(hosts) > 1 and (phase.in_step or phase.exchanges_gradients)
-        port = control.barrier_port if together else 0
-        meeting = None
-        if phase.exchanges_gradients:
-            meeting = control.rendezvous()
-            control.expect(hosts)
-        barrier = None
-        if port:
-            barrier = HostsBarrier(
-                control.meeting,
-                port,
-                control.phases,
-                members=len(shares[0]) if meeting is not None else 0,
-            )
-        task = Load(phase, barrier, meeting=meeting)
-        order = order_of(phase, control.phases, self.bench, meeting)
-        begins = begins_of(control, order, shares, port)
-        local = ForkedCrew(len(shares[0]), task, first=0, world=phase.accelerators)
-        return task, HostsCrew(control, local, begins, task.counters)
 
 
 class HostsCrew:

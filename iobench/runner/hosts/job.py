@@ -4,33 +4,58 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ...base.errors import HostLostError, IobenchError
-from ...record.run import TrainingRecord
+from ...base.errors import HostLostError, IobenchError, UsageError
+from ...checkpoint.catalog import CheckpointRoot
+from ...checkpoint.manifest import part_name
+from ...record.run import CheckpointRecord, TrainingRecord
+from ...storage.base import Storage
 from ..agent import HostAgent
 from ..calibration.bench import Bench
+from ..checkpoint_plan import StudyPlan
+from ..crew import Crew, ForkedCrew
 from ..curve.places import Places
+from ..curve.reader import PlaceReader
 from ..experiment import Options, run
 from ..options import Mixed
+from ..phase import Phase
 from ..plan import Plan
 from ..progress import Observer
+from ..study import rank_maker
+from ..tasks.checkpoint import Checkpoint
+from ..tasks.load import Load
 from .agent import Agent
 from .agents import HostsAgent
-from .barrier import barrier_s
+from .barrier import HostsBarrier, barrier_s
 from .control import Control, led
-from .crew import HostsRanks
+from .crew import HostsCrew, begins_of
 from .facts import known_hosts, same_machines
+from .hosts import Hosts
 from .localreads import LocalReads
 from .meeting import Meeting
+from .orders import SavesOrder, order_of
 from .part import with_part
-from .place import SavesThere
+from .place import SavesThere, text_at
+from .ranked import RankedAgent
 from .reads import HostsReader
-from .saving import HostsSaves, same_of_study
 
 log = logging.getLogger(__name__)
+
+ROUND_TRIPS = 20
+"""From the command to begin an epoch to its start, so that it has reached every rank by then."""
+
+MIN_HEAD_START_NS = 20_000_000
+
+
+def same_of_study(plan: StudyPlan) -> dict[str, str]:
+    """What must be the same on all hosts."""
+    settings = plan.spec.model_dump_json()
+    return {"to": plan.url, "settings": hashlib.sha256(settings.encode()).hexdigest()}
 
 
 def same_of(plan: Plan, mixed: Mixed | None) -> dict[str, str]:
@@ -62,55 +87,119 @@ def _settings(plan: Plan) -> str:
 # The controller
 
 
-class HostsJob:
-    """What a run needs of the other hosts of its job; see ``experiment.Across``."""
+class JobHosts(Hosts):
+    """All hosts of a job, as the controller sees them."""
 
     def __init__(self, control: Control) -> None:
         self.control = control
-        self.saves = HostsSaves(control)
+        self.names = [host.label for host in control.meeting.hosts]
 
-    def attach(self, bench: Bench) -> None:
-        """Give the bench the agents and the ranks of all hosts."""
-        bench.agent = HostsAgent(bench.plan.storage, self.control, plans=True)
-        bench.ranks = HostsRanks(self.control, bench)
-        bench.shares = self.control.share
-        bench.reader_of = self._reader_of(bench)
+    def begin(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
         self.control.set_clocks(again=True)
-
-    def _reader_of(self, bench: Bench) -> Callable[[Places, str, Path], HostsReader]:
-        def reader_of(places: Places, name: str, folder: Path) -> HostsReader:
-            local = LocalReads(bench.plan.storage, folder)
-            everyone = range(len(self.control.meeting.hosts))
-            return HostsReader(self.control, local, places, name=name, members=everyone)
-
-        return reader_of
-
-    def begin(self, doc: TrainingRecord, plan: Plan) -> None:
-        """Record who takes part, and what a barrier of all hosts costs."""
-        self._tell(doc, plan)
+        doc.job.hosts = known_hosts(self.control, ranks)
+        doc.job.started_by = self.control.meeting.launch.by
         doc.findings += same_machines(doc.job.hosts)
-        if plan.workload.accelerator.sync == "step":
-            doc.job.barrier_s = self._barrier_s()
 
-    def prepare(self) -> None:
-        """Let the other hosts prepare what a loader library needs, now that this one has it."""
-        self.control.ask(Agent.prepare, lambda: None)
-
-    def end(self, doc: TrainingRecord, plan: Plan) -> None:
-        """Measure the clocks a last time, and record them; a lost host keeps what is known."""
+    def end(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
+        """Measure the clocks a last time; a lost host keeps what is known of it."""
         try:
             self.control.set_clocks(again=True)
         except (HostLostError, KeyboardInterrupt) as error:
             log.info("the clocks were not measured again: %s", error)
-        self._tell(doc, plan)
+        if doc.job.hosts:
+            doc.job.hosts = known_hosts(self.control, ranks)
 
-    def _barrier_s(self) -> float:
+    def share(self, ranks: int) -> Sequence[range]:
+        return self.control.share(ranks)
+
+    def agent(self, storage: Storage, *, plans: bool = False) -> HostAgent:
+        return HostsAgent(storage, self.control, plans=plans)
+
+    def prepare(self) -> None:
+        self.control.ask(Agent.prepare, lambda: None)
+
+    def barrier_s(self) -> float | None:
         meeting, port = self.control.meeting, self.control.barrier_port
         return max(self.control.ask(Agent.barrier, lambda: barrier_s(meeting, port), port))
 
-    def _tell(self, doc: TrainingRecord, plan: Plan) -> None:
-        doc.job.hosts = known_hosts(self.control, plan.accelerators)
-        doc.job.started_by = self.control.meeting.launch.by
+    def head_start_ns(self, least_ns: int) -> int:
+        return max(least_ns, MIN_HEAD_START_NS, ROUND_TRIPS * self.control.round_trip_ns)
+
+    def loading(self, phase: Phase, bench: object, meeting: str | None) -> tuple[Load, Crew]:
+        """Raises HostLostError if a host was lost before."""
+        assert isinstance(bench, Bench), "only runs have several hosts"
+        control = self.control
+        control.set_clocks()
+        control.phases += 1
+        shares = control.share(phase.accelerators)
+        hosts = [host for host, share in enumerate(shares) if share]
+        together = len(hosts) > 1 and (phase.in_step or phase.exchanges_gradients)
+        port = control.barrier_port if together else 0
+        meeting = None
+        if phase.exchanges_gradients:
+            meeting = control.rendezvous()
+            control.expect(hosts)
+        barrier = None
+        if port:
+            barrier = HostsBarrier(
+                control.meeting,
+                port,
+                control.phases,
+                members=len(shares[0]) if meeting is not None else 0,
+            )
+        task = Load(phase, barrier, meeting=meeting)
+        order = order_of(phase, control.phases, bench, meeting)
+        begins = begins_of(control, order, shares, port)
+        local = ForkedCrew(len(shares[0]), task, first=0, world=phase.accelerators)
+        return task, HostsCrew(control, local, begins, task.counters)
+
+    @contextmanager
+    def saving(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:
+        control, ranks = self.control, plan.spec.ranks
+        control.set_clocks()
+        shares, rendezvous = control.share(ranks), control.rendezvous()
+        order = SavesOrder(accelerators=ranks, rendezvous=rendezvous)
+        begins = begins_of(control, order, shares)
+        with rank_maker(plan, root, rendezvous) as make:
+            local = ForkedCrew(len(shares[0]), Checkpoint(make), first=0, world=ranks)
+            yield HostsCrew(control, local, begins)
+
+    def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
+        """Every host must read there what this one has written, as it was written just now.
+
+        It lies where a rank's part of the next checkpoint would, which is removed like any other.
+        """
+        step = root.step(root.last_number() + 1)
+        key, text = step.key(part_name(0)), secrets.token_hex(16)
+        try:
+            step.prepare()
+            with root.storage.create(key, size_hint=len(text)) as sink:
+                sink.write(text.encode())
+            found = self.control.ask(RankedAgent.text, lambda: text_at(plan.url, key), key)
+        finally:
+            root.remove(step)
+        for name, seen in zip(self.names, found, strict=True):
+            if seen != text:
+                raise UsageError(
+                    f"{name} does not see what {self.names[0]} writes to {root.url}",
+                    remedy="name a place that all hosts share, with the same path on each",
+                )
+
+    def rendezvous(self) -> str:
+        return self.control.rendezvous()
+
+    def reader(
+        self,
+        storage: Storage,
+        places: Places,
+        *,
+        name: str,
+        run_dir: Path,
+        members: Sequence[int] | None = None,
+    ) -> PlaceReader:
+        local = LocalReads(storage, run_dir)
+        some = range(self.count) if members is None else members
+        return HostsReader(self.control, local, places, name=name, members=some)
 
 
 def run_as_controller(
@@ -123,7 +212,7 @@ def run_as_controller(
         if plan.subject.users:
             tried = control.ask(Agent.tried, lambda: list(plan.tried))
             plan_of_all = replace(plan, tried=[rank for host in tried for rank in host])
-        return run(plan_of_all, options, observer, across=HostsJob(control))
+        return run(plan_of_all, options, observer, hosts=JobHosts(control))
 
     return led(control, act)
 

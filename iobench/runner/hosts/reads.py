@@ -106,17 +106,6 @@ class HostsReader:
             )
 
 
-class HostsTogether:
-    """All hosts of a job, for ``curve.reader``; ``local`` are the reads of this one."""
-
-    def __init__(self, control: Control, local: LocalReads) -> None:
-        self.control, self.local = control, local
-        self.names = [host.label for host in control.meeting.hosts]
-
-    def reader(self, places: Places, name: str, members: Sequence[int]) -> HostsReader:
-        return HostsReader(self.control, self.local, places, name=name, members=members)
-
-
 def summed(depths: Sequence[Depth], *, in_flight: int, given: int) -> Depth:
     """What several hosts read at the same time, as one. ``given``: places of all of them.
 

@@ -1,0 +1,92 @@
+"""The hosts of a job, which is all that a run, a study or a curve knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...checkpoint.catalog import CheckpointRoot
+from ...record.run import CheckpointRecord, TrainingRecord
+from ...storage.base import Storage
+from ..agent import HostAgent
+from ..checkpoint_plan import StudyPlan
+from ..crew import Crew, ForkedCrew
+from ..curve.places import Places
+from ..curve.reader import HostReader, PlaceReader
+from ..phase import Phase
+from ..study import rank_maker
+from ..tasks.checkpoint import Checkpoint
+from ..tasks.load import Load
+
+
+class Hosts:
+    """One or more hosts. This is one alone, and each call a plain one; ``JobHosts`` are several.
+
+    ``names``: for messages, where there are several.
+    """
+
+    names: Sequence[str] = ()
+
+    @property
+    def count(self) -> int:
+        return max(1, len(self.names))
+
+    def begin(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
+        """Add to the record what is known of the hosts, before anything is measured."""
+
+    def end(self, doc: TrainingRecord | CheckpointRecord, ranks: int) -> None:
+        """The same, when everything has been measured, or has failed."""
+
+    def share(self, ranks: int) -> Sequence[range]:
+        """The ranks of each host, if there are so many in all; none where there is one host."""
+        return ()
+
+    def agent(self, storage: Storage, *, plans: bool = False) -> HostAgent:
+        """The agents of all hosts as one. ``plans``: for the objects that a plan's loader reads."""
+        return HostAgent(storage)
+
+    def prepare(self) -> None:
+        """Let the other hosts prepare what a loader library needs, now that this one has it."""
+
+    def barrier_s(self) -> float | None:
+        """What a barrier of all hosts costs when nobody is late."""
+        return None
+
+    def head_start_ns(self, least_ns: int) -> int:
+        """From a command to the common start, so that every rank has it by then."""
+        return least_ns
+
+    def loading(self, phase: Phase, bench: object, meeting: str | None) -> tuple[Load, Crew]:
+        """The task of a phase, and the crew of its ranks.
+
+        ``bench``: which runs the phase; several hosts need that of a run. ``meeting``: where ranks
+        of one host meet that exchange gradients.
+        """
+        task = Load(phase, meeting=meeting)
+        return task, ForkedCrew(phase.accelerators, task)
+
+    @contextmanager
+    def saving(self, plan: StudyPlan, root: CheckpointRoot) -> Iterator[Crew]:
+        """The crew of all ranks that save, which has not been started."""
+        with rank_maker(plan, root) as make:
+            yield ForkedCrew(plan.spec.ranks, Checkpoint(make))
+
+    def check_place(self, plan: StudyPlan, root: CheckpointRoot) -> None:
+        """Raises UsageError if a host does not see what this one writes there."""
+
+    def rendezvous(self) -> str:
+        """Where ranks that save together meet; empty: in a file of this host."""
+        return ""
+
+    def reader(
+        self,
+        storage: Storage,
+        places: Places,
+        *,
+        name: str,
+        run_dir: Path,
+        members: Sequence[int] | None = None,
+    ) -> PlaceReader:
+        """What reads the places of the curve ``name``: all hosts, or some by their numbers."""
+        return HostReader(storage, max_bytes=places.max_bytes, once=places.once, run_dir=run_dir)
