@@ -5,10 +5,14 @@ All functions work on sample numbers only, in numpy arrays.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 import numpy.typing as npt
 
-Indices = npt.NDArray[np.int64]
+from ..record.typed import ArrayText
+
+Indices = Annotated[npt.NDArray[np.int64], ArrayText()]
 
 
 def epoch_order(

@@ -29,21 +29,19 @@ FEW_ROUNDS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
-    """What the ranks do.
+class PhaseSettings:
+    """What the ranks of a phase do, but for what they read and save.
 
-    ``reader`` None: the accelerator alone, without any batch. ``epochs`` 0: as many as needed to
-    reach a limit; ``max_steps`` and ``limit_s`` limit each rank over all epochs, and ``min_steps``
-    are made without a reader whatever the time. ``whole_rounds``:
-    each worker finishes its turn before ``limit_s`` ends the phase, and has had ``min_rounds`` of
-    them. ``share``: the ranks split an
-    epoch; otherwise each reads all of it, in an order of its own. ``counts_fetched``: count the
-    bytes that the storage delivers to ranks and workers. ``evicts``: the page cache is emptied
-    before each epoch, so at that time ranks must not keep pages of the data mapped.
+    ``epochs`` 0: as many as needed to reach a limit; ``max_steps`` and ``limit_s`` limit each rank
+    over all epochs, and ``min_steps`` are made without a reader whatever the time.
+    ``whole_rounds``: each worker finishes its turn before ``limit_s`` ends the phase, and has had
+    ``min_rounds`` of them. ``share``: the ranks split an epoch; otherwise each reads all of it, in
+    an order of its own. ``counts_fetched``: count the bytes that the storage delivers to ranks and
+    workers. ``evicts``: the page cache is emptied before each epoch, so at that time ranks must not
+    keep pages of the data mapped.
     """
 
     name: str
-    reader: AnyReader | None
     reading: ReaderSpec
     loading: LoaderSpec
     accelerator: AcceleratorSpec
@@ -61,6 +59,13 @@ class Phase:
     share: bool = True
     counts_fetched: bool = False
     evicts: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase(PhaseSettings):
+    """What the ranks do. ``reader`` None: the accelerator alone, without any batch."""
+
+    reader: AnyReader | None
     saving: Saving | None = None
 
     @property

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Annotated, Literal
+from typing import Literal
 
 from ...load import make_reader
 from ...load.null import AnyReader, NullReader, ReadyReader
-from ...load.order import Indices
-from ...record.typed import ArrayText
-from ...settings.workload import AcceleratorSpec, LoaderSpec, ReaderSpec
 from ..calibration.bench import Bench
-from ..phase import Phase, Saving
+from ..phase import Phase, PhaseSettings, Saving
 
 Source = Literal["none", "stored", "bytes", "copy", "nothing", "ready"]
 """What the reader of a phase reads."""
@@ -26,8 +23,8 @@ class SavingOrder:
     rendezvous: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PhaseOrder:
+@dataclass(frozen=True, kw_only=True)
+class PhaseOrder(PhaseSettings):
     """A phase as the agent of another host can make it from its own plan; see ``phase.Phase``.
 
     ``source``: the reader; ``copy_bytes``: how much of the dataset it copies into memory, if it
@@ -40,24 +37,6 @@ class PhaseOrder:
     copy_bytes: int
     saves: SavingOrder | None
     meeting: str | None
-    name: str
-    reading: ReaderSpec
-    loading: LoaderSpec
-    accelerator: AcceleratorSpec
-    accelerators: int
-    batch_size: int
-    seed: int
-    repetition: int
-    epochs: int
-    min_steps: int
-    max_steps: int | None
-    limit_s: float | None
-    whole_rounds: bool
-    min_rounds: int
-    shards: Annotated[Indices, ArrayText()] | None
-    share: bool
-    counts_fetched: bool
-    evicts: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +72,7 @@ class Begin:
         return order
 
 
-_SAME = sorted({each.name for each in fields(Phase)} & {each.name for each in fields(PhaseOrder)})
+_SAME = [each.name for each in fields(PhaseSettings)]
 
 
 def order_of(phase: Phase, number: int, bench: Bench, meeting: str | None) -> PhaseOrder:
