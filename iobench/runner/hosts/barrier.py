@@ -40,7 +40,8 @@ _JOIN, _ARRIVE, _LEAVE = 1, 2, 3
 _MEASURED = 0
 """Stands for a phase, whose numbers begin at 1, while the cost of a barrier is measured: all hosts
 take part."""
-_SAID = struct.Struct("!5q")  # what, phase, epoch, host, nominal end in nanoseconds
+_HOST = struct.Struct("!q")  # who connects, after the secret
+_SAID = struct.Struct("!4q")  # what, phase, epoch, nominal end in nanoseconds
 _ANSWER = struct.Struct("!q")  # the latest nominal end of all hosts; 0 for who has joined
 
 
@@ -80,7 +81,7 @@ class BarrierServer:
         self._thread.join()
 
     def _serve(self) -> None:
-        size = len(self._token) + _SAID.size
+        size = len(self._token) + _HOST.size
         with selectors.DefaultSelector() as selector, self._listener:
             strangers = Strangers(self._listener, selector)
             try:
@@ -89,13 +90,15 @@ class BarrierServer:
                         connected = key.fileobj
                         assert isinstance(connected, socket.socket)
                         if key.data is not strangers:
-                            if not self._read(connected, key.data):
+                            if not self._read(connected, *key.data):
                                 selector.unregister(connected)
                                 connected.close()
                             continue
                         for known, said in strangers.ready(connected, size):
-                            if self._understood(known, bytearray(said)):
-                                selector.register(known, selectors.EVENT_READ, bytearray())
+                            (host,) = _HOST.unpack(said[-_HOST.size :])
+                            secret = hmac.compare_digest(said[: -_HOST.size], self._token)
+                            if secret and 0 <= host < self._hosts:
+                                selector.register(known, selectors.EVENT_READ, (host, bytearray()))
                             else:
                                 known.close()
                     strangers.tidy()
@@ -104,8 +107,8 @@ class BarrierServer:
                 for key in list(selector.get_map().values()):
                     key.fileobj.close()  # type: ignore[union-attr]
 
-    def _read(self, connected: socket.socket, unread: bytearray) -> bool:
-        """Take what has come; False: the connection is over."""
+    def _read(self, connected: socket.socket, host: int, unread: bytearray) -> bool:
+        """Take what has come, as far as it is whole; False: the connection is over."""
         try:
             if not (more := connected.recv(4096)):
                 return False
@@ -114,19 +117,11 @@ class BarrierServer:
         except OSError:
             return False
         unread += more
-        return self._understood(connected, unread)
-
-    def _understood(self, connected: socket.socket, unread: bytearray) -> bool:
-        """Do what is said, as far as it is whole; False: the connection is over."""
-        size = len(self._token) + _SAID.size
-        while len(unread) >= size:
-            token = bytes(unread[: len(self._token)])
-            what, phase, number, host, end_ns = _SAID.unpack(unread[len(self._token) : size])
-            if not (hmac.compare_digest(token, self._token) and 0 <= host < self._hosts):
-                return False
+        while len(unread) >= _SAID.size:
+            what, phase, number, end_ns = _SAID.unpack(unread[: _SAID.size])
             if not self._hear(connected, what, phase, number, host, end_ns):
                 return False
-            del unread[:size]
+            del unread[: _SAID.size]
         return True
 
     def _hear(
@@ -178,11 +173,12 @@ class BarrierClient:
 
     def __init__(self, meeting: Meeting, port: int) -> None:
         self._where = f"{meeting.hosts[0].label} at {meeting.launch.address}:{port}"
-        self._token, self._host = meeting.hosts[0].token.encode(), meeting.launch.index
+        hello = meeting.hosts[0].token.encode() + _HOST.pack(meeting.launch.index)
         with self._or_lost():
             self._connected = socket.create_connection((meeting.launch.address, port), _LOST_S)
             watch_silence(self._connected)
             self._connected.settimeout(_LOST_S)
+            self._connected.sendall(hello)
 
     def join(self, phase: int, epoch: int) -> None:
         """Take part in the steps of this epoch; when this returns, the controller knows it."""
@@ -214,9 +210,8 @@ class BarrierClient:
         self._connected.close()
 
     def _say(self, what: int, phase: int, epoch: int, end_ns: int = 0) -> None:
-        said = self._token + _SAID.pack(what, phase, epoch, self._host, end_ns)
         with self._or_lost():
-            self._connected.sendall(said)
+            self._connected.sendall(_SAID.pack(what, phase, epoch, end_ns))
 
     @contextmanager
     def _or_lost(self) -> Iterator[None]:
