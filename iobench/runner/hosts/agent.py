@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ..agent import FetchCounter
 from ..cache import cached_keys
 from ..calibration.bench import Bench
 from ..messages import Task, Tried
@@ -85,6 +86,10 @@ class Agent(RankedAgent):
 
     def keys(self) -> Sequence[str]:
         return cached_keys(self.bench.plan)
+
+    @deed
+    def fetch_counter(self, direct: bool) -> FetchCounter:
+        return self.agent.fetch_counter(self.bench.plan.keys, direct=direct)
 
     @deed
     def tried(self) -> list[Tried]:

@@ -13,6 +13,7 @@ from ...record.host import Host
 from ...storage.base import Storage
 from ..agent import CacheState, Change, FetchCounter, HostAgent, Used, change_cache
 from ..plan import Plan
+from .agent import Agent
 from .control import Control
 from .localreads import ReadingHost
 
@@ -70,7 +71,7 @@ class HostsAgent(HostAgent):
         """The counter that all hosts have, if they have the same."""
         if self._all is None:
             found = self.control.ask(
-                ReadingHost.fetch_counter,
+                Agent.fetch_counter,
                 lambda: self._one.fetch_counter(keys, direct=direct),
                 direct,
             )

@@ -18,7 +18,7 @@ from ...record.curve import MeasuredWith
 from ...record.host import Host
 from ...record.typed import ArrayText
 from ...storage.base import Storage
-from ..agent import CacheState, Change, FetchCounter, HostAgent, Used, change_cache
+from ..agent import CacheState, Change, HostAgent, Used, change_cache
 from ..curve.places import Place
 from ..curve.reader import HostReader
 from .meeting import Meeting
@@ -120,10 +120,6 @@ class ReadingHost(Serving):
     @deed
     def describe(self) -> Host:
         return self.agent.describe()
-
-    @deed
-    def fetch_counter(self, direct: bool) -> FetchCounter:
-        return self.agent.fetch_counter(self.keys(), direct=direct)
 
     @deed
     def mount(self) -> MountStats | None:
