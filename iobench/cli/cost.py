@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..ask.compare.cost import MAX_INTERRUPTIONS, Terms
+from ..ask.compare.cost import Terms
 from ..ask.compare.pace import Schedule, saving_of
 from ..ask.compare.ranking import Machine, rankings
 from ..ask.compare.runs import collect, earlier_runs, usable, values_of
@@ -22,7 +22,6 @@ from .verbs import CostRequest
 
 
 def run(request: CostRequest) -> int:
-    _check(request)
     terms = _terms(request)
     own = read_prices(request.prices) if request.prices else None
     if len(request.instance) > 1 and len(request.instance) != len(request.results):
@@ -115,17 +114,6 @@ def _deadline(text: str | None) -> float | None:
     if seconds <= 0:
         raise UsageError(f"--deadline {text} is in the past", remedy=example)
     return seconds
-
-
-def _check(request: CostRequest) -> None:
-    if (
-        request.interruptions_per_hour is not None
-        and not 0 <= request.interruptions_per_hour <= MAX_INTERRUPTIONS
-    ):
-        raise UsageError(
-            f"--interruptions-per-hour must be 0 to {MAX_INTERRUPTIONS:g}, but is "
-            f"{request.interruptions_per_hour:g}"
-        )
 
 
 def instances_of(

@@ -1024,7 +1024,7 @@ class CostRequest(VerbRequest):
     host's time zone"""
     max_cost: Annotated[Usd | None, OF_A_JOB, above(0)] = None
     """largest cost of the job"""
-    interruptions_per_hour: Annotated[Number | None, LOSSES, MORE] = None
+    interruptions_per_hour: Annotated[Number | None, LOSSES, MORE, at_least(0, 60)] = None
     """interruptions of each spot instance in one hour, e.g. 0.05; an interruption stops all
     hosts. Without it, figures of spot instances hold only if they are never interrupted"""
     interval_s: Annotated[Time, LOSSES, MORE, above(0)] = 3600.0

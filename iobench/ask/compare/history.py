@@ -9,13 +9,15 @@ is missing. INVALID runs are shown, but not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count, pairwise
+from pathlib import Path
 from statistics import fmean, median
 from typing import Literal
 
+from ...base.errors import UnknownNameError, UsageError
 from ...base.units import counted
 from ...judge.statistics import NOISE, SIGNIFICANT, ratio_interval, t_two_sided_p
 from ...record.ab import Drift
@@ -25,8 +27,9 @@ from ...record.verdict import Estimate
 from .changes import MIN_RUNS, MIN_SIDE, can_tell, change_points
 from .claims import MIN_DEGREES, spread_of
 from .drift import Day, calendar, drift_of
-from .identity import differences, identity
-from .runs import values_of
+from .identity import differences, identity, settings_of, workload_of
+from .identity import place as place_facts
+from .runs import collect, question, usable, values_of
 
 MIN_GAP_DAYS = 7
 """A time without runs is shown if it is at least as long."""
@@ -242,3 +245,80 @@ def _gap(times: Sequence[str]) -> tuple[float | None, str]:
     ]
     longest = max(gaps, default=(0.0, ""))
     return longest if longest[0] >= MIN_GAP_DAYS else (None, "")
+
+
+MAX_FACT = 60
+"""Longest fact, in characters, that a title shows."""
+
+
+def histories(place: Path, workload: str, wanted: str | None) -> tuple[list[History], list[str]]:
+    """The histories of a workload's runs below a directory, and why others were left out.
+
+    One for each kind of host, storage and settings. ``wanted``: the metric, if not the usual one.
+    Raises UsageError if there is none, UnknownNameError for the metric.
+    """
+    if wanted is not None and wanted not in COMPARED:
+        raise UnknownNameError("metric", wanted, COMPARED)
+    found = collect(place)
+    left_out = list(found.left_out)
+    names = {workload, f"checkpoint {workload}"}
+    groups: dict[tuple[str, ...], list[RunRecord]] = {}
+    for directory, doc in found.runs.items():
+        if workload_of(doc) not in names:
+            continue
+        why = usable(doc, str(directory), include_invalid=True)
+        if why:
+            left_out.append(why)
+        else:
+            settings = (f"{key}={value}" for key, value in sorted(settings_of(doc).items()))
+            facts = dict.fromkeys((*question(doc), *place_facts(doc), *settings))
+            groups.setdefault(tuple(facts), []).append(doc)
+    shown, metrics = [], set()
+    titles = _titles(groups)
+    for asked, runs in groups.items():
+        metric = wanted or ("blocked_s" if asked[0].startswith("checkpoint ") else "samples_per_s")
+        metrics.add(metric)
+        one = history(titles[asked], runs, metric)
+        if one.entries:
+            shown.append(one)
+    if not shown:
+        if groups:
+            raise UsageError(
+                f"no run of {workload} in {place} measured {' or '.join(sorted(metrics))}",
+                remedy="choose another one with --metric",
+            )
+        if any(workload_of(doc) in names for doc in found.runs.values()):
+            raise UsageError(
+                f"no run of {workload} in {place} can be used: {left_out[-1]}",
+                remedy="record a run that completes",
+            )
+        known = sorted({workload_of(doc) for doc in found.runs.values()})
+        raise UsageError(
+            f"{place} holds no run of {workload}",
+            remedy=f"there are runs of: {', '.join(known)}",
+        )
+    return shown, left_out
+
+
+def _titles(groups: Mapping[tuple[str, ...], Sequence[RunRecord]]) -> dict[tuple[str, ...], str]:
+    """``WORKLOAD on NODE with KEY=VALUE ...``: what sets the groups of one node apart."""
+    titles = {}
+    for facts in groups:
+        node = _node(facts)
+        rivals = [other for other in groups if other[0] == facts[0] and _node(other) == node]
+        apart = [
+            fact
+            for fact in facts[1:]
+            # Long facts are left out, such as the quantiles of all sample sizes.
+            if not fact.endswith("=null")
+            and (len(fact) <= MAX_FACT or fact.startswith("storage."))
+            and any(fact not in other for other in rivals)
+        ]
+        title = f"{facts[0]} on {node}"
+        titles[facts] = f"{title} with {', '.join(apart)}" if apart else title
+    return titles
+
+
+def _node(facts: Sequence[str]) -> str:
+    key = "host.node="
+    return next((fact.removeprefix(key) for fact in facts if fact.startswith(key)), "?")
