@@ -7,6 +7,7 @@ the terminal's width has changed.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ class Screen(Live):
     def __init__(self, rows: Rows) -> None:
         self._rows, self._stream, self._ended = rows, sys.stderr, False
         super().__init__(
-            console=Console(file=sys.stderr, highlight=False, soft_wrap=True),
+            console=Console(file=_alone(sys.stderr), highlight=False, soft_wrap=True),
             get_renderable=self._lines,
             refresh_per_second=1 / PERIOD_S,
             redirect_stdout=False,
@@ -86,6 +87,12 @@ class _Below:
         yield from _Raw(f"\x1b[{self.lines.last_render_height}A\r").__rich_console__(
             console, options
         )
+
+
+def _alone(stream: TextIO) -> TextIO:
+    """Another stream to the same terminal: its lock is not one that a forked process may need."""
+    raw = io.FileIO(stream.fileno(), "wb", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding=stream.encoding, errors=stream.errors)
 
 
 def _in_foreground(stream: TextIO) -> bool:
