@@ -20,6 +20,7 @@ from rich.text import Text
 from .. import __version__
 from ..base.errors import InterruptedRun
 from ..base.interrupts import interrupt_on_sigterm
+from ..base.text import MAX_SHOWN, printable
 from .failure import report_error
 from .flags import WHOLE_HELP, HostsRequest, VerbRequest, name_of
 from .terminal import (
@@ -153,11 +154,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     WHOLE_HELP.asked = not {"--help", "-h"} & {*words}
     try:
         request = parse(words)
-        code = 0 if request is None else _do(replace(request, began_s=began))
+        code = 0 if words else 2
+        if request is not None:
+            code = _do(replace(request, began_s=began))
         sys.stdout.flush()  # if standard output is on a full disk, this fails
         return code
     except CycloptsError as error:
-        warn(f"{_worded(error)} See: {' '.join(['iobench', *(error.command_chain or ())])} --help")
+        asked = " ".join(("iobench", *(error.command_chain or ())))
+        warn(f"{printable(_worded(error), MAX_SHOWN)} See: {asked} --help")
         return 2
     except KeyboardInterrupt:
         # Another Ctrl-C must not interrupt the exit of the interpreter.
@@ -167,7 +171,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, InterruptedRun):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return report_error(error, debug="--debug" in words, verb=" ".join(words[:1]))
+        verb = next((word for word in words if word in VERBS), "")
+        return report_error(error, debug="--debug" in words, verb=verb)
 
 
 def _worded(error: CycloptsError) -> str:
