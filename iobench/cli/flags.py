@@ -57,9 +57,9 @@ def without(*names: str) -> Company:
 _OF_GROUPS: dict[Parameter, Company] = {}
 
 
-def group(title: str, company: Company | None = None) -> Parameter:
+def group(title: str, company: Company | None = None, *, place: int = 0) -> Parameter:
     """Flags under one title in the help, with what all of them need."""
-    found = Parameter(group=Group(title, sort_key=9 if title in ("output", "many hosts") else 1))
+    found = Parameter(group=Group(title, sort_key=place))
     if company is not None:
         _OF_GROUPS[found] = company
     return found
@@ -154,8 +154,9 @@ def share(text: str) -> float:
 
 
 SHARE = value("SHARE", share, "1% or 0.01")
-OUTPUT = group("output")
-MANY_HOSTS = group("many hosts")
+RECORDS_KEPT = group("records, rules and locks", place=1)
+MANY_HOSTS = group("many hosts", place=2)
+OUTPUT = group("output", place=3)
 
 Name = Annotated[str, Parameter(metavar="NAME")]
 Dir = Annotated[str, Parameter(metavar="DIR")]
@@ -289,63 +290,6 @@ Details = Annotated[
         "went, every finding (--format text; other formats always have it)"
     ),
 ]
-Origin = Annotated[
-    Url | None,
-    MORE,
-    Parameter(
-        help="directory or URL of the data of a scanned dataset; without it, only data in the "
-        "manifest's own directory is read"
-    ),
-]
-Results = Annotated[
-    Folder, MORE, Parameter(help="directory for what is recorded (default: results)")
-]
-Tags = Annotated[
-    Settings,
-    MORE,
-    Parameter(
-        help="a label of the run for its record, its reports, CSV and OpenMetrics, e.g. "
-        "box=nfs-b; repeatable"
-    ),
-]
-BreakLock = Annotated[
-    bool,
-    MORE,
-    Parameter(
-        help="take over the lock of a process that died on another host; needed on S3, NFS and "
-        "other storage where a lock remains after its process. First the lock is watched for a "
-        "heartbeat"
-    ),
-]
-Rules = Annotated[
-    Literal["quick", "mlperf"],
-    MORE,
-    Parameter(help="rule set; what breaks a rule of mlperf is INVALID (default: quick)"),
-]
-History = Annotated[
-    tuple[Path, ...],
-    MORE,
-    Parameter(
-        metavar="DIR",
-        help="directory of earlier runs, which tell the drift between runs (default: the runs "
-        "beside those that are named); repeatable",
-    ),
-]
-FailOnChange = Annotated[
-    Change | None,
-    Parameter(
-        help="exit with status 4 if the candidate is worse, with this threshold (e.g. 2%): of the "
-        "primary metric, or of those that --metric names"
-    ),
-]
-IfInconclusive = Annotated[
-    Literal["fail", "warn", "pass"],
-    MORE,
-    Parameter(
-        help="what --fail-on does where nothing is significant, a metric is missing, or a run is "
-        "INVALID: exit with status 4, warn and exit with status 0, or pass (default: fail)"
-    ),
-]
 FailOnCondition = Annotated[
     tuple[str, ...],
     Parameter(
@@ -367,6 +311,64 @@ AcceleratorsPerHost = Annotated[
     without("accelerators"),
     Parameter(help="number of ranks on each host, in place of --accelerators"),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(VerbRequest):
+    """The flags of a verb that records runs."""
+
+    results: Annotated[Folder, RECORDS_KEPT, MORE] = Path("results")
+    """directory for what is recorded (default: results)"""
+    tags: Annotated[Settings, RECORDS_KEPT, MORE] = ()
+    """a label of the run for its record, its reports, CSV and OpenMetrics, e.g. box=nfs-b;
+    repeatable"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruled(VerbRequest):
+    """The flag of a verb whose runs are judged by rules."""
+
+    rules: Annotated[Literal["quick", "mlperf"], RECORDS_KEPT, MORE] = "quick"
+    """rule set; what breaks a rule of mlperf is INVALID (default: quick)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locked(VerbRequest):
+    """The flag of a verb that locks a dataset or checkpoints."""
+
+    break_lock: Annotated[bool, RECORDS_KEPT, MORE] = False
+    """take over the lock of a process that died on another host; needed on S3, NFS and other
+    storage where a lock remains after its process. First the lock is watched for a heartbeat"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scanned(VerbRequest):
+    """The flag of a verb that also reads data that others wrote."""
+
+    origin: Annotated[Url | None, MORE] = None
+    """directory or URL of the data of a scanned dataset; without it, only data in the manifest's
+    own directory is read"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithHistory(VerbRequest):
+    """The flag of a verb that takes the drift between runs into account."""
+
+    history: Annotated[tuple[Path, ...], RECORDS_KEPT, MORE, Parameter(metavar="DIR")] = ()
+    """directory of earlier runs, which tell the drift between runs (default: the runs beside those
+    that are named); repeatable"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gated(VerbRequest):
+    """The flags of a comparison that can fail."""
+
+    fail_on: Change | None = None
+    """exit with status 4 if the candidate is worse, with this threshold (e.g. 2%): of the primary
+    metric, or of those that --metric names"""
+    if_inconclusive: Annotated[Literal["fail", "warn", "pass"], MORE] = "fail"
+    """what --fail-on does where nothing is significant, a metric is missing, or a run is INVALID:
+    exit with status 4, warn and exit with status 0, or pass (default: fail)"""
 
 
 @dataclass(frozen=True, kw_only=True)

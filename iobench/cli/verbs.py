@@ -17,7 +17,6 @@ from .flags import (
     CHECKPOINT,
     MORE,
     AcceleratorsPerHost,
-    BreakLock,
     BytesPerS,
     Change,
     Count,
@@ -25,32 +24,31 @@ from .flags import (
     Details,
     Dir,
     Documents,
-    FailOnChange,
     FailOnCondition,
     File,
-    History,
+    Gated,
     HostsRequest,
-    IfInconclusive,
+    Locked,
     Name,
     Number,
-    Origin,
     Overrides,
     Pages,
     Parameters,
     Rate,
+    Recorded,
     Records,
-    Results,
-    Rules,
+    Ruled,
+    Scanned,
     Settings,
     Share,
     SharedStorage,
     Size,
     StallBudgets,
-    Tags,
     Time,
     Url,
     Usd,
     VerbRequest,
+    WithHistory,
     Workers,
     above,
     at_least,
@@ -71,7 +69,7 @@ STORAGE = group("storage")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckRequest(VerbRequest):
+class CheckRequest(Recorded):
     """Generate a dataset below DIR that fits the time and the space, measure the storage and run
     the workload on it, print the verdict, and remove the data. A dataset that lies in DIR already
     is read as it is, and never removed. Nothing else in DIR is touched. Ctrl-C removes what was
@@ -105,13 +103,11 @@ class CheckRequest(VerbRequest):
     keep_data: bool = False
     """keep the generated data, and print where it is"""
     details: Details = False
-    results: Results = Path("results")
-    tags: Tags = ()
     overrides: Overrides = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemoRequest(VerbRequest):
+class DemoRequest(Recorded):
     """Generate the dataset 'demo' (270 MiB) and run the workload 'demo' on it. On local disk the
     dataset stays in ./demo-data. With --s3, a real S3 server (rclone) is started on loopback over a
     temporary directory, and everything is removed at the end.
@@ -134,8 +130,6 @@ class DemoRequest(VerbRequest):
     budget_s: Time | None = None
     """time for the run, beside the generation of the data"""
     details: Details = False
-    results: Results = Path("results")
-    tags: Tags = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +260,7 @@ class SizeRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateRequest(HostsRequest):
+class GenerateRequest(Locked, HostsRequest):
     """Generate a dataset from its spec. Bytes are unique and incompressible unless the spec says
     otherwise. The same spec gives the same bytes with any number of workers. To continue an
     interrupted generation, give the same command again.
@@ -298,7 +292,6 @@ class GenerateRequest(HostsRequest):
     """seed for sizes and contents"""
     overrides: Overrides = ()
     workers: Workers = None
-    break_lock: BreakLock = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,7 +321,7 @@ class ScanRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyRequest(HostsRequest):
+class VerifyRequest(Scanned, Locked, HostsRequest):
     """Read a whole dataset and compare every sample, and everything around the samples, with the
     manifest. Damage is listed with its shard and sample. What could not be read (permissions, a
     failing device, a server that does not answer) is listed separately, because it may be
@@ -345,9 +338,7 @@ class VerifyRequest(HostsRequest):
 
     dir: str = field(kw_only=False)
     """directory or URL of the dataset"""
-    origin: Origin = None
     workers: Workers = None
-    break_lock: BreakLock = False
 
 
 MAX_CALIBRATION_S = MAX_PROBE_S = 3600
@@ -364,11 +355,10 @@ _FIXED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuringRequest(HostsRequest):
+class MeasuringRequest(Scanned, Ruled, Recorded, Locked, HostsRequest):
     """The flags of a run, whatever its workload; a subclass adds ``data``."""
 
     usual_repeat: ClassVar[int] = 6
-    origin: Origin = None
     accelerators: Annotated[Count, at_least(1)] = 1
     """number of ranks, each with its own loader (default: 1)"""
     accelerators_per_host: AcceleratorsPerHost = None
@@ -386,9 +376,6 @@ class MeasuringRequest(HostsRequest):
     today's settings, and print the promised and the found gain"""
     fail_on: FailOnCondition = ()
     details: Details = False
-    rules: Rules = "quick"
-    results: Results = Path("results")
-    tags: Tags = ()
     seed: Annotated[Count, MORE, at_least(0)] = 42
     """seed of the first repetition; each has its own (default: 42)"""
     calibration_s: Annotated[Time | None, MORE, at_most(MAX_CALIBRATION_S)] = None
@@ -411,7 +398,6 @@ class MeasuringRequest(HostsRequest):
     """checkpoint writer (iobench list writers; default: stream)"""
     checkpoint_scale: Annotated[str, Parameter(metavar="SHARE"), SAVES, MORE] = "1"
     """share of the model's bytes to save, e.g. 1/64 (default: 1)"""
-    break_lock: BreakLock = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -509,7 +495,7 @@ class TrainRequest(MeasuringRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointRequest(SharedStorage, HostsRequest):
+class CheckpointRequest(SharedStorage, Ruled, Recorded, Locked, HostsRequest):
     """Save a model's state repeatedly, restore it from cold storage, verify it, and compute what
     that costs a training. The target must be new, empty, or hold checkpoints of iobench. The
     checkpoints of this study are removed at the end; --keep-data keeps the last one. Exit status: 0
@@ -559,10 +545,6 @@ class CheckpointRequest(SharedStorage, HostsRequest):
     """override a key, e.g. fsync=false; repeatable"""
     fail_on: Annotated[tuple[str, ...], Parameter(metavar="CONDITION")] = ()
     """exit with status 4 if this holds, e.g. 'blocked_s>5'; repeatable"""
-    rules: Rules = "quick"
-    results: Results = Path("results")
-    tags: Tags = ()
-    break_lock: BreakLock = False
     accelerators: Annotated[Count | None, TRAINING, above(0)] = None
     """accelerators in the real training, for its failures and its cost (default: as published)"""
     mtbf_s: Annotated[Time | None, TRAINING, MORE, above(0)] = None
@@ -582,7 +564,7 @@ class CheckpointRequest(SharedStorage, HostsRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepRequest(VerbRequest):
+class SweepRequest(Recorded, Locked):
     """Generate the datasets that the combinations (points) need, run each point several times with
     the points taking turns, and remove the data again. Keys that begin with 'dataset.' change the
     data, all others the workload. A walk, such as cpu-training, varies one setting after the other,
@@ -648,15 +630,12 @@ class SweepRequest(VerbRequest):
     """seed of the first round; each round has its own (default: 42)"""
     calibration_s: Annotated[Time | None, MORE, at_most(MAX_CALIBRATION_S)] = None
     """time to measure each ceiling, once for each point (default: 1s)"""
-    results: Results = Path("results")
-    tags: Tags = ()
-    break_lock: BreakLock = False
     overrides: Settings = ()
     """override a key, e.g. batch_size=64; repeatable"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbRequest(VerbRequest):
+class AbRequest(Gated, Scanned, Ruled, Recorded, Locked):
     """Measure two datasets, storages or settings in turns, until a sequential test with a
     controlled error rate tells whether they differ by more than a threshold, or the budget ends.
     Print the ratio with its interval. A is the baseline, B the candidate. Exit status: 0 ok, 1
@@ -693,7 +672,6 @@ class AbRequest(VerbRequest):
     data: Annotated[Dir | None, MORE] = None
     """directory or URL of the data of the runs that are repeated (default: where their records
     say, if that is a directory)"""
-    origin: Origin = None
     origin_a: Annotated[Url | None, MORE] = None
     """the same for A alone"""
     origin_b: Annotated[Url | None, MORE] = None
@@ -708,18 +686,12 @@ class AbRequest(VerbRequest):
     """most turns (default: 20)"""
     budget_s: Annotated[Time | None, above(0)] = None
     """time limit for all of it, e.g. 10m; no turn begins that would end later"""
-    fail_on: FailOnChange = None
-    if_inconclusive: IfInconclusive = "fail"
-    rules: Rules = "quick"
     seed: Annotated[Count | None, MORE, at_least(0)] = None
     """seed of the first turn; each has its own (default: as in the run that is repeated, or 42)"""
-    results: Results = Path("results")
-    tags: Tags = ()
-    break_lock: BreakLock = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeRequest(HostsRequest):
+class ProbeRequest(Scanned, HostsRequest):
     """Read with 1, 2, 4, ... requests in flight until more of them bring nothing, and show the
     plateau (the most that the storage delivers), the knee (the fewest reads in flight that reach
     it) and the latencies. Large sequential requests are measured as well, which tells whether
@@ -736,7 +708,6 @@ class ProbeRequest(HostsRequest):
     format: Documents = "text"
     url: str = field(kw_only=False)
     """directory or URL of a dataset, or of any files or objects to read"""
-    origin: Origin = None
     request: Annotated[str | None, Parameter(metavar="SIZE,...")] = None
     """sizes of the requests, e.g. 4KiB,128KiB,1MiB (default: the samples of a dataset, else
     128KiB)"""
@@ -802,7 +773,7 @@ class ReportRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareRequest(VerbRequest):
+class CompareRequest(Gated, WithHistory):
     """Compare recorded runs: the first place is the baseline, each other one a candidate, and
     several candidates are listed best first. The runs of a directory are compared separately for
     each workload, and for each kind of host, storage, version and settings. With --over-time: one
@@ -836,9 +807,6 @@ class CompareRequest(VerbRequest):
     """show the runs of this workload (of checkpoint studies: of this model) in one directory
     over time: trend, when it changed, and what else changed then (of samples_per_s, or of
     checkpoints blocked_s, or of --metric)"""
-    history: History = ()
-    fail_on: FailOnChange = None
-    if_inconclusive: IfInconclusive = "fail"
     include_invalid: Annotated[bool, MORE] = False
     """also use INVALID runs"""
 
@@ -909,7 +877,7 @@ class WhatifRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdviseRequest(VerbRequest):
+class AdviseRequest(Locked):
     """Recommend settings from runs of one workload with different settings: the smallest settings
     within 5 % of the best, whether a codec is worth its cost, how large a shard should be, and the
     Pareto front of speed, CPU time and bytes. Each comes with its reason.
@@ -961,11 +929,10 @@ class AdviseRequest(VerbRequest):
     overrides: Annotated[Settings, ONE_RUN, MORE] = ()
     """override a key, e.g. storage.endpoint=http://127.0.0.1:9000, for data at a URL; or
     accelerator.model=MODULE:CLASS, where the run's record names code; repeatable"""
-    break_lock: BreakLock = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostRequest(VerbRequest):
+class CostRequest(WithHistory):
     """Rank the ways to pay for the work of recorded runs: the cheapest first, and last what misses
     --deadline or --max-cost. Nothing is measured, and no price is looked up over a network: prices
     come from results/instances.yaml (iobench list instances), from --prices, or from the flags.
@@ -992,7 +959,6 @@ class CostRequest(VerbRequest):
     format: Documents = "text"
     results: Annotated[tuple[Path, ...], Parameter(metavar="RESULTS")] = field(kw_only=False)
     """run directories, or directories of runs, e.g. results/<run>"""
-    history: History = ()
     instance: Annotated[tuple[str, ...], Parameter(metavar="[N x]TYPE"), PRICES] = ()
     """instance type whose price is used (default: as recorded); give one for all RESULTS, or
     one for each in their order. 4xTYPE means 4 hosts, 2xTYPE+4xTYPE hosts of several types in
@@ -1081,7 +1047,7 @@ class DoctorRequest(VerbRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CleanRequest(VerbRequest):
+class CleanRequest(Locked):
     """Remove a dataset or checkpoints, complete or partial: exactly the files that iobench made.
     Other files are kept and listed. A directory that iobench did not make is refused.
 
@@ -1097,4 +1063,3 @@ class CleanRequest(VerbRequest):
     """directory or URL of a dataset or of checkpoints"""
     dry_run: bool = False
     """show what would be removed, but remove nothing"""
-    break_lock: BreakLock = False
