@@ -400,12 +400,12 @@ def verdicts() -> str:
 
 
 SNAPSHOTS: dict[str, Callable[[], str]] = {
-    f"help-{sys.version_info.major}.{sys.version_info.minor}.txt": helps,
+    "help.txt": helps,
     "errors.txt": errors,
     "reports.txt": reports,
     "verdicts.txt": verdicts,
 }
-"""File in this folder -> its text of today. Each version of Python lays out help in its own way."""
+"""File in this folder -> its text of today."""
 
 
 def texts(name: str) -> str:
