@@ -188,7 +188,7 @@ def run(
     >>> first.metrics["samples_per_s"].median > 0
     True
     >>> print(first.to_text())  # doctest: +ELLIPSIS
-    Verdict: ...
+    demo on ...
     """
     from .base.units import parse_duration
     from .record.tags import checked_tags, tagged

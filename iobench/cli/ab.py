@@ -48,7 +48,7 @@ def run(request: AbRequest) -> int:
         record, directory = compare_in_turns(a, b, options, told)
     finally:
         told.close()
-    code = finish_ab(record, directory, kind=request.format, new=True)
+    code = finish_ab(record, directory, kind=request.format, new=True, details=request.details)
     return code if request.fail_on is None else gated(request, record)
 
 

@@ -40,7 +40,7 @@ def _recommend(request: AdviseRequest) -> int:
         Path(request.directory), workload=request.workload, default=_settings(request.default)
     )
     found = recommend(sweep, target)
-    print_report(request.format, found, sections(found))
+    print_report(request.format, found, sections(found), details=request.details)
     if (
         request.format == "text"
         and sweep.default is not None
@@ -130,7 +130,7 @@ def _confirm(request: AdviseRequest) -> int:
     then, now = earlier.host.node, doc.host.node
     if then != now:
         warn(f"the gains were promised on host {then}, and tried on host {now}")
-    print_report(request.format, doc, confirmed_sections(doc))
+    print_report(request.format, doc, confirmed_sections(doc), details=request.details)
     if request.format == "text":
         say()
         say(f"results: {new}")

@@ -78,7 +78,9 @@ def run(request: CheckpointRequest) -> int:
             )
         finally:
             live.close()
-        return finish(doc, directory, kind=request.format, fail_on=request.fail_on)
+        return finish(
+            doc, directory, kind=request.format, fail_on=request.fail_on, details=request.details
+        )
 
     if launch is None:
         return measured(planned(here))

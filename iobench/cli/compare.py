@@ -47,7 +47,9 @@ def run(request: CompareRequest) -> int:
         )
     gated = gate(compared, metrics) if request.fail_on is not None else []
     document = {"comparisons": compared, "left_out": found.left_out, "gate": gated}
-    print_report(request.format, document, sections(compared, found.left_out, gated))
+    print_report(
+        request.format, document, sections(compared, found.left_out, gated), details=request.details
+    )
     if all(each.obstacles for each in compared):
         first = compared[0]
         warn(f"not comparable: {first.obstacles[0]}. If this key may differ, name it with --across")
@@ -112,5 +114,7 @@ def _show_over_time(request: CompareRequest, workload: str) -> int:
         )
     shown, left_out = histories(request.results[0], workload, next(iter(request.metric), None))
     document = {"histories": shown, "left_out": left_out}
-    print_report(request.format, document, sections_over_time(shown, left_out))
+    print_report(
+        request.format, document, sections_over_time(shown, left_out), details=request.details
+    )
     return 0

@@ -62,7 +62,7 @@ def run(request: CostRequest) -> int:
             "--prices",
         )
     document = {"rankings": ranked, "left_out": left_out}
-    print_report(request.format, document, sections(ranked, left_out))
+    print_report(request.format, document, sections(ranked, left_out), details=request.details)
     return 0
 
 

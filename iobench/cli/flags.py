@@ -286,8 +286,8 @@ Overrides = Annotated[Settings, Parameter(help="override a key, e.g. loader.work
 Details = Annotated[
     bool,
     Parameter(
-        help="print the evidence, too: the storage's curve, what each stage costs, where the time "
-        "went, every finding (--format text; other formats always have it)"
+        help="print the evidence, too, and not only the answer (--format text; other formats "
+        "always have it)"
     ),
 ]
 FailOnCondition = Annotated[

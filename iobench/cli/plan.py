@@ -64,7 +64,7 @@ def run(request: PlanRequest) -> int:
                 seed=0,
             )
         )
-    print_report(request.format, plan, sections(plan))
+    print_report(request.format, plan, sections(plan), details=request.details)
     return 0
 
 
@@ -91,5 +91,5 @@ def show_plan(request: PlanRequest, model: str) -> int:
         training=build(Training, training, where="the plan of a checkpoint"),
         budgets=request.stall_budget or STALL_BUDGETS,
     )
-    print_report(request.format, plan, checkpoint_sections(plan))
+    print_report(request.format, plan, checkpoint_sections(plan), details=request.details)
     return 0

@@ -21,7 +21,7 @@ from ..report.record import sections, several_sections
 from ..report.render_csv import render_csv
 from ..report.render_markdown import render_github, render_markdown
 from ..report.render_text import render_text
-from ..report.sections import FirstScreen, Section, first_screen
+from ..report.sections import Section, first_screen
 from ..report.sweep import sections as sweep_sections
 from ..report.walk import facts
 from ..report.walk import sections as walk_sections
@@ -50,11 +50,11 @@ PIPE_COLUMNS = 140
 
 
 def print_report(
-    kind: str, document: object, sections: Sequence[Section], *, details: bool = True
+    kind: str, document: object, sections: Sequence[Section], *, details: bool
 ) -> None:
     """Print ``document`` as json, or ``sections`` in the format ``kind``, on standard output.
 
-    Text is everything but the first screen, and without ``details`` the first screen alone.
+    Text is the answer alone, and with ``details`` the evidence, too.
     """
     if kind == "json":
         show_json(document)
@@ -68,7 +68,7 @@ def print_report(
         known = any(section.id == "again" for section in sections)
         again = [] if known or not COMMAND.get() else command_sections(COMMAND.get())
         show_data(page(document, [*sections, *again]))
-    elif not details and any(isinstance(section, FirstScreen) for section in sections):
+    elif not details:
         width = min(ANSWER_COLUMNS, columns())
         show(render_text(first_screen(sections), width=width, color=use_color()))
     else:
@@ -95,20 +95,21 @@ def finish(
     0: ok, 3: the run is invalid, 4: a condition of ``fail_on`` holds. ``new``: the run has just
     ended, and its directory gets the report as a page. ``details``: text has the evidence, too.
     """
-    brief = kind == "text" and not details and isinstance(doc, TrainingRecord)
     if is_export(kind):
         export(kind, doc, directory)
     else:
         shown = _page_sections(doc, directory) if kind == "html" else sections(doc)
-        print_report(kind, doc, shown, details=not brief)
+        print_report(kind, doc, shown, details=details)
     if new:
         keep_page(doc, _page_sections(doc, directory), directory)
     if kind == "text":
-        say_where(directory, details=brief)
+        say_where(directory, details=details)
     return _code([doc], fail_on)
 
 
-def finish_all(runs: Sequence[tuple[RunRecord, Path]], *, kind: str, fail_on: Sequence[str]) -> int:
+def finish_all(
+    runs: Sequence[tuple[RunRecord, Path]], *, kind: str, fail_on: Sequence[str], details: bool
+) -> int:
     """Print several runs as one document, and return the exit code of the worst of them."""
     docs = [doc for doc, _ in runs]
     if is_export(kind):
@@ -116,36 +117,36 @@ def finish_all(runs: Sequence[tuple[RunRecord, Path]], *, kind: str, fail_on: Se
         return _code(docs, fail_on)
     paged = kind == "html"
     shown = [(doc, _page_sections(doc, place) if paged else sections(doc)) for doc, place in runs]
-    print_report(kind, docs, several_sections(shown))
+    print_report(kind, docs, several_sections(shown), details=details)
     return _code(docs, fail_on)
 
 
-def finish_ab(record: AbRecord, directory: Path, *, kind: str, new: bool) -> int:
+def finish_ab(record: AbRecord, directory: Path, *, kind: str, new: bool, details: bool) -> int:
     """Print a comparison in turns, and return the exit code: 0, or 3 if a side is INVALID.
 
     ``new``: it has just ended, and its directory gets the report as a page.
     """
     shown = ab_sections(record)
-    print_report(kind, record, shown)
+    print_report(kind, record, shown, details=details)
     if new:
         keep_page(record, shown, directory)
     if kind == "text":
-        say_where(directory)
+        say_where(directory, details=details)
     return 3 if any(side.validity == "invalid" for side in record.sides) else 0
 
 
-def finish_sweep(sweep: Sweep, directory: Path, *, kind: str, new: bool) -> int:
+def finish_sweep(sweep: Sweep, directory: Path, *, kind: str, new: bool, details: bool) -> int:
     """Print a sweep, and return the exit code: 0, or 1 if no point was measured.
 
     ``new``: it has just ended, and its directory gets the report as a page.
     """
     document = {**sweep.model_dump(), **facts(sweep), "directory": str(directory)}
     shown = sweep_sections(sweep) if not sweep.walk else walk_sections(sweep)
-    print_report(kind, document, shown)
+    print_report(kind, document, shown, details=details)
     if new:
         keep_page(document, shown, directory)
     if kind == "text":
-        say_where(directory)
+        say_where(directory, details=details)
         if not sweep.walk:
             say(f"advice:  iobench advise {directory}")
     return 0 if any(point.runs for point in sweep.points) else 1
@@ -179,16 +180,16 @@ def _page_sections(doc: RunRecord, directory: Path) -> list[Section]:
     return sections(doc, read_events(directory / EVENTS_FILE), samples)
 
 
-def say_where(directory: Path, *, details: bool = False) -> None:
+def say_where(directory: Path, *, details: bool) -> None:
     """The last lines of a text: where the results are, and how to print them again.
 
-    ``details``: the text is the answer alone, and this is how to print the evidence.
+    Without ``details`` the text is the answer alone, and this is how to print the evidence.
     """
     say()
     say(f"results: {directory}")
     if (directory / PAGE).is_file():
         say(f"page:    {directory / PAGE}")
-    label, flag = ("details:", " --details") if details else ("again:  ", "")
+    label, flag = ("again:  ", "") if details else ("details:", " --details")
     say(f"{label} iobench report {directory}{flag}")
 
 

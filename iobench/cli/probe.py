@@ -56,7 +56,7 @@ def run(request: ProbeRequest) -> int:
                 probe = run_probe(plan, command=list(request.command), observer=live, hosts=hosts)
             finally:
                 live.close()
-            print_report(request.format, probe, sections(probe))
+            print_report(request.format, probe, sections(probe), details=request.details)
             return 0
 
         if launch is None:

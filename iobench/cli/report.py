@@ -24,7 +24,9 @@ def run(request: ReportRequest) -> int:
     places = [each for name in request.directories for each in _runs(Path(name))]
     if len(places) > 1:
         runs = [_computed(each, request.rules) for each in places]
-        return finish_all(runs, kind=request.format, fail_on=request.fail_on)
+        return finish_all(
+            runs, kind=request.format, fail_on=request.fail_on, details=request.details
+        )
     (named,) = places
     if named.name == AB_FILE or (named / AB_FILE).is_file():
         return _comparison(request, named.parent if named.name == AB_FILE else named)
@@ -73,7 +75,7 @@ def _comparison(request: ReportRequest, directory: Path) -> int:
     check_kind(request.format, "ab", directory, remedy=f"name one of its runs, {runs}")
     record = load_ab(directory)
     record = record.model_copy(update={"claims": claims_of(record)})
-    return finish_ab(record, directory, kind=request.format, new=False)
+    return finish_ab(record, directory, kind=request.format, new=False, details=request.details)
 
 
 def _sweep(request: ReportRequest, directory: Path) -> int:
@@ -83,7 +85,7 @@ def _sweep(request: ReportRequest, directory: Path) -> int:
     runs = f"such as {directory}/{first}"
     _refuse_rules(request, f"{directory} is a sweep", runs)
     check_kind(request.format, "sweep", directory, remedy=f"name one of its runs, {runs}")
-    return finish_sweep(sweep, directory, kind=request.format, new=False)
+    return finish_sweep(sweep, directory, kind=request.format, new=False, details=request.details)
 
 
 def _refuse_rules(request: ReportRequest, what: str, runs: str) -> None:

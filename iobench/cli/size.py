@@ -39,12 +39,12 @@ def run(request: SizeRequest) -> int:
         for name, one, on in zip(names, accelerators, hosts, strict=True)
     ]
     if len(found) == 1:
-        print_report(request.format, found[0], sections(found[0]))
+        print_report(request.format, found[0], sections(found[0]), details=request.details)
         return 0
     whole = together(found)
     document = {"together": whole, "jobs": found, "instance": instance}
     shown = [(each, sections(each)) for each in found]
-    print_report(request.format, document, together_sections(whole, shown))
+    print_report(request.format, document, together_sections(whole, shown), details=request.details)
     return 0
 
 

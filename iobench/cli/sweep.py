@@ -61,7 +61,7 @@ def _sweep(
 ) -> int:
     sweep = run_sweep(sweep, directory, options, observer=live)
     live.close()
-    return finish_sweep(sweep, directory, kind=request.format, new=True)
+    return finish_sweep(sweep, directory, kind=request.format, new=True, details=request.details)
 
 
 def _confirm(request: SweepRequest, place: Path, options: SweepOptions, live: Live) -> int:
@@ -73,7 +73,7 @@ def _confirm(request: SweepRequest, place: Path, options: SweepOptions, live: Li
         observer=live,
     )
     live.close()
-    print_report(request.format, found, sections(found))
+    print_report(request.format, found, sections(found), details=request.details)
     return 0 if found.confirmed else 4
 
 

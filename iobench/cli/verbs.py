@@ -151,6 +151,7 @@ class PlanRequest(SharedStorage):
       iobench plan llama3-8b --to /mnt/ckpt --ranks 2 --scale 1/64
     """
 
+    details: Details = False
     format: Pages = "text"
     workload: Annotated[str, named("workload", "model")] = field(kw_only=False)
     """name of a workload (iobench list workloads) or YAML file; or model to checkpoint (iobench
@@ -205,6 +206,7 @@ class SizeRequest(VerbRequest):
           --gradient-precision fp32
     """
 
+    details: Details = False
     format: Pages = "text"
     workload: Annotated[tuple[str, ...], named("workload")] = field(kw_only=False)
     """name of a workload (iobench list workloads) or YAML file; several are trained on one
@@ -517,6 +519,7 @@ class CheckpointRequest(SharedStorage, Ruled, Recorded, Locked, HostsRequest):
           --hosts h1,h2 --print
     """
 
+    details: Details = False
     keeps: ClassVar[bool] = True
 
     format: Documents = "text"
@@ -584,6 +587,7 @@ class SweepRequest(Recorded, Locked):
       iobench sweep --confirm results/<sweep>
     """
 
+    details: Details = False
     keeps: ClassVar[bool] = True
 
     format: Documents = "text"
@@ -653,6 +657,7 @@ class AbRequest(Gated, Scanned, Ruled, Recorded, Locked):
           --if-inconclusive warn
     """
 
+    details: Details = False
     keeps: ClassVar[bool] = True
 
     format: Documents = "text"
@@ -705,6 +710,7 @@ class ProbeRequest(Scanned, HostsRequest):
       iobench probe /mnt/fast/resnet50 --format csv > curve.csv
     """
 
+    details: Details = False
     format: Documents = "text"
     url: str = field(kw_only=False)
     """directory or URL of a dataset, or of any files or objects to read"""
@@ -790,6 +796,7 @@ class CompareRequest(Gated, WithHistory):
       iobench compare results --over-time resnet50-h100
     """
 
+    details: Details = False
     format: Documents = "text"
     results: Annotated[tuple[Path, ...], Parameter(metavar="RESULTS")] = field(kw_only=False)
     """run directories, or directories of runs, e.g. results/<run>"""
@@ -830,6 +837,7 @@ class WhatifRequest(VerbRequest):
       iobench whatif results/<run> --hosts 64 --storage-limit 40GB/s --html -o hosts.html
     """
 
+    details: Details = False
     format: Documents = "text"
     directories: tuple[str, ...] = field(kw_only=False)
     """directory of a run, or its run.json; with --hosts, of several"""
@@ -893,6 +901,7 @@ class AdviseRequest(Locked):
       iobench advise results/<run> --confirm --data s3://bucket/resnet50
     """
 
+    details: Details = False
     keeps: ClassVar[bool] = True
 
     format: Documents = "text"
@@ -956,6 +965,7 @@ class CostRequest(WithHistory):
           --region us-east-1
     """
 
+    details: Details = False
     format: Documents = "text"
     results: Annotated[tuple[Path, ...], Parameter(metavar="RESULTS")] = field(kw_only=False)
     """run directories, or directories of runs, e.g. results/<run>"""

@@ -30,7 +30,7 @@ def run(request: WhatifRequest) -> int:
         change = Change(more=_more_hosts(request, request.hosts))
         runs = [_with_events(Path(each)) for each in request.directories]
     found = what_if(runs, change)
-    print_report(request.format, found, sections(found))
+    print_report(request.format, found, sections(found), details=request.details)
     return 0
 
 

@@ -21,35 +21,9 @@ from ..record.ab import MAX_TURNS, AbRecord, Claim, Side
 from ..record.metrics import BY_NAME
 from .again import command_sections
 from .compare import ratio_chart, tone_of
-from .figures import (
-    estimated,
-    figure,
-    filled,
-    format_of,
-    interval,
-    items_of,
-    picture,
-    raw,
-    side_by_side,
-    word,
-    words,
-)
+from .figures import TableOf, facts, figure, format_of, interval, listed, picture, sentence, word
 from .glance import ended
-from .sections import (
-    Cell,
-    Chart,
-    Column,
-    Fact,
-    Facts,
-    FirstScreen,
-    Headline,
-    Items,
-    KeyFigure,
-    Mark,
-    Row,
-    Section,
-    Table,
-)
+from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table
 
 SHOWN_DIFFERENCES = 12
 """Lines of what differs that a report shows; the record has both identities."""
@@ -68,31 +42,16 @@ def sections(record: AbRecord) -> list[Section]:
     found: list[Section] = [
         *ended("This comparison", record.status, record.error),
         _first(record, claims[0]),
-        Headline(
-            id="ab",
-            title=answer(record),
-            sentences=tuple(_sentences(record, primary(record))),
-            tone="good" if verdict(claims[0]) in ("better", "equal") else "plain",
-        ),
-        Facts(id="sides", title="Sides", facts=tuple(_side(side) for side in record.sides)),
+        facts("sides", "Sides", map(_side, record.sides)),
+        *listed("differs", "What differs, A -> B", differs(record), SHOWN_DIFFERENCES),
     ]
-    lines = differs(record)
-    if lines:
-        found.append(
-            Items(
-                id="differs",
-                title="What differs, A -> B",
-                items=items_of(lines[:SHOWN_DIFFERENCES]),
-                more=max(0, len(lines) - SHOWN_DIFFERENCES),
-            )
-        )
     if record.turns:
         found += [_claims(record, claims), *narrowing_sections(record), _turns(record)]
     return [*found, *command_sections(record.command)]
 
 
 def _first(record: AbRecord, claim: Claim) -> FirstScreen:
-    """The first screen of a page: both sides as bars, and the ratio."""
+    """Both sides as bars, and the ratio."""
     metric, told = BY_NAME[claim.metric], verdict(claim)
     show = format_of(metric)
     bars = [
@@ -100,20 +59,20 @@ def _first(record: AbRecord, claim: Claim) -> FirstScreen:
         for side, at in zip(record.sides, ("a", "b"), strict=True)
         if (middle := _median(record, claim.metric, at)) is not None
     ]
-    ratio = claim.ratio
-    gauges = (
-        [] if ratio is None else [KeyFigure(label=f"{metric.short}, B / A", value=interval(ratio))]
-    )
-    many, found = counted(len(record.turns), "turn"), answer(record)
+    gauges = [
+        KeyFigure(label="measured", value=counted(len(record.turns), "turn"), note="of A and B")
+    ]
+    if claim.ratio is not None:
+        ratio = KeyFigure(label=f"{metric.short}, B / A", value=interval(claim.ratio))
+        gauges.insert(0, ratio)
     return FirstScreen(
         job=f"A/B of {record.a.workload} on {record.a.data}",
         state=told if told in ("equal", "inconclusive") else f"B is {told}",
         flags=() if record.status == "ok" else (record.status,),
         tone="good" if told in ("better", "equal") else "bad" if told == "worse" else "plain",
-        sentences=(f"{found[:1].upper()}{found[1:]}.", *_sentences(record, claim)),
-        gauges=(*gauges, KeyFigure(label="measured", value=many, note="A and B in turns")),
+        sentences=(sentence(answer(record)), *_sentences(record, claim)),
+        gauges=tuple(gauges),
         picture=picture(f"{metric.label}: the median over the turns", bars),
-        instead="ab",
     )
 
 
@@ -187,39 +146,29 @@ def _inconclusive(record: AbRecord, claim: Claim) -> str:
     return f"{line[:1].upper()}{line[1:]}."
 
 
-def _side(side: Side) -> Fact:
+def _side(side: Side) -> tuple[str, str]:
     given = f" with {', '.join(side.settings)}" if side.settings else ""
     again = f", as in run {side.repeats}" if side.repeats else ""
-    return Fact(label=side.name, text=f"{side.workload} on {side.data}{given}{again}")
+    return side.name, f"{side.workload} on {side.data}{given}{again}"
 
 
 def _claims(record: AbRecord, claims: list[Claim]) -> Table:
-    metrics = [claim.metric for claim in claims]
-    columns, rows = side_by_side(
-        filled("metric", "metric", [word(BY_NAME[name].short, name) for name in metrics]),
-        filled("a", "A", [_middle(record, name, "a") for name in metrics], align="right"),
-        filled("b", "B", [_middle(record, name, "b") for name in metrics], align="right"),
-        filled(
-            "ratio",
-            "B / A",
-            [estimated(each.ratio) for each in claims],
-            unit="ratio",
-            align="right",
-        ),
-        words("answer", "B is", [verdict(claim) for claim in claims]),
-        marks=["" if measured(record, claim) else claim.why for claim in claims],
-        tones=[tone_of(claim) for claim in claims],
-    )
-    return Table(
-        id="claims",
-        title="Every metric: median over the turns, and B over A with its interval",
-        columns=columns,
-        rows=rows,
+    rows = TableOf(claims)
+    rows.add("metric", "metric", of=lambda each: word(BY_NAME[each.metric].short, each.metric))
+    rows.add("a", "A", of=lambda each: _middle(record, each.metric, "a"))
+    rows.add("b", "B", of=lambda each: _middle(record, each.metric, "b"))
+    rows.add("ratio", "B / A", "ratio")
+    rows.add("answer", "B is", of=verdict)
+    return rows.made(
+        "claims",
+        "Every metric: median over the turns, and B over A with its interval",
+        mark=lambda each: "" if measured(record, each) else each.why,
+        tone=tone_of,
         charts=ratio_chart(claims, "B / A"),
-        notes=(
-            f"The intervals hold at the same time for all looks at one metric; {record.metric} "
-            "alone decides.",
-        ),
+        notes=[
+            "The intervals hold at the same time for all looks at one metric.",
+            f"{record.metric} alone decides.",
+        ],
     )
 
 
@@ -234,32 +183,18 @@ def _middle(record: AbRecord, metric: str, side: str) -> Cell:
 
 
 def _turns(record: AbRecord) -> Table:
+    rows = TableOf(
+        [(turn, *side) for turn in record.turns for side in (("A", turn.a), ("B", turn.b))]
+    )
+    rows.data("turn", of=lambda each: each[0].turn)
+    rows.data("side", of=lambda each: each[1])
+    rows.data("first", of=lambda each: each[0].first == each[1])
+    rows.data("began", of=lambda each: each[0].began)
+    rows.data("seed", of=lambda each: each[0].seed)
+    rows.data("seconds", of=lambda each: each[2].seconds)
     names = [claim.metric for claim in record.claims or claims_of(record)]
-    columns = (
-        Column(name="turn", label="turn"),
-        Column(name="side", label="side"),
-        Column(name="first", label="first"),
-        Column(name="began", label="began"),
-        Column(name="seed", label="seed"),
-        Column(name="seconds", label="took", unit="s"),
-        *(Column(name=name, label=name, unit=BY_NAME[name].unit) for name in names),
-    )
-    rows = tuple(
-        Row(
-            cells=(
-                raw(turn.turn),
-                word(name),
-                raw(turn.first == name),
-                word(turn.began),
-                raw(turn.seed),
-                raw(side.seconds),
-                *(raw(side.figures.get(metric)) for metric in names),
-            )
-        )
-        for turn in record.turns
-        for name, side in (("A", turn.a), ("B", turn.b))
-    )
-    return Table(id="turns", columns=columns, rows=rows, where="data")
+    rows.add_each(dict.fromkeys(names, ""), "", lambda each, name: each[2].figures.get(name))
+    return rows.made("turns", where="data")
 
 
 def turn_line(record: AbRecord) -> str:
@@ -313,45 +248,30 @@ def narrowing_sections(record: AbRecord) -> list[Section]:
         return []
     ratios = [factor_of(log) for log in logs]
     so_far = [test.estimate(logs[:number]) for number in range(1, len(logs) + 1)]
-    most = 1 + record.threshold
-    told = [number >= MIN_TURNS for number in range(1, len(logs) + 1)]
-    lows = [each.low for each, known in zip(so_far, told, strict=True) if known and each]
-    shown = [*ratios, 1 / most, most, *(low for low in lows if low)]
-    title = f"{metric.short} of B over A, turn by turn, and the interval as it narrowed"
-    texts = [estimated(each) for each in so_far]
-    narrowed = [
-        cell if known else Cell(value=None, text=cell.text)
-        for cell, known in zip(texts, told, strict=True)
-    ]
-    shown_ratios = [Cell(value=ratio, text=format_factor(ratio)) for ratio in ratios]
-    columns, rows = side_by_side(
-        filled("turn", "turn", [raw(at) for at in range(1, len(logs) + 1)], unit="count"),
-        filled("ratio", "B / A", shown_ratios, unit="ratio", align="right"),
-        filled("so_far", "so far", narrowed, unit="ratio", align="right"),
+    lows = [each.low for each in so_far[MIN_TURNS - 1 :] if each and each.low]
+    rows, most = TableOf(range(1, len(logs) + 1)), 1 + record.threshold
+    rows.add("turn", "turn", "count", lambda turn: turn)
+    rows.add("ratio", "B / A", "ratio", lambda turn: ratios[turn - 1], show=format_factor)
+    rows.add(
+        "so_far",
+        "so far",
+        "ratio",
+        lambda turn: so_far[turn - 1] if turn >= MIN_TURNS else Cell(value=None),
     )
     noise = format_share(record.threshold)
-    return [
-        Table(
-            id="turn-by-turn",
-            title=title,
-            columns=columns,
-            rows=rows,
-            charts=(
-                Chart(
-                    kind="lines",
-                    x="turn",
-                    y=("so_far", "ratio"),
-                    dots=("ratio",),
-                    x_label="turns",
-                    y_label="B / A",
-                    limits=(
-                        Mark(at=1.0, label="the same"),
-                        Mark(at=most, label=f"{noise} more"),
-                        Mark(at=1 / most, label=f"{noise} less"),
-                    ),
-                    start=min(shown) * (1 - MARGIN),
-                ),
-            ),
-            where="pages",
+    chart = Chart(
+        kind="lines",
+        x="turn",
+        y=("so_far", "ratio"),
+        dots=("ratio",),
+        x_label="turns",
+        y_label="B / A",
+        limits=(
+            Mark(at=1.0, label="the same"),
+            Mark(at=most, label=f"{noise} more"),
+            Mark(at=1 / most, label=f"{noise} less"),
         ),
-    ]
+        start=min([*ratios, 1 / most, *lows]) * (1 - MARGIN),
+    )
+    title = f"{metric.short} of B over A, turn by turn, and the interval as it narrowed"
+    return [rows.made("turn-by-turn", title, charts=[chart], where="pages")]

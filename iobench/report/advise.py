@@ -7,24 +7,8 @@ from collections.abc import Mapping
 from ..ask.tuning.knee import NO_HELP
 from ..ask.tuning.recommend import Recommendation
 from ..base.units import format_count
-from .figures import (
-    figure,
-    figures,
-    filled,
-    listed,
-    raws,
-    side_by_side,
-    with_interval,
-    words,
-)
-from .sections import (
-    Fact,
-    Facts,
-    Headline,
-    Prose,
-    Section,
-    Table,
-)
+from .figures import TableOf, listed, with_interval
+from .sections import FirstScreen, KeyFigure, Section, Table
 
 MAX_SHOWN = 12
 """Largest number of rows of the Pareto front, and of entries that were left out."""
@@ -32,14 +16,8 @@ MAX_SHOWN = 12
 
 def sections(found: Recommendation) -> list[Section]:
     """The answer first, then why, what speaks against it, and the alternatives."""
-    parts = _answer(found) + listed("why", "Why", found.why, MAX_SHOWN)
+    parts = [_answer(found), *listed("why", "Why", found.why, MAX_SHOWN)]
     parts += listed("but", "But", found.doubts, MAX_SHOWN)
-    if found.untested is not None:
-        told = (
-            "Worth a run: the best of each axis together, which nobody measured: "
-            f"{_settings(found.untested)}"
-        )
-        parts.append(Prose(id="untested", paragraphs=(told,)))
     return [*parts, _front(found), *listed("left-out", "Left out", found.left_out, MAX_SHOWN)]
 
 
@@ -50,20 +28,25 @@ def _settings(settings: Mapping[str, str]) -> str:
     )
 
 
-def _answer(found: Recommendation) -> list[Section]:
+def _answer(found: Recommendation) -> FirstScreen:
     keep = found.gain == 1.0 and not found.changes
     what = "keep today's settings" if keep else f"take {_settings(found.changes)}"
     kept = {key: value for key, value in found.settings.items() if key not in found.changes}
-    stay = f"; leave {_settings(kept)}" if kept and not keep else ""
-    facts = (
-        Fact(label="gain", text=_gain(found, keep=keep)),
-        Fact(label="confidence", text=found.confidence),
-        Fact(label="based on", text=found.basis),
+    told = []
+    if found.untested is not None:
+        best = _settings(found.untested)
+        told.append(f"Worth a run: the best of each axis together, which nobody measured: {best}.")
+    return FirstScreen(
+        id="advice",
+        job=found.workload,
+        state=f"{what}; leave {_settings(kept)}" if kept and not keep else what,
+        sentences=tuple(told),
+        gauges=(
+            KeyFigure(label="gain", value=_gain(found, keep=keep)),
+            KeyFigure(label="confidence", value=found.confidence),
+            KeyFigure(label="based on", value=found.basis),
+        ),
     )
-    return [
-        Headline(id="advice", title=f"{found.workload}: {what}{stay}"),
-        Facts(id="gain", facts=facts),
-    ]
 
 
 def _gain(found: Recommendation, *, keep: bool) -> str:
@@ -86,24 +69,22 @@ def _gain(found: Recommendation, *, keep: bool) -> str:
 
 def _front(found: Recommendation) -> Table:
     shown = found.alternatives[:MAX_SHOWN]
-    rates = [with_interval(each.samples_per_s, each.low, each.high, format_count) for each in shown]
-    spent = [figure(each.cpu_s_per_gb, lambda seconds: f"{seconds:.3g}") for each in shown]
-    columns, rows = side_by_side(
-        filled("samples_per_s", "samples/s [min, max]", rates, unit="samples/s", align="right"),
-        raws("low", [each.low for each in shown]),
-        raws("high", [each.high for each in shown]),
-        figures("repetitions", "n", "", [each.repetitions for each in shown]),
-        filled("cpu_s_per_gb", "CPU s/GB", spent, align="right"),
-        figures("stored_bytes", "stored", "bytes", [each.stored_bytes for each in shown]),
-        words("settings", "settings", [_settings(each.settings) for each in shown]),
-        marks=[
-            "recommended" if dict(each.settings) == dict(found.settings) else "" for each in shown
-        ],
+    rows = TableOf(shown, more=max(0, len(found.alternatives) - MAX_SHOWN))
+    rows.add(
+        "samples_per_s",
+        "samples/s [min, max]",
+        "samples/s",
+        lambda each: with_interval(each.samples_per_s, each.low, each.high, format_count),
+        ends=("low", "high"),
     )
-    return Table(
-        id="pareto-front",
-        title="Pareto front: no other point is at once faster, cheaper in CPU and smaller",
-        columns=columns,
-        rows=rows,
-        more=max(0, len(found.alternatives) - MAX_SHOWN),
+    rows.add("repetitions", "n")
+    rows.add("cpu_s_per_gb", "CPU s/GB", show="{:.3g}".format)
+    rows.add("stored_bytes", "stored", "bytes")
+    rows.add("settings", "settings", of=lambda each: _settings(each.settings))
+    title = "Pareto front: no other point is at once faster, cheaper in CPU and smaller"
+    best = dict(found.settings)
+    return rows.made(
+        "pareto-front",
+        title,
+        mark=lambda each: "recommended" if dict(each.settings) == best else "",
     )

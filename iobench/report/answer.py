@@ -16,21 +16,9 @@ from ..judge.promise import promised, tells_nothing
 from ..record.run import TrainingRecord
 from ..record.verdict import Advice, Fed, Verdict
 from .fed import number_text
-from .figures import NO_REASON, ends, word
-from .glance import UTILIZATION, about_text, cold_reads, trust_text
-from .sections import (
-    Bars,
-    Cell,
-    Column,
-    Findings,
-    FirstScreen,
-    Item,
-    Items,
-    KeyFigure,
-    Row,
-    Table,
-    Tone,
-)
+from .figures import NO_REASON, ends, picture, sentence
+from .glance import UTILIZATION, about_text, cold_reads, flags_of, trust_text
+from .sections import Findings, FirstScreen, Item, Items, KeyFigure, Table, Tone
 from .stages import BOUND_BY
 
 STAGES = {
@@ -71,12 +59,10 @@ def answer(doc: TrainingRecord) -> FirstScreen:
     """The first screen of a run; as text about 25 lines."""
     verdict = doc.job.verdict
     failed = tuple(each for each in doc.findings if each.level == "invalid")[:MAX_FINDINGS]
-    flags = ["INVALID"] if doc.validity == "invalid" else []
-    flags += [doc.status] if doc.status != "ok" else []
     return FirstScreen(
         job=_job(doc),
         state="no verdict" if verdict is None else _state(verdict),
-        flags=tuple(flags),
+        flags=flags_of(doc),
         tone=_tone(doc),
         about=about_text(doc),
         sentences=() if verdict is None else tuple(_sentences(doc, verdict)),
@@ -179,26 +165,14 @@ def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
         return format_rate(rate * size) if size else f"{format_count(rate)}/s"
 
     rows = [
-        Row(
-            cells=(word(CEILINGS[name]), Cell(value=rate, text=told(rate))),
-            mark="bottleneck" if name == bound else "",
-        )
+        (CEILINGS[name], rate, told(rate), "bottleneck" if name == bound else "")
         for name, rate in known.items()
     ]
-    together = Cell(value=evidence.measured, text=told(evidence.measured))
-    rows.append(Row(cells=(word("all together"), together)))
-    longest = WIDEST * demand if demand else max(known.values())
+    rows.append(("all together", evidence.measured, told(evidence.measured), ""))
     line = f"; the line is the demand, {told(demand)}" if demand else ""
-    return Table(
-        id="pipeline",
-        title=f"What each stage delivers alone{line}",
-        columns=(
-            Column(name="stage"),
-            Column(name="samples_per_s", unit="samples/s", align="right"),
-        ),
-        rows=tuple(rows),
-        bars=Bars(column="samples_per_s", full=longest, line=demand),
-    )
+    longest = WIDEST * demand if demand else max(known.values())
+    title = f"What each stage delivers alone{line}"
+    return picture(title, rows, line=demand, full=longest)
 
 
 def _gauges(doc: TrainingRecord) -> Iterator[KeyFigure]:
@@ -283,7 +257,7 @@ def _trust(doc: TrainingRecord) -> str:
     """Whether to believe it: how many rules spoke, which were not judged, how cold reads were."""
     unjudged = [each.rule for each in doc.findings if each.level == "unknown"]
     trust, cold = trust_text(doc), cold_reads(doc)
-    told = f"{trust[:1].upper()}{trust[1:]}."
+    told = sentence(trust)
     if doc.validity == "unknown" and unjudged:
         more = f" and {len(unjudged) - MAX_FINDINGS} more" if len(unjudged) > MAX_FINDINGS else ""
         told += f" Not judged: {', '.join(unjudged[:MAX_FINDINGS])}{more}."

@@ -31,35 +31,22 @@ from .figures import (
     NO_REASON,
     Format,
     Medians,
+    TableOf,
     ends,
     evenly,
-    facts_of,
+    facts,
     figure,
-    figures,
-    filled,
     format_of,
     picture,
     raw,
-    raws,
-    side_by_side,
+    sentence,
     summary,
     word,
-    words,
 )
-from .glance import about_text, finding_sections, state_text, status_sections, trust_text
+from .glance import about_text, finding_sections, flags_of, status_sections, trust_text
 from .hosts import MAX_ROWS
-from .labels import label_cells, label_columns, tags_text
-from .sections import (
-    Cell,
-    Column,
-    Facts,
-    FirstScreen,
-    Headline,
-    KeyFigure,
-    Row,
-    Section,
-    Table,
-)
+from .labels import add_labels, tags_text
+from .sections import Cell, Facts, FirstScreen, KeyFigure, Section, Table, Value
 
 SAVE_METRICS = tuple(
     metric
@@ -88,30 +75,25 @@ def saves_sections(doc: TrainingRecord) -> list[Section]:
     if study is None:
         return []
     alone = with_figures(study.model_copy(update={"saves": study.alone})).figures
-    shown = [each for each in SAVE_METRICS if each.name in study.figures and each.name in _SHOWN]
-    found = [study.figures[each.name] for each in shown]
-    apart = [
-        figure(alone[each.name].median if each.name in alone else None, format_of(each), missing="")
-        for each in shown
-    ]
-    middles = [_with_p95(one, format_of(each)) for one, each in zip(found, shown, strict=True)]
-    columns, rows = side_by_side(
-        filled("metric", "", [word(each.label, each.name) for each in shown]),
-        filled("median", "", middles),
-        *(raws(name, [getattr(one, name) for one in found]) for name in _DATA),
-        filled("alone", "alone", apart, align="right"),
+    rows = TableOf(each for each in SAVE_METRICS if each.name in study.figures.keys() & {*_SHOWN})
+    rows.add("metric", of=lambda each: word(each.label, each.name))
+    rows.add("median", of=lambda each: _with_p95(study.figures[each.name], format_of(each)))
+    of_data = dict.fromkeys(_DATA, "")
+    rows.add_each(of_data, "", lambda one, key: getattr(study.figures[one.name], key), where="data")
+    rows.add(
+        "alone",
+        "alone",
+        of=lambda each: figure(
+            alone[each.name].median if each.name in alone else None, format_of(each), missing=""
+        ),
     )
-    notes: tuple[str, ...] = ()
-    if doc.job.quiet is not None and doc.job.quiet.samples_per_s:
-        notes = (f"samples/s without saves: {format_count(doc.job.quiet.samples_per_s)}",)
+    quiet = doc.job.quiet.samples_per_s if doc.job.quiet is not None else None
     many = counted(len(study.saves), "save")
     return [
-        Table(
-            id="saves",
-            title=f"Checkpoints of {study.model} by {study.writer} while loading: {many}",
-            columns=columns,
-            rows=rows,
-            notes=notes,
+        rows.made(
+            "saves",
+            f"Checkpoints of {study.model} by {study.writer} while loading: {many}",
+            notes=[f"samples/s without saves: {format_count(quiet)}"] if quiet else [],
         )
     ]
 
@@ -133,7 +115,6 @@ def sections(doc: CheckpointRecord) -> list[Section]:
     return [
         *status_sections(doc),
         _first(doc, study),
-        _headline(doc, study),
         failed,
         *_figures(study),
         *meaning_sections(study),
@@ -144,17 +125,8 @@ def sections(doc: CheckpointRecord) -> list[Section]:
     ]
 
 
-def _headline(doc: CheckpointRecord, study: Study) -> Headline:
-    return Headline(
-        id="verdict",
-        title=f"Checkpoint of {study.model} by {study.writer} ({state_text(doc)})",
-        sentences=(study.meaning.sentence,) if study.meaning.sentence else (),
-        tone="bad" if doc.validity == "invalid" else "plain",
-    )
-
-
 def _first(doc: CheckpointRecord, study: Study) -> FirstScreen:
-    """The first screen of a page: what a save costs, and the time lost over the interval."""
+    """What a save costs, and the time lost over the interval."""
     gauges, bars, meaning = [], [], study.meaning
     if isinstance(meaning, Meaning):
         advised = meaning.interval_s
@@ -166,7 +138,7 @@ def _first(doc: CheckpointRecord, study: Study) -> FirstScreen:
         ]
         stops, lost = format_duration(meaning.blocked_s), format_share(meaning.waste)
         gauges.append(KeyFigure(label="a save stops training for", value=stops))
-        note = f"{lost} of the time is lost then"
+        note = f"({lost} of the time is lost then)"
         gauges.append(KeyFigure(label="save every", value=format_duration(advised), note=note))
     elif "blocked_s" in study.figures:
         found = study.figures["blocked_s"]
@@ -176,14 +148,13 @@ def _first(doc: CheckpointRecord, study: Study) -> FirstScreen:
     return FirstScreen(
         job=f"Checkpoint of {study.model} by {study.writer}",
         state=f"{counted(len(study.saves), 'save')} measured",
-        flags=(*["INVALID"] * (doc.validity == "invalid"), *[doc.status] * (doc.status != "ok")),
+        flags=flags_of(doc),
         tone="bad" if doc.validity == "invalid" else "plain",
         about=about_text(doc),
         sentences=(meaning.sentence,) if meaning.sentence else (),
         gauges=tuple(gauges),
         picture=picture("Time lost, over the interval between saves", bars),
-        trust=f"{trust_text(doc)[:1].upper()}{trust_text(doc)[1:]}.",
-        instead="verdict",
+        trust=sentence(trust_text(doc)),
     )
 
 
@@ -229,33 +200,28 @@ def _hosts(study: Study) -> list[Section]:
     hosts = host_saves(study)
     if not hosts:
         return []
-    shown = [(each, study.hosts[each.host]) for each in hosts[:MAX_ROWS]]
-    columns, rows = side_by_side(
-        words(
-            "host",
-            "host",
-            [
-                f"host {each.host} ({known.name})" if known.name else f"host {each.host}"
-                for each, known in shown
-            ],
-        ),
-        figures("ranks", "ranks", "", [each.ranks for each, _ in shown]),
-        figures("bytes", "saved", "bytes", [each.bytes for each, _ in shown]),
-        figures("blocked_s", "blocked", "s", [each.blocked_s for each, _ in shown]),
-        figures("durable_s", "durable", "s", [each.durable_s for each, _ in shown]),
-        figures("restore_s", "restore", "s", [each.restore_s for each, _ in shown]),
-        figures("late_s", "late start", "s", [each.late_s for each, _ in shown]),
-        figures("offset_error_s", "clock error", "s", [known.offset_error_s for _, known in shown]),
+    rows = TableOf(hosts[:MAX_ROWS], more=max(0, len(hosts) - MAX_ROWS))
+    rows.add("host", "host", of=lambda each: _named(each.host, study.hosts[each.host].name))
+    rows.add("ranks", "ranks")
+    rows.add("bytes", "saved", "bytes")
+    for name, label in _TIMES.items():
+        rows.add(name, label, "s")
+    rows.add(
+        "offset_error_s", "clock error", "s", lambda each: study.hosts[each.host].offset_error_s
     )
-    return [
-        Table(
-            id="hosts",
-            title="Hosts, the slowest first: medians of each host's slowest rank",
-            columns=columns,
-            rows=rows,
-            more=max(0, len(hosts) - MAX_ROWS),
-        )
-    ]
+    return [rows.made("hosts", "Hosts, the slowest first: medians of each host's slowest rank")]
+
+
+_TIMES = {
+    "blocked_s": "blocked",
+    "durable_s": "durable",
+    "restore_s": "restore",
+    "late_s": "late start",
+}
+
+
+def _named(host: int, name: str) -> str:
+    return f"host {host} ({name})" if name else f"host {host}"
 
 
 def _rate(study: Study, name: str, done: Sequence[Save] | Sequence[Restore]) -> Cell:
@@ -275,46 +241,38 @@ def _about(doc: CheckpointRecord, study: Study) -> Facts:
     if study.bytes < study.full_bytes:
         part = format_share(study.bytes / study.full_bytes)
         share = f", {part} of {format_bytes(study.full_bytes)}"
-    facts = [
+    checkpoint = f"{format_bytes(study.bytes)} in {counted(study.files, 'file')}, "
+    checkpoint += f"{counted(study.tensors, 'tensor')}{share}"
+    ranks = f"{counted(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less"
+    told = [
         ("run", doc.run_id),
         ("labels", tags_text(doc)),
-        (
-            "ranks",
-            f"{counted(study.ranks, 'rank')} of {format_bytes(study.largest_rank_bytes)} or less",
-        ),
-        (
-            "checkpoint",
-            f"{format_bytes(study.bytes)} in {counted(study.files, 'file')}, "
-            f"{counted(study.tensors, 'tensor')}{share}",
-        ),
+        ("ranks", ranks),
+        ("checkpoint", checkpoint),
         ("storage", doc.storage.url or ""),
     ]
-    return Facts(id="about", title="About this run", facts=facts_of(facts))
+    return facts("about", "About this run", told)
 
 
 def _operations(doc: CheckpointRecord, study: Study) -> Table:
     """One row for each save and restore."""
     done: list[tuple[str, Save | Restore]] = [("save", save) for save in study.saves]
-    done += [("restore", restore) for restore in study.restores]
-    measured = metrics_of("save", "restore")
-    names = (*OPERATION, *(metric.name for metric in measured), *CHECKED)
-    return Table(
-        id="operations",
-        title="Saves and restores",
-        columns=tuple(Column(name=name, label=name) for name in ("run_id", "operation", *names))
-        + label_columns(doc),
-        rows=tuple(
-            Row(
-                cells=(
-                    raw(doc.run_id),
-                    raw(operation),
-                    *(raw(getattr(one, name, None)) for name in OPERATION),
-                    *(raw(value_of(one, metric)) for metric in measured),
-                    *(raw(getattr(one, name, None)) for name in CHECKED),
-                    *label_cells(doc),
-                )
-            )
-            for operation, one in done
-        ),
+    rows = TableOf([*done, *(("restore", restore) for restore in study.restores)])
+    measured = {metric.name: metric for metric in metrics_of("save", "restore")}
+    rows.data("run_id", of=lambda _: doc.run_id)
+    rows.data("operation", of=lambda each: each[0])
+    rows.add_each(dict.fromkeys(OPERATION, ""), "", _attribute, where="data")
+    rows.add_each(
+        dict.fromkeys(measured, ""),
+        "",
+        lambda each, name: value_of(each[1], measured[name]),
         where="data",
     )
+    rows.add_each(dict.fromkeys(CHECKED, ""), "", _attribute, where="data")
+    add_labels(rows, doc)
+    return rows.made("operations", "Saves and restores", where="data")
+
+
+def _attribute(done: tuple[str, Save | Restore], name: str) -> Value:
+    value: Value = getattr(done[1], name, None)
+    return value

@@ -14,15 +14,8 @@ from ..base.units import (
 )
 from ..judge.checkpoint.meaning import not_told, upper_word
 from ..record.checkpoint import Meaning, Study
-from .figures import facts_of, figure, figures, filled, side_by_side, summary
-from .sections import (
-    Bars,
-    Chart,
-    Facts,
-    Mark,
-    Section,
-    Table,
-)
+from .figures import TableOf, facts, summary
+from .sections import Bars, Chart, Mark, Section, Table
 
 
 def meaning_sections(study: Study) -> list[Section]:
@@ -30,7 +23,7 @@ def meaning_sections(study: Study) -> list[Section]:
     found = study.meaning
     if not isinstance(found, Meaning):
         return []
-    facts = [
+    told = [
         (
             "training",
             f"{counted(found.accelerators, 'accelerator')}, interrupted every "
@@ -57,14 +50,8 @@ def meaning_sections(study: Study) -> list[Section]:
         ("to buy", _to_buy(found)),
         ("spot", _notice(found)),
     ]
-    return [
-        Facts(
-            id="meaning",
-            title=f"What it means for {study.model}: {format_bytes(found.bytes)} a checkpoint",
-            facts=facts_of(facts),
-        ),
-        _chart(found),
-    ]
+    title = f"What it means for {study.model}: {format_bytes(found.bytes)} a checkpoint"
+    return [facts("meaning", title, told), _chart(found)]
 
 
 def _hosts(study: Study, found: Meaning) -> str:
@@ -169,28 +156,22 @@ def _today(found: Meaning) -> str:
 
 
 def _chart(found: Meaning) -> Table:
-    advised = found.interval_s
-    lost = [figure(share, format_share) for _, share in found.curve]
-    columns, rows = side_by_side(
-        figures("interval_s", "interval", "s", [at for at, _ in found.curve]),
-        filled("waste", "lost", lost, unit="share", align="right"),
-        marks=["advised" if math.isclose(at, advised) else "" for at, _ in found.curve],
+    advised, rows = found.interval_s, TableOf(found.curve)
+    rows.add("interval_s", "interval", "s", lambda each: each[0])
+    rows.add("waste", "lost", "share", lambda each: each[1], show=format_share)
+    chart = Chart(
+        kind="lines",
+        x="interval_s",
+        y=("waste",),
+        x_label="interval between saves",
+        y_label="share of the time that is lost",
+        marks=(Mark(at=advised, label=f"advised: {format_duration(advised)}"),),
+        log="x",
     )
-    return Table(
-        id="interval",
-        title="Time lost, over the interval between saves",
-        columns=columns,
-        rows=rows,
+    return rows.made(
+        "interval",
+        "Time lost, over the interval between saves",
+        mark=lambda each: "advised" if math.isclose(each[0], advised) else "",
         bars=Bars(column="waste", full=max((share for _, share in found.curve), default=0.0)),
-        charts=(
-            Chart(
-                kind="lines",
-                x="interval_s",
-                y=("waste",),
-                x_label="interval between saves",
-                y_label="share of the time that is lost",
-                marks=(Mark(at=advised, label=f"advised: {format_duration(advised)}"),),
-                log="x",
-            ),
-        ),
+        charts=[chart],
     )

@@ -14,45 +14,22 @@ from ..base.units import counted, format_share
 from ..judge.statistics import SIGNIFICANT
 from ..record.ab import Claim, Drift
 from ..record.metrics import COMPARED
-from .figures import estimated, figure, format_of, listed, picture, raw, spread, word
-from .sections import (
-    Cell,
-    Chart,
-    Column,
-    Fact,
-    Facts,
-    FirstScreen,
-    Headline,
-    Item,
-    Items,
-    KeyFigure,
-    Section,
-    Table,
-    Tone,
+from .figures import (
+    TableOf,
+    estimated,
+    facts,
+    format_of,
+    items_of,
+    listed,
+    picture,
+    sentence,
+    spread,
+    word,
 )
-from .sections import Row as TableRow
+from .sections import Cell, Chart, FirstScreen, Item, Items, KeyFigure, Section, Table, Tone
 
 WORDS = {word: word for word in ("better", "equal", "inconclusive")} | {"worse": "WORSE"}
 NOTHING = "no metric was measured on both sides"
-
-_COLUMNS = (
-    *(Column(name=name, where="data") for name in ("workload", "baseline", "candidate")),
-    Column(name="metric"),
-    Column(name="baseline_median", label="baseline"),
-    Column(name="candidate_median", label="candidate"),
-    Column(name="ratio", label="ratio", unit="ratio"),
-    *(Column(name=name, where="data") for name in ("low", "high", "confidence")),
-    Column(name="p", label="p", where="pages"),
-    Column(name="answer", label="answer"),
-    Column(name="more", label="more runs", align="right"),
-    *(
-        Column(name=name, where="data")
-        for name in (
-            *("better", "threshold", "basis", "baseline_runs", "candidate_runs"),
-            *("drift_sd", "negligible", "why"),
-        )
-    ),
-)
 
 _ESTIMATES = {
     "ranks": "the median of the ratios of each candidate run to each baseline run",
@@ -64,7 +41,7 @@ _ESTIMATES = {
 def sections(
     compared: Sequence[Comparison], left_out: Sequence[str], gated: Sequence[Gated] = ()
 ) -> list[Section]:
-    """The order of several candidates; for each comparison a headline and a table of metrics.
+    """The order of several candidates; for each comparison its answer and a table of metrics.
 
     At the end are the outcomes of a gate, if there is one.
     """
@@ -94,67 +71,45 @@ def _rankings(compared: Sequence[Comparison]) -> list[Section]:
         row = rivals[0].primary
         if len(rivals) > 1 and row is not None:
             metric = COMPARED[row.metric].short
-            items = tuple(
-                Item(text=f"{each.candidate}: {told(each.primary)}", lead=f"{place}")
-                for place, each in enumerate(rivals, start=1)
-                if each.primary is not None
-            )
+            items = items_of(f"{each.candidate}: {told(each.primary)}" for each in rivals)
             title = f"{rivals[0].workload}, best first: {metric} over {rivals[0].baseline}"
             found.append(Items(id=f"ranking-{len(found) + 1}", title=title, items=items))
     return found
 
 
 def _comparison(each: Comparison, name: str) -> list[Section]:
-    facts = [("baseline", _group(each.sides[0])), ("candidate", _group(each.sides[1]))]
-    facts += [("not comparable", line) for line in each.obstacles]
-    facts += [("differs", "; ".join(each.changes))] if each.changes else []
-    facts += [("not compared", line) for line in each.missing]
-    facts += _how(each)
-    found: list[Section] = [
-        _first(each, name),
-        Headline(
-            id=name,
-            title=f"{each.workload}: {_verdict(each)}",
-            tone="good" if each.difference == "better" else "plain",
-        ),
-        Facts(
-            id=f"{name}-sides", facts=tuple(Fact(label=label, text=text) for label, text in facts)
-        ),
-    ]
-    if each.rows:
-        rows = tuple(_row(each, row) for row in each.rows)
-        charts = ratio_chart([row.claim for row in each.rows], "candidate over baseline")
-        found.append(Table(id=f"{name}-metrics", columns=_COLUMNS, rows=rows, charts=charts))
-    return found
+    told = [("baseline", _group(each.sides[0])), ("candidate", _group(each.sides[1]))]
+    told += [("not comparable", line) for line in each.obstacles]
+    told += [("differs", "; ".join(each.changes)), *(("not compared", one) for one in each.missing)]
+    found: list[Section] = [_first(each, name), facts(f"{name}-sides", "", [*told, *_how(each)])]
+    return [*found, _metrics(each, name)] if each.rows else found
 
 
 def _first(each: Comparison, name: str) -> FirstScreen:
-    """The first screen of a page: both sides as bars, and the ratio."""
-    row, bars, gauges = each.primary, [], []
+    """Both sides as bars, and the ratio."""
+    row, drawn, gauges = each.primary, None, list[KeyFigure]()
     if row is not None:
-        show = format_of(COMPARED[row.metric])
-        for side, runs in ((each.baseline, row.baseline), (each.candidate, row.candidate)):
-            if runs:
-                middle = median(run.median for run in runs)
-                bars.append((side, middle, show(middle), ""))
+        metric = COMPARED[row.metric]
+        show = format_of(metric)
+        sides = ((each.baseline, row.baseline), (each.candidate, row.candidate))
+        middles = [(side, median(run.median for run in runs)) for side, runs in sides if runs]
+        bars = [(side, middle, show(middle), "") for side, middle in middles]
+        drawn = picture(f"{metric.label}: the median of the runs", bars)
         if row.claim.ratio is not None:
-            gauges.append(KeyFigure(label=f"{COMPARED[row.metric].short}, ratio", value=shown(row)))
+            gauges.append(KeyFigure(label=f"{metric.short}, ratio", value=shown(row)))
     gauges += [
-        KeyFigure(label=label, value=counted(len(group.runs), "run"), note=group.label)
+        KeyFigure(label=label, value=counted(len(group.runs), "run"), note=f"({group.label})")
         for label, group in zip(("baseline", "candidate"), each.sides, strict=True)
     ]
     state = "not comparable" if each.obstacles else each.difference or "nothing was compared"
     return FirstScreen(
-        id=f"{name}-answer",
+        id=name,
         job=f"{each.workload}: {each.candidate} against {each.baseline}",
         state=state,
         tone="good" if state in ("better", "equal") else "bad" if state == "worse" else "plain",
-        sentences=(*each.obstacles, f"{_verdict(each)[:1].upper()}{_verdict(each)[1:]}."),
+        sentences=(sentence(_verdict(each)),),
         gauges=tuple(gauges),
-        picture=picture(f"{COMPARED[row.metric].label}: the median of the runs", bars)
-        if row is not None
-        else None,
-        instead=name,
+        picture=drawn,
     )
 
 
@@ -209,33 +164,37 @@ def drift_text(drift: Drift) -> str:
     )
 
 
-def _row(each: Comparison, row: ComparedMetric) -> TableRow:
-    claim, metric = row.claim, COMPARED[row.metric]
-    ratio = claim.ratio
-    return TableRow(
-        cells=(
-            *(raw(text) for text in (each.workload, each.baseline, each.candidate)),
-            word(metric.short, row.metric),
-            _values(row.baseline, row.metric),
-            _values(row.candidate, row.metric),
-            estimated(ratio, shown(row)) if ratio else figure(None, str),
-            raw(ratio.low if ratio else None),
-            raw(ratio.high if ratio else None),
-            raw(claim.confidence),
-            figure(claim.p, lambda p: _p(p, round(1 - claim.confidence, 9))),
-            word(_answer(row), claim.answer),
-            figure(claim.more, _more),
-            raw(claim.better),
-            raw(claim.threshold),
-            raw(claim.basis),
-            raw(claim.baseline_runs),
-            raw(claim.candidate_runs),
-            raw(row.drift.sd if row.drift else None),
-            raw(row.negligible),
-            raw(claim.why),
-        ),
-        tone=tone_of(claim),
+def _metrics(each: Comparison, name: str) -> Table:
+    rows = TableOf(each.rows)
+    rows.data("workload", of=lambda _: each.workload)
+    rows.data("baseline", of=lambda _: each.baseline)
+    rows.data("candidate", of=lambda _: each.candidate)
+    rows.add("metric", of=lambda row: word(COMPARED[row.metric].short, row.metric))
+    rows.add("baseline_median", "baseline", of=lambda row: _values(row.baseline, row.metric))
+    rows.add("candidate_median", "candidate", of=lambda row: _values(row.candidate, row.metric))
+    rows.add("ratio", "ratio", "ratio", _ratio, ends=("low", "high"))
+    rows.data("confidence", of=lambda row: row.claim.confidence)
+    rows.add("p", "p", of=_p, where="pages")
+    rows.add("answer", "answer", of=lambda row: word(_answer(row), row.claim.answer))
+    rows.add("more", "more runs", of=lambda row: row.claim.more, show=_more)
+    rows.add_each(
+        dict.fromkeys(("better", "threshold", "basis", "baseline_runs", "candidate_runs"), ""),
+        "",
+        lambda row, key: getattr(row.claim, key),
+        where="data",
     )
+    rows.data("drift_sd", of=lambda row: row.drift.sd if row.drift else None)
+    rows.data("negligible")
+    rows.data("why", of=lambda row: row.claim.why)
+    return rows.made(
+        f"{name}-metrics",
+        tone=lambda row: tone_of(row.claim),
+        charts=ratio_chart([row.claim for row in each.rows], "candidate over baseline"),
+    )
+
+
+def _ratio(row: ComparedMetric) -> Cell | None:
+    return estimated(row.claim.ratio, shown(row)) if row.claim.ratio else None
 
 
 def _values(runs: Sequence[RunValue], metric: str) -> Cell:
@@ -282,7 +241,8 @@ def _more(more: float) -> str:
 
 def _verdict(each: Comparison) -> str:
     if each.obstacles:
-        return "not comparable"
+        more = f", and {len(each.obstacles) - 1} more" if len(each.obstacles) > 1 else ""
+        return f"not comparable: {each.obstacles[0]}{more}"
     row = each.primary
     if row is None:
         return NOTHING
@@ -299,10 +259,13 @@ def _percent(share: float) -> str:
     return f"{share * 100:.4g} %"
 
 
-def _p(p: float, level: float) -> str:
-    shown_p = f"{p:.2g}"
+def _p(row: ComparedMetric) -> Cell | None:
+    p, level = row.claim.p, round(1 - row.claim.confidence, 9)
+    if p is None:
+        return None
+    text = f"{p:.2g}"
     # 0.0498 must not be shown as 0.05, which is not significant.
-    return f"<{level:g}" if p < level <= float(shown_p) else shown_p
+    return Cell(value=p, text=f"<{level:g}" if p < level <= float(text) else text)
 
 
 MIN_SPAN, MAX_SPAN = 0.05, 1.0

@@ -19,47 +19,19 @@ from .cost_words import (
     times,
     title,
 )
-from .figures import MAX_BARS, figure, picture, raw, word
-from .sections import (
-    Cell,
-    Chart,
-    Column,
-    Fact,
-    Facts,
-    FirstScreen,
-    Headline,
-    KeyFigure,
-    Row,
-    Section,
-    Table,
-    Where,
-)
+from .figures import MAX_BARS, TableOf, facts, picture
+from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table, Value, Where
 
-_SHOWN = {
-    "rank": "",
-    "machine": "machine",
-    "kind": "pay",
-    "usd_per_hour": "USD/h",
-    "samples_per_usd": "samples per USD",
-    "usd_per_million_samples": "USD/million",
-    "job_usd": "job, USD",
-    "job_s": "job, time",
-    "answer": "a sample costs",
-}
-_PAGES = {"samples_per_s": "samples/s"}
 _DATA = (
-    *("workload", "hosts", "instances", "run_ids", "interval_basis", "runs"),
-    *("currency", "region", "priced", "source"),
     *("samples_per_usd_low", "samples_per_usd_high", "never_interrupted", "save_blocked_s"),
     *("lost_share", "waiting_usd_per_hour", "wanted_samples_per_s", "storage_samples_per_s"),
     *("storage_limits", "if_storage_grows", "break_even_interruptions_per_hour"),
     *("preparation_s", "samples_in_budget", "within_deadline", "within_budget"),
-    *("hosts_in_time", "in_time_usd", "ratio", "ratio_low", "ratio_high"),
+    *("hosts_in_time", "in_time_usd"),
 )
+"""Figures of an option that only data shows."""
+
 _TITLE = "What a million samples cost"
-_CHARTED = {"usd": "USD for a million samples"}
-_JOB = ("job_usd", "job_s")
-_WORDS = ("machine", "kind", "answer")
 
 
 def sections(found: Sequence[Ranking], left_out: Sequence[str]) -> list[Section]:
@@ -74,37 +46,24 @@ def sections(found: Sequence[Ranking], left_out: Sequence[str]) -> list[Section]
 
 def _ranking(one: Ranking, name: str) -> Iterator[Section]:
     yield _first(one, name)
-    yield Headline(id=name, title=title(one), sentences=sentences(one))
     if one.options:
-        job = any(option.figures.job_s is not None for option in one.options)
-        columns = (*_SHOWN, *_PAGES, *_DATA, *_CHARTED)
-        yield Table(
-            id=f"{name}-options",
-            columns=tuple(_column(column, job=job) for column in columns),
-            rows=tuple(
-                _row(one, number, option, columns)
-                for number, option in enumerate(one.options, start=1)
-            ),
-            charts=tuple(cost_charts(one)),
-        )
-    facts = [
-        Fact(label=f"option {number}", text=text)
-        for number, option in enumerate(one.options, start=1)
+        yield _options(one, name)
+    notes = dict.fromkeys(note for option in one.options for note in option.figures.notes)
+    told = [
+        (f"option {number}", text)
+        for number in range(1, len(one.options) + 1)
         for text in details(one, number)
     ]
-    facts += [Fact(label="break-even", text=break_even(each)) for each in one.break_evens]
-    facts += [Fact(label="interval", text=text) for text in bases(one)]
-    notes = dict.fromkeys(note for option in one.options for note in option.figures.notes)
-    facts += [Fact(label="note", text=note) for note in notes]
-    facts += [
-        Fact(label="no price", text=f"the price of {kind} is not known: give --host-price-per-hour")
-        for kind in one.without_price
-    ]
-    yield Facts(id=f"{name}-details", facts=tuple(facts))
+    told += [("break-even", break_even(each)) for each in one.break_evens]
+    told += [("interval", text) for text in bases(one)]
+    told += [("note", note) for note in notes]
+    unknown = "the price of {} is not known: give --host-price-per-hour"
+    told += [("no price", unknown.format(kind)) for kind in one.without_price]
+    yield facts(f"{name}-details", "", told)
 
 
 def _first(one: Ranking, name: str) -> FirstScreen:
-    """The first screen of a page: what a sample costs with the best option, and with others."""
+    """What a sample costs with the best option, and with others."""
     gauges = []
     if one.options:
         paid = one.options[0].figures
@@ -117,70 +76,95 @@ def _first(one: Ranking, name: str) -> FirstScreen:
                 KeyFigure(label="the job", value=f"{plain_usd(paid.job_usd)} USD", note=took)
             )
     return FirstScreen(
-        id=f"{name}-answer",
+        id=name,
         job=title(one),
         state=f"{counted(len(one.options), 'way')} to pay" if one.options else "no price",
         sentences=sentences(one),
         gauges=tuple(gauges),
         picture=picture(_TITLE, _bars(one)[:MAX_BARS]),
-        instead=name,
     )
 
 
-def _column(name: str, *, job: bool) -> Column:
-    shown = name in _SHOWN and (job or name not in _JOB)
-    where: Where = "everywhere" if shown else "pages" if name in _PAGES else "data"
-    return Column(
-        name=name,
-        label=(_SHOWN | _PAGES | _CHARTED).get(name, ""),
-        unit="s" if name == "job_s" else "",
-        align="left" if name in _WORDS else "right",
-        where="page" if name in _CHARTED else where,
-    )
+def _options(one: Ranking, name: str) -> Table:
+    """A row for each way to pay, the best first."""
+    job = any(option.figures.job_s is not None for option in one.options)
+    of_job: Where = "everywhere" if job else "data"
+    rank, rows = {id(option): at for at, option in enumerate(one.options, 1)}, TableOf(one.options)
 
+    def most(option: Option) -> str:
+        return "at most " if option.figures.never_interrupted else ""
 
-def _row(one: Ranking, rank: int, option: Option, columns: Sequence[str]) -> Row:
-    pace, against = option.slowest.pace, option.against
-    paid = option.figures
-    most = "at most " if paid.never_interrupted else ""
-    cells = {
-        "rank": Cell(value=rank, text=str(rank)),
-        "machine": word(option.machine),
-        "kind": word(paid.kind),
-        "usd_per_hour": Cell(value=paid.usd_per_hour, text=f"{paid.usd_per_hour:.4g}"),
-        "samples_per_usd": Cell(value=paid.samples_per_usd, text=most + samples_per_usd(option)),
-        "usd_per_million_samples": figure(paid.usd_per_million_samples, lambda usd: f"{usd:.4g}"),
-        "job_usd": figure(paid.job_usd, plain_usd),
-        "job_s": figure(paid.job_s, format_duration),
-        "samples_per_s": Cell(
-            value=paid.samples_per_s,
-            text=most + format_count(paid.samples_per_s),
+    rows.add("rank", "", of=lambda option: rank[id(option)])
+    rows.add("machine", "machine")
+    rows.add("kind", "pay", of=lambda option: option.figures.kind)
+    rows.add("usd_per_hour", "USD/h", of=lambda each: each.figures.usd_per_hour, show=_four)
+    rows.add(
+        "samples_per_usd",
+        "samples per USD",
+        of=lambda option: Cell(
+            value=option.figures.samples_per_usd, text=most(option) + samples_per_usd(option)
         ),
-        "answer": _answer(option),
-        "usd": Cell(
-            value=paid.usd_per_million_samples,
-            text=_text(option) if paid.usd_per_million_samples else "",
-            low=_usd(paid.samples_per_usd_high),
-            high=_usd(paid.samples_per_usd_low),
-        ),
-        "save_blocked_s": raw(paid.saving.blocked_s if paid.saving else None),
-        "workload": raw(one.workload),
-        "hosts": raw(option.hosts),
-        "instances": raw(" ".join(part.instance.type for part in option.parts)),
-        "run_ids": raw(" ".join(run_id for part in option.parts for run_id in part.run_ids)),
-        "interval_basis": raw(pace.basis),
-        "runs": raw(len(pace.values)),
-        "ratio": raw(against.ratio if against else 1.0),
-        "ratio_low": raw(against.low if against else 1.0),
-        "ratio_high": raw(against.high if against else 1.0),
-        **{
-            key: raw(", ".join(dict.fromkeys(getattr(price, key) for price in paid.prices)))
-            for key in ("currency", "region", "priced", "source")
-        },
-    }
-    return Row(
-        cells=tuple(cells.get(name) or raw(getattr(option.figures, name)) for name in columns)
     )
+    million = "usd_per_million_samples"
+    rows.add(million, "USD/million", of=lambda each: getattr(each.figures, million), show=_four)
+    rows.add(
+        "job_usd", "job, USD", of=lambda each: each.figures.job_usd, show=plain_usd, where=of_job
+    )
+    rows.add("job_s", "job, time", "s", lambda each: each.figures.job_s, where=of_job)
+    rows.add("answer", "a sample costs", of=_answer)
+    rows.add(
+        "samples_per_s",
+        "samples/s",
+        of=lambda option: Cell(
+            value=option.figures.samples_per_s,
+            text=most(option) + format_count(option.figures.samples_per_s),
+        ),
+        where="pages",
+    )
+    rows.data("workload", of=lambda _: one.workload)
+    rows.data("hosts")
+    rows.data("instances", of=lambda each: " ".join(part.instance.type for part in each.parts))
+    rows.data("run_ids", of=lambda each: " ".join(i for part in each.parts for i in part.run_ids))
+    rows.data("interval_basis", of=lambda each: each.slowest.pace.basis)
+    rows.data("runs", of=lambda each: len(each.slowest.pace.values))
+    of_price = dict.fromkeys(("currency", "region", "priced", "source"), "")
+    rows.add_each(of_price, "", _of_prices, where="data")
+    rows.add_each(dict.fromkeys(_DATA, ""), "", _of_figures, where="data")
+    ratios = dict.fromkeys(("ratio", "ratio_low", "ratio_high"), "")
+    rows.add_each(ratios, "", _ratio, where="data")
+    rows.add(
+        "usd",
+        "USD for a million samples",
+        of=lambda option: Cell(
+            value=option.figures.usd_per_million_samples,
+            text=_text(option) if option.figures.usd_per_million_samples else "",
+            low=_usd(option.figures.samples_per_usd_high),
+            high=_usd(option.figures.samples_per_usd_low),
+        ),
+        where="page",
+    )
+    return rows.made(f"{name}-options", "Ways to pay, the best first", charts=[*cost_charts(one)])
+
+
+def _four(usd: float) -> str:
+    return f"{usd:.4g}"
+
+
+def _of_prices(option: Option, key: str) -> str:
+    return ", ".join(dict.fromkeys(getattr(price, key) for price in option.figures.prices))
+
+
+def _of_figures(option: Option, key: str) -> Value:
+    saving = option.figures.saving
+    if key == "save_blocked_s":
+        return saving.blocked_s if saving else None
+    value: Value = getattr(option.figures, key)
+    return value
+
+
+def _ratio(option: Option, key: str) -> float | None:
+    against = option.against
+    return getattr(against, key.removeprefix("ratio_")) if against else 1.0
 
 
 def _answer(option: Option) -> Cell:

@@ -7,82 +7,37 @@ from dataclasses import replace
 
 from ..base.units import counted, format_bytes, format_count, format_rate
 from ..judge.figures.curve import FLATTENED, highest, is_known, is_near, spent
-from ..record.curve import CurvePoint, Rate, Spent, StorageCurve, StorageProbe
+from ..record.curve import CurvePoint, ProbeHost, Rate, Spent, StorageCurve, StorageProbe
 from ..record.run import TrainingRecord
-from .figures import (
-    MAX_BARS,
-    Format,
-    ends,
-    evenly,
-    figures,
-    filled,
-    items_of,
-    picture,
-    raw,
-    side_by_side,
-    spread,
-    word,
-    words,
-)
-from .sections import (
-    Bars,
-    Cell,
-    Chart,
-    Column,
-    FirstScreen,
-    Headline,
-    Items,
-    KeyFigure,
-    Mark,
-    Row,
-    Section,
-    Table,
-)
+from .figures import MAX_BARS, Format, TableOf, ends, evenly, listed, picture, spread, word
+from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table
 from .stages import BURST, is_burst
-
-_TOO_FEW = "-"
-"""For a percentile that would be the slowest read of all: fewer than 100 or 1,000 reads."""
-
 
 PACKED = "for example samples packed into shards"
 
 
 def sections(probe: StorageProbe) -> list[Section]:
-    """What was found, a table for each curve, and a table of all points for data."""
-    what = f"dataset {probe.dataset}" if probe.dataset else counted(probe.objects, "object")
+    """What was found, a table for each curve, and each host."""
     told = [_sentence(curve, which) for curve, which in zip(probe.curves, probe.spent, strict=True)]
-    if probe.large is not None:
-        told.append(_sentence(probe.large, "unknown"))
-    found: list[Section] = [
-        _first(probe, told),
-        Headline(
-            id="storage-curve",
-            title=f"Storage curve of {probe.url} ({what}, {format_bytes(probe.bytes)})",
-            sentences=tuple(told),
-        ),
-    ]
-    for number, curve in enumerate(probe.curves, start=1):
-        found += [_table(curve, f"curve-{number}")] if curve.points else []
-    if probe.large is not None and probe.large.points:
-        found.append(_table(probe.large, "curve-large"))
-    if probe.hosts:
-        found.append(_hosts(probe))
-    everything = [*probe.curves, *([probe.large] if probe.large else [])]
-    found.append(_data(everything))
+    large = [probe.large] if probe.large is not None else []
+    told += [_sentence(each, "unknown") for each in large]
+    found: list[Section] = [_first(probe, told)]
+    found += [_table(each, f"curve-{at}") for at, each in enumerate(probe.curves, 1) if each.points]
+    found += [_table(each, "curve-large") for each in large if each.points]
+    found += [_hosts(probe)] if probe.hosts else []
     notes = list(probe.notes)
-    for curve in everything:
-        about = _requests(curve)
+    for curve in (*probe.curves, *large):
         told_above = curve.plateau_reads_per_s is None or curve.stopped == FLATTENED
-        ends = [] if told_above else [f"ended, since {curve.stopped}"]
-        notes += [f"{about}: {note}" for note in [*ends, *curve.notes]]
-    if any(point.latency_p999_s is None for curve in everything for point in curve.points):
+        ended = [] if told_above else [f"ended, since {curve.stopped}"]
+        notes += [f"{_requests(curve)}: {note}" for note in [*ended, *curve.notes]]
+    points = [point for curve in (*probe.curves, *large) for point in curve.points]
+    if any(point.latency_p999_s is None for point in points):
         notes.append("p99 needs 100 reads, and p99.9 needs 1,000")
-    found.append(Items(id="notes", title="Notes", items=items_of(notes)))
-    return found
+    return found + listed("notes", "Notes", notes)
 
 
 def _first(probe: StorageProbe, told: list[str]) -> FirstScreen:
-    """The first screen of a page: reads/s over the reads in flight, and the plateau."""
+    """Reads/s over the reads in flight, and the plateau."""
     curve = probe.curves[0]
     few = evenly(curve.points, MAX_BARS)
     bars = [
@@ -96,60 +51,44 @@ def _first(probe: StorageProbe, told: list[str]) -> FirstScreen:
         if point in few or point.in_flight == curve.knee_in_flight
     ]
     reads, there = curve.plateau_reads_per_s, curve.plateau_bytes_per_s
-    gauges = []
+    gauges: tuple[KeyFigure, ...] = ()
     if reads is not None and there is not None:
-        gauges.append(
-            KeyFigure(label="at most", value=format_rate(there.value), note=_requests(curve))
-        )
         knee = f"with {format_count(curve.knee_in_flight or 0)} or more in flight"
-        gauges.append(KeyFigure(label="reads/s", value=format_count(reads.value), note=knee))
+        gauges = (
+            KeyFigure(label="at most", value=format_rate(there.value), note=_requests(curve)),
+            KeyFigure(label="reads/s", value=format_count(reads.value), note=knee),
+        )
+    what = f"dataset {probe.dataset}" if probe.dataset else counted(probe.objects, "object")
     return FirstScreen(
-        job=f"Storage curve of {probe.url}",
+        job=f"Storage curve of {probe.url} ({what}, {format_bytes(probe.bytes)})",
         state="a plateau was reached" if reads else "no plateau was reached",
         sentences=tuple(told),
-        gauges=tuple(gauges),
+        gauges=gauges,
         picture=picture(f"Throughput: {_requests(curve)}", bars),
-        instead="storage-curve",
     )
 
 
 def _hosts(probe: StorageProbe) -> Table:
     """What each host got together with the others and alone, the slowest first."""
-    hosts = sorted(probe.hosts, key=lambda each: each.joint_reads_per_s.value)
-    joint = [(each.joint_reads_per_s, each.joint_bytes_per_s) for each in hosts]
-    alone = [(each.alone_reads_per_s, each.alone_bytes_per_s) for each in hosts]
-    columns, rows = side_by_side(
-        words("host", "host", [each.name for each in hosts]),
-        figures("in_flight", "in flight", "count", [each.in_flight for each in hosts]),
-        figures("joint_reads_per_s", "reads/s, all", "count", [each.value for each, _ in joint]),
-        figures("joint_bytes_per_s", "bytes/s, all", "bytes/s", [each.value for _, each in joint]),
-        figures(
-            "joint_latency_p50_s", "p50, all", "s", [each.joint_latency_p50_s for each in hosts]
-        ),
-        figures(
-            "alone_reads_per_s",
-            "reads/s, alone",
-            "count",
-            [each.value if each else None for each, _ in alone],
-        ),
-        figures(
-            "alone_bytes_per_s",
-            "bytes/s, alone",
-            "bytes/s",
-            [each.value if each else None for _, each in alone],
-        ),
-        figures(
-            "alone_latency_p50_s", "p50, alone", "s", [each.alone_latency_p50_s for each in hosts]
-        ),
+    rows = TableOf(sorted(probe.hosts, key=lambda each: each.joint_reads_per_s.value))
+    rows.add("host", "host", of=lambda each: each.name)
+    rows.add("in_flight", "in flight", "count")
+    for how, label in (("joint", "all"), ("alone", "alone")):
+        for key, unit in (("reads_per_s", "count"), ("bytes_per_s", "bytes/s")):
+            name = f"{how}_{key}"
+            rows.add_each({name: f"{key.replace('_per_', '/')}, {label}"}, unit, _value)
+        rows.add(f"{how}_latency_p50_s", f"p50, {label}", "s")
+    missing = sorted({host.not_measured for host in probe.hosts if host.not_measured})
+    return rows.made(
+        "hosts",
+        f"Each of {len(probe.hosts)} hosts while all read, and alone; the slowest first",
+        notes=[f"not measured alone: {why}" for why in missing],
     )
-    missing = {host.not_measured for host in probe.hosts if host.not_measured}
-    return Table(
-        id="hosts",
-        title=f"Each of {len(probe.hosts)} hosts while all read, and alone; the slowest first",
-        columns=columns,
-        rows=rows,
-        notes=tuple(f"not measured alone: {why}" for why in sorted(missing)),
-    )
+
+
+def _value(host: ProbeHost, name: str) -> float | None:
+    rate: Rate | None = getattr(host, name)
+    return None if rate is None else rate.value
 
 
 def curve_sections(doc: TrainingRecord) -> list[Section]:
@@ -265,76 +204,48 @@ def _mark(curve: StorageCurve, point: CurvePoint, in_flight: float | None = None
 
 def _interval(rate: Rate) -> Cell:
     if rate.low is None or rate.high is None or not is_known(rate):
-        return Cell(value=None, text=_TOO_FEW)
+        return Cell(value=None, text="-")
     return word(ends(rate.low, rate.high, format_count))
 
 
-def _rate(rate: Rate) -> Cell:
-    return Cell(value=rate.value, text=format_count(rate.value), low=rate.low, high=rate.high)
+def _rate(rate: Rate, show: Format) -> Cell:
+    return Cell(value=rate.value, text=show(rate.value), low=rate.low, high=rate.high)
 
 
 def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Table:
-    points = curve.points
-    rates = [_rate(each.reads_per_s) for each in points]
-    intervals = [_interval(each.reads_per_s) for each in points]
-    columns, rows = side_by_side(
-        figures("in_flight", "in flight", "count", [each.in_flight for each in points]),
-        filled("reads_per_s", "reads/s", rates, unit="count", align="right"),
-        filled("interval", "95 % interval", intervals, align="right"),
-        figures("bytes_per_s", "bytes/s", "bytes/s", [each.bytes_per_s.value for each in points]),
-        figures("latency_p50_s", "p50", "s", [each.latency_p50_s for each in points]),
-        figures("latency_p99_s", "p99", "s", [each.latency_p99_s for each in points]),
-        figures("latency_p999_s", "p99.9", "s", [each.latency_p999_s for each in points]),
-        words("bound", "bound by", curve.bound, where="pages"),
-        marks=[_mark(curve, each, in_flight) for each in points],
+    rows, bound = TableOf(curve.points), dict(zip(map(id, curve.points), curve.bound, strict=True))
+    rows.data("request_bytes", unit="bytes", of=lambda _: curve.request_bytes)
+    rows.data("order", of=lambda _: curve.order)
+    rows.data("by", of=lambda _: curve.by)
+    rows.data("direct", of=lambda _: curve.direct)
+    rows.add("in_flight", "in flight", "count")
+    rows.add(
+        "reads_per_s",
+        "reads/s",
+        "count",
+        lambda each: _rate(each.reads_per_s, format_count),
+        ends=("reads_per_s_low", "reads_per_s_high"),
     )
-    full = max((point.reads_per_s.value for point in curve.points), default=0.0)
+    rows.add("interval", "95 % interval", of=lambda each: _interval(each.reads_per_s))
+    rows.add(
+        "bytes_per_s",
+        "bytes/s",
+        "bytes/s",
+        lambda each: _rate(each.bytes_per_s, format_rate),
+        ends=("bytes_per_s_low", "bytes_per_s_high"),
+    )
+    rows.data("latency_mean_s", unit="s")
+    rows.add("latency_p50_s", "p50", "s")
+    rows.add("latency_p99_s", "p99", "s")
+    rows.add("latency_p999_s", "p99.9", "s")
+    rows.data("reads", "seconds", "disjoint", "client_cpu_share", "throttled")
+    rows.add("bound", "bound by", of=lambda each: bound[id(each)], where="pages")
+    rows.data("mark", of=lambda each: _mark(curve, each))
     requests = _requests(curve)
-    return Table(
-        id=name,
-        title=f"{requests[0].upper()}{requests[1:]}, by {curve.how}",
-        columns=columns,
-        rows=rows,
-        bars=Bars(column="reads_per_s", full=full),
+    return rows.made(
+        name,
+        f"{requests[0].upper()}{requests[1:]}, by {curve.how}",
+        mark=lambda each: _mark(curve, each, in_flight),
+        bars=Bars(column="reads_per_s", full=max(each.reads_per_s.value for each in curve.points)),
         charts=_charts(curve, in_flight),
-    )
-
-
-def _data(curves: list[StorageCurve]) -> Table:
-    """Every point of every curve, for CSV."""
-    columns = (
-        ("request_bytes", "bytes"),
-        ("order", ""),
-        ("by", ""),
-        ("direct", ""),
-        ("in_flight", "count"),
-        *((f"reads_per_s{part}", "count") for part in ("", "_low", "_high")),
-        *((f"bytes_per_s{part}", "bytes/s") for part in ("", "_low", "_high")),
-        *((f"latency_{part}_s", "s") for part in ("mean", "p50", "p99", "p999")),
-        ("reads", "count"),
-        ("seconds", "s"),
-        ("disjoint", ""),
-        ("client_cpu_share", "share"),
-        ("throttled", "count"),
-        ("bound", ""),
-        ("mark", ""),
-    )
-    rows = []
-    for curve in curves:
-        for point, bound in zip(curve.points, curve.bound, strict=True):
-            reads, there = point.reads_per_s, point.bytes_per_s
-            values = (
-                *(curve.request_bytes, curve.order, curve.by, curve.direct, point.in_flight),
-                *(reads.value, reads.low, reads.high, there.value, there.low, there.high),
-                *(point.latency_mean_s, point.latency_p50_s),
-                *(point.latency_p99_s, point.latency_p999_s),
-                *(point.reads, point.seconds, point.disjoint, point.client_cpu_share),
-                *(point.throttled, bound, _mark(curve, point)),
-            )
-            rows.append(Row(cells=tuple(raw(value) for value in values)))
-    return Table(
-        id="points",
-        columns=tuple(Column(name=name, unit=unit) for name, unit in columns),
-        rows=tuple(rows),
-        where="data",
     )

@@ -4,34 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..base.units import counted, format_count, format_percent, format_rate, percent_beside
+from ..base.units import counted, format_count, format_percent, percent_beside
 from ..judge.figures.search import STEADY, trials_of, utilization_of
 from ..record.run import TrainingRecord
-from ..record.training import FindMax
+from ..record.training import FindMax, FindMaxPoint
 from ..record.verdict import Estimate, Fed
-from .figures import (
-    BLANK,
-    NO_REASON,
-    figure,
-    figures,
-    filled,
-    lacking,
-    raw,
-    side_by_side,
-    with_interval,
-    word,
-    words,
-)
-from .sections import (
-    Bars,
-    Cell,
-    Chart,
-    Column,
-    Mark,
-    Row,
-    Section,
-    Table,
-)
+from .figures import Format, TableOf, figure, lacking, with_interval
+from .glance import UTILIZATION
+from .sections import Bars, Cell, Chart, Mark, Section, Table
 
 _BY = {
     "find-max": "by --find-max",
@@ -69,41 +49,17 @@ def number_text(fed: Fed) -> str:
     return number
 
 
-def number_with_basis(fed: Fed) -> str:
-    """``11 [10, 11] by the storage's curve``."""
-    return f"{number_text(fed)} {_BY[fed.basis]}".strip()
-
-
-def fed_now_and_alone(doc: TrainingRecord) -> str:
-    """What the whole pipeline feeds now, and what the storage alone could feed.
-
-    A storage that could feed 20 feeds nobody while another stage starves them.
-    """
-    verdict, ranks = doc.job.verdict, doc.job.accelerators
-    fed = verdict.fed if verdict is not None else None
-    if verdict is None or fed is None or fed.accelerators is None:
-        return f"not known: {(fed.not_measured if fed else '') or NO_REASON}"
-    alone = number_with_basis(fed)
-    if fed.potential is not None:
-        alone += f" as it is read now, {format_count(fed.potential)} as advised"
-    if fed.basis == "find-max" or verdict.starved is None:
-        return alone
-    if not verdict.starved:
-        now = f"{format_count(ranks)}, as many as the run had"
-    else:
-        now = "0" if ranks == 1 else f"fewer than the {format_count(ranks)} of the run"
-    return f"now {now}; by the storage alone {alone}"
-
-
 def _more_ranks(fed: Fed, required: float) -> Table:
     told = {True: "fed", False: "starved", None: "inconclusive"}
-    shares = [_share(each.accelerator_utilization, required) for each in fed.at]
-    columns, rows = side_by_side(
-        figures("ranks", "accelerators", "", [each.ranks for each in fed.at]),
-        filled("accelerator_utilization", "utilization", shares),
-        words("fed", "", [told[each.fed] for each in fed.at]),
-        words("how", "", [each.how for each in fed.at]),
+    rows = TableOf(fed.at)
+    rows.add("ranks", "accelerators")
+    rows.add(
+        "accelerator_utilization",
+        "utilization",
+        of=lambda each: _share(each.accelerator_utilization, required),
     )
+    rows.add("fed", of=lambda each: told[each.fed])
+    rows.add("how")
     notes = []
     if fed.reads_in_flight is not None and fed.potential is None:
         notes.append(f"that takes {counted(round(fed.reads_in_flight), 'read')} in flight")
@@ -114,15 +70,9 @@ def _more_ranks(fed: Fed, required: float) -> Table:
         )
     elif fed.today is not None and fed.today != fed.accelerators:
         notes.append(f"with the run's own reads in flight: {format_count(fed.today)}")
-    number = number_with_basis(fed)
-    return Table(
-        id="fed",
-        title=f"Storage for accelerators at {format_percent(required)} utilization: {number}; "
-        "jobs with a barrier at each step",
-        columns=columns,
-        rows=rows,
-        notes=tuple(notes),
-    )
+    number = f"{number_text(fed)} {_BY[fed.basis]}".strip()
+    title = f"Storage for accelerators at {format_percent(required)} utilization: {number}; "
+    return rows.made("fed", f"{title}jobs with a barrier at each step", notes=notes)
 
 
 def _share(estimate: Estimate | None, required: float) -> Cell:
@@ -142,8 +92,8 @@ def _drawn(found: FindMax) -> tuple[Chart, ...]:
         Chart(
             kind="lines",
             x="accelerators",
-            y=("accelerator_utilization_sustained",),
-            dots=("accelerator_utilization_sustained",),
+            y=(UTILIZATION,),
+            dots=(UTILIZATION,),
             marks=(Mark(at=answer, label=f"{format_count(answer)} fed"),) if answer else (),
             limits=(Mark(at=required, label=f"required: {format_percent(required)}"),),
             log="x" if max(known) >= 4 * min(known) > 0 else "",
@@ -159,21 +109,19 @@ def _search(found: FindMax, of_stored: str) -> Table:
     answer = none if found.accelerators is None else format_count(found.accelerators)
     if found.low is not None and found.high is not None and found.accelerators is not None:
         answer += f" [{found.low}, {found.high}]"
-    rows = []
-    for tries in trials_of(found.points).values():
-        for point in tries:
-            number = raw(point.accelerators)
-            trial = raw(point.trial + 1)
-            steps = figure(point.steps, format_count, missing="")
-            au = utilization_of(point)
-            if au is None:
-                reasons = point.not_measured
-                why = reasons.get(STEADY, reasons.get("accelerator_utilization_sustained"))
-                rows.append(Row(cells=(number, lacking(why or ""), BLANK, BLANK, trial, steps)))
-                continue
-            rate = figure(point.read_bytes_per_s, format_rate, missing="")
-            fed = word("fed" if point.passed else "starved")
-            rows.append(Row(cells=(number, figure(au, beside), rate, fed, trial, steps)))
+    rows = TableOf(point for tries in trials_of(found.points).values() for point in tries)
+    rows.add("accelerators", "accelerators", "count")
+    rows.add(UTILIZATION, "utilization", "share", lambda each: _utilization(each, beside))
+    rows.add(
+        "read_bytes_per_s",
+        "bandwidth",
+        "bytes/s",
+        lambda each: None if utilization_of(each) is None else each.read_bytes_per_s,
+        missing="",
+    )
+    rows.add("fed", of=_passed, missing="")
+    rows.add("trial", "", "count", lambda each: each.trial + 1, where="pages")
+    rows.add("steps", "", "count", missing="", where="pages")
     notes = [f"bandwidths are {of_stored}"] if of_stored else []
     notes += [f"the search stopped: {found.bound}"] if found.bound else []
     wanted = found.wanted_steps
@@ -183,24 +131,23 @@ def _search(found: FindMax, of_stored: str) -> Table:
             f"tries had {counted(min(few), 'step')} or more in the steady window, fewer than the "
             f"{wanted} that a try should have: the data or the time of a try was too small"
         )
-    return Table(
-        id="find-max",
-        title=f"Accelerators fed at {required} utilization or more: {answer}",
-        columns=(
-            Column(name="accelerators", label="accelerators", unit="count", align="right"),
-            Column(
-                name="accelerator_utilization_sustained",
-                label="utilization",
-                unit="share",
-                align="right",
-            ),
-            Column(name="read_bytes_per_s", label="bandwidth", unit="bytes/s", align="right"),
-            Column(name="fed"),
-            Column(name="trial", unit="count", align="right", where="pages"),
-            Column(name="steps", unit="count", align="right", where="pages"),
-        ),
-        rows=tuple(rows),
-        bars=Bars(column="accelerator_utilization_sustained", full=1.0),
+    return rows.made(
+        "find-max",
+        f"Accelerators fed at {required} utilization or more: {answer}",
+        bars=Bars(column=UTILIZATION, full=1.0),
         charts=_drawn(found),
-        notes=tuple(notes),
+        notes=notes,
     )
+
+
+def _utilization(point: FindMaxPoint, show: Format) -> Cell:
+    au, reasons = utilization_of(point), point.not_measured
+    if au is None:
+        return lacking(reasons.get(STEADY, reasons.get(UTILIZATION)) or "")
+    return figure(au, show)
+
+
+def _passed(point: FindMaxPoint) -> str | None:
+    if utilization_of(point) is None:
+        return None
+    return "fed" if point.passed else "starved"

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from statistics import median
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeGuard, TypeVar
 
 from ..base.units import format_bytes, format_count, format_duration, format_percent, format_rate
 from ..judge.promise import shown
 from ..record.metrics import Metric
 from ..record.verdict import Estimate
-from .sections import Bars, Cell, Column, Fact, Item, Items, Row, Section, Table, Tone, Value, Where
+from .sections import (
+    Bars,
+    Cell,
+    Chart,
+    Column,
+    Fact,
+    Facts,
+    Item,
+    Items,
+    Row,
+    Section,
+    Table,
+    Tone,
+    Value,
+    Where,
+)
 
 MAX_BARS = 6
 """Bars of a picture on a first screen."""
@@ -130,6 +146,16 @@ def facts_of(told: Iterable[tuple[str, str]]) -> tuple[Fact, ...]:
     return tuple(Fact(label=label, text=text) for label, text in told if text)
 
 
+def facts(name: str, title: str, found: Iterable[tuple[str, str]]) -> Facts:
+    """Facts of labels and texts, without those that have no text."""
+    return Facts(id=name, title=title, facts=facts_of(found))
+
+
+def sentence(text: str) -> str:
+    """The text as a sentence: with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
 def items_of(texts: Iterable[str]) -> tuple[Item, ...]:
     return tuple(Item(text=text) for text in texts)
 
@@ -151,62 +177,115 @@ class Medians:
         return Table(id=name, title=title, columns=self.columns, rows=tuple(self.rows), notes=notes)
 
 
-class Filled(NamedTuple):
-    """A column with its cells, from the first row to the last."""
-
-    column: Column
-    cells: Sequence[Cell]
+Given = Cell | Estimate | Value
+"""What a column has of a record: a cell, or what its cell is made of."""
 
 
-def figures(
-    name: str,
-    label: str,
-    unit: str,
-    values: Iterable[float | None],
-    *,
-    missing: str = "-",
-    where: Where = "everywhere",
-) -> Filled:
-    """A column of figures, which are shown as their unit demands."""
-    show = BY_UNIT.get(unit, str)
-    found = [figure(value, show, missing=missing) for value in values]
-    return filled(name, label, found, unit=unit, align="right", where=where)
+class TableOf(Generic[T]):
+    """A table with a row for each record, which is made column by column."""
+
+    def __init__(self, records: Iterable[T], more: int = 0) -> None:
+        self.records = list(records)
+        self._columns: list[Column] = []
+        self._cells: list[list[Cell]] = []
+        self._more = more
+
+    def add(
+        self,
+        name: str,
+        label: str = "",
+        unit: str = "",
+        of: Callable[[T], Given] | None = None,
+        *,
+        show: Format | None = None,
+        missing: str = "-",
+        ends: Sequence[str] = (),
+        where: Where = "everywhere",
+    ) -> None:
+        """A column of ``of`` each record, or of its attribute ``name``.
+
+        Figures are shown as their unit demands, or by ``show``; figures stand at the right.
+        ``ends``: the names of two more columns, for data, of the ends of their intervals.
+        """
+        get: Callable[[T], Given] = of or (lambda each: getattr(each, name))
+        form = show or BY_UNIT.get(unit, format_count)
+        cells = [_cell(get(each), form, missing) for each in self.records]
+        right = any(_is_figure(each.value) for each in cells)
+        align: Literal["left", "right"] = "right" if right else "left"
+        self._columns.append(Column(name=name, label=label, unit=unit, align=align, where=where))
+        self._cells.append(cells)
+        for at, end in enumerate(ends):
+            self._columns.append(Column(name=end, unit=unit, where="data"))
+            self._cells.append([raw((each.low, each.high)[at]) for each in cells])
+
+    def add_each(
+        self,
+        labels: Mapping[str, str],
+        unit: str,
+        of: Callable[[T, str], Given],
+        *,
+        missing: str = "-",
+        where: Where = "everywhere",
+    ) -> None:
+        """A column for each name with its label: ``of`` a record and the name."""
+        for name, label in labels.items():
+            self.add(name, label, unit, partial(_of, of, name), missing=missing, where=where)
+
+    def data(self, *names: str, of: Callable[[T], Value] | None = None, unit: str = "") -> None:
+        """Columns that only data shows."""
+        for name in names:
+            self.add(name, "", unit, of, where="data")
+
+    def made(
+        self,
+        name: str,
+        title: str = "",
+        *,
+        mark: Callable[[T], str] | None = None,
+        tone: Callable[[T], Tone] | None = None,
+        bars: Bars | None = None,
+        charts: Sequence[Chart] = (),
+        notes: Sequence[str] = (),
+        where: Where = "everywhere",
+    ) -> Table:
+        """The table. ``mark`` and ``tone`` tell what sets a row apart."""
+        rows = tuple(
+            Row(
+                cells=tuple(cells[at] for cells in self._cells),
+                mark=mark(each) if mark else "",
+                tone=tone(each) if tone else "plain",
+            )
+            for at, each in enumerate(self.records)
+        )
+        return Table(
+            id=name,
+            title=title,
+            columns=tuple(self._columns),
+            rows=rows,
+            bars=bars,
+            charts=tuple(charts),
+            notes=tuple(notes),
+            more=self._more,
+            where=where,
+        )
 
 
-def words(name: str, label: str, texts: Iterable[str], *, where: Where = "everywhere") -> Filled:
-    """A column of texts."""
-    return filled(name, label, [word(text) for text in texts], where=where)
+def _of(get: Callable[[T, str], Given], name: str, record: T) -> Given:
+    return get(record, name)
 
 
-def raws(name: str, values: Iterable[Value]) -> Filled:
-    """A column that only data shows."""
-    return filled(name, "", [raw(value) for value in values], where="data")
+def _cell(value: Given, show: Format, missing: str) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    if isinstance(value, Estimate):
+        return estimated(value)
+    if _is_figure(value):
+        return Cell(value=value, text=show(value))
+    return Cell(value=value, text=missing if value is None else str(value))
 
 
-def filled(
-    name: str,
-    label: str,
-    cells: Sequence[Cell],
-    *,
-    unit: str = "",
-    align: Literal["left", "right"] = "left",
-    where: Where = "everywhere",
-) -> Filled:
-    """A column of any cells."""
-    return Filled(Column(name=name, label=label, unit=unit, align=align, where=where), cells)
-
-
-def side_by_side(
-    *columns: Filled, marks: Sequence[str] = (), tones: Sequence[Tone] = ()
-) -> tuple[tuple[Column, ...], tuple[Row, ...]]:
-    """The columns and the rows of a table. ``marks`` and ``tones``: of each row, if it has one."""
-    cells = list(zip(*(each.cells for each in columns), strict=True))
-    told: list[Tone] = [*tones] or ["plain"] * len(cells)
-    rows = zip(cells, marks or [""] * len(cells), told, strict=True)
-    return (
-        tuple(each.column for each in columns),
-        tuple(Row(cells=each, mark=mark, tone=tone) for each, mark, tone in rows),
-    )
+def _is_figure(value: Given) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def picture(

@@ -1,20 +1,14 @@
-"""A run at a glance: the answers that a reader looks for first, and whether to believe them."""
+"""How a run ended, what its rules found, and whether to believe it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from functools import partial
 
-from ..base.units import counted, format_count, format_percent, percent_beside
+from ..base.units import format_count, format_percent
 from ..judge.cache import cached_image, epoch_deliveries, is_cold, uncached
-from ..judge.judged import judge
-from ..judge.promise import shown, tells_nothing
 from ..record.run import RunRecord, TrainingRecord
 from ..record.verdict import Verdict
-from .fed import fed_now_and_alone
-from .figures import spread
-from .sections import STATUS, Fact, Facts, Findings, Headline, Section
+from .sections import STATUS, Findings, Headline, Section
 
 UTILIZATION = "accelerator_utilization_sustained"
 """By the names of ``record.metrics``: the figure of the verdict."""
@@ -51,13 +45,6 @@ def ended(what: str, status: str, error: str) -> list[Section]:
     return [Headline(id=STATUS, title=title, sentences=tuple(told), tone="bad")]
 
 
-def glance_sections(doc: TrainingRecord) -> list[Section]:
-    """The bottleneck and its gain, utilization, accelerators fed, trust, what was measured."""
-    facts = [] if doc.job.verdict is None else [*_answers(doc, doc.job.verdict)]
-    facts += [Fact(label="trust", text=trust_text(doc)), Fact(label="measured", text=_what(doc))]
-    return [Facts(id="glance", facts=tuple(facts), where="pages")]
-
-
 def finding_sections(doc: RunRecord) -> tuple[Findings, list[Section]]:
     """The rules that did not pass, the worst first; and the remarks of those that did, if any."""
     order = list(_LEVELS)
@@ -66,6 +53,11 @@ def finding_sections(doc: RunRecord) -> tuple[Findings, list[Section]]:
     remarks = tuple(each for each in worst_first if each.level == "info")
     rest = Findings(id="remarks", title="Remarks", findings=remarks)
     return Findings(findings=failed), [rest] if remarks else []
+
+
+def flags_of(doc: RunRecord) -> tuple[str, ...]:
+    """What speaks against the answer of a run."""
+    return (*["INVALID"] * (doc.validity == "invalid"), *[doc.status] * (doc.status != "ok"))
 
 
 def trust_text(doc: RunRecord) -> str:
@@ -80,61 +72,16 @@ def trust_text(doc: RunRecord) -> str:
     return f"{_STATES[doc.validity]} by the {doc.rules} rules: {', '.join(told)}"
 
 
-def _answers(doc: TrainingRecord, verdict: Verdict) -> Iterator[Fact]:
-    gain = verdict.gains.get(verdict.bottleneck)
-    bottleneck = str(verdict.bottleneck)
-    if verdict.also:
-        bottleneck += f", or {' or '.join(verdict.also)}: their gains can't be told apart"
-    if gain is not None and verdict.bottleneck != "accelerator":
-        told = shown(gain)
-        if tells_nothing(gain):
-            told = f"{gain.value:.2f} x (its interval has room for none)"
-        bottleneck += f"; without its cost {told} the samples/s"
-    yield Fact(label="the bottleneck", text=bottleneck)
-    used = doc.metrics.get(UTILIZATION)
-    limit = doc.job.workload.required_accelerator_utilization
-    required = format_percent(limit)
-    if used is not None:
-        show = partial(percent_beside, limit=limit)
-        told = f"{spread(used.median, used.min, used.max, show)} of the time, "
-        told += f"median [min, max] of {counted(used.n, 'repetition')}; {required} required"
-        found = judge(doc).evidence
-        if found.lasting is not None and found.utilization is not None:
-            told += f"; {show(found.utilization)} after the rate fell, which is what lasts"
-        yield Fact(label="utilization", text=told)
-    if verdict.fed is not None:
-        told = fed_now_and_alone(doc)
-        if verdict.fed.accelerators is not None:
-            told += f", at {required} utilization"
-        yield Fact(label="accelerators fed", text=told)
-
-
-def _what(doc: TrainingRecord) -> str:
-    """The run in one line: what, of how many, where and when."""
-    what = f"{doc.job.workload.name} with {counted(doc.job.accelerators, 'accelerator')}"
-    where = f" on {doc.storage.url}" if doc.storage.url else ""
-    return f"{what}{where}, {about_text(doc)}"
-
-
 def about_text(doc: RunRecord) -> str:
     """When it was measured, and the name of the run."""
     when = f"{doc.created[:16].replace('T', ' ')} UTC, " if doc.created else ""
     return f"{when}run {doc.run_id}"
 
 
-def bottleneck_text(verdict: Verdict, *, watched: bool = False) -> str:
-    """``storage is the bottleneck``, for a title. ``watched``: of a training of the user's own."""
+def bottleneck_text(verdict: Verdict) -> str:
+    """``storage is the bottleneck``, for a title."""
     undecided = verdict.bottleneck == "undecided"
-    if watched and verdict.bottleneck == "accelerator":
-        return "your step is the bottleneck"
     return "the bottleneck is undecided" if undecided else f"{verdict.bottleneck} is the bottleneck"
-
-
-def state_text(doc: RunRecord) -> str:
-    """The run's status, its validity and the rules that judged it."""
-    state = {"valid": "valid", "invalid": "INVALID", "unknown": "validity unknown"}[doc.validity]
-    state = state if doc.status == "ok" else f"{doc.status}, {state}"
-    return f"{state}, {doc.rules} rules"
 
 
 def cold_reads(doc: TrainingRecord) -> str:

@@ -5,29 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from ..ask.compare.drift import MIN_DRIFT_RUNS, Day
+from ..ask.compare.drift import MIN_DRIFT_RUNS
 from ..ask.compare.history import ChangePoint, History, RunEntry
 from ..base.units import counted, format_duration, format_factor, format_percent
 from ..judge.statistics import NOISE
 from ..record.ab import Drift
 from ..record.metrics import COMPARED
 from .compare import left_out_sections
-from .figures import MAX_BARS, Format, figure, format_of, median_cell, picture, raw, word
-from .sections import (
-    Bars,
-    Cell,
-    Chart,
-    Column,
-    FirstScreen,
-    Headline,
-    Item,
-    Items,
-    KeyFigure,
-    Mark,
-    Row,
-    Section,
-    Table,
-)
+from .figures import MAX_BARS, TableOf, format_of, items_of, median_cell, picture, word
+from .sections import Bars, Chart, FirstScreen, Items, KeyFigure, Mark, Section, Table
 
 MAX_CHANGED = 6
 """Largest number of changed facts that one change shows."""
@@ -44,47 +30,13 @@ def sections(found: Sequence[History], left_out: Sequence[str]) -> list[Section]
 
 
 def _history(one: History, name: str) -> list[Section]:
-    metric = COMPARED[one.metric]
-    trend = "" if one.trend is None else f", newest third {format_factor(one.trend)} the oldest"
-    if trend and one.answer == "inconclusive":
-        trend += ": inconclusive"
-    runs = counted(len(one.entries), "run")
     points = {point.at: point for point in (*one.points, *([one.possible] if one.possible else []))}
-    found: list[Section] = [
-        _first(one, name, points),
-        Headline(
-            id=name,
-            title=f"{one.workload}: {metric.short} of {runs}{trend}",
-            sentences=tuple(_sentences(one)),
-        ),
-        Table(
-            id=f"{name}-runs",
-            columns=(
-                Column(name="workload", where="data"),
-                Column(name="metric", where="data"),
-                Column(name="run_id", label="run", where="pages"),
-                Column(name="created", label="recorded"),
-                Column(name="median", label=f"{metric.short}, median [min, max]", unit=metric.unit),
-                Column(name="min", unit=metric.unit, where="data"),
-                Column(name="max", unit=metric.unit, where="data"),
-                Column(name="validity", where="data"),
-                Column(name="change", where="data"),
-                Column(name="ratio", where="data"),
-            ),
-            rows=tuple(_run(one, number, points.get(number)) for number in range(len(one.entries))),
-            bars=Bars(column="median", full=max(entry.median for entry in one.entries)),
-            charts=(_chart(one, points),),
-            notes=_notes(one),
-        ),
-    ]
-    if one.days:
-        found.append(_days(one, f"{name}-days"))
-    items = tuple(_change(point, one.entries[point.at]) for _, point in sorted(points.items()))
-    return [*found, Items(id=f"{name}-changes", title="Changes", items=items)] if items else found
+    found: list[Section] = [_first(one, name, points), _runs(one, name, points)]
+    return [*found, _days(one, f"{name}-days")] if one.days else found
 
 
 def _first(one: History, name: str, points: Mapping[int, ChangePoint]) -> FirstScreen:
-    """The first screen of a page: the newest runs, and whether the figure changed."""
+    """The newest runs, and whether the figure changed."""
     metric = COMPARED[one.metric]
     show = format_of(metric)
     start = max(0, len(one.entries) - MAX_BARS)
@@ -99,21 +51,59 @@ def _first(one: History, name: str, points: Mapping[int, ChangePoint]) -> FirstS
     ]
     gauges = [KeyFigure(label="runs", value=str(len(one.entries)))]
     if one.trend is not None:
-        newest = "newest third over the oldest" + (
-            ", inconclusive" * (one.answer == "inconclusive")
-        )
-        gauges.insert(0, KeyFigure(label=metric.short, value=format_factor(one.trend), note=newest))
+        doubt = ", inconclusive" * (one.answer == "inconclusive")
+        note = f"(newest third over the oldest{doubt})"
+        gauges.insert(0, KeyFigure(label=metric.short, value=format_factor(one.trend), note=note))
+    items = items_of(_change(point, one.entries[point.at]) for _, point in sorted(points.items()))
     worse = any(not point.better and not point.why for point in points.values())
     return FirstScreen(
-        id=f"{name}-answer",
+        id=name,
         job=f"{one.workload}: {metric.short} over time",
         state=one.answer,
         tone="bad" if worse else "plain",
         sentences=tuple(_sentences(one)),
         gauges=tuple(gauges),
         picture=picture(f"{metric.label} of the newest runs", bars),
-        trust=" ".join(_notes(one)),
-        instead=name,
+        changes=Items(id=f"{name}-changes", title="Changes", items=items) if items else None,
+        trust=_answer(one),
+    )
+
+
+def _runs(one: History, name: str, points: Mapping[int, ChangePoint]) -> Table:
+    """A row for each run, the oldest first."""
+    metric = COMPARED[one.metric]
+    show, changed = format_of(metric), {id(one.entries[at]): each for at, each in points.items()}
+
+    def mark(entry: RunEntry) -> str:
+        point = changed.get(id(entry))
+        marks = [] if point is None else [_word(point)]
+        marks += ["INVALID, not counted"] if entry.validity == "invalid" else []
+        return "; ".join(marks)
+
+    rows = TableOf(one.entries)
+    rows.data("workload", of=lambda _: one.workload)
+    rows.data("metric", of=lambda _: one.metric)
+    rows.add("run_id", "run", where="pages")
+    rows.add("created", "recorded", of=lambda each: word(each.created[:16], each.created))
+    label = f"{metric.short}, median [min, max]"
+    rows.add(
+        "median",
+        label,
+        metric.unit,
+        lambda each: median_cell(each.values, show),
+        ends=("min", "max"),
+    )
+    rows.data("validity")
+    rows.data("change", of=lambda each: _word(changed[id(each)]) if id(each) in changed else None)
+    rows.data(
+        "ratio", of=lambda each: changed[id(each)].ratio.value if id(each) in changed else None
+    )
+    return rows.made(
+        f"{name}-runs",
+        "Runs, the oldest first",
+        mark=mark,
+        bars=Bars(column="median", full=max(entry.median for entry in one.entries)),
+        charts=[_chart(one, points)],
     )
 
 
@@ -170,60 +160,27 @@ def _seconds(first: str, last: str) -> float | None:
         return None
 
 
-def _notes(one: History) -> tuple[str, ...]:
+def _answer(one: History) -> str:
     if one.answer == "inconclusive":
-        return (f"inconclusive: {one.why}",)
+        return f"Inconclusive: {one.why}."
     if one.answer == "no change":
-        return (f"no lasting change of more than {format_percent(NOISE)} was found",)
-    return ()
-
-
-def _run(one: History, number: int, point: ChangePoint | None) -> Row:
-    entry, show = one.entries[number], format_of(COMPARED[one.metric])
-    marks = [] if point is None else [_word(point)]
-    marks += ["INVALID, not counted"] if entry.validity == "invalid" else []
-    return Row(
-        cells=(
-            raw(one.workload),
-            raw(one.metric),
-            word(entry.run_id),
-            word(entry.created[:16], entry.created),
-            median_cell(entry.values, show),
-            raw(min(entry.values)),
-            raw(max(entry.values)),
-            raw(entry.validity),
-            raw(None if point is None else _word(point)),
-            raw(None if point is None else point.ratio.value),
-        ),
-        mark="; ".join(marks),
-    )
+        return f"No lasting change of more than {format_percent(NOISE)} was found."
+    return ""
 
 
 def _days(one: History, name: str) -> Table:
     """The calendar. It says nothing that the runs do not if each day has one run."""
-    metric = COMPARED[one.metric]
+    metric, rows = COMPARED[one.metric], TableOf(one.days)
     show = format_of(metric)
-    return Table(
-        id=name,
-        title="Days",
-        columns=(
-            Column(name="workload", where="data"),
-            Column(name="metric", where="data"),
-            Column(name="day", label="day"),
-            Column(name="runs", label="runs", align="right"),
-            Column(name="median", label="median", unit=metric.unit),
-            Column(name="lowest", label="lowest run", unit=metric.unit),
-            Column(name="highest", label="highest run", unit=metric.unit),
-        ),
-        rows=tuple(_day(one, day, show) for day in one.days),
-        where="everywhere" if 1 < len(one.days) < sum(day.runs for day in one.days) else "pages",
-    )
-
-
-def _day(one: History, day: Day, show: Format) -> Row:
-    figures = (figure(value, show) for value in (day.median, day.low, day.high))
-    cells = (raw(one.workload), raw(one.metric), word(day.date))
-    return Row(cells=(*cells, Cell(value=day.runs, text=str(day.runs)), *figures))
+    rows.data("workload", of=lambda _: one.workload)
+    rows.data("metric", of=lambda _: one.metric)
+    rows.add("day", "day", of=lambda each: each.date)
+    rows.add("runs", "runs")
+    rows.add("median", "median", metric.unit, show=show)
+    rows.add("lowest", "lowest run", metric.unit, lambda each: each.low, show=show)
+    rows.add("highest", "highest run", metric.unit, lambda each: each.high, show=show)
+    told = 1 < len(one.days) < sum(day.runs for day in one.days)
+    return rows.made(name, "Days", where="everywhere" if told else "pages")
 
 
 def _word(point: ChangePoint) -> str:
@@ -232,23 +189,17 @@ def _word(point: ChangePoint) -> str:
     return "better" if point.better else "WORSE"
 
 
-def _change(point: ChangePoint, entry: RunEntry) -> Item:
-    ratio = point.ratio
-    interval = ""
+def _change(point: ChangePoint, entry: RunEntry) -> str:
+    ratio, interval = point.ratio, ""
     if ratio.low is not None and ratio.high is not None:
         interval = f" [{ratio.low:.3g}, {ratio.high:.3g}]"
     told = f", inconclusive: {point.why}" if point.why else ""
     if point.p is not None:
         told = f", p {point.p:.2g}"
-    text = (
-        f"{entry.created[:16]}: {_word(point)}: {format_factor(ratio.value)}{interval}{told}; "
-        f"since the run of {point.after[:16]}"
-    )
+    text = f"{entry.created[:16]}: {_word(point)}: {format_factor(ratio.value)}{interval}{told}; "
+    text += f"since the run of {point.after[:16]}"
     more = len(point.changed) - MAX_CHANGED
     rest = f"; and {more} more" if more > 0 else ""
     why = "; ".join(point.changed[:MAX_CHANGED])
-    return Item(
-        text=f"{text} changed: {why}{rest}"
-        if why
-        else f"{text} nothing in the settings, the host, the storage or the versions changed"
-    )
+    nothing = "nothing in the settings, the host, the storage or the versions changed"
+    return f"{text} changed: {why}{rest}" if why else f"{text} {nothing}"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from ..base.units import (
-    counted,
-    format_duration,
-)
+from ..base.units import counted, format_duration
 from ..judge.figures.metrics import DEVICE_METRICS
 from ..judge.rules_ranks import host_name
 from ..record.host import HostTime
@@ -13,21 +10,8 @@ from ..record.metrics import BY_NAME
 from ..record.resources import DeviceUse, ModelWork
 from ..record.run import TrainingRecord
 from ..record.training import Repetition
-from .figures import (
-    NO_REASON,
-    Medians,
-    figure,
-    figures,
-    filled,
-    format_of,
-    lacking,
-    raws,
-    side_by_side,
-    summary,
-    word,
-    words,
-)
-from .sections import Cell, Section, Table
+from .figures import NO_REASON, Medians, TableOf, format_of, lacking, summary, word
+from .sections import Section, Table
 from .time import middle_repetition
 
 MAX_ROWS = 12
@@ -40,45 +24,34 @@ def host_sections(doc: TrainingRecord) -> list[Section]:
         return []
     _, repetition, of = chosen
     ordered = sorted(repetition.hosts, key=_own_rate)
-    shown = ordered[:MAX_ROWS]
     slow = next((each.evidence for each in doc.findings if each.rule == "host.slow"), "")
-    window = "all hosts had work for "
-    window += f"{format_duration(repetition.window_s or 0.0)}, "
-    window += f"and the last was done {format_duration(repetition.tail_s or 0.0)} later"
-    notes = [window]
+    notes = [
+        f"all hosts had work for {format_duration(repetition.window_s or 0.0)}, and the last was "
+        f"done {format_duration(repetition.tail_s or 0.0)} later"
+    ]
     if doc.job.barrier_s is not None:
         notes.append(f"a barrier of all hosts takes {format_duration(doc.job.barrier_s)}")
-    names = [host_name(doc, each.host) for each in shown]
-    facts = dict(enumerate(doc.job.hosts))
-    known = [facts.get(each.host) for each in shown]
+    names = {each.host: host_name(doc, each.host) for each in ordered}
+    offsets = {at: host.offset_error_s for at, host in enumerate(doc.job.hosts)}
     memory = {at: host.memory_bytes for at, host in enumerate(doc.hosts)}
-    columns, rows = side_by_side(
-        words("host", "host", names),
-        figures("ranks", "ranks", "", [each.ranks for each in shown]),
-        figures("samples_per_s", "samples/s", "samples/s", [each.samples_per_s for each in shown]),
-        figures("read_bytes_per_s", "read", "bytes/s", [each.read_bytes_per_s for each in shown]),
-        figures("first_done_s", "first done", "s", [each.first_done_s for each in shown]),
-        figures("last_done_s", "last done", "s", [each.last_done_s for each in shown]),
-        figures("last_share", "last at steps", "share", [each.last_share for each in shown]),
-        figures("residency_before", "cached", "share", [each.residency_before for each in shown]),
-        figures("start_skew_s", "late start", "s", [each.start_skew_s for each in shown]),
-        figures(
-            "offset_error_s",
-            "clock error",
-            "s",
-            [each.offset_error_s if each else None for each in known],
-        ),
-        raws("memory_bytes", [memory.get(each.host) for each in shown]),
-        marks=["slow" if name in slow else "" for name in names],
-    )
+    rows = TableOf(ordered[:MAX_ROWS], more=max(0, len(ordered) - MAX_ROWS))
+    rows.add("host", "host", of=lambda each: names[each.host])
+    rows.add("ranks", "ranks")
+    rows.add("samples_per_s", "samples/s", "samples/s")
+    rows.add("read_bytes_per_s", "read", "bytes/s")
+    rows.add("first_done_s", "first done", "s")
+    rows.add("last_done_s", "last done", "s")
+    rows.add("last_share", "last at steps", "share")
+    rows.add("residency_before", "cached", "share")
+    rows.add("start_skew_s", "late start", "s")
+    rows.add("offset_error_s", "clock error", "s", lambda each: offsets.get(each.host))
+    rows.data("memory_bytes", of=lambda each: memory.get(each.host))
     return [
-        Table(
-            id="hosts",
-            title=f"Hosts, the slowest first{of}",
-            columns=columns,
-            rows=rows,
-            notes=tuple(notes),
-            more=len(ordered) - len(shown),
+        rows.made(
+            "hosts",
+            f"Hosts, the slowest first{of}",
+            notes=notes,
+            mark=lambda each: "slow" if names[each.host] in slow else "",
         )
     ]
 
@@ -152,26 +125,12 @@ def _each(devices: list[DeviceUse]) -> Table:
         "tensor_utilization": "tensor cores",
         "dram_utilization": "memory bandwidth",
     }
+    rows = TableOf(devices)
+    rows.add("gpu", "GPU", of=lambda each: each.name or "?")
+    rows.add("uuid", "UUID", where="pages")
+    for name, label in shares.items():
+        rows.add(name, label, "share")
     others = {"power_w": "W", "sm_clock_mhz": "SM MHz", "memory_clock_mhz": "memory MHz"}
-    columns, rows = side_by_side(
-        words("gpu", "GPU", [each.name or "?" for each in devices]),
-        words("uuid", "UUID", [each.uuid for each in devices], where="pages"),
-        *(
-            figures(name, label, "share", [getattr(each, name) for each in devices])
-            for name, label in shares.items()
-        ),
-        *(
-            filled(name, label, [_whole(getattr(each, name)) for each in devices], align="right")
-            for name, label in others.items()
-        ),
-    )
-    return Table(
-        id="each-device",
-        title="Each GPU in the last repetition",
-        columns=columns,
-        rows=rows,
-    )
-
-
-def _whole(value: float | None) -> Cell:
-    return figure(value, lambda value: f"{value:,.0f}")
+    for name, label in others.items():
+        rows.add(name, label, show="{:,.0f}".format)
+    return rows.made("each-device", "Each GPU in the last repetition")

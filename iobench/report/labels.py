@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ..record.run import CheckpointRecord, RunRecord, TrainingRecord
-from .figures import BLANK, raw
-from .sections import Cell, Column, Section, Table, Value
+from .figures import BLANK, T, TableOf
+from .sections import Column, Section, Table, Value
 
 TAG = "tag_"
 """How the columns and labels begin that are named after a label of the user."""
@@ -52,15 +53,18 @@ def labels_of(doc: RunRecord) -> dict[str, Value]:
     return dict(zip(NAMES, values, strict=True))
 
 
-def label_columns(doc: RunRecord) -> tuple[Column, ...]:
-    """Columns for ``label_cells``."""
-    names = (*NAMES, *(f"{TAG}{key}" for key in doc.tags))
-    return tuple(Column(name=name, label=name) for name in names)
+def add_labels(rows: TableOf[T], doc: RunRecord) -> None:
+    """Columns of the labels of a run, for tables of data."""
+    for name, value in {**labels_of(doc), **_tags(doc)}.items():
+        rows.data(name, of=partial(_same, value))
 
 
-def label_cells(doc: RunRecord) -> tuple[Cell, ...]:
-    """The labels of a run, for each row that is about it."""
-    return (*(raw(value) for value in labels_of(doc).values()), *map(raw, doc.tags.values()))
+def _tags(doc: RunRecord) -> dict[str, str]:
+    return {f"{TAG}{key}": value for key, value in doc.tags.items()}
+
+
+def _same(value: Value, _: object) -> Value:
+    return value
 
 
 def tags_text(doc: RunRecord) -> str:
@@ -96,6 +100,6 @@ def _widened(table: Table, keys: Sequence[str]) -> Table:
     )
     columns = (
         *(table.columns[place] for place in others),
-        *(Column(name=key, label=key) for key in keys),
+        *(Column(name=key) for key in keys),
     )
     return replace(table, columns=columns, rows=rows)

@@ -12,127 +12,97 @@ from ..base.units import (
     format_share,
 )
 from ..record.plan import BudgetFigures, CheckpointPlanFigures, PlanFigures, ProbeFigures
-from .figures import facts_of
-from .sections import Facts, Headline, Section
+from .figures import facts
+from .sections import FirstScreen, KeyFigure, Section
 
 
 def sections(plan: PlanFigures) -> list[Section]:
-    """The plan of a run as facts."""
+    """What the run would read and take, and what this host has for it."""
+    many, workers = counted(plan.accelerators, "accelerator"), counted(plan.workers, "worker")
     state = "generated" if plan.generated else "not generated yet"
-    multiple = plan.memory_multiple
-    rows = [
-        (
-            "workload",
-            (
-                f"{plan.workload}, {plan.accelerators} "
-                f"accelerator{'s' if plan.accelerators != 1 else ''}, batch {plan.batch_size}"
-            ),
+    read, flight = format_bytes(plan.read_bytes_total), counted(plan.reads_in_flight, "read")
+    samples = f"{format_count(plan.samples)} samples of {format_bytes(plan.sample_bytes_mean)}"
+    gauges = [
+        KeyFigure(label="to read", value=read, note=f"by {workers}, {flight} in flight"),
+        _demand(plan),
+        KeyFigure(
+            label="dataset",
+            value=format_bytes(plan.bytes),
+            note=f"({state}): {samples} in {counted(plan.shards, 'shard')}",
         ),
-        (
-            "dataset",
-            f"{plan.dataset} ({state}): {plan.format}, {plan.content}, codec {plan.codec}",
-        ),
-        (
-            "size",
-            f"{format_bytes(plan.bytes)}: {format_count(plan.samples)} samples of "
-            f"{format_bytes(plan.sample_bytes_mean)} "
-            f"in {counted(plan.shards, 'shard')}",
-        ),
-        (
-            "memory",
-            "unknown"
-            if multiple is None
-            else f"{known(plan.memory_bytes)}; the dataset is {multiple:.2f} x that",
-        ),
-        (
-            "cache",
-            "unknown"
-            if plan.expected_cache_hit_rate is None
-            else f"{format_percent(plan.expected_cache_hit_rate)} of reads would hit the page "
-            "cache "
-            "if nothing were evicted",
-        ),
-        ("free space", _space(plan)),
+        KeyFigure(label="free space", value=_space(plan)),
+        KeyFigure(label="time", value=_time(plan)),
+    ]
+    first = FirstScreen(
+        job=f"{plan.workload}, {many}", state=f"{read} to read", gauges=tuple(gauges)
+    )
+    told = [
+        ("batch", f"{plan.batch_size} samples"),
+        ("data", f"{plan.dataset}: {plan.format}, {plan.content}, codec {plan.codec}"),
+        ("memory", _memory(plan)),
+        ("cache", _cache(plan)),
         (
             "steps",
-            (
-                f"{format_count(plan.steps_per_repetition)} per repetition and accelerator, "
-                f"{plan.repetitions} repetitions"
-            ),
-        ),
-        (
-            "reads",
-            (
-                f"{format_bytes(plan.read_bytes_total)} in all; {counted(plan.workers, 'worker')}, "
-                f"{counted(plan.reads_in_flight, 'read')} in flight"
-            ),
-        ),
-        ("demand", _demand(plan)),
-        (
-            "time",
-            "as fast as storage allows"
-            if plan.busy_s is None
-            else (
-                f"{format_duration(plan.busy_s)} if accelerators never wait, without calibration"
-            ),
+            f"{format_count(plan.steps_per_repetition)} per repetition and accelerator, "
+            f"{plan.repetitions} repetitions",
         ),
         ("MLPerf size", _minimum(plan)),
+        ("probe", "" if plan.probe is None else _probe(plan.probe, plan)),
     ]
-    if plan.probe is not None:
-        rows.append(("probe", _probe(plan.probe, plan)))
-    facts = facts_of(rows)
-    job = f"{plan.workload}, {counted(plan.accelerators, 'accelerator')}"
-    title = f"{job}: {format_bytes(plan.read_bytes_total)} to read"
-    return [Headline(id="answer", title=title), Facts(id="plan", facts=facts)]
+    return [first, facts("plan", "", told)]
+
+
+def _time(plan: PlanFigures) -> str:
+    if plan.busy_s is None:
+        return "as fast as storage allows"
+    return f"{format_duration(plan.busy_s)} if accelerators never wait, without calibration"
+
+
+def _memory(plan: PlanFigures) -> str:
+    if plan.memory_multiple is None:
+        return "unknown"
+    return f"{known(plan.memory_bytes)}; the dataset is {plan.memory_multiple:.2f} x that"
+
+
+def _cache(plan: PlanFigures) -> str:
+    if plan.expected_cache_hit_rate is None:
+        return "unknown"
+    share = format_percent(plan.expected_cache_hit_rate)
+    return f"{share} of reads would hit the page cache if nothing were evicted"
 
 
 def _probe(probe: ProbeFigures, plan: PlanFigures) -> str:
-    took = (
-        f"{format_duration(probe.latency_p50_s)} for one read of "
-        f"{format_bytes(probe.request_bytes)} (median of {probe.reads})"
-    )
+    took = f"{format_duration(probe.latency_p50_s)} for one read of "
+    took += f"{format_bytes(probe.request_bytes)} (median of {probe.reads})"
     if probe.concurrency is None or probe.reads_in_flight is None:
         return took
+    needs = f"{took}: the demand needs {probe.reads_in_flight} in flight or more"
     if probe.reads_in_flight <= plan.reads_in_flight:
-        return (
-            f"{took}: the demand needs {probe.reads_in_flight} in flight or more, "
-            f"{plan.reads_in_flight} are asked for"
-        )
-    return (
-        f"{took}: the demand needs at least {probe.reads_in_flight} in flight: --set "
-        f"reader.concurrency={probe.concurrency}"
-    )
+        return f"{needs}, {plan.reads_in_flight} are asked for"
+    return f"{needs}: --set reader.concurrency={probe.concurrency}"
 
 
 def _space(plan: PlanFigures) -> str:
     if plan.free_bytes is None:
         return "unknown (no --data)" if plan.data is None else "unknown (not a local file system)"
-    text = format_bytes(plan.free_bytes)
-    return (
-        text
-        if plan.fits is None
-        else f"{text}: the dataset {'fits' if plan.fits else 'DOES NOT FIT'}"
-    )
+    fits = {True: ": the dataset fits", False: ": the dataset DOES NOT FIT", None: ""}[plan.fits]
+    return f"{format_bytes(plan.free_bytes)}{fits}"
 
 
-def _demand(plan: PlanFigures) -> str:
+def _demand(plan: PlanFigures) -> KeyFigure:
     if plan.demanded_bytes_per_s is None or plan.demanded_samples_per_s is None:
-        return "none: the accelerator takes whatever comes"
-    samples = format_count(plan.demanded_samples_per_s)
-    return (
-        f"{format_rate(plan.demanded_bytes_per_s)}, {samples} samples/s, if the accelerators "
-        "never wait"
-    )
+        note = "the accelerator takes whatever comes"
+        return KeyFigure(label="demand", value="none:", note=note)
+    note = f"{format_count(plan.demanded_samples_per_s)} samples/s, if the accelerators never wait"
+    return KeyFigure(label="demand", value=format_rate(plan.demanded_bytes_per_s), note=note)
 
 
 def _minimum(plan: PlanFigures) -> str:
     if plan.mlperf_minimum_samples is None:
         return "unknown"
-    enough = plan.samples >= plan.mlperf_minimum_samples
-    text = (
-        f"{format_count(plan.mlperf_minimum_samples)} samples ({known(plan.mlperf_minimum_bytes)})"
-    )
-    return f"at least {text}: {'reached' if enough else 'not reached'}"
+    reached = "reached" if plan.samples >= plan.mlperf_minimum_samples else "not reached"
+    text = f"{format_count(plan.mlperf_minimum_samples)} samples"
+    return f"at least {text} ({known(plan.mlperf_minimum_bytes)}): {reached}"
 
 
 def known(size: int | None) -> str:
@@ -141,80 +111,75 @@ def known(size: int | None) -> str:
 
 
 def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
-    """The plan of a model's checkpoint as facts."""
-    ranks, layout = plan.ranks, plan.parallelism
+    """The bytes of a model's checkpoint, and the write rates that save it in time."""
+    layout, size = plan.parallelism, format_bytes(plan.bytes)
     each = " to ".join(
         dict.fromkeys(format_bytes(size) for size in (plan.rank_bytes_min, plan.rank_bytes_max))
     )
-    cut = (
-        f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
-        f"ZeRO {layout['zero']}"
-    )
+    cut = f"tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
+    cut += f"ZeRO {layout['zero']}"
     scaled = "".join(f"; {key} {old} -> {new}" for key, (old, new) in plan.scaling.changed.items())
     how = "at the published rate of failures" if plan.mtbf_published else "as stated"
-    rows = [
+    ranks, files = counted(plan.ranks, "rank"), counted(plan.files, "file")
+    restore = ""
+    if plan.restore_s is not None:
+        restore = (
+            f"{format_duration(plan.restore_s)} at least: {format_bytes(plan.restored_bytes)} "
+        )
+        restore += "at the storage's stated limit"
+    gauges = [
+        KeyFigure(label="checkpoint", value=size, note=f"in {files}, {each} by each rank"),
+        *(
+            KeyFigure(
+                label=f"{one.stall_budget * 100:g} % stalled",
+                value=format_rate(one.write_bytes_per_s),
+                note=_budget(plan, one),
+            )
+            for one in plan.budgets
+        ),
+        KeyFigure(label="free space", value=_room(plan)),
+    ]
+    first = FirstScreen(
+        job=f"Checkpoint of {plan.model}, {ranks}", state=size, gauges=tuple(gauges)
+    )
+    many = counted(plan.accelerators, "accelerator")
+    told = [
         (
             "model",
             f"{plan.model} ({plan.summary}): {format_count(plan.parameters)} parameters{scaled}",
         ),
         (
-            "checkpoint",
-            f"{format_bytes(plan.bytes)}: parameters {format_bytes(plan.model_bytes)}, "
-            f"optimizer {format_bytes(plan.optimizer_bytes)}",
+            "bytes",
+            f"parameters {format_bytes(plan.model_bytes)}, optimizer "
+            f"{format_bytes(plan.optimizer_bytes)}",
         ),
-        ("ranks", f"{format_count(ranks)} ({cut}): {each} each, in {counted(plan.files, 'file')}"),
+        ("ranks", f"{format_count(plan.ranks)} ({cut})"),
         ("tensors", format_count(plan.tensors)),
         (
             "memory",
-            (
-                f"all ranks on this host: {format_bytes(plan.bytes)} of "
-                f"{known(plan.memory_available_bytes)} available"
-            ),
+            f"all ranks on this host: {size} of {known(plan.memory_available_bytes)} available",
         ),
-        ("free space", _room(plan)),
-        (
-            "failures",
-            (
-                f"every {format_duration(plan.mtbf_s)} on "
-                f"{counted(plan.accelerators, 'accelerator')}, {how}"
-            ),
-        ),
+        ("failures", f"every {format_duration(plan.mtbf_s)} on {many}, {how}"),
+        ("restore", restore),
     ]
-    if plan.restore_s is not None:
-        rows.append(
-            (
-                "restore",
-                f"{format_duration(plan.restore_s)} at least: {format_bytes(plan.restored_bytes)} "
-                "at the storage's stated limit",
-            )
-        )
-    rows += [
-        (f"{each.stall_budget * 100:g} % stalled", _budget(plan, each)) for each in plan.budgets
-    ]
-    facts = facts_of(rows)
-    title = f"Checkpoint of {plan.model}, {counted(ranks, 'rank')}: {format_bytes(plan.bytes)}"
-    return [Headline(id="answer", title=title), Facts(id="checkpoint-plan", facts=facts)]
+    return [first, facts("checkpoint-plan", "", told)]
 
 
 def _budget(plan: CheckpointPlanFigures, budget: BudgetFigures) -> str:
-    """The write rate for one budget, of the storage and of each host, and what is still lost."""
-    each = ""
+    """What the write rate of one budget is, of the storage and of each host, and what is lost."""
+    each = limit = ""
     if budget.write_bytes_per_s_of_host is not None and plan.hosts_writing is not None:
-        each = (
-            f", {format_rate(budget.write_bytes_per_s_of_host)} by each of "
-            f"{counted(plan.hosts_writing, 'host')}"
-        )
-    limit = ""
+        of_host = format_rate(budget.write_bytes_per_s_of_host)
+        each = f", {of_host} by each of {counted(plan.hosts_writing, 'host')}"
     if plan.storage_write_bytes_per_s is not None:
         against = "within" if budget.within_limit else "MORE than"
         rate = format_rate(plan.storage_write_bytes_per_s)
         limit = f" ({against} the storage's stated limit of {rate})"
     without = "the restart" if plan.restore_s is not None else "restart and restore"
     return (
-        f"{format_rate(budget.write_bytes_per_s)} of durable writes by all hosts together{limit}"
-        f"{each}: a save of {format_duration(budget.longest_save_s)} every "
-        f"{format_duration(budget.interval_s)}; {format_share(budget.waste)} lost with "
-        f"interruptions, without {without}"
+        f"of durable writes by all hosts together{limit}{each}: a save of "
+        f"{format_duration(budget.longest_save_s)} every {format_duration(budget.interval_s)}; "
+        f"{format_share(budget.waste)} lost with interruptions, without {without}"
     )
 
 
@@ -224,7 +189,5 @@ def _room(plan: CheckpointPlanFigures) -> str:
         return f"unknown: name a target with --to; needed are {need}"
     if plan.fits is None:
         return f"unknown (not a local file system); needed are {need}"
-    return (
-        f"{known(plan.free_bytes)} at {plan.target}: {'enough' if plan.fits else 'NOT ENOUGH'}, "
-        f"needed are {need}"
-    )
+    enough = "enough" if plan.fits else "NOT ENOUGH"
+    return f"{known(plan.free_bytes)} at {plan.target}: {enough}, needed are {need}"

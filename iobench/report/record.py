@@ -9,10 +9,10 @@ from ..base.units import counted, format_count, format_percent
 from ..judge.figures.events import Events
 from ..record.run import CheckpointRecord, RunRecord, TrainingRecord
 from . import checkpoint, run
-from .figures import Format, figure, summary, word
+from .figures import Format, TableOf, summary, word
 from .glance import UTILIZATION, bottleneck_text
 from .labels import labels_of, tags_text, with_all_tags
-from .sections import Cell, Column, FirstScreen, Headline, Prose, Row, Section, Table, Value
+from .sections import Cell, FirstScreen, Headline, Prose, Section, Table
 
 
 def sections(
@@ -35,7 +35,7 @@ def several_sections(runs: Sequence[tuple[RunRecord, Sequence[Section]]]) -> lis
     """An overview of the runs, and the sections of each with its number in ids and titles."""
     told = "Each run is shown by itself. iobench compare tells whether runs differ."
     found: list[Section] = [
-        Headline(id="runs", title=counted(len(runs), "run"), sentences=(told,)),
+        FirstScreen(id="runs", job="Runs", state=str(len(runs)), sentences=(told,)),
         _overview([doc for doc, _ in runs]),
     ]
     for number, (_, shown) in enumerate(runs, start=1):
@@ -54,9 +54,7 @@ def numbered(section: Section, number: int, what: str = "run") -> Section:
     if isinstance(section, Headline):
         return replace(section, id=name, title=f"{what.capitalize()} {number}: {section.title}")
     if isinstance(section, FirstScreen):
-        job = f"{what.capitalize()} {number}: {section.job}"
-        instead = f"{what}-{number}-{section.instead}" if section.instead else ""
-        return replace(section, id=name, job=job, instead=instead)
+        return replace(section, id=name, job=f"{what.capitalize()} {number}: {section.job}")
     title = f"{section.title} ({what} {number})" if section.title else ""
     if isinstance(section, Table):
         charts = tuple(
@@ -68,63 +66,47 @@ def numbered(section: Section, number: int, what: str = "run") -> Section:
 
 
 def _overview(docs: Sequence[RunRecord]) -> Table:
-    return Table(
-        id="overview",
-        title="Overview: median [min, max] of the repetitions of each run",
-        columns=(
-            Column(name="number", label="run", align="right"),
-            Column(name="run_id", label="id"),
-            Column(name="job", label="job"),
-            Column(name="storage", label="storage"),
-            Column(name="host", label="host"),
-            Column(name="cores", label="cores", align="right", where="pages"),
-            Column(name="instance", label="instance", where="pages"),
-            *([Column(name="tags", label="labels")] if any(doc.tags for doc in docs) else []),
-            Column(name="created", label="when"),
-            Column(name="status", label="ended"),
-            Column(name="bottleneck", label="the bottleneck"),
-            Column(name=UTILIZATION, label="utilization", unit="share"),
-            Column(name=RATE, label="samples/s", unit="samples/s"),
-            Column(name="validity", label="validity"),
-        ),
-        rows=tuple(
-            _row(number, doc, tagged=any(each.tags for each in docs))
-            for number, doc in enumerate(docs, start=1)
-        ),
+    rows, about = TableOf(list(enumerate(docs, start=1))), [labels_of(doc) for doc in docs]
+    rows.add("number", "run", of=lambda each: each[0])
+    rows.add("run_id", "id", of=lambda each: each[1].run_id)
+    rows.add("job", "job", of=lambda each: _job(each[1]))
+    rows.add_each({"storage": "storage", "host": "host"}, "", lambda at, key: about[at[0] - 1][key])
+    more = {"cores": "cores", "instance": "instance"}
+    rows.add_each(more, "", lambda at, key: about[at[0] - 1][key], where="pages")
+    if any(doc.tags for doc in docs):
+        rows.add("tags", "labels", of=lambda each: tags_text(each[1]) or None)
+    rows.add("created", "when", of=lambda each: _when(each[1].created))
+    rows.add("status", "ended", of=lambda each: each[1].status)
+    rows.add("bottleneck", "the bottleneck", of=lambda each: _bottleneck(each[1]))
+    rows.add(
+        UTILIZATION,
+        "utilization",
+        "share",
+        lambda each: _median(each[1], UTILIZATION, format_percent),
     )
+    rows.add(RATE, "samples/s", "samples/s", lambda each: _median(each[1], RATE, format_count))
+    rows.add("validity", "validity", of=lambda each: each[1].validity)
+    return rows.made("overview", "Overview: median [min, max] of the repetitions of each run")
 
 
-def _row(number: int, doc: RunRecord, *, tagged: bool) -> Row:
-    found = labels_of(doc)
-    job, bottleneck = str(doc.job.kind), "-"
+def _job(doc: RunRecord) -> str:
     if isinstance(doc, CheckpointRecord):
-        job = f"checkpoint of {doc.job.model}"
-    elif isinstance(doc, TrainingRecord):
-        job = f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"
-        bottleneck = bottleneck_text(doc.job.verdict) if doc.job.verdict else "no verdict"
-    return Row(
-        cells=(
-            figure(number, str),
-            word(doc.run_id),
-            word(job),
-            *(_known(found[name]) for name in ("storage", "host", "cores", "instance")),
-            *([_known(tags_text(doc) or None)] if tagged else []),
-            word(doc.created[:16].replace("T", " "), doc.created),
-            word(doc.status),
-            word(bottleneck),
-            _median(doc, UTILIZATION, format_percent),
-            _median(doc, RATE, format_count),
-            word(doc.validity),
-        )
-    )
+        return f"checkpoint of {doc.job.model}"
+    if isinstance(doc, TrainingRecord):
+        return f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"
+    return str(doc.job.kind)
 
 
-def _known(value: Value) -> Cell:
-    return Cell(value=value, text="-" if value is None else str(value))
+def _when(created: str) -> Cell:
+    return word(created[:16].replace("T", " "), created)
 
 
-def _median(doc: RunRecord, metric: str, show: Format) -> Cell:
+def _bottleneck(doc: RunRecord) -> str:
+    if not isinstance(doc, TrainingRecord):
+        return "-"
+    return bottleneck_text(doc.job.verdict) if doc.job.verdict else "no verdict"
+
+
+def _median(doc: RunRecord, metric: str, show: Format) -> Cell | None:
     found = doc.metrics.get(metric)
-    if found is None:
-        return Cell(value=None, text="-")
-    return summary(found, show)
+    return None if found is None else summary(found, show)

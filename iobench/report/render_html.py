@@ -52,7 +52,7 @@ LEVELS = {
 }
 
 MAX_ROWS = 2000
-"""Rows of a table in a page; the downloads have all of them."""
+"""TableOf of a table in a page; the downloads have all of them."""
 
 
 def hypertext(text: str, limit: int | None = None) -> str:
@@ -136,12 +136,8 @@ def render_html(
     first = leading(sections)
     body = [] if first else [f"<h1>{title}</h1>\n"]
     links: list[_Link] = []
-    answers = any(isinstance(each, FirstScreen) for each in sections)
-    replaced = {each.instead for each in sections if isinstance(each, FirstScreen)}
     folding, number = "", 0
     for section in sorted(sections, key=lambda each: each is not first):
-        if isinstance(section, Headline) and section.id in replaced:
-            continue
         blocks = "".join(_blocks(section, offered, first))
         if not blocks:
             continue
@@ -157,8 +153,7 @@ def render_html(
             folding = "</details>\n"
         body.append(blocks)
         if name and section is not first:
-            whole = isinstance(section, FirstScreen if answers else Headline)
-            links.append(_Link(section.id, name, whole))
+            links.append(_Link(section.id, name, isinstance(section, FirstScreen)))
     body.append(folding)
     return (
         '<a class="skip" href="#report">Skip to the report</a>\n<header>\n'
@@ -228,9 +223,8 @@ def _blocks(section: Section, offered: frozenset[str], first: Section | None) ->
     if isinstance(section, FirstScreen):
         yield first_screen(section, "h1" if section is first else "h2")
     elif isinstance(section, Headline):
-        heading = "h1" if section is first else "h2"
         tone = f' class="{section.tone}"' if section.tone != "plain" else ""
-        yield f'<{heading} id="{section.id}"{tone}>{section.title}</{heading}>\n'
+        yield f'<h2 id="{section.id}"{tone}>{section.title}</h2>\n'
         yield from (f'<p class="lead">{text}</p>\n' for text in section.sentences)
     elif isinstance(section, Prose):
         yield from (f"<p>{text}</p>\n" for text in section.paragraphs)

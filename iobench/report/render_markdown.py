@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..base.text import github, markdown, renders
-from .sections import Facts, Findings, Headline, Items, Prose, Section, SourceLines, Table
+from .sections import (
+    Facts,
+    Findings,
+    Headline,
+    Items,
+    Prose,
+    Section,
+    SourceLines,
+    Table,
+    spelled,
+)
 
 SHOWN = ("everywhere", "pages")
 """Where a table is that Markdown shows."""
@@ -31,7 +41,7 @@ _RULE = {"left": "---", "right": "---:"}
 @renders(markdown)
 def render_markdown(sections: Sequence[Section]) -> str:
     """All sections but the data: bold titles, lists and tables of pipes, without bars."""
-    blocks = [block for section in sections for block in markdown_blocks(section)]
+    blocks = [block for section in spelled(sections) for block in markdown_blocks(section)]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 
 
@@ -76,7 +86,7 @@ def render_github(sections: Sequence[Section]) -> str:
     tables = [each.id for each in sections if isinstance(each, Table) and each.where in SHOWN]
     key = KEY_TABLE if KEY_TABLE in tables else next(iter(tables), "")
     shown, folded = [], []
-    for section in sections:
+    for section in spelled(sections):
         if isinstance(section, Headline):
             shown += [f"### {section.title}", *section.sentences]
         elif isinstance(section, Findings):

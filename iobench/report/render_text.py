@@ -23,6 +23,7 @@ from .sections import (
     Table,
     Tone,
     Value,
+    spelled,
 )
 
 Paint = Callable[[str, str], str]
@@ -83,7 +84,7 @@ def render_text(
     """
     paint, room = painter(color), width if room is None else room
     lines: list[str] = []
-    for section in sections:
+    for section in spelled(sections):
         if isinstance(section, Facts) and not lines and not section.title:
             found = _facts(section, width, "")  # there is no title above that they belong to
         else:

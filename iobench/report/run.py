@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..base.units import (
-    counted,
-    format_bytes,
-    format_count,
-    format_duration,
-    format_percent,
-)
+from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..judge.figures.events import Events
 from ..judge.figures.metrics import DEVICE_METRICS
 from ..judge.promise import told
@@ -24,37 +18,20 @@ from .fed import fed_sections
 from .figures import (
     NO_REASON,
     Medians,
-    facts_of,
+    TableOf,
+    facts,
     figure,
     format_of,
-    items_of,
     lacking,
-    raw,
+    listed,
     summary,
     word,
 )
-from .glance import (
-    bottleneck_text,
-    cold_reads,
-    finding_sections,
-    glance_sections,
-    state_text,
-    status_sections,
-)
+from .glance import cold_reads, finding_sections, status_sections
 from .hosts import device_sections, host_sections, hosts_text
-from .labels import label_cells, label_columns, tags_text
+from .labels import add_labels, tags_text
 from .loader import library_sections, user_sections
-from .sections import (
-    Column,
-    Facts,
-    Headline,
-    Item,
-    Items,
-    Row,
-    Section,
-    Table,
-    Tone,
-)
+from .sections import Facts, Item, Items, Prose, Section, Table
 from .stages import ablation_sections, ceiling_sections, rate_over_time
 from .time import cpu_sections, time_sections, worker_reasons, worker_sections
 from .timeline import spread_reasons, spread_sections, timeline_sections
@@ -80,8 +57,7 @@ def sections(
     With its ``events``, and the ``samples`` of what its host did, its charts over time, too.
     """
     failed, remarks = finding_sections(doc)
-    found: list[Section] = [*status_sections(doc), answer(doc), _verdict(doc)]
-    found += glance_sections(doc)
+    found: list[Section] = [*status_sections(doc), answer(doc), *_verdict(doc)]
     found += _advice(doc)
     found += tried_sections(doc)
     found.append(failed)
@@ -96,7 +72,8 @@ def sections(
         found += spread_sections(doc, events)
         found += worker_sections(doc)
         found += cpu_sections(doc)
-        found += _not_drawn([*spread_reasons(doc, events), *worker_reasons(doc)])
+        reasons = [*spread_reasons(doc, events), *worker_reasons(doc)]
+        found += listed("not-drawn", "Not shown", reasons)
     found += _metrics(doc)
     found += [] if by_storage else curve
     found += device_sections(doc)
@@ -115,12 +92,6 @@ def _storage_limits(doc: TrainingRecord) -> bool:
     """Whether the storage is the bottleneck, so that its curve explains the answer."""
     verdict = doc.job.verdict
     return verdict is not None and "storage" in (verdict.bottleneck, *verdict.also)
-
-
-def _not_drawn(reasons: list[str]) -> list[Section]:
-    """Why the page lacks some charts."""
-    items = items_of(reasons)
-    return [Items(id="not-drawn", title="Not shown", items=items)] if items else []
 
 
 def reads_unseen(doc: TrainingRecord) -> bool:
@@ -144,21 +115,14 @@ def shown_metrics(doc: TrainingRecord) -> list[Metric]:
     return [each for each in metrics_of("repetition", median=True) if each.name not in hidden]
 
 
-def _verdict(doc: TrainingRecord) -> Headline:
+def _verdict(doc: TrainingRecord) -> list[Section]:
     """The verdict as an engineer words it."""
-    watched = doc.job.subject.watched
-    if doc.job.verdict is None:
-        why = f"The run's status is {doc.status}."
-        return Headline(id="verdict", title="No verdict", sentences=(why,))
-    told = (doc.job.verdict.sentence, doc.job.verdict.explanation)
-    fed: Tone = "good" if doc.job.verdict.starved is False else "plain"
-    title = f"Verdict: {bottleneck_text(doc.job.verdict, watched=watched)} ({state_text(doc)})"
-    return Headline(
-        id="verdict",
-        title=title,
-        sentences=tuple(text for text in told if text),
-        tone="bad" if doc.validity == "invalid" else fed,
-    )
+    verdict = doc.job.verdict
+    if verdict is None:
+        texts = [f"No verdict: the run's status is {doc.status}."]
+    else:
+        texts = [each for each in (verdict.sentence, verdict.explanation) if each]
+    return [Prose(id="verdict", paragraphs=tuple(texts))]
 
 
 def _metrics(doc: TrainingRecord) -> list[Section]:
@@ -209,11 +173,7 @@ def _advice(doc: TrainingRecord) -> list[Section]:
         why = NO_ADVICE if doc.job.verdict.bottleneck == "undecided" else "No change is known."
         return [Items(id="advice", title="What would help", items=(Item(text=why),))]
     items = tuple(
-        Item(
-            text=advice.change,
-            lead=told(advice),
-            basis=advice.basis,
-        )
+        Item(text=advice.change, lead=told(advice), basis=advice.basis)
         for advice in doc.job.verdict.advice
     )
     measured = any(advice.found for advice in doc.job.verdict.advice)
@@ -228,7 +188,7 @@ def _about(doc: TrainingRecord) -> Facts:
     size = [f"{format_count(data.samples)} samples"] if data.samples else []
     size += [format_bytes(data.stored_bytes)] if data.stored_bytes else []
     memory = [f"{format_bytes(host.memory_bytes)} memory"] if host.memory_bytes else []
-    facts = [
+    about = [
         ("run", doc.run_id),
         ("labels", tags_text(doc)),
         ("workload", f"{doc.job.workload.name}, {counted(doc.job.accelerators, 'accelerator')}"),
@@ -239,7 +199,7 @@ def _about(doc: TrainingRecord) -> Facts:
         ("host", ", ".join([*([f"{host.cores} cores"] if host.cores else []), *memory])),
         ("time", time_spent(doc)),
     ]
-    return Facts(id="about", title="About this run", facts=facts_of(facts))
+    return facts("about", "About this run", about)
 
 
 def _trained(doc: TrainingRecord) -> str:
@@ -294,26 +254,13 @@ def time_spent(doc: RunRecord) -> str:
 
 def _repetitions(doc: TrainingRecord) -> Table:
     """One row for each repetition."""
-    names = (*CONTEXT, *(metric.name for metric in metrics_of("repetition")))
-    units = {metric.name: metric.unit for metric in metrics_of("repetition")}
-    return Table(
-        id="repetitions",
-        title="Repetitions",
-        columns=tuple(
-            Column(name=name, label=name, unit=units.get(name, ""))
-            for name in ("run_id", "repetition", *names)
-        )
-        + label_columns(doc),
-        rows=tuple(
-            Row(
-                cells=(
-                    raw(doc.run_id),
-                    raw(index),
-                    *(raw(getattr(repetition, name)) for name in names),
-                    *label_cells(doc),
-                )
-            )
-            for index, repetition in enumerate(doc.job.repetitions)
-        ),
-        where="data",
-    )
+    rows = TableOf(list(enumerate(doc.job.repetitions)))
+    rows.data("run_id", of=lambda _: doc.run_id)
+    rows.data("repetition", of=lambda each: each[0])
+    of_context = dict.fromkeys(CONTEXT, "")
+    rows.add_each(of_context, "", lambda each, name: getattr(each[1], name), where="data")
+    for metric in metrics_of("repetition"):
+        column = {metric.name: metric.name}
+        rows.add_each(column, metric.unit, lambda each, name: getattr(each[1], name), where="data")
+    add_labels(rows, doc)
+    return rows.made("repetitions", "Repetitions", where="data")

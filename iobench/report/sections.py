@@ -11,7 +11,7 @@ Charts are for HTML alone. Each draws columns of a table, which the other media 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..record.metrics import Unit
@@ -186,7 +186,7 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows of cells. Text draws ``bars`` of one of the columns, and a page all ``charts``.
+    """TableOf of cells. Text draws ``bars`` of one of the columns, and a page all ``charts``.
 
     A table without a title goes with the section above it. ``where`` is "data" if each row is one
     thing that was measured, such as a repetition: these tables are what CSV is made of.
@@ -218,7 +218,7 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeyFigure:
-    """A figure of the first screen: ``value`` is large, ``note`` says more about it.
+    """A figure of the first screen: ``value`` is large, and ``note`` goes on after it.
 
     ``share`` (0 to 1) is drawn as a bar, with a line at the share that is ``required``.
     """
@@ -238,12 +238,11 @@ class KeyFigure:
 class FirstScreen:
     """The first screen of a report, for those who read no further.
 
-    A page begins with it, and text shows it alone unless the details are asked for. ``job`` is of
-    what it is the answer, ``state`` the answer in a few words, ``tone`` its colour, and ``flags``
-    are what speaks against it, such as ``INVALID``. ``about`` says when and where it was measured.
-    ``picture`` is a table with bars; with ``flow`` its rows are stages, one after another, through
-    which all data goes. ``instead``: the id of a headline that says the same, and that a page with
-    this answer does not show again.
+    Every report has one, and text shows it alone unless the details are asked for. What else a
+    report has is evidence. ``job`` is of what it is the answer, ``state`` the answer in a few
+    words, ``tone`` its colour, and ``flags`` are what speaks against it, such as ``INVALID``.
+    ``about`` says when and where it was measured. ``picture`` is a table with bars; with ``flow``
+    its rows are stages, one after another, through which all data goes.
     """
 
     id: str = "answer"
@@ -259,7 +258,6 @@ class FirstScreen:
     changes: Items | None = None
     findings: Findings | None = None
     trust: str = ""
-    instead: str = ""
 
     @property
     def title(self) -> str:
@@ -272,7 +270,7 @@ class FirstScreen:
         parts: list[Section | None] = [
             Headline(id=self.id, title=self.title, sentences=self.sentences, tone=self.tone),
             self.picture,
-            Facts(id="measured", title="Measured", facts=facts) if facts else None,
+            Facts(id="measured", title="Key figures", facts=facts) if facts else None,
             self.changes,
             self.findings,
             Prose(id="trust", paragraphs=(self.trust,)) if self.trust else None,
@@ -332,21 +330,31 @@ Section = FirstScreen | Headline | Prose | Facts | Items | Table | Findings | So
 """A part of a report. Its ``id`` is stable, and no two sections of a report have the same."""
 
 
-def first_screen(sections: Sequence[Section]) -> list[Section]:
-    """The answers in words, and what comes before them if a run did not end well.
+MAX_ANSWERS = 6
+"""Answers of one report that the first screen of a terminal has room for."""
 
-    All sections if there is no answer among them.
-    """
+
+def spelled(sections: Sequence[Section]) -> list[Section]:
+    """The sections, with each answer as sections of the other kinds."""
     found: list[Section] = []
     for each in sections:
-        if isinstance(each, FirstScreen):
-            found += each.plain()
-        elif each.id == STATUS:
-            found.append(each)
-    return found if any(isinstance(each, FirstScreen) for each in sections) else list(sections)
+        found += each.plain() if isinstance(each, FirstScreen) else [each]
+    return found
 
 
-def leading(sections: Sequence[Section]) -> FirstScreen | Headline | None:
-    """The section that names a page: the first answer, or else the first headline."""
-    found = [each for each in sections if isinstance(each, FirstScreen | Headline)]
-    return next((each for each in found if each.id != STATUS), found[0] if found else None)
+def first_screen(sections: Sequence[Section]) -> list[Section]:
+    """The answer, and before it how a run ended that did not end well; of several their words."""
+    answers = [each for each in sections if isinstance(each, FirstScreen)]
+    shown = [each for each in sections if each.id == STATUS]
+    if len(answers) == 1:
+        return [*shown, *answers[0].plain()]
+    shown += [
+        replace(each, sentences=each.sentences[:1]).plain()[0] for each in answers[:MAX_ANSWERS]
+    ]
+    more = len(answers) - MAX_ANSWERS
+    return [*shown, Prose(id="more", paragraphs=(f"and {more:,} more",))] if more > 0 else shown
+
+
+def leading(sections: Sequence[Section]) -> FirstScreen | None:
+    """The section that names a page: the first answer."""
+    return next((each for each in sections if isinstance(each, FirstScreen)), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..ask.capacity import sizing
 from ..ask.capacity.measured import MeasuredStorage
@@ -17,8 +17,8 @@ from ..base.units import (
     format_rate,
 )
 from ..settings.instances import Instance
-from .figures import told
-from .sections import Fact, Facts, FirstScreen, Headline, KeyFigure, Section
+from .figures import facts, sentence, told
+from .sections import FirstScreen, KeyFigure, Section
 from .size_rates import rate_picture, rate_table
 
 SOME = 1.02
@@ -40,62 +40,52 @@ def sections(need: Requirement) -> list[Section]:
     rows |= _instance(need, need.instance) if need.instance else {}
     rows |= {**_cache(need), **_checkpoints(need), **_cores(need)}
     rows |= _measured(need, need.measured) if need.measured else {}
-    facts = tuple(
-        Fact(label=label, text=words) for label, each in rows.items() for words in told(*each)
-    )
-    return [
-        _first(need),
-        Headline(id="rate", title=_title(need), sentences=(headline(need),)),
-        Facts(id="requirement", facts=facts),
-        rate_table(need),
-    ]
+    texts = [(label, words) for label, each in rows.items() for words in told(*each)]
+    return [_first(need), facts("requirement", "", texts), rate_table(need)]
 
 
 def _first(need: Requirement) -> FirstScreen:
-    """The first screen of a page: the rate to buy, and all others."""
-    gauges = []
+    """The rate to buy, and all others."""
+    gauges, found = [], need.measured
     if need.buy_bytes_per_s is not None:
-        margin = f"{_more(need.margin.factor)} margin included"
-        gauges.append(
-            KeyFigure(label="to buy", value=format_rate(need.buy_bytes_per_s), note=margin)
-        )
+        margin = f"({_more(need.margin.factor)} margin included)"
+        gauges.append(KeyFigure(label="to buy", value=_rate(need.buy_bytes_per_s), note=margin))
     reads = f"of {format_bytes(need.read_bytes)}"
     rate = need.buy_reads_per_s or need.reads_per_s
     gauges.append(KeyFigure(label="reads/s", value=format_count(rate), note=reads))
-    job = f"{need.workload}, {counted(need.accelerators, 'accelerator')}"
+    many = counted(need.accelerators, "accelerator")
+    if found is not None:
+        fed = format_count(min(found.accelerators_fed, need.accelerators))
+        by = f"of {many}, by the storage that was measured alone"
+        gauges.append(KeyFigure(label="would feed", value=fed, note=by))
+    if need.instance is not None:
+        network = told(*_instance(need, need.instance)["instance"])
+        gauges += [KeyFigure(label="instance", value=text) for text in network[:1]]
+    known = need.buy_bytes_per_s is not None
     return FirstScreen(
-        job=job,
-        state=_title(need).removeprefix(f"{job}: "),
-        sentences=(f"{headline(need)}.",),
+        job=f"{need.workload}, {many}",
+        state=f"{_rate(need.buy_bytes_per_s)} to buy" if known else "no rate is enough",
+        sentences=tuple(map(sentence, headline(need))),
         gauges=tuple(gauges),
         picture=rate_picture(need),
-        instead="rate",
     )
 
 
-def _title(need: Requirement) -> str:
-    """Which job it is, and the rate to buy."""
-    known = need.buy_bytes_per_s is not None
-    rate = f"{_rate(need.buy_bytes_per_s)} to buy" if known else "no rate is enough"
-    return f"{need.workload}, {counted(need.accelerators, 'accelerator')}: {rate}"
-
-
-def headline(need: Requirement) -> str:
-    """What to buy, in a sentence that can be read aloud."""
+def headline(need: Requirement) -> Iterator[str]:
+    """What to buy, in sentences that can be read aloud."""
     buy, restore = need.buy_bytes_per_s, need.restore_bytes_per_s
     job = f"To keep {counted(need.accelerators, 'accelerator')} busy {_busy(need)} of the time"
     if buy is None:
-        return f"{job}, {need.not_measured['buy_bytes_per_s']}"
-    text = f"{job}, buy storage that sustains {format_rate(buy)} of uncached reads"
-    if need.hosts > 1:
-        text += f" for {counted(need.hosts, 'host')} together"
+        yield f"{job}, {need.not_measured['buy_bytes_per_s']}"
+        return
+    hosts = f" for {counted(need.hosts, 'host')} together" if need.hosts > 1 else ""
+    yield f"{job}, buy storage that sustains {format_rate(buy)} of uncached reads{hosts}"
     if (need.margin.factor or 1.0) > 1:
-        text += f" (a margin of {_more(need.margin.factor)} included)"
+        yield f"a margin of {_more(need.margin.factor)} is included"
     if need.write_bytes_per_s is not None:
-        text += f", and {_rate(need.write_bytes_per_s)} of durable writes at the same time"
+        yield f"it must take {_rate(need.write_bytes_per_s)} of durable writes at the same time"
     if restore is not None and restore > buy:
-        text += f"; a restore in time takes {format_rate(restore)} of reads"
-    return text
+        yield f"a restore in time takes {format_rate(restore)} of reads"
 
 
 def _busy(need: Requirement) -> str:

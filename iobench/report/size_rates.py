@@ -5,107 +5,64 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ask.capacity.requirement import JointDemand, Requirement
-from ..base.units import counted, format_bytes, format_count, format_rate
-from .figures import MAX_BARS, figure, picture, with_interval, word
+from ..base.units import counted, format_count, format_rate
+from .figures import MAX_BARS, TableOf, picture, with_interval
 from .record import numbered
-from .sections import (
-    Bars,
-    Cell,
-    Chart,
-    Column,
-    Headline,
-    Mark,
-    Row,
-    Section,
-    Table,
-)
-
-UNKNOWN = "no rate is enough"
+from .sections import Bars, Cell, Chart, FirstScreen, Mark, Section, Table
 
 
 def together_sections(
     whole: JointDemand, jobs: Sequence[tuple[Requirement, Sequence[Section]]]
 ) -> list[Section]:
     """The sum, a row for each job, and the sections of each with its number."""
-    found: list[Section] = [_headline(whole, [job for job, _ in jobs]), _table(whole, jobs)]
+    needs = [job for job, _ in jobs]
+    found: list[Section] = [_first(whole, needs), _table(whole, needs)]
     for number, (_, shown) in enumerate(jobs, start=1):
         found += [numbered(section, number, "job") for section in shown]
     return found
 
 
-def _headline(whole: JointDemand, jobs: Sequence[Requirement]) -> Headline:
+def _first(whole: JointDemand, jobs: Sequence[Requirement]) -> FirstScreen:
+    many = counted(len(jobs), "job")
     named = " and ".join(
         f"{job.workload} on {counted(job.accelerators, 'accelerator')}" for job in jobs
     )
     if whole.buy_bytes_per_s is None or whole.buy_reads_per_s is None:
-        title, why = "No rate is enough", "; ".join(whole.not_measured.values())
-        return Headline(
-            id="together", title=f"{counted(len(jobs), 'job')}: {title}", sentences=(why,)
-        )
+        why = "; ".join(whole.not_measured.values())
+        return FirstScreen(id="together", job=many, state="no rate is enough", sentences=(why,))
     rate = format_rate(whole.buy_bytes_per_s)
+    reads = format_count(whole.buy_reads_per_s)
     told = (
-        f"To run {named} at the same time on one storage, buy storage that sustains {rate} of "
-        f"uncached reads, in {format_count(whole.buy_reads_per_s)} reads/s.",
-        "This is the sum of what each needs alone, margins included, as if all of them needed "
-        "theirs at the same moment. How much their reads slow one another down on a storage is "
-        "not in it.",
+        f"To run {named} at the same time, buy {rate} of uncached reads, in {reads} reads/s.",
+        "This is the sum of what each needs alone, margins included, as if all needed theirs at "
+        "the same moment.",
+        "How much their reads slow one another down on a storage is not in it.",
     )
-    title = f"{counted(len(jobs), 'job')} on one storage: {rate} to buy"
-    return Headline(id="together", title=title, sentences=told)
+    job = f"{many} on one storage"
+    return FirstScreen(id="together", job=job, state=f"{rate} to buy", sentences=told)
 
 
-def _table(whole: JointDemand, jobs: Sequence[tuple[Requirement, Sequence[Section]]]) -> Table:
-    rows = [
-        Row(
-            cells=(
-                figure(number, str),
-                word(job.workload),
-                figure(job.accelerators, format_count),
-                figure(job.hosts, format_count),
-                figure(job.dataset_bytes, format_bytes),
-                figure(job.read_bytes_per_s, format_rate),
-                figure(job.buy_bytes_per_s, format_rate, why=UNKNOWN),
-                figure(job.buy_reads_per_s, format_count, why=UNKNOWN),
-                figure(job.peak_read_bytes_per_s, format_rate),
-            )
-        )
-        for number, (job, _) in enumerate(jobs, start=1)
-    ]
-    rows.append(
-        Row(
-            cells=(
-                Cell(value=None, text=""),
-                word("together"),
-                figure(whole.accelerators, format_count),
-                Cell(value=None, text=""),
-                figure(whole.dataset_bytes, format_bytes),
-                figure(whole.read_bytes_per_s, format_rate),
-                figure(whole.buy_bytes_per_s, format_rate, why=UNKNOWN),
-                figure(whole.buy_reads_per_s, format_count, why=UNKNOWN),
-                figure(whole.peak_read_bytes_per_s, format_rate),
-            )
-        )
-    )
-    full = max([whole.buy_bytes_per_s or 0.0, *(job.buy_bytes_per_s or 0.0 for job, _ in jobs)])
-    return Table(
-        id="jobs",
-        title="What each job needs, and all of them together",
-        columns=(
-            Column(name="number", label="job", align="right"),
-            Column(name="workload", label="workload"),
-            Column(name="accelerators", label="accelerators", align="right"),
-            Column(name="hosts", label="hosts", align="right"),
-            Column(name="dataset_bytes", label="dataset", unit="bytes", align="right"),
-            Column(name="read_bytes_per_s", label="mean", unit="bytes/s", align="right"),
-            Column(name="buy_bytes_per_s", label="to buy", unit="bytes/s", align="right"),
-            Column(name="buy_reads_per_s", label="reads/s", align="right"),
-            Column(name="peak_read_bytes_per_s", label="peak", unit="bytes/s", align="right"),
-        ),
-        rows=tuple(rows),
+def _table(whole: JointDemand, jobs: Sequence[Requirement]) -> Table:
+    """A row for each job, and one for all of them."""
+    rows = TableOf[Requirement | JointDemand]([*jobs, whole])
+    number = {id(job): at for at, job in enumerate(jobs, start=1)}
+    rows.add("number", "job", of=lambda job: number.get(id(job)), missing="")
+    rows.add("workload", "workload", of=lambda job: getattr(job, "workload", "together"))
+    rows.add("accelerators", "accelerators")
+    rows.add("hosts", "hosts", of=lambda job: getattr(job, "hosts", None), missing="")
+    rows.add("dataset_bytes", "dataset", "bytes")
+    rows.add("read_bytes_per_s", "mean", "bytes/s")
+    unknown = Cell(value=None, why="no rate is enough")
+    rows.add("buy_bytes_per_s", "to buy", "bytes/s", lambda job: job.buy_bytes_per_s or unknown)
+    rows.add("buy_reads_per_s", "reads/s", of=lambda job: job.buy_reads_per_s or unknown)
+    rows.add("peak_read_bytes_per_s", "peak", "bytes/s")
+    full = max([whole.buy_bytes_per_s or 0.0, *(job.buy_bytes_per_s or 0.0 for job in jobs)])
+    several = len({job.dataset for job in jobs}) < len(jobs)
+    return rows.made(
+        "jobs",
+        "What each job needs, and all of them together",
         bars=Bars(column="buy_bytes_per_s", full=full) if full > 0 else None,
-        notes=("A dataset that several jobs read counts once.",)
-        if len({job.dataset for job, _ in jobs}) < len(jobs)
-        else (),
+        notes=["A dataset that several jobs read counts once."] if several else [],
     )
 
 
@@ -139,34 +96,19 @@ def rate_table(need: Requirement) -> Table:
     """The rates as a table and a chart."""
     needed, found = _needed(need), need.measured
     low, high = (found.low_bytes_per_s, found.high_bytes_per_s) if found else (None, None)
-    return Table(
-        id="rates",
-        title=_title(need),
-        columns=(
-            Column(name="rate", label="rate"),
-            Column(name="bytes_per_s", label="bytes/s", unit="bytes/s", align="right"),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    word(label),
-                    with_interval(rate, low, high, format_rate)
-                    if mark
-                    else figure(rate, format_rate),
-                )
-            )
-            for label, rate, _, mark in rates_of(need)
-        ),
-        charts=(
-            Chart(
-                kind="bars",
-                y=("bytes_per_s",),
-                label=("rate",),
-                marks=() if needed is None else (Mark(at=needed, label="needed"),),
-            ),
-        ),
-        where="pages",
+    rows, marks = (
+        TableOf(rates_of(need)),
+        () if needed is None else (Mark(at=needed, label="needed"),),
     )
+    rows.add("rate", "rate", of=lambda each: each[0])
+    rows.add(
+        "bytes_per_s",
+        "bytes/s",
+        "bytes/s",
+        lambda each: with_interval(each[1], low, high, format_rate) if each[3] else each[1],
+    )
+    chart = Chart(kind="bars", y=("bytes_per_s",), label=("rate",), marks=marks)
+    return rows.made("rates", _title(need), charts=[chart], where="pages")
 
 
 def _title(need: Requirement) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from ..base.units import (
     RATE_UNITS,
@@ -19,9 +20,9 @@ from ..judge.promise import shown
 from ..judge.rules_ranks import falls, measured_rates
 from ..record.run import TrainingRecord
 from ..record.training import Ceiling
-from ..record.verdict import AblatedStage, Ablation
-from .figures import BLANK, NO_REASON, estimated, figure, lacking, raw, with_interval, word
-from .sections import Bars, Cell, Chart, Column, Mark, Prose, Row, Section, Table
+from ..record.verdict import AblatedStage
+from .figures import BLANK, NO_REASON, Given, TableOf, lacking, with_interval, word
+from .sections import Bars, Cell, Chart, Mark, Prose, Section
 
 BURST = (
     "measured in times that end before the rate of a repetition falls: they are those of a burst, "
@@ -107,65 +108,77 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
     if "fetch" in bound and rates["fetch"] is not None:
         bound = ("fetch",)
     divisor, unit = _unit(min(known) * size) if size else (1.0, "")
-    rows = []
-    for name, rate in rates.items():
-        if rate is None and name not in reasons:
-            continue
-        label = word(LABELS.get(name, name), name)
-        if not rate and doc.job.subject.watched:
-            continue  # the note says it once for all of them
-        if not rate:
-            cells = [lacking(reasons.get(name, NO_REASON)), *[BLANK] * (3 + bool(size))]
-            rows.append(Row(cells=(label, *cells)))
-            continue
-        ceiling = doc.job.ceilings.get(name, Ceiling())
-        cells = [
-            label,
-            *([Cell(value=rate * size, text=_figure(rate * size / divisor))] if size else []),
-            _with_interval(rate, ceiling),
-            figure(ceiling.bytes_per_s, format_rate, missing=""),
-            figure(ceiling.cpu_s_per_gb, lambda seconds: f"{seconds:.4g}", missing=""),
-            word(ceiling.how),
-        ]
-        rows.append(Row(cells=tuple(cells), mark="bottleneck" if name in bound else ""))
-    stored = Column(name="stored_bytes_per_s", label=unit, unit="bytes/s", align="right")
-    columns = (
-        Column(name="ceiling"),
-        *([stored] if size else []),
-        Column(name="samples_per_s", label="samples/s", unit="samples/s", align="right"),
-        Column(
-            name="bytes_per_s",
-            label="bandwidth, as measured",
-            unit="bytes/s",
-            align="right",
-            where="pages",
-        ),
-        Column(name="cpu_s_per_gb", label="CPU s/GB", unit="s/GB", align="right", where="pages"),
-        Column(name="how", label="how", where="pages"),
-    )
-    of = f"{unit} of stored bytes and samples/s" if size else "samples/s"
-    longest = min(max(known), LONGEST * min(known))
-    return [
-        Table(
-            id="ceilings",
-            title=f"Ceilings of each stage alone, {of}",
-            columns=columns,
-            rows=tuple(rows),
-            bars=Bars(column="samples_per_s", full=longest),
-            charts=(
-                Chart(
-                    kind="bars",
-                    y=("samples_per_s",),
-                    label=("ceiling",),
-                    title="What each stage can do alone, and what the accelerators demand",
-                    y_label="samples/s",
-                    full=longest,
-                    marks=_demands(doc, rates, longest),
-                ),
-            ),
-            notes=(*_transport(doc, size), *_of_watched(doc), *_of_burst(doc)),
-        ),
+    # Those that a watched training lacks are in a note.
+    shown = [
+        name for name in rates if rates[name] or (name in reasons and not doc.job.subject.watched)
     ]
+
+    def of(name: str, of_ceiling: Callable[[Ceiling], Given]) -> Given:
+        return of_ceiling(doc.job.ceilings.get(name, Ceiling())) if rates[name] else None
+
+    rows = TableOf(shown)
+    why = {name: lacking(reasons[name]) for name in shown if not rates[name]}
+    rows.add("ceiling", of=lambda name: word(LABELS.get(name, name), name))
+    if size:
+        rows.add(
+            "stored_bytes_per_s",
+            unit,
+            "bytes/s",
+            lambda name: why.get(name) or (rates[name] or 0.0) * size,
+            show=lambda value: _figure(value / divisor),
+        )
+    rows.add(
+        "samples_per_s",
+        "samples/s",
+        "samples/s",
+        lambda name: (
+            of(name, partial(_with_interval, rates[name] or 0.0)) or (BLANK if size else why[name])
+        ),
+    )
+    rows.add(
+        "bytes_per_s",
+        "bandwidth, as measured",
+        "bytes/s",
+        lambda name: of(name, lambda ceiling: ceiling.bytes_per_s),
+        missing="",
+        where="pages",
+    )
+    rows.add(
+        "cpu_s_per_gb",
+        "CPU s/GB",
+        "s/GB",
+        lambda name: of(name, lambda ceiling: ceiling.cpu_s_per_gb),
+        show=lambda seconds: f"{seconds:.4g}",
+        missing="",
+        where="pages",
+    )
+    rows.add(
+        "how",
+        "how",
+        of=lambda name: of(name, lambda ceiling: ceiling.how),
+        missing="",
+        where="pages",
+    )
+    longest = min(max(known), LONGEST * min(known))
+    chart = Chart(
+        kind="bars",
+        y=("samples_per_s",),
+        label=("ceiling",),
+        title="What each stage can do alone, and what the accelerators demand",
+        y_label="samples/s",
+        full=longest,
+        marks=_demands(doc, rates, longest),
+    )
+    of_what = f"{unit} of stored bytes and samples/s" if size else "samples/s"
+    table = rows.made(
+        "ceilings",
+        f"Ceilings of each stage alone, {of_what}",
+        mark=lambda name: "bottleneck" if name in bound and rates[name] else "",
+        bars=Bars(column="samples_per_s", full=longest),
+        charts=[chart],
+        notes=[*_transport(doc, size), *_of_watched(doc), *_of_burst(doc)],
+    )
+    return [table]
 
 
 def _of_burst(doc: TrainingRecord) -> tuple[str, ...]:
@@ -260,34 +273,34 @@ def ablation_sections(doc: TrainingRecord) -> list[Section]:
     present.sort(key=lambda each: -each.gain.value if each.gain else 0.0)
     largest = max(each.gain.value for each in present if each.gain)
     full = min(max(largest, 1.0), LONGEST_GAIN)
-    return [
-        Table(
-            id="ablations",
-            title="What each stage costs: samples/s if it took no time, over samples/s as it is",
-            columns=(
-                Column(name="stage"),
-                Column(name="gain", label="gain", unit="ratio", align="right"),
-                Column(name="low", where="data"),
-                Column(name="high", where="data"),
-                Column(name="n", label="rounds", align="right"),
-                Column(name="how", label="how", where="pages"),
-            ),
-            rows=tuple(_ablation_row(each) for each in present),
-            bars=Bars(column="gain", full=full),
-            charts=(
-                Chart(
-                    kind="bars",
-                    y=("gain",),
-                    label=("stage",),
-                    title="What each stage costs",
-                    y_label="samples/s without the stage, over samples/s as it is",
-                    origin=1.0,
-                    full=full,
-                ),
-            ),
-            notes=_over_what_lasts(doc),
-        ),
-    ]
+    rows = TableOf(present)
+    rows.add("stage", of=lambda each: word(ABLATED[each.stage], each.stage))
+    rows.add(
+        "gain",
+        "gain",
+        "ratio",
+        lambda each: each.gain or lacking(each.not_measured or ""),
+        ends=("low", "high"),
+    )
+    rows.add("n", "rounds", of=lambda each: each.gain.n if each.gain else None, missing="")
+    rows.add("how", "how", where="pages")
+    chart = Chart(
+        kind="bars",
+        y=("gain",),
+        label=("stage",),
+        title="What each stage costs",
+        y_label="samples/s without the stage, over samples/s as it is",
+        origin=1.0,
+        full=full,
+    )
+    table = rows.made(
+        "ablations",
+        "What each stage costs: samples/s if it took no time, over samples/s as it is",
+        bars=Bars(column="gain", full=full),
+        charts=[chart],
+        notes=_over_what_lasts(doc),
+    )
+    return [table]
 
 
 def _over_what_lasts(doc: TrainingRecord) -> tuple[str, ...]:
@@ -306,13 +319,3 @@ def _concerns(doc: TrainingRecord, stage: AblatedStage) -> bool:
     if stage == "sync":
         return doc.job.accelerators > 1
     return stage != "checkpoint" or doc.job.saves is not None
-
-
-def _ablation_row(ablation: Ablation) -> Row:
-    gain = ablation.gain
-    label = word(ABLATED[ablation.stage], ablation.stage)
-    how = word(ablation.how)
-    if gain is None:
-        return Row(cells=(label, lacking(ablation.not_measured or ""), BLANK, BLANK, BLANK, how))
-    number = figure(gain.n, format_count)
-    return Row(cells=(label, estimated(gain), raw(gain.low), raw(gain.high), number, how))

@@ -12,30 +12,9 @@ from ..ask.tuning.knee import front
 from ..base.units import counted, format_bytes, format_count, format_factor
 from ..record.sweep import Sweep, SweepPoint, describe
 from .again import command_sections
-from .figures import (
-    BLANK,
-    MAX_BARS,
-    Format,
-    figure,
-    listed,
-    median_cell,
-    picture,
-    raw,
-    spread_of,
-    word,
-)
+from .figures import MAX_BARS, Format, TableOf, listed, median_cell, picture, spread_of
 from .glance import ended
-from .sections import (
-    Cell,
-    Chart,
-    Column,
-    FirstScreen,
-    Headline,
-    KeyFigure,
-    Row,
-    Section,
-    Table,
-)
+from .sections import Cell, Chart, FirstScreen, KeyFigure, Section, Table
 from .sweep_grid import over_settings, rate_of, rates_of
 
 
@@ -82,48 +61,23 @@ ALIKE = 1.02
 """Costs within this factor of each other are not worth a chart."""
 
 _USD = "usd_per_million_samples"
-_FIGURES = ("samples_per_s", "min", "max")
-_COLUMNS = (
-    Column(name="settings", label="settings"),
-    Column(name=_FIGURES[0], label="samples/s, median [min, max]", unit="samples/s"),
-    *(Column(name=name, unit="samples/s", where="data") for name in _FIGURES[1:]),
-    Column(name="trials", unit="count", where="data"),
-    *(
-        Column(name=name, label=cost.label, unit=cost.unit, align="right", where="pages")
-        for name, cost in COSTS.items()
-    ),
-    Column(name=_USD, label="USD/million", align="right", where="data"),
-    Column(name="pareto_front", label="Pareto front", where="pages"),
-)
 
 
 def sections(sweep: Sweep) -> list[Section]:
     """Charts, and a row for each point: samples/s over its repetitions, or why it failed."""
-    kept = dict(zip(map(id, sweep.points), _on_front(sweep), strict=True))
-    measured = sorted(
-        ((rate, point) for point in sweep.points if (rate := rate_of(point)) is not None),
-        key=lambda pair: -pair[0],
+    best = sorted(
+        (point for point in sweep.points if rate_of(point) is not None),
+        key=lambda point: -(rate_of(point) or 0.0),
     )
-    rows = [_measured(sweep, point, on_front=kept[id(point)]) for _, point in measured]
-    rows += [_failed(point) for point in sweep.points if point.failed]
-    title = f"{sweep.workload}: {len(sweep.points)} points, {sweep.repetitions} trials each"
-    told = _sentence(sweep, measured[0][1]) if measured else ""
-    found = ended("This sweep", sweep.status, "")
-    found.append(_first(sweep, [point for _, point in measured], told))
-    found.append(Headline(id="sweep", title=title, sentences=(told,) if told else ()))
-    table = Table(
-        id="points", columns=_columns(sweep), rows=tuple(rows), charts=tuple(_fronts(sweep))
-    )
-    over = over_settings(sweep)
-    found += over if table.charts else []
-    found += [table] if rows else []
-    found += [] if table.charts else over
+    found = [*ended("This sweep", sweep.status, ""), _first(sweep, best)]
+    points, over = [_points(sweep, best)] if sweep.points else [], over_settings(sweep)
+    found += [*over, *points] if points and points[0].charts else [*points, *over]
     found += listed("notes", "Notes", sweep.left_out)
     return [*found, *(command_sections(sweep.command) if sweep.command else [])]
 
 
-def _first(sweep: Sweep, best: list[SweepPoint], told: str) -> FirstScreen:
-    """The first screen of a page: the fastest points, and how much faster than today's settings."""
+def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
+    """The fastest points, and how much faster than today's settings."""
     marks = {id(point): "today" for point in sweep.points if point.settings == sweep.default}
     bars = [
         (
@@ -137,30 +91,20 @@ def _first(sweep: Sweep, best: list[SweepPoint], told: str) -> FirstScreen:
     now = next((rate_of(point) for point in best if id(point) in marks), None)
     gauges = []
     if bars and now:
-        gauges.append(
-            KeyFigure(label="over today's settings", value=format_factor(bars[0][1] / now))
-        )
+        gauges += [KeyFigure(label="over today's settings", value=format_factor(bars[0][1] / now))]
     if bars:
-        gauges.append(KeyFigure(label="highest samples/s", value=format_count(bars[0][1])))
+        gauges += [KeyFigure(label="highest samples/s", value=format_count(bars[0][1]))]
     failed = sum(1 for point in sweep.points if point.failed)
     state = f"{counted(len(best), 'point')} measured" + (f", {failed} failed" if failed else "")
     return FirstScreen(
         job=f"Sweep of {sweep.workload}",
         state=state,
         flags=() if sweep.status == "ok" else (sweep.status,),
-        sentences=(told,) if told else (),
+        sentences=(_sentence(sweep, best[0]),) if best else (),
         gauges=tuple(gauges),
         picture=picture("Samples/s, the fastest settings first", bars),
         trust=f"{counted(sweep.repetitions, 'trial')} of each point.",
-        instead="sweep",
     )
-
-
-def _columns(sweep: Sweep) -> tuple[Column, ...]:
-    """The columns of the points; the price of samples is shown if one was given."""
-    if sweep.usd_per_hour is None:
-        return _COLUMNS
-    return tuple(replace(one, where="everywhere") if one.name == _USD else one for one in _COLUMNS)
 
 
 def _sentence(sweep: Sweep, best: SweepPoint) -> str:
@@ -176,31 +120,52 @@ def _sentence(sweep: Sweep, best: SweepPoint) -> str:
     return f"{told}: {format_factor(high / now)} that of today's settings."
 
 
-def _measured(sweep: Sweep, point: SweepPoint, *, on_front: bool) -> Row:
-    rates = rates_of(point)
-    all_trials = len(rates) >= sweep.repetitions
-    marks = [counted(len(rates), "trial")] if len(rates) != sweep.repetitions else []
-    marks += ["today's settings"] if point.settings == sweep.default else []
-    marks += [f"dropped: {point.dropped}"] if point.dropped and not all_trials else []
-    return Row(
-        cells=(
-            word(describe(point.settings)),
-            median_cell(rates, format_count),
-            raw(min(rates)),
-            raw(max(rates)),
-            raw(len(rates)),
-            *(figure(cost.of(point), cost.show) for cost in COSTS.values()),
-            figure(_usd_per_million(sweep, point), lambda usd: f"{usd:.4g}"),
-            Cell(value=on_front, text="yes" if on_front else ""),
+def _points(sweep: Sweep, best: list[SweepPoint]) -> Table:
+    """The measured points, the fastest first, and those that failed."""
+    on_front = dict(zip(map(id, sweep.points), _on_front(sweep), strict=True))
+    rows = TableOf([*best, *(point for point in sweep.points if point.failed)])
+    rows.add("settings", "settings", of=lambda each: describe(each.settings))
+    rows.add(
+        "samples_per_s",
+        "samples/s, median [min, max]",
+        "samples/s",
+        lambda each: (
+            Cell(value=None, why=f"failed: {each.failed}")
+            if each.failed
+            else median_cell(rates_of(each), format_count)
         ),
-        mark="; ".join(marks),
+        ends=("min", "max"),
+    )
+    rows.data("trials", unit="count", of=lambda each: len(rates_of(each)) or None)
+    for name, cost in COSTS.items():
+        rows.add(name, cost.label, cost.unit, cost.of, show=cost.show, where="pages")
+    rows.add(
+        _USD,
+        "USD/million",
+        of=lambda each: _usd_per_million(sweep, each),
+        show=lambda usd: f"{usd:.4g}",
+        where="data" if sweep.usd_per_hour is None else "everywhere",
+    )
+    rows.add(
+        "pareto_front",
+        "Pareto front",
+        of=lambda each: Cell(
+            value=None if each.failed else on_front[id(each)],
+            text="yes" if on_front[id(each)] else "",
+        ),
+        where="pages",
     )
 
+    def mark(point: SweepPoint) -> str:
+        if point.failed:
+            return ""
+        rates = rates_of(point)
+        marks = [counted(len(rates), "trial")] if len(rates) != sweep.repetitions else []
+        marks += ["today's settings"] if point.settings == sweep.default else []
+        dropped = point.dropped and len(rates) < sweep.repetitions
+        return "; ".join([*marks, *([f"dropped: {point.dropped}"] if dropped else [])])
 
-def _failed(point: SweepPoint) -> Row:
-    lacking = Cell(value=None, why=f"failed: {point.failed}")
-    blank = [BLANK] * (len(_COLUMNS) - 2)
-    return Row(cells=(word(describe(point.settings)), lacking, *blank))
+    return rows.made("points", "Points, the fastest first", mark=mark, charts=[*_fronts(sweep)])
 
 
 def _fronts(sweep: Sweep) -> Iterator[Chart]:
@@ -221,7 +186,7 @@ def _fronts(sweep: Sweep) -> Iterator[Chart]:
         chart = Chart(
             kind="front",
             x=name,
-            y=(_FIGURES[0],),
+            y=("samples_per_s",),
             label=("settings",),
             title=f"Pareto front of samples/s and {cost.what}",
             x_label=cost.axis,

@@ -18,8 +18,8 @@ from statistics import fmean, median
 from ..ask.tuning.points import number
 from ..base.units import format_count
 from ..record.sweep import Sweep, SweepPoint, describe, setting_text
-from .figures import evenly, median_cell
-from .sections import Cell, Chart, Column, Row, Table
+from .figures import TableOf, evenly, median_cell
+from .sections import Cell, Chart, Table
 
 MAX_SERIES, MAX_PAIRS, MAX_SLICES = 8, 6, 6
 """Lines in a chart, pairs of settings, and charts of one setting each."""
@@ -98,28 +98,13 @@ def _two(grid: Grid, along: str, across: str, name: str) -> Table:
         left = "" if len(few) == len(keys) else f" ({len(few)} of {len(keys)} values)"
         title = f"{TITLE} over {_short(along)}, by {_short(across)}{left}{rest}"
         charts.append(_lines(grid, along, tuple(few), title))
-    return Table(
-        id=name,
-        title=f"{TITLE} by {_short(across)} and {_short(along)}{rest}",
-        columns=(
-            _column(grid, along),
-            *(
-                Column(name=key, label=f"{_short(across)} {text}", unit="samples/s", align="right")
-                for key, text in zip(keys, columns, strict=True)
-            ),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    _setting(grid, along, x),
-                    *(_rate(grid, grid.at(grid.base, {along: x, across: y})) for y in columns),
-                )
-            )
-            for x in rows
-        ),
-        charts=tuple(charts),
-        where="page",
-    )
+    table = TableOf(rows)
+    _setting(table, grid, along)
+    for key, text in zip(keys, columns, strict=True):
+        cells = {x: _rate(grid, grid.at(grid.base, {along: x, across: text})) for x in rows}
+        table.add(key, f"{_short(across)} {text}", "samples/s", cells.__getitem__)
+    title = f"{TITLE} by {_short(across)} and {_short(along)}{rest}"
+    return table.made(name, title, charts=charts, where="page")
 
 
 def _one(grid: Grid, key: str, name: str) -> Table | None:
@@ -127,27 +112,22 @@ def _one(grid: Grid, key: str, name: str) -> Table | None:
     found = grid.along(key, grid.base)
     if len(found) < 2:
         return None
-    title = f"{TITLE} over {_short(key)}{_rest(grid, key)}"
-    rate = "samples_per_s"
+    title, rate = f"{TITLE} over {_short(key)}{_rest(grid, key)}", "samples_per_s"
     bars = Chart(kind="bars", y=(rate,), label=(key,), title=title, y_label="samples/s")
-    return Table(
-        id=name,
-        title=title,
-        columns=(
-            _column(grid, key),
-            Column(name=rate, label="samples/s, median [min, max]", unit="samples/s"),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    _setting(grid, key, text),
-                    median_cell(rates_of(point), format_count),
-                ),
-                mark="today" if point is grid.today else "",
-            )
-            for text, point in found
-        ),
-        charts=(_lines(grid, key, (rate,), title) if _numeric(grid, key) else bars,),
+    points = dict(found)
+    table = TableOf(points)
+    _setting(table, grid, key)
+    label = "samples/s, median [min, max]"
+    table.add(
+        rate, label, "samples/s", lambda each: median_cell(rates_of(points[each]), format_count)
+    )
+    chart = _lines(grid, key, (rate,), title) if _numeric(grid, key) else bars
+    today = grid.today
+    return table.made(
+        name,
+        title,
+        mark=lambda each: "today" if points[each] is today else "",
+        charts=[chart],
         where="page",
     )
 
@@ -160,13 +140,16 @@ def _lines(grid: Grid, key: str, columns: tuple[str, ...], title: str) -> Chart:
     )
 
 
-def _column(grid: Grid, key: str) -> Column:
+def _setting(table: TableOf[str], grid: Grid, key: str) -> None:
+    """The column of a setting, whose texts are the records of the table."""
     sized = any(text.rstrip()[-1:] == "B" for text in grid.values[key])
-    return Column(name=key, label=_short(key), unit="bytes" if sized else "count")
-
-
-def _setting(grid: Grid, key: str, text: str) -> Cell:
-    return Cell(value=number(text) if _numeric(grid, key) else text, text=text)
+    numeric = _numeric(grid, key)
+    table.add(
+        key,
+        _short(key),
+        "bytes" if sized else "count",
+        lambda text: Cell(value=number(text) if numeric else text, text=text),
+    )
 
 
 def _rate(grid: Grid, point: SweepPoint | None) -> Cell:

@@ -10,8 +10,8 @@ from ..judge.figures.ranktime import own_s, slow_rank
 from ..record.run import TrainingRecord
 from ..record.training import Ceiling, Repetition, WorkerLoad
 from ..record.verdict import RankTime, WorkerTime
-from .figures import figures, filled, raws, side_by_side, word, words
-from .sections import Cell, Chart, Section, Table
+from .figures import TableOf, word
+from .sections import Chart, Section
 
 MAX_ROWS = 8
 
@@ -51,35 +51,27 @@ def time_sections(doc: TrainingRecord) -> list[Section]:
         for key, label in PARTS.items()
         if key == "busy_s" or any(getattr(each, key) for each in times)
     }
-    columns, rows = side_by_side(
-        figures("rank", "rank", "", [each.rank for each in shown]),
-        *(
-            figures(key.removesuffix("_s"), label, "share", [_share(each, key) for each in shown])
-            for key, label in parts.items()
-        ),
-        raws("wall_s", [each.wall_s for each in shown]),
-        marks=["slow" if slow and slow.rank == each.rank else "" for each in shown],
-    )
+    rows = TableOf(shown, more=len(times) - len(shown))
+    rows.add("rank", "rank")
+    labels = {key.removesuffix("_s"): label for key, label in parts.items()}
+    rows.add_each(labels, "share", _share)
+    rows.data("wall_s")
     slowest_first = sorted(range(len(shown)), key=lambda at: own_s(shown[at]), reverse=True)
-    title = f"Where the time went: shares of the wall time of each rank{of}"
+    chart = Chart(
+        kind="parts",
+        label=("rank",),
+        y=tuple(labels),
+        rows=tuple(slowest_first),
+        note=_of_all(len(shown), len(times)),
+    )
     return [
-        Table(
-            id="time",
-            title=title,
-            columns=columns,
-            rows=rows,
-            charts=(
-                Chart(
-                    kind="parts",
-                    label=("rank",),
-                    y=tuple(key.removesuffix("_s") for key in parts),
-                    rows=tuple(slowest_first),
-                    note=_of_all(len(shown), len(times)),
-                ),
-            ),
+        rows.made(
+            "time",
+            f"Where the time went: shares of the wall time of each rank{of}",
+            mark=lambda each: "slow" if slow and slow.rank == each.rank else "",
+            charts=[chart],
             notes=_notes(repetition.worker_time, user=user),
-            more=len(times) - len(shown),
-        ),
+        )
     ]
 
 
@@ -124,9 +116,8 @@ def _of_all(shown: int, ranks: int) -> str:
     return f"{shown} of {ranks} ranks: the slowest ones, the median and the fastest one. {order}"
 
 
-def _share(rank: RankTime, key: str) -> float | None:
-    """The share of one part of a rank's time."""
-    part_s: float | None = getattr(rank, key)
+def _share(rank: RankTime, part: str) -> float | None:
+    part_s: float | None = getattr(rank, f"{part}_s")
     return None if part_s is None else part_s / rank.wall_s
 
 
@@ -156,38 +147,31 @@ def worker_sections(doc: TrainingRecord) -> list[Section]:
     found = sorted(repetition.workers, key=lambda each: -each.s_per_batch)
     several = len({each.rank for each in found}) > 1
     count = len(found) + repetition.workers_left_out
-    title = f"Balance of the workers: busy time for a batch, the slowest first{of}"
-    shown = found[:MAX_WORKERS]
-    columns, rows = side_by_side(
-        figures("rank", "rank", "", [each.rank for each in shown]),
-        figures("worker", "worker", "", [each.worker for each in shown]),
-        figures("busy_per_batch_s", "busy, a batch", "s", [each.s_per_batch for each in shown]),
-        figures("batches", "batches", "count", [each.batches for each in shown]),
-        figures("bytes_read", "read", "bytes", [each.bytes_read for each in shown]),
-        figures("sample_bytes", "samples", "bytes", [each.sample_bytes for each in shown]),
-        figures("read_s", "in reads", "s", [each.read_s for each in shown]),
-        figures("prep_s", "in decode", "s", [each.prep_s for each in shown]),
-        figures("cpu_s", "CPU", "s", [each.cpu_s for each in shown]),
+    rows = TableOf(found[:MAX_WORKERS], more=count - len(found[:MAX_WORKERS]))
+    rows.add("rank", "rank")
+    rows.add("worker", "worker")
+    rows.add("busy_per_batch_s", "busy, a batch", "s", lambda each: each.s_per_batch)
+    rows.add("batches", "batches", "count")
+    rows.add("bytes_read", "read", "bytes")
+    rows.add("sample_bytes", "samples", "bytes")
+    rows.add("read_s", "in reads", "s")
+    rows.add("prep_s", "in decode", "s")
+    rows.add("cpu_s", "CPU", "s")
+    chart = Chart(
+        kind="bars",
+        y=("busy_per_batch_s",),
+        label=("rank", "worker") if several else ("worker",),
+        y_label="busy time for a batch",
+        rows=tuple(range(min(MAX_WORKER_BARS, len(found)))),
     )
     return [
-        Table(
-            id="workers",
-            title=title,
-            columns=columns,
-            rows=rows,
-            charts=(
-                Chart(
-                    kind="bars",
-                    y=("busy_per_batch_s",),
-                    label=("rank", "worker") if several else ("worker",),
-                    y_label="busy time for a batch",
-                    rows=tuple(range(min(MAX_WORKER_BARS, len(found)))),
-                ),
-            ),
+        rows.made(
+            "workers",
+            f"Balance of the workers: busy time for a batch, the slowest first{of}",
+            charts=[chart],
             notes=_worker_notes(found, count),
-            more=count - len(shown),
             where="pages",
-        ),
+        )
     ]
 
 
@@ -236,24 +220,13 @@ def cpu_sections(doc: TrainingRecord) -> list[Section]:
         found["together"] = ("all together", median(taken), how)
     if not any(name in found for name in STAGES) or not any(each[1] for each in found.values()):
         return []
+    rows = TableOf(found)
+    rows.add("stage", "stage", of=lambda name: word(found[name][0], name))
+    rows.add("cpu_s_per_gb", "CPU s/GB", "s/GB", lambda name: found[name][1], show="{:.4g}".format)
+    rows.add("how", "how", of=lambda name: found[name][2])
+    chart = Chart(kind="bars", y=("cpu_s_per_gb",), label=("stage",))
     title = "CPU seconds per GB of stored samples, by stage"
-    spent = [Cell(value=value, text=f"{value:.4g}") for _, value, _ in found.values()]
-    columns, rows = side_by_side(
-        filled("stage", "stage", [word(label, name) for name, (label, *_) in found.items()]),
-        filled("cpu_s_per_gb", "CPU s/GB", spent, unit="s/GB", align="right"),
-        words("how", "how", [how for *_, how in found.values()]),
-    )
-    return [
-        Table(
-            id="cpu",
-            title=title,
-            columns=columns,
-            rows=rows,
-            charts=(Chart(kind="bars", y=("cpu_s_per_gb",), label=("stage",)),),
-            notes=_missing(doc),
-            where="pages",
-        ),
-    ]
+    return [rows.made("cpu", title, charts=[chart], notes=_missing(doc), where="pages")]
 
 
 def _missing(doc: TrainingRecord) -> tuple[str, ...]:

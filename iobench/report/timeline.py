@@ -33,7 +33,7 @@ from ..judge.figures.timeline import (
 from ..record.metrics import Unit
 from ..record.run import TrainingRecord
 from ..record.training import Repetition
-from .figures import figure, figures, filled, side_by_side, word
+from .figures import TableOf, figure, word
 from .sections import Cell, Chart, ChartTrack, Mark, Pane, Section, Table, Timeline
 from .time import middle_repetition
 
@@ -118,24 +118,15 @@ def _cached(residency: float | None) -> str:
 
 
 def _waits(found: StepTimes, of: str) -> Table:
-    ranks = found.ranks
-    columns, rows = side_by_side(
-        figures("rank", "rank", "", [each.rank for each in ranks]),
-        figures("steps", "steps", "count", [each.steps for each in ranks]),
-        *(
-            figures(f"wait_{name}_s", name, "s", [each.quantiles[name] for each in ranks])
-            for name in QUANTILES
-        ),
-        figures("wait_longest_s", "longest", "s", [each.longest_wait_s for each in ranks]),
-        figures("retries", "retries", "count", [each.retries for each in ranks]),
-    )
-    return Table(
-        id="waits",
-        title=f"How long the steps of each rank waited for their batch{of}",
-        columns=columns,
-        rows=rows,
-        where="pages",
-    )
+    rows = TableOf(found.ranks)
+    rows.add("rank", "rank")
+    rows.add("steps", "steps", "count")
+    names = {f"wait_{name}_s": name for name in QUANTILES}
+    rows.add_each(names, "s", lambda each, name: each.quantiles[names[name]])
+    rows.add("wait_longest_s", "longest", "s", lambda each: each.longest_wait_s)
+    rows.add("retries", "retries", "count")
+    title = f"How long the steps of each rank waited for their batch{of}"
+    return rows.made("waits", title, where="pages")
 
 
 MIN_LOOPBACK = 1 << 20
@@ -234,20 +225,12 @@ def use_table(uses: Mapping[str, Use], of: str) -> Table:
         for name, label in pane.labels.items()
         if (use := uses.get(name)) is not None
     ]
-    means = [figure(use.mean, pane.show) for pane, _, _, use in known]
-    largest = [figure(use.largest, pane.show) for pane, _, _, use in known]
-    columns, rows = side_by_side(
-        filled("figure", "figure", [word(label, name) for _, name, label, _ in known]),
-        filled("mean", "mean", means, align="right"),
-        filled("largest", "largest sample", largest, align="right"),
-    )
-    return Table(
-        id="host-use",
-        title=f"What the whole host did meanwhile{of}, other processes included",
-        columns=columns,
-        rows=rows,
-        where="pages",
-    )
+    rows = TableOf(known)
+    rows.add("figure", "figure", of=lambda each: word(each[2], each[1]))
+    rows.add("mean", "mean", of=lambda each: figure(each[3].mean, each[0].show))
+    rows.add("largest", "largest sample", of=lambda each: figure(each[3].largest, each[0].show))
+    title = f"What the whole host did meanwhile{of}, other processes included"
+    return rows.made("host-use", title, where="pages")
 
 
 TIMES = {
@@ -299,32 +282,26 @@ def _curve(found: dict[str, TimeSpread], of: str) -> Table:
     """Seconds over 1 / (1 - quantile), so that each nine takes the same room."""
     kinds = [kind for kind in KINDS if kind in found and len(found[kind].quantiles) > 1]
     levels = [level for level in LEVELS if any(level in found[kind].quantiles for kind in kinds)]
-    quantiles = [Cell(value=1 / (1 - level), text=f"p{100 * level:g}") for level in levels]
-    columns, rows = side_by_side(
-        filled("quantile", "quantile", quantiles, unit="ratio"),
-        *(
-            figures(kind, TIMES[kind], "s", [found[kind].quantiles.get(each) for each in levels])
-            for kind in kinds
-        ),
+    rows = TableOf(levels)
+    rows.add(
+        "quantile",
+        "quantile",
+        "ratio",
+        lambda level: Cell(value=1 / (1 - level), text=f"p{100 * level:g}"),
     )
-    return Table(
-        id="spread",
-        title=f"Quantiles of the times of the steps{of}",
-        columns=columns,
-        rows=rows,
-        charts=(
-            Chart(
-                kind="lines",
-                x="quantile",
-                y=tuple(kinds),
-                x_label="share of the steps that take at most so long",
-                y_label="time",
-                log="xy",
-                named=True,
-            ),
-        ),
-        where="page",
+    labels = {kind: TIMES[kind] for kind in kinds}
+    rows.add_each(labels, "s", lambda level, kind: found[kind].quantiles.get(level))
+    chart = Chart(
+        kind="lines",
+        x="quantile",
+        y=tuple(kinds),
+        x_label="share of the steps that take at most so long",
+        y_label="time",
+        log="xy",
+        named=True,
     )
+    title = f"Quantiles of the times of the steps{of}"
+    return rows.made("spread", title, charts=[chart], where="page")
 
 
 def _spread_table(found: dict[str, TimeSpread], title: str) -> Table:
@@ -342,20 +319,11 @@ def _spread_table(found: dict[str, TimeSpread], title: str) -> Table:
             "There were more steps than rows of events: a row is the mean of neighbouring steps, "
             "so that the largest values are higher than shown."
         )
-    columns, rows = side_by_side(
-        filled("time", "time of", [word(TIMES[kind], kind) for kind in found]),
-        figures("steps", "steps", "count", [each.steps for each in found.values()]),
-        *(
-            figures(f"{name}_s", name, "s", [each.get(level) for each in told])
-            for level, name in SHOWN_QUANTILES.items()
-        ),
-        figures("longest_s", "longest", "s", [each.longest_s for each in found.values()]),
-    )
-    return Table(
-        id="spreads",
-        title=title,
-        columns=columns,
-        rows=rows,
-        notes=tuple(notes),
-        where="pages",
-    )
+    rows = TableOf(found)
+    rows.add("time", "time of", of=lambda kind: word(TIMES[kind], kind))
+    rows.add("steps", "steps", "count", lambda kind: found[kind].steps)
+    at = {f"{name}_s": level for level, name in SHOWN_QUANTILES.items()}
+    labels = {f"{name}_s": name for name in SHOWN_QUANTILES.values()}
+    rows.add_each(labels, "s", lambda kind, name: found[kind].quantiles.get(at[name]))
+    rows.add("longest_s", "longest", "s", lambda kind: found[kind].longest_s)
+    return rows.made("spreads", title, notes=notes, where="pages")

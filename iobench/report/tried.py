@@ -9,8 +9,8 @@ from ..judge.promise import shown
 from ..record.run import TrainingRecord
 from ..record.verdict import Confirmation
 from . import compare
-from .figures import estimated, figures, filled, interval, raws, side_by_side, word, words
-from .sections import Fact, Facts, Headline, Item, Items, Section, Table
+from .figures import TableOf, estimated, facts, interval, word
+from .sections import Cell, FirstScreen, Item, Items, Section, Table
 
 ANSWERS = {
     "kept": "the promise was kept",
@@ -48,10 +48,12 @@ def confirmed_sections(doc: TrainingRecord) -> list[Section]:
     tried = doc.job.confirmations
     kept = sum(each.answer == "kept" for each in tried)
     return [
-        Headline(
+        FirstScreen(
             id="confirmation",
-            title=f"{kept} of {counted(len(tried), 'promise')} kept",
+            job=f"Advice of {doc.job.workload.name}, tried",
+            state=f"{kept} of {counted(len(tried), 'promise')} kept",
             tone="good" if kept == len(tried) else "plain",
+            sentences=tuple(map(_told, tried)),
         ),
         *tried_sections(doc),
     ]
@@ -64,36 +66,33 @@ def _answer(tried: Confirmation) -> str:
     return BOUNDED[tried.answer]
 
 
-def _table(tried: list[Confirmation]) -> Table:
-    promised = [
-        estimated(each.promised, shown(each.promised, bound=each.at_most) if each.promised else "")
-        for each in tried
-    ]
-    found = [estimated(each.found) for each in tried]
-    columns, rows = side_by_side(
-        words("settings", "settings", [", ".join(each.settings) for each in tried]),
-        filled("promised", "promised", promised, unit="ratio", align="right"),
-        raws("promised_low", [cell.low for cell in promised]),
-        raws("promised_high", [cell.high for cell in promised]),
-        filled("found", "found", found, unit="ratio", align="right"),
-        raws("found_low", [cell.low for cell in found]),
-        raws("found_high", [cell.high for cell in found]),
-        figures("turns", "turns", "", [len(each.turns) for each in tried]),
-        filled("answer", "answer", [word(_answer(each), each.answer) for each in tried]),
-        raws("promised_by", [each.promised_by or None for each in tried]),
+def _told(tried: Confirmation) -> str:
+    found = f"found {interval(tried.found)}" if tried.found else tried.not_measured
+    return (
+        f"{', '.join(tried.settings)}: promised {_promised(tried).text}, {found}: {_answer(tried)}."
     )
+
+
+def _promised(tried: Confirmation) -> Cell:
+    promised = tried.promised
+    return estimated(promised, shown(promised, bound=tried.at_most) if promised else "")
+
+
+def _table(tried: list[Confirmation]) -> Table:
+    rows = TableOf(tried)
+    rows.add("settings", "settings", of=lambda each: ", ".join(each.settings))
+    rows.add("promised", "promised", "ratio", _promised, ends=("promised_low", "promised_high"))
+    rows.add("found", "found", "ratio", ends=("found_low", "found_high"))
+    rows.add("turns", "turns", of=lambda each: len(each.turns))
+    rows.add("answer", "answer", of=lambda each: word(_answer(each), each.answer))
+    rows.data("promised_by", of=lambda each: each.promised_by or None)
     notes = [
         f"{', '.join(each.settings)}: {each.not_measured}" for each in tried if each.not_measured
     ]
     if any(each.answer == "inconclusive" and len(each.turns) > 1 for each in tried):
         notes.append("inconclusive: the interval has room for the promised gain and for none")
-    return Table(
-        id="confirmations",
-        title="Advice that was tried, in turns with today's settings: gain in samples/s",
-        columns=columns,
-        rows=rows,
-        notes=tuple(notes),
-    )
+    title = "Advice that was tried, in turns with today's settings: gain in samples/s"
+    return rows.made("confirmations", title, notes=notes)
 
 
 def by_hand(doc: TrainingRecord) -> list[Item]:
@@ -119,17 +118,13 @@ def sections(found: SweepConfirmation) -> list[Section]:
     measured = "an unknown gain" if found.found is None else interval(found.found)
     p = "" if row.claim.p is None else f", p = {row.claim.p:.2g}"
     changes = ", ".join(f"{key}={value}" for key, value in advice.changes.items())
-    title = (
-        f"{'confirmed' if found.confirmed else 'NOT confirmed'}: {ANSWERS[found.answer]}: with "
-        f"{changes} fresh runs with other seeds do {measured} today's samples/s{p}; the sweep "
-        f"promised {promised}"
+    told = f"With {changes} fresh runs with other seeds do {measured} today's samples/s{p}."
+    first = FirstScreen(
+        id="confirmation",
+        job=f"Advice of the sweep, {ANSWERS[found.answer]}",
+        state="confirmed" if found.confirmed else "NOT confirmed",
+        tone="good" if found.confirmed else "plain",
+        sentences=(told, f"The sweep promised {promised}."),
     )
-    return [
-        Headline(id="confirmation", title=title, tone="good" if found.confirmed else "plain"),
-        *compare.sections([found.compared], found.left_out),
-        Facts(
-            id="runs",
-            title="Fresh runs",
-            facts=(Fact(label="results", text=found.directory),),
-        ),
-    ]
+    compared = compare.sections([found.compared], found.left_out)
+    return [first, *compared, facts("runs", "Fresh runs", [("results", found.directory)])]

@@ -10,19 +10,9 @@ from ..base.text import quoted
 from ..base.units import counted, format_count
 from ..record.sweep import Sweep, describe, setting_text
 from .again import command_sections
-from .figures import BLANK, estimated, figure, interval, lacking, listed, median_cell, raw, word
+from .figures import TableOf, interval, lacking, listed, median_cell, word
 from .glance import ended
-from .sections import (
-    Chart,
-    Column,
-    Headline,
-    Row,
-    Section,
-    SourceLines,
-    Table,
-)
-
-_USD = "samples_per_usd"
+from .sections import Chart, FirstScreen, Section, SourceLines, Table
 
 MUCH_OTHER_CORES = 0.5
 """What other processes may use of a host's cores before the report tells it.
@@ -42,18 +32,14 @@ def sections(sweep: Sweep) -> list[Section]:
     rows = walk.rows(sweep)
     measured = sum(1 for row in rows if row.rates)
     trials = max((len(row.rates) for row in rows), default=0)
-    title = f"{sweep.preset}: {measured} settings, up to {trials} trials each"
-    found = ended("This walk", sweep.status, "")
-    found.append(Headline(id="walk", title=title, sentences=tuple(_told(sweep, rows))))
-    found.append(
-        Table(
-            id="steps",
-            columns=_columns(sweep),
-            rows=tuple(_row(sweep, row) for row in rows),
-            charts=_charts(rows),
-            notes=(NOTE,),
-        )
+    first = FirstScreen(
+        id="walk",
+        job=sweep.preset,
+        state=f"{measured} settings, up to {trials} trials each",
+        flags=() if sweep.status == "ok" else (sweep.status,),
+        sentences=tuple(_told(sweep, rows)),
     )
+    found = [*ended("This walk", sweep.status, ""), first, _steps(sweep, rows)]
     found.append(SourceLines(id="best", title="The best of all", lines=(best_command(sweep),)))
     found += listed("notes", "Notes", sweep.left_out)
     return [*found, *(command_sections(sweep.command) if sweep.command else [])]
@@ -120,68 +106,59 @@ def _disturbed(sweep: Sweep) -> Iterator[str]:
         )
 
 
-def _columns(sweep: Sweep) -> tuple[Column, ...]:
-    return (
-        Column(name="step", label="step", where="pages"),
-        Column(name="setting", label="setting"),
-        Column(name="samples_per_s", label="samples/s", unit="samples/s"),
-        *(Column(name=name, unit="samples/s", where="data") for name in ("min", "max")),
-        Column(name="trials", unit="count", where="data"),
-        Column(name="ratio", label="ratio to those kept", unit="ratio"),
-        *(Column(name=f"ratio_{name}", unit="ratio", where="data") for name in ("low", "high")),
-        Column(name="answer", label="told", where="pages"),
-        Column(
-            name=_USD,
-            label="samples/USD",
-            align="right",
-            where="data" if sweep.usd_per_hour is None else "everywhere",
+def _steps(sweep: Sweep, tried: list[TriedSetting]) -> Table:
+    rows = TableOf(tried)
+    rows.add("step", "step", where="pages")
+    # The settings of the first and of the last row are in the sentences.
+    rows.add(
+        "setting",
+        "setting",
+        of=lambda row: word(row.step if row.step in (BASELINE, ALL) else row.setting, row.setting),
+    )
+    rows.add(
+        "samples_per_s",
+        "samples/s",
+        "samples/s",
+        lambda row: (
+            median_cell(row.rates, format_count) if row.rates else lacking(row.not_measured)
         ),
-        Column(name="kept", where="data"),
+        ends=("min", "max"),
+    )
+    rows.data("trials", unit="count", of=lambda row: len(row.rates) or None)
+    rows.add("ratio", "ratio to those kept", "ratio", missing="", ends=("ratio_low", "ratio_high"))
+    rows.add("answer", "told", of=lambda row: row.answer if row.rates else None, where="pages")
+    rows.add(
+        "samples_per_usd",
+        "samples/USD",
+        show=lambda samples: f"{samples:,.0f}",
+        where="data" if sweep.usd_per_hour is None else "everywhere",
+    )
+    rows.data("kept", of=lambda row: row.kept if row.rates else None)
+    measured = tuple(at for at, row in enumerate(tried) if row.rates)
+    chart = Chart(
+        kind="bars",
+        y=("samples_per_s",),
+        label=("setting",),
+        title="Samples/s of each setting that was tried",
+        y_label="samples/s",
+        rows=measured,
+    )
+    return rows.made(
+        "steps",
+        "Settings that were tried",
+        mark=lambda row: _mark(sweep, row),
+        charts=[chart] * (len(measured) > 1),
+        notes=[NOTE],
     )
 
 
-def _row(sweep: Sweep, row: TriedSetting) -> Row:
-    alone = row.step in (BASELINE, ALL)  # their settings are in the sentences
-    first = (word(row.step), word(row.step if alone else row.setting, row.setting))
-    rates = row.rates
-    if not rates:
-        return Row(cells=(*first, lacking(row.not_measured), *[BLANK] * (len(_columns(sweep)) - 3)))
-    ratio = row.ratio
-    incomplete = len(rates) < sweep.repetitions and row.step != BASELINE
+def _mark(sweep: Sweep, row: TriedSetting) -> str:
+    if not row.rates:
+        return ""
+    incomplete = len(row.rates) < sweep.repetitions and row.step != BASELINE
     dropped = row.point.dropped if row.point is not None and row.step != BASELINE else ""
     marks = ["kept"] if row.kept and row.step != ALL else []
-    marks += [f"dropped: {dropped}"] if dropped and incomplete else []
-    marks += [f"{len(rates)} of {sweep.repetitions} trials"] if incomplete and not dropped else []
-    return Row(
-        cells=(
-            *first,
-            median_cell(rates, format_count),
-            raw(min(rates)),
-            raw(max(rates)),
-            raw(len(rates)),
-            BLANK if ratio is None else estimated(ratio),
-            raw(None if ratio is None else ratio.low),
-            raw(None if ratio is None else ratio.high),
-            word(row.answer),
-            figure(row.samples_per_usd, lambda samples: f"{samples:,.0f}"),
-            raw(row.kept),
-        ),
-        mark="; ".join(marks),
-    )
-
-
-def _charts(rows: list[TriedSetting]) -> tuple[Chart, ...]:
-    measured = tuple(at for at, row in enumerate(rows) if row.rates)
-    if len(measured) < 2:
-        return ()
-    title = "Samples/s of each setting that was tried"
-    return (
-        Chart(
-            kind="bars",
-            y=("samples_per_s",),
-            label=("setting",),
-            title=title,
-            y_label="samples/s",
-            rows=measured,
-        ),
-    )
+    if incomplete:
+        trials = f"{len(row.rates)} of {sweep.repetitions} trials"
+        marks.append(f"dropped: {dropped}" if dropped else trials)
+    return "; ".join(marks)

@@ -6,7 +6,7 @@ and where the time of a step goes. Both show the error of the model on what was 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import mean
@@ -26,19 +26,9 @@ from ..base.units import (
 from ..judge.evidence import Evidence
 from ..judge.judged import judge
 from ..judge.promise import in_headline
-from .figures import BLANK, Format, figure, listed, raw, word
+from .figures import Format, TableOf, listed, word
 from .glance import bottleneck_text
-from .sections import (
-    Cell,
-    Chart,
-    Column,
-    Headline,
-    Mark,
-    Prose,
-    Row,
-    Section,
-    Table,
-)
+from .sections import Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table, Tone
 from .stages import LABELS
 
 TRUSTED = 0.2
@@ -47,9 +37,11 @@ TRUSTED = 0.2
 Stages compete, or a ceiling was measured under other conditions than those of the run.
 """
 
-_CEILINGS = tuple(
-    zip(LABELS, ("raw", "fetch", "prep", "loader", "cpu", "accelerator"), strict=True)
-)
+_CEILINGS = {
+    **dict(zip(LABELS, ("raw", "fetch", "prep", "loader", "cpu", "accelerator"), strict=True)),
+    "predicted": "predicted",
+    "measured": "measured",
+}
 """Names of the ceilings, and of their attributes in the evidence."""
 
 
@@ -60,73 +52,66 @@ def sections(found: Prediction | HostsPrediction) -> list[Section]:
 def _of_ceilings(found: Prediction) -> list[Section]:
     """The predicted verdict, the ceilings on both sides, and how far the model can be trusted."""
     before, after = judge(found.before).evidence, judge(found.what_if).evidence
-    verdict = found.what_if.job.verdict
-    title = f"Run {found.run_id} with {'; '.join(found.changes)}"
-    sentences = (
-        ()
-        if verdict is None
-        else (f"Predicted verdict: {bottleneck_text(verdict)}", verdict.sentence)
-    )
-    parts: list[Section] = [
-        Headline(id="what-if", title=title, sentences=sentences),
-        _ceilings(before, after),
-        Prose(id="error", paragraphs=(_ceilings_error(found, before),)),
-    ]
-    parts += listed("bases", "", found.bases)
+    verdict, told = found.what_if.job.verdict, list[str]()
+    if verdict is not None:
+        told.append(verdict.sentence)
+    told += _ceilings_error(found, before)
     if verdict is not None and verdict.advice and verdict.bottleneck != "accelerator":
-        first = verdict.advice[0]
-        promise = in_headline(first)
-        gain = f" ({promise})" if promise else ""
-        parts.append(Prose(id="next", paragraphs=(f"Then the next change: {first.change}{gain}",)))
-    return parts
+        change, promise = verdict.advice[0].change, in_headline(verdict.advice[0])
+        told.append(f"Then the next change: {change}{f' ({promise})' if promise else ''}.")
+    state = "no verdict" if verdict is None else f"predicted, {bottleneck_text(verdict)}"
+    first = FirstScreen(
+        id="what-if",
+        job=f"Run {found.run_id} with {'; '.join(found.changes)}",
+        state=state,
+        tone=_tone(None if verdict is None or verdict.starved is None else not verdict.starved),
+        sentences=tuple(told),
+    )
+    return [first, _ceilings(before, after), *listed("bases", "What it rests on", found.bases)]
+
+
+def _tone(fed: bool | None) -> Tone:
+    return "plain" if fed is None else "good" if fed else "bad"
 
 
 def _ceilings(before: Evidence, after: Evidence) -> Table:
-    rates = [
-        (name, LABELS[name], getattr(before, key), getattr(after, key)) for name, key in _CEILINGS
-    ]
-    rates.append(("predicted", "predicted", before.predicted, after.predicted))
-    rates.append(("measured", "measured", before.measured, None))
-    rows = []
-    for name, label, old, new in rates:
+    def of(evidence: Evidence, name: str) -> float | None:
+        rate: float | None = getattr(evidence, _CEILINGS[name])
+        return None if evidence is after and name == "measured" else rate
+
+    def ratio(name: str) -> float | None:
+        old, new = of(before, name), of(after, name)
         moved = old is not None and new is not None and abs(new / old - 1) >= 1e-9
-        ratio = figure(new / old, lambda ratio: f"{ratio:.2f} x") if moved else BLANK
-        cells = (word(label, name), figure(old, format_count), figure(new, format_count), ratio)
-        rows.append(Row(cells=cells))
-    rate = "samples/s"
-    return Table(
-        id="ceilings",
-        title="Ceilings, samples/s",
-        columns=(
-            Column(name="ceiling"),
-            Column(name="recorded_samples_per_s", label="recorded", unit=rate, align="right"),
-            Column(name="what_if_samples_per_s", label="what if", unit=rate, align="right"),
-            Column(name="ratio", unit="ratio", align="right"),
-        ),
-        rows=tuple(rows),
-    )
+        return new / old if moved and old and new else None
+
+    rows, rate = TableOf(_CEILINGS), "samples/s"
+    rows.add("ceiling", of=lambda name: word(LABELS.get(name, name), name))
+    rows.add("recorded_samples_per_s", "recorded", rate, partial(of, before))
+    rows.add("what_if_samples_per_s", "what if", rate, partial(of, after))
+    rows.add("ratio", "", "ratio", ratio, missing="")
+    return rows.made("ceilings", "Ceilings, samples/s")
 
 
-def _ceilings_error(found: Prediction, before: Evidence) -> str:
+def _ceilings_error(found: Prediction, before: Evidence) -> Iterator[str]:
     """The error of the model on the recorded run, whose rate is known."""
     if found.model_error is None or before.predicted is None or before.measured is None:
-        return "The model's error is not known: the run has no complete repetition."
-    sign = "+" if found.model_error >= 0 else "-"
-    told = (
+        yield "The model's error is not known: the run has no complete repetition."
+        return
+    yield (
         f"The model's error on the recorded run: {format_count(before.predicted)} predicted, "
-        f"{format_count(before.measured)} measured "
-        f"({sign}{format_percent(abs(found.model_error))})."
+        f"{format_count(before.measured)} measured ({_signed(found.model_error)})."
     )
     if found.corrected_samples_per_s is not None:
-        told += (
-            " If it errs as much here, the rate will be "
-            f"{format_count(found.corrected_samples_per_s)} samples/s."
-        )
+        rate = format_count(found.corrected_samples_per_s)
+        yield f"If it errs as much here, the rate will be {rate} samples/s."
     else:
-        told += " Another stage is the limit after the change, so this error says nothing about it."
+        yield "Another stage is the limit after the change, so this error says nothing about it."
     if abs(found.model_error) > TRUSTED:
-        told += " That is too much to be trusted: see the run's findings (verdict.gap)."
-    return told
+        yield "That is too much to be trusted: see the run's findings (verdict.gap)."
+
+
+def _signed(error: float) -> str:
+    return f"{'+' if error >= 0 else '-'}{format_percent(abs(error))}"
 
 
 WAITS = {
@@ -145,30 +130,38 @@ UNDECIDED = "inconclusive"
 
 def _of_hosts(found: HostsPrediction) -> list[Section]:
     """The model's error, the answer, the figures over hosts, and where a step's time goes."""
+    parts: list[Section] = [_first(found)]
+    parts += [_left_out(found.leave_one_out)] if found.leave_one_out else []
+    parts += [_hosts(found), _step(found.what_if)]
+    parts += [_storms(found.storms)] if found.storms is not None else []
+    return parts + listed("bases", "What the figures rest on", found.bases)
+
+
+def _first(found: HostsPrediction) -> FirstScreen:
     at = found.what_if
     runs = ", ".join(job.run_id for job in found.measured)
-    title = (
-        f"{counted(at.hosts, 'host')} with {counted(at.accelerators, 'accelerator')}, from "
-        f"{counted(len(found.measured), 'run')}: {runs}"
+    job = f"{counted(at.hosts, 'host')} with {counted(at.accelerators, 'accelerator')}, from "
+    beside = partial(percent_beside, limit=found.required)
+    required = f"({format_percent(found.required)} required)"
+    busy, rate = at.accelerator_utilization, at.samples_per_s
+    return FirstScreen(
+        id="cluster",
+        job=f"{job}{counted(len(found.measured), 'run')} ({runs})",
+        state={True: "fed", False: "starved", None: "perhaps starved"}[at.fed],
+        tone=_tone(at.fed),
+        sentences=tuple(_answer(found)),
+        gauges=(
+            KeyFigure(label="utilization", value=_spread(busy, beside), note=required),
+            KeyFigure(label="samples/s", value=_spread(rate, format_count)),
+        ),
     )
-    parts: list[Section] = [
-        Headline(id="cluster", title=title, sentences=(_hosts_error(found), _answer(found)))
-    ]
-    if found.leave_one_out:
-        parts.append(_left_out(found.leave_one_out))
-    parts += [_hosts(found), _step(at)]
-    if found.storms is not None:
-        parts.append(_storms(found.storms))
-    return parts + listed("bases", "What the figures rest on", found.bases)
 
 
 def _spread(found: Band, show: Format) -> str:
     """``1,900 [1,880, 1,910]``; without a value ``inconclusive [950, 1,910]``."""
     value = UNDECIDED if found.value is None else show(found.value)
     ends = show(found.low), show(found.high)
-    if ends[0] == ends[1] == value:
-        return value
-    return f"{value} [{ends[0]}, {ends[1]}]"
+    return value if ends[0] == ends[1] == value else f"{value} [{ends[0]}, {ends[1]}]"
 
 
 def _in_words(found: Band, show: Format) -> str:
@@ -177,211 +170,182 @@ def _in_words(found: Band, show: Format) -> str:
     return _spread(found, show)
 
 
-def _cells(found: Band, show: Format) -> tuple[Cell, Cell, Cell]:
-    """The figure, and for data its two ends; see ``_columns``."""
-    text = _spread(found, show)
-    value = Cell(value=found.value, text=text, low=found.low, high=found.high)
-    return value, raw(found.low), raw(found.high)
-
-
-def _columns(name: str, label: str, unit: str) -> tuple[Column, Column, Column]:
-    return (
-        Column(name=name, label=label, unit=unit, align="right"),
-        Column(name=f"{name}_low", unit=unit, where="data"),
-        Column(name=f"{name}_high", unit=unit, where="data"),
+def _answer(found: HostsPrediction) -> Iterator[str]:
+    """How busy the accelerators would be, the bottleneck, and the error of the model."""
+    at = found.what_if
+    beside = partial(percent_beside, limit=found.required)
+    fed = {True: "enough", False: "too little", None: "perhaps too little"}[at.fed]
+    yield (
+        f"The accelerators would be {_in_words(at.accelerator_utilization, beside)} busy, "
+        f"which is {fed} ({format_percent(found.required)} required)."
     )
+    if len(at.bottleneck) > 1:
+        yield f"The bottleneck is undecided: {' or '.join(at.bottleneck)}."
+    else:
+        yield f"The bottleneck: {at.bottleneck[0]}{', so they are fed' if at.fed else ''}."
+    yield f"The storage {_takes_over(found)}."
+    if found.marked:
+        times = format_factor(found.times_measured)
+        yield f"This is {times} what was measured: past {MARKED} x a model is a guess."
+    yield _hosts_error(found)
 
 
 def _hosts_error(found: HostsPrediction) -> str:
     """The error on the measured numbers of hosts, each predicted from the others."""
+    unknown = "The model's error on other numbers of hosts is not known"
     if not found.leave_one_out:
-        return (
-            f"The model's error on other numbers of hosts is not known: {found.no_leave_one_out}."
-        )
+        return f"{unknown}: {found.no_leave_one_out}."
     errors = [each.error for each in found.leave_one_out if each.error is not None]
     if not errors:
-        return "The model's error is not known: the runs that are left do not tell one rate."
-    largest = max(errors, key=abs)
+        return f"{unknown}: the runs that are left do not tell one rate."
     return (
         f"The model's error on the measured points, each left out in turn: at most "
-        f"{'+' if largest >= 0 else '-'}{format_percent(abs(largest))} ({len(errors)} points)."
+        f"{_signed(max(errors, key=abs))} ({len(errors)} points)."
     )
-
-
-def _answer(found: HostsPrediction) -> str:
-    at, required = found.what_if, found.required
-    fed = {
-        True: "enough",
-        False: "too little",
-        None: "perhaps too little",
-    }[at.fed]
-    beside = partial(percent_beside, limit=required)
-    told = (
-        f"The accelerators would be {_in_words(at.accelerator_utilization, beside)} busy, "
-        f"which is {fed} ({format_percent(required)} required), at "
-        f"{_in_words(at.samples_per_s, format_count)} samples/s. {_binding(at)}. "
-        f"{_takes_over(found)}."
-    )
-    if found.marked:
-        told += (
-            f" This is {format_factor(found.times_measured)} what was measured: past {MARKED} x a "
-            "model is a guess."
-        )
-    return told
-
-
-def _binding(at: HostsPoint) -> str:
-    if len(at.bottleneck) > 1:
-        names = " or ".join(at.bottleneck)
-        return f"The bottleneck is undecided: {names}"
-    return f"The bottleneck: {at.bottleneck[0]}" + (", so they are fed" if at.fed else "")
 
 
 def _takes_over(found: HostsPrediction) -> str:
     low, high = found.storage_takes_over_from
     up_to = f"up to {counted(found.searched, 'host')}"
     if low is None and high is None:
-        return f"The storage does not take over {up_to}"
+        return f"does not take over {up_to}"
     if low == high:
-        return f"The storage takes over from {counted(low or 0, 'host')} on"
-    first = "" if low is None else f"from {counted(low, 'host')} on at the earliest, "
-    last = "" if high is None else f" and from {counted(high, 'host')} on at the latest"
-    never = f"and perhaps not {up_to}" if high is None else ""
-    return f"The storage takes over {first}{never or last.removeprefix(' ')}"
+        return f"takes over from {counted(low or 0, 'host')} on"
+    first = f"from {counted(low, 'host')} on at the earliest" if low is not None else ""
+    last = f"and perhaps not {up_to}"
+    if high is not None:
+        last = f"{'and ' * bool(first)}from {counted(high, 'host')} on at the latest"
+    return f"takes over {', '.join(filter(None, (first, last)))}"
 
 
-def _left_out(points: tuple[LeftOut, ...]) -> Table:
-    rate = "samples/s"
-    return Table(
-        id="left-out",
-        title="Error: each measured number of hosts, predicted from the others",
-        columns=(
-            Column(name="hosts", label="hosts", align="right"),
-            Column(name="accelerators", label="accelerators", align="right"),
-            Column(name="measured_samples_per_s", label="measured", unit=rate, align="right"),
-            *_columns("predicted_samples_per_s", "predicted", rate),
-            Column(name="error", label="error", unit="ratio", align="right"),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    figure(one.hosts, format_count),
-                    figure(one.accelerators, format_count),
-                    figure(one.measured_samples_per_s, format_count),
-                    *_cells(one.predicted_samples_per_s, format_count),
-                    figure(one.error, lambda ratio: f"{ratio * 100:+.1f} %", missing=UNDECIDED),
-                )
-            )
-            for one in points
-        ),
+def _cell(found: Band | None, show: Format) -> Cell | None:
+    if found is None:
+        return None
+    return Cell(value=found.value, text=_spread(found, show), low=found.low, high=found.high)
+
+
+def _ends(name: str) -> tuple[str, str]:
+    return f"{name}_low", f"{name}_high"
+
+
+def _left_out(points: Sequence[LeftOut]) -> Table:
+    rows, rate = TableOf(points), "samples/s"
+    rows.add("hosts", "hosts")
+    rows.add("accelerators", "accelerators")
+    rows.add("measured_samples_per_s", "measured", rate)
+    name = "predicted_samples_per_s"
+    rows.add(
+        name,
+        "from the others",
+        rate,
+        lambda each: _cell(each.predicted_samples_per_s, format_count),
+        ends=_ends(name),
     )
+    rows.add(
+        "error", "error", "ratio", show=lambda error: f"{error * 100:+.1f} %", missing=UNDECIDED
+    )
+    return rows.made("left-out", "Error: each measured number of hosts, predicted from the others")
 
 
 def _hosts(found: HostsPrediction) -> Table:
     most = max(job.hosts for job in found.measured)
     ranks = max(job.accelerators for job in found.measured)
-    rows = []
-    for one in found.over_hosts:
-        past = max(one.hosts / most, one.accelerators / ranks)
-        jobs = [
-            job
+
+    def past(at: HostsPoint) -> float:
+        return max(at.hosts / most, at.accelerators / ranks)
+
+    def measured(at: HostsPoint, key: str) -> float | None:
+        values: list[float] = [
+            getattr(job, key)
             for job in found.measured
-            if job.hosts == one.hosts and job.per_host == found.per_host
+            if job.hosts == at.hosts and job.per_host == found.per_host
         ]
-        rate = mean(job.samples_per_s for job in jobs) if jobs else None
-        busy = mean(job.accelerator_utilization for job in jobs) if jobs else None
-        cells = (
-            figure(one.hosts, format_count),
-            figure(one.accelerators, format_count),
-            *_cells(one.samples_per_s, format_count),
-            BLANK if rate is None else figure(rate, format_count),
-            *_cells(one.accelerator_utilization, format_percent),
-            word(" or ".join(one.bottleneck)),
-            word({True: "yes", False: "no", None: UNDECIDED}[one.fed]),
-            figure(past, format_factor) if past > 1 else BLANK,
-            figure(busy, format_percent, missing=""),
-        )
-        rows.append(Row(cells=cells, mark=f"past {MARKED} x" if past > MARKED else ""))
-    return Table(
-        id="hosts",
-        title="Over hosts, in the steady state: median [95 % interval]",
-        columns=(
-            Column(name="hosts", label="hosts", align="right"),
-            Column(name="accelerators", label="accelerators", align="right"),
-            *_columns("samples_per_s", "samples/s", "samples/s"),
-            Column(
-                name="measured_samples_per_s", label="measured", unit="samples/s", align="right"
-            ),
-            *_columns("accelerator_utilization", "utilization", "share"),
-            Column(name="bottleneck", label="the bottleneck"),
-            Column(name="fed", label="fed"),
-            Column(name="past", label="past the runs", unit="ratio", align="right"),
-            Column(
-                name="measured_utilization",
-                label="measured",
-                unit="share",
-                align="right",
-                where="page",
-            ),
-        ),
-        rows=tuple(rows),
-        charts=tuple(_charts(found)),
+        return mean(values) if values else None
+
+    rows = TableOf(found.over_hosts)
+    rows.add("hosts", "hosts")
+    rows.add("accelerators", "accelerators")
+    rows.add(
+        "samples_per_s",
+        "samples/s",
+        "samples/s",
+        lambda at: _cell(at.samples_per_s, format_count),
+        ends=_ends("samples_per_s"),
+    )
+    rows.add(
+        "measured_samples_per_s",
+        "measured",
+        "samples/s",
+        lambda at: measured(at, "samples_per_s"),
+        missing="",
+    )
+    rows.add(
+        "accelerator_utilization",
+        "utilization",
+        "share",
+        lambda at: _cell(at.accelerator_utilization, format_percent),
+        ends=_ends("accelerator_utilization"),
+    )
+    rows.add("bottleneck", "the bottleneck", of=lambda at: " or ".join(at.bottleneck))
+    rows.add("fed", "fed", of=lambda at: {True: "yes", False: "no", None: UNDECIDED}[at.fed])
+    rows.add(
+        "past",
+        "past the runs",
+        "ratio",
+        lambda at: past(at) if past(at) > 1 else None,
+        show=format_factor,
+        missing="",
+    )
+    rows.add(
+        "measured_utilization",
+        "measured",
+        "share",
+        lambda at: measured(at, "accelerator_utilization"),
+        missing="",
+        where="page",
+    )
+    return rows.made(
+        "hosts",
+        "Over hosts, in the steady state: median [95 % interval]",
+        mark=lambda at: f"past {MARKED} x" if past(at) > MARKED else "",
+        charts=[*_charts(found)],
     )
 
 
 def _step(at: HostsPoint) -> Table:
     """Where the time of one step goes at the hosts that were asked for."""
-    return Table(
-        id="step",
-        title=f"A step on {counted(at.hosts, 'host')}",
-        columns=(
-            Column(name="part", label="part of a step"),
-            *_columns("seconds", "time", "s"),
-        ),
-        rows=tuple(
-            Row(cells=(word(WAITS[name], name), *_cells(at.parts_s[name], format_duration)))
-            for name in PARTS
-            if name in at.parts_s
-        ),
+    rows = TableOf(name for name in PARTS if name in at.parts_s)
+    rows.add("part", "part of a step", of=lambda name: word(WAITS[name], name))
+    rows.add(
+        "seconds",
+        "time",
+        "s",
+        lambda name: _cell(at.parts_s[name], format_duration),
+        ends=_ends("seconds"),
     )
+    return rows.made("step", f"A step on {counted(at.hosts, 'host')}")
 
 
 def _storms(found: Storms) -> Table:
-    rows: list[tuple[str, str, Band | None, Format]] = [
+    stated = "as stated" if found.mtbf_stated else "by Llama 3's rate"
+    mtbf, why = Band(found.mtbf_s, found.mtbf_s, found.mtbf_s), found.not_measured
+    told: list[tuple[str, str, Band | None, Format]] = [
+        ("mtbf_s", f"mean time between interruptions, {stated}", mtbf, format_duration),
         ("save_s", "a save by all hosts at once", found.save_s, format_duration),
         ("restart_s", "a restart: all hosts read at once", found.restart_s, format_duration),
         ("interval_s", "best interval between saves", found.interval_s, format_duration),
         ("lost", "lost to saves, lost work and restarts", found.lost, format_percent),
         ("samples_per_s", "samples/s that are left", found.samples_per_s, format_count),
     ]
-    stated = "as stated" if found.mtbf_stated else "by Llama 3's rate"
-    first = Row(
-        cells=(
-            word(f"mean time between interruptions, {stated}", "mtbf_s"),
-            figure(found.mtbf_s, format_duration),
-            BLANK,
-            BLANK,
-        )
+    rows = TableOf(told)
+    rows.add("figure", "figure", of=lambda each: word(each[1], each[0]))
+    rows.add(
+        "value",
+        "value",
+        of=lambda each: _cell(each[2], each[3]) or Cell(value=None, why=why),
+        ends=_ends("value"),
     )
-    return Table(
-        id="storms",
-        title="Saves and restarts",
-        columns=(
-            Column(name="figure", label="figure"),
-            *_columns("value", "value", ""),
-        ),
-        rows=(
-            first,
-            *(
-                Row(cells=(word(label, name), *_known(band, show, found.not_measured)))
-                for name, label, band, show in rows
-            ),
-        ),
-    )
-
-
-def _known(found: Band | None, show: Format, why: str) -> tuple[Cell, Cell, Cell]:
-    return (figure(None, show, why=why), BLANK, BLANK) if found is None else _cells(found, show)
+    return rows.made("storms", "Saves and restarts")
 
 
 def _charts(found: HostsPrediction) -> Iterator[Chart]:

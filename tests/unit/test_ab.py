@@ -18,7 +18,7 @@ from iobench.cli.verbs import AbRequest
 from iobench.record.ab import AbRecord, AbTurn, Name, Side, SideTurn, load_ab, save_ab
 from iobench.report.ab import answer, planned_line, sections, turn_line
 from iobench.report.render_csv import render_csv
-from iobench.report.sections import Headline, Table
+from iobench.report.sections import FirstScreen, Table
 from iobench.runner.ab import _Comparison
 from iobench.runner.budget import Budget
 from iobench.runner.options import AbOptions
@@ -142,7 +142,7 @@ def test_a_metric_that_is_missing_in_a_turn_is_not_told() -> None:
 )
 def test_every_record_has_a_report(found: AbRecord, tmp_path: Path) -> None:
     shown = sections(found)
-    head = next(each for each in shown if isinstance(each, Headline))
+    head = next(each for each in shown if isinstance(each, FirstScreen))
     assert head.title
     assert len({section.id for section in shown}) == len(shown)
     rows = render_csv(shown).splitlines()

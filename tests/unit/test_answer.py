@@ -10,7 +10,9 @@ import pytest
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord, load_run
 from iobench.report.answer import answer
+from iobench.report.record import sections
 from iobench.report.render_text import render_text
+from iobench.report.sections import first_screen
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = [
@@ -31,10 +33,8 @@ def text_of(doc: TrainingRecord) -> str:
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
 def test_the_answer_fits_on_one_screen(path: Path) -> None:
-    doc = load_run(path)
-    if not isinstance(doc, TrainingRecord):
-        return
-    lines = text_of(conclude(doc)).splitlines()
+    answers = first_screen(sections(conclude(load_run(path))))
+    lines = render_text(answers, width=COLUMNS).splitlines()
     assert len(lines) <= LINES - WHERE
     assert max(map(len, lines)) <= COLUMNS
 

@@ -124,7 +124,7 @@ def test_history_as_a_user_calls_it(
         (folder / "run.json").write_text(json.dumps(each))
     (tmp_path / "results" / "half").mkdir()
     (tmp_path / "results" / "half" / "run.json").write_text("{")
-    assert main(["compare", "results", "--over-time", "w"]) == 0
+    assert main(["compare", "results", "--over-time", "w", "--details"]) == 0
     shown = capsys.readouterr().out
     assert "WORSE: 0.8" in shown
     assert "results/half" in shown.split("Left out")[1]

@@ -117,11 +117,8 @@ def test_a_page_shows_all_of_a_report(name: str) -> None:
     text, page = made(name)
     assert text.isascii()
     assert len(page.ids) == len(set(page.ids))
-    instead = {each.instead for each in report(name) if isinstance(each, FirstScreen)}
     for section in report(name):
-        if isinstance(section, Headline) and section.id in instead:
-            assert all(plain(each).rstrip(".") in page.told for each in section.sentences)
-        elif isinstance(section, Table):
+        if isinstance(section, Table):
             if section.where != "data":
                 shown = [*cells(section, "everywhere", "pages", "page"), *section.notes]
                 shown += [each.title for each in section.charts] or [section.title]

@@ -23,7 +23,7 @@ from iobench.record.run import TrainingRecord
 from iobench.record.verdict import Verdict
 from iobench.report.render_text import render_text
 from iobench.report.run import sections
-from iobench.report.sections import Facts
+from iobench.report.sections import FirstScreen
 
 from .conftest import build_run
 from .test_causes import curve, run_curve
@@ -326,8 +326,9 @@ def the_page_says_what_the_sentence_says(doc: TrainingRecord, found: Verdict) ->
     most = max(fed.accelerators, fed.high or 0, fed.potential or 0)
     for at in fed.at:
         assert not (at.how == "extrapolated" and at.fed and at.ranks > most)
-    boxes = [each for each in sections(doc) if isinstance(each, Facts) and each.id == "glance"]
-    (told,) = [each.text for box in boxes for each in box.facts if each.label == "accelerators fed"]
+    answers = [each for each in sections(doc) if isinstance(each, FirstScreen)]
+    gauges = {each.label: each.text for answer in answers for each in answer.gauges}
+    told = gauges["accelerators fed"]
     if fed.basis == "find-max" or found.starved is None:
         return
     now, alone = (re.search(r"\d+", part) for part in told.replace(",", "").split(";"))

@@ -73,6 +73,7 @@ from iobench.report.sections import (
     Section,
     SourceLines,
     Table,
+    first_screen,
 )
 from iobench.report.size_rates import together_sections
 from iobench.runner.checkpoint_plan import describe_checkpoint
@@ -426,6 +427,17 @@ def test_text_shows_all_of_a_report(name: str) -> None:
             assert max(map(len, shown.splitlines())) <= (room or width)
     # One thing is not called many.
     assert not re.findall(r"(?<![\d.,-])1 (?:reads|samples|workers|steps|hosts|runs) ", told)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_answer_fits_on_one_screen_and_is_in_the_whole_text(name: str) -> None:
+    """A screen has 30 lines of 80 columns, and the last ones say where the results are."""
+    answer = render_text(first_screen(report(name)), width=80)
+    assert max(map(len, answer.splitlines())) <= 80
+    assert 1 < len(answer.splitlines()) <= 26
+    whole = plain(render_text(report(name), width=80))
+    for each in first_screen(report(name)):
+        assert all(plain(text) in whole for text in texts(each, "everywhere"))
 
 
 @pytest.mark.parametrize("name", REPORTS)
