@@ -232,7 +232,7 @@ def _moved(evidence: Evidence, factor: Estimate) -> Estimate | None:
     return None if value is None else Estimate(value=value, low=low, high=high, n=factor.n)
 
 
-FASTER = "use faster storage, or spread the data over more devices"
+FASTER = "use faster storage, or more devices"
 
 
 @advised("faster-storage", change=FASTER, basis="{basis}")
@@ -254,15 +254,15 @@ def faster_storage(evidence: Evidence) -> Effect | None:
 @advised("faster-storage", change=FASTER + "{unless}", basis="{basis}")
 def faster_than_larger_reads(evidence: Evidence) -> Effect | None:
     """Where it is not known whether larger reads would get more from this storage."""
-    unless = ", if iobench probe shows that larger reads do not help"
+    unless = ", if iobench probe shows no gain from larger reads"
     return _unless(evidence, unless if _untold(evidence) else "")
 
 
 @advised("faster-storage", change=FASTER + "{unless}", basis="{basis}")
 def faster_than_more_reads(evidence: Evidence) -> Effect | None:
     """Where it is not known either whether more reads in flight would."""
-    reads = "more reads in flight and larger reads" if _untold(evidence) else "more reads in flight"
-    return _unless(evidence, f", if iobench probe shows that {reads} do not help")
+    reads = "more or larger reads" if _untold(evidence) else "more reads in flight"
+    return _unless(evidence, f", if iobench probe shows no gain from {reads}")
 
 
 def _untold(evidence: Evidence) -> bool:

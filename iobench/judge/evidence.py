@@ -253,7 +253,7 @@ class TooShort(NamedTuple):
     command: str
 
     def __str__(self) -> str:
-        return f"{self.why}; long enough: {self.command}"
+        return f"{self.why}. Long enough: {self.command}"
 
 
 Bottleneck = Stage | Literal["undecided"]
@@ -379,13 +379,11 @@ def too_short(evidence: Evidence) -> TooShort | None:
     factor = math.ceil(2 * needed / steps)
     if evidence.watched:
         return TooShort(
-            f"each rank made {steps:.0f} steps while it was watched, and {needed} are needed to "
-            "tell the start from the rest",
+            f"each rank made {steps:.0f} steps while it was watched, and {needed} are needed",
             f"iobench.watch around {counted(2 * needed, 'step')} or more",
         )
     return TooShort(
-        f"each rank made {steps:.0f} steps in a repetition, and {needed} are needed to tell "
-        "the start from the rest",
+        f"each rank made {steps:.0f} steps in a repetition, and {needed} are needed",
         evidence.again().longer(factor, _longer(evidence, 2 * needed)),
     )
 

@@ -83,7 +83,7 @@ def warm_residency(doc: TrainingRecord) -> RuleOutcome | None:
     memory, stored = doc.memory_bytes, doc.job.dataset.stored_bytes
     fits = ""
     if memory and stored:
-        fits = f"; the dataset is {stored / memory:.2f} x the memory ({format_bytes(memory)})"
+        fits = f". The dataset is {stored / memory:.2f} x the memory ({format_bytes(memory)})"
     return RuleOutcome(
         f"the run asks for a warm cache, but only {format_percent(share)} of the dataset was in "
         f"the page cache ({where}){fits}",
@@ -211,8 +211,8 @@ def _remedy(doc: TrainingRecord) -> str:
     direct = "reader.mmap=false and reader.direct=true" if mapped else "reader.direct=true"
     read = f", or read with {direct}" if not doc.job.subject.reads_itself else ""
     return (
-        "make sure that no other process reads or maps the dataset (each of two runs over one "
-        f"dataset fills the cache for the other){read}, or set cache: any"
+        f"make sure that no other process reads or maps the dataset{read}, or set cache: any. "
+        "Each of two runs over one dataset fills the cache for the other"
     )
 
 

@@ -206,7 +206,7 @@ def run_duration(judged: Judged) -> RuleOutcome | None:
     more = LONGER if cut else "use a larger dataset or more epochs"
     return RuleOutcome(
         f"a repetition took {format_duration(min(walls))}, less than {format_duration(MIN_WALL_S)}",
-        f"{more}: a short run shows how the pipeline starts, and what a cache or the credits of a "
+        f"{more}. A short run shows how the pipeline starts, and what a cache or the credits of a "
         "device give at first",
     )
 

@@ -266,13 +266,13 @@ def rate_falls(doc: TrainingRecord) -> RuleOutcome | None:
         return None
     number, fall = max(found, key=lambda each: 1 - each.fall.share)
     others = len(found) - 1
-    more = f", and a fall in {counted(others, 'other repetition')}" if others else ""
+    more = f". {counted(others, 'other repetition')} fell, too" if others else ""
     return RuleOutcome(
-        f"the rate of repetition {number} falls after {format_duration(fall.at_s)} of loading, "
+        f"the rate of repetition {number} falls after {format_duration(fall.at_s)}, "
         f"from {format_count(fall.before)} to {format_count(fall.after)} samples/s "
         f"({format_percent(1 - fall.share)} less), and stays there{more}",
-        "burst credits that are spent, a drive that slows down because of heat, or a cache that is "
-        "full does this: measure for longer, since a training gets the rate after the fall",
+        "measure for longer, since a training gets the rate after the fall. Spent burst credits, a "
+        "hot drive or a full cache does this",
     )
 
 

@@ -265,7 +265,7 @@ def verdict_gap(judged: Judged) -> RuleOutcome | None:
         return None
     if evidence.serial is not None and measured >= 0.9 * evidence.serial:
         return RuleOutcome(
-            f"{found}; {format_count(evidence.serial)} are predicted if each worker fetches "
+            f"{found}. {format_count(evidence.serial)} are predicted if each worker fetches "
             "samples and prepares them one after the other",
             "make fetch and prep overlap: use more workers, or a higher reader.concurrency",
         )

@@ -1,4 +1,4 @@
-"""The verdict in words: one sentence for everyone, and an explanation for an engineer."""
+"""The verdict in words: short sentences for everyone, and an explanation for an engineer."""
 
 from __future__ import annotations
 
@@ -36,15 +36,12 @@ def degree(utilization: float) -> str:
 
 
 def sentence(evidence: Evidence, decision: Decision, found: Verdict) -> str:
-    """The verdict in one sentence: starved or not, by what, what to do, how many can be fed."""
-    state, feeds = _state(evidence, decision, found), _feeds(evidence, decision, found.fed)
-    parts = [state, *feeds, *_todo(found)]
-    untested = (
-        " (inferred, not tested)"
-        if decision.basis == "inferred" and decision.bottleneck != "undecided"
-        else ""
-    )
-    return f"{_capital('; '.join(parts))}{untested}."
+    """The verdict: starved or not, by what, how many can be fed, and what to do."""
+    parts = [*_state(evidence, decision, found), *_feeds(evidence, decision, found.fed)]
+    parts += _todo(found)
+    if decision.basis == "inferred" and decision.bottleneck != "undecided":
+        parts.append("this is inferred, not tested")
+    return " ".join(f"{_capital(part)}." for part in parts)
 
 
 def explanation(evidence: Evidence, decision: Decision, found: Verdict) -> str:
@@ -52,7 +49,7 @@ def explanation(evidence: Evidence, decision: Decision, found: Verdict) -> str:
     return " ".join(explained(evidence, decision, found))
 
 
-def _state(evidence: Evidence, decision: Decision, found: Verdict) -> str:
+def _state(evidence: Evidence, decision: Decision, found: Verdict) -> list[str]:
     """Whether the accelerators starve, and the bottleneck."""
     accelerators = _who(evidence)
     undecided = decision.bottleneck == "undecided"
@@ -63,20 +60,24 @@ def _state(evidence: Evidence, decision: Decision, found: Verdict) -> str:
         is_are = "is" if evidence.accelerators == 1 else "are"
         fed = f"{accelerators} {is_are} fed {busy}"
         if decision.bottleneck == "accelerator" and evidence.watched:
-            return f"{fed}: the time goes into your step and the rest of its loop"
+            return [f"{fed}: the time goes into your step and the rest of its loop"]
         if decision.bottleneck == "accelerator":
-            return fed
+            return [fed]
         if undecided:
-            return f"{fed}; what takes the rest of the time is undecided: {decision.reason}"
-        return f"{fed}, but {_subject(evidence, decision, found)} {_is_bottleneck(decision)}"
+            return [fed, f"what takes the rest of the time is undecided: {decision.reason}"]
+        return [f"{fed}, but {_subject(evidence, decision, found)} {_is_bottleneck(decision)}"]
     if undecided:
         starve = "starves" if evidence.accelerators == 1 else "starve"
-        return f"{accelerators} {starve} {busy}, and why is undecided: {decision.reason}"
+        return [
+            f"{accelerators} {starve} {busy}",
+            f"the bottleneck is undecided: {decision.reason}",
+        ]
     if decision.bottleneck == "accelerator":
         is_are = "is" if evidence.accelerators == 1 else "are"
-        return f"{accelerators} {busy} {is_are} the bottleneck, and no other stage gains anything"
+        alone = "and no other stage gains anything"
+        return [f"{accelerators} {busy} {is_are} the bottleneck, {alone}"]
     what = _subject(evidence, decision, found)
-    return f"{what} {_starves(evidence, decision)} {accelerators} {busy}"
+    return [f"{what} {_starves(evidence, decision)} {accelerators} {busy}"]
 
 
 def _who(evidence: Evidence) -> str:
@@ -89,7 +90,7 @@ def _who(evidence: Evidence) -> str:
 
 def _without_utilization(
     evidence: Evidence, decision: Decision, found: Verdict, accelerators: str
-) -> str:
+) -> list[str]:
     if evidence.accelerator is None:
         cold = (
             " cold"
@@ -101,13 +102,13 @@ def _without_utilization(
             f"{evidence.told(evidence.measured)}{cold}"
         )
     elif decision.bottleneck == "accelerator":
-        return f"the data pipeline is expected to keep up with {accelerators}"
+        return [f"the data pipeline is expected to keep up with {accelerators}"]
     else:
         were = f"would be is not known ({DRAINED})" if evidence.drained else "were is not known"
         rate = f"how busy {accelerators} {were}"
     if decision.bottleneck == "undecided":
-        return f"{rate}; the bottleneck is undecided: {decision.reason}"
-    return f"{rate}, and {_subject(evidence, decision, found)} {_is_bottleneck(decision)}"
+        return [rate, f"the bottleneck is undecided: {decision.reason}"]
+    return [rate, f"{_subject(evidence, decision, found)} {_is_bottleneck(decision)}"]
 
 
 def _busy(evidence: Evidence) -> str:

@@ -107,12 +107,10 @@ def _state(verdict: Verdict) -> str:
 
 
 def _sentences(doc: TrainingRecord, verdict: Verdict) -> Iterator[str]:
-    """What the bottleneck is, why, and what a short time could not tell."""
+    """What the bottleneck is, and why."""
     yield _what(doc, verdict) or verdict.sentence
     if "storage" in (verdict.bottleneck, *verdict.also) and verdict.storage_bound in WHY:
         yield WHY[verdict.storage_bound]
-    if verdict.too_short:
-        yield verdict.too_short
 
 
 def _what(doc: TrainingRecord, verdict: Verdict) -> str:

@@ -182,14 +182,14 @@ def _of_spot(one: Ranking) -> str:
         return ""
     option = max(unknown, key=lambda each: each.figures.samples_per_usd)
     most, often = option.figures.samples_per_usd, option.figures.break_even_interruptions_per_hour
-    until = "" if often is None else f"; it pays below {_often(often)}"
+    until = "" if often is None else f". It pays below {_often(often)}"
     size, name = scale(most)
     large = (
         f"{most / size:.3g} {name}" if name and most < 1000 * size else format_count(most / size)
     )
     return (
-        f"How often spot instances are interrupted is not known (--interruptions-per-hour): "
-        f"{option.machine} on spot gives at most {large} samples for 1 USD{until}."
+        "How often spot instances are interrupted is not known (--interruptions-per-hour). "
+        f"At most {large} samples for 1 USD with {option.machine} on spot{until}."
     )
 
 

@@ -9,7 +9,7 @@ from ..base.units import counted, format_bytes, format_count, format_rate
 from ..judge.figures.curve import FLATTENED, highest, is_known, is_near, spent
 from ..record.curve import CurvePoint, ProbeHost, Rate, Spent, StorageCurve, StorageProbe
 from ..record.run import TrainingRecord
-from .figures import MAX_BARS, Format, TableOf, ends, evenly, listed, picture, spread, word
+from .figures import MAX_BARS, Format, TableOf, ends, evenly, listed, picture, word
 from .sections import Bars, Cell, Chart, FirstScreen, KeyFigure, Mark, Section, Table
 from .stages import BURST, is_burst
 
@@ -153,38 +153,24 @@ def _sentence(curve: StorageCurve, which: Spent, larger: str = PACKED) -> str:
     """
     requests = _requests(curve)
     requests = requests[0].upper() + requests[1:]
-    reads, there, knee = (
-        curve.plateau_reads_per_s,
-        curve.plateau_bytes_per_s,
-        curve.knee_in_flight,
-    )
+    reads, there, knee = curve.plateau_reads_per_s, curve.plateau_bytes_per_s, curve.knee_in_flight
     if reads is None or there is None or knee is None:
-        best = highest(curve.points)
+        none, best = f"no plateau was reached, since {curve.not_measured}.", highest(curve.points)
         if best is None:
-            return f"{requests}: no plateau was reached, since {curve.not_measured}."
-        return (
-            f"{requests}: at least {_ends(best.reads_per_s, format_count)} reads/s and "
-            f"{_ends(best.bytes_per_s, format_rate)} with {best.in_flight} in flight; no plateau "
-            f"was reached, since {curve.not_measured}."
-        )
-    text = (
-        f"{requests}: {_ends(reads, format_count)} reads/s and {_ends(there, format_rate)} "
-        f"with {knee} or more in flight."
-    )
+            return f"{requests}: {none}"
+        told = _both(best.reads_per_s, best.bytes_per_s)
+        return f"{requests}: at least {told} with {best.in_flight} in flight. N{none[1:]}"
+    text = f"{requests}: {_both(reads, there)} with {knee} or more in flight."
     if any(point.client for point in curve.points if point.in_flight >= knee):
         return f"{text} The CPU of this host is spent there, so the storage may be faster."
     if which == "operations":
-        return (
-            f"{text} Its operations/s are spent and its bandwidth is not: larger requests get more "
-            f"bytes/s, {larger}."
-        )
+        text += " Its operations/s are spent and its bandwidth is not."
+        return f"{text} Larger requests get more bytes/s, {larger}."
     return f"{text} Its bandwidth is spent there." if which == "bandwidth" else text
 
 
-def _ends(rate: Rate, show: Format) -> str:
-    if rate.low is None or rate.high is None or not is_known(rate):
-        return show(rate.value)
-    return spread(rate.value, rate.low, rate.high, show)
+def _both(reads: Rate, there: Rate) -> str:
+    return f"{format_count(reads.value)} reads/s and {format_rate(there.value)}"
 
 
 def _mark(curve: StorageCurve, point: CurvePoint, in_flight: float | None = None) -> str:

@@ -66,6 +66,7 @@ from iobench.report.sections import (
     Column,
     Facts,
     Findings,
+    FirstScreen,
     Headline,
     Items,
     Prose,
@@ -81,6 +82,7 @@ from iobench.runner.plan_figures import describe_plan
 from iobench.settings.dataset import load_dataset_spec
 from iobench.settings.instances import find_instance, priced_at
 from iobench.settings.workload import load_workload
+from tests.snapshots.texts import VERDICTS
 from tests.unit.conftest import build_run
 from tests.unit.test_ab import FASTER
 from tests.unit.test_compare import BASE, FAST, document
@@ -438,6 +440,37 @@ def test_the_answer_fits_on_one_screen_and_is_in_the_whole_text(name: str) -> No
     whole = plain(render_text(report(name), width=80))
     for each in first_screen(report(name)):
         assert all(plain(text) in whole for text in texts(each, "everywhere"))
+
+
+MAX_WORDS = 25
+"""Of a sentence that every reader gets to see. A command line is no sentence."""
+
+
+def spoken(section: Section) -> Iterator[str]:
+    """The sentences of an answer, of findings and of advice."""
+    told: list[str] = []
+    if isinstance(section, FirstScreen):
+        told += section.sentences
+    elif isinstance(section, Findings):
+        told += [text for each in section.findings for text in (each.evidence, each.remedy)]
+    elif isinstance(section, Items) and section.id in ("advice", "help"):
+        told += [each.text for each in section.items]
+    for text in told:
+        yield from re.split(r"(?<=[.!?])\s+", re.sub(r"iobench [a-z]+ .*", "iobench", text))
+
+
+SPOKEN = REPORTS | {
+    f"verdict: {name}": lambda changes=changes: record.sections(build_run(**changes))  # type: ignore[misc]
+    for name, changes in VERDICTS.items()
+}
+"""All reports, and runs with each kind of verdict."""
+
+
+@pytest.mark.parametrize("name", SPOKEN)
+def test_sentences_are_short(name: str) -> None:
+    for section in SPOKEN[name]():
+        for text in spoken(section):
+            assert len(text.split()) <= MAX_WORDS, section.id
 
 
 @pytest.mark.parametrize("name", REPORTS)

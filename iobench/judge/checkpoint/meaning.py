@@ -236,15 +236,15 @@ def _sentence(study: Study, found: Meaning) -> str:
         if study.bytes >= study.full_bytes
         else f" (computed from {format_bytes(study.bytes)} at the measured bandwidth)"
     )
-    loss = f"{format_share(found.waste)} of the time is then lost to saves and interruptions"
+    loss = f"Then {format_share(found.waste)} of the time is lost to saves and interruptions"
     if found.lost_usd_per_day is not None:
         loss += f", {format_count(found.lost_usd_per_day)} USD a day"
     at = f"on {counted(found.accelerators, 'accelerator')}"
     return (
         f"A save of {format_bytes(study.full_bytes)} with writer {study.writer} stops training for "
-        f"{format_duration(found.blocked_s)}{whole}, {found.condition}. "
+        f"{format_duration(found.blocked_s)}{whole}. That holds {found.condition}. "
         f"With an interruption every {format_duration(found.mtbf_s)} {at}, save every "
-        f"{format_duration(found.interval_s)}: {loss}. {_needed(found)}"
+        f"{format_duration(found.interval_s)}. {loss}. {_needed(found)}"
     )
 
 
@@ -267,6 +267,6 @@ def _needed(found: Meaning) -> str:
     if found.within_budget or not one or rate <= one:
         return f"{needed} durably."
     return (
-        f"{needed} durably: {counted(math.ceil(rate / one), 'host')} at the rate of the measured "
+        f"{needed} durably. {counted(math.ceil(rate / one), 'host')} at the rate of the measured "
         "one would, if the storage gives each of them as much."
     )
