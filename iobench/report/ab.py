@@ -59,11 +59,9 @@ def _first(record: AbRecord, claim: Claim) -> FirstScreen:
         for side, at in zip(record.sides, ("a", "b"), strict=True)
         if (middle := _median(record, claim.metric, at)) is not None
     ]
-    gauges = [
-        KeyFigure(label="measured", value=counted(len(record.turns), "turn"), note="of A and B")
-    ]
+    gauges = [KeyFigure("measured", counted(len(record.turns), "turn"), "of A and B")]
     if claim.ratio is not None:
-        ratio = KeyFigure(label=f"{metric.short}, B / A", value=interval(claim.ratio))
+        ratio = KeyFigure(f"{metric.short}, B / A", interval(claim.ratio))
         gauges.insert(0, ratio)
     return FirstScreen(
         job=f"A/B of {record.a.workload} on {record.a.data}",

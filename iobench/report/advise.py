@@ -42,9 +42,9 @@ def _answer(found: Recommendation) -> FirstScreen:
         state=f"{what}; leave {_settings(kept)}" if kept and not keep else what,
         sentences=tuple(told),
         gauges=(
-            KeyFigure(label="gain", value=_gain(found, keep=keep)),
-            KeyFigure(label="confidence", value=found.confidence),
-            KeyFigure(label="based on", value=found.basis),
+            KeyFigure("gain", _gain(found, keep=keep)),
+            KeyFigure("confidence", found.confidence),
+            KeyFigure("based on", found.basis),
         ),
     )
 

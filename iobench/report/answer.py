@@ -19,7 +19,7 @@ from .fed import number_text
 from .figures import NO_REASON, ends, picture, sentence
 from .glance import UTILIZATION, about_text, cold_reads, flags_of, trust_text
 from .sections import Findings, FirstScreen, Item, Items, KeyFigure, Table, Tone
-from .stages import BOUND_BY
+from .stages import bottleneck_stage, stage_rates
 
 STAGES = {
     "storage": "storage",
@@ -146,22 +146,15 @@ def _what(doc: TrainingRecord, verdict: Verdict) -> str:
 def _pipeline(doc: TrainingRecord, evidence: Evidence) -> Table | None:
     """A bar for what each stage delivers alone and what all deliver together; the demand across."""
     size, demand = bytes_per_sample(doc), evidence.accelerator
-    rates = {
-        "storage_raw": evidence.raw,
-        "fetch": evidence.fetch,
-        "prep": evidence.prep,
-        "loader": evidence.loader,
-        "cpu": evidence.cpu,
-    }
-    known = {name: rate for name, rate in rates.items() if rate}
+    *stages, _ = stage_rates(doc)
+    known = {each.name: each.rate for each in stages if each.rate}
     if not known or not evidence.measured:
         return None
-    bottleneck = doc.job.verdict.bottleneck if doc.job.verdict else ""
-    bound = next((name for name in BOUND_BY.get(bottleneck, ()) if name in known), "")
 
     def told(rate: float) -> str:
         return format_rate(rate * size) if size else f"{format_count(rate)}/s"
 
+    bound = bottleneck_stage(doc, stages)
     rows = [
         (CEILINGS[name], rate, told(rate), "bottleneck" if name == bound else "")
         for name, rate in known.items()
@@ -191,7 +184,7 @@ def _gauges(doc: TrainingRecord) -> Iterator[KeyFigure]:
     rate = doc.metrics.get("samples_per_s")
     if rate is not None:
         note = ends(rate.min, rate.max, format_count)
-        yield KeyFigure(label="samples/s", value=format_count(rate.median), note=note)
+        yield KeyFigure("samples/s", format_count(rate.median), note)
 
 
 def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
@@ -202,11 +195,11 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
     """
     label = "accelerators fed"
     if fed.accelerators is None:
-        return KeyFigure(label=label, value="not known:", note=fed.not_measured or NO_REASON)
+        return KeyFigure(label, "not known:", fed.not_measured or NO_REASON)
     same = fed.low == fed.high == fed.accelerators
     number = format_count(fed.accelerators) if same else number_text(fed)
     if fed.basis == "find-max":
-        return KeyFigure(label=label, value=number, note="(measured)")
+        return KeyFigure(label, number, "(measured)")
     verdict, ranks = doc.job.verdict, doc.job.accelerators
     starved = verdict.starved if verdict else None
     limits = verdict is not None and "storage" in (verdict.bottleneck, *verdict.also)
@@ -216,11 +209,9 @@ def _fed(doc: TrainingRecord, fed: Fed) -> KeyFigure:
     if fed.potential is not None:
         alone += f", and {format_count(fed.potential)} as advised"
     if starved is None:
-        return KeyFigure(label=label, value="", note=alone)
+        return KeyFigure(label, "", alone)
     few = "0" if ranks == 1 else "fewer"
-    return KeyFigure(
-        label=label, value=f"{few if starved else ranks} of {ranks}", note=f"now; {alone}"
-    )
+    return KeyFigure(label, f"{few if starved else ranks} of {ranks}", f"now; {alone}")
 
 
 def _changes(doc: TrainingRecord) -> Items | None:

@@ -137,14 +137,14 @@ def _first(doc: CheckpointRecord, study: Study) -> FirstScreen:
             if (at, lost) in kept or _advised(at, advised)
         ]
         stops, lost = format_duration(meaning.blocked_s), format_share(meaning.waste)
-        gauges.append(KeyFigure(label="a save stops training for", value=stops))
+        gauges.append(KeyFigure("a save stops training for", stops))
         note = f"({lost} of the time is lost then)"
-        gauges.append(KeyFigure(label="save every", value=format_duration(advised), note=note))
+        gauges.append(KeyFigure("save every", format_duration(advised), note))
     elif "blocked_s" in study.figures:
         found = study.figures["blocked_s"]
         note = ends(found.min, found.max, format_duration)
         stops = format_duration(found.median)
-        gauges.append(KeyFigure(label="a save stops training for", value=stops, note=note))
+        gauges.append(KeyFigure("a save stops training for", stops, note))
     return FirstScreen(
         job=f"Checkpoint of {study.model} by {study.writer}",
         state=f"{counted(len(study.saves), 'save')} measured",

@@ -96,9 +96,9 @@ def _first(each: Comparison, name: str) -> FirstScreen:
         bars = [(side, middle, show(middle), "") for side, middle in middles]
         drawn = picture(f"{metric.label}: the median of the runs", bars)
         if row.claim.ratio is not None:
-            gauges.append(KeyFigure(label=f"{metric.short}, ratio", value=shown(row)))
+            gauges.append(KeyFigure(f"{metric.short}, ratio", shown(row)))
     gauges += [
-        KeyFigure(label=label, value=counted(len(group.runs), "run"), note=f"({group.label})")
+        KeyFigure(label, counted(len(group.runs), "run"), f"({group.label})")
         for label, group in zip(("baseline", "candidate"), each.sides, strict=True)
     ]
     state = "not comparable" if each.obstacles else each.difference or "nothing was compared"

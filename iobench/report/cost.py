@@ -69,12 +69,10 @@ def _first(one: Ranking, name: str) -> FirstScreen:
         paid = one.options[0].figures
         if paid.usd_per_million_samples:
             cheapest = f"{paid.usd_per_million_samples:.4g} USD"
-            gauges.append(KeyFigure(label="a million samples", value=cheapest))
+            gauges.append(KeyFigure("a million samples", cheapest))
         if paid.job_usd is not None and paid.job_s is not None:
             took = f"in {format_duration(paid.job_s)}"
-            gauges.append(
-                KeyFigure(label="the job", value=f"{plain_usd(paid.job_usd)} USD", note=took)
-            )
+            gauges.append(KeyFigure("the job", f"{plain_usd(paid.job_usd)} USD", took))
     return FirstScreen(
         id=name,
         job=title(one),
@@ -91,9 +89,6 @@ def _options(one: Ranking, name: str) -> Table:
     of_job: Where = "everywhere" if job else "data"
     rank, rows = {id(option): at for at, option in enumerate(one.options, 1)}, TableOf(one.options)
 
-    def most(option: Option) -> str:
-        return "at most " if option.figures.never_interrupted else ""
-
     rows.add("rank", "", of=lambda option: rank[id(option)])
     rows.add("machine", "machine")
     rows.add("kind", "pay", of=lambda option: option.figures.kind)
@@ -101,9 +96,7 @@ def _options(one: Ranking, name: str) -> Table:
     rows.add(
         "samples_per_usd",
         "samples per USD",
-        of=lambda option: Cell(
-            value=option.figures.samples_per_usd, text=most(option) + samples_per_usd(option)
-        ),
+        of=lambda option: Cell(value=option.figures.samples_per_usd, text=samples_per_usd(option)),
     )
     million = "usd_per_million_samples"
     rows.add(million, "USD/million", of=lambda each: getattr(each.figures, million), show=_four)
@@ -115,10 +108,7 @@ def _options(one: Ranking, name: str) -> Table:
     rows.add(
         "samples_per_s",
         "samples/s",
-        of=lambda option: Cell(
-            value=option.figures.samples_per_s,
-            text=most(option) + format_count(option.figures.samples_per_s),
-        ),
+        of=_samples_per_s,
         where="pages",
     )
     rows.data("workload", of=lambda _: one.workload)
@@ -144,6 +134,11 @@ def _options(one: Ranking, name: str) -> Table:
         where="page",
     )
     return rows.made(f"{name}-options", "Ways to pay, the best first", charts=[*cost_charts(one)])
+
+
+def _samples_per_s(option: Option) -> Cell:
+    rate, most = option.figures.samples_per_s, "at most " * option.figures.never_interrupted
+    return Cell(value=rate, text=f"{most}{format_count(rate)}")
 
 
 def _four(usd: float) -> str:

@@ -16,7 +16,7 @@ from ..base.units import (
     format_percent,
 )
 from ..settings.instances import STATED
-from .figures import Format, spread, told
+from .figures import ends, spread, told
 
 MAX_DIFFERENCES = 4
 """Largest number of differences between runs that are shown for an option."""
@@ -31,19 +31,17 @@ def title(one: Ranking) -> str:
     if not best.figures.samples_per_usd:
         return f"{one.workload}: nothing is trained with any option"
     inconclusive = any(
-        option.against is not None
-        and option.against.answer == "inconclusive"
-        and not option.figures.never_interrupted
+        option.against is not None and option.against.answer == "inconclusive"
         for option in one.options
+        if not option.figures.never_interrupted
     )
     came_out = "came out cheapest" if inconclusive else "is cheapest"
     return f"{one.workload} {came_out} on {_named(best)}"
 
 
 def _named(option: Option) -> str:
-    return _paid(
-        option.machine, option.figures.kind, never_interrupted=option.figures.never_interrupted
-    )
+    paid = option.figures
+    return _paid(option.machine, paid.kind, never_interrupted=paid.never_interrupted)
 
 
 def _paid(machine: str, kind: str, *, never_interrupted: bool = False) -> str:
@@ -56,24 +54,20 @@ def sentences(one: Ranking) -> tuple[str, ...]:
         return ()
     best = one.options[0]
     paid = best.figures
-    most = "at most " if paid.never_interrupted else ""
     late = [option.figures for option in one.options if not option.in_time_and_budget]
     missed = ["late"] * any(each.within_deadline is False for each in late)
     missed += ["too dear"] * any(each.within_budget is False for each in late)
     asked = ["deadline"] * (paid.within_deadline is not None)
     asked += ["budget"] * (paid.within_budget is not None)
+    cheaper = any(each.samples_per_usd > paid.samples_per_usd for each in late)
+    last = f"What would be {' or '.join(missed)} stands last, though it is cheaper a sample."
     return told(
-        paid.samples_per_usd
-        and f"1 USD buys {most}{samples_per_usd(best)} samples{_job(one, best)}.",
+        paid.samples_per_usd and f"1 USD buys {samples_per_usd(best)} samples.",
+        _job(one, best),
         _of_storage(best),
         *_next_best(one),
         _of_spot(one),
-        best.in_time_and_budget
-        and any(each.samples_per_usd > paid.samples_per_usd for each in late)
-        and (
-            f"What would be {' or '.join(missed)} stands last, though it is cheaper for each "
-            "sample."
-        ),
+        best.in_time_and_budget and cheaper and last,
         not best.in_time_and_budget and f"No option meets the {' and the '.join(asked)}.",
     )
 
@@ -82,18 +76,19 @@ def samples_per_usd(option: Option) -> str:
     """Samples for 1 USD with the 95 % interval, if it is known: ``2.58 [2.57, 2.6] million``."""
     paid = option.figures
     size, name = scale(paid.samples_per_usd)
-    show: Format = format_count if size == 1 else lambda value: f"{value:.4g}"
-    middle, low, high = (
-        None if value is None else value / size
-        for value in (
-            paid.samples_per_usd,
-            paid.samples_per_usd_low,
-            paid.samples_per_usd_high,
-        )
+
+    def show(value: float) -> str:
+        return format_count(value) if size == 1 else f"{value / size:.4g}"
+
+    text, low, high = (
+        show(paid.samples_per_usd),
+        paid.samples_per_usd_low,
+        paid.samples_per_usd_high,
     )
-    if middle is None or low is None or high is None:
-        return f"{show(paid.samples_per_usd / size)} {name}".strip()
-    return f"{spread(middle, low, high, show)} {name}".strip()
+    if low is not None and high is not None:
+        text += f" {ends(low, high, show)}"
+    most = "at most " if paid.never_interrupted else ""
+    return f"{most}{text} {name}".strip()
 
 
 def scale(value: float) -> tuple[float, str]:
@@ -106,29 +101,24 @@ def _job(one: Ranking, option: Option) -> str:
     if paid.job_s is None or paid.job_usd is None:
         return ""
     least = "at least " if paid.never_interrupted else ""
-    epochs = counted(one.terms.epochs or 1, "epoch")
     kept = ["in time"] * bool(paid.within_deadline)
     kept += ["within the budget"] * bool(paid.within_budget)
     fits = f", {' and '.join(kept)}" if kept else ""
-    return (
-        f"; {epochs} cost {least}{_usd(paid.job_usd)} and take {least}"
-        f"{format_duration(paid.job_s)}{fits}"
-    )
+    epochs, usd = counted(one.terms.epochs or 1, "epoch"), _usd(paid.job_usd)
+    return f"{epochs} cost {least}{usd} and take {least}{format_duration(paid.job_s)}{fits}."
 
 
 def _of_storage(option: Option) -> str:
     """What the storage has to do with these figures; empty if nothing."""
-    paid = option.figures
+    paid, known = option.figures, option.figures.storage_samples_per_s
     wanted = f"{format_count(paid.wanted_samples_per_s)} samples/s"
-    known = paid.storage_samples_per_s
     delivers = "" if known is None else f"it was measured to deliver {format_count(known)}"
     if paid.storage_limits and known is not None:
         return f"The hosts wait for the storage: together they could take {wanted}, and {delivers}."
     if paid.if_storage_grows:
-        unknown = "what it can deliver was not measured"
+        delivers = delivers or "what it can deliver was not measured"
         return (
-            f"This holds if the storage grows with the hosts: they take {wanted}, and "
-            f"{delivers or unknown}."
+            f"This holds if the storage grows with the hosts: they take {wanted}, and {delivers}."
         )
     if paid.saving is not None and paid.saving.writers > 1:
         return "The time of saves holds if the storage grows with the hosts."
@@ -155,10 +145,9 @@ def _next_best(one: Ranking) -> Iterator[str]:
     elif against.answer == "equal":
         yield f"With {named}, it costs as much, within 5 %."
     else:
-        yield (
-            f"With {named}, a sample cost {_said(against)} in these runs; whether that holds on "
-            f"another day is inconclusive: {against.why or 'the interval holds both'}."
-        )
+        yield f"With {named}, a sample cost {_said(against)} in these runs."
+        why = against.why or "the interval holds both"
+        yield f"Whether that holds on another day is inconclusive: {why}."
     if other.machine == best.machine and (lines := other.differs):
         keys = [line.partition(":")[0] for line in lines[:MAX_DIFFERENCES]]
         more = " and others" if len(lines) > len(keys) else ""
@@ -181,15 +170,11 @@ def _of_spot(one: Ranking) -> str:
     if not unknown:
         return ""
     option = max(unknown, key=lambda each: each.figures.samples_per_usd)
-    most, often = option.figures.samples_per_usd, option.figures.break_even_interruptions_per_hour
-    until = "" if often is None else f". It pays below {_often(often)}"
-    size, name = scale(most)
-    large = (
-        f"{most / size:.3g} {name}" if name and most < 1000 * size else format_count(most / size)
-    )
+    often = option.figures.break_even_interruptions_per_hour
+    until = "" if often is None else f" It pays below {_often(often)}."
     return (
         "How often spot instances are interrupted is not known (--interruptions-per-hour). "
-        f"At most {large} samples for 1 USD with {option.machine} on spot{until}."
+        f"1 USD buys {samples_per_usd(option)} samples with {option.machine} on spot.{until}"
     )
 
 
@@ -219,75 +204,55 @@ def details(one: Ranking, number: int) -> tuple[str, ...]:
     often, lost_to = paid.break_even_interruptions_per_hour, "saves"
     if paid.kind == "spot" and not paid.never_interrupted:
         lost_to = "saves and interruptions" if paid.saving else "interruptions"
-    over = "OVER the budget" if paid.job_usd is not None else "the job never ends"
+    slow = f"{slowest.instance.type}, {format_count(slowest.pace.middle)} samples/s"
+    waiting, layout, buys = paid.waiting_usd_per_hour, paid.preparation_s, paid.samples_in_budget
     return told(
         *map(_priced, paid.prices),
         *map(_rated, option.parts),
         len(option.parts) > 1
-        and (
-            f"hosts that train together wait for the slowest at each step: {slowest.instance.type},"
-            f" {format_count(slowest.pace.middle)} samples/s"
-        ),
+        and f"hosts that train together wait for the slowest at each step: {slow}",
         number > 1 and _of_storage(option),  # the first one's is among the sentences
-        paid.waiting_usd_per_hour is not None
-        and f"{_usd(paid.waiting_usd_per_hour)} an hour are paid while accelerators wait",
+        waiting is not None and f"{_usd(waiting)} an hour are paid while accelerators wait",
         paid.never_interrupted
         and "how often it is interrupted is not known: these figures hold if it never is",
         paid.lost_share and f"{format_percent(paid.lost_share)} of the time is lost to {lost_to}",
         _saves(paid.saving),
         often is not None and f"it is cheaper than on demand below {_often(often)}",
-        paid.preparation_s
-        and (
-            f"the loader's own layout takes {format_duration(paid.preparation_s)} to write, once: "
-            "counted in a job"
-        ),
+        layout
+        and f"the loader's own layout takes {format_duration(layout)} to write, once: counted in "
+        "a job",
         paid.within_deadline is False and _late(option),
-        paid.within_budget is False and over,
-        paid.samples_in_budget is not None
-        and f"the budget buys {format_count(paid.samples_in_budget)} samples",
+        paid.within_budget is False
+        and ("OVER the budget" if paid.job_usd is not None else "the job never ends"),
+        buys is not None and f"the budget buys {format_count(buys)} samples",
         option.differs and _differs(option.differs),
     )
 
 
 def _rated(part: PricedHosts) -> str:
-    pace = part.pace
-    ids = list(dict.fromkeys(part.run_ids))
+    pace, ids = part.pace, list(dict.fromkeys(part.run_ids))
     shown = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
     rate = spread(pace.middle, pace.low, pace.high, format_count)
-    return (
-        f"{part.instance.type}: {rate} samples/s on each host, from "
-        f"{counted(len(pace.runs), 'run')}: {shown}"
-    )
+    runs = counted(len(pace.runs), "run")
+    return f"{part.instance.type}: {rate} samples/s on each host, from {runs}: {shown}"
 
 
 def _priced(price: Price) -> str:
     source = "stated on the command line" if price.source == STATED else price.source
-    facts = [
-        f"{price.type}: {price.usd_per_hour:g} {price.currency} an hour",
-        price.region or "region not stated",
-        price.priced or "date not stated",
-        source or "source not stated",
-    ]
-    return ", ".join(facts)
+    known = (price.region or "region not stated", price.priced or "date not stated")
+    usd = f"{price.type}: {price.usd_per_hour:g} {price.currency} an hour"
+    return ", ".join([usd, *known, source or "source not stated"])
 
 
 def _saves(saving: SaveTimes | None) -> str:
     if saving is None:
         return "the time of saves is not in it: name a run that measured them with --checkpoints"
-    part = (
-        f", computed from {format_bytes(saving.bytes)} of {format_bytes(saving.full_bytes)}"
-        if saving.bytes < saving.full_bytes
-        else ""
-    )
-    got = (
-        f"if each of {format_count(saving.writers)} hosts gets what one host got"
-        if saving.writers > 1
-        else "if the whole job gets what one host got"
-    )
-    return (
-        f"a save stops training for {format_duration(saving.blocked_s)}, {got} in "
-        f"{saving.run_id}{part}"
-    )
+    part = ""
+    if saving.bytes < saving.full_bytes:
+        part = f", computed from {format_bytes(saving.bytes)} of {format_bytes(saving.full_bytes)}"
+    who = f"each of {format_count(saving.writers)} hosts" if saving.writers > 1 else "the whole job"
+    stops = f"a save stops training for {format_duration(saving.blocked_s)}"
+    return f"{stops}, if {who} gets what one host got in {saving.run_id}{part}"
 
 
 def _late(option: Option) -> str:
@@ -299,10 +264,8 @@ def _late(option: Option) -> str:
             return "TOO LATE"
         why = ", since the storage delivers no more" if paid.storage_samples_per_s else ""
         return f"TOO LATE, and so are up to {MAX_HOSTS} hosts{why}"
-    return (
-        f"TOO LATE: {format_count(paid.hosts_in_time)} hosts would be in time, for "
-        f"{_usd(paid.in_time_usd)}"
-    )
+    hosts, usd = format_count(paid.hosts_in_time), _usd(paid.in_time_usd)
+    return f"TOO LATE: {hosts} hosts would be in time, for {usd}"
 
 
 def _differs(lines: Sequence[str]) -> str:
@@ -313,13 +276,10 @@ def _differs(lines: Sequence[str]) -> str:
 
 def break_even(found: BreakEven) -> str:
     one = _paid(found.machine, found.kind, never_interrupted=found.never_interrupted)
-    other = _paid(found.other, found.other_kind)
+    other, efficiency = _paid(found.other, found.other_kind), f"{found.efficiency:.3g}"
     if found.efficiency > 1:
         return f"at no scaling efficiency is a sample as cheap with {one} as with {other}"
-    return (
-        f"at a scaling efficiency of {found.efficiency:.3g}, a sample costs as much with {one} as "
-        f"with {other}"
-    )
+    return f"at a scaling efficiency of {efficiency}, a sample costs as much with {one} as {other}"
 
 
 def bases(one: Ranking) -> tuple[str, ...]:

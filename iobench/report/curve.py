@@ -55,8 +55,8 @@ def _first(probe: StorageProbe, told: list[str]) -> FirstScreen:
     if reads is not None and there is not None:
         knee = f"with {format_count(curve.knee_in_flight or 0)} or more in flight"
         gauges = (
-            KeyFigure(label="at most", value=format_rate(there.value), note=_requests(curve)),
-            KeyFigure(label="reads/s", value=format_count(reads.value), note=knee),
+            KeyFigure("at most", format_rate(there.value), _requests(curve)),
+            KeyFigure("reads/s", format_count(reads.value), knee),
         )
     what = f"dataset {probe.dataset}" if probe.dataset else counted(probe.objects, "object")
     return FirstScreen(
@@ -221,9 +221,7 @@ def _table(curve: StorageCurve, name: str, in_flight: float | None = None) -> Ta
         ends=("bytes_per_s_low", "bytes_per_s_high"),
     )
     rows.data("latency_mean_s", unit="s")
-    rows.add("latency_p50_s", "p50", "s")
-    rows.add("latency_p99_s", "p99", "s")
-    rows.add("latency_p999_s", "p99.9", "s")
+    rows.add_each({"latency_p50_s": "p50", "latency_p99_s": "p99", "latency_p999_s": "p99.9"}, "s")
     rows.data("reads", "seconds", "disjoint", "client_cpu_share", "throttled")
     rows.add("bound", "bound by", of=lambda each: bound[id(each)], where="pages")
     rows.data("mark", of=lambda each: _mark(curve, each))

@@ -38,13 +38,7 @@ _STATS = ("median", "min", "max")
 Labels = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSample:
-    """A value with its labels; ``suffix`` is what follows the name of the family."""
-
-    labels: Labels
-    value: float
-    suffix: str = ""
+MetricSample = tuple[Labels, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +46,10 @@ class Family:
     """A metric with the samples of one run or of several."""
 
     name: str
-    kind: str
     told: str
     samples: Sequence[MetricSample]
     unit: str = ""
+    kind: str = "gauge"
 
 
 def openmetrics(*docs: RunRecord) -> str:
@@ -79,13 +73,10 @@ def _families(doc: RunRecord) -> Iterator[Family]:
     run = {"run": doc.run_id}
     yield from _about(doc, run)
     for metric in METRICS:
-        samples = [
-            MetricSample({**run, "stat": stat} if stat else run, value)
-            for stat, value in _values(doc, metric)
-        ]
-        unit = _UNITS[metric.unit][1]
+        values = [({"stat": stat} if stat else {}, value) for stat, value in _values(doc, metric)]
         told = f"{metric.label.strip()}{_OF.get(metric.of, '')}"
-        yield Family(family_name(metric), "gauge", told, samples, unit)
+        samples = [({**run, **labels}, value) for labels, value in values]
+        yield Family(family_name(metric), told, samples, _UNITS[metric.unit][1])
     if isinstance(doc, TrainingRecord):
         yield from _of_verdict(doc, run)
 
@@ -153,56 +144,38 @@ def _about(doc: RunRecord, run: Labels) -> Iterator[Family]:
         facts["ranks"] = str(doc.checkpoints.ranks)
     facts |= {f"{TAG}{key}": value for key, value in doc.tags.items()}
     told = {name: value for name, value in facts.items() if value}
-    yield Family("iobench_run", "info", "What was run.", [MetricSample(told, 1, "_info")])
+    yield Family("iobench_run", "What was run.", [(told, 1)], kind="info")
     if (at := _seconds(doc.created)) is not None:
-        name = "iobench_run_started_seconds"
-        yield Family(
-            name,
-            "gauge",
-            "When the run began, since 1970-01-01 UTC.",
-            [MetricSample(run, at)],
-            "seconds",
-        )
-    name = "iobench_run_validity"
-    states = [
-        MetricSample({**run, name: state}, float(doc.validity == state))
-        for state in ("valid", "invalid", "unknown")
-    ]
-    yield Family(name, "stateset", "Whether the run is valid by its rules.", states)
+        when = "When the run began, since 1970-01-01 UTC."
+        yield Family("iobench_run_started_seconds", when, [(run, at)], "seconds")
+    name, states = "iobench_run_validity", ("valid", "invalid", "unknown")
+    samples = [({**run, name: state}, float(doc.validity == state)) for state in states]
+    yield Family(name, "Whether the run is valid by its rules.", samples, kind="stateset")
     levels = ("invalid", "unknown", "warning", "info")
     counts = {level: sum(each.level == level for each in doc.findings) for level in levels}
-    found = [MetricSample({**run, "level": level}, count) for level, count in counts.items()]
-    yield Family("iobench_findings", "gauge", "Findings of the rules, by level.", found)
+    found = [({**run, "level": level}, float(count)) for level, count in counts.items()]
+    yield Family("iobench_findings", "Findings of the rules, by level.", found)
 
 
 def _of_verdict(doc: TrainingRecord, run: Labels) -> Iterator[Family]:
     """The bottleneck, what each stage costs, and the ceilings."""
-    verdict = doc.job.verdict
-    name = "iobench_verdict_bottleneck"
-    if verdict is not None:
-        stage = {**run, "stage": verdict.bottleneck}
-        yield Family(
-            name, "gauge", "1 for the stage that is the bottleneck.", [MetricSample(stage, 1)]
-        )
+    if doc.job.verdict is not None:
+        name, told = "iobench_verdict_bottleneck", "1 for the stage that is the bottleneck."
+        yield Family(name, told, [({**run, "stage": doc.job.verdict.bottleneck}, 1)])
     gains = [
-        MetricSample({**run, "stage": each.stage, "bound": bound}, value)
+        ({**run, "stage": each.stage, "bound": bound}, value)
         for each in doc.job.ablations
         for bound, value in _bounds(each.gain)
     ]
     told = "Samples/s if a stage took no time, over samples/s as it is; with its 95 % interval."
-    yield Family("iobench_gain_ratio", "gauge", told, gains, "ratio")
+    yield Family("iobench_gain_ratio", told, gains, "ratio")
     ceilings = [
-        MetricSample({**run, "stage": stage}, ceiling.samples_per_s)
+        ({**run, "stage": stage}, ceiling.samples_per_s)
         for stage, ceiling in doc.job.ceilings.items()
         if ceiling.samples_per_s is not None
     ]
-    yield Family(
-        "iobench_ceiling_samples_per_second",
-        "gauge",
-        "What a stage alone can deliver, all accelerators together.",
-        ceilings,
-        "samples_per_second",
-    )
+    told, unit = "What a stage alone can deliver, all accelerators together.", "samples_per_second"
+    yield Family(f"iobench_ceiling_{unit}", told, ceilings, unit)
 
 
 def _bounds(found: Estimate | None) -> Iterator[tuple[str, float]]:
@@ -221,16 +194,17 @@ def _seconds(created: str) -> float | None:
 
 def _lines(family: Family, samples: Sequence[MetricSample]) -> Iterator[str]:
     """The lines of one family; none without samples."""
-    finite = [each for each in samples if isfinite(each.value)]
+    finite = [(labels, value) for labels, value in samples if isfinite(value)]
     if not finite:
         return
     yield f"# TYPE {family.name} {family.kind}"
     if family.unit:
         yield f"# UNIT {family.name} {family.unit}"
     yield f"# HELP {family.name} {_text(family.told)}"
-    for each in finite:
-        labels = ",".join(f'{label}="{_text(value)}"' for label, value in each.labels.items())
-        yield f"{family.name}{each.suffix}{{{labels}}} {float(each.value)!r}"
+    suffix = "_info" * (family.kind == "info")
+    for labels, value in finite:
+        told = ",".join(f'{label}="{_text(text)}"' for label, text in labels.items())
+        yield f"{family.name}{suffix}{{{told}}} {float(value)!r}"
 
 
 def _text(text: str) -> str:

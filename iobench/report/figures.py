@@ -41,6 +41,7 @@ BY_UNIT: Mapping[str, Format] = {
     "bytes": format_bytes,
     "s": format_duration,
     "share": format_percent,
+    "s/GB": "{:.4g}".format,
     "ratio": lambda ratio: f"{ratio:.2f} x",
     "W": lambda watts: f"{watts:,.0f} W",
     "MHz": lambda clock: f"{clock:,.0f} MHz",
@@ -221,8 +222,8 @@ class TableOf(Generic[T]):
     def add_each(
         self,
         labels: Mapping[str, str],
-        unit: str,
-        of: Callable[[T, str], Given],
+        unit: str = "",
+        of: Callable[[T, str], Given] = getattr,
         *,
         missing: str = "-",
         where: Where = "everywhere",

@@ -49,11 +49,11 @@ def _first(one: History, name: str, points: Mapping[int, ChangePoint]) -> FirstS
         )
         for at, entry in enumerate(one.entries[start:], start)
     ]
-    gauges = [KeyFigure(label="runs", value=str(len(one.entries)))]
+    gauges = [KeyFigure("runs", str(len(one.entries)))]
     if one.trend is not None:
         doubt = ", inconclusive" * (one.answer == "inconclusive")
         note = f"(newest third over the oldest{doubt})"
-        gauges.insert(0, KeyFigure(label=metric.short, value=format_factor(one.trend), note=note))
+        gauges.insert(0, KeyFigure(metric.short, format_factor(one.trend), note))
     items = items_of(_change(point, one.entries[point.at]) for _, point in sorted(points.items()))
     worse = any(not point.better and not point.why for point in points.values())
     return FirstScreen(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from statistics import median
-
 from ..base.units import counted, format_bytes, format_count, format_duration, format_percent
 from ..record.job import Delivery, LayoutFacts, Shuffle, UserFacts
 from ..record.run import TrainingRecord
 from ..record.training import Ceiling
-from .figures import facts_of
-from .sections import Facts, Section
+from .figures import facts
+from .sections import Section
+from .time import cpu_s_per_gb
 
 
 def library_sections(doc: TrainingRecord) -> list[Section]:
@@ -17,15 +16,13 @@ def library_sections(doc: TrainingRecord) -> list[Section]:
     loader = doc.job.loader
     if loader.delivery is None or loader.shuffle is None:
         return []
-    facts = (
+    told = (
         ("delivered", _delivered(loader.delivery)),
         ("shuffle (1 is uniform)", _shuffle(loader.shuffle)),
         ("CPU s/GB", _cost(doc)),
         ("layout", _layout(loader.layout)),
     )
-    return [
-        Facts(id="loader", title=f"Loader {loader.kind} ({loader.library})", facts=facts_of(facts))
-    ]
+    return [facts("loader", f"Loader {loader.kind} ({loader.library})", told)]
 
 
 def _delivered(proof: Delivery) -> str:
@@ -36,14 +33,11 @@ def _delivered(proof: Delivery) -> str:
         for key in ("missing", "repeated", "unknown")
         if (count := getattr(proof, key))
     ]
-    part = (
-        ""
-        if proof.whole_epoch
-        else f" (a part: there are {format_count(proof.of)}; which ones are missing is not known)"
-    )
-    return f"{format_count(proof.delivered)} samples of an epoch{part}, " + (
-        ", ".join(wrong) if wrong else "each once, with the contents that the manifest says"
-    )
+    part = ""
+    if not proof.whole_epoch:
+        part = f" (a part of {format_count(proof.of)}; which ones are missing is not known)"
+    told = ", ".join(wrong) or "each once, with the contents that the manifest says"
+    return f"{format_count(proof.delivered)} samples of an epoch{part}, {told}"
 
 
 def _shuffle(quality: Shuffle) -> str:
@@ -62,32 +56,25 @@ def _cost(doc: TrainingRecord) -> str:
 
     It is compared with the fetch ceiling, which is the cost of reading alone.
     """
-    done = [
-        each
-        for each in doc.job.repetitions
-        if each.complete and each.cpu_s is not None and each.sample_bytes
-    ]
+    taken = cpu_s_per_gb(doc)
     plain = doc.job.ceilings.get("fetch", Ceiling()).cpu_s_per_gb
-    if not done:
+    if taken is None:
         return ""
-    taken = median(each.cpu_s / each.sample_bytes * 1e9 for each in done if each.cpu_s is not None)
     own = doc.job.ceilings.get("prep", Ceiling()).details.own_cpu_s_per_gb
     text = f"{taken:.2f}"
     if plain is not None:
         text += f", a plain read of the same bytes {plain:.2f}: {taken - plain:.2f} above it"
-    return text + (
-        f" (iobench's own loader over files in memory: {own:.2f})" if own is not None else ""
-    )
+    if own is not None:
+        text += f" (iobench's own loader over files in memory: {own:.2f})"
+    return text
 
 
 def _layout(layout: LayoutFacts | None) -> str:
     if layout is None:
         return ""
     kept = ", made by an earlier run" if layout.made_earlier else ""
-    return (
-        f"{format_bytes(layout.bytes)} of its own files, written in "
-        f"{format_duration(layout.seconds)} before the run{kept}"
-    )
+    files, took = format_bytes(layout.bytes), format_duration(layout.seconds)
+    return f"{files} of its own files, written in {took} before the run{kept}"
 
 
 _MIN_QUEUED = 0.05
@@ -99,23 +86,19 @@ def user_sections(doc: TrainingRecord) -> list[Section]:
     user = doc.job.loader.user
     if user is None:
         return []
-    when = "in the last repetition" if not doc.job.subject.watched else "in all"
-    facts = (
+    watched = doc.job.subject.watched
+    told = (
         ("loader", _what(user)),
-        ("batches", _batches(user, when)),
+        ("batches", _batches(user, "in all" if watched else "in the last repetition")),
         (_MADE if _is_made_here(user) else _CAME, _fetch(user)),
         ("waits for batches", _waits(user)),
         ("bytes", _bytes(user)),
         ("files opened", _files(user, doc)),
         ("start of workers", _start(user)),
-        ("samples of several ranks", _overlap(user) if not doc.job.subject.watched else ""),
+        ("samples of several ranks", "" if watched else _overlap(user)),
         ("samples of several workers", _of_workers(user)),
     )
-    return [
-        Facts(
-            id="loader", title=f"Your loader {user.factory or ''}".rstrip(), facts=facts_of(facts)
-        )
-    ]
+    return [facts("loader", f"Your loader {user.factory or ''}".rstrip(), told)]
 
 
 _MADE, _CAME = "making a batch", "waiting for a batch"
@@ -168,10 +151,9 @@ def _waits(user: UserFacts) -> str:
         format_percent(min(1.0, part / user.wait_s))
         for part in (user.out_of_order_s, user.hand_over_s)
     )
-    return (
-        f"{format_duration(user.wait_s)} of all ranks: in {held_back} of it a later batch was "
-        f"ready, and in {handed_over} the batch was made, but not handed over yet"
-    )
+    waited = f"{format_duration(user.wait_s)} of all ranks"
+    made = f"in {handed_over} the batch was made, but not handed over yet"
+    return f"{waited}: in {held_back} of it a later batch was ready, and {made}"
 
 
 def _bytes(user: UserFacts) -> str:
@@ -190,18 +172,14 @@ def _bytes(user: UserFacts) -> str:
 
 
 def _files(user: UserFacts, doc: TrainingRecord) -> str:
-    if user.files_inside is None or user.files_outside is None:
+    inside, outside = user.files_inside, user.files_outside
+    if inside is None or outside is None:
         return ""
+    files = f"{format_count(inside)} of the dataset, {format_count(outside)} others"
     if doc.job.subject.watched and doc.job.dataset.location is None:
-        return (
-            f"{format_count(user.files_inside + user.files_outside)}, in each process anew (by "
-            "Python's open; those inside of compiled libraries are not seen)"
-        )
-    return (
-        f"{format_count(user.files_inside)} of the dataset, {format_count(user.files_outside)} "
-        "others, in each process anew (by Python's open; those inside of compiled "
-        "libraries are not seen)"
-    )
+        files = format_count(inside + outside)
+    seen = "by Python's open; those inside of compiled libraries are not seen"
+    return f"{files}, in each process anew ({seen})"
 
 
 def _start(user: UserFacts) -> str:
@@ -209,19 +187,16 @@ def _start(user: UserFacts) -> str:
 
 
 def _overlap(user: UserFacts) -> str:
-    if user.shared_samples is None or user.compared_samples is None:
-        return f"not measured: {user.not_measured.get('shared_samples', 'not recorded')}"
-    return (
-        f"{format_count(user.shared_samples)} of {format_count(user.compared_samples)} that the "
-        "first batches have"
-    )
+    known = _shared(user.shared_samples, user.compared_samples)
+    return known or f"not measured: {user.not_measured.get('shared_samples', 'not recorded')}"
 
 
 def _of_workers(user: UserFacts) -> str:
     """Nothing where a sampler hands the samples out."""
-    if user.worker_shared_samples is None or user.worker_compared_samples is None:
+    return _shared(user.worker_shared_samples, user.worker_compared_samples)
+
+
+def _shared(shared: int | None, compared: int | None) -> str:
+    if shared is None or compared is None:
         return ""
-    return (
-        f"{format_count(user.worker_shared_samples)} of "
-        f"{format_count(user.worker_compared_samples)} that the first batches have"
-    )
+    return f"{format_count(shared)} of {format_count(compared)} that the first batches have"

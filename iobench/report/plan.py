@@ -23,15 +23,15 @@ def sections(plan: PlanFigures) -> list[Section]:
     read, flight = format_bytes(plan.read_bytes_total), counted(plan.reads_in_flight, "read")
     samples = f"{format_count(plan.samples)} samples of {format_bytes(plan.sample_bytes_mean)}"
     gauges = [
-        KeyFigure(label="to read", value=read, note=f"by {workers}, {flight} in flight"),
+        KeyFigure("to read", read, f"by {workers}, {flight} in flight"),
         _demand(plan),
         KeyFigure(
-            label="dataset",
-            value=format_bytes(plan.bytes),
-            note=f"({state}): {samples} in {counted(plan.shards, 'shard')}",
+            "dataset",
+            format_bytes(plan.bytes),
+            f"({state}): {samples} in {counted(plan.shards, 'shard')}",
         ),
-        KeyFigure(label="free space", value=_space(plan)),
-        KeyFigure(label="time", value=_time(plan)),
+        KeyFigure("free space", _space(plan)),
+        KeyFigure("time", _time(plan)),
     ]
     first = FirstScreen(
         job=f"{plan.workload}, {many}", state=f"{read} to read", gauges=tuple(gauges)
@@ -92,9 +92,9 @@ def _space(plan: PlanFigures) -> str:
 def _demand(plan: PlanFigures) -> KeyFigure:
     if plan.demanded_bytes_per_s is None or plan.demanded_samples_per_s is None:
         note = "the accelerator takes whatever comes"
-        return KeyFigure(label="demand", value="none:", note=note)
+        return KeyFigure("demand", "none:", note)
     note = f"{format_count(plan.demanded_samples_per_s)} samples/s, if the accelerators never wait"
-    return KeyFigure(label="demand", value=format_rate(plan.demanded_bytes_per_s), note=note)
+    return KeyFigure("demand", format_rate(plan.demanded_bytes_per_s), note)
 
 
 def _minimum(plan: PlanFigures) -> str:
@@ -128,16 +128,16 @@ def checkpoint_sections(plan: CheckpointPlanFigures) -> list[Section]:
         )
         restore += "at the storage's stated limit"
     gauges = [
-        KeyFigure(label="checkpoint", value=size, note=f"in {files}, {each} by each rank"),
+        KeyFigure("checkpoint", size, f"in {files}, {each} by each rank"),
         *(
             KeyFigure(
-                label=f"{one.stall_budget * 100:g} % stalled",
-                value=format_rate(one.write_bytes_per_s),
-                note=_budget(plan, one),
+                f"{one.stall_budget * 100:g} % stalled",
+                format_rate(one.write_bytes_per_s),
+                _budget(plan, one),
             )
             for one in plan.budgets
         ),
-        KeyFigure(label="free space", value=_room(plan)),
+        KeyFigure("free space", _room(plan)),
     ]
     first = FirstScreen(
         job=f"Checkpoint of {plan.model}, {ranks}", state=size, gauges=tuple(gauges)

@@ -33,8 +33,8 @@ from .labels import add_labels, tags_text
 from .loader import library_sections, user_sections
 from .sections import Facts, Item, Items, Prose, Section, Table
 from .stages import ablation_sections, ceiling_sections, rate_over_time
-from .time import cpu_sections, time_sections, worker_reasons, worker_sections
-from .timeline import spread_reasons, spread_sections, timeline_sections
+from .time import time_sections, worker_reasons, worker_sections
+from .timeline import event_sections
 from .tried import tried_sections
 
 OF_STORED = "of the samples' stored bytes"
@@ -68,12 +68,9 @@ def sections(
     found += host_sections(doc)
     found += time_sections(doc)
     if events is not None:
-        found += timeline_sections(doc, events, samples)
-        found += spread_sections(doc, events)
-        found += worker_sections(doc)
-        found += cpu_sections(doc)
-        reasons = [*spread_reasons(doc, events), *worker_reasons(doc)]
-        found += listed("not-drawn", "Not shown", reasons)
+        charts, reasons = event_sections(doc, events, samples)
+        found += [*charts, *worker_sections(doc)]
+        found += listed("not-drawn", "Not shown", [*reasons, *worker_reasons(doc)])
     found += _metrics(doc)
     found += [] if by_storage else curve
     found += device_sections(doc)

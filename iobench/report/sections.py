@@ -216,7 +216,7 @@ class Findings:
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class KeyFigure:
     """A figure of the first screen: ``value`` is large, and ``note`` goes on after it.
 

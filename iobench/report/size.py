@@ -49,18 +49,18 @@ def _first(need: Requirement) -> FirstScreen:
     gauges, found = [], need.measured
     if need.buy_bytes_per_s is not None:
         margin = f"({_more(need.margin.factor)} margin included)"
-        gauges.append(KeyFigure(label="to buy", value=_rate(need.buy_bytes_per_s), note=margin))
+        gauges.append(KeyFigure("to buy", _rate(need.buy_bytes_per_s), margin))
     reads = f"of {format_bytes(need.read_bytes)}"
     rate = need.buy_reads_per_s or need.reads_per_s
-    gauges.append(KeyFigure(label="reads/s", value=format_count(rate), note=reads))
+    gauges.append(KeyFigure("reads/s", format_count(rate), reads))
     many = counted(need.accelerators, "accelerator")
     if found is not None:
         fed = format_count(min(found.accelerators_fed, need.accelerators))
         by = f"of {many}, by the storage that was measured alone"
-        gauges.append(KeyFigure(label="would feed", value=fed, note=by))
+        gauges.append(KeyFigure("would feed", fed, by))
     if need.instance is not None:
         network = told(*_instance(need, need.instance)["instance"])
-        gauges += [KeyFigure(label="instance", value=text) for text in network[:1]]
+        gauges += [KeyFigure("instance", text) for text in network[:1]]
     known = need.buy_bytes_per_s is not None
     return FirstScreen(
         job=f"{need.workload}, {many}",
@@ -108,106 +108,77 @@ def _job(need: Requirement) -> Told:
     """The job, its data, and what its accelerators take."""
     shard = f"{format_count(need.samples_per_shard)} in each shard"
     shard = "one in each file" if need.samples_per_shard <= 1 else shard
-    together = need.block_samples or 0.0
+    together, amplified = need.block_samples or 0.0, need.read_amplification
     block = f" and {format_count(together)} in each block" if together else ""
-    shared = f"it costs the whole block that it shares with {format_count(together - 1)} others"
-    whole = "file systems read whole blocks of 4 KiB"
-    random_blocks = bool(together) and need.access == "random"
+    why = "file systems read whole blocks of 4 KiB"
+    if together and need.access == "random":
+        why = f"it costs the whole block that it shares with {format_count(together - 1)} others"
+    many = counted(need.accelerators, "accelerator")
+    reads = f"{format_count(need.reads_per_s)} reads/s of {format_bytes(need.read_bytes)}"
+    samples = f"{format_count(need.demanded_samples_per_s)} samples/s"
+    opens = f"{format_count(need.opens_per_s)} opens/s"
     return {
-        "job": [
-            f"{need.workload}: {counted(need.accelerators, 'accelerator')} on "
-            f"{counted(need.hosts, 'host')}, each busy {_busy(need)} of the time or more"
-        ],
+        "job": [f"{many} on {counted(need.hosts, 'host')}, each busy {_busy(need)} of the time"],
         "data": [
             f"{need.dataset}: {format_bytes(need.dataset_bytes)}, {need.access} access",
             f"samples of {format_bytes(need.sample_bytes)} as stored, {shard}{block}",
         ],
-        "demand": [
-            f"{format_rate(need.demanded_read_bytes_per_s)}, "
-            f"{format_count(need.demanded_samples_per_s)} samples/s, if nobody ever waits"
-        ],
+        "demand": [f"{_rate(need.demanded_read_bytes_per_s)}, {samples}, if nobody ever waits"],
         "reads": [
-            (
-                f"{format_rate(need.read_bytes_per_s)} at that utilization: "
-                f"{format_count(need.reads_per_s)} reads/s of {format_bytes(need.read_bytes)}, "
-                f"{format_count(need.opens_per_s)} opens/s"
-            ),
-            need.read_amplification >= SOME
-            and (
-                f"{need.read_amplification:.3g} x the bytes of a sample are read, because "
-                f"{shared if random_blocks else whole}"
-            ),
+            f"{_rate(need.read_bytes_per_s)} at that utilization: {reads}, {opens}",
+            amplified >= SOME and f"{amplified:.3g} x the bytes of a sample are read, since {why}",
         ],
     }
 
 
 def _margin(need: Requirement) -> Told:
     """The margin and what it is for, or why there is none; and the most that is read."""
-    found = need.margin
-    known = found.factor is not None and found.filling is not None
-    much = known and found.queue > 0 and (found.factor or 0.0) > MUCH
+    found, together = need.margin, need.together_bytes_per_s
     who = f" at the barrier of {counted(found.ranks, 'rank')}" if found.barrier else ""
-    restore = ", or during a restore" if need.restore_bytes_per_s is not None else ""
-    together = need.together_bytes_per_s
-    return {
-        "margin": [
-            not known and "none is enough, see the first line",
-            known and f"{_more(found.factor)} on the mean of {format_rate(need.read_bytes_per_s)}",
-            known
-            and (
-                f"{_more(found.filling)} of it for filling the pipeline over epochs of "
-                f"{counted(found.steps, 'step')}"
-            ),
-            known
-            and found.spread >= 0.0005
-            and (
-                f"{_more(found.unequal)} of it for batches whose times differ by "
-                f"{format_percent(found.spread)}{who}, with "
-                f"{counted(found.queue, 'batch', 'batches')} prefetched by each rank"
-            ),
-            known
-            and need.latency_p99_s is None
-            and (
-                "how much the latencies of reads differ is not in it: give --latency with "
-                "--latency-p99, or --from"
-            ),
-            known
-            and found.queue == 0
-            and "no batch is prefetched (loader.workers=0): with workers less is needed",
+    ahead = counted(found.queue, "batch", "batches")
+    texts: list[object] = ["none is enough, see the first line"]
+    if found.factor is not None and found.filling is not None:
+        much = found.queue > 0 and found.factor > MUCH
+        steps = counted(found.steps, "step")
+        texts = [
+            f"{_more(found.factor)} on the mean of {_rate(need.read_bytes_per_s)}",
+            f"{_more(found.filling)} of it for filling the pipeline over epochs of {steps}",
+            found.spread >= 0.0005
+            and f"{_more(found.unequal)} of it for batches whose times differ by "
+            f"{format_percent(found.spread)}{who}, with {ahead} prefetched by each rank",
+            need.latency_p99_s is None
+            and "how much latencies of reads differ is not in it: give --latency with "
+            "--latency-p99, or --from",
+            found.queue == 0 and "no batch is prefetched (loader.workers=0)",
             much and "longer epochs need less",
-            much
-            and need.latency_s is not None
-            and "more reads in flight need less (reader.concurrency, loader.workers)",
-        ],
-        "peak": [
-            f"up to {format_rate(need.peak_read_bytes_per_s)} of reads, if the storage gives them",
-            f"while nobody waits, while the pipeline fills{restore}",
-            together is not None
-            and f"{_rate(together)} of reads and writes while a checkpoint is saved",
-        ],
-    }
+            much and need.latency_s is not None and "more reads in flight need less",
+        ]
+    restore = ", or during a restore" if need.restore_bytes_per_s is not None else ""
+    peak = [
+        f"up to {_rate(need.peak_read_bytes_per_s)} of reads, if the storage gives them",
+        f"while nobody waits, while the pipeline fills{restore}",
+        together is not None
+        and f"{_rate(together)} of reads and writes while a checkpoint is saved",
+    ]
+    return {"margin": texts, "peak": peak}
 
 
 def _concurrency(need: Requirement) -> Told:
-    asked, latency = need.reads_in_flight_asked, need.latency_s or 0.0
+    asked, latency, enough = need.reads_in_flight_asked, need.latency_s, need.reads_in_flight
     readers = f"the workload's readers keep up to {format_count(asked)}"
-    if need.latency_s is None or (enough := need.reads_in_flight) is None:
-        why = need.not_measured["reads_in_flight"]
-        return {"concurrency": [f"not known: {why}", readers]}
+    if latency is None or enough is None:
+        return {"concurrency": [f"not known: {need.not_measured['reads_in_flight']}", readers]}
     rate = need.buy_reads_per_s or need.reads_per_s
     slower = sizing.reads_in_flight(reads_per_s=rate, latency_s=SLOWER * latency)
     which = "" if need.measured is None else " of the storage that was measured"
     few = ", which is too few: raise reader.concurrency or loader.workers"
+    are = f"{counted(enough, 'read')} in flight {'is' if enough == 1 else 'are'} enough"
     return {
         "concurrency": [
-            (
-                f"{counted(enough, 'read')} in flight {'is' if enough == 1 else 'are'} enough at "
-                f"{format_duration(latency)} a read{which}: {need.latency_from} (Little's law)"
-            ),
-            (
-                f"a storage whose reads take {format_duration(SLOWER * latency)} needs "
-                f"{format_count(max(slower, enough))}"
-            ),
+            f"{are} at {format_duration(latency)} a read{which}, by Little's law: "
+            f"{need.latency_from}",
+            f"a storage whose reads take {format_duration(SLOWER * latency)} needs "
+            f"{format_count(max(slower, enough))}",
             readers + (few if enough > asked else ""),
         ],
     }
@@ -217,24 +188,24 @@ def _hosts(need: Requirement) -> Told:
     """What each host takes, and the rate that its network must have."""
     found, many = need.network, need.hosts > 1
     incoming = f"{need.network_bits_per_s_per_host / 1e9:.3g} Gb/s"
-    by_ring = f"{_gigabits(found.gradients)} of gradients in each direction"
-    if found.gradient_bytes:
-        by_ring += f" ({format_bytes(found.gradient_bytes)} in each step, by ring all-reduce)"
+    gradients = "gradients stay within the host"
+    if found.gradients is None:
+        gradients = "gradients not given (--parameters or --gradient-bytes)"
+    elif many:
+        size = found.gradient_bytes
+        each = f" ({format_bytes(size)} in each step, by ring all-reduce)" if size else ""
+        gradients = f"{_gigabits(found.gradients)} of gradients in each direction{each}"
     share = found.samples_in / found.training_in if found.training_in else 0.0
     return {
         "each host": [
-            (
-                f"{format_rate(need.read_bytes_per_s_per_host)}: {incoming} of network in, as a "
-                "baseline that lasts and not as a burst"
-            ),
+            f"{_rate(need.read_bytes_per_s_per_host)}: {incoming} of network in, as a baseline "
+            "that lasts and not as a burst",
             many and f"the storage serves all {format_count(need.hosts)} hosts at the same time",
         ],
         "network": [
-            f"{_gigabits(found.needed)} for each host, in the busier direction",
-            "as a mean over the steps, payload alone",
+            f"{_gigabits(found.needed)} for each host, in the busier direction, as a mean",
             f"{_gigabits(found.samples_in)} of samples in",
-            found.gradients is None and "gradients not given (--parameters or --gradient-bytes)",
-            found.gradients is not None and (by_ring if many else "gradients stay within the host"),
+            gradients,
             found.saves_out and f"{_gigabits(found.saves_out)} of checkpoints out",
             found.restore_in and f"{_gigabits(found.restore_in)} in during a restore",
             found.gradients and f"samples are {format_percent(share)} of what comes in",
@@ -245,58 +216,49 @@ def _hosts(need: Requirement) -> Told:
 def _instance(need: Requirement, instance: Instance) -> Told:
     """Whether the baseline of the hosts' network is enough."""
     needed, kept = 8 * need.network.needed / 1e9, instance.network_baseline_gbps
-    peak, name = instance.network_peak_gbps or 0.0, instance.type
-    fits = kept is not None and needed <= kept
-    short, kept_up = kept is not None and not fits, kept or math.inf
-    slots = instance.accelerators or need.accelerators
+    peak, slots = instance.network_peak_gbps or 0.0, instance.accelerators or need.accelerators
+    told: list[object] = [f"{instance.type}: its network is not known"]
+    if kept is not None:
+        share = f"{needed:.3g} of the {kept:g} Gb/s that it keeps up are needed"
+        enough = needed <= kept
+        told = [
+            f"{instance.type}: network {'enough' if enough else 'NOT enough'}: {share}",
+            not enough and f"{math.ceil(needed / kept)} x as many hosts, or data on local drives",
+        ]
+    holds = f"it holds {counted(slots, 'accelerator')}, so "
+    holds += f"{counted(math.ceil(need.accelerators / slots), 'host')} are needed"
     return {
         "instance": [
-            kept is None and f"{name}: its network is not known",
-            fits
-            and (
-                f"{name}: network enough: {needed:.3g} Gb/s are "
-                f"{format_percent(needed / kept_up)} of the {kept_up:g} Gb/s that it keeps up"
-            ),
-            short
-            and (
-                f"{name}: network NOT enough: {needed:.3g} Gb/s are needed and it keeps up "
-                f"{kept_up:g} Gb/s"
-            ),
-            short and f"{math.ceil(needed / kept_up)} x as many hosts, or data on local drives",
-            peak > kept_up and f"its bursts to {peak:g} Gb/s do not last",
-            instance.nvme_gb and f"{instance.nvme_gb or 0:g} GB of local drives",
-            need.accelerators > slots * need.hosts
-            and (
-                f"it holds {counted(slots, 'accelerator')}, so "
-                f"{counted(math.ceil(need.accelerators / slots), 'host')} are needed"
-            ),
+            *told,
+            peak > (kept or math.inf) and f"its bursts to {peak:g} Gb/s do not last",
+            instance.nvme_gb and f"{instance.nvme_gb:g} GB of local drives",
+            need.accelerators > slots * need.hosts and holds,
         ],
     }
 
 
 def _cache(need: Requirement) -> Told:
+    """What memory in each host saves from the second epoch on."""
     cache = need.cache
     if cache is None:
+        pages = format_bytes(need.cache_to_halve_bytes_per_host)
+        pinned = format_bytes(need.pinned_to_halve_bytes_per_host)
         texts = [
-            f"half of the reads from the second epoch on are saved by "
-            f"{format_bytes(need.cache_to_halve_bytes_per_host)} of page cache in each host, or by "
-            f"{format_bytes(need.pinned_to_halve_bytes_per_host)} pinned there"
+            f"half of the reads from the second epoch on are saved by {pages} of page cache in "
+            f"each host, or by {pinned} pinned there"
         ]
     else:
+        held = format_percent(cache.share)
         texts = [
-            f"{format_bytes(cache.bytes_per_host)} in each host hold {format_percent(cache.share)} "
-            "of the data",
-            f"from the second epoch on a page cache serves "
+            f"{format_bytes(cache.bytes_per_host)} in each host hold {held} of the data",
+            "from the second epoch on a page cache serves "
             f"{format_percent(cache.page_cache_hit_rate)} of the reads and leaves "
-            f"{format_rate(cache.page_cache_read_bytes_per_s)}",
+            f"{_rate(cache.page_cache_read_bytes_per_s)}",
             f"pinned, with each host reading its own part: {format_percent(cache.pinned_hit_rate)} "
-            f"and {format_rate(cache.pinned_read_bytes_per_s)}",
+            f"and {_rate(cache.pinned_read_bytes_per_s)}",
         ]
     order = "the page cache is LRU, with a new order in each epoch"
-    same = (
-        "reader.shuffle=false reads in the same order each time: LRU helps only if it holds all "
-        "that the host reads"
-    )
+    same = "reader.shuffle=false: LRU helps only if it holds all that the host reads"
     texts += ["the first epoch needs the whole rate", order if need.shuffle else same]
     direct = "O_DIRECT bypasses the page cache: set reader.direct=false"
     return {"cache": [*texts, not need.page_cached and direct]}
@@ -304,44 +266,41 @@ def _cache(need: Requirement) -> Told:
 
 def _checkpoints(need: Requirement) -> Told:
     """Saves, and restores: all ranks read the checkpoint at once, after an interruption."""
-    saves, missing, many = need.saves, need.not_measured, need.hosts > 1
-    write, restore = need.write_bytes_per_s or 0.0, need.restore_bytes_per_s or 0.0
+    saves, missing = need.saves, need.not_measured
+    write, restore, hosts = need.write_bytes_per_s, need.restore_bytes_per_s, need.hosts
     size, mean = format_bytes(saves.checkpoint_bytes or 0), saves.mean_write_bytes_per_s
     copies = "" if saves.restore_copies == 1 else f" {format_count(saves.restore_copies)} times"
-    from_each = f", {format_rate(write / need.hosts)} from each host" if many else ""
-    to_each = f", {format_rate(restore / need.hosts)} to each host" if many else ""
-    return {
-        "checkpoints": [
-            not write and f"not sized: {missing.get('write_bytes_per_s')}",
-            write
-            and (
-                f"{size} durable within {format_duration(saves.budget_s or 0.0)}: "
-                f"{format_rate(write)} of writes{from_each}, beside the reads"
-            ),
-            mean
-            and f"one every {format_duration(saves.every_s or 0.0)} is a mean of {_rate(mean)}",
-        ],
-        "restore": [
-            not restore and f"not sized: {missing.get('restore_bytes_per_s')}",
-            restore
-            and (
-                f"{size} read{copies} by all ranks together within "
-                f"{format_duration(saves.restore_budget_s or 0.0)}: {format_rate(restore)} of reads"
-                f"{to_each}, while nobody trains"
-            ),
-        ],
-    }
+    saved, restored = [f"not sized: {missing.get('write_bytes_per_s')}"], []
+    if write:
+        each = f", {_rate(write / hosts)} from each host" if hosts > 1 else ""
+        within = format_duration(saves.budget_s or 0.0)
+        saved = [
+            f"{size} durable within {within}: {_rate(write)} of writes{each}, beside the reads"
+        ]
+    if mean:
+        saved.append(
+            f"one every {format_duration(saves.every_s or 0.0)} is a mean of {_rate(mean)}"
+        )
+    restored = [f"not sized: {missing.get('restore_bytes_per_s')}"]
+    if restore:
+        each = f", {_rate(restore / hosts)} to each host" if hosts > 1 else ""
+        within = format_duration(saves.restore_budget_s or 0.0)
+        restored = [
+            f"{size} read{copies} by all ranks together within {within}: {_rate(restore)} of "
+            f"reads{each}, while nobody trains"
+        ]
+    return {"checkpoints": saved, "restore": restored}
 
 
 def _cores(need: Requirement) -> Told:
     if need.cores is None or need.measured is None:
         return {"CPU": [f"not known: {need.not_measured['cores']}"]}
     each = f", {format_count(need.cores / need.hosts)} in each host" if need.hosts > 1 else ""
-    shared = "with what the stages share counted twice"
+    cost = f"{need.measured.cpu_s_per_gb:.2f} CPU s/GB"
     return {
         "CPU": [
             f"about {format_count(need.cores)} cores{each} for reading, preparing and handing over",
-            f"{need.measured.cpu_s_per_gb:.2f} CPU s/GB, {shared}",
+            f"{cost}, with what the stages share counted twice",
         ]
     }
 
@@ -349,34 +308,31 @@ def _cores(need: Requirement) -> Told:
 def _measured(need: Requirement, found: MeasuredStorage) -> Told:
     """What a run says of its storage, and how many accelerators that feeds."""
     low, high, missing = found.low_bytes_per_s, found.high_bytes_per_s, found.missing_bytes_per_s
-    interval = " (how far that may be off is not known)"
-    if low is not None and high is not None:
-        interval = f" [{format_rate(low)}, {format_rate(high)}]"
+    known, needed = low is not None and high is not None, found.needed_bytes_per_s
+    interval = f"[{_rate(low)}, {_rate(high)}]" if known else "(how far off that is is not known)"
     fed, local = (
         format_count(min(each, need.accelerators))
         for each in (found.accelerators_fed, found.accelerators_fed_local)
     )
+    many, rate = counted(need.accelerators, "accelerator"), found.counted_bytes_per_s
+    raw = found.raw_bytes_per_s is not None
     return {
         "measured": [
-            (
-                f"{found.url or 'the storage'} gave one host {format_rate(found.read_bytes_per_s)}"
-                f"{interval} by {found.by} (run {found.run_id})"
-            ),
-            found.raw_bytes_per_s is not None and f"raw {_rate(found.raw_bytes_per_s)}",
+            f"{found.url or 'the storage'} gave one host {_rate(found.read_bytes_per_s)} "
+            f"{interval} by {found.by} (run {found.run_id})",
+            raw and f"raw {_rate(found.raw_bytes_per_s)}",
         ],
         "would feed": [
-            f"{fed} of {counted(need.accelerators, 'accelerator')}, by the storage alone",
-            missing == 0
-            and f"{found.counted_bytes_per_s / found.needed_bytes_per_s:.2f} x what is needed",
+            f"{fed} of {many}, by the storage alone",
+            missing == 0 and f"{rate / needed:.2f} x what is needed",
             missing
-            and (
-                f"{format_rate(missing)} are missing: "
-                f"{found.needed_bytes_per_s / found.counted_bytes_per_s:.3g} x the measured rate "
-                "is needed"
+            and f"{_rate(missing)} are missing: {needed / rate:.3g} x the measured rate is needed",
+            "this counts on "
+            + (
+                "a rate whose interval is not known"
+                if low is None
+                else "the low end of its interval"
             ),
-            "this counts on a rate whose interval is not known"
-            if low is None
-            else "this counts on the low end of its interval",
             not found.with_margin and "no margin: a whole job was measured, with its waits",
             need.hosts > 1 and "this holds if all hosts together get what one got",
             need.hosts > 1 and f"if each host has such a storage of its own: {local}",

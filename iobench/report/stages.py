@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from ..base.units import (
-    RATE_UNITS,
     counted,
     format_count,
     format_duration,
@@ -21,8 +21,9 @@ from ..judge.rules_ranks import falls, measured_rates
 from ..record.run import TrainingRecord
 from ..record.training import Ceiling
 from ..record.verdict import AblatedStage
-from .figures import BLANK, NO_REASON, Given, TableOf, lacking, with_interval, word
-from .sections import Bars, Cell, Chart, Mark, Prose, Section
+from .figures import BLANK, NO_REASON, TableOf, figure, lacking, with_interval, word
+from .sections import Bars, Cell, Chart, Mark, Prose, Section, Value
+from .time import cpu_s_per_gb
 
 BURST = (
     "measured in times that end before the rate of a repetition falls: they are those of a burst, "
@@ -83,83 +84,59 @@ Without this limit a loader of 12 GB/s would make the other bars too short to co
 """
 
 
-def ceiling_sections(doc: TrainingRecord) -> list[Section]:
-    """Bars for the ceilings, the prediction and the measured rate.
+_OF_CEILINGS = (
+    ("bytes_per_s", "bandwidth, as measured", "bytes/s"),
+    ("cpu_s_per_gb", "CPU s/GB", "s/GB"),
+    ("how", "how", ""),
+)
 
-    All are in one unit of stored bytes/s (samples/s if the bytes are not known).
-    """
-    size, evidence = bytes_per_sample(doc), judge(doc).evidence
-    rates = {
-        "storage_raw": evidence.raw,
-        "fetch": evidence.fetch,
-        "prep": evidence.prep,
-        "loader": evidence.loader,
-        "cpu": evidence.cpu,
-        "accelerator": evidence.accelerator,
-        "predicted": evidence.predicted,
-        "measured": evidence.measured,
-    }
-    known = [rate for rate in rates.values() if rate]
-    if not known:
-        return []
-    reasons = {name: one.not_measured or NO_REASON for name, one in doc.job.ceilings.items()}
-    reasons |= {"predicted": "no ceiling was measured", "measured": "no complete repetition"}
-    bound = BOUND_BY.get(doc.job.verdict.bottleneck, ()) if doc.job.verdict else ()
-    if "fetch" in bound and rates["fetch"] is not None:
-        bound = ("fetch",)
-    divisor, unit = _unit(min(known) * size) if size else (1.0, "")
-    # Those that a watched training lacks are in a note.
-    shown = [
-        name for name in rates if rates[name] or (name in reasons and not doc.job.subject.watched)
+
+class StageRate(NamedTuple):
+    """What a stage delivers alone, in samples/s of the whole job."""
+
+    name: str
+    rate: float | None
+    ceiling: Ceiling
+
+
+def stage_rates(doc: TrainingRecord) -> list[StageRate]:
+    """The stages in the order of the data, and last what the accelerators demand."""
+    evidence, ceilings = judge(doc).evidence, doc.job.ceilings
+    stages = (evidence.raw, evidence.fetch, evidence.prep, evidence.loader)
+    rates = (*stages, evidence.cpu, evidence.accelerator)
+    return [
+        StageRate(name, rate, ceilings.get(name, Ceiling()))
+        for name, rate in zip(LABELS, rates, strict=True)
     ]
 
-    def of(name: str, of_ceiling: Callable[[Ceiling], Given]) -> Given:
-        return of_ceiling(doc.job.ceilings.get(name, Ceiling())) if rates[name] else None
 
-    rows = TableOf(shown)
-    why = {name: lacking(reasons[name]) for name in shown if not rates[name]}
-    rows.add("ceiling", of=lambda name: word(LABELS.get(name, name), name))
+def bottleneck_stage(doc: TrainingRecord, rates: Sequence[StageRate]) -> str:
+    """The stage whose ceiling is the bottleneck; empty if none is known."""
+    known = {each.name for each in rates if each.rate}
+    bottleneck = doc.job.verdict.bottleneck if doc.job.verdict else ""
+    return next((name for name in BOUND_BY.get(bottleneck, ()) if name in known), "")
+
+
+def ceiling_sections(doc: TrainingRecord) -> list[Section]:
+    """Bars for the ceilings, the prediction and the measured rate."""
+    size, evidence, rates = bytes_per_sample(doc), judge(doc).evidence, stage_rates(doc)
+    none = Ceiling(not_measured="no ceiling was measured")
+    rates.append(StageRate("predicted", evidence.predicted, none))
+    whole = Ceiling(not_measured="no complete repetition", cpu_s_per_gb=cpu_s_per_gb(doc))
+    rates.append(StageRate("measured", evidence.measured, whole))
+    known = [each.rate for each in rates if each.rate]
+    if not known:
+        return []
+    # Those that a watched training lacks are in a note.
+    told = {*doc.job.ceilings, "predicted", "measured"} if not doc.job.subject.watched else set()
+    rows = TableOf(each for each in rates if each.rate or each.name in told)
+    rows.add("ceiling", of=lambda each: word(LABELS.get(each.name, each.name), each.name))
     if size:
-        rows.add(
-            "stored_bytes_per_s",
-            unit,
-            "bytes/s",
-            lambda name: why.get(name) or (rates[name] or 0.0) * size,
-            show=lambda value: _figure(value / divisor),
-        )
-    rows.add(
-        "samples_per_s",
-        "samples/s",
-        "samples/s",
-        lambda name: (
-            of(name, partial(_with_interval, rates[name] or 0.0)) or (BLANK if size else why[name])
-        ),
-    )
-    rows.add(
-        "bytes_per_s",
-        "bandwidth, as measured",
-        "bytes/s",
-        lambda name: of(name, lambda ceiling: ceiling.bytes_per_s),
-        missing="",
-        where="pages",
-    )
-    rows.add(
-        "cpu_s_per_gb",
-        "CPU s/GB",
-        "s/GB",
-        lambda name: of(name, lambda ceiling: ceiling.cpu_s_per_gb),
-        show=lambda seconds: f"{seconds:.4g}",
-        missing="",
-        where="pages",
-    )
-    rows.add(
-        "how",
-        "how",
-        of=lambda name: of(name, lambda ceiling: ceiling.how),
-        missing="",
-        where="pages",
-    )
-    longest = min(max(known), LONGEST * min(known))
+        rows.add("stored_bytes_per_s", "stored bytes/s", "bytes/s", partial(_rate, size, why=True))
+    rows.add("samples_per_s", "samples/s", "samples/s", partial(_rate, None, why=not size))
+    for name, label, unit in _OF_CEILINGS:
+        rows.add_each({name: label}, unit, _of_ceiling, missing="", where="pages")
+    longest, bound = min(max(known), LONGEST * min(known)), bottleneck_stage(doc, rates)
     chart = Chart(
         kind="bars",
         y=("samples_per_s",),
@@ -167,18 +144,42 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         title="What each stage can do alone, and what the accelerators demand",
         y_label="samples/s",
         full=longest,
-        marks=_demands(doc, rates, longest),
+        marks=_demands(doc, evidence.accelerator, longest),
     )
-    of_what = f"{unit} of stored bytes and samples/s" if size else "samples/s"
+    spent = tuple(at for at, each in enumerate(rows.records) if each.ceiling.cpu_s_per_gb)
+    cpu = Chart(
+        kind="bars",
+        y=("cpu_s_per_gb",),
+        label=("ceiling",),
+        title="CPU seconds per GB of stored samples",
+        rows=spent,
+    )
     table = rows.made(
         "ceilings",
-        f"Ceilings of each stage alone, {of_what}",
-        mark=lambda name: "bottleneck" if name in bound and rates[name] else "",
+        "Ceilings of each stage alone",
+        mark=lambda each: "bottleneck" if each.name == bound else "",
         bars=Bars(column="samples_per_s", full=longest),
-        charts=[chart],
+        charts=[chart, cpu] if spent else [chart],
         notes=[*_transport(doc, size), *_of_watched(doc), *_of_burst(doc)],
     )
     return [table]
+
+
+def _rate(size: float | None, stage: StageRate, *, why: bool) -> Cell:
+    """The rate in samples/s, with its interval if it has one, or in bytes of ``size`` a sample."""
+    if not stage.rate:
+        return lacking(stage.ceiling.not_measured or NO_REASON) if why else BLANK
+    if size:
+        return figure(stage.rate * size, format_rate)
+    windows = stage.ceiling.windows
+    if windows is None or windows.value != stage.rate:
+        return figure(stage.rate, format_count)
+    return with_interval(stage.rate, windows.low, windows.high, format_count)
+
+
+def _of_ceiling(stage: StageRate, key: str) -> Value:
+    value: Value = getattr(stage.ceiling, key) if stage.rate else None
+    return value
 
 
 def _of_burst(doc: TrainingRecord) -> tuple[str, ...]:
@@ -189,11 +190,9 @@ MAX_DEMANDS = 6
 """Numbers of accelerators whose demand is marked: 1, 2, 4 ... and the number of the run."""
 
 
-def _demands(
-    doc: TrainingRecord, rates: Mapping[str, float | None], longest: float
-) -> tuple[Mark, ...]:
+def _demands(doc: TrainingRecord, demand: float | None, longest: float) -> tuple[Mark, ...]:
     """The demand of the run's accelerators and of more of them, as lines of a chart."""
-    demand, ranks = rates.get("accelerator"), doc.job.accelerators
+    ranks = doc.job.accelerators
     each = demand / ranks if demand else 0.0
     return tuple(
         Mark(at=each * number, label=f"demand of {counted(number, 'accelerator')}")
@@ -212,14 +211,6 @@ def demands(ranks: int, limit: int) -> list[int]:
     return sorted([*own, *others[-(MAX_DEMANDS - len(own)) :]])
 
 
-def _with_interval(rate: float, ceiling: Ceiling) -> Cell:
-    """The rate, with its interval if it is that of several windows."""
-    windows = ceiling.windows
-    if windows is None or windows.value != rate:
-        return Cell(value=rate, text=format_count(rate))
-    return with_interval(rate, windows.low, windows.high, format_count)
-
-
 def _transport(doc: TrainingRecord, size: float | None) -> tuple[str, ...]:
     tax = doc.job.ceilings.get("loader", Ceiling()).details.tensor_samples_per_s
     if not tax:
@@ -236,17 +227,6 @@ def _of_watched(doc: TrainingRecord) -> tuple[str, ...]:
         return ()
     names = ", ".join(LABELS.get(name, name) for name in lacking)
     return (f"not measured: {names}: {next(iter(lacking.values()))}",)
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def _unit(bytes_per_s: float) -> tuple[float, str]:
-    for power in range(len(RATE_UNITS) - 1, 0, -1):
-        if bytes_per_s >= 0.1 * 1000**power:
-            return float(1000**power), RATE_UNITS[power]
-    return 1.0, RATE_UNITS[0]
 
 
 ABLATED: dict[AblatedStage, str] = {

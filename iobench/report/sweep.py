@@ -91,9 +91,9 @@ def _first(sweep: Sweep, best: list[SweepPoint]) -> FirstScreen:
     now = next((rate_of(point) for point in best if id(point) in marks), None)
     gauges = []
     if bars and now:
-        gauges += [KeyFigure(label="over today's settings", value=format_factor(bars[0][1] / now))]
+        gauges += [KeyFigure("over today's settings", format_factor(bars[0][1] / now))]
     if bars:
-        gauges += [KeyFigure(label="highest samples/s", value=format_count(bars[0][1]))]
+        gauges += [KeyFigure("highest samples/s", format_count(bars[0][1]))]
     failed = sum(1 for point in sweep.points if point.failed)
     state = f"{counted(len(best), 'point')} measured" + (f", {failed} failed" if failed else "")
     return FirstScreen(

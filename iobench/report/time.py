@@ -8,9 +8,9 @@ from typing import NamedTuple
 from ..base.units import format_percent
 from ..judge.figures.ranktime import own_s, slow_rank
 from ..record.run import TrainingRecord
-from ..record.training import Ceiling, Repetition, WorkerLoad
+from ..record.training import Repetition, WorkerLoad
 from ..record.verdict import RankTime, WorkerTime
-from .figures import TableOf, word
+from .figures import TableOf
 from .sections import Chart, Section
 
 MAX_ROWS = 8
@@ -148,15 +148,11 @@ def worker_sections(doc: TrainingRecord) -> list[Section]:
     several = len({each.rank for each in found}) > 1
     count = len(found) + repetition.workers_left_out
     rows = TableOf(found[:MAX_WORKERS], more=count - len(found[:MAX_WORKERS]))
-    rows.add("rank", "rank")
-    rows.add("worker", "worker")
+    rows.add_each({"rank": "rank", "worker": "worker"})
     rows.add("busy_per_batch_s", "busy, a batch", "s", lambda each: each.s_per_batch)
     rows.add("batches", "batches", "count")
-    rows.add("bytes_read", "read", "bytes")
-    rows.add("sample_bytes", "samples", "bytes")
-    rows.add("read_s", "in reads", "s")
-    rows.add("prep_s", "in decode", "s")
-    rows.add("cpu_s", "CPU", "s")
+    rows.add_each({"bytes_read": "read", "sample_bytes": "samples"}, "bytes")
+    rows.add_each({"read_s": "in reads", "prep_s": "in decode", "cpu_s": "CPU"}, "s")
     chart = Chart(
         kind="bars",
         y=("busy_per_batch_s",),
@@ -181,12 +177,8 @@ def worker_reasons(doc: TrainingRecord) -> list[str]:
     if chosen is None or chosen.repetition.workers:
         return []
     subject = doc.job.subject
-    why = (
-        "the version of iobench that made this run did not record it"
-        if not subject.reads_itself
-        else f"what the workers of loader '{subject.kind}' do is not known"
-    )
-    return [f"Balance of the workers: {why}."]
+    why = f"what the workers of loader '{subject.kind}' do is not known"
+    return [f"Balance of the workers: {why if subject.reads_itself else 'it was not recorded'}."]
 
 
 def _worker_notes(found: list[WorkerLoad], count: int) -> tuple[str, ...]:
@@ -200,39 +192,11 @@ def _worker_notes(found: list[WorkerLoad], count: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-STAGES = {"fetch": "fetch", "prep": "decode", "loader": "hand-over"}
-
-
-def cpu_sections(doc: TrainingRecord) -> list[Section]:
-    """Bars for the stages whose CPU time was measured, and for the repetitions."""
-    found: dict[str, tuple[str, float, str]] = {}
-    for name, label in STAGES.items():
-        ceiling = doc.job.ceilings.get(name, Ceiling())
-        if ceiling.cpu_s_per_gb is not None:
-            found[name] = (label, ceiling.cpu_s_per_gb, f"alone: {ceiling.how}")
+def cpu_s_per_gb(doc: TrainingRecord) -> float | None:
+    """CPU seconds of all ranks and workers for a GB of stored samples: the median repetition."""
     taken = [
         each.cpu_s / each.sample_bytes * 1e9
         for each in doc.job.repetitions
         if each.complete and each.cpu_s is not None and each.sample_bytes
     ]
-    if taken:
-        how = "all ranks and workers of a repetition, median"
-        found["together"] = ("all together", median(taken), how)
-    if not any(name in found for name in STAGES) or not any(each[1] for each in found.values()):
-        return []
-    rows = TableOf(found)
-    rows.add("stage", "stage", of=lambda name: word(found[name][0], name))
-    rows.add("cpu_s_per_gb", "CPU s/GB", "s/GB", lambda name: found[name][1], show="{:.4g}".format)
-    rows.add("how", "how", of=lambda name: found[name][2])
-    chart = Chart(kind="bars", y=("cpu_s_per_gb",), label=("stage",))
-    title = "CPU seconds per GB of stored samples, by stage"
-    return [rows.made("cpu", title, charts=[chart], notes=_missing(doc), where="pages")]
-
-
-def _missing(doc: TrainingRecord) -> tuple[str, ...]:
-    notes = [
-        f"{label}: not measured: {reason}"
-        for name, label in STAGES.items()
-        if (reason := doc.job.ceilings.get(name, Ceiling()).not_measured)
-    ]
-    return tuple(notes)
+    return median(taken) if taken else None

@@ -43,23 +43,41 @@ MAX_RANKS = 8
 MAX_MARKS = 40
 
 
-def timeline_sections(
+def event_sections(
     doc: TrainingRecord, events: Events, samples: Events | None = None
-) -> list[Section]:
-    """Wait and busy time of each step, and how long the steps of each rank waited.
+) -> tuple[list[Section], list[str]]:
+    """What the steps of the repetition with the median rate tell, and why some of it is missing.
 
     ``events`` and ``samples`` (of the host) are those of the whole run.
     """
     chosen = middle_repetition(doc)
-    found = step_times(select(events, "measure", chosen.number)) if chosen else None
-    if chosen is None or found is None:
-        return []
-    of = chosen.of
-    uses = (
-        shown_uses(host_use(select(samples, "measure", chosen.number), found.epochs_s))
-        if samples is not None
-        else {}
-    )
+    if chosen is None:
+        return [], []
+    rows, of = select(events, "measure", chosen.number), chosen.of
+    steps, kinds, found = step_times(rows), spreads(rows), list[Section]()
+    if steps is not None:
+        uses: dict[str, Use] = {}
+        if samples is not None:
+            uses = shown_uses(host_use(select(samples, "measure", chosen.number), steps.epochs_s))
+        found += [_timeline(steps, chosen.repetition, uses, of), _waits(steps, of)]
+        found += [use_table(uses, of)] if uses else []
+    drawn = any(len(each.quantiles) > 1 for each in kinds.values())
+    found += [_curve(kinds, of), _spread_table(kinds, of)] if drawn else []
+    reasons = []
+    if kinds and not drawn:
+        many = counted(next(iter(kinds.values())).steps, "step")
+        reasons = [f"How the times of the steps are spread: {many} do not tell it."]
+    elif kinds and not kinds.keys() & {"read", "prep"}:
+        why = f"loader '{doc.job.subject.kind}' does not tell these times"
+        why = why if doc.job.subject.reads_itself else "they were not recorded"
+        reasons = [f"Read and decode of a batch: {why}."]
+    return found, reasons
+
+
+def _timeline(
+    found: StepTimes, repetition: Repetition, uses: Mapping[str, Use], of: str
+) -> Timeline:
+    """Wait and busy time of each step, and below it what the host did."""
     drawn = sorted(found.ranks, key=lambda each: -each.quantiles["p99"])[:MAX_RANKS]
     drawn.sort(key=lambda each: each.rank)
     several = len(found.ranks) > 1
@@ -70,28 +88,21 @@ def timeline_sections(
     ]
     notes = ["Wait: from asking for a batch to having it. Busy: the accelerator's step."]
     if found.merged:
-        notes.append(
-            "There are more steps than points: each point shows the least and the largest value of "
-            "its steps."
-        )
+        notes.append("A point shows the least and the largest value of several steps.")
     if len(drawn) < len(found.ranks):
         notes.append(f"The {len(drawn)} ranks with the longest waits of {len(found.ranks)}.")
-    marks = _marks(found, chosen.repetition)
+    marks = _marks(found, repetition)
     if len(marks) > MAX_MARKS:
         notes.append(f"{MAX_MARKS} of {len(marks):,} epochs, saves and retries are marked.")
-    return [
-        Timeline(
-            id="timeline",
-            title=f"Each step over time{of}",
-            unit="s",
-            tracks=tuple(tracks),
-            marks=marks[:MAX_MARKS],
-            notes=tuple(notes),
-            panes=panes(uses),
-        ),
-        _waits(found, of),
-        *([use_table(uses, of)] if uses else []),
-    ]
+    return Timeline(
+        id="timeline",
+        title=f"Each step over time{of}",
+        unit="s",
+        tracks=tuple(tracks),
+        marks=marks[:MAX_MARKS],
+        notes=tuple(notes),
+        panes=panes(uses),
+    )
 
 
 def _track(rank: RankSteps, what: str) -> dict[str, tuple[float, ...]]:
@@ -242,42 +253,6 @@ TIMES = {
 SHOWN_QUANTILES = {0.5: "p50", 0.9: "p90", 0.99: "p99", 0.999: "p99.9"}
 
 
-def spread_sections(doc: TrainingRecord, events: Events) -> list[Section]:
-    """The repetition with the median rate. ``events`` are those of the whole run."""
-    chosen = middle_repetition(doc)
-    found = spreads(select(events, "measure", chosen.number)) if chosen else {}
-    if chosen is None or not _drawn(found):
-        return []
-    of = chosen.of
-    title = f"How the times of the steps are spread over all ranks{of}"
-    return [_curve(found, of), _spread_table(found, title)]
-
-
-def spread_reasons(doc: TrainingRecord, events: Events) -> list[str]:
-    """Why some of the kinds of times are not drawn."""
-    chosen = middle_repetition(doc)
-    found = spreads(select(events, "measure", chosen.number)) if chosen else {}
-    if not found:
-        return []
-    if not _drawn(found):
-        steps = counted(next(iter(found.values())).steps, "step")
-        return [f"How the times of the steps are spread: {steps} do not tell it."]
-    if "read" in found or "prep" in found:
-        return []
-    subject = doc.job.subject
-    why = (
-        "they were not recorded"
-        if not subject.reads_itself
-        else f"loader '{subject.kind}' does not tell these times"
-    )
-    return [f"Read and decode of a batch: {why}."]
-
-
-def _drawn(found: dict[str, TimeSpread]) -> bool:
-    """Whether there are enough steps for a line."""
-    return any(len(each.quantiles) > 1 for each in found.values())
-
-
 def _curve(found: dict[str, TimeSpread], of: str) -> Table:
     """Seconds over 1 / (1 - quantile), so that each nine takes the same room."""
     kinds = [kind for kind in KINDS if kind in found and len(found[kind].quantiles) > 1]
@@ -304,7 +279,8 @@ def _curve(found: dict[str, TimeSpread], of: str) -> Table:
     return rows.made("spread", title, charts=[chart], where="page")
 
 
-def _spread_table(found: dict[str, TimeSpread], title: str) -> Table:
+def _spread_table(found: dict[str, TimeSpread], of: str) -> Table:
+    title = f"How the times of the steps are spread over all ranks{of}"
     told = [each.quantiles for each in found.values()]
     notes = [
         "Wait: from asking for a batch to having it. Read and decode: a worker's time for the "

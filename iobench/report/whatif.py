@@ -151,8 +151,8 @@ def _first(found: HostsPrediction) -> FirstScreen:
         tone=_tone(at.fed),
         sentences=tuple(_answer(found)),
         gauges=(
-            KeyFigure(label="utilization", value=_spread(busy, beside), note=required),
-            KeyFigure(label="samples/s", value=_spread(rate, format_count)),
+            KeyFigure("utilization", _spread(busy, beside), required),
+            KeyFigure("samples/s", _spread(rate, format_count)),
         ),
     )
 
@@ -230,8 +230,7 @@ def _ends(name: str) -> tuple[str, str]:
 
 def _left_out(points: Sequence[LeftOut]) -> Table:
     rows, rate = TableOf(points), "samples/s"
-    rows.add("hosts", "hosts")
-    rows.add("accelerators", "accelerators")
+    rows.add_each({"hosts": "hosts", "accelerators": "accelerators"})
     rows.add("measured_samples_per_s", "measured", rate)
     name = "predicted_samples_per_s"
     rows.add(
@@ -263,8 +262,7 @@ def _hosts(found: HostsPrediction) -> Table:
         return mean(values) if values else None
 
     rows = TableOf(found.over_hosts)
-    rows.add("hosts", "hosts")
-    rows.add("accelerators", "accelerators")
+    rows.add_each({"hosts": "hosts", "accelerators": "accelerators"})
     rows.add(
         "samples_per_s",
         "samples/s",

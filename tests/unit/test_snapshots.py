@@ -5,6 +5,7 @@ verdicts.
 from __future__ import annotations
 
 import difflib
+import re
 
 import pytest
 
@@ -22,7 +23,7 @@ def test_the_words_are_those_that_were_reviewed(name: str) -> None:
 
 
 def test_every_mistake_is_one_line_on_standard_error() -> None:
-    for shown in texts("errors.txt").split("\n\n"):
+    for shown in re.split(r"\n\n(?=\$ )", texts("errors.txt")):
         told = [line for line in shown.splitlines() if line.startswith("iobench: ")]
         assert len(told) == 1, shown
         assert "internal error" not in shown
