@@ -332,7 +332,7 @@ def longer_epochs(evidence: Evidence) -> Effect | None:
 @advised(
     "no-barrier",
     change="make the ranks equally fast, or let more batches be prefetched, so that a slow one "
-    "does not stop all; fewer barriers (gradient accumulation) help, too",
+    "does not stop all. Fewer barriers (gradient accumulation) help, too",
     basis="{because}",
 )
 def no_barrier(evidence: Evidence) -> Effect | None:

@@ -121,7 +121,7 @@ def cold_fetch(doc: TrainingRecord) -> RuleOutcome | None:
             )
         return RuleOutcome(
             f"the run claims cold reads, but a cache served {format_percent(worst.cached)} of them "
-            f"in {worst.where}{more}: storage delivered {format_bytes(worst.fetched or 0)} of "
+            f"in {worst.where}{more}. Storage delivered {format_bytes(worst.fetched or 0)} of "
             f"{format_bytes(worst.wanted)}",
             _remedy(doc),
         )
@@ -277,10 +277,10 @@ def device_other_load(doc: TrainingRecord) -> RuleOutcome | None:
     excess, fetched, each = max(found, key=lambda item: item[0])
     return RuleOutcome(
         f"during repetition {each.repetition}, device {each.device} read "
-        f"{format_bytes(each.bytes or 0)}, but this run fetched {format_bytes(fetched)}: another "
+        f"{format_bytes(each.bytes or 0)}, but this run fetched {format_bytes(fetched)}. Another "
         f"process or another tenant of the device read {format_bytes(excess)}{_busy(each.one)}",
         "find out who else uses the device (iostat, iotop, fatrace), and run again without that "
-        "load: the rate may be only what was left of the device",
+        "load. The rate may be only what was left of the device",
     )
 
 
@@ -309,13 +309,13 @@ def device_served_by_cache(doc: TrainingRecord) -> RuleOutcome | None:
     bypassed = is_cold(doc) or uncached(doc)
     return RuleOutcome(
         f"in repetition {each.repetition} the run received {format_bytes(wanted)} of samples, but "
-        f"device {each.device} read {format_bytes(each.bytes or 0)}: "
+        f"device {each.device} read {format_bytes(each.bytes or 0)}. "
         f"{format_percent(share)} came from "
         + (
             "elsewhere, although no page cache may serve this run" if bypassed else "the page cache"
         ),
         "look for files with holes, and for reads with O_DIRECT that the file system serves from "
-        "its cache: the rate is not that of the device"
+        "its cache. The rate is not that of the device"
         if bypassed
         else "the rate is partly that of memory: set cache: cold, or read with reader.direct=true, "
         "to measure the device",

@@ -258,7 +258,7 @@ def nfs_retransmits(doc: TrainingRecord) -> RuleOutcome | None:
         )
         return RuleOutcome(
             evidence,
-            "look for lost packets, and for a server that is overloaded or was restarted: the "
+            "look for lost packets, and for a server that is overloaded or was restarted. The "
             "rates of this run show a fault, not the speed of the storage",
         )
     return None

@@ -155,7 +155,7 @@ def staged(doc: TrainingRecord) -> RuleOutcome | None:
     if not doc.job.workload.accelerator.staged:
         return None
     return RuleOutcome(
-        "a batch was staged while the accelerator worked on the one before; those of MLPerf "
+        "a batch was staged while the accelerator worked on the one before. Those of MLPerf "
         "Storage ask for a batch when they are free, so their utilization would be lower",
         "run with accelerator.staged=0",
     )
@@ -232,7 +232,7 @@ def closed_workload(doc: TrainingRecord) -> RuleOutcome | None:
     if name in REFERENCES:
         return None
     return RuleOutcome(
-        f"workload '{name}' is not one that can be submitted to MLPerf Storage: the run is held to "
+        f"workload '{name}' is not one that can be submitted to MLPerf Storage. The run is held to "
         "its other rules, but is no result of that benchmark",
         "for a result of that benchmark, use one of its workloads, such as unet3d-b200 "
         "(docs/rules.md lists them)",

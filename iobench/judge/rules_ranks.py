@@ -183,9 +183,9 @@ def stood_still(doc: TrainingRecord) -> RuleOutcome | None:
         return None
     more = f", and {len(told) - 3} more" if len(told) > 3 else ""
     return RuleOutcome(
-        "; ".join(told[:3]) + more + ": that time counts, and says nothing about the storage",
-        "find out what stopped the processes there (a signal, swapping, a virtual machine or a "
-        "container that was paused, a host with too much to do), and measure again",
+        f"{'. '.join(told[:3])}{more}. That time counts, and says nothing about the storage",
+        "find out what stopped the processes there, and measure again. It may be a signal, "
+        "swapping, a paused virtual machine or container, or a host with too much to do",
     )
 
 
@@ -217,11 +217,10 @@ def uneven(doc: TrainingRecord) -> RuleOutcome | None:
         return None
     return RuleOutcome(
         f"rank {slow.rank} waited {format_duration(slow.wait_s)} for its batches, and the others "
-        f"{format_duration(slow.others_wait_s)} on average: they wait for it, which costs "
+        f"{format_duration(slow.others_wait_s)} on average. They wait for it, which costs "
         f"{format_percent(slow.share)} of the time",
         "find out what this rank does differently: the shards that it reads, its path to the "
-        "storage, or the cores and the memory that its workers use; with accelerator.sync=none no "
-        "rank waits for another one",
+        "storage, or what its workers use. With accelerator.sync=none no rank waits for another",
     )
 
 
@@ -325,19 +324,18 @@ def first_touch(doc: TrainingRecord) -> RuleOutcome | None:
     )
     if not slower:
         return RuleOutcome(
-            f"{evidence}: the storage became slower",
+            f"{evidence}. The storage became slower",
             "burst credits, heat, a cache that is full, or other users do this: measure for "
             "longer, and report the rate of the later repetitions",
         )
     if is_cold(doc) or uncached(doc):
         return RuleOutcome(
-            f"{evidence}: a cache that this host cannot see may have served what was read before",
-            "use a dataset larger than the caches of the server, the controller and the drive; "
-            "until then, report the first repetition as the cold rate (with --calibration 0, "
-            "which reads nothing before it)",
+            f"{evidence}. A cache that this host cannot see may have served what was read before",
+            "use a dataset larger than the caches of the server, the controller and the drive. "
+            "Until then, report the first repetition as the cold rate, with --calibration 0",
         )
     return RuleOutcome(
-        f"{evidence}: a cache may have served what was read before",
-        "set cache: cold, which empties this host's page cache before each epoch; if that changes "
+        f"{evidence}. A cache may have served what was read before",
+        "set cache: cold, which empties this host's page cache before each epoch. If that changes "
         "nothing, the cache is the server's, and the dataset must be larger than it",
     )

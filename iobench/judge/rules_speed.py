@@ -416,11 +416,10 @@ def disagreement(judged: Judged) -> RuleOutcome | None:
     gain = evidence.gains.get(guess)
     without = f", but leaving it out brought {shown(gain)}" if gain is not None else ""
     return RuleOutcome(
-        f"by its ceiling {guess} is the bottleneck ({evidence.told(predicted)}){without}; "
-        f"{decision.bottleneck} is the bottleneck by test, and its ceiling is "
-        f"{evidence.told(tested)}",
-        "trust the test; a ceiling was measured under other conditions than the run (a cache, "
-        "another load on the host, other reads in flight): measure for longer with --calibration",
+        f"by its ceiling {guess} is the bottleneck ({evidence.told(predicted)}){without}. By "
+        f"test {decision.bottleneck} is, and its ceiling is {evidence.told(tested)}",
+        "trust the test, and measure for longer with --calibration. A ceiling was measured under "
+        "other conditions than the run: a cache, another load, other reads in flight",
     )
 
 

@@ -309,7 +309,9 @@ def _measured(need: Requirement, found: MeasuredStorage) -> Told:
     """What a run says of its storage, and how many accelerators that feeds."""
     low, high, missing = found.low_bytes_per_s, found.high_bytes_per_s, found.missing_bytes_per_s
     known, needed = low is not None and high is not None, found.needed_bytes_per_s
-    interval = f"[{_rate(low)}, {_rate(high)}]" if known else "(how far off that is is not known)"
+    interval = (
+        f"[{_rate(low)}, {_rate(high)}]" if known else "(how far that may be off is not known)"
+    )
     fed, local = (
         format_count(min(each, need.accelerators))
         for each in (found.accelerators_fed, found.accelerators_fed_local)

@@ -159,7 +159,7 @@ def ceiling_sections(doc: TrainingRecord) -> list[Section]:
         "Ceilings of each stage alone",
         mark=lambda each: "bottleneck" if each.name == bound else "",
         bars=Bars(column="samples_per_s", full=longest),
-        charts=[chart, cpu] if spent else [chart],
+        charts=[chart, cpu] if len(spent) > 1 else [chart],
         notes=[*_transport(doc, size), *_of_watched(doc), *_of_burst(doc)],
     )
     return [table]

@@ -14,6 +14,7 @@ from iobench.judge.figures.metrics import summarise
 from iobench.judge.rebuild import conclude
 from iobench.record.run import TrainingRecord
 from iobench.record.training import EVENT_COLUMNS, Ceiling, Epoch, Repetition, TrainingRun
+from tests.words import long_sentences
 
 SECOND = 1_000_000_000
 BY = {
@@ -179,11 +180,13 @@ def build_run(
         }
         | head
     )
-    return (
-        conclude(doc)
-        if concluded
-        else doc.model_copy(update={"metrics": summarise(doc.job.repetitions)})
-    )
+    if not concluded:
+        return doc.model_copy(update={"metrics": summarise(doc.job.repetitions)})
+    doc = conclude(doc)
+    told = [text for each in doc.findings for text in (each.evidence, each.remedy)]
+    told += [each.change for each in doc.job.verdict.advice] if doc.job.verdict else []
+    assert long_sentences(told) == []
+    return doc
 
 
 @pytest.fixture(scope="session")
